@@ -100,7 +100,9 @@ class LiveStage:
             {"enforcer": {"cluster": "kubernetes", "kubeconfig": str(self.live.kubeconfig)}}
         )
         keep_plan(folder, settings, plan)
-        said = self.call("plan", "approve", data=data)
+        # The writer approves nothing.
+        kubeconfig = self.live.plane.kubeconfig()
+        said = self.call("--set", f"enforcer.kubeconfig={kubeconfig}", "plan", "approve", data=data)
         if said.returncode != 0:
             raise AssertionError(said.stderr)
 

@@ -11,6 +11,7 @@ from dashboards.notify.sending import NotifyMetrics
 from dashboards.own_metrics import WebMetrics
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
 from enforcer.agent.loop import AgentMetrics
+from enforcer.controller import ControllerMetrics
 from enforcer.kubernetes.admission_server import AdmissionMetrics
 from enforcer.relief.runner import ReliefMetrics
 from enforcer.tide.runner import TideMetrics
@@ -34,6 +35,7 @@ OTHERS: tuple[tuple[str, str, Callable[[OwnMetrics], object]], ...] = (
     ("run rollup", "rollup", RollupMetrics),
     ("run agent", "agent", AgentMetrics),
     ("run admission", "admission", AdmissionMetrics),
+    ("run controller", "controller", ControllerMetrics),
     ("run relief run", "relief", ReliefMetrics),
     ("run tide run", "tide", TideMetrics),
     ("admin notify run", "notify", NotifyMetrics),

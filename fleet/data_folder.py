@@ -111,11 +111,6 @@ class DataFolder:
         return self.path / "freeze"
 
     @property
-    def abort(self) -> Path:
-        """Asks the process that applies a plan to take its open stage back."""
-        return self.path / "abort"
-
-    @property
     def freezes(self) -> Path:
         """The hash-chained ledger of the freeze: who stopped every change, and who let them go on."""
         return self.path / "freezes.jsonl"

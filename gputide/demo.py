@@ -208,9 +208,7 @@ def _apply(folder: DataFolder, settings: Settings, plan: Plan) -> str:
         raise NotEnoughData("cannot apply the demo's plan: it proposes nothing")
     store.approve(plan, stages, by=OPERATOR, at=now)
     with open_enforcer(folder, settings, now, on_progress=lambda _news: None) as enforcer:
-        results = enforcer.rollout.apply(
-            plan, stages, by=OPERATOR, approved=stages, fingerprint=store.fingerprint(plan.plan_id)
-        )
+        results = enforcer.reconciler.apply(plan, stages, by=OPERATOR)
     kept = {result.stage for result in results if result.state is StageState.PROMOTED}
     moves = sum(stage.moves for stage in plan.stages if stage.stage in kept)
     left = f"; {len(plan.stages) - len(stages)} more wait for another week" if len(plan.stages) > len(stages) else ""

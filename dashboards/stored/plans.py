@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -27,9 +28,9 @@ from enforcer.record.plan_store import PlanStore
 from enforcer.record.savings import stages_in_place
 from enforcer.rollout.abort import open_run
 from enforcer.rollout.progress import Progress, ProgressPhase
-from enforcer.rollout.stages import Rollout
+from enforcer.rollout.reconciler import Reconciler, end_of
 from enforcer.rollout.undo import Undo
-from enforcer.safety.abort import AbortWish, stopped
+from enforcer.safety.abort import stopped
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder, writing
@@ -54,6 +55,8 @@ _STATES = {
 }
 _ENDED = frozenset({ChangePhase.PROMOTED, ChangePhase.RESTORED, ChangePhase.REFUSED})
 """Phases after which nothing happens to a workload."""
+_COPY_SECONDS = 30.0
+"""How old the folder's copy of a cluster's plans may be."""
 _IDLE = RolloutProgress(phase=RolloutPhase.NOT_STARTED, done=0, total=0)
 
 
@@ -65,6 +68,8 @@ class StoredPlans:
         now: the clock of the data.
         guard: the guard by the settings.
         preview: what stages of a plan would change in the cluster as it is.
+        open_plans: opens the plans as their cluster keeps them, and copies them to the folder.
+        signs_in: people sign in, so that a real cluster is asked in their names; else in that of who runs the app.
     """
 
     def __init__(
@@ -75,17 +80,23 @@ class StoredPlans:
         *,
         guard: Callable[[], Guard],
         preview: Callable[[Plan, tuple[int, ...]], tuple[StagePreview, ...]],
+        open_plans: Callable[[], AbstractContextManager[PlanStore]],
+        signs_in: bool = False,
     ) -> None:
         self._folder = folder
         self._plans = plans
         self._now = now
         self._guard = guard
         self._preview = preview
+        self._open_plans = open_plans
+        self._signs_in = signs_in
         self._store = PlanStore(folder.plans)
         self._lock = threading.Lock()
+        self._copied_at: float | None = None
 
     def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
-        """All plans of a cluster, newest first."""
+        """All plans of a cluster, newest first; those that its cluster got lately come with a later call."""
+        self._copy()
         return tuple(self._entry(plan) for plan in reversed(self._plans.plans(cluster)))
 
     def plan(self, plan_id: str) -> PlanEntry | None:
@@ -98,14 +109,32 @@ class StoredPlans:
     def approve(self, plan_id: str, stages: tuple[int, ...], by: str) -> PlanEntry:
         """Approve stages in a person's name."""
         plan = self._store.get(plan_id)
-        with self._lock, writing(self._folder):
-            self._store.approve(plan, stages, by=by, at=self._now())
+        with self._lock, writing(self._folder), self._open_plans() as plans:
+            is_named = self._signs_in or not plans.knows_user(plan)
+            plans.approve(plan, stages, by=by if is_named else "", at=self._now())
         return self._entry(plan)
 
     def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
         """What the stages would change, asked of the cluster without changing anything."""
         found = self._preview(self._store.get(plan_id), stages)
         return tuple(diff for stage in found for diff in _stage_diffs(stage))
+
+    def _copy(self) -> None:
+        """Copy what the cluster has, in the background and not too often."""
+        now = time.monotonic()
+        with self._lock:
+            if self._copied_at is not None and now - self._copied_at < _COPY_SECONDS:
+                return
+            self._copied_at = now
+
+        def copy() -> None:
+            try:
+                with self._open_plans():
+                    pass
+            except GputideError as exc:
+                _log.warning("plans of the cluster are not read; the folder's are shown", why=str(exc))
+
+        threading.Thread(target=copy, name="copying plans", daemon=True).start()
 
     def _entry(self, plan: Plan) -> PlanEntry:
         approvals = self._store.approvals(plan.plan_id)
@@ -210,7 +239,8 @@ class BackgroundRollouts:
 
     Args:
         check: refuses a plan of another cluster than the enforcer's.
-        open_rollout: opens the enforcer on its cluster; reports progress to what it is given.
+        open_reconciler: opens the enforcer on its cluster; reports progress to what it is given.
+        open_plans: as `StoredPlans` has it.
     """
 
     def __init__(
@@ -218,11 +248,13 @@ class BackgroundRollouts:
         folder: DataFolder,
         *,
         check: Callable[[Plan], None],
-        open_rollout: Callable[[Callable[[Progress], None]], AbstractContextManager[Rollout]],
+        open_reconciler: Callable[[Callable[[Progress], None]], AbstractContextManager[Reconciler]],
+        open_plans: Callable[[], AbstractContextManager[PlanStore]],
     ) -> None:
         self._folder = folder
         self._check = check
-        self._open = open_rollout
+        self._open = open_reconciler
+        self._open_plans = open_plans
         self._store = PlanStore(folder.plans)
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None
@@ -232,12 +264,10 @@ class BackgroundRollouts:
     def apply(self, plan_id: str, stages: tuple[int, ...], by: str) -> None:
         """Start the approved stages, canary first."""
         plan = self._store.get(plan_id)
-        approved = self._store.approvals(plan.plan_id)
-        fingerprint = self._store.fingerprint(plan.plan_id)
 
         def work() -> None:
-            with writing(self._folder), self._open(self._hear) as rollout:
-                results = rollout.apply(plan, stages, by=by, approved=approved, fingerprint=fingerprint)
+            with writing(self._folder), self._open(self._hear) as reconciler:
+                results = reconciler.apply(plan, stages, by=by)
             back = [result for result in results if result.state is not StageState.PROMOTED]
             if back:
                 said = sentence("stage_restored", stage=back[0].stage, reason=back[0].reason or "")
@@ -272,8 +302,8 @@ class BackgroundRollouts:
     def undo_preview(self, plan_id: str) -> UndoPreview:
         """What an undo would restore and keep."""
         self._check(self._store.get(plan_id))
-        with self._open(_unheard) as rollout:
-            undo = Undo(rollout.tools)
+        with self._open(_unheard) as reconciler:
+            undo = Undo(reconciler.tools)
             record = undo.preview(plan_id)
             keeps = undo.kept_now(record)
         taken = {part.card for move in record.moves for part in move.old}
@@ -289,12 +319,14 @@ class BackgroundRollouts:
         self._check(self._store.get(plan_id))
 
         run = open_run(Journal(Ledger(self._folder.ledger)), plan_id)
-        wish = AbortWish(plan_id=plan_id, by=by)
 
         def work() -> None:
-            held = writing(self._folder) if run is None else stopped(self._folder, wish)
-            with held, self._open(self._hear) as rollout:
-                result = Undo(rollout.tools).undo(plan_id, ending=run)
+            if run is not None:
+                with self._open_plans() as plans:
+                    plans.change_wish(plan_id, end_of(run, by=by))
+            held = writing(self._folder) if run is None else stopped(self._folder, plan_id)
+            with held, self._open(self._hear) as reconciler:
+                result = reconciler.undo(plan_id, by=by, ending=run)
             restored, kept = len(result.workloads), "; ".join(result.kept[:3])
             said = (
                 sentence("undone_but_kept", workloads=restored, by=by, kept=kept)

@@ -18,28 +18,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from enforcer.kubernetes.custom_resources import API_VERSION, AS_MANAGER, OBJECT_BYTES_MAX, VERSION, kind_of, listed
 from enforcer.manifest import Manifest
 from enforcer.record.shared_ledger import StoredEntry
 from fleet.errors import Corrupt, Refused, Unavailable
 from fleet.units import format_time, parse_time
 from wire.kubernetes.refusals import Conflict, Deed
-from wire.kubernetes.resource import ApiResource
-from wire.kubernetes.write import FIELD_MANAGER, Call, WritingApi
-
-CUSTOM_RESOURCES_FILE = "docs/custom-resources.yaml"
-"""What makes the cluster serve the kind."""
-GROUP, VERSION = "gputide.io", "v1alpha1"
-OBJECT_BYTES_MAX = 900_000
-"""Most bytes of an object's entries: the API server takes a mebibyte and a half, other tools read one."""
+from wire.kubernetes.write import Call, WritingApi
 
 _PLAIN_BYTES_MAX = 16_384
 """A longer content is packed; a shorter one can be read by people."""
 _UNPACKED_BYTES_MAX = 256 * 1024 * 1024
-_LIST_LIMIT = 500
-_CHANGES = ApiResource(
-    kind="GpuChange", group=GROUP, versions=(VERSION,), plural="gpuchanges", is_namespaced=False, metadata_only=True
-)
-_AS_MANAGER = {"fieldManager": FIELD_MANAGER}
+_CHANGES = kind_of("GpuChange", metadata_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,21 +88,9 @@ class GpuChanges:
 
     def _look(self) -> None:
         """Read what has another version than it had."""
-        versions: dict[str, str] = {}
-        token: str | None = None
-        while True:
-            page = self._api.page(_CHANGES, VERSION, limit=_LIST_LIMIT, token=token)
-            if page is None:
-                raise Refused(
-                    f"cannot keep what is changed in the cluster: it does not know {_CHANGES.resource}; "
-                    f"kubectl apply -f {CUSTOM_RESOURCES_FILE}, or helm upgrade --set enforcer.enabled=true …"
-                )
-            for one in page.manifests:
-                metadata: Any = one["metadata"]
-                versions[str(metadata["name"])] = str(metadata["resourceVersion"])
-            token = page.next_token
-            if token is None:
-                break
+        versions = {
+            str(one["metadata"]["name"]): str(one["metadata"]["resourceVersion"]) for one in listed(self._api, _CHANGES)
+        }
         self._read = {name: found for name, found in self._read.items() if name in versions}
         for name, version in versions.items():
             known = self._read.get(name)
@@ -137,21 +115,21 @@ class GpuChanges:
     def _made(self, plan_id: str, number: int, entries: list[Manifest], summary: Mapping[str, str | int]) -> _Object:
         deed = Deed(verb="create", resource=_CHANGES.resource, name=name_of(plan_id, number))
         body = {
-            "apiVersion": f"{GROUP}/{VERSION}",
+            "apiVersion": API_VERSION,
             "kind": _CHANGES.kind,
             "metadata": {"name": name_of(plan_id, number)},
             "spec": {"plan": plan_id, "page": number, "entries": entries},
             "status": dict(summary),
         }
         return self._sent(plan_id, Call(deed=deed, path=_CHANGES.path(VERSION, None), method="POST",
-                                        query=_AS_MANAGER, body=body))  # fmt: skip
+                                        query=AS_MANAGER, body=body))  # fmt: skip
 
     def _written(self, last: _Object, entries: list[Manifest], summary: Mapping[str, str | int]) -> _Object:
         name, spec = str(last.manifest["metadata"]["name"]), last.manifest["spec"]
         deed = Deed(verb="update", resource=_CHANGES.resource, name=name)
         body = {**last.manifest, "spec": {**spec, "entries": entries}, "status": dict(summary)}
         path = _CHANGES.path(VERSION, None, name)
-        return self._sent(str(spec["plan"]), Call(deed=deed, path=path, method="PUT", query=_AS_MANAGER, body=body))
+        return self._sent(str(spec["plan"]), Call(deed=deed, path=path, method="PUT", query=AS_MANAGER, body=body))
 
     def _sent(self, plan_id: str, call: Call) -> _Object:
         try:

@@ -15,7 +15,8 @@ from pathlib import Path
 from enforcer.cluster import FieldChange, Owners
 from enforcer.kubernetes.admission_probe import AdmissionProbe
 from enforcer.kubernetes.change_store import GpuChanges
-from enforcer.kubernetes.lease import KubernetesLease
+from enforcer.kubernetes.lease import CONTROLLER_LEASE_NAME, KubernetesLease
+from enforcer.kubernetes.plan_objects import GpuPlans
 from enforcer.kubernetes.reader import KubernetesReader
 from enforcer.kubernetes.seat_claims import SeatClaims
 from enforcer.kubernetes.writer import KubernetesWriter
@@ -66,8 +67,10 @@ class KubernetesCluster:
         self._reader = KubernetesReader(self._api)
         self._writer = KubernetesWriter(self._api, self._reader)
         self._lease = KubernetesLease(self._api, place.namespace)
+        self._controller = KubernetesLease(self._api, place.namespace, name=CONTROLLER_LEASE_NAME)
         self._admission = AdmissionProbe(self._api, place.namespace)
         self._changes = GpuChanges(self._api)
+        self._plans = GpuPlans(self._api)
 
     @property
     def requests(self) -> int:
@@ -95,6 +98,16 @@ class KubernetesCluster:
     def changes(self) -> GpuChanges:
         """The record of what was changed that lies in the cluster."""
         return self._changes
+
+    @property
+    def plans(self) -> GpuPlans:
+        """The plans that lie in the cluster, who approved them, and what is wanted of them."""
+        return self._plans
+
+    @property
+    def controller(self) -> KubernetesLease:
+        """The lease of the one controller that acts."""
+        return self._controller
 
     def close(self) -> None:
         """Close all connections."""

@@ -14,16 +14,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from enforcer.kubernetes.kinds import kind_named
 from enforcer.manifest import Manifest
 from fleet.errors import Misconfigured
+from fleet.units import parse_time
 from wire.kubernetes.refusals import Conflict, Deed
 from wire.kubernetes.write import FIELD_MANAGER, Call, WritingApi
 
 LEASE_NAME = "enforcer"
+CONTROLLER_LEASE_NAME = "controller"
+"""Held by the one controller that acts; others stand by."""
 
 _AS_MANAGER = {"fieldManager": FIELD_MANAGER}
 
@@ -56,6 +59,7 @@ class KubernetesLease:
     Args:
         api: asks the API server.
         namespace: where the lease lies.
+        name: of the lease.
         clock: monotonic seconds.
         wall: UTC, for those who read the lease.
     """
@@ -65,6 +69,7 @@ class KubernetesLease:
         api: WritingApi,
         namespace: str,
         *,
+        name: str = LEASE_NAME,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -76,7 +81,8 @@ class KubernetesLease:
         self._seen: _Seen | None = None
         kind = kind_named("Lease")
         self._list_path = kind.path("v1", namespace)
-        self._path = kind.path("v1", namespace, LEASE_NAME)
+        self._name = name
+        self._path = kind.path("v1", namespace, name)
 
     def acquire(self, holder: str, seconds: float) -> bool:
         """See `Lease`.
@@ -110,8 +116,24 @@ class KubernetesLease:
             if found is not None and self._seen is not None and self._seen.holder == holder:
                 self._write(found, "", 1.0)
 
+    def holder(self) -> str | None:
+        """Who has renewed it within its length, by the API server's clock; None where nobody has.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: the cluster can't be reached.
+        """
+        with self._lock:
+            found = self._look()
+        spec = (found or {}).get("spec") or {}
+        renewed, seconds = spec.get("renewTime"), spec.get("leaseDurationSeconds")
+        if not spec.get("holderIdentity") or renewed is None or not isinstance(seconds, int):
+            return None
+        is_live = self._api.now() - parse_time(str(renewed)) < timedelta(seconds=seconds)
+        return str(spec["holderIdentity"]) if is_live else None
+
     def _look(self) -> Manifest | None:
-        deed = Deed(verb="get", resource="leases.coordination.k8s.io", namespace=self._namespace, name=LEASE_NAME)
+        deed = Deed(verb="get", resource="leases.coordination.k8s.io", namespace=self._namespace, name=self._name)
         found = self._api.get(deed, self._path)
         if found is not None:
             self._see(found)
@@ -131,13 +153,13 @@ class KubernetesLease:
         lease = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": LEASE_NAME, "namespace": self._namespace},
+            "metadata": {"name": self._name, "namespace": self._namespace},
             "spec": self._spec({}, holder, seconds),
         }
         return self._sent(Call(deed=deed, path=self._list_path, method="POST", query=_AS_MANAGER, body=lease))
 
     def _write(self, found: Manifest, holder: str, seconds: float) -> bool:
-        deed = Deed(verb="update", resource="leases.coordination.k8s.io", namespace=self._namespace, name=LEASE_NAME)
+        deed = Deed(verb="update", resource="leases.coordination.k8s.io", namespace=self._namespace, name=self._name)
         lease = {**found, "spec": self._spec(found.get("spec") or {}, holder, seconds)}
         return self._sent(Call(deed=deed, path=self._path, method="PUT", query=_AS_MANAGER, body=lease))
 

@@ -1,16 +1,17 @@
 """Plans as they were made: sealed JSON files that nobody edits, with who approved which stages beside them.
 
-The front door stores what `plan make` makes, pages list and approve, the guard reads approvals. A file is written
-whole or not at all. `ID.json` is the plan, `ID.inputs.json` the fingerprint of what it was made for,
-`ID.approvals.jsonl` its approvals.
+The command line stores what `plan make` makes, pages list and approve, the guard reads approvals, the reconciler goes
+by the wish. A file is written whole or not at all. `ID.json` is the plan, `ID.inputs.json` the fingerprint of what it
+was made for, `ID.approvals.jsonl` its approvals, `ID.wish.json` the stages that are wanted in force. Of a real cluster
+the folder is a copy (`enforcer.record.shared_plans`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -37,6 +38,50 @@ class Approval:
     stages: tuple[int, ...]
     by: str
     at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Which stages of a plan somebody wants in force.
+
+    Attributes:
+        stages: their numbers; None where nobody has said: what is in force stays, and nothing more is applied.
+        by: who set them last; empty where that is not known.
+        generation: grows with each change.
+        failed_generation: the one at which a stage was last taken back; None where none was, or nobody keeps it.
+        refusal: why a controller can't do now what this asks for; empty where it can, or none has tried.
+    """
+
+    stages: frozenset[int] | None = None
+    by: str = ""
+    generation: int = 0
+    failed_generation: int | None = None
+    refusal: str = ""
+
+    def changed(self, change: WishChange) -> Wish:
+        """The wish with some stages more and some fewer; the same where that changes nothing."""
+        before = change.in_force if self.stages is None else self.stages
+        stages = (before | change.add) - change.remove
+        if stages == self.stages:
+            return self
+        return replace(self, stages=stages, by=change.by, generation=self.generation + 1, refusal="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WishChange:
+    """More stages that are wanted in force, or fewer.
+
+    Attributes:
+        add: stages that are wanted from now on.
+        remove: stages that no longer are.
+        by: who says so.
+        in_force: what is wanted where nobody has said anything yet: what is in force.
+    """
+
+    add: frozenset[int] = frozenset()
+    remove: frozenset[int] = frozenset()
+    by: str
+    in_force: frozenset[int] = frozenset()
 
 
 class PlanStore:
@@ -123,22 +168,29 @@ class PlanStore:
             Refused: the plan has no such stage, or has expired.
             Corrupt: storage can't take it.
         """
-        known = {entry.stage for entry in plan.stages}
-        unknown = sorted(set(stages) - known)
-        if unknown or not stages:
-            raise Refused(f"cannot approve stages {unknown} of plan {plan.plan_id}: it has {sorted(known)}")
-        if at >= plan.expires_at:
-            raise Refused(f"cannot approve plan {plan.plan_id}: it expired at {format_time(plan.expires_at)}")
-        approval = Approval(plan_id=plan.plan_id, stages=tuple(sorted(set(stages))), by=by, at=at)
-        line = json.dumps({"stages": approval.stages, "by": by, "at": format_time(at)}) + "\n"
+        approval = approval_of(plan, stages, by=by, at=at)
         try:
             with self._approvals_file(plan.plan_id).open("a", encoding="utf-8") as file:
-                file.write(line)
+                file.write(_line_of(approval))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as exc:
             raise Corrupt(f"cannot write approval of plan {plan.plan_id}: {exc.strerror}") from exc
         return approval
+
+    def knows_user(self, plan: Plan) -> bool:
+        """Whether approvals of a plan are given by users of its cluster, whom it knows by itself."""
+        del plan
+        return False
+
+    def keep_approvals(self, plan_id: str, approvals: Sequence[Approval]) -> None:
+        """Let a plan have these approvals and no others.
+
+        Raises:
+            Corrupt: storage can't take them.
+        """
+        if tuple(approvals) != PlanStore.approvals(self, plan_id):
+            self._put(self._approvals_file(plan_id), "".join(map(_line_of, approvals)).encode())
 
     def approvals(self, plan_id: str) -> tuple[Approval, ...]:
         """Approvals of a plan, oldest first. A line that a crash cut counts as never given.
@@ -165,9 +217,49 @@ class PlanStore:
                 raise Corrupt(f"cannot read {file}: {line[:64]!r} is no approval") from exc
         return tuple(found)
 
+    def copied_approvals(self, plan_id: str) -> tuple[Approval, ...]:
+        """As `approvals`, by the folder alone."""
+        return PlanStore.approvals(self, plan_id)
+
     def approved_stages(self, plan_id: str) -> frozenset[int]:
         """Stages that somebody approved."""
         return frozenset(stage for approval in self.approvals(plan_id) for stage in approval.stages)
+
+    def wish(self, plan_id: str) -> Wish:
+        """The stages of a plan that are wanted in force.
+
+        Raises:
+            Corrupt: the file can't be read.
+        """
+        file = self._path / f"{plan_id}.wish.json"
+        if not file.exists():
+            return Wish()
+        try:
+            raw = json.loads(_content(file))
+            return Wish(stages=frozenset(raw["stages"]), by=str(raw["by"]), generation=int(raw["generation"]))
+        except (ValueError, KeyError, TypeError) as exc:
+            raise Corrupt(f"cannot read {file}: it holds no wish") from exc
+
+    def wishes(self) -> Mapping[str, Wish]:
+        """What is wanted of every plan, by its id, in the order in which they were kept.
+
+        Raises:
+            Corrupt: a file can't be read.
+        """
+        return {plan_id: self.wish(plan_id) for plan_id in self.ids()}
+
+    def change_wish(self, plan_id: str, change: WishChange) -> Wish:
+        """Want more stages of a plan in force, or fewer.
+
+        Raises:
+            Corrupt: storage can't take it.
+        """
+        before = self.wish(plan_id)
+        wish = before.changed(change)
+        if wish != before:
+            content = {"stages": sorted(wish.stages or ()), "by": wish.by, "generation": wish.generation}
+            self._put(self._path / f"{plan_id}.wish.json", json.dumps(content).encode() + b"\n")
+        return wish
 
     def _ids(self) -> list[str]:
         if not self._path.is_dir():
@@ -188,6 +280,25 @@ class PlanStore:
         except OSError as exc:
             raise unwritable(self._path, exc) from exc
         write_durably(file, content)
+
+
+def approval_of(plan: Plan, stages: Sequence[int], *, by: str, at: datetime) -> Approval:
+    """Somebody's yes to stages of a plan.
+
+    Raises:
+        Refused: the plan has no such stage, or has expired.
+    """
+    known = {entry.stage for entry in plan.stages}
+    unknown = sorted(set(stages) - known)
+    if unknown or not stages:
+        raise Refused(f"cannot approve stages {unknown} of plan {plan.plan_id}: it has {sorted(known)}")
+    if at >= plan.expires_at:
+        raise Refused(f"cannot approve plan {plan.plan_id}: it expired at {format_time(plan.expires_at)}")
+    return Approval(plan_id=plan.plan_id, stages=tuple(sorted(set(stages))), by=by, at=at)
+
+
+def _line_of(approval: Approval) -> str:
+    return json.dumps({"stages": approval.stages, "by": approval.by, "at": format_time(approval.at)}) + "\n"
 
 
 def _content(file: Path) -> bytes:

@@ -62,7 +62,6 @@ def abort(tools: Tools, run: RunRecord, *, by: str) -> AbortResult:
                     restore_stage(tools, record, f"aborted by {by}")
             tools.step("end")
             tools.journal.write(run.plan_id, tools.now(), "end")
-            tools.end_abort()
     finally:
         tools.let_go()
     return _ended(tools.journal, run)

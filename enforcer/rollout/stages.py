@@ -98,7 +98,6 @@ class Rollout:
                     own = [found for found in runs if found.plan_id == plan.plan_id]
                     snapshot, _ = as_planned(tools.snapshot(), own)
                     tools.guard.check_cluster(with_top_owners(plan, snapshot), chosen, snapshot, fingerprint, runs)
-                    tools.end_abort()
                     self._begin(plan, chosen, by, snapshot)
                 return self._run(plan)
         finally:
@@ -139,21 +138,19 @@ class Rollout:
     def _run(self, plan: Plan) -> tuple[StageResult, ...]:
         tools = self._tools
         try:
-            tools.abortable = plan.plan_id
             results = self._stages(plan)
         except Aborted:
             # Between two stages: nothing is open, and what was promoted stays.
             self._end(plan)
             raise
         finally:
-            tools.abortable = None
+            tools.under_way = None
         self._end(plan)
         return results
 
     def _end(self, plan: Plan) -> None:
         self._tools.step("end")
         self._tools.journal.write(plan.plan_id, self._tools.now(), "end")
-        self._tools.end_abort()
 
     def _stages(self, plan: Plan) -> tuple[StageResult, ...]:
         tools = self._tools
@@ -162,6 +159,7 @@ class Rollout:
         promoted = _promoted(tools.journal, plan)
         for stage in run.stages:
             record = run.records.get(stage)
+            tools.under_way = plan.plan_id, stage
             if stage in promoted:
                 results.append(StageResult(stage=stage, state=StageState.PROMOTED, reason=None, kept=()))
                 continue

@@ -51,7 +51,7 @@ def restore_stage(tools: Tools, record: StageRecord, reason: str) -> StageResult
         Refused: the cluster does not take an object as it was, or somebody else holds the lease.
         Unavailable: as `take_back`.
     """
-    tools.abortable = None
+    tools.under_way = None
     reason = record.reason or reason
     if record.state is not StageState.RESTORING:
         tools.step(f"restoring {record.stage}")

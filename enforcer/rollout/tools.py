@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, ClusterWriter, Lease, Pause, followed
@@ -20,16 +19,13 @@ from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
 from enforcer.rollout.patience import Patience
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.watch import Signals, WatchPolicy
-from enforcer.safety.abort import Aborted, abort_wish, withdraw_abort
+from enforcer.safety.abort import LOOK_SECONDS, Aborted, Wishes
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.errors import Refused, Unavailable
 from fleet.logs import logger
 from fleet.sentences import Sentence, sentence
-
-ABORT_LOOK_SECONDS = 1.0
-"""Longest pause between two looks for somebody who asks to end the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +77,8 @@ class Tools:
         holder: name under which the lease is held; the same after a restart, so that a crash does not lock us out.
         on_progress: who hears the news.
         step: called before every write with what it is, for tests that stop there.
-        abort_file: by which others ask to end a run; None where nobody can.
-        abortable: plan whose run stops where somebody asks; None while nothing is applied, or it is taken back.
+        wishes: which stages are wanted: a run ends where its stage no longer is; None where nobody can say so.
+        under_way: plan and stage that a run is at; None while nothing is applied, or it is taken back.
     """
 
     reader: ClusterReader
@@ -98,8 +94,8 @@ class Tools:
     holder: str = "gputide"
     on_progress: Callable[[Progress], None] = _unseen
     step: Callable[[str], None] = _unstopped
-    abort_file: Path | None = None
-    abortable: str | None = None
+    wishes: Wishes | None = None
+    under_way: tuple[str, int] | None = None
     _taken_at: datetime | None = None
     _told: Progress | None = None
 
@@ -115,21 +111,20 @@ class Tools:
         self.journal.check_fence()
 
     def check_abort(self) -> None:
-        """Nothing, as long as nobody asks to end the run that is under way.
+        """Nothing, as long as the stage that is under way is wanted.
 
         Raises:
-            Aborted: somebody does.
+            Aborted: somebody no longer wants it.
         """
-        if self.abort_file is None or self.abortable is None:
+        if self.wishes is None or self.under_way is None:
             return
-        wish = abort_wish(self.abort_file, self.abortable)
-        if wish is not None:
-            raise Aborted(f"aborted by {wish.by}")
-
-    def end_abort(self) -> None:
-        """What was asked of a run that has ended, or of one before, is void."""
-        if self.abort_file is not None:
-            withdraw_abort(self.abort_file)
+        plan_id, stage = self.under_way
+        try:
+            wish = self.wishes.wish(plan_id)
+        except Unavailable:
+            return  # nobody can say anything now; what comes next waits for the cluster, and then looks again
+        if wish.stages is not None and stage not in wish.stages:
+            raise Aborted(f"aborted by {wish.by or 'somebody'}")
 
     def carrier(self, *, is_slow: bool = False) -> Carrier:
         """Hands for these tools; slow ones change one workload at a time."""
@@ -198,8 +193,8 @@ class Tools:
     def _wait(self, seconds: float, keep: Callable[[], None] = _unkept) -> None:
         """Let time pass in parts so small that nothing is missed."""
         longest = self.policy.lease_seconds / 3
-        if self.abort_file is not None:
-            longest = min(longest, ABORT_LOOK_SECONDS)
+        if self.wishes is not None:
+            longest = min(longest, LOOK_SECONDS)
         left = seconds
         while left > 0:
             self.check_abort()

@@ -1,85 +1,81 @@
-"""The wish to end a stage that is under way: a file in the data folder, which the process that applies looks for.
+"""How a stage that is under way is ended: somebody no longer wants it, which the process that applies looks for.
 
-`gputide apply --abort`, an undo and the plan page write it, because the process that applies holds the folder until it
-has stopped. It looks before every write and while it waits, takes the open stage back and ends its run; then the file
-is removed. Where no process applies, whoever asked takes the stage back (`enforcer.rollout.abort`).
+The wish stands with the plan: in `spec.apply` of its `GpuPlan`, or in the folder of a simulated cluster's plans
+(`enforcer.record.plan_store.Wish`). So it is said from any machine. The process that applies looks before every write
+and while it waits, takes the open stage back and ends its run; where none applies, whoever asked does so
+(`enforcer.rollout.abort`).
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Protocol
 
+from enforcer.record.plan_store import Wish
 from fleet.data_folder import DataFolder, writing
-from fleet.durable import FolderLock, unwritable
-from fleet.errors import Corrupt, Refused, Unavailable
+from fleet.durable import FolderLock
+from fleet.errors import Refused, Unavailable
 
 STOP_SECONDS_MAX = 60.0
 """How long is waited for a process that applies to stop: it looks every second, and then takes its stage back."""
 
-_LOOK_SECONDS = 0.2
+LOOK_SECONDS = 1.0
+"""Longest pause between two looks for somebody who no longer wants a stage; a cluster is not asked more often."""
+
+_AWAY_SECONDS = 10.0
+_LOCK_LOOK_SECONDS = 0.2
 
 
 class Aborted(Refused):
     """Somebody asked to end the run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbortWish:
-    """Who wants which run to end.
+class Wishes(Protocol):
+    """Says which stages are wanted."""
 
-    Attributes:
-        plan_id: plan of the run.
-        by: who.
+    def wish(self, plan_id: str) -> Wish:
+        """The stages of a plan that are wanted in force.
+
+        Raises:
+            Unavailable: nobody can be asked now.
+        """
+        ...
+
+
+class SeldomAsked:
+    """Wishes of a cluster that is asked once a second, and less often while it is away.
+
+    Args:
+        inner: asks it.
+        clock: monotonic seconds.
     """
 
-    plan_id: str
-    by: str
+    def __init__(self, inner: Wishes, clock: Callable[[], float] = time.monotonic) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._seen: dict[str, tuple[float, Wish]] = {}
 
-
-def ask_to_abort(path: Path, wish: AbortWish) -> None:
-    """Ask the process that applies a plan to take its open stage back.
-
-    Raises:
-        Corrupt: storage can't take the file.
-    """
-    try:
-        path.write_text(json.dumps(asdict(wish)), encoding="utf-8")
-    except OSError as exc:
-        raise unwritable(path, exc) from exc
-
-
-def abort_wish(path: Path, plan_id: str) -> AbortWish | None:
-    """Who asked to end the run of a plan; None where nobody did. A file that can't be read is a wish of somebody."""
-    try:
-        found = AbortWish(**json.loads(path.read_bytes()))
-    except FileNotFoundError:
-        return None
-    except (OSError, TypeError, ValueError):
-        return AbortWish(plan_id=plan_id, by="somebody")
-    return found if found.plan_id == plan_id else None
-
-
-def withdraw_abort(path: Path) -> None:
-    """The wish is fulfilled, or void.
-
-    Raises:
-        Corrupt: storage keeps the file.
-    """
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as exc:
-        raise Corrupt(f"cannot remove {path}: {exc.strerror}") from exc
+    def wish(self, plan_id: str) -> Wish:
+        """See `Wishes`; as it was a moment ago."""
+        until, wish = self._seen.get(plan_id, (0.0, Wish()))
+        now = self._clock()
+        if plan_id in self._seen and now < until:
+            return wish
+        try:
+            wish = self._inner.wish(plan_id)
+        except Unavailable:
+            self._seen[plan_id] = self._clock() + _AWAY_SECONDS, wish
+            raise
+        self._seen[plan_id] = self._clock() + LOOK_SECONDS, wish
+        return wish
 
 
 @contextmanager
 def stopped(
     folder: DataFolder,
-    wish: AbortWish,
+    plan_id: str,
     *,
     pause: Callable[[float], None] = time.sleep,
     seconds: float = STOP_SECONDS_MAX,
@@ -87,6 +83,7 @@ def stopped(
     """Hold a folder for writing once the process that applies a plan from it has taken its stage back.
 
     Args:
+        plan_id: the plan, of which somebody has said that its stage is no longer wanted.
         pause: lets time pass.
         seconds: for how long at most.
 
@@ -96,21 +93,16 @@ def stopped(
     """
     waited = 0.0
     while True:
-        # Again and again: a run that begins at this moment takes what was asked before for void.
-        ask_to_abort(folder.abort, wish)
         try:
             FolderLock(folder.path, "writer").release()
             break
         except Unavailable as exc:
             if waited >= seconds:
                 raise Unavailable(
-                    f"cannot end plan {wish.plan_id} yet: {exc}; the wish is noted, and the process takes its stage "
+                    f"cannot end plan {plan_id} yet: {exc}; the wish is noted, and the process takes its stage "
                     "back as soon as it looks; call again to see it end"
                 ) from exc
-            pause(_LOOK_SECONDS)
-            waited += _LOOK_SECONDS
+            pause(_LOCK_LOOK_SECONDS)
+            waited += _LOCK_LOOK_SECONDS
     with writing(folder):
-        try:
-            yield
-        finally:
-            withdraw_abort(folder.abort)
+        yield

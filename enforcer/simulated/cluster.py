@@ -109,6 +109,16 @@ class SimulatedCluster:
         return None
 
     @property
+    def plans(self) -> None:
+        """Its plans lie in the data folder, as it does itself."""
+        return None
+
+    @property
+    def controller(self) -> None:
+        """Nobody runs a controller of it: whoever asks acts."""
+        return None
+
+    @property
     def requests(self) -> int:
         """Requests made to its API server: it has none."""
         return 0

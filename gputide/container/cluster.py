@@ -23,6 +23,7 @@ from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
 from enforcer.dialect import ObjectKey
 from enforcer.record.journal import ObjectIntent
 from enforcer.record.shared_ledger import ChangeStore
+from enforcer.record.shared_plans import ClusterPlans
 from enforcer.safety.guard import check_cluster_name
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.capabilities.register import records_of
@@ -94,12 +95,34 @@ NO_CLUSTER = (
 )
 
 
+class ControllerLease(Lease, Protocol):
+    """The right to be the one controller of a cluster."""
+
+    def holder(self) -> str | None:
+        """Who is it now; None where nobody is.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        ...
+
+
 class LiveCluster(ClusterReader, ClusterWriter, Lease, Protocol):
     """A cluster behind all of the enforcer's ports."""
 
     @property
     def changes(self) -> ChangeStore | None:
         """Keeps the record of what was changed; None where the data folder alone does."""
+        ...
+
+    @property
+    def plans(self) -> ClusterPlans | None:
+        """Keeps plans and who approved them; None where the data folder alone does."""
+        ...
+
+    @property
+    def controller(self) -> ControllerLease | None:
+        """The lease of the one controller that acts; None where none can run."""
         ...
 
     @property

@@ -7,31 +7,48 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from zoneinfo import ZoneInfo
 
-from enforcer.record.journal import Journal
+from enforcer.record.journal import Journal, RunRecord
+from enforcer.record.ledger import Ledger
+from enforcer.record.plan_status import PlanStatus
+from enforcer.record.plan_store import PlanStore
 from enforcer.record.shared_ledger import SharedLedger
+from enforcer.record.shared_plans import SharedPlans
+from enforcer.rollout.abort import open_run
 from enforcer.rollout.carry import CarryPolicy
 from enforcer.rollout.progress import Progress
+from enforcer.rollout.reconciler import Delegated, Reconciler, end_of
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.watch import ClusterSignals, MeasuredSignals, Signals, WatchPolicy
+from enforcer.safety.abort import SeldomAsked
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.safety.harm_budget import Harm, HarmBudgets, HarmPolicy
 from enforcer.verify import Measurements, harm_by_workload, verify
-from fleet.data_folder import DataFolder
+from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
-from fleet.errors import Misconfigured, NotEnoughData
+from fleet.errors import Misconfigured, NotEnoughData, Unavailable
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
 from fleet.settings.guard import WEEKDAYS, hours_of
 from fleet.settings.settings import Settings
-from gputide.container.cluster import LiveCluster, backend, moment_of_change, open_cluster_to_change, own_cluster
-from gputide.container.plans import journal
+from gputide.container.cluster import (
+    LiveCluster,
+    backend,
+    is_known,
+    moment_of_change,
+    open_cluster,
+    open_cluster_to_change,
+    own_cluster,
+)
+from gputide.container.plans import journal, plans_of
 from gputide.container.prometheus import instant_query
 from gputide.container.warehouse import WarehouseMeasurements
 
@@ -44,18 +61,31 @@ class Enforcer:
         cluster: the cluster.
         tools: what rollout and undo work with.
         rollout: applies plans.
+        plans: the plans, and who approved them.
+        reconciler: makes what is wanted of a plan what is in force.
     """
 
     cluster: LiveCluster
     tools: Tools
     rollout: Rollout
+    plans: PlanStore
+    reconciler: Reconciler
 
 
 @contextmanager
 def open_enforcer(
-    folder: DataFolder, settings: Settings, now: datetime, *, on_progress: Callable[[Progress], None]
+    folder: DataFolder,
+    settings: Settings,
+    now: datetime,
+    *,
+    on_progress: Callable[[Progress], None],
+    ledger: Path | None = None,
 ) -> Iterator[Enforcer]:
     """The enforcer on the cluster that the settings choose.
+
+    Args:
+        ledger: the copy of what is changed, for a controller, which acts by itself and not on the folder; None for
+            that of the folder, and to let a controller act that runs.
 
     Raises:
         Misconfigured: there is no way into the cluster, or nothing renders for the backend.
@@ -63,12 +93,13 @@ def open_enforcer(
     """
     own = own_cluster(folder, settings)
     with open_cluster_to_change(folder, settings, now) as cluster:
+        plans = plans_of(folder, cluster, own)
         tools = Tools(
             reader=cluster,
             writer=cluster,
             lease=cluster,
             pause=cluster.pause,
-            journal=_journal(folder, cluster, own),
+            journal=_journal(cluster, own, ledger or folder.ledger),
             guard=guard(folder, settings),
             signals=_signals(cluster, settings),
             policy=RolloutPolicy(
@@ -87,17 +118,71 @@ def open_enforcer(
             harm=harm_budgets(folder, settings),
             holder=lease_holder(folder),
             on_progress=on_progress,
-            abort_file=folder.abort,
+            wishes=plans if cluster.plans is None else SeldomAsked(plans),
         )
         rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now), cluster))
-        yield Enforcer(cluster=cluster, tools=tools, rollout=rollout)
+        report = plans.report if isinstance(plans, SharedPlans) else _unread
+        yield Enforcer(
+            cluster=cluster,
+            tools=tools,
+            rollout=rollout,
+            plans=plans,
+            reconciler=(
+                Reconciler(rollout, plans, report)
+                if ledger is not None or cluster.controller is None or cluster.controller.holder() is None
+                else Delegated(rollout, plans, report, cluster.controller.holder)
+            ),
+        )
 
 
-def _journal(folder: DataFolder, cluster: LiveCluster, own: str | None) -> Journal:
-    """What was changed: of a real cluster the record lies there, and the folder follows it."""
-    if cluster.changes is None:
-        return journal(folder, cluster=own)
-    return Journal(SharedLedger(folder.ledger, cluster.changes, own), cluster=own)
+def run_under_way(folder: DataFolder, settings: Settings, plan_id: str | None = None) -> RunRecord | None:
+    """The run that was begun and not ended, on this machine or another one; of one plan where it is given.
+
+    Raises:
+        Misconfigured: there is no way into the cluster.
+        Unavailable: it can't be reached.
+    """
+    if not is_known(folder, settings):
+        return None
+    # Of its own: the process that applies may be writing the folder's.
+    with open_cluster(folder, settings) as cluster, TemporaryDirectory() as place:
+        ledger = folder.ledger if cluster.changes is None else Path(place) / folder.ledger.name
+        return open_run(_journal(cluster, own_cluster(folder, settings), ledger), plan_id)
+
+
+def no_longer_want(folder: DataFolder, settings: Settings, run: RunRecord, *, by: str) -> None:
+    """Say that what a run has not promoted yet is no longer wanted: whoever carries it out takes its stage back.
+
+    Args:
+        by: who says so.
+
+    Raises:
+        Misconfigured: there is no way into the cluster, or a right is missing.
+        Unavailable: it can't be reached.
+    """
+    with open_cluster(folder, settings) as cluster:
+        plans_of(folder, cluster, own_cluster(folder, settings)).change_wish(run.plan_id, end_of(run, by=by))
+
+
+def _unread(_plan_id: str, _status: PlanStatus) -> None:
+    """A plan of a folder has no status of its own: it is made from the ledger when somebody looks."""
+
+
+def _journal(cluster: LiveCluster, own: str | None, ledger: Path) -> Journal:
+    """What was changed: of a real cluster the record lies there, and a ledger file follows it."""
+    kept = Ledger(ledger) if cluster.changes is None else SharedLedger(ledger, cluster.changes, own)
+    return Journal(kept, cluster=own)
+
+
+def copy_changes(folder: DataFolder, cluster: LiveCluster, own: str | None) -> None:
+    """Bring the folder's copy of what was changed up to date; where another process writes it, that one does.
+
+    Args:
+        own: the cluster's name.
+    """
+    if cluster.changes is not None:
+        with suppress(Unavailable), writing(folder):
+            SharedLedger(folder.ledger, cluster.changes, own).pull()
 
 
 def _signals(cluster: LiveCluster, settings: Settings) -> Signals:

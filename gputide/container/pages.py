@@ -17,16 +17,17 @@ from dashboards.stored.workload_series import WorkloadSeries
 from enforcer.preview import StagePreview
 from enforcer.record.plan_cache import PlanCache
 from enforcer.rollout.progress import Progress
-from enforcer.rollout.stages import Rollout
+from enforcer.rollout.reconciler import Reconciler
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import GputideError
+from fleet.settings.dashboard import Access
 from gputide.container.bus import file_bus
 from gputide.container.cluster import check_own
 from gputide.container.cost import cost_period, period_unit_counts
 from gputide.container.enforcer import guard, open_enforcer
 from gputide.container.history import load_history, profiled
-from gputide.container.plans import chosen_stages, journal, previewed
+from gputide.container.plans import chosen_stages, journal, open_plans, previewed
 from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.session import Session
 from pipeline.warehouse.parquet_reads import ParquetReads
@@ -58,9 +59,9 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
         return previewed(folder, settings, session.now(), plan, chosen, rehearses=False)
 
     @contextmanager
-    def open_rollout(on_progress: Callable[[Progress], None]) -> Iterator[Rollout]:
+    def open_reconciler(on_progress: Callable[[Progress], None]) -> Iterator[Reconciler]:
         with open_enforcer(folder, settings, session.now(), on_progress=on_progress) as enforcer:
-            yield enforcer.rollout
+            yield enforcer.reconciler
 
     fleet = WarehouseFleet(
         clusters=lambda: source().clusters(),
@@ -75,9 +76,20 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
         _begin(fleet, plans)
     return Views(
         fleet=fleet,
-        plans=StoredPlans(folder, plans, session.now, guard=lambda: guard(folder, settings), preview=preview),
+        plans=StoredPlans(
+            folder,
+            plans,
+            session.now,
+            guard=lambda: guard(folder, settings),
+            preview=preview,
+            open_plans=lambda: open_plans(folder, settings),
+            signs_in=settings.dashboard.access is not Access.NONE,
+        ),
         rollouts=BackgroundRollouts(
-            folder, check=lambda plan: check_own(plan, folder, settings), open_rollout=open_rollout
+            folder,
+            check=lambda plan: check_own(plan, folder, settings),
+            open_reconciler=open_reconciler,
+            open_plans=lambda: open_plans(folder, settings),
         ),
         outcomes=StoredOutcomes(folder, plans),
         freezes=StoredFreezes(folder, session.now),

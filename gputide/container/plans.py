@@ -5,7 +5,8 @@ Called by the verbs `plan`, `apply`, `undo` and `verify`, by pages and by the de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 from enforcer.preview import StagePreview, preview, preview_of_history
@@ -13,12 +14,15 @@ from enforcer.record.fingerprint import fingerprint_of
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
+from enforcer.record.shared_plans import SharedPlans
 from enforcer.snapshot import take_snapshot
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
-from fleet.errors import Misconfigured, NotEnoughData
-from fleet.settings.settings import Settings
+from fleet.errors import GputideError, Misconfigured, NotEnoughData, Refused
+from fleet.logs import logger
+from fleet.settings.settings import ClusterChoice, Settings
 from gputide.container.cluster import (
+    LiveCluster,
     backend,
     check_own,
     is_known,
@@ -31,8 +35,46 @@ from gputide.container.warehouse import warehouse
 
 
 def plan_store(folder: DataFolder) -> PlanStore:
-    """The plans."""
+    """The plans of the folder; of a real cluster's a copy."""
     return PlanStore(folder.plans)
+
+
+def plans_of(folder: DataFolder, cluster: LiveCluster, own: str | None) -> PlanStore:
+    """The plans for a cluster that is open: those that it keeps itself, where it does.
+
+    Args:
+        own: the cluster's name.
+    """
+    return plan_store(folder) if cluster.plans is None else SharedPlans(folder.plans, cluster.plans, own)
+
+
+@contextmanager
+def open_plans(folder: DataFolder, settings: Settings) -> Iterator[PlanStore]:
+    """The plans, those of a real cluster as it keeps them, copied to the folder.
+
+    Raises:
+        Misconfigured: there is no way into the cluster, or a right is missing.
+        Refused: the cluster does not know the kinds of objects that hold plans.
+        Unavailable: it can't be reached.
+    """
+    if settings.enforcer.cluster is ClusterChoice.SIMULATED:
+        yield plan_store(folder)
+        return
+    with open_cluster(folder, settings) as cluster:
+        plans = plans_of(folder, cluster, own_cluster(folder, settings))
+        if isinstance(plans, SharedPlans):
+            plans.pull()
+        yield plans
+
+
+def copied_plans(folder: DataFolder, settings: Settings) -> PlanStore:
+    """The folder's plans, after those of a real cluster were copied to it; where that can't be done, as they are."""
+    try:
+        with open_plans(folder, settings):
+            pass
+    except GputideError as exc:
+        logger("gputide.plans").warning("plans of the cluster are not read; the folder's are shown", why=str(exc))
+    return plan_store(folder)
 
 
 def journal(folder: DataFolder, *, cluster: str | None = None) -> Journal:
@@ -42,12 +84,16 @@ def journal(folder: DataFolder, *, cluster: str | None = None) -> Journal:
 
 def keep_plan(folder: DataFolder, settings: Settings, plan: Plan) -> None:
     """Keep a sealed plan, with the fingerprint of the cluster that it was made for where that is the enforcer's."""
-    fingerprint = None
     if is_known(folder, settings) and own_cluster(folder, settings) in (None, plan.cluster):
         with open_cluster(folder, settings) as cluster:
             dialect = backend(settings, plan.created_at).dialect
             fingerprint = fingerprint_of(take_snapshot(cluster, dialect))
-    plan_store(folder).add(plan, fingerprint)
+            try:
+                plans_of(folder, cluster, plan.cluster).add(plan, fingerprint)
+            except (Misconfigured, Refused) as exc:
+                logger("gputide.plans").warning("plan is kept in the folder alone; an approval stores it", why=str(exc))
+            return
+    plan_store(folder).add(plan)
 
 
 def chosen_plan(folder: DataFolder, plan_id: str | None, *, cluster: str | None = None) -> Plan:

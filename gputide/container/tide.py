@@ -16,7 +16,7 @@ from fleet.decisions import Plan
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from gputide.container.enforcer import open_enforcer
-from gputide.container.plans import chosen_plan, plan_store
+from gputide.container.plans import chosen_plan
 
 
 def tide_calendar(plan: Plan, settings: Settings) -> TideCalendar:
@@ -92,7 +92,7 @@ def open_tide(
                 home_seconds_max=float(tide.home_seconds_max),
                 queues=tide.queues,
             ),
-            plan_store(folder).approvals(plan.plan_id),
+            enforcer.plans.approvals(plan.plan_id),
         )
 
 

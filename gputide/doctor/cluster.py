@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any
 
 from enforcer.disruption import selects
+from enforcer.kubernetes.custom_resources import API_VERSION
 from enforcer.kubernetes.lease import LEASE_NAME
 from enforcer.manifest import Manifest
 from enforcer.safety.gitops import gitops_manager
 from fleet.errors import Misconfigured, Unavailable
-from fleet.settings.settings import Settings
+from fleet.settings.settings import ClusterChoice, Settings
 from fleet.units import parse_time
 from gputide.doctor import cluster_nodes as nodes
 from gputide.doctor.catalogue import kind_of
@@ -63,6 +64,7 @@ def cluster_checks(settings: Settings, *, roles: Sequence[str], account: str | N
             "backend-version-old backend-version-new backend-version-unseen",
         ),
         _check("webhooks", partial(nodes.webhooks, scene), "hami-webhook-missing admission-missing admission-unready"),
+        _check("plans", partial(plans_kept, scene), "kinds-missing approval-policy-missing"),
         _check("owners", partial(owners, scene), "gitops-owned autoscaled metrics-server-missing", seconds=60.0),
         _check("disruption budgets", partial(budgets, scene), "budget-blocks"),
         _check("stops", partial(stops, scene), "frozen lease-held namespace-missing orders-missing"),
@@ -121,6 +123,46 @@ def _audit() -> Iterator[Diagnosis]:
         Area.CLUSTER, "audit", "whether the API server keeps an audit log is not to be seen through its API; every "
         "change by gputide stands in its own ledger and as an Event",
     )  # fmt: skip
+
+
+_KINDS = ("gpuplans", "gpuplanparts", "gpuapprovals", "gpuchanges")
+_POLICIES = "/apis/admissionregistration.k8s.io/v1"
+
+
+def plans_kept(scene: ClusterScene) -> Iterator[Diagnosis]:
+    """Whether the cluster can keep plans and approvals, and holds approvals to who makes them."""
+    check = "plans"
+    if scene.settings.enforcer.cluster is not ClusterChoice.KUBERNETES:
+        yield unchecked(Area.CLUSTER, check, "enforcer.cluster=simulated: plans stay in the data folder")
+        return
+    told = scene.get(f"/apis/{API_VERSION}", "apiresources") or {}
+    served = {str(one.get("name")) for one in told.get("resources", [])}
+    missing = [kind for kind in _KINDS if kind not in served]
+    if missing:
+        yield finding(kind_of("kinds-missing"), check, f"not served: {', '.join(missing)}")
+        return
+    if not _holds_approvals(scene):
+        yield finding(kind_of("approval-policy-missing"), check, "no policy in force names gpuapprovals")
+        return
+    yield well(Area.CLUSTER, check, f"{', '.join(_KINDS)} are served, and a policy guards approvals")
+
+
+def _holds_approvals(scene: ClusterScene) -> bool:
+    names = "validatingadmissionpolicies", "validatingadmissionpolicybindings"
+    listed = [
+        (scene.get(f"{_POLICIES}/{name}", f"{name}.admissionregistration.k8s.io", verb="list") or {}).get("items", [])
+        for name in names
+    ]
+    guarding = {
+        one["metadata"]["name"]
+        for one in listed[0]
+        for rule in ((one.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or ()
+        if "gpuapprovals" in rule.get("resources", ()) and "CREATE" in rule.get("operations", ())
+    }
+    return any(
+        one["spec"].get("policyName") in guarding and "Deny" in one["spec"].get("validationActions", ())
+        for one in listed[1]
+    )
 
 
 _METRICS_GROUP = "metrics.k8s.io"

@@ -54,6 +54,7 @@ _RUN = (
     Verb(name="receive", summary="Take Prometheus remote write and put it on the bus."),
     Verb(name="rollup", summary="Turn samples on the bus into rows of the warehouse."),
     Verb(name="agent", summary="Enforce priorities and limits on this node."),
+    Verb(name="controller", summary="Apply and take back what the cluster's plans ask for."),
     Verb(name="admission", summary="Give new pods the card and the node of the plan."),
     Verb(name="relief", summary="Relieve cards that overload."),
     Verb(name="tide", summary="Scale services in at night and back by morning.", needs_prices=True),

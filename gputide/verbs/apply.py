@@ -11,17 +11,17 @@ import typer
 from enforcer.emit.files import EmitForm, emit_files
 from enforcer.preview import preview
 from enforcer.record.journal import RunRecord, StageState
-from enforcer.rollout.abort import AbortResult, abort, open_run, open_stages
+from enforcer.rollout.abort import AbortResult, abort, open_stages
 from enforcer.rollout.taking_back import StageResult
-from enforcer.safety.abort import AbortWish, stopped
+from enforcer.safety.abort import stopped
 from enforcer.safety.freeze import freeze_changes, thaw_changes
 from fleet.data_folder import writing
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
 from gputide.container.cluster import backend, check_own, moment_of_change, open_cluster, own_cluster
-from gputide.container.enforcer import guard, open_enforcer
-from gputide.container.plans import chosen_plan, chosen_stages, journal, plan_store
+from gputide.container.enforcer import guard, no_longer_want, open_enforcer, run_under_way
+from gputide.container.plans import chosen_plan, chosen_stages, copied_plans, journal, open_plans
 from gputide.options import ByOption, FormatOption, PlanOption, StageOption, YesOption, fit_format
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import Session, session_of, who
@@ -73,6 +73,7 @@ def apply(
     if is_abort:
         print_answer(_aborted(session, plan, by=by if by is not None else who(), yes=yes), form=form, target=output)
         return
+    copied_plans(folder, session.settings)
     chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
     stages = chosen_stages(chosen, stage)
     if emit_form is not None:
@@ -83,19 +84,12 @@ def apply(
     if not yes:
         print_answer(preview_of(session, chosen, stages), form=form, target=output)
         return
-    store = plan_store(folder)
     with (
         writing(folder),
         session.progress("moving pods") as tick,
         open_enforcer(folder, session.settings, now, on_progress=lambda news: tick(news.done, news.total)) as enforcer,
     ):
-        results = enforcer.rollout.apply(
-            chosen,
-            stages,
-            by=by if by is not None else who(),
-            approved=store.approvals(chosen.plan_id),
-            fingerprint=store.fingerprint(chosen.plan_id),
-        )
+        results = enforcer.reconciler.apply(chosen, stages, by=by if by is not None else who())
     print_answer(_answer(chosen, results), form=form, target=output)
     taken_back = [result for result in results if result.state is not StageState.PROMOTED]
     if taken_back:
@@ -105,16 +99,16 @@ def apply(
 def _aborted(session: Session, plan: str | None, *, by: str, yes: bool) -> Answer:
     """End the run that is under way; without `yes` show what would be taken back."""
     folder, settings, now = session.folder(), session.settings, session.now()
-    own = own_cluster(folder, settings)
-    named = None if plan is None else plan_store(folder).get(plan).plan_id
-    run = open_run(journal(folder, cluster=own), named)
+    named = None if plan is None else copied_plans(folder, settings).get(plan).plan_id
+    run = run_under_way(folder, settings, named)
     if run is None:
         what = "nothing is being applied" if named is None else f"plan {named} is not being applied"
         return Answer(document={"plan_id": named, "stages": []}, headline=(what,))
     if not yes:
         return _abortable(run)
+    no_longer_want(folder, settings, run, by=by)
     with (
-        stopped(folder, AbortWish(plan_id=run.plan_id, by=by)),
+        stopped(folder, run.plan_id),
         session.progress("moving pods back") as tick,
         open_enforcer(folder, settings, now, on_progress=lambda news: tick(news.done, news.total)) as enforcer,
     ):
@@ -159,7 +153,8 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
         raise Misconfigured(f"cannot emit {form.value} to nowhere: name a folder with -o, for git the repository")
     folder, settings = session.folder(), session.settings
     check_own(plan, folder, settings)
-    approvals = plan_store(folder).approvals(plan.plan_id)
+    with open_plans(folder, settings) as plans:
+        approvals = plans.approvals(plan.plan_id)
     given = {stage for approval in approvals for stage in approval.stages}
     approved = tuple(stage for stage in stages if stage in given)
     if not approved:

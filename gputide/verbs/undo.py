@@ -8,17 +8,16 @@ from typing import Annotated
 import typer
 
 from enforcer.record.journal import Journal, UndoRecord
-from enforcer.rollout.abort import open_run
 from enforcer.rollout.holding import way_of
 from enforcer.rollout.undo import Undo, UndoResult
-from enforcer.safety.abort import AbortWish, stopped
+from enforcer.safety.abort import stopped
 from fleet.data_folder import DataFolder, writing
 from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
-from gputide.container.cluster import check_own, own_cluster
-from gputide.container.enforcer import open_enforcer
-from gputide.container.plans import journal, newest_applied, plan_store
+from gputide.container.cluster import check_own
+from gputide.container.enforcer import no_longer_want, open_enforcer, run_under_way
+from gputide.container.plans import copied_plans, newest_applied
 from gputide.options import FormatOption, OutputOption, StageOption, YesOption
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import session_of, who
@@ -47,11 +46,13 @@ def undo(
     folder, now = session.folder(), session.now()
     if everything and (plan is not None or stage or recommendation is not None):
         raise Misconfigured("cannot use --every-plan with --plan, --stage or --recommendation: it restores everything")
-    run = open_run(journal(folder, cluster=own_cluster(folder, session.settings))) if yes else None
+    run = run_under_way(folder, session.settings) if yes else None
     if run is not None and not run.plan_id.startswith(plan or ""):
         run = None
+    if run is not None:
+        no_longer_want(folder, session.settings, run, by=who())
     with (
-        writing(folder) if run is None else stopped(folder, AbortWish(plan_id=run.plan_id, by=who())),
+        writing(folder) if run is None else stopped(folder, run.plan_id),
         session.progress("moving pods back") as tick,
         open_enforcer(folder, session.settings, now, on_progress=lambda news: tick(news.done, news.total)) as enforcer,
     ):
@@ -67,9 +68,11 @@ def undo(
                 [item for _, lowered in ways for item in lowered],
             )
         elif plan_id is None:
-            answer = _undone(hands.undo_all())
-        else:
+            answer = _undone(enforcer.reconciler.undo_all(by=who()))
+        elif recommendation is not None:
             answer = _undone((hands.undo(plan_id, stages=stage, recommendation=recommendation, ending=run),))
+        else:
+            answer = _undone((enforcer.reconciler.undo(plan_id, stage, by=who(), ending=run),))
     print_answer(answer, form=form, target=output)
 
 
@@ -81,7 +84,7 @@ def _own_plan(folder: DataFolder, settings: Settings, kept: Journal, plan: str |
     known = {run.plan_id for run in kept.runs() if run.plan_id.startswith(plan)}
     if len(known) == 1:
         return known.pop()
-    chosen = plan_store(folder).get(plan)
+    chosen = copied_plans(folder, settings).get(plan)
     check_own(chosen, folder, settings)
     return chosen.plan_id
 

@@ -39,7 +39,7 @@ class Api:
         """Make an object of any of the kinds that the tests make, where its own group, kind and namespace say."""
         group, kind = manifest["apiVersion"], manifest["kind"]
         namespace = manifest["metadata"].get("namespace")
-        plural = f"{kind.lower()}s"
+        plural = f"{kind.lower().removesuffix('y')}ies" if kind.endswith("Policy") else f"{kind.lower()}s"
         prefix = f"/apis/{group}" if "/" in group else f"/api/{group}"
         return self.create(f"{prefix}{f'/namespaces/{namespace}' if namespace else ''}/{plural}{query}", manifest)
 

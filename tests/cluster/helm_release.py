@@ -118,7 +118,7 @@ EVERYTHING: Manifest = {
     "scraping": {"tokensSecret": "scrapers", "tlsSecret": "exporter-tls"},
     "notify": {"enabled": True},
     "enforcer": {
-        "enabled": True, "tide": True,
+        "enabled": True, "controller": True, "impersonatedUsers": ["ann"], "tide": True,
         "console": {"access": "token", "rightsSecret": "rights", "tlsSecret": "web-tls", "clientCaSecret": "web-ca"},
     },
     "relief": {"enabled": True},

@@ -6,6 +6,8 @@ wrote down of every write, and that every object is as it was once the plan is u
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,6 +22,7 @@ from enforcer.backends.hami import HamiBackend
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Ledger
+from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.carry import CarryPolicy
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
@@ -238,7 +241,12 @@ class OnCluster:
     program: Program
     folder: Path
     kubeconfig: Path
+    approver: Path
     cluster: str
+
+    def approve(self) -> Said:
+        """Approve everything, as somebody who may: the writer may not."""
+        return self("plan", "approve", kubeconfig=self.approver)
 
     def __call__(self, *arguments: str, kubeconfig: Path | None = None) -> Said:
         return self.start(*arguments, kubeconfig=kubeconfig).wait()
@@ -257,7 +265,11 @@ class OnCluster:
 
 @pytest.fixture
 def planned(
-    standing: Standing, writer_kubeconfig: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    standing: Standing,
+    writer_kubeconfig: Path,
+    control_plane: ControlPlane,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[OnCluster]:
     """Return the program on a data folder that holds the plan."""
     folder = open_data_folder(tmp_path / "data", create=True)
@@ -265,7 +277,13 @@ def planned(
     plan = plan_of(standing)
     keep_plan(folder, settings, plan)
     program = Program(tmp_path_factory.mktemp("program"))
-    yield OnCluster(program=program, folder=folder.path, kubeconfig=writer_kubeconfig, cluster=plan.cluster)
+    yield OnCluster(
+        program=program,
+        folder=folder.path,
+        kubeconfig=writer_kubeconfig,
+        approver=control_plane.kubeconfig(),
+        cluster=plan.cluster,
+    )
     program.close()
 
 
@@ -280,10 +298,10 @@ def test_program_shows_applies_and_undoes_a_plan_on_a_real_cluster(
     assert {write.name for write in rehearsed if write.resource == "deployments"} >= {"rank", "embed"}
     assert all(write.is_dry for write in rehearsed)
     assert f"Deployment {standing.namespace}/rank planned" in shown.out
-    assert planned("plan", "approve", "--by", "anna").status == 0
+    assert planned.approve().status == 0
     stranger = planned("apply", "--yes", kubeconfig=control_plane.kubeconfig(User.STRANGER))
     assert stranger.status == 2
-    assert "RBAC lacks verb get on resource configmaps in namespace gputide" in stranger.err
+    assert "RBAC lacks verb list on resource gpuapprovals.gputide.io in the whole cluster" in stranger.err
     lost = planned("apply", "--yes", kubeconfig=Path("/nowhere/kubeconfig"))
     assert lost.status == 2
     assert "cannot use kubeconfig /nowhere/kubeconfig" in lost.err
@@ -306,7 +324,7 @@ def test_machine_that_knows_nothing_of_a_plan_takes_it_back(
     api: Api, standing: Standing, planned: OnCluster, tmp_path: Path
 ) -> None:
     before, contents_before = len(in_use(standing)), contents(api, standing.namespace)
-    assert planned("plan", "approve", "--by", "anna").status == 0
+    assert planned.approve().status == 0
     applied = planned("apply", "--yes")
     assert applied.status == 0, applied.err
     elsewhere = replace(planned, folder=open_data_folder(tmp_path / "elsewhere", create=True).path)
@@ -320,15 +338,22 @@ def test_machine_that_knows_nothing_of_a_plan_takes_it_back(
     assert "it was undone already" in again.err
 
 
-@pytest.mark.parametrize("verb", ["apply --abort", "undo"])
+@pytest.mark.parametrize(("verb", "is_elsewhere"), [("apply --abort", True), ("undo", False)])
 def test_stage_that_another_process_applies_is_taken_back(
-    verb: str, api: Api, standing: Standing, planned: OnCluster, tmp_path_factory: pytest.TempPathFactory
+    verb: str,
+    is_elsewhere: bool,
+    api: Api,
+    standing: Standing,
+    planned: OnCluster,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     contents_before = contents(api, standing.namespace)
-    assert planned("plan", "approve").status == 0
+    assert planned.approve().status == 0
     applying = planned.start("apply", "--yes", watch_seconds=300)
     until(lambda: contents(api, standing.namespace) != contents_before, "the stage is under way", 60.0)
     other = replace(planned, program=Program(tmp_path_factory.mktemp("other")))
+    if is_elsewhere:
+        other = replace(other, folder=open_data_folder(tmp_path_factory.mktemp("folder") / "data", create=True).path)
     shown = other("apply", "--abort")
     assert shown.status == 0, shown.err
     assert "nothing was changed" in shown.out
@@ -345,11 +370,47 @@ def test_stage_that_another_process_applies_is_taken_back(
     assert again.status == 0
     assert "nothing is being applied" in again.out
     settled(api, standing)
-    assert not (planned.folder / "abort").exists()
+
+
+def test_controller_does_what_a_plan_in_the_cluster_asks_for(
+    api: Api,
+    standing: Standing,
+    planned: OnCluster,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    before, contents_before = len(in_use(standing)), contents(api, standing.namespace)
+    assert planned.approve().status == 0
+    folder = open_data_folder(tmp_path_factory.mktemp("controller") / "data", create=True).path
+    running = replace(planned, program=Program(tmp_path_factory.mktemp("program")), folder=folder)
+    controller = running.start("run", "controller", "--yes")
+    try:
+        lease = "/apis/coordination.k8s.io/v1/namespaces/gputide/leases/controller"
+        until(lambda: api.has(lease) and "holderIdentity" in api.ask("GET", lease)["spec"], "it holds its lease", 60.0)
+        applied = planned("apply", "--yes")
+        assert applied.status == 0, applied.err
+        settled(api, standing)
+        assert len(in_use(standing)) < before
+        plan = PlanStore(planned.folder / "plans").newest(planned.cluster)
+        assert plan is not None
+        path = f"/apis/gputide.io/v1alpha1/gpuplans/plan-{plan.plan_id}"
+        assert api.ask("GET", path)["spec"]["apply"] == [stage.stage for stage in plan.stages]
+        api.patch(path, {"spec": {"apply": []}})
+        until(lambda: contents(api, standing.namespace) == contents_before, "it is taken back", 90.0)
+        until(lambda: api.ask("GET", path)["status"]["state"] == "Undone", "its status says so", 60.0)
+        api.patch(path, {"spec": {"apply": [plan.stages[0].stage]}})
+        until(lambda: contents(api, standing.namespace) != contents_before, "it is applied again", 90.0)
+        undone = planned("undo", "--yes")
+        assert undone.status == 0, undone.err
+        assert contents(api, standing.namespace) == contents_before
+    finally:
+        os.kill(controller.pid, signal.SIGTERM)
+        controller.wait()
+        running.program.close()
+    settled(api, standing)
 
 
 def test_config_map_that_freezes_stops_every_change(api: Api, standing: Standing, planned: OnCluster) -> None:
-    assert planned("plan", "approve").status == 0
+    assert planned.approve().status == 0
     contents_before = contents(api, standing.namespace)
     path = "/api/v1/namespaces/gputide/configmaps"
     api.create(path, {"metadata": {"name": "gputide-freeze"}})

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from enforcer.backend import Move
-from enforcer.kubernetes.change_store import OBJECT_BYTES_MAX
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
+from enforcer.kubernetes.custom_resources import OBJECT_BYTES_MAX
 from enforcer.record.journal import FieldIntent, Journal, ObjectIntent, StageRecord, StageState
 from enforcer.record.ledger import Ledger
 from enforcer.record.shared_ledger import SharedLedger

@@ -245,3 +245,28 @@ def test_traps_of_workloads_are_named(
     assert traps <= codes(found)
     owned = next(one for one in found if one.kind is not None and one.kind.code == "gitops-owned")
     assert f"{namespace}/Deployment/web by Argo CD" in owned.found
+
+
+def test_missing_kind_of_plans_and_missing_policy_of_approvals_are_named(
+    api: Api, control_plane: ControlPlane, writer_kubeconfig: Path
+) -> None:
+    assert writer_kubeconfig.exists()
+    binding = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+    kinds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+    def found() -> set[str]:
+        return codes(look(control_plane.kubeconfig(), cluster="kubernetes"))
+
+    assert not found() & {"kinds-missing", "approval-policy-missing"}
+    kept = {path: api.ask("GET", path) for path in (f"{binding}/gputide-approvals", f"{kinds}/gpuplanparts.gputide.io")}
+    try:
+        api.delete(f"{binding}/gputide-approvals")
+        assert "approval-policy-missing" in found()
+        api.delete(f"{kinds}/gpuplanparts.gputide.io")
+        until(lambda: "kinds-missing" in found(), seconds_max=60.0)
+    finally:
+        for path, manifest in kept.items():
+            del manifest["metadata"]["resourceVersion"], manifest["metadata"]["uid"]
+            until(lambda: not api.has(path), seconds_max=60.0)  # noqa: B023 - called at once
+            api.create(path.rpartition("/")[0], manifest)
+    until(lambda: "kinds-missing" not in found(), seconds_max=60.0)

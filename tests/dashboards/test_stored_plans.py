@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ from enforcer.record.ledger import Ledger
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.progress import Progress
-from enforcer.rollout.stages import Rollout
+from enforcer.rollout.reconciler import Reconciler
 from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.decisions import Plan
@@ -77,8 +77,9 @@ def test_list_reads_no_plan_again_that_was_dropped_from_memory(folder: DataFolde
     store.add(NEWER)
     promoted(folder, PLAN, 2)
     plans = StoredPlans(
-        folder, PlanCache(folder.plans, items_max=1), lambda: NOW, guard=no_guard, preview=lambda *_: ()
-    )
+        folder, PlanCache(folder.plans, items_max=1), lambda: NOW, guard=no_guard, preview=lambda *_: (),
+        open_plans=lambda: nullcontext(store),
+    )  # fmt: skip
     plans.plans(CLUSTER)
     first = plans.plans(CLUSTER)
     assert [entry.applied_stages for entry in first] == [(), (2,)]
@@ -91,12 +92,15 @@ def test_list_reads_no_plan_again_that_was_dropped_from_memory(folder: DataFolde
 
 def test_rollout_that_a_bug_ends_is_shown_as_failed_and_the_log_has_its_traceback(folder: DataFolder) -> None:
     @contextmanager
-    def open_rollout(_: Callable[[Progress], None]) -> Iterator[Rollout]:
+    def open_reconciler(_: Callable[[Progress], None]) -> Iterator[Reconciler]:
         raise ZeroDivisionError("no batch")
         yield
 
-    PlanStore(folder.plans).add(PLAN)
-    rollouts = BackgroundRollouts(folder, check=lambda _: None, open_rollout=open_rollout)
+    store = PlanStore(folder.plans)
+    store.add(PLAN)
+    rollouts = BackgroundRollouts(
+        folder, check=lambda _: None, open_reconciler=open_reconciler, open_plans=lambda: nullcontext(store)
+    )
     with capture_logs() as logged:
         rollouts.apply(PLAN.plan_id, (1,), "mei")
         until(lambda: not rollouts.progress(PLAN.plan_id).is_running)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from enforcer.record.journal import StageState
+from enforcer.record.plan_store import PlanStore, Wish, WishChange
 from enforcer.rollout.abort import abort, open_run
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import Tools
-from enforcer.safety.abort import Aborted, AbortWish, ask_to_abort, stopped
+from enforcer.safety.abort import Aborted, SeldomAsked, stopped
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.data_folder import open_data_folder, writing
 from fleet.errors import Unavailable
@@ -19,6 +22,16 @@ from tests.enforcer.builders import a_cluster, a_rollout, an_undo, some_tools, s
 from tests.enforcer.test_rollout import AFTER, BEFORE, STAGE_1, Killed, owners
 
 PLAN = standard_plan().plan_id
+
+
+NOTHING = WishChange(remove=frozenset({1, 2}), by="bob")
+
+
+def wanted(folder: Path) -> PlanStore:
+    """Plans of which both stages of the standard one are wanted."""
+    store = PlanStore(folder / "plans")
+    store.change_wish(PLAN, WishChange(add=frozenset({1, 2}), by="ann"))
+    return store
 
 
 def steps_of_apply(folder: Path) -> list[str]:
@@ -54,13 +67,13 @@ def test_wish_to_abort_ends_the_run_whole_at_every_step(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         cluster = a_cluster(folder)
-        free, count, wish = holds(cluster), itertools.count(), folder / "abort"
+        free, count, plans = holds(cluster), itertools.count(), wanted(folder)
 
-        def step(_: str, count: itertools.count[int] = count, number: int = number, wish: Path = wish) -> None:
+        def step(_: str, count: itertools.count[int] = count, number: int = number, plans: PlanStore = plans) -> None:
             if next(count) == number:
-                ask_to_abort(wish, AbortWish(plan_id=PLAN, by="bob"))
+                plans.change_wish(PLAN, NOTHING)
 
-        tools = some_tools(cluster, folder, step=step, abort_file=wish)
+        tools = some_tools(cluster, folder, step=step, wishes=plans)
         try:
             results = a_rollout(tools).apply(standard_plan(), by="ann")
             ends.add(results[-1].state)
@@ -70,7 +83,6 @@ def test_wish_to_abort_ends_the_run_whole_at_every_step(tmp_path: Path) -> None:
             ends.add("between stages")
         assert is_whole(cluster, tools), steps[number]
         assert holds(cluster) == free, steps[number]
-        assert not wish.exists(), steps[number]
         cluster.close()
     assert ends == {StageState.PROMOTED, StageState.RESTORED, "between stages"}
 
@@ -123,12 +135,35 @@ def test_abort_of_a_run_that_has_ended_meanwhile_reports_how(tmp_path: Path) -> 
     assert where(cluster) == AFTER
 
 
-def test_wish_of_an_earlier_run_does_not_end_a_new_one(tmp_path: Path) -> None:
-    cluster = a_cluster(tmp_path)
-    wish = tmp_path / "abort"
-    ask_to_abort(wish, AbortWish(plan_id=PLAN, by="bob"))
-    results = a_rollout(some_tools(cluster, tmp_path, abort_file=wish)).apply(standard_plan(), by="ann")
-    assert [result.state for result in results] == [StageState.PROMOTED] * 2
+def test_run_ends_before_a_stage_that_is_not_wanted_and_keeps_those_before(tmp_path: Path) -> None:
+    cluster, plans = a_cluster(tmp_path), wanted(tmp_path)
+    plans.change_wish(PLAN, WishChange(remove=frozenset({2}), by=""))
+    tools = some_tools(cluster, tmp_path, wishes=plans)
+    with pytest.raises(Aborted, match="aborted by somebody"):
+        a_rollout(tools).apply(standard_plan(), by="ann")
+    assert where(cluster) == STAGE_1
+    assert open_run(tools.journal) is None
+
+
+def test_cluster_is_asked_what_is_wanted_once_a_second_and_less_while_it_is_away(tmp_path: Path) -> None:
+    asked: list[float] = []
+    now = 0.0
+
+    class Cluster:
+        def wish(self, plan_id: str) -> Wish:
+            asked.append(now)
+            if 10.0 <= now < 20.0:
+                raise Unavailable(f"no answer about {plan_id}")
+            return Wish(stages=frozenset({len(asked)}))
+
+    seldom = SeldomAsked(Cluster(), clock=lambda: now)
+    for tenth in range(320):
+        now = tenth / 10
+        with suppress(Unavailable):
+            assert seldom.wish(PLAN).stages is not None
+    assert len(asked) <= 25
+    assert max(late - early for early, late in pairwise(asked)) <= 10.0
+    assert sum(10.0 <= at < 20.0 for at in asked) == 1
 
 
 def test_preview_of_an_undo_shows_the_stage_that_is_under_way(tmp_path: Path) -> None:
@@ -142,49 +177,44 @@ def test_preview_of_an_undo_shows_the_stage_that_is_under_way(tmp_path: Path) ->
 
 def test_folder_is_waited_for_until_the_process_that_applies_has_stopped(tmp_path: Path) -> None:
     folder = open_data_folder(tmp_path / "data", create=True)
-    wish = AbortWish(plan_id=PLAN, by="bob")
     held = writing(folder)
     held.__enter__()
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
-        assert folder.abort.exists()
         if len(pauses) == 3:
             held.__exit__(None, None, None)
 
-    with stopped(folder, wish, pause=pause):
+    with stopped(folder, PLAN, pause=pause):
         assert len(pauses) == 3
-    assert not folder.abort.exists()
 
 
-def test_process_that_does_not_stop_is_named_and_the_wish_stays(tmp_path: Path) -> None:
+def test_process_that_does_not_stop_is_named(tmp_path: Path) -> None:
     folder = open_data_folder(tmp_path / "data", create=True)
     waited: list[float] = []
     with (
         writing(folder),
         pytest.raises(Unavailable, match=r"process \d+ holds it.*the wish is noted"),
-        stopped(folder, AbortWish(plan_id=PLAN, by="bob"), pause=waited.append),
+        stopped(folder, PLAN, pause=waited.append),
     ):
         raise AssertionError("the folder was held")
     assert 59.0 <= sum(waited) <= 61.0
-    assert folder.abort.exists()
 
 
 def test_rollout_that_waits_looks_every_second_for_a_wish(tmp_path: Path) -> None:
-    cluster = a_cluster(tmp_path)
-    wish = tmp_path / "abort"
+    cluster, plans = a_cluster(tmp_path), wanted(tmp_path)
     phases: list[str] = []
     after: list[float] = []
 
     def pause(seconds: float) -> None:
         cluster.pause(seconds)
         if phases and phases[-1] == "watching":
-            ask_to_abort(wish, AbortWish(plan_id=PLAN, by="bob"))
+            plans.change_wish(PLAN, NOTHING)
             after.append(seconds)
 
     tools = some_tools(
-        cluster, tmp_path, pause=pause, abort_file=wish, on_progress=lambda news: phases.append(news.phase.value)
+        cluster, tmp_path, pause=pause, wishes=plans, on_progress=lambda news: phases.append(news.phase.value)
     )
     rollout: Rollout = a_rollout(tools)
     assert rollout.apply(standard_plan(), by="ann")[-1].state is StageState.RESTORED

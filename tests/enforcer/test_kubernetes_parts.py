@@ -118,6 +118,8 @@ def test_documented_rights_cover_every_kind_and_no_verb_that_empties() -> None:
         ("", "events", "create"),
         ("coordination.k8s.io", "leases", "create"),
         ("gputide.io", "gpuchanges", "create"),
+        ("gputide.io", "gpuplans", "create"),
+        ("gputide.io", "gpuplanparts", "create"),
         ("resource.k8s.io", "resourceclaims", "create"),
         ("resource.k8s.io", "resourceclaimtemplates", "create"),
     }

@@ -11,10 +11,10 @@ from enforcer.record.journal import StageState
 from enforcer.rollout.abort import open_run
 from enforcer.rollout.patience import Patience
 from enforcer.rollout.progress import Progress
-from enforcer.safety.abort import AbortWish, ask_to_abort
 from enforcer.simulated.cluster import Faults
 from fleet.errors import Unavailable
 from tests.enforcer.builders import a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
+from tests.enforcer.test_abort import NOTHING, wanted
 from tests.enforcer.test_rollout import AFTER, BEFORE, owners
 
 PLAN = standard_plan().plan_id
@@ -98,16 +98,15 @@ def test_undo_goes_on_when_the_api_server_is_back_after_hours(tmp_path: Path) ->
 
 
 def test_run_that_waits_for_the_api_server_can_be_ended(tmp_path: Path) -> None:
-    cluster = a_faulty_cluster(tmp_path)
-    wish = tmp_path / "abort"
+    cluster, plans = a_faulty_cluster(tmp_path), wanted(tmp_path)
     absence = Absence(cluster, "patch team/Deployment/a")
 
     def pause(seconds: float) -> None:
         absence.pause(seconds)
         if 600 < absence.spent < 610:
-            ask_to_abort(wish, AbortWish(plan_id=PLAN, by="bob"))
+            plans.change_wish(PLAN, NOTHING)
 
-    tools = some_tools(cluster, tmp_path, step=absence.step, pause=pause, abort_file=wish)
+    tools = some_tools(cluster, tmp_path, step=absence.step, pause=pause, wishes=plans)
     results = a_rollout(tools).apply(standard_plan(), by="ann")
     assert (results[-1].state, results[-1].reason) == (StageState.RESTORED, "aborted by bob")
     assert open_run(tools.journal) is None

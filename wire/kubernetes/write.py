@@ -2,7 +2,8 @@
 
 A request that changes something is sent once: an answer that is lost is no reason to send it again.
 
-Source: kubernetes/website:content/en/docs/reference/using-api/api-concepts.md (patch, dry run, field validation).
+Sources: kubernetes/website:content/en/docs/reference/using-api/api-concepts.md (patch, dry run, field validation),
+content/en/docs/reference/access-authn-authz/authentication.md (impersonation, SelfSubjectReview).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fleet.errors import Refused, Unavailable
 from wire.http_client import Request
 from wire.kubernetes.read import OBJECT_BYTES_MAX, KubernetesApi, decoded
 from wire.kubernetes.refusals import Deed
@@ -20,7 +22,12 @@ FIELD_MANAGER = "gputide"
 """Under this name the server keeps which fields were written by us."""
 JSON_PATCH = "application/json-patch+json"
 
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+"""Server-side apply; JSON is YAML too."""
+
 _ANSWER_SECONDS = 60.0
+_IMPERSONATE = "Impersonate-User"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +41,7 @@ class Call:
         body: JSON.
         query: what follows the question mark.
         content_type: what the body is.
+        impersonated: in whose name it is sent, by the right `impersonate`; None for our own.
     """
 
     deed: Deed
@@ -42,6 +50,7 @@ class Call:
     body: object
     query: Mapping[str, str] | None = None
     content_type: str = "application/json"
+    impersonated: str | None = None
 
 
 class WritingApi(KubernetesApi):
@@ -65,6 +74,39 @@ class WritingApi(KubernetesApi):
             method=call.method,
             body=json.dumps(call.body).encode(),
             content_type=call.content_type,
+            headers=None if call.impersonated is None else {_IMPERSONATE: _header_text(call.impersonated)},
         )
         body = self.exchange(call.deed, asked, OBJECT_BYTES_MAX)
         return None if body is None else decoded(body, call.deed)
+
+    def user(self) -> str:
+        """Whom the server takes us for.
+
+        Raises:
+            Unavailable: the server does not say.
+        """
+        deed = Deed(verb="create", resource="selfsubjectreviews.authentication.k8s.io")
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        asked = Request(
+            path="/apis/authentication.k8s.io/v1/selfsubjectreviews", method="POST", is_read=True,
+            body=json.dumps(body).encode(), seconds_max=_ANSWER_SECONDS,
+        )  # fmt: skip
+        answer = self.exchange(deed, asked, OBJECT_BYTES_MAX)
+        status = {} if answer is None else decoded(answer, deed).get("status") or {}
+        name = (status.get("userInfo") or {}).get("username")
+        if not isinstance(name, str) or not name:
+            raise Unavailable(f"cannot {deed}: {self.server} does not say whom it takes us for (Kubernetes 1.28 does)")
+        return name
+
+
+def _header_text(name: str) -> str:
+    """A name as a header may carry it.
+
+    Raises:
+        Refused: it has a letter that no header may carry.
+    """
+    if not name.isascii() or not name.isprintable():
+        raise Refused(
+            f"cannot act in the name of {name[:64]!r}: a name that Kubernetes impersonates is printable ASCII"
+        )
+    return name

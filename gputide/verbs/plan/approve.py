@@ -14,7 +14,7 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from fleet.units import format_percent, format_time
-from gputide.container.plans import chosen_plan, chosen_stages, plan_store
+from gputide.container.plans import chosen_plan, chosen_stages, open_plans, plan_store
 from gputide.options import (
     ByOption,
     ClusterOption,
@@ -39,13 +39,17 @@ def approve(
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Approve stages of a plan, by name; `apply` does only what was approved."""
+    """Approve stages of a plan, by name; `apply` does only what was approved.
+
+    Of a real cluster you approve as the user of your kubeconfig; --by impersonates another one.
+    """
     session = session_of(context)
     folder = session.folder()
-    chosen = chosen_plan(folder, plan, cluster=_cluster_meant(folder, session.settings, cluster))
-    with writing(folder):
-        approval = plan_store(folder).approve(
-            chosen, chosen_stages(chosen, stage), by=by if by is not None else who(), at=session.now()
+    with writing(folder), open_plans(folder, session.settings) as plans:
+        chosen = chosen_plan(folder, plan, cluster=_cluster_meant(folder, session.settings, cluster))
+        own_name = "" if plans.knows_user(chosen) else who()
+        approval = plans.approve(
+            chosen, chosen_stages(chosen, stage), by=own_name if by is None else by, at=session.now()
         )
     stages = ", ".join(map(str, approval.stages))
     answer = Answer(

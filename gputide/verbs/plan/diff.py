@@ -13,7 +13,7 @@ from fleet.documents import document
 from fleet.units import format_count, format_time
 from gputide.answers.plan import experimental_note
 from gputide.container.cluster import NO_CLUSTER, is_known, own_cluster
-from gputide.container.plans import chosen_plan, chosen_stages, previewed
+from gputide.container.plans import chosen_plan, chosen_stages, copied_plans, previewed
 from gputide.options import (
     FormatOption,
     OutputOption,
@@ -37,6 +37,7 @@ def diff(
     """Show what applying would change in the cluster, object by object; changes nothing."""
     session = session_of(context)
     folder = session.folder()
+    copied_plans(folder, session.settings)
     chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
     print_answer(preview_of(session, chosen, chosen_stages(chosen, stage)), form=form, target=output)
 

@@ -7,7 +7,7 @@ import typer
 from enforcer.record.journal import StageState
 from fleet.documents import iso
 from gputide.answers.plan import saving_text
-from gputide.container.plans import journal, plan_store
+from gputide.container.plans import copied_plans, journal
 from gputide.options import (
     AnyClusterOption,
     FormatOption,
@@ -27,8 +27,9 @@ def list_plans(
     output: OutputOption = None,
 ) -> None:
     """List every plan, of all clusters unless one is named, with what was decided about it, newest first."""
-    folder = session_of(context).folder()
-    store, ledger = plan_store(folder), journal(folder)
+    session = session_of(context)
+    folder = session.folder()
+    store, ledger = copied_plans(folder, session.settings), journal(folder)
     rows = []
     for plan in reversed(store.plans()):
         if cluster not in (None, plan.cluster):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from gputide.answers.plan import plan_answer
-from gputide.container.plans import chosen_plan
+from gputide.container.plans import chosen_plan, copied_plans
 from gputide.options import (
     AnyClusterOption,
     FormatOption,
@@ -27,6 +27,6 @@ def show(
     output: OutputOption = None,
 ) -> None:
     """Show a plan; without --plan the newest, of any cluster unless one is named."""
-    print_answer(
-        plan_answer(chosen_plan(session_of(context).folder(), plan, cluster=cluster)), form=form, target=output
-    )
+    session = session_of(context)
+    copied_plans(session.folder(), session.settings)
+    print_answer(plan_answer(chosen_plan(session.folder(), plan, cluster=cluster)), form=form, target=output)

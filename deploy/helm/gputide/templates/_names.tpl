@@ -84,3 +84,12 @@ gputide.io/volume: {{ include "gputide.claim" . | trunc 63 | trimAll "-." | quot
 {{- if not $own.repository }}{{ $digest = default $root.Values.image.digest $own.digest }}{{ end -}}
 {{- if $digest }}{{ $name }}@{{ $digest }}{{ else }}{{ $name }}:{{ $tag }}{{ end -}}
 {{- end }}
+
+{{/* Whether this release makes a kind of group gputide.io: (list $ "plural"). One that kubectl or another release has made
+     is left to it. */}}
+{{- define "gputide.makesKind" -}}
+{{- $root := index . 0 -}}
+{{- $there := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" (printf "%s.gputide.io" (index . 1)) -}}
+{{- $owner := dig "metadata" "annotations" "meta.helm.sh/release-name" "" $there -}}
+{{- if and $root.Values.enforcer.enabled (or (not $there) (eq $owner $root.Release.Name)) }}true{{ end }}
+{{- end }}

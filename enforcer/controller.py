@@ -1,0 +1,194 @@
+"""Looks at every plan again and again, and makes of each what is wanted what is in force.
+
+One process acts, the holder of the lease `controller`; others stand by. It keeps nothing: what is wanted, what is
+approved and what is in force stand in the cluster, so a new holder goes on where the last one stopped. A plan that is
+refused, or a cluster that is away, is tried again with growing pauses. Called by the command line.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from enforcer.cluster import Lease
+from enforcer.record.journal import Journal, RunRecord
+from enforcer.record.plan_store import PlanStore, Wish
+from enforcer.rollout.reconciler import Reconciler, due
+from fleet.errors import GputideError, Unavailable
+from fleet.logs import logger
+from wire.kubernetes.backoff import Backoff
+from wire.own_metrics import OwnMetrics
+
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 10.0, 300.0
+"""Shortest and longest pause before a plan that was refused is tried again."""
+LEASE_SECONDS = 30.0
+
+_log = logger("enforcer.controller")
+
+
+class ControllerMetrics:
+    """What a controller counts."""
+
+    def __init__(self, own: OwnMetrics) -> None:
+        self.looks = own.passes("look", "look at all plans")
+        self.is_leader = own.gauge("leader", "1 while this process is the one that acts, else 0.")
+        self.plans = own.gauge("plans", "Plans of which something is wanted or under way.")
+        self.waiting = own.gauge("plans_waiting", "Plans that were refused and are tried again later.")
+        self.acts = own.counter("acts_total", "Times that something was done for a plan.")
+        self.api_requests = own.followed_counter("api_requests_total", "Requests to the API server.")
+
+
+@dataclass(slots=True)
+class _Retry:
+    """When a plan is tried again; mutable: it goes on.
+
+    Attributes:
+        signature: what was wanted and approved when it was refused: once that changes, it is tried at once.
+        at: monotonic seconds.
+        backoff: how long is waited.
+    """
+
+    signature: tuple[object, ...]
+    at: float
+    backoff: Backoff
+
+
+class Controller:
+    """Looks at all plans.
+
+    Args:
+        plans: the plans.
+        journal: what is in force.
+        reconciler: does what is due for one plan.
+        metrics: counts.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        plans: PlanStore,
+        journal: Journal,
+        reconciler: Reconciler,
+        metrics: ControllerMetrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._plans = plans
+        self._journal = journal
+        self._reconciler = reconciler
+        self._metrics = metrics
+        self._clock = clock
+        self._retries: dict[str, _Retry] = {}
+
+    def look(self) -> bool:
+        """Do once, for each plan, what is due.
+
+        Returns:
+            Whether anything was done.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+            Misconfigured: a right is missing.
+        """
+        with self._metrics.looks.one():
+            is_resumed = self._reconciler.resume_undo()
+            wishes, runs = self._plans.wishes(), _by_plan(self._journal.runs())
+            found = {
+                plan_id: (wish, runs.get(plan_id, ()))
+                for plan_id, wish in wishes.items()
+                if wish.stages is not None or any(run.is_open for run in runs.get(plan_id, ()))
+            }
+            self._metrics.plans.set(len(found))
+            # A run that is open holds up all others: it goes first.
+            ordered = sorted(found.items(), key=lambda item: not any(run.is_open for run in item[1][1]))
+            done = [self._one(plan_id, wish, own) for plan_id, (wish, own) in ordered]
+            self._retries = {plan_id: retry for plan_id, retry in self._retries.items() if plan_id in found}
+            self._metrics.waiting.set(len(self._retries))
+        return is_resumed or any(done)
+
+    def _one(self, plan_id: str, wish: Wish, runs: Sequence[RunRecord]) -> bool:
+        approved = self._plans.copied_approvals(plan_id)
+        stages = frozenset(stage for approval in approved for stage in approval.stages)
+        if due(wish, runs, stages).is_nothing:
+            self._retries.pop(plan_id, None)
+            return False
+        signature = (wish.generation, stages, len(approved))
+        retry = self._retries.get(plan_id)
+        if retry is not None and retry.signature == signature and self._clock() < retry.at:
+            return False
+        try:
+            is_done = self._reconciler.reconcile(self._plans.get(plan_id))
+        except Unavailable:
+            raise
+        except GputideError as exc:
+            _log.warning("plan is not as it is wanted, and is tried again later", plan=plan_id, why=str(exc))
+            if retry is None or retry.signature != signature:
+                backoff = Backoff(seconds_min=RETRY_SECONDS_MIN, seconds_max=RETRY_SECONDS_MAX)
+                retry = _Retry(signature=signature, at=0.0, backoff=backoff)
+            retry.at = self._clock() + retry.backoff.failed()
+            self._retries[plan_id] = retry
+            return False
+        self._retries.pop(plan_id, None)
+        self._metrics.acts.inc(is_done)
+        return is_done
+
+
+class Leadership:
+    """Keeps a lease, in a thread of its own, as long as this process runs.
+
+    Args:
+        lease: of controllers.
+        holder: this process.
+        metrics: count.
+        seconds: for how long it is held without being renewed.
+    """
+
+    def __init__(
+        self, lease: Lease, holder: str, metrics: ControllerMetrics, *, seconds: float = LEASE_SECONDS
+    ) -> None:
+        self._lease = lease
+        self._holder = holder
+        self._metrics = metrics
+        self._seconds = seconds
+        self._over = threading.Event()
+        self._is_held = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="controller's lease", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask for the lease."""
+        self._thread.start()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process is the one that acts."""
+        return self._is_held.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until this process is the one that acts; whether it is."""
+        return self._is_held.wait(seconds)
+
+    def stop(self) -> None:
+        """Give the lease back, so that another one need not wait."""
+        self._over.set()
+        self._thread.join()
+        with suppress(GputideError):
+            self._lease.release(self._holder)
+
+    def _keep(self) -> None:
+        while not self._over.is_set():
+            try:
+                is_held = self._lease.acquire(self._holder, self._seconds)
+            except GputideError as exc:
+                _log.warning("lease of the controller can't be kept now", why=str(exc))
+                is_held = False
+            (self._is_held.set if is_held else self._is_held.clear)()
+            self._metrics.is_leader.set(is_held)
+            self._over.wait(self._seconds / 6)
+
+
+def _by_plan(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    found: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        found.setdefault(run.plan_id, []).append(run)
+    return found

@@ -1,0 +1,341 @@
+"""Plans, who approved them and which stages are wanted, kept in the cluster: `GpuPlan`, `GpuPlanPart`, `GpuApproval`.
+
+Fulfils `enforcer.record.shared_plans.ClusterPlans`. A `GpuPlan` is what people list and where they say, by
+`spec.apply`, which stages they want in force; everything else of it is fixed. The sealed plan lies beside it in parts,
+deflated and in base64, because an object holds a mebibyte; they go with it when it is deleted. Its status is applied by
+our own field manager.
+
+Source: kubernetes/website:content/en/docs/reference/using-api/server-side-apply.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from enforcer.kubernetes.custom_resources import (
+    API_VERSION,
+    AS_MANAGER,
+    OBJECT_BYTES_MAX,
+    VERSION,
+    kind_of,
+    listed,
+    unserved,
+)
+from enforcer.manifest import Manifest
+from enforcer.record.fingerprint import Fingerprint, fingerprint_to_json
+from enforcer.record.plan_status import REFUSED, ConditionType, PlanStatus
+from enforcer.record.plan_store import Approval, Wish, WishChange
+from enforcer.record.shared_plans import ListedPlan
+from fleet.decisions import Plan
+from fleet.documents import plan_to_json
+from fleet.errors import Corrupt, Refused, Unavailable
+from fleet.units import Money, format_money_short, format_time, parse_time
+from wire.kubernetes.refusals import Conflict, Deed
+from wire.kubernetes.resource import ApiResource
+from wire.kubernetes.write import APPLY_PATCH, FIELD_MANAGER, MERGE_PATCH, Call, WritingApi
+
+WANTED_BY_ANNOTATION = "gputide.io/wanted-by"
+"""Who set `spec.apply` last, with the stages that they set: somebody who edits the field alone leaves it behind."""
+
+_UNPACKED_BYTES_MAX = 1024 * 1024 * 1024
+_TRIES = 5
+_MESSAGE_LENGTH_MAX = 4096
+_PLANS, _PARTS, _APPROVALS = kind_of("GpuPlan"), kind_of("GpuPlanPart"), kind_of("GpuApproval")
+
+
+class GpuPlans:
+    """The `GpuPlan`, `GpuPlanPart` and `GpuApproval` objects of one cluster."""
+
+    def __init__(self, api: WritingApi) -> None:
+        self._api = api
+
+    def listed(self) -> Mapping[str, ListedPlan]:
+        """See `PlanObjects`."""
+        approvals: dict[str, list[Approval]] = {}
+        for one in listed(self._api, _APPROVALS):
+            approval = _approval_of(one)
+            approvals.setdefault(approval.plan_id, []).append(approval)
+        return {
+            str(one["spec"]["plan"]): ListedPlan(
+                made_at=_made_at(one),
+                wish=_wish_of(one),
+                approvals=tuple(
+                    sorted(approvals.get(str(one["spec"]["plan"]), ()), key=lambda given: (given.at, given.by))
+                ),
+            )
+            for one in listed(self._api, _PLANS)
+        }
+
+    def content(self, plan_id: str) -> tuple[bytes, bytes | None]:
+        """See `PlanObjects`."""
+        head = self._got(_PLANS, name_of(plan_id))
+        if head is None:
+            raise Corrupt(f"cannot read GpuPlan {name_of(plan_id)}: it is gone")
+        parts = []
+        for number in range(1, int(head["spec"]["parts"]) + 1):
+            part = self._got(_PARTS, part_name_of(plan_id, number))
+            if part is None:
+                raise Corrupt(
+                    f"cannot read GpuPlan {name_of(plan_id)}: GpuPlanPart {part_name_of(plan_id, number)} is missing; "
+                    "the machine that made the plan stores it again with `gputide plan approve`"
+                )
+            parts.append(str(part["spec"]["data"]))
+        return _unpacked(plan_id, "".join(parts), str(head["spec"]["sha256"]))
+
+    def add(self, plan: Plan, fingerprint: Fingerprint | None) -> None:
+        """See `PlanObjects`. Parts that a crash left out are made when it is called again."""
+        packed = _packed(plan, fingerprint)
+        parts = [packed[at : at + OBJECT_BYTES_MAX] for at in range(0, len(packed), OBJECT_BYTES_MAX)]
+        head = self._got(_PLANS, name_of(plan.plan_id)) or self._made(
+            _PLANS, name_of(plan.plan_id), _head_spec(plan, packed, len(parts)), ()
+        )
+        if head["spec"]["sha256"] != _sha256(packed):
+            # It was stored with what another machine knew of the cluster; that one's parts belong to it.
+            return
+        for number, data in enumerate(parts, start=1):
+            name = part_name_of(plan.plan_id, number)
+            if self._got(_PARTS, name, metadata_only=True) is None:
+                self._made(_PARTS, name, {"plan": plan.plan_id, "part": number, "data": data}, (_owner_of(head),))
+
+    def approve(self, approval: Approval) -> Approval:
+        """See `PlanObjects`. The admission policy of the chart holds the object to the name of who makes it."""
+        own = self._api.user()
+        by = approval.by or own
+        head = self._got(_PLANS, name_of(approval.plan_id))
+        if head is None:
+            raise Refused(f"cannot approve plan {approval.plan_id}: its GpuPlan is gone")
+        spec = {"plan": approval.plan_id, "stages": list(approval.stages), "approvedBy": by}
+        name = f"{name_of(approval.plan_id)}-{_sha256(json.dumps(spec))[:10]}"
+        made = self._got(_APPROVALS, name) or self._made(
+            _APPROVALS, name, spec, (_owner_of(head),), impersonated=None if by == own else by
+        )
+        return _approval_of(made)
+
+    def wish(self, plan_id: str) -> Wish | None:
+        """See `PlanWishes`."""
+        head = self._got(_PLANS, name_of(plan_id))
+        return None if head is None else _wish_of(head)
+
+    def change_wish(self, plan_id: str, change: WishChange) -> Wish:
+        """See `PlanWishes`.
+
+        Raises:
+            Refused: the cluster has no such plan.
+        """
+        name = name_of(plan_id)
+        for _ in range(_TRIES):
+            head = self._got(_PLANS, name)
+            if head is None and change.add:
+                raise Refused(f"cannot change what is wanted of plan {plan_id}: its GpuPlan is gone")
+            if head is None:
+                return Wish(stages=frozenset())
+            before = _wish_of(head)
+            wish = before.changed(change)
+            if wish == before:
+                return before
+            stages = sorted(wish.stages or ())
+            body = {
+                "metadata": {
+                    "resourceVersion": head["metadata"]["resourceVersion"],
+                    "annotations": {WANTED_BY_ANNOTATION: json.dumps({"by": change.by, "apply": stages})},
+                },
+                "spec": {"apply": stages},
+            }
+            deed = Deed(verb="patch", resource=_PLANS.resource, name=name)
+            call = Call(deed=deed, path=_PLANS.path(VERSION, None, name), method="PATCH", query=AS_MANAGER, body=body,
+                        content_type=MERGE_PATCH)  # fmt: skip
+            try:
+                made = self._api.send(call)
+            except Conflict:
+                continue
+            if made is not None:
+                return _wish_of(made)
+        raise Unavailable(f"cannot change what is wanted of plan {plan_id} now: others change it; call again")
+
+    def report(self, plan_id: str, status: PlanStatus) -> None:
+        """See `PlanWishes`; a status that stands there already is not written again."""
+        name = name_of(plan_id)
+        head = self._got(_PLANS, name)
+        if head is None:
+            return
+        before: Manifest = head.get("status") or {}
+        body = _status_body(status, before, self._api.now())
+        if body == before:
+            return
+        deed = Deed(verb="patch", resource=f"gpuplans/status.{_PLANS.group}", name=name)
+        content = {"apiVersion": API_VERSION, "kind": _PLANS.kind, "metadata": {"name": name}, "status": body}
+        self._api.send(
+            Call(deed=deed, path=f"{_PLANS.path(VERSION, None, name)}/status", method="PATCH",
+                 query={"fieldManager": FIELD_MANAGER, "force": "true"}, body=content, content_type=APPLY_PATCH)
+        )  # fmt: skip
+
+    def _got(self, kind: ApiResource, name: str, *, metadata_only: bool = False) -> Manifest | None:
+        deed = Deed(verb="get", resource=kind.resource, name=name)
+        return self._api.get(deed, kind.path(VERSION, None, name), metadata_only=metadata_only)
+
+    def _made(
+        self,
+        kind: ApiResource,
+        name: str,
+        spec: Mapping[str, Any],
+        owners: Sequence[Manifest],
+        *,
+        impersonated: str | None = None,
+    ) -> Manifest:
+        """A new object; that of another machine that was faster where there is one.
+
+        Raises:
+            Refused: the cluster does not know the kind, or does not take the object.
+        """
+        deed = Deed(verb="create", resource=kind.resource, name=name)
+        metadata = {"name": name, **({"ownerReferences": list(owners)} if owners else {})}
+        body = {"apiVersion": API_VERSION, "kind": kind.kind, "metadata": metadata, "spec": spec}
+        call = Call(deed=deed, path=kind.path(VERSION, None), method="POST", query=AS_MANAGER, body=body,
+                    impersonated=impersonated)  # fmt: skip
+        try:
+            made = self._api.send(call)
+        except Conflict:
+            made = self._got(kind, name)
+        if made is None:
+            raise unserved(kind)
+        return made
+
+
+def name_of(plan_id: str) -> str:
+    """Name of a plan's `GpuPlan`."""
+    return f"plan-{plan_id}"
+
+
+def part_name_of(plan_id: str, number: int) -> str:
+    """Name of a `GpuPlanPart`, numbered from 1."""
+    return f"plan-{plan_id}-{number}"
+
+
+def _head_spec(plan: Plan, packed: str, parts: int) -> dict[str, Any]:
+    saving = plan.totals.saving_per_week.amortised
+    return {
+        "plan": plan.plan_id,
+        "cluster": plan.cluster,
+        "createdAt": format_time(plan.created_at),
+        "expiresAt": format_time(plan.expires_at),
+        "stages": [
+            {"stage": stage.stage, "cardsFreed": stage.cards_freed, "moves": stage.moves} for stage in plan.stages
+        ],
+        "cardsFreed": plan.totals.cards_freed,
+        "savingPerWeek": "" if saving is None else format_money_short(Money(amount=saving, currency=plan.currency)),
+        "parts": parts,
+        "sha256": _sha256(packed),
+    }
+
+
+def _owner_of(head: Manifest) -> Manifest:
+    metadata = head["metadata"]
+    return {"apiVersion": API_VERSION, "kind": _PLANS.kind, "name": metadata["name"], "uid": metadata["uid"]}
+
+
+def _wish_of(head: Manifest) -> Wish:
+    metadata, said = head["metadata"], head["spec"].get("apply")
+    stages = sorted(int(stage) for stage in said or ())
+    return Wish(
+        stages=None if said is None else frozenset(stages), by=_wanted_by(metadata.get("annotations") or {}, stages),
+        generation=int(metadata.get("generation") or 0), failed_generation=_failed_generation(head),
+        refusal=_refusal(head),
+    )  # fmt: skip
+
+
+def _refusal(head: Manifest) -> str:
+    """Why a controller could not do what is asked for as it stands now."""
+    for one in (head.get("status") or {}).get("conditions") or ():
+        is_now = one.get("observedGeneration") == head["metadata"].get("generation")
+        if one.get("type") == ConditionType.APPLIED and one.get("reason") == REFUSED and is_now:
+            return str(one.get("message", ""))
+    return ""
+
+
+def _failed_generation(head: Manifest) -> int | None:
+    for one in (head.get("status") or {}).get("conditions") or ():
+        if one.get("type") == ConditionType.FAILED and one.get("status") == "True":
+            return int(one.get("observedGeneration") or 0)
+    return None
+
+
+def _wanted_by(annotations: Mapping[str, Any], stages: Sequence[int]) -> str:
+    try:
+        noted = json.loads(annotations.get(WANTED_BY_ANNOTATION, "null"))
+        return str(noted["by"]) if noted["apply"] == list(stages) else ""
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
+def _approval_of(found: Manifest) -> Approval:
+    spec = found["spec"]
+    return Approval(
+        plan_id=str(spec["plan"]),
+        stages=tuple(sorted(int(stage) for stage in spec["stages"])),
+        by=str(spec["approvedBy"]),
+        at=_made_at(found),
+    )
+
+
+def _made_at(found: Manifest) -> datetime:
+    return parse_time(str(found["metadata"]["creationTimestamp"]))
+
+
+def _status_body(status: PlanStatus, before: Manifest, now: datetime) -> Manifest:
+    held = {one.get("type"): one for one in before.get("conditions") or ()}
+    return {
+        "state": status.state,
+        "approved": _numbers(status.approved),
+        "applied": _numbers(status.applied),
+        "observedGeneration": status.generation,
+        "conditions": [
+            {
+                "type": one.type.value,
+                "status": str(one.is_true),
+                "reason": one.reason,
+                "message": one.message[:_MESSAGE_LENGTH_MAX],
+                "observedGeneration": one.generation,
+                "lastTransitionTime": (
+                    held[one.type.value]["lastTransitionTime"]
+                    if one.type.value in held and held[one.type.value].get("status") == str(one.is_true)
+                    else now.strftime("%Y-%m-%dT%H:%M:%SZ")
+                ),
+            }
+            for one in status.conditions
+        ],
+        "stages": [{"stage": one.stage, "state": one.state, "reason": one.reason} for one in status.stages],
+    }
+
+
+def _numbers(stages: Iterable[int]) -> str:
+    return ", ".join(map(str, stages))
+
+
+def _packed(plan: Plan, fingerprint: Fingerprint | None) -> str:
+    inputs = None if fingerprint is None else fingerprint_to_json(fingerprint).decode()
+    content = {"plan": plan_to_json(plan).decode(), "inputs": inputs}
+    return base64.b64encode(zlib.compress(json.dumps(content, ensure_ascii=False).encode())).decode()
+
+
+def _unpacked(plan_id: str, packed: str, sha256: str) -> tuple[bytes, bytes | None]:
+    if _sha256(packed) != sha256:
+        raise Corrupt(f"cannot trust GpuPlan {name_of(plan_id)}: its parts are not those that it was stored with")
+    try:
+        unpacking = zlib.decompressobj()
+        text = unpacking.decompress(base64.b64decode(packed), _UNPACKED_BYTES_MAX)
+        if unpacking.unconsumed_tail:
+            raise ValueError(f"it has more than {_UNPACKED_BYTES_MAX} bytes")
+        found = json.loads(text)
+        return str(found["plan"]).encode(), None if found["inputs"] is None else str(found["inputs"]).encode()
+    except (ValueError, KeyError, TypeError, zlib.error, RecursionError) as exc:
+        raise Corrupt(f"cannot read GpuPlan {name_of(plan_id)}: {exc}") from exc
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,210 @@
+"""A folder of plans that follows what a cluster keeps: its plans, who approved them, which stages are wanted.
+
+A plan that was made for this cluster is stored in it, so a machine with an empty data folder lists, approves, applies
+and undoes it. Approvals count where the cluster has them: the folder's file is a copy. Plans of other clusters stay in
+the folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from enforcer.record.fingerprint import Fingerprint, fingerprint_from_json
+from enforcer.record.plan_status import PlanStatus
+from enforcer.record.plan_store import Approval, PlanStore, Wish, WishChange, approval_of
+from fleet.decisions import Plan
+from fleet.documents import plan_from_json
+from fleet.errors import Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedPlan:
+    """A plan as the cluster lists it.
+
+    Attributes:
+        made_at: when it was stored there, UTC.
+        wish: stages that are wanted in force.
+        approvals: oldest first.
+    """
+
+    made_at: datetime
+    wish: Wish
+    approvals: tuple[Approval, ...]
+
+
+class PlanObjects(Protocol):
+    """Keeps plans and their approvals in the cluster.
+
+    Each call raises:
+        Misconfigured: a right is missing.
+        Refused: the cluster does not know the kind of objects that hold them, or does not take one.
+        Unavailable: the cluster can't be reached.
+    """
+
+    def listed(self) -> Mapping[str, ListedPlan]:
+        """Every plan by its id."""
+        ...
+
+    def content(self, plan_id: str) -> tuple[bytes, bytes | None]:
+        """A plan as JSON, and the fingerprint of what it was made for where that was kept.
+
+        Raises:
+            Corrupt: a part is missing or damaged.
+        """
+        ...
+
+    def add(self, plan: Plan, fingerprint: Fingerprint | None) -> None:
+        """Store a plan; one that is there already stays as it is."""
+        ...
+
+    def approve(self, approval: Approval) -> Approval:
+        """Store an approval, impersonating who gives it; an empty `by` is whom the cluster takes us for."""
+        ...
+
+
+class PlanWishes(Protocol):
+    """Which stages are wanted, and what became of them; raises as `PlanObjects`."""
+
+    def wish(self, plan_id: str) -> Wish | None:
+        """The stages of a plan that are wanted in force; None where there is no such plan."""
+        ...
+
+    def change_wish(self, plan_id: str, change: WishChange) -> Wish:
+        """Want more stages in force, or fewer."""
+        ...
+
+    def report(self, plan_id: str, status: PlanStatus) -> None:
+        """Say where a plan stands; a plan that is gone is no error."""
+        ...
+
+
+class ClusterPlans(PlanObjects, PlanWishes, Protocol):
+    """All that a cluster keeps of plans."""
+
+
+class SharedPlans(PlanStore):
+    """A folder of plans that follows a cluster's.
+
+    Args:
+        path: the folder; made with the first plan.
+        objects: the cluster's.
+        cluster: its name; None where that is not known: then any plan may be of it.
+    """
+
+    def __init__(self, path: Path, objects: ClusterPlans, cluster: str | None) -> None:
+        super().__init__(path)
+        self._objects = objects
+        self._cluster = cluster
+
+    def pull(self) -> None:
+        """Copy what the cluster has and the folder lacks; approvals as they are there.
+
+        Raises:
+            Corrupt: a plan there is damaged.
+            Refused: the cluster does not know the kinds, or a plan there was edited.
+            Unavailable: the cluster can't be reached.
+        """
+        self._pulled()
+
+    def add(self, plan: Plan, fingerprint: Fingerprint | None = None) -> None:
+        """See `PlanStore`; a plan of this cluster is stored in it too.
+
+        Raises:
+            Misconfigured: a right is missing; the folder has it.
+            Refused: the cluster does not know the kinds; the folder has it.
+            Unavailable: the cluster can't be reached; the folder has it.
+        """
+        super().add(plan, fingerprint)
+        if self.knows_user(plan):
+            self._objects.add(plan, fingerprint)
+
+    def approve(self, plan: Plan, stages: Sequence[int], *, by: str, at: datetime) -> Approval:
+        """See `PlanStore`; of this cluster's plans in the cluster.
+
+        Args:
+            by: who, impersonated; empty for whom the cluster takes us for.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Refused: the cluster does not take it: we may not impersonate that person, or that person may not approve.
+            Unavailable: the cluster can't be reached.
+        """
+        if not self.knows_user(plan):
+            return super().approve(plan, stages, by=by, at=at)
+        wanted = approval_of(plan, stages, by=by, at=at)
+        self._objects.add(plan, self.fingerprint(plan.plan_id))
+        made = self._objects.approve(wanted)
+        self.approvals(plan.plan_id)
+        return made
+
+    def approvals(self, plan_id: str) -> tuple[Approval, ...]:
+        """See `PlanStore`; those that the cluster has.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        if not self.knows_user(self.get(plan_id)):
+            return super().approvals(plan_id)
+        found = self._objects.listed().get(plan_id)
+        approvals = () if found is None else found.approvals
+        self.keep_approvals(plan_id, approvals)
+        return approvals
+
+    def wish(self, plan_id: str) -> Wish:
+        """See `PlanStore`; of a plan that the cluster has no more nothing is wanted.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        return self._objects.wish(plan_id) or Wish(stages=frozenset())
+
+    def wishes(self) -> Mapping[str, Wish]:
+        """See `PlanStore`; of this cluster's plans, which are copied to the folder.
+
+        Raises:
+            As `pull`.
+        """
+        found = self._pulled()
+        return {plan_id: found[plan_id].wish for plan_id in self.ids() if plan_id in found}
+
+    def change_wish(self, plan_id: str, change: WishChange) -> Wish:
+        """See `PlanStore`.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: the cluster can't be reached.
+        """
+        if change.add:
+            self._objects.add(self.get(plan_id), self.fingerprint(plan_id))
+        return self._objects.change_wish(plan_id, change)
+
+    def report(self, plan_id: str, status: PlanStatus) -> None:
+        """Say where a plan stands; see `PlanWishes`."""
+        self._objects.report(plan_id, status)
+
+    def knows_user(self, plan: Plan) -> bool:
+        """See `PlanStore`."""
+        return self._cluster in (None, plan.cluster)
+
+    def _pulled(self) -> Mapping[str, ListedPlan]:
+        listed, known = self._objects.listed(), set(self._ids())
+        for plan_id, found in listed.items():
+            if plan_id not in known:
+                self._copy(plan_id, found.made_at)
+            self.keep_approvals(plan_id, found.approvals)
+        return listed
+
+    def _copy(self, plan_id: str, made_at: datetime) -> None:
+        content, inputs = self._objects.content(plan_id)
+        name = f"GpuPlan of plan {plan_id}"
+        plan = plan_from_json(content, name=name)
+        if plan.plan_id != plan_id:
+            raise Refused(f"cannot use {name}: it holds plan {plan.plan_id}")
+        super().add(plan, None if inputs is None else fingerprint_from_json(inputs, name=name))
+        seconds = made_at.timestamp()
+        os.utime(self._file(plan_id), (seconds, seconds))

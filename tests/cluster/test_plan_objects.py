@@ -1,0 +1,252 @@
+"""Plans lie in the cluster: any machine reads them, nobody edits them or approves in another's name."""
+
+from __future__ import annotations
+
+import urllib.error
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
+from enforcer.record.fingerprint import fingerprint_of
+from enforcer.record.plan_status import ConditionType, plan_status
+from enforcer.record.plan_store import PlanStore, Wish, WishChange
+from enforcer.record.shared_plans import SharedPlans
+from enforcer.snapshot import take_snapshot
+from fleet.decisions import Plan
+from fleet.documents import seal_plan
+from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
+from tests.cluster.api import Api, Manifest
+from tests.cluster.workloads import until
+from tests.contracts.plans import PlanStoreContract
+from tests.control_plane import ControlPlane, User
+from tests.enforcer.builders import NOW, a_cluster, standard_plan
+
+pytestmark = pytest.mark.cluster
+
+PATH = "/apis/gputide.io/v1alpha1"
+ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+Machine = Callable[..., SharedPlans]
+_numbers = count(1)
+
+
+@pytest.fixture
+def machine(control_plane: ControlPlane, writer_kubeconfig: Path, tmp_path: Path) -> Iterator[Machine]:
+    """Return a maker of machines: each has a folder of its own, of the name given, and an administrator's rights."""
+    opened: list[KubernetesCluster] = []
+
+    def make(name: str, kubeconfig: Path | None = None) -> SharedPlans:
+        chosen = kubeconfig or control_plane.kubeconfig()
+        place = ClusterPlace(kubeconfig=chosen, requests_per_second=500.0, requests_burst=500)
+        opened.append(KubernetesCluster(place))
+        made = SharedPlans(tmp_path / name, opened[-1].plans, "c1")
+        made.pull()
+        return made
+
+    assert writer_kubeconfig.exists()
+    yield make
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def plan(api: Api) -> Iterator[Plan]:
+    """Return a plan that nobody else has; it is gone afterwards."""
+    made = seal_plan(replace(standard_plan(), expires_at=NOW + timedelta(days=next(_numbers))))
+    yield made
+    if api.has(f"{PATH}/gpuplans/plan-{made.plan_id}"):
+        api.delete(f"{PATH}/gpuplans/plan-{made.plan_id}")
+
+
+class TestSharedPlans(PlanStoreContract):
+    user = User.ADMIN.value
+
+    @pytest.fixture
+    def store(self, machine: Machine) -> PlanStore:
+        return machine("one")
+
+    @pytest.fixture
+    def reopened(self, machine: Machine) -> Callable[[], PlanStore]:
+        return lambda: machine(f"again-{next(_numbers)}")
+
+
+def head(api: Api, plan: Plan) -> Manifest:
+    return api.ask("GET", f"{PATH}/gpuplans/plan-{plan.plan_id}")
+
+
+def parts(api: Api, plan: Plan) -> list[Manifest]:
+    return [one for one in api.ask("GET", f"{PATH}/gpuplanparts")["items"] if one["spec"]["plan"] == plan.plan_id]
+
+
+def test_machine_with_an_empty_folder_has_the_plan_and_what_it_was_made_for(
+    machine: Machine, plan: Plan, tmp_path: Path
+) -> None:
+    fingerprint = fingerprint_of(take_snapshot(a_cluster(tmp_path)))
+    machine("here").add(plan, fingerprint)
+    there = machine("there")
+    assert there.get(plan.plan_id) == plan
+    assert there.fingerprint(plan.plan_id) == fingerprint
+
+
+def test_list_of_a_cluster_shows_what_a_plan_brings_and_what_is_wanted(api: Api, machine: Machine, plan: Plan) -> None:
+    machine("here").add(plan)
+    machine("here").change_wish(plan.plan_id, WishChange(add=frozenset({1}), by="ann"))
+    table: Any = api.ask("GET", f"{PATH}/gpuplans", accept="application/json;as=Table;v=v1;g=meta.k8s.io")
+    titles = [column["name"] for column in table["columnDefinitions"]]
+    (row,) = [one["cells"] for one in table["rows"] if one["object"]["metadata"]["name"] == f"plan-{plan.plan_id}"]
+    shown = dict(zip(titles, row, strict=True))
+    assert {key: shown[key] for key in ("Cluster", "Wanted", "Cards Freed", "Per Week")} == {
+        "Cluster": "c1", "Wanted": "[1]", "Cards Freed": 4, "Per Week": "$100",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"cardsFreed": 99}, {"stages": []}, {"sha256": "0" * 64}, {"parts": 7}, {"plan": "f" * 12}, {"apply": [9]}],
+)
+def test_api_server_takes_no_other_change_of_a_plan_than_of_what_is_wanted(
+    api: Api, machine: Machine, plan: Plan, change: dict[str, Any]
+) -> None:
+    machine("here").add(plan)
+    path = f"{PATH}/gpuplans/plan-{plan.plan_id}"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        api.patch(path, {"spec": change})
+    assert refused.value.code == 422
+    api.patch(path, {"spec": {"apply": [2]}})
+    assert machine("there").wish(plan.plan_id).stages == frozenset({2})
+
+
+def test_part_of_a_plan_is_never_changed_and_goes_with_it(api: Api, machine: Machine, plan: Plan) -> None:
+    machine("here").add(plan)
+    path = f"{PATH}/gpuplanparts/plan-{plan.plan_id}-1"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        api.patch(path, {"spec": {"data": "AAAA"}})
+    assert refused.value.code == 422
+    api.delete(f"{PATH}/gpuplans/plan-{plan.plan_id}")
+    until(lambda: not parts(api, plan), "its parts are gone", 60.0)
+
+
+def test_large_plan_lies_in_parts_below_a_mebibyte_each(api: Api, machine: Machine, plan: Plan) -> None:
+    # Digits that no packing makes much smaller.
+    noise = "".join(f"{pow(3, number, 2**127 - 1):x}" for number in range(1, 80_000))
+    large = seal_plan(replace(plan, settings=(("noise", noise),)))
+    machine("here").add(large)
+    try:
+        found = parts(api, large)
+        assert len(found) > 1
+        assert max(len(str(part)) for part in found) < 2**20
+        assert machine("there").get(large.plan_id) == large
+    finally:
+        api.delete(f"{PATH}/gpuplans/plan-{large.plan_id}")
+
+
+def test_plan_whose_part_is_missing_is_not_trusted_until_its_maker_stores_it_again(
+    api: Api, machine: Machine, plan: Plan
+) -> None:
+    here = machine("here")
+    here.add(plan)
+    api.delete(f"{PATH}/gpuplanparts/plan-{plan.plan_id}-1")
+    with pytest.raises(Corrupt, match=f"GpuPlanPart plan-{plan.plan_id}-1 is missing"):
+        machine("there")
+    here.add(plan)
+    assert machine("there").get(plan.plan_id) == plan
+
+
+def test_approval_in_another_name_is_refused_by_the_admission_policy(api: Api, machine: Machine, plan: Plan) -> None:
+    machine("here").add(plan)
+    manifest = {
+        "apiVersion": "gputide.io/v1alpha1", "kind": "GpuApproval",
+        "metadata": {"name": f"plan-{plan.plan_id}-forged"},
+        "spec": {"plan": plan.plan_id, "stages": [1], "approvedBy": "bob"},
+    }  # fmt: skip
+
+    def refusal() -> str:
+        try:
+            api.ask("POST", f"{PATH}/gpuapprovals", manifest)
+        except urllib.error.HTTPError as refused:
+            return f"{refused.code} {refused.read().decode()}"
+        api.delete(f"{PATH}/gpuapprovals/plan-{plan.plan_id}-forged")
+        return ""
+
+    until(lambda: bool(refusal()), "the policy is in force", 60.0)
+    assert refusal().startswith("403 ")
+    assert "spec.approvedBy must be admin" in refusal()
+
+
+def test_approval_that_is_withdrawn_counts_no_more(api: Api, machine: Machine, plan: Plan) -> None:
+    here = machine("here")
+    here.add(plan)
+    here.approve(plan, [1, 2], by="", at=NOW)
+    (found,) = [one for one in api.ask("GET", f"{PATH}/gpuapprovals")["items"] if one["spec"]["plan"] == plan.plan_id]
+    assert found["spec"]["approvedBy"] == "admin"
+    api.delete(f"{PATH}/gpuapprovals/{found['metadata']['name']}")
+    assert here.approvals(plan.plan_id) == ()
+    assert here.approved_stages(plan.plan_id) == frozenset()
+
+
+def test_web_app_approves_in_the_name_of_who_signed_in_and_only_for_those_who_may(
+    api: Api, machine: Machine, plan: Plan
+) -> None:
+    here = machine("here")
+    here.add(plan)
+    with pytest.raises(GputideError, match='User "ann" cannot create resource "gpuapprovals"'):
+        here.approve(plan, [1], by="ann", at=NOW)
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": f"ann-{plan.plan_id}"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gputide-approver"},
+        "subjects": [{"kind": "User", "name": "ann", "apiGroup": "rbac.authorization.k8s.io"}],
+    }  # fmt: skip
+    api.create(ROLES, binding)
+    try:
+        until(lambda: approves(here, plan, "ann"), "ann may approve", 60.0)
+    finally:
+        api.delete(f"{ROLES}/ann-{plan.plan_id}")
+    assert [given.by for given in machine("there").approvals(plan.plan_id)] == ["ann"]
+
+
+def approves(store: PlanStore, plan: Plan, by: str) -> bool:
+    try:
+        return store.approve(plan, [1], by=by, at=NOW).by == by
+    except GputideError:
+        return False
+
+
+def test_writer_stores_plans_and_approves_none(machine: Machine, writer_kubeconfig: Path, plan: Plan) -> None:
+    writer = machine("writer", writer_kubeconfig)
+    writer.add(plan)
+    with pytest.raises(Misconfigured, match=r"RBAC lacks verb create on resource gpuapprovals\.gputide\.io"):
+        writer.approve(plan, [1], by="", at=NOW)
+    with pytest.raises(Refused, match="cannot impersonate"):
+        writer.approve(plan, [1], by="ann", at=NOW)
+    assert writer.approvals(plan.plan_id) == ()
+
+
+def test_status_is_written_by_our_field_manager_and_times_change_with_the_condition_alone(
+    api: Api, machine: Machine, writer_kubeconfig: Path, plan: Plan
+) -> None:
+    writer = machine("writer", writer_kubeconfig)
+    writer.add(plan)
+    status = plan_status(plan, (), (), Wish(stages=frozenset({1}), generation=2))
+    writer.report(plan.plan_id, status)
+    first = head(api, plan)
+    writer.report(plan.plan_id, replace(status, state="Approved"))
+    second = head(api, plan)["status"]
+    assert second["conditions"] == first["status"]["conditions"]
+    assert (first["status"]["state"], second["state"]) == ("Proposed", "Approved")
+    assert {one["type"] for one in second["conditions"]} == {kind.value for kind in ConditionType}
+    owners = {one["manager"] for one in first["metadata"]["managedFields"] if one.get("subresource") == "status"}
+    assert owners == {"gputide"}
+
+
+def test_wish_that_somebody_edits_by_hand_is_of_nobody_we_know(api: Api, machine: Machine, plan: Plan) -> None:
+    here = machine("here")
+    here.add(plan)
+    assert here.change_wish(plan.plan_id, WishChange(add=frozenset({1, 2}), by="ann")).by == "ann"
+    api.patch(f"{PATH}/gpuplans/plan-{plan.plan_id}", {"spec": {"apply": [1]}})
+    assert (here.wish(plan.plan_id).stages, here.wish(plan.plan_id).by) == (frozenset({1}), "")

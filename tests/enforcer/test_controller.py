@@ -1,0 +1,135 @@
+"""A controller makes of each plan what is wanted what is in force, whatever was left half done."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from enforcer.controller import Controller, ControllerMetrics
+from enforcer.record.plan_store import PlanStore, Wish, WishChange
+from enforcer.rollout.abort import open_run
+from enforcer.rollout.reconciler import Reconciler, due
+from enforcer.rollout.tools import Tools
+from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.simulated.cluster import SimulatedCluster
+from tests.enforcer.builders import NOW, a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
+from tests.enforcer.test_abort import NOTHING, PLAN, killed_at, steps_of_apply
+from tests.enforcer.test_rollout import AFTER, BEFORE, STAGE_1, Killed
+from wire.own_metrics import OwnMetrics
+
+NEEDS_APPROVAL = Guard(GuardPolicy(gaps_allowed=True))
+
+
+class World:
+    """A simulated cluster, its plans, and a controller; `now` is the controller's clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 0.0
+        self.cluster: SimulatedCluster = a_cluster(folder)
+        self.plans = PlanStore(folder / "plans")
+        self.plans.add(standard_plan())
+        self.tools: Tools = some_tools(self.cluster, folder, wishes=self.plans, guard=NEEDS_APPROVAL)
+        self.states: list[str] = []
+        reconciler = Reconciler(a_rollout(self.tools), self.plans, lambda _, status: self.states.append(status.state))
+        metrics = ControllerMetrics(OwnMetrics("controller"))
+        self.controller = Controller(self.plans, self.tools.journal, reconciler, metrics, lambda: self.now)
+
+    def want(self, *stages: int) -> None:
+        self.plans.change_wish(PLAN, WishChange(add=frozenset(stages), by="ann"))
+
+    def approve(self, *stages: int) -> None:
+        self.plans.approve(standard_plan(), stages, by="ann", at=NOW)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_stage_that_is_wanted_and_approved_is_applied_once(world: World) -> None:
+    world.want(1, 2)
+    world.approve(1)
+    assert world.controller.look()
+    assert where(world.cluster) == STAGE_1
+    assert not world.controller.look()
+    world.approve(2)
+    assert world.controller.look()
+    assert where(world.cluster) == AFTER
+    assert world.states[-1] == "Applied"
+
+
+def test_stage_that_is_no_longer_wanted_is_taken_back(world: World) -> None:
+    world.want(1, 2)
+    world.approve(1, 2)
+    world.controller.look()
+    world.plans.change_wish(PLAN, WishChange(remove=frozenset({2}), by="bob"))
+    assert world.controller.look()
+    assert where(world.cluster) == STAGE_1
+    world.plans.change_wish(PLAN, WishChange(remove=frozenset({1}), by="bob"))
+    assert world.controller.look()
+    assert where(world.cluster) == BEFORE
+    assert world.states[-1] == "Undone"
+
+
+def test_plan_of_which_nobody_has_said_anything_is_left_as_it_is(world: World) -> None:
+    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=[1, 2])
+    assert not world.controller.look()
+    assert where(world.cluster) == STAGE_1
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_run_that_a_dead_process_left_is_gone_on_with_or_taken_back(tmp_path: Path, is_wanted: bool) -> None:
+    world = World(tmp_path)
+    steps = steps_of_apply(tmp_path / "whole")
+    killed_at(tmp_path, world.cluster, steps.index("watched canary"))
+    world.want(1, 2)
+    if not is_wanted:
+        world.plans.change_wish(PLAN, NOTHING)
+    world.approve(1, 2)
+    for _ in range(3):
+        world.controller.look()
+    assert where(world.cluster) == (AFTER if is_wanted else BEFORE)
+    assert open_run(world.tools.journal) is None
+
+
+def test_undo_that_a_dead_process_left_is_ended(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.want(1, 2)
+    world.approve(1, 2)
+    world.controller.look()
+    count = itertools.count()
+
+    def step(_: str) -> None:
+        if next(count) == 4:
+            raise Killed
+
+    dying = some_tools(world.cluster, tmp_path, step=step)
+    world.plans.change_wish(PLAN, NOTHING)
+    with pytest.raises(Killed):
+        an_undo(dying).undo(PLAN)
+    assert world.tools.journal.open_undo() is not None
+    assert world.controller.look()
+    assert where(world.cluster) == BEFORE
+
+
+def test_plan_that_is_refused_is_tried_again_later_and_at_once_when_it_is_approved(world: World) -> None:
+    world.tools.guard = Guard(GuardPolicy(gaps_allowed=True, two_approvals_cards_min=1))
+    world.want(1)
+    world.approve(1)
+    tried = []
+    for world.now in range(600):
+        before = len(world.states)
+        assert not world.controller.look()
+        tried.append(len(world.states) > before)
+    assert 2 <= sum(tried) <= 12
+    world.plans.approve(standard_plan(), [1], by="bob", at=NOW)
+    assert world.controller.look()
+    assert where(world.cluster) == STAGE_1
+
+
+def test_stage_that_was_taken_back_is_tried_again_only_by_a_new_wish() -> None:
+    wish = Wish(stages=frozenset({1}), generation=3, failed_generation=3)
+    assert due(wish, (), frozenset({1})).is_nothing
+    assert due(Wish(stages=frozenset({1}), generation=4, failed_generation=3), (), frozenset({1})).add == (1,)
