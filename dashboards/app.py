@@ -37,7 +37,7 @@ from dashboards.queries import Freshness, Views
 from dashboards.request_hooks import compress, speak
 from dashboards.shown.rows import search as search_fleet
 from dashboards.tokens import css_variables
-from dashboards.words.catalogue import READING, say, say_code
+from dashboards.words.reading import READING, say, say_code
 from fleet.errors import GputideError, NotEnoughData
 from fleet.profiles import Profiles
 from wire.http_connection import ServerLimits
@@ -246,9 +246,9 @@ def _page(views: Views, address: Address, page: ModuleType | None, reader: Reade
     except NotEnoughData as exc:
         body = missing(say("frame.not_enough_data"), str(exc), "gputide workloads")
     except NotAllowed as exc:
-        body = not_allowed(str(exc), reader)
+        body = not_allowed(exc.said, reader)
     except GputideError as exc:
-        body = failure(str(exc))
+        body = failure(exc.said)
     return top_bar(address, clusters, profiles, freshness, reader), body
 
 

@@ -38,7 +38,7 @@ class Deed(StrEnum):
     """Lift a freeze: who stops may be anybody who changes, who lets go on is chosen."""
 
 
-_LEAST = {Deed.SEE: Role.VIEWER, Deed.APPROVE: Role.APPROVER, Deed.CHANGE: Role.OPERATOR, Deed.THAW: Role.ADMIN}
+LEAST_ROLES = {Deed.SEE: Role.VIEWER, Deed.APPROVE: Role.APPROVER, Deed.CHANGE: Role.OPERATOR, Deed.THAW: Role.ADMIN}
 _RANK = {role: rank for rank, role in enumerate(Role)}
 
 
@@ -106,7 +106,7 @@ class Person:
         return max((right.role for right in self.rights), key=_RANK.__getitem__, default=None)
 
     def _reach(self, deed: Deed, cluster: str) -> list[frozenset[str] | None]:
-        least = _RANK[_LEAST[deed]]
+        least = _RANK[LEAST_ROLES[deed]]
         return [
             right.namespaces for right in self.rights if _RANK[right.role] >= least and right.reaches(cluster)
         ]  # fmt: skip

@@ -24,8 +24,9 @@ from dashboards.access.proxy import TrustedProxy
 from dashboards.access.roster import Roster
 from dashboards.access.sessions import Identity, Sessions
 from dashboards.tokens import css_variables
-from dashboards.words.catalogue import READING, say
+from dashboards.words.reading import READING, say
 from fleet.errors import GputideError, Misconfigured, Refused
+from fleet.sentences import sentence
 
 SIGN_IN_PATH = "/sign-in"
 SIGN_OUT_PATH = "/sign-out"
@@ -117,6 +118,15 @@ class Door:
         """Whether this is the token of the person who asks; what is no text is wrong."""
         token = self.page_token()
         return token != "" and hmac.compare_digest(str(given).encode("utf-8", "surrogatepass"), token.encode())
+
+    def check_page_token(self, given: object) -> None:
+        """Refuse a change that does not come from a page of the person who asks.
+
+        Raises:
+            Refused: it comes from elsewhere.
+        """
+        if not self.is_page_token(given):
+            raise Refused(sentence("access.page_of_another"))
 
     def is_own_request(self, given: str | None) -> bool:
         """Whether a change was meant by the person: a bearer always means it, a session by its page's token."""

@@ -21,9 +21,9 @@ from flask import jsonify
 
 from dashboards.access.people import Person
 from dashboards.access.sign_in import Door, plain_answer
-from dashboards.pages.frame import card, english
+from dashboards.pages.frame import card, shown
 from dashboards.queries import ObjectDiff, Views
-from dashboards.words.catalogue import reader_words, say
+from dashboards.words.reading import reader_words, say
 from enforcer.rollout.holding import Way
 from fleet.errors import GputideError
 
@@ -137,7 +137,7 @@ def _answered(views: Views, door: Door, kept: KeptPreviews, plan_id: str, stages
     try:
         found = views.plans.preview(plan_id, stages)
     except GputideError as exc:
-        return html.P(english(str(exc)), className="message failed")
+        return html.P(shown(exc.said), className="message failed")
     if not found:
         return html.P(say("plan.nothing_would_change_cluster_already_as"), className="soft")
     objects = tuple(sorted(found, key=lambda item: item.refusal is None))
@@ -156,7 +156,7 @@ def _rows(objects: Sequence[ObjectDiff], address: str) -> Any:
             "name": f"{item.namespace}/{item.name}" if item.namespace else item.name,
             "recommendation": item.recommendation,
             "way": "" if item.way is None else say(_WAYS[item.way]),
-            "refusal": item.refusal,
+            "refusal": None if item.refusal is None else reader_words().said(item.refusal),
         }
         for item in objects
     ]

@@ -23,7 +23,7 @@ from dashboards.shown.made_once import MADE
 from dashboards.shown.quotas import QuotaUse, quota_uses
 from dashboards.shown.rows import money_words
 from dashboards.shown.tenants import Tenant, tenants
-from dashboards.words.catalogue import reader_words, say, say_code
+from dashboards.words.reading import reader_words, say, say_code
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Quota
 from fleet.money.budgets import BudgetState, BudgetStatus

@@ -131,7 +131,7 @@ def _below_budget(owner: Manifest, replicas: int, reader: ClusterReader) -> str 
         )
         why = scaled_below(budget, [pod for pod in pods if selects(budget, pod)], max(0, own - replicas))
         if own and why is not None:
-            return why
+            return str(why)
     return None
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dashboards.words.advice import relief_in_english
 from enforcer.agent.node_view import ContainerKey
 from enforcer.agent.orders import parse_orders
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
@@ -104,7 +103,6 @@ class Scene:
             dialect=take_snapshot(self.cluster).dialect,
             journal=self.journal,
             orders=OrdersWriter(self.cluster, self.cluster, namespace="gputide", name="gputide-orders"),
-            say=relief_in_english,
         )
         policy = replace(POLICY, rules=replace(POLICY.rules, rest_seconds=1, home_seconds=60))
         self.runner = ReliefRunner(tools, policy, self.memory)

@@ -84,7 +84,7 @@ def test_canary_that_nobody_could_judge_while_its_owner_waited_is_taken_back(tmp
     )
     (result,) = a_rollout(tools).apply(standard_plan(), [2], by="ann")
     assert result.state is StageState.RESTORED
-    assert "could not be judged within the 600 s" in (result.reason or "")
+    assert "could not be judged within the 600 s" in str(result.reason)
     assert owners(cluster) == before
 
 
