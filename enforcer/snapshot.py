@@ -12,6 +12,7 @@ from enforcer.kinds.register import WORKLOAD_KINDS, workload_kind
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
 from enforcer.seat import PodSeat, seat_of_pod, seats_by_workload
+from enforcer.wishes import Wishes, wishes_in
 from fleet.errors import Corrupt
 from fleet.inventory import WorkloadId
 
@@ -35,6 +36,7 @@ class Snapshot:
         dialect: the words that all this was read in, with the cluster's own names.
         doubts: pods whose grant can't be read or can't be true, and why; their seats are empty.
         parents: controllers of what may own pods.
+        wishes: what the owners of workloads ask for.
     """
 
     owners: dict[WorkloadId, Manifest]
@@ -46,6 +48,7 @@ class Snapshot:
     dialect: Dialect = HAMI_DIALECT
     doubts: Mapping[str, str] = field(default_factory=dict)
     parents: Parents = field(default_factory=dict)
+    wishes: Wishes = field(default_factory=Wishes)
 
 
 def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Snapshot:
@@ -88,6 +91,7 @@ def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Sna
         dialect=words,
         doubts=doubts,
         parents=parents,
+        wishes=wishes_in(reader),
     )
 
 

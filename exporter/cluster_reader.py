@@ -34,6 +34,7 @@ class Watched(StrEnum):
     RESOURCE_SLICES = "resourceslices.resource.k8s.io"
     POD_AUTOSCALERS = "horizontalpodautoscalers.autoscaling"
     SCALED_OBJECTS = "scaledobjects.keda.sh"
+    GPU_POLICIES = "gpupolicies.gputide.io"
 
 
 API_RESOURCES: Mapping[Watched, ApiResource] = {
@@ -70,6 +71,9 @@ API_RESOURCES: Mapping[Watched, ApiResource] = {
     ),
     Watched.SCALED_OBJECTS: ApiResource(
         group="keda.sh", versions=("v1alpha1",), plural="scaledobjects", is_optional=True
+    ),
+    Watched.GPU_POLICIES: ApiResource(
+        group="gputide.io", versions=("v1alpha1",), plural="gpupolicies", is_optional=True
     ),
 }
 """In the order in which reading starts: nodes give cards their models before pods name them."""

@@ -53,10 +53,6 @@ class Need(StrEnum):
     SPILL = "spill"
 
 
-NO_SURGE_CARD = "no_surge_card"
-"""Reason of a `Refusal`: no card is free to which the workload could go without a gap."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withheld:
     """A kind of advice that is not given, and why.

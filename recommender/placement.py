@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from fleet.capabilities.capability import CorePolicy, Division, equal_part_bytes
-from fleet.decisions import NO_SURGE_CARD, CardPlacement, PlacedSlice, RecommendationKind, Refusal
+from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from fleet.sharing import CONTENTION_RATIO_MAX
 from fleet.workload_kinds import SERVICE_KINDS, SURGE_KINDS
@@ -153,7 +153,7 @@ def arrange(
     guards: Guards,
     *,
     seating: Seating | None = None,
-    stuck: Mapping[WorkloadId, str] = MappingProxyType({}),
+    stuck: Mapping[WorkloadId, bool] = MappingProxyType({}),
 ) -> Arrangement:
     """Seats a packing on physical cards.
 
@@ -166,7 +166,7 @@ def arrange(
         packing: groups and bins.
         guards: who keeps pods apart.
         seating: the seats, where they are not for this to find; the guards were asked before.
-        stuck: workloads that can't change without a gap, each with the reason of its refusal.
+        stuck: workloads that can't change without a gap: True where no free card would help.
 
     Returns:
         The world after the plan; a card model whose packing can't be seated stays as it is.
@@ -208,8 +208,8 @@ def arrange(
         gone_rows = {row for row, grant in enumerate(demand.grants) if grant.workload_id in gone} | permits.dropped
         surge = surge_seats(problem, seats, cuts, order, gone_rows)
         found_stuck = {
-            **dict.fromkeys(surge.stuck, NO_SURGE_CARD),
-            **{name: "gap_needs_yes" for name in order if _must_gap(permits.cases[name])},
+            **dict.fromkeys(surge.stuck, False),
+            **{name: True for name in order if _must_gap(permits.cases[name])},
         }
         if found_stuck and not problem.settings.guard.gaps_allowed:
             return arrange(problem, permits, packing, guards, stuck={**stuck, **found_stuck})
@@ -270,12 +270,12 @@ def _must_gap(case: Case) -> bool:
     return not can_surge and (len(pods) == 1 or case.is_latency_critical)
 
 
-def _without_surge(stuck: Mapping[WorkloadId, str], permits: Permits) -> list[Refusal]:
+def _without_surge(stuck: Mapping[WorkloadId, bool], permits: Permits) -> list[Refusal]:
     return [
-        case.refuse(
-            RecommendationKind.SLICE, reason, card_model=case.grants[0].card_model, workload_kind=case.workload_kind
-        )
-        for name, reason in sorted(stuck.items())
+        case.refuse(RecommendationKind.SLICE, "gap_needs_yes", workload_kind=case.workload_kind)
+        if must_gap
+        else case.refuse(RecommendationKind.SLICE, "no_surge_card", card_model=case.grants[0].card_model)
+        for name, must_gap in sorted(stuck.items())
         for case in [permits.cases[name]]
     ]
 

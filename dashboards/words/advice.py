@@ -14,7 +14,7 @@ from typing import Any
 from dashboards.shown.rows import RefusalGroup
 from enforcer.record.verdict import Verdict, headline, sentences
 from fleet.capabilities.register import capabilities_of
-from fleet.decisions import NO_SURGE_CARD, Plan, Recommendation, Refusal, Withheld
+from fleet.decisions import Plan, Recommendation, Refusal, Withheld
 from fleet.documents import document, plan_document, profiles_document
 from fleet.profiles import Finding, Profile, Profiles
 from fleet.sentences import Sentence, sentence
@@ -41,7 +41,7 @@ def surge_words(plan: Plan, language: Language) -> tuple[str, ...]:
     """Which free cards a plan needs while it is carried out, and which more would let it change further services."""
     words = Words(language=language)
     stuck = Counter(
-        str(dict(item.values).get("card_model", "")) for item in plan.refused if item.reason == NO_SURGE_CARD
+        str(dict(item.values).get("card_model", "")) for item in plan.refused if item.reason == "no_surge_card"
     )
     needed = plan.totals.surge_cards
     return (

@@ -66,6 +66,7 @@ PAGES: dict[str, ManifestPage] = {
     "custom-resources.yaml": ManifestPage(
         template="custom-resources.yaml", namespace="gputide", values=("enforcer.enabled=true",)
     ),
+    "gpu-policy.yaml": ManifestPage(template="gpu-policy.yaml", namespace="default", values=()),
     "rbac-relief.yaml": ManifestPage(
         template="rbac-relief.yaml", namespace="gputide", values=("enforcer.enabled=true", "relief.enabled=true")
     ),

@@ -99,14 +99,3 @@ def rolled_pods(owner: Mapping[str, Any] | None) -> int | None:
     if owner is None or not is_observed(owner) or not workload_kind(str(owner["kind"])).counts_rolled:
         return None
     return int(owner.get("status", {}).get("updatedReplicas", 0))
-
-
-def wish(owner: Manifest, key: str) -> str | None:
-    """What a workload's owner asks for by an annotation or a label, on the workload or in a template of it."""
-    templates = [template.body.get("metadata") or {} for template in pod_templates(owner)]
-    for holder in (owner["metadata"], *templates):
-        for part in ("annotations", "labels"):
-            value = (holder.get(part) or {}).get(key)
-            if value is not None:
-                return str(value)
-    return None

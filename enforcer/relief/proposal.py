@@ -18,7 +18,7 @@ from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice, StandingCard
 from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory, SeatKey
 from enforcer.relief.overload import Overload
 from enforcer.relief.relief_journal import Manner
-from enforcer.relief.wishes import Movable, wish
+from enforcer.relief.wishes import Movable
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
 from fleet.inventory import ISOLATION_LABEL, Priority
@@ -204,7 +204,8 @@ def _low_pods(ground: Field) -> frozenset[str]:
 
 def _isolated(ground: Field) -> frozenset[str]:
     """Cards whose pods share with nobody."""
-    hard = {name for name, owner in ground.snapshot.owners.items() if wish((owner,), ISOLATION_LABEL) == "hard"}
+    found = ground.snapshot
+    hard = {name for name, owner in found.owners.items() if found.wishes.of(ISOLATION_LABEL, owner) == "hard"}
     return frozenset(card for name in hard for seat in ground.snapshot.pods.get(name, ()) for card in seat.cards)
 
 

@@ -1,19 +1,19 @@
 """What the owners of pods asked for, and how a pod can change its card: the facts that every move is held against.
 
-Labels and annotations of the pod, of its template and of its owner count alike; whoever says "leave me alone" in one of
-them is left alone. Read from the API server, never from what agents tell.
+Read from the API server, never from what agents report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from enforcer.cluster import ClusterReader
-from enforcer.manifest import Manifest, field_of, template_of
+from enforcer.manifest import Manifest, field_of
 from enforcer.ownership import controller_of, workload_of_pod
 from enforcer.relief.relief_journal import Manner
+from enforcer.wishes import Wishes, wishes_in
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
 
 _KNOWN_OWNERS = frozenset({"Deployment", "StatefulSet", "DaemonSet", "Job", "Notebook"})
@@ -40,19 +40,6 @@ class Movable:
     why: str
 
 
-def wish(manifests: Iterable[Mapping[str, Any] | None], key: str) -> str | None:
-    """The first value of a label or annotation on some objects or their templates."""
-    for manifest in manifests:
-        if manifest is None:
-            continue
-        for metadata in (manifest.get("metadata") or {}, template_of(manifest).get("metadata") or {}):
-            for part in ("annotations", "labels"):
-                value = (metadata.get(part) or {}).get(key)
-                if value is not None:
-                    return str(value)
-    return None
-
-
 def owner_of(pod: Manifest, reader: ClusterReader) -> tuple[WorkloadId, Manifest | None]:
     """The workload that a pod belongs to, and its object where it is of a kind that may be asked for.
 
@@ -70,7 +57,7 @@ def has_opted_out(pod: Manifest, reader: ClusterReader) -> bool:
     Raises:
         Unavailable: the cluster can't be reached.
     """
-    return wish((pod, owner_of(pod, reader)[1]), OPT_OUT_LABEL) == "true"
+    return _wishes(pod, reader).of(OPT_OUT_LABEL, pod, owner_of(pod, reader)[1]) == "true"
 
 
 def movable(pod: Manifest, reader: ClusterReader, *, restarts: bool) -> Movable:
@@ -86,7 +73,7 @@ def movable(pod: Manifest, reader: ClusterReader, *, restarts: bool) -> Movable:
     """
     workload, owner = owner_of(pod, reader)
     metadata, spec = pod["metadata"], pod["spec"]
-    manifests = (pod, owner)
+    wishes = _wishes(pod, reader)
     controller = controller_of(pod)
 
     def answer(manner: Manner | None, why: str = "", maker: str = "") -> Movable:
@@ -95,11 +82,11 @@ def movable(pod: Manifest, reader: ClusterReader, *, restarts: bool) -> Movable:
             maker=maker,
             uid=str(metadata.get("uid", "")),
             workload=workload,
-            is_isolated=wish(manifests, ISOLATION_LABEL) == "hard",
+            is_isolated=wishes.of(ISOLATION_LABEL, pod, owner) == "hard",
             why=why,
         )
 
-    if wish(manifests, OPT_OUT_LABEL) == "true":
+    if wishes.of(OPT_OUT_LABEL, pod, owner) == "true":
         return answer(None, f"it has {OPT_OUT_LABEL}=true")
     if metadata.get("deletionTimestamp") is not None:
         return answer(None, "it is going already")
@@ -110,11 +97,15 @@ def movable(pod: Manifest, reader: ClusterReader, *, restarts: bool) -> Movable:
     single = _why_single(controller[0], owner, spec)
     if single is None:
         return answer(Manner.WARM, maker=controller[1])
-    if wish(manifests, LATENCY_CRITICAL_LABEL) == "true":
+    if wishes.of(LATENCY_CRITICAL_LABEL, pod, owner) == "true":
         return answer(None, f"it has {LATENCY_CRITICAL_LABEL}=true and can't have a second replica: {single}")
     if not restarts:
         return answer(None, f"it can't have a second replica: {single} (relief.restarts_pods=false)")
     return answer(Manner.RESTART, single)
+
+
+def _wishes(pod: Manifest, reader: ClusterReader) -> Wishes:
+    return wishes_in(reader, pod["metadata"].get("namespace"))
 
 
 def _why_single(maker: str, owner: Manifest | None, spec: Mapping[str, Any]) -> str | None:

@@ -72,13 +72,16 @@ def held_owners(
 ) -> list[ObjectIntent]:
     """Objects with the fields that hold each owner while its pods go back, where no pod is watched first.
 
+    What others change of an owner meanwhile is theirs field by field, and is waited for with the rest.
+
     Args:
         objects: what is changed, or taken back.
         moves: all moves of their workloads.
         wave_max: how many workloads may be changing at once.
     """
     ordered = _ordered(moves, rolling_owners(objects, snapshot), snapshot, wave_max)
-    return [_held(intent, snapshot, ordered, watch_seconds=0.0) for intent in objects]
+    found = (_held(intent, snapshot, ordered, watch_seconds=0.0) for intent in objects)
+    return [replace(intent, generation=None, parts=None) for intent in found]
 
 
 def object_intents(rendered: RenderedStage) -> list[ObjectIntent]:

@@ -27,7 +27,6 @@ from functools import reduce
 
 from enforcer.cluster import ClusterReader
 from enforcer.disruption import disruptions_allowed, is_healthy, least_healthy, selects
-from enforcer.kinds.register import wish
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import workload_of_pod
 from enforcer.record.journal import ObjectIntent, StageRecord
@@ -120,7 +119,7 @@ def availability_breaches(
         # A workload that was scaled to none has no pod to lose.
         if limit is None or not toll.unavailable or not count:
             continue
-        if not gaps_allowed and (count < 2 or wish(owner, LATENCY_CRITICAL_LABEL) == "true"):
+        if not gaps_allowed and (count < 2 or snapshot.wishes.of(LATENCY_CRITICAL_LABEL, owner) == "true"):
             why = sentence("availability.gap_critical" if count > 1 else "availability.gap_single")
             found.setdefault(workload, []).append(why)
         if toll.unavailable > limit.pods:

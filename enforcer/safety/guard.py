@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from enforcer.cluster import ClusterReader
-from enforcer.kinds.register import trouble_of, wish
+from enforcer.kinds.register import trouble_of
 from enforcer.manifest import field_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_of, is_of_plan
 from enforcer.record.journal import RunRecord, StageRecord
@@ -340,7 +340,7 @@ def _check_wishes(plan: Plan, stages: Sequence[int], snapshot: Snapshot) -> None
             raise Refused(sentence("guard.workload_gone", plan=plan.plan_id, workload=workload))
         labels = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL) if workload in reclaimed else (OPT_OUT_LABEL,)
         for label in labels:
-            if wish(owner, label) == "true":
+            if snapshot.wishes.of(label, owner) == "true":
                 raise Refused(sentence("guard.spared", plan=plan.plan_id, workload=workload, label=label))
 
 
@@ -354,7 +354,7 @@ def _check_neighbours(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Sna
         walled = {
             name
             for name in owners
-            if (owner := snapshot.owners.get(name)) is not None and wish(owner, ISOLATION_LABEL) == "hard"
+            if (owner := snapshot.owners.get(name)) is not None and snapshot.wishes.of(ISOLATION_LABEL, owner) == "hard"
         }
         if walled == owners and len({part.namespace for part in card.slices}) == 1:
             # Neighbours of one namespace that all want it; where nothing would keep them apart the backend refuses.

@@ -19,6 +19,7 @@ from enforcer.manifest import Manifest, field_of, workload_parts
 from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.safety.availability import scaled_below
 from enforcer.safety.gitops import gitops_manager
+from enforcer.wishes import Wishes, wishes_in
 from fleet.decisions import ScheduledReplicas
 from fleet.inventory import OPT_OUT_LABEL, WARM_REPLICAS_LABEL, WorkloadId
 from fleet.selectors import selects_labels
@@ -59,7 +60,7 @@ def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) ->
         if owner is None:
             left.append((entry.workload, "it is gone"))
             continue
-        why = _refusal(owner, entry.replicas)
+        why = _refusal(owner, entry.replicas, wishes_in(reader, namespace))
         scalers = _autoscalers(reader, namespace, kind, name)
         wanted = max((int(field_of(scaler, "status.desiredReplicas") or "0") for scaler, _ in scalers), default=0)
         if why is None and wanted > entry.replicas:
@@ -105,12 +106,10 @@ def replicas_short(schedule: Sequence[ScheduledReplicas], reader: ClusterReader)
     return short
 
 
-def _refusal(owner: Manifest, replicas: int) -> str | None:
-    metadata = owner["metadata"]
-    marks = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
-    if marks.get(OPT_OUT_LABEL) == "true":
+def _refusal(owner: Manifest, replicas: int, wishes: Wishes) -> str | None:
+    if wishes.of(OPT_OUT_LABEL, owner) == "true":
         return f"its owner opted out ({OPT_OUT_LABEL})"
-    warm = marks.get(WARM_REPLICAS_LABEL, "0")
+    warm = wishes.of(WARM_REPLICAS_LABEL, owner) or "0"
     if not warm.isdecimal() or len(warm) > _WARM_DIGITS_MAX or int(warm) > replicas:
         return f"{WARM_REPLICAS_LABEL}={warm[:20]} keeps more than {replicas} replicas warm"
     return None

@@ -20,6 +20,7 @@ from exporter.allocation.records import (
     Record,
 )
 from fleet.autoscaling import Autoscaler, AutoscalerKind
+from fleet.gpu_policy import POLICIES_MAX, GpuPolicy
 from fleet.grammars.claims import ClaimAllocation, PublishedDevice
 
 DeviceKey = tuple[str, str, str]
@@ -49,31 +50,26 @@ class Index:
         # By kind before name: of two that scale one workload, KEDA's goes first.
         self._autoscalers: _Links[tuple[str, str, str], tuple[int, Key]] = _Links()
         self._autoscaler_of: dict[tuple[int, Key], Autoscaler] = {}
+        self._policies_in: _Links[str, Key] = _Links()
 
     def change(self, key: Key, before: Record | None, after: Record | None) -> None:
         """Forgets what an object was linked to, and notes what it is linked to now."""
-        match before:
-            case PodRecord():
-                self._link_pod(key, before, is_there=False)
-            case OwnedRecord():
-                self._owners.pop(before.uid, None)
-            case ClaimAllocation():
-                self._link_claim(key, before, is_there=False)
-            case PublishedRecord():
-                self._link_slice(key, before, is_there=False)
-            case AutoscalerRecord():
-                self._link_autoscaler(key, before, is_there=False)
-        match after:
-            case PodRecord():
-                self._link_pod(key, after, is_there=True)
-            case OwnedRecord():
-                self._owners[after.uid] = after.owner
-            case ClaimAllocation():
-                self._link_claim(key, after, is_there=True)
-            case PublishedRecord():
-                self._link_slice(key, after, is_there=True)
-            case AutoscalerRecord():
-                self._link_autoscaler(key, after, is_there=True)
+        for record, is_there in ((before, False), (after, True)):
+            match record:
+                case PodRecord():
+                    self._link_pod(key, record, is_there=is_there)
+                case OwnedRecord() if is_there:
+                    self._owners[record.uid] = record.owner
+                case OwnedRecord():
+                    self._owners.pop(record.uid, None)
+                case ClaimAllocation():
+                    self._link_claim(key, record, is_there=is_there)
+                case PublishedRecord():
+                    self._link_slice(key, record, is_there=is_there)
+                case AutoscalerRecord():
+                    self._link_autoscaler(key, record, is_there=is_there)
+                case GpuPolicy():
+                    self._policies_in.set(record.namespace, key, is_there=is_there)
 
     def owner_of(self, link: OwnerLinkRecord) -> OwnerLinkRecord:
         """The owner of an owner; that owner itself where nobody owns it, or it is not known."""
@@ -82,6 +78,10 @@ class Index:
     def pods_in(self, namespace: str) -> AbstractSet[Key]:
         """Pods of a namespace."""
         return self._pods_in.at(namespace)
+
+    def policies_in(self, namespace: str) -> list[Key]:
+        """Policies of a namespace, the first `POLICIES_MAX` by name."""
+        return sorted(self._policies_in.at(namespace))[:POLICIES_MAX]
 
     def autoscaler_of(self, namespace: str, kind: str, name: str) -> Autoscaler | None:
         """Who scales a workload; None where nobody does."""

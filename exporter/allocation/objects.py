@@ -27,6 +27,7 @@ from exporter.allocation.records import AutoscalerRecord, Key, PublishedRecord, 
 from exporter.cluster_reader import Watched
 from fleet.autoscaling import Autoscaler, AutoscalerKind
 from fleet.errors import Corrupt
+from fleet.gpu_policy import gpu_policy
 from fleet.grammars.claims import parse_claim, parse_published
 from wire.kubernetes.page import Manifest
 
@@ -138,6 +139,7 @@ _OF_ONE_OBJECT = {
     Watched.RESOURCE_CLAIMS: parse_claim,
     Watched.POD_AUTOSCALERS: pod_autoscaler_record,
     Watched.SCALED_OBJECTS: scaled_object_record,
+    Watched.GPU_POLICIES: gpu_policy,
 }
 
 _OF_AMOUNTS = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet.autoscaling import Autoscaler
+from fleet.gpu_policy import GpuPolicy
 from fleet.grammars.claims import ClaimAllocation, PublishedDevice
 from fleet.inventory import Priority
 
@@ -345,6 +346,7 @@ Record = (
     | ClaimAllocation
     | PublishedRecord
     | AutoscalerRecord
+    | GpuPolicy
 )
 """Whatever is kept of an object."""
 

@@ -8,6 +8,7 @@ and one thread at a time: `exporter.allocation.collector` sees to that.
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from itertools import islice
 
 from exporter.allocation import families
@@ -39,6 +40,7 @@ from exporter.allocation.tables import Row, RowTables
 from exporter.allocation.waiting import REASONS
 from exporter.cluster_reader import Watched
 from exporter.families import Family
+from fleet.gpu_policy import GpuPolicy, policy_wishes
 from fleet.grammars.claims import ClaimAllocation
 
 OWNER_KINDS = frozenset({Watched.REPLICA_SETS, Watched.STATEFUL_SETS, Watched.JOBS})
@@ -173,6 +175,8 @@ class Allocation:
                 self._mark_pods(self._index.pods_of_owner(record.uid))
             case ClaimAllocation():
                 self._mark_pods(self._index.pods_of_claim(key))
+            case GpuPolicy():
+                self._mark_pods(self._index.pods_in(record.namespace))
             case AutoscalerRecord():
                 # Whom it scales is known of a pod only with its owner's owner: all of the namespace are asked.
                 self._mark_pods(self._index.pods_in(record.namespace))
@@ -244,12 +248,21 @@ class Allocation:
             if node and not pod.is_over:
                 holdings = holdings_of(pod, cards, self._index, self._claims(pod))
             owner = self._owner(pod)
+            pod = self._wished(pod)
             autoscaler = None if owner is None else self._index.autoscaler_of(pod.namespace, owner.kind, owner.name)
             rows = list(pod_rows(self._cluster, pod, holdings, cards, owner, autoscaler))
             counts = pod_counts(self._cluster, pod)
         self._tables.replace(("pod", key), rows)
         self._hold(key, node, holdings)
         self._count(key, counts)
+
+    def _wished(self, pod: PodRecord) -> PodRecord:
+        """The pod with what policies of its namespace ask for among its labels; its own labels win."""
+        shelf = self._shelves[Watched.GPU_POLICIES]
+        policies = [shelf[key] for key in self._index.policies_in(pod.namespace)]
+        own = dict(pod.labels)
+        asked = policy_wishes((one for one in policies if isinstance(one, GpuPolicy)), pod.namespace, own)
+        return replace(pod, labels=tuple(sorted({**asked, **own}.items()))) if asked else pod
 
     def _hold(self, key: Key, node: str, holdings: tuple[Holding, ...]) -> None:
         before_node, before = self._held.pop(key, ("", {}))

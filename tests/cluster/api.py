@@ -73,13 +73,13 @@ class Api:
 
     def pod(self, namespace: str, name: str, **spec: Any) -> Manifest:
         """Make a pod that asks for one card."""
-        annotations = spec.pop("annotations", {})
+        metadata = {"name": name, "annotations": spec.pop("annotations", {}), "labels": spec.pop("labels", {})}
         limits = {"nvidia.com/gpu": "1"}
         container = {"name": "main", "image": "registry/none:1", "resources": {"limits": limits, "requests": limits}}
         return self.create(
             f"/api/v1/namespaces/{namespace}/pods",
             {
-                "metadata": {"name": name, "annotations": annotations},
+                "metadata": metadata,
                 "spec": {"containers": [container], "tolerations": [{"operator": "Exists"}], **spec},
             },
         )

@@ -23,7 +23,7 @@ from tests.recommender.builders import Service
 
 pytestmark = pytest.mark.cluster
 
-hami = applying.hami
+hami, spare_cards = applying.hami, applying.spare_cards
 standing = applying.standing
 _CARD_MIB = 24_576
 

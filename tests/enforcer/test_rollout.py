@@ -406,10 +406,10 @@ def test_freeze_file_refuses_everything(tmp_path: Path) -> None:
     refused(tmp_path, standard_plan(), "frozen by ann", guard=guard)
 
 
-def wish(cluster: SimulatedCluster, kind: str, name: str, label: str) -> None:
+def wish(cluster: SimulatedCluster, kind: str, name: str, label: str, value: str = "true") -> None:
     found = cluster.get(kind, "team", name)
     assert found is not None
-    change = FieldChange(field=f"metadata.annotations[{label}]", value="true")
+    change = FieldChange(field=f"metadata.annotations[{label}]", value=value)
     cluster.patch(kind, "team", name, [change], found["metadata"]["resourceVersion"])
 
 
@@ -417,6 +417,21 @@ def test_workload_that_opted_out_since_is_refused(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path)
     wish(cluster, "Deployment", "a", "gputide.io/opt-out")
     refused(tmp_path, standard_plan(), "gputide.io/opt-out", cluster=cluster)
+
+
+def test_workload_whose_policy_opts_out_is_refused_but_where_its_own_mark_says_otherwise(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    found = cluster.get("Deployment", "team", "a")
+    assert found is not None
+    labels = found["spec"]["template"]["metadata"]["labels"]
+    spec = {"optOut": True, "selector": {"matchLabels": labels}}
+    cluster.create({"kind": "GpuPolicy", "metadata": {"namespace": "other", "name": "p"}, "spec": spec})
+    guard = Guard(GuardPolicy(needs_approval=False, gaps_allowed=True))
+    guard.check_cluster(standard_plan(), (1, 2), take_snapshot(cluster), None, [])
+    cluster.create({"kind": "GpuPolicy", "metadata": {"namespace": "team", "name": "p"}, "spec": spec})
+    refused(tmp_path, standard_plan(), "team/Deployment/a has gputide.io/opt-out", cluster=cluster)
+    wish(cluster, "Deployment", "a", "gputide.io/opt-out", "false")
+    guard.check_cluster(standard_plan(), (1, 2), take_snapshot(cluster), None, [])
 
 
 def test_latency_critical_workload_may_be_sliced_but_never_stopped(tmp_path: Path) -> None:

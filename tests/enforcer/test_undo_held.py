@@ -34,8 +34,18 @@ def mended(cluster: SimulatedCluster, faults: Faults) -> None:
     cluster.pause(120.0)
 
 
-@pytest.mark.parametrize("broken", ["team/b-1", "team/c-1"])
-def test_undo_whose_pod_does_not_get_ready_stays_open_and_ends_restored_once_it_is(tmp_path: Path, broken: str) -> None:
+@pytest.mark.parametrize(
+    ("broken", "held"),
+    [
+        # Both cards that it had are free: no pod leaves before another is ready.
+        ("team/b-1", {"maxSurge": 1, "maxUnavailable": 0}),
+        # Its pods hold the only card that it may go back to.
+        ("team/c-1", {"maxSurge": 0, "maxUnavailable": 1}),
+    ],
+)
+def test_undo_whose_pod_does_not_get_ready_stays_open_and_ends_restored_once_it_is(
+    tmp_path: Path, broken: str, held: dict[str, int]
+) -> None:
     faults = Faults()
     cluster, before = applied(tmp_path, faults)
     faults.never_ready = frozenset({broken})
@@ -44,10 +54,9 @@ def test_undo_whose_pod_does_not_get_ready_stays_open_and_ends_restored_once_it_
         an_undo(some_tools(cluster, tmp_path)).undo(standard_plan().plan_id)
     tools = some_tools(cluster, tmp_path)
     assert tools.journal.open_undo() is not None
-    # Their own strategy: a surge would want a card that pods of the plan's template may still hold.
-    held = cluster.get("Deployment", "team", broken[5])
-    assert held is not None
-    assert held["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    owner = cluster.get("Deployment", "team", broken[5])
+    assert owner is not None
+    assert owner["spec"]["strategy"]["rollingUpdate"] == held
     mended(cluster, faults)
     an_undo(tools).undo(standard_plan().plan_id)
     assert granted(cluster) == {pod: gib for pod, (_, gib) in BEFORE.items()}

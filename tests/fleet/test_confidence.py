@@ -10,12 +10,12 @@ BOOK = Service(name="book", kind="Notebook", level=0.0)
 
 
 def small_plan() -> Plan:
-    """An idle notebook is given back, services are cut in place, and move together."""
+    """An idle notebook is given back, then one service after the other is cut and moves."""
     services = (Service(name=f"small-{number}", replicas=number + 1, level=0.1) for number in range(3))
     plan = plan_of(cluster(BOOK, *services), settings=ANY_CONFIDENCE)
     assert [stage.title.code for stage in plan.stages] == [
         "reclaim",
-        "slice",
+        "share",
         "share",
         "share",
     ]
@@ -35,7 +35,7 @@ def doubted(plan: Plan, confidence: float, *prefixes: str) -> Plan:
 
 def test_stage_that_cuts_has_the_mean_by_pods() -> None:
     plan = doubted(doubted(small_plan(), 0.9, ""), 0.3, "slice-0001")
-    cut = plan.stages[1]
+    cut = replace(plan.stages[1], recommendations=("slice-0001", "slice-0002", "slice-0003"))
     assert [(item.workloads[0], len(item.pods)) for item in plan.recommendations if item.id in cut.recommendations] == [
         ("team/Deployment/small-0", 1),
         ("team/Deployment/small-1", 2),
@@ -61,5 +61,5 @@ def test_doubtful_reclaim_is_not_chosen_and_keeps_no_other_stage_back() -> None:
 
 
 def test_stage_that_rests_on_a_doubtful_one_is_not_chosen() -> None:
-    plan = doubted(doubted(small_plan(), 0.9, ""), 0.7, "slice-0")
+    plan = doubted(doubted(small_plan(), 0.9, ""), 0.5, "slice-0001", "slice-join-0001")
     assert confident_stages(plan) == (1,)

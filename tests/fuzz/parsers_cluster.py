@@ -77,6 +77,10 @@ _SPECIMENS: dict[Watched, tuple[dict[str, Any], ...]] = {
         "minReplicas": 1, "maxReplicas": 9, "scaleTargetRef": {"kind": "Deployment", "name": "web"}}},),
     Watched.SCALED_OBJECTS: ({"metadata": {"namespace": "team", "name": "h"}, "spec": {
         "minReplicaCount": 0, "maxReplicaCount": 9, "scaleTargetRef": {"name": "web"}}},),
+    Watched.GPU_POLICIES: ({"metadata": {"namespace": "team", "name": "p"}, "spec": {
+        "selector": {"matchLabels": {"app": "web"}, "matchExpressions": [
+            {"key": "tier", "operator": "In", "values": ["a", "b"]}]},
+        "optOut": False, "latencyCritical": True, "minReplicasWarm": 2, "isolation": "hard"}},),
 }  # fmt: skip
 _KUBECONFIG = {
     "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],

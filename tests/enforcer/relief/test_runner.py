@@ -111,6 +111,15 @@ def test_who_opted_out_is_neither_moved_nor_put_to_sleep(tmp_path: Path) -> None
     assert any("gputide.io/opt-out=true" in text for text in world.said)
 
 
+def test_whose_policy_opts_out_is_neither_moved_nor_put_to_sleep(tmp_path: Path) -> None:
+    world = a_world(tmp_path, use=dict(FULL))
+    pod = world.cluster.list_objects("Pod")[0]["metadata"]
+    policy = {"metadata": {"namespace": pod["namespace"], "name": "alone"}, "spec": {"optOut": True}}
+    world.cluster.create({"kind": "GpuPolicy", **policy})
+    world.run(40)
+    assert (world.orders(), world.journal.moves()) == (None, ())
+
+
 def test_somebody_moves_where_low_priority_does_not_sleep(tmp_path: Path) -> None:
     world = a_world(tmp_path, use=dict(FULL))
     world.change_owner("c", opt_out="true")

@@ -165,6 +165,13 @@ def test_service_that_says_no_keeps_what_it_has(world: World, mark: dict[str, st
     assert world.value("Deployment", "a", "spec.replicas") == "2"
 
 
+def test_service_whose_policy_keeps_replicas_warm_keeps_what_it_has(world: World) -> None:
+    spec = {"minReplicasWarm": 2}
+    world.cluster.create({"kind": "GpuPolicy", "metadata": {"namespace": "team", "name": "warm"}, "spec": spec})
+    assert any("keeps more than 1 replicas warm" in text for text in world.runner().step().said)
+    assert world.value("Deployment", "a", "spec.replicas") == "2"
+
+
 def test_abort_gives_everything_back_at_once_and_the_night_is_over(world: World) -> None:
     world.night()
     assert world.runner().abort("ada").step is TideStep.CAME_HOME
