@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-Value = str | int | float
-"""A name, a number of things, or a quantity in base units."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentence:
@@ -25,7 +22,7 @@ class Sentence:
     """
 
     code: str
-    values: tuple[tuple[str, Value | Sentence], ...] = ()
+    values: tuple[tuple[str, Value], ...] = ()
 
     def __str__(self) -> str:
         """The sentence in English, for logs, events of Kubernetes and the command line."""
@@ -34,7 +31,11 @@ class Sentence:
         return Words(language=Language.EN).said(self)
 
 
-def sentence(code: str, **values: Value | Sentence) -> Sentence:
+Value = str | int | float | Sentence
+"""A name, a number of things, a quantity in base units, or a sentence within another."""
+
+
+def sentence(code: str, **values: Value) -> Sentence:
     """A sentence with its values, in the order in which they are given."""
     return Sentence(code=code, values=tuple(values.items()))
 

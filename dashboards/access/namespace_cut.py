@@ -27,9 +27,15 @@ def namespace_of(workload: str) -> str:
     return workload.split("/", 1)[0]
 
 
-def without_others(text: str, namespaces: frozenset[str]) -> str:
-    """A sentence that leaves workloads of other namespaces unnamed: a reason may tell of the neighbour."""
-    return without_workloads(text, lambda workload: namespace_of(workload) in namespaces)
+def without_others(said: Sentence | str, namespaces: frozenset[str]) -> Sentence | str:
+    """A sentence that leaves workloads of other namespaces unnamed: a reason may name the neighbour."""
+    if isinstance(said, str):
+        return without_workloads(said, lambda workload: namespace_of(workload) in namespaces)
+    values = (
+        (name, without_others(value, namespaces) if isinstance(value, str | Sentence) else value)
+        for name, value in said.values
+    )
+    return replace(said, values=tuple(values))
 
 
 def without_workloads(text: str, is_theirs: Callable[[str], bool]) -> str:

@@ -232,7 +232,7 @@ def test_budget_that_forbids_to_go_keeps_the_old_pod_and_the_replica_is_taken_ba
     assert scene.journal.moves()[0].phase is MovePhase.TAKEN_BACK
     why = scene.journal.moves()[0].why
     assert why is not None
-    assert why.code == "kept_by_budget"
+    assert why.code == "relief.kept_by_budget"
     until(
         lambda: {p["metadata"]["name"] for app in "ab" for p in pods(scene.api, scene.team, app)} == before, "as before"
     )

@@ -60,7 +60,7 @@ def test_workload_that_was_never_active_or_never_measured_asks_for_nothing() -> 
 
 def test_reason_names_workload_value_limit_and_setting() -> None:
     found = judge_workload(A, (harm(0.2), harm(0.2), None), POLICY)
-    assert found.reason == (
+    assert str(found.reason) == (
         "team/Deployment/a spends its harm budget 20.0 times too fast, limit guard.harm_restore_burn=14 "
         "(guard.harm_ratio_max=0.01)"
     )

@@ -171,7 +171,7 @@ def test_replica_that_is_never_ready_is_taken_back_and_its_workload_left_alone(t
     before = names(world)
     world.run(15)
     first = world.journal.moves()[0]
-    assert (first.phase, first.why and first.why.code) == (MovePhase.TAKEN_BACK, "not_ready")
+    assert (first.phase, first.why and first.why.code) == (MovePhase.TAKEN_BACK, "relief.not_ready")
     world.run(60)
     workloads = [record.order.workload for record in world.journal.moves()]
     assert len(workloads) == len(set(workloads)) == 2
