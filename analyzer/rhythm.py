@@ -132,7 +132,7 @@ def hourly_means(means: Float32, hours: LocalHours) -> Float32:
 
 
 def is_folded(history_seconds: float) -> bool:
-    """True where the history is too short to tell the days of a week apart."""
+    """True where the history is too short to distinguish the days of a week."""
     return history_seconds < WEEK_HISTORY_SECONDS_MIN
 
 

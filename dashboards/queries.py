@@ -128,8 +128,8 @@ class PlanEntry(PlanRecord):
         approvals_missing: who else must, empty where nobody.
         applied_at: when the first of its stages was applied.
         apply_refusal: why it can't be applied now (expired, frozen, inputs changed, not approved); None where it can.
-        approve_refusal: why whoever asks may approve nothing of it; None where they may something.
-        undo_refusal: why whoever asks may not take it back; None where they may.
+        approve_refusal: why the person who asks may approve nothing of it; None where they may something.
+        undo_refusal: why the person who asks may not take it back; None where they may.
     """
 
     approved_by: tuple[str, ...] = ()
@@ -432,7 +432,7 @@ class Money(Protocol):
         ...
 
     def quotas(self, cluster: str) -> tuple[Quota, ...]:
-        """Quotas and queues that stand; empty where nothing tells of them."""
+        """Quotas and queues that stand; empty where nothing reports them."""
         ...
 
     def week(self, cluster: str) -> WeekHours | None:

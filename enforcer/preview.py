@@ -91,7 +91,7 @@ class CardDiff:
 
     @property
     def is_freed(self) -> bool:
-        """Held by somebody now, by nobody then; of counted cards `NodeDiff` tells how many."""
+        """Held by somebody now, by nobody then; of counted cards `NodeDiff` reports how many."""
         return self.freed > 0
 
     @property

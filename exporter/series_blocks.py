@@ -2,7 +2,7 @@
 
 Measures become `gputide_slice_…` and `gputide_card_…`; what stands there becomes `gputide_slice_info`,
 `gputide_card_info` and `gputide_node_info`, of value 1, sent when changed and every hour, with a stale marker when a
-grant ends. Called by the exposition, and by the front door, which hands the result to the pipeline's encoder. Label
+grant ends. Called by the exposition, and by the command line, which hands the result to the pipeline's encoder. Label
 sets are made once per series; a block costs a few array operations.
 """
 
@@ -178,7 +178,7 @@ _Part = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]
 
 
 def key_labels(key: SliceKey | CardKey) -> tuple[tuple[str, str], ...]:
-    """Labels that tell a slice's or card's series from others."""
+    """Labels that distinguish a slice's or card's series from others."""
     names = SLICE_IDENTITY if isinstance(key, SliceKey) else CARD_IDENTITY
     return tuple((name, str(getattr(key, name))) for name in names)
 

@@ -1,6 +1,6 @@
 """Units as people write them: parsed into base units on the way in, printed on the way out, and nowhere in between.
 
-Called by the front door, the settings, the dashboards, the grammars and the enforcer (quantities of Kubernetes).
+Called by the command line, the settings, the dashboards, the grammars and the enforcer (quantities of Kubernetes).
 Inside, everything is bytes, seconds, ratios of 0-1, `Decimal` money with a currency, and aware UTC times.
 """
 

@@ -1,7 +1,7 @@
 """What somebody who may see some namespaces is shown of a fleet, a plan and an outcome: theirs, and nothing beside.
 
-Whatever counts the cluster as a whole is counted anew over what they see or left out, never shown: a total tells of
-others. Pure; called by `scoped`.
+Whatever counts the cluster as a whole is counted anew over what they see or left out, never shown: a total says
+something of others. Pure; called by `scoped`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def cut_plan_to(plan: Plan, is_theirs: Callable[[str], bool]) -> Plan:
         plan: the plan; the cut keeps its id, and no longer its content.
         is_theirs: says of `namespace/Kind/name` whether it is one of them.
     """
-    # Advice that names somebody else's workload as well is not shown: its reason tells of both.
+    # Advice that names somebody else's workload as well is not shown: its reason names both.
     own = tuple(item for item in plan.recommendations if all(map(is_theirs, item.workloads)))
     by_id = {item.id: item for item in own}
     placement = tuple(

@@ -15,7 +15,7 @@ from fleet.errors import Refused
 
 
 class NotAllowed(Refused):
-    """Whoever asks has no right to it."""
+    """Anybody who asks has no right to it."""
 
 
 class Role(StrEnum):
@@ -113,5 +113,5 @@ class Person:
 
 
 def everything(name: str) -> Person:
-    """Somebody who may do everything everywhere: whoever sits at this machine, where nobody else can reach the app."""
+    """Somebody who may do everything everywhere: the person at this machine, where nobody else can reach the app."""
     return Person(name=name, rights=(Right(role=Role.ADMIN),))

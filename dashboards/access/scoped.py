@@ -248,7 +248,7 @@ class _ScopedOutcomes:
 
 
 class _ScopedRelief:
-    """Moves of their workloads; who sleeps on a card, and why somebody was moved, may tell of others."""
+    """Moves of their workloads; who sleeps on a card, and why somebody was moved, may name others."""
 
     def __init__(self, inner: ReliefLog, who: Who) -> None:
         self._inner, self._who = inner, who
@@ -300,7 +300,7 @@ class _ScopedFlow:
 
 
 class _ScopedMoney:
-    """Budgets and quotas of a namespace are for who may see it; those of teams and queues may tell of others."""
+    """Budgets and quotas of a namespace are for who may see it; those of teams and queues may name others."""
 
     def __init__(self, inner: Money, who: Who) -> None:
         self._inner, self._who = inner, who

@@ -93,7 +93,7 @@ def budget_notices(
     ratio: float,
     telling: Telling,
 ) -> tuple[Message, ...]:
-    """Budgets that are nearly spent, spent, or foretold to be before the month ends; each once a month and state.
+    """Budgets that are nearly spent, spent, or predicted to be before the month ends; each once a month and state.
 
     Args:
         statuses: how the budgets stand.

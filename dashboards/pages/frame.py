@@ -355,7 +355,7 @@ def grid(
     Args:
         grid_id: its id; a callback answers its `getRowsRequest` (`grid_rows`).
         columns: ag-grid's column definitions.
-        row_key: field that tells rows from each other.
+        row_key: field that distinguishes rows from each other.
         filters: filter model that it starts with.
     """
     return dag.AgGrid(

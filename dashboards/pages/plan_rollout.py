@@ -11,7 +11,7 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, html, no_update
 
-from dashboards.access.sign_in import Door
+from dashboards.access.sign_in import Access
 from dashboards.figures.figures import signal_figure
 from dashboards.pages.frame import LIVE, card, graph, shown, spoken
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
@@ -180,12 +180,12 @@ def freeze_bar(views: Views, cluster: str) -> Any:
     )
 
 
-def register(app: Dash, views: Views, door: Door) -> None:
+def register(app: Dash, views: Views, access: Access) -> None:
     """Callbacks of the switch.
 
     Args:
         views: what they read and change.
-        door: knows who asks, and whether a click comes from a page of theirs.
+        access: knows who asks, and whether a click comes from a page of theirs.
     """
 
     @app.callback(
@@ -205,8 +205,8 @@ def register(app: Dash, views: Views, door: Door) -> None:
         if not {"freeze": freeze, "thaw": thaw}.get(what):
             return no_update, no_update, no_update, no_update
         try:
-            door.check_page_token(given)
-            by = door.who().name
+            access.check_page_token(given)
+            by = access.who().name
             (views.freezes.freeze if what == "freeze" else views.freezes.thaw)(cluster, by)
         except GputideError as exc:
             return no_update, shown(exc.said), "message failed", no_update

@@ -164,7 +164,7 @@ _ABSENT = "–"
 
 
 def quotas(found: Sequence[Quota], tenants: Sequence[Tenant], address: Address) -> Any:
-    """Quotas and queues, those with most unused cards first; None where nothing tells of any."""
+    """Quotas and queues, those with most unused cards first; None where nothing reports any."""
     if not found:
         return None
     uses = quota_uses(found, tenants)

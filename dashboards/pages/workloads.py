@@ -334,7 +334,7 @@ def _refusals(profile: Profile, entry: PlanEntry | None) -> list[Any]:
 
 def _actions(profile: Profile) -> list[Any]:
     kind = profile.workload_kind.lower()
-    # Whoever copies a command runs it: a name stays one word of it, and turns nothing around it.
+    # Anybody who copies a command runs it: a name stays one word of it, and turns nothing around it.
     name = quote(profile.workload.split("/", 2)[-1])
     annotate = f"kubectl -n {quote(profile.namespace)} annotate {quote(kind)} "
     commands = (

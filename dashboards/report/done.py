@@ -1,6 +1,6 @@
 """What was done in the week, and how it went: each plan that was touched, in two sentences.
 
-Called by `report`, whose language and team it tells in.
+Called by `report`, whose language and team it reports in.
 
 What the weekly report leaves out and why: workloads that get no advice, counters that are not believed.
 
@@ -43,7 +43,7 @@ class DoneItem:
 
 @dataclass(frozen=True, slots=True)
 class WeekTold:
-    """Tells of the plans of the week.
+    """Reports the plans of the week.
 
     Attributes:
         words: the language.

@@ -147,7 +147,7 @@ class Report:
         title: headline of the document.
         cluster: cluster.
         created_at: when, UTC.
-        since: start of the week that it tells of.
+        since: start of the week that it reports.
         until: end of it.
         currency: ISO 4217.
         headline: harm first where a service is over its budget; otherwise the one number that matters.

@@ -1,6 +1,6 @@
 """Plans as they were made: sealed JSON files that nobody edits, with who approved which stages beside them.
 
-The front door stores what `plan make` makes, pages list and approve, the guard reads approvals. A file is written
+The command line stores what `plan make` makes, pages list and approve, the guard reads approvals. A file is written
 whole or not at all. `ID.json` is the plan, `ID.inputs.json` the fingerprint of what it was made for,
 `ID.approvals.jsonl` its approvals.
 """

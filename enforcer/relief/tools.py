@@ -1,6 +1,6 @@
 """What relief works with, and how carefully: the cluster, the ledger, the guard, and the limits that the user sets.
 
-Put together by the front door.
+Put together by the command line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Applies a plan, stage by stage: canary first, watched, then the rest, watched, then kept or taken back.
 
-The front door and the plan page call it. What a stage means to do stands in the ledger before the first write, and
+The command line and the plan page call it. What a stage means to do stands in the ledger before the first write, and
 every step looks before it acts, so after a crash at any moment `resume` ends with each stage either fully applied or
 fully restored.
 """

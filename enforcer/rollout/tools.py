@@ -1,6 +1,6 @@
 """What rollout and undo work with, and how carefully: the cluster, the ledger, the guard, and hands made of them.
 
-Put together by the front door.
+Put together by the command line.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `gputide apply --abort`, an undo and the plan page write it, because the process that applies holds the folder until it
 has stopped. It looks before every write and while it waits, takes the open stage back and ends its run; then the file
-is removed. Where no process applies, whoever asked takes the stage back (`enforcer.rollout.abort`).
+is removed. Where no process applies, anybody who asked takes the stage back (`enforcer.rollout.abort`).
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def _below_budget(owner: Manifest, replicas: int, reader: ClusterReader) -> str 
 
 
 def _autoscalers(reader: ClusterReader, namespace: str, kind: str, name: str) -> list[tuple[Manifest, str]]:
-    """Who scales a service, each with its lower bound; whoever is to be told comes first."""
+    """Who scales a service, each with its lower bound; the one to be changed comes first."""
     return [
         (scaler, bound)
         for scaler_kind, bound in _AUTOSCALERS

@@ -1,4 +1,4 @@
-"""Opens relief on the cluster that the settings choose, with whoever tells what its nodes see."""
+"""Opens relief on the cluster that the settings choose, with the feed of what its nodes see."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 An instance is a wall on both sides: what passes its framebuffer fails, what passes its compute waits, and nothing is
 lent. So the largest framebuffer seen gets the headroom of every slice, the largest compute seen a margin of one over
-the days seen. How often the wall would have been hit is told by foretelling every day seen from the others; where that
+the days seen. How often the wall would have been hit is told by predicting every day seen from the others; where that
 is more than the risk allows, the next larger instances are tried. Called by `mig.placement`; pure.
 """
 
