@@ -90,13 +90,8 @@ class CardDiff:
     is_counted: bool = False
 
     @property
-    def is_freed(self) -> bool:
-        """Held by somebody now, by nobody then; of counted cards `NodeDiff` reports how many."""
-        return self.freed > 0
-
-    @property
     def freed(self) -> int:
-        """1 where it is freed, -1 where it was free and is used instead of another, else 0."""
+        """1 where it is freed, -1 where it was free and is now used, else 0; of counted cards `NodeDiff` says it."""
         return 0 if self.is_counted else bool(self.before) - bool(self.after)
 
 

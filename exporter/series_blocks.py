@@ -37,8 +37,6 @@ SeriesLabels = tuple[tuple[str, str], ...]
 STALE_NAN_BITS = 0x7FF0000000000002
 """Bits of the NaN with which Prometheus marks the end of a series (prometheus:model/value/value.go)."""
 
-STALE_NAN: np.float64 = np.array([STALE_NAN_BITS], np.uint64).view(np.float64)[0]
-
 INFO_SECONDS = 3600
 """Info series are sent again at every full hour."""
 

@@ -118,11 +118,6 @@ class Tide:
         return sum(len(ebb.frees) for ebb in self.ebbs)
 
     @property
-    def card_hours_per_week(self) -> float:
-        """Card hours that are freed in a week."""
-        return 7.0 * self.hours * self.cards_freed
-
-    @property
     def schedule(self) -> tuple[ScheduledReplicas, ...]:
         """The replicas of each workload in the window, as a plan carries them."""
         end = (self.start_hour + self.hours) % HOURS_PER_DAY
