@@ -18,8 +18,7 @@ from fleet.catalogue import CardModel, MigProfile
 from fleet.sentences import Value
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX
 from recommender.demand import Demand
-from recommender.latency.inflation import inflation_of_hours
-from recommender.latency.queueing import SharingMode
+from recommender.latency.inflation import SharingMode, inflation_of_hours
 from recommender.mig.geometry import profile_compute_ratio, profile_framebuffer_bytes, smallest_profile
 
 Float64 = NDArray[np.float64]
