@@ -18,6 +18,7 @@ from pathlib import Path
 
 from analyzer.profile import profile_fleet
 from dashboards.words.advice import verdict_words
+from enforcer.record.journal import StageState
 from enforcer.record.outcome_store import keep_outcome, read_outcomes
 from enforcer.record.verdict import Standing, standing_of, verdict_of
 from enforcer.rollout.undo import Undo
@@ -202,7 +203,7 @@ def _plan(folder: DataFolder, settings: Settings, profiles: Profiles) -> Plan:
 
 def _apply(folder: DataFolder, settings: Settings, plan: Plan) -> str:
     store, now = plan_store(folder), _now(folder)
-    stages = tuple(stage.stage for stage in plan.stages)
+    stages = _first_stages(plan)
     if not stages:
         raise NotEnoughData("cannot apply the demo's plan: it proposes nothing")
     store.approve(plan, stages, by=OPERATOR, at=now)
@@ -210,8 +211,22 @@ def _apply(folder: DataFolder, settings: Settings, plan: Plan) -> str:
         results = enforcer.rollout.apply(
             plan, stages, by=OPERATOR, approved=stages, fingerprint=store.fingerprint(plan.plan_id)
         )
-    kept = sum(result.state.value == "promoted" for result in results)
-    return f"{kept} of {len(stages)} stages kept, {plan.totals.moves} pods restarted in their new slices"
+    kept = {result.stage for result in results if result.state is StageState.PROMOTED}
+    moves = sum(stage.moves for stage in plan.stages if stage.stage in kept)
+    left = f"; {len(plan.stages) - len(stages)} more wait for another week" if len(plan.stages) > len(stages) else ""
+    return f"{len(kept)} of {len(stages)} stages kept, {moves} pods restarted in their new slices{left}"
+
+
+def _first_stages(plan: Plan) -> tuple[int, ...]:
+    """The stages that somebody careful begins with: those that free two thirds of the cards."""
+    chosen: list[int] = []
+    freed = 0
+    for stage in plan.stages:
+        if 3 * freed >= 2 * plan.totals.cards_freed:
+            break
+        chosen.append(stage.stage)
+        freed += stage.cards_freed
+    return tuple(chosen)
 
 
 def _verify(folder: DataFolder, settings: Settings, plan: Plan) -> Outcome:

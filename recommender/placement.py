@@ -11,8 +11,7 @@ from fleet.capabilities.capability import CorePolicy, Division, equal_part_bytes
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from fleet.sharing import CONTENTION_RATIO_MAX
-from fleet.workload_kinds import SERVICE_KINDS, SURGE_KINDS
-from recommender.advice.case import Case, Permits
+from recommender.advice.case import Permits
 from recommender.bin_cards import Seat, seat_bins
 from recommender.consolidate import Group, Point
 from recommender.cuts import Cut, cuts_of, equal_part_ratio, portions_of_nodes, within_card
@@ -23,7 +22,7 @@ from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem
 from recommender.rehome import Rehoming
-from recommender.surge import surge_seats
+from recommender.surge import must_gap, refused_surge, surge_seats
 
 HOURS_PER_WEEK = 168
 MIG_MODE = "mig"
@@ -154,6 +153,7 @@ def arrange(
     *,
     seating: Seating | None = None,
     stuck: Mapping[WorkloadId, bool] = MappingProxyType({}),
+    vain: frozenset[int] = frozenset(),
 ) -> Arrangement:
     """Seats a packing on physical cards.
 
@@ -167,6 +167,7 @@ def arrange(
         guards: who keeps pods apart.
         seating: the seats, where they are not for this to find; the guards were asked before.
         stuck: workloads that can't change without a gap: True where no free card would help.
+        vain: numbers of groups that free no card beyond the spares without those: they stay as they are.
 
     Returns:
         The world after the plan; a card model whose packing can't be seated stays as it is.
@@ -183,6 +184,9 @@ def arrange(
     cuts: dict[WorkloadId, Cut] = {}
     refused: list[Refusal] = []
     for number, group in enumerate(groups):
+        if number in vain:
+            resting += map(int, group.rows)
+            continue
         bins, known = _bins_of(packing, number, permits, demand, only)
         left = {int(row) for row in group.rows if demand.grants[int(row)].workload_id in stuck}
         resting += sorted(left)
@@ -209,11 +213,14 @@ def arrange(
         surge = surge_seats(problem, seats, cuts, order, gone_rows)
         found_stuck = {
             **dict.fromkeys(surge.stuck, False),
-            **{name: True for name in order if _must_gap(permits.cases[name])},
+            **{name: True for name in order if must_gap(permits.cases[name])},
         }
         if found_stuck and not problem.settings.guard.gaps_allowed:
             return arrange(problem, permits, packing, guards, stuck={**stuck, **found_stuck})
         seats = list(surge.seats)
+        also_vain = vain | _in_vain(problem, groups, seats, resting)
+        if stuck and also_vain > vain:
+            return arrange(problem, permits, packing, guards, stuck=stuck, vain=also_vain)
     moves = _moves_to(seats, sharing, demand, displaced)
     node_of = {card.card: card.node for card in inventory.cards}
     seats += [
@@ -226,7 +233,7 @@ def arrange(
         seats=tuple(sorted(seats, key=lambda seat: seat.card)),
         cuts=cuts,
         moves=moves,
-        refused=(*refused, *_without_surge(stuck, permits)),
+        refused=(*refused, *refused_surge(stuck, permits)),
         dropped=permits.dropped,
         inflations={row: ratio for seat in seats for row, ratio in guard.inflations(seat.rows).items()},
         cards_before=frozenset(grant.card for grant in demand.grants),
@@ -258,26 +265,25 @@ def _moves_to(
     )
 
 
+def _in_vain(
+    problem: PlanningProblem, groups: Sequence[Group], seats: Sequence[Seat], resting: Sequence[int]
+) -> frozenset[int]:
+    """Numbers of the groups that free no card; of all where they free no more than the spares that moves ask for."""
+    grants = problem.demand.grants
+    held = {seat.card for seat in seats} | {grants[row].card for row in resting}
+    held_before = {grant.card for grant in grants}
+    freed = []
+    for group in groups:
+        rows = {int(row) for row in group.rows}
+        after = {seat.card for seat in seats if not rows.isdisjoint(seat.rows)}
+        freed.append(len({grants[row].card for row in rows} - held) - len(after - held_before))
+    is_vain = sum(freed) <= problem.spares_wanted(len(held))
+    return frozenset(number for number, gain in enumerate(freed) if is_vain or gain <= 0)
+
+
 def _risk(rows: Sequence[int], sharing: Mapping[int, _Sharing]) -> float:
     """Predicted violated share of the worst card that pods of a workload come to."""
     return max((sharing[row].violation_ratio for row in rows if row in sharing), default=0.0)
-
-
-def _must_gap(case: Case) -> bool:
-    """Whether changing a service leaves it without a pod that it can't spare: it makes no new one before."""
-    can_surge = case.workload_kind in SURGE_KINDS or case.workload_kind not in SERVICE_KINDS
-    pods = {grant.pod_id for grant in case.grants}
-    return not can_surge and (len(pods) == 1 or case.is_latency_critical)
-
-
-def _without_surge(stuck: Mapping[WorkloadId, bool], permits: Permits) -> list[Refusal]:
-    return [
-        case.refuse(RecommendationKind.SLICE, "gap_needs_yes", workload_kind=case.workload_kind)
-        if must_gap
-        else case.refuse(RecommendationKind.SLICE, "no_surge_card", card_model=case.grants[0].card_model)
-        for name, must_gap in sorted(stuck.items())
-        for case in [permits.cases[name]]
-    ]
 
 
 def _bins_of(

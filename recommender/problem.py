@@ -6,6 +6,7 @@ their own.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -75,6 +76,10 @@ class PlanningProblem:
         """Most pods that may be restarted, None for any number."""
         own = self.scope.moves_max
         return self.settings.plan.moves_max if own is None else own
+
+    def spares_wanted(self, cards: int) -> int:
+        """How many freed cards a plan that moves pods keeps for moves at run time, where so many cards are in use."""
+        return math.ceil(self.settings.plan.spare_card_ratio * cards)
 
     @property
     def violation_limits(self) -> dict[RiskLevel, float]:

@@ -5,7 +5,6 @@ Made by `proposals`; every kind of advice (`recommender.advice`) reads it and an
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +74,15 @@ class Scene:
             moves_of[self.grants[move.row].workload_id].append(move)
         return dict(moves_of)
 
+    def changes(self, name: WorkloadId) -> bool:
+        """Whether a workload that is cut moves, or gets another slice than the one that it has."""
+        cut = self.arrangement.cuts[name]
+        return name in self.moves_of or any(
+            grant.framebuffer_granted_bytes != cut.framebuffer_bytes
+            or round(grant.compute_granted_ratio, 2) != (1.0 if cut.compute_ratio is None else cut.compute_ratio)
+            for grant in (self.grants[row] for row in self.problem.rows_of[name])
+        )
+
     def waits(self, name: WorkloadId) -> bool:
         """Whether a workload is cut only when pods of it move: all replicas restart then, or it goes without a gap."""
         is_cut_before = self.problem.capability.admits_pods and name not in self.arrangement.surging
@@ -107,7 +115,7 @@ class Scene:
         arrangement, known = self.arrangement, self.problem.cards
         if not arrangement.moves:
             return frozenset()
-        wanted = math.ceil(self.problem.settings.plan.spare_card_ratio * len(arrangement.seats))
+        wanted = self.problem.spares_wanted(len(arrangement.seats))
         counted = sorted(
             arrangement.freed - self.replaced.keys(),
             key=lambda card: (self.problem.prices.of(known[card]).amortised or 0, card),

@@ -13,8 +13,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import Card, CardId, CardModelName, Grant, WorkloadId
-from fleet.workload_kinds import JOB_KINDS, SURGE_KINDS
+from fleet.workload_kinds import JOB_KINDS, SERVICE_KINDS, SURGE_KINDS
+from recommender.advice.case import Case, Permits
 from recommender.bin_cards import NodeRoom, Seat
 from recommender.cuts import Cut
 from recommender.problem import PlanningProblem
@@ -71,6 +73,24 @@ def surge_seats(
         stuck=tuple(sorted(name for name in waiting if chain.can_surge(name))),
         cards=frozenset(seat.card for seat in found if seat.card not in before),
     )
+
+
+def must_gap(case: Case) -> bool:
+    """Whether changing a service leaves it without a pod that it can't spare: it makes no new one before."""
+    can_surge = case.workload_kind in SURGE_KINDS or case.workload_kind not in SERVICE_KINDS
+    pods = {grant.pod_id for grant in case.grants}
+    return not can_surge and (len(pods) == 1 or case.is_latency_critical)
+
+
+def refused_surge(stuck: Mapping[WorkloadId, bool], permits: Permits) -> list[Refusal]:
+    """Refusals of workloads that can't change without a gap: True where their kind makes no new pod before."""
+    return [
+        case.refuse(RecommendationKind.SLICE, "gap_needs_yes", workload_kind=case.workload_kind)
+        if must_gap
+        else case.refuse(RecommendationKind.SLICE, "no_surge_card", card_model=case.grants[0].card_model)
+        for name, must_gap in sorted(stuck.items())
+        for case in [permits.cases[name]]
+    ]
 
 
 @dataclass(slots=True)

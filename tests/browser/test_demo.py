@@ -99,12 +99,13 @@ def test_the_demo_ends_with_its_plan_standing_one_service_restored_and_the_next_
     (run,) = Journal(Ledger(demo / "ledger.jsonl")).runs()
     assert (run.plan_id, waiting.created_at > plan.created_at) == (plan.plan_id, True)
     assert {record.state for record in run.records.values()} == {StageState.PROMOTED}
+    assert 0 < len(run.records) < len(plan.stages), "some of it waits"
     (undone,) = [entry for entry in Ledger(demo / "ledger.jsonl").entries() if entry.event == "undone"]
     (restored,) = {
         intent.workload
         for record in run.records.values()
         for intent in record.objects
-        if intent.recommendation == undone.content["recommendation"]
+        if intent.recommendation == undone.content["recommendation"] and intent.kind != "Pod"
     }
     seats = standing(demo)
     in_use = cards_in_use(seats)
@@ -113,7 +114,10 @@ def test_the_demo_ends_with_its_plan_standing_one_service_restored_and_the_next_
     assert freed & in_use <= returned
     (outcome,) = read_outcomes(open_data_folder(demo, create=False))
     assert outcome.is_final
-    assert outcome.realised_cards_freed + plan.totals.spare_cards == len(freed - in_use)
+    # A card that was free and is used since, so that services changed cards without a gap, counts against those freed.
+    moved = {move.workload for record in run.records.values() for move in record.moves}
+    new = cards_in_use(tuple(seat for seat in seats if seat.workload in moved)) - run.cards_granted
+    assert outcome.realised_cards_freed + outcome.spare_cards == len(freed - in_use) - len(new)
     assert PlanStore(demo / "plans").approvals(waiting.plan_id) == ()
     assert waiting.totals.cards_freed >= 1
     assert waiting.totals.cards_before == len(in_use)
@@ -209,5 +213,10 @@ def test_every_page_of_the_demo_draws(page: "Page", address: str, demo: Path) ->
     page.get_by_role("link", name="Savings", exact=True).click()
     (outcome,) = read_outcomes(open_data_folder(demo, create=False))
     expect(page.locator("#funnel .realised b")).to_have_text(str(outcome.realised_cards_freed))
-    found = outcome.promised_cards_freed + waiting_plan(demo).totals.cards_freed
+    # What waited of the first plan is found again by the next, and counts once.
+    items = [item for plan in reversed(PlanStore(demo / "plans").plans()) for item in plan.recommendations]
+    replaced: dict[str, str | None] = {}
+    for card in (card for item in items for card in item.freed if not card.is_spare):
+        replaced.setdefault(card.card, card.replaced_by)
+    found = sum(card is None for card in replaced.values())
     expect(page.locator("#funnel .found b")).to_have_text(str(found))
