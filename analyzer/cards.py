@@ -105,7 +105,7 @@ def _known(look: Survey, tenants: Sequence[int]) -> Bools:
 
 
 def _span(look: Survey, tenants: Sequence[int], former: Sequence[int]) -> Bools:
-    """Steps that tell of the card as it is granted now: since its tenants came, or since the last of them went."""
+    """Steps that report the card as it is granted now: since its tenants came, or since the last of them went."""
     if tenants:
         return np.asarray(look.lived[np.array(tenants, np.int64)].any(axis=0), bool)
     free = np.ones(look.line.steps, bool)

@@ -5,7 +5,7 @@ weeks an hour of the week was seen once, which is no habit; then days are folded
 seven. Whether anything repeats at all is for `analyzer.period` to say.
 
 `week_summary` counts demand by hour of the week into 101 fixed bins, in one pass. A histogram per hour replaces
-sorting: quantiles are exact to one point (`fleet.histogram`), the rows of a workload merge by adding, and its 168
+sorting: quantiles are exact to one point, the rows of a workload merge by adding, and its 168
 histograms stay in the processor's cache while the weeks of its rows pass by. Compiled by numba and cached beside this
 file.
 
@@ -24,9 +24,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from analyzer.presence import Timeline
-from fleet.histogram import BINS
 from fleet.usage import Float32
 
+BINS = 101
+"""Bins of every histogram: one per point of a percentage, and one for 100 % and more."""
 HOURS_PER_WEEK = 168
 DAY_HISTORY_SECONDS_MIN = 3 * 86400
 """Below this a day profile is a guess."""
@@ -132,7 +133,7 @@ def hourly_means(means: Float32, hours: LocalHours) -> Float32:
 
 
 def is_folded(history_seconds: float) -> bool:
-    """True where the history is too short to tell the days of a week apart."""
+    """True where the history is too short to distinguish the days of a week."""
     return history_seconds < WEEK_HISTORY_SECONDS_MIN
 
 

@@ -36,7 +36,7 @@ ROLE_LABELS = (
     "training.kubeflow.org/replica-index",
     "training.kubeflow.org/replica-type",
 )
-"""Labels that tell one pod of a workload from the others: who differs in one of them does other work."""
+"""Labels that distinguish one pod of a workload from the others: who differs in one of them does other work."""
 OVERLAP_MAX = timedelta(hours=1)
 """How long a new pod and the one it replaces may both live: longer, and they are replicas of each other."""
 ROLLING = timedelta(hours=6)

@@ -126,7 +126,7 @@ def _video_beside(
 ) -> Float32:
     """Video engines of each slice's card, (rows, steps), NaN where the slice's own are collected and count instead.
 
-    A transcoder works by them alone, and drivers tell of them per card more often than per container.
+    A transcoder works by them alone, and drivers report them per card more often than per container.
     """
     beside = np.full_like(engines, np.nan)
     for number, life in enumerate(chunk):

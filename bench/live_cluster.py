@@ -1,7 +1,7 @@
 """A real control plane with HAMi's protocol double and an audit log, and fleets of services that are planned on it.
 
 Shared by the bars of the enforcer that need the real API server and scheduler. The enforcer speaks to it with the
-documented rights of the writer, in the way of the front door.
+documented rights of the writer, as the command line does.
 """
 
 from __future__ import annotations

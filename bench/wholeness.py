@@ -78,7 +78,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spared:
-    """What a fault itself did, so that it is not laid at our door.
+    """What a fault itself did, so that it does not count as ours.
 
     Attributes:
         gone: workloads that somebody deleted.

@@ -2,10 +2,10 @@
 
 `create_app` builds it, `open_server` listens. Nothing is loaded from elsewhere, and the content security policy says
 so to the browser. Before a request is answered its `Host` must be one of ours (a foreign name that resolves to this
-machine is turned away: DNS rebinding), whoever asks must be known (`access/door`), a request that writes must come from
-our own page (`Origin`, `Sec-Fetch-Site`, JSON body), and a button that changes the cluster carries the token of the
-person's page. `/healthz` alone answers whoever asks, by whatever name, since a kubelet has none: it tells nothing.
-Pages and routes stand on ports that are cut to what that person may see (`access/scoped`).
+machine is turned away: DNS rebinding), people must be known (`access/sign_in`), a request that writes must come
+from our own page (`Origin`, `Sec-Fetch-Site`, JSON body), and a button that changes the cluster carries the token of
+the person's page. `/healthz` alone answers anybody who asks, by whatever name, since a kubelet has none: it says
+nothing. Pages and routes stand on ports that are cut to what that person may see (`access/scoped`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from flask import Response, request
 from dashboards import own_metrics
 from dashboards.access.people import NotAllowed
 from dashboards.access.scoped import scoped_views
-from dashboards.access.sign_in import HEALTH_PATH, OPEN_PREFIXES, SIGN_IN_PATH, SIGN_OUT_PATH, Door, Ways, plain_answer
+from dashboards.access.sign_in import (
+    HEALTH_PATH,
+    OPEN_PREFIXES,
+    SIGN_IN_PATH,
+    SIGN_OUT_PATH,
+    Access,
+    Ways,
+    plain_answer,
+)
 from dashboards.address import Address, read_address
 from dashboards.api import routes as api
 from dashboards.pages import clusters as page_clusters
@@ -37,7 +45,7 @@ from dashboards.queries import Freshness, Views
 from dashboards.request_hooks import compress, speak
 from dashboards.shown.rows import search as search_fleet
 from dashboards.tokens import css_variables
-from dashboards.words.catalogue import READING, say, say_code
+from dashboards.words.reading import READING, say, say_code
 from fleet.errors import GputideError, NotEnoughData
 from fleet.profiles import Profiles
 from wire.http_connection import ServerLimits
@@ -45,7 +53,7 @@ from wire.http_server import HttpServer, TlsContexts, listen
 from wire.wsgi import wsgi
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
-"""Names under which the app answers unless it is told others."""
+"""Names under which the app answers unless others are set."""
 
 _PAGES: dict[str, ModuleType] = {
     "/": page_fleet,
@@ -99,8 +107,8 @@ def create_app(
         hosts: names, without port, under which it may be asked for.
         public_url: address by which browsers come, where something in front of the app changes `Host`.
     """
-    door = Door(ways, frozenset(_PAGES))
-    views = scoped_views(views, door.who)
+    access = Access(ways, frozenset(_PAGES))
+    views = scoped_views(views, access.who)
     app = _Pages(
         __name__,
         title="gputide",
@@ -119,7 +127,7 @@ def create_app(
         return html.Div(
             [
                 dcc.Location(id="address", refresh="callback-nav"),
-                dcc.Store(id="token", data=door.page_token()),
+                dcc.Store(id="token", data=access.page_token()),
                 dcc.Store(id="page-key"),
                 html.Header(id="top", className="top"),
                 html.Main(html.Div(say("frame.reading_fleet"), className="loading"), id="page", tabIndex="-1"),
@@ -129,11 +137,11 @@ def create_app(
     own_metrics.measure(app.server)
     _guard(app, frozenset(hosts), public_url=public_url, is_secure=ways.is_secure)
     speak(app.server, is_secure=ways.is_secure)
-    door.guard(app.server)
+    access.guard(app.server)
     compress(app.server)
-    api.register(app.server, views, door)
+    api.register(app.server, views, access)
     app.layout = _layout
-    _register_pages(app, views, door)
+    _register_pages(app, views, access)
     _register_search(app, views)
     page_fleet.register(app, views)
     page_workloads.register(app, views)
@@ -141,7 +149,7 @@ def create_app(
     page_tenants.register(app, views)
     page_health.register(app, views)
     page_clusters.register(app, views)
-    page_plan.register(app, views, door)
+    page_plan.register(app, views, access)
     return app
 
 
@@ -194,7 +202,7 @@ class _Listening:
         self._server.stop(grace_seconds=_STOP_SECONDS)
 
 
-def _register_pages(app: Dash, views: Views, door: Door) -> None:
+def _register_pages(app: Dash, views: Views, access: Access) -> None:
     @app.callback(
         Output("top", "children"),
         Output("page", "children"),
@@ -210,7 +218,7 @@ def _register_pages(app: Dash, views: Views, door: Door) -> None:
         key = repr((address.path, [address.get(name) for name in keys]))
         if key == shown:
             return no_update, no_update, no_update
-        top, body = _page(views, address, page, reader_of(door))
+        top, body = _page(views, address, page, reader_of(access))
         return top, body, key
 
     @app.callback(Output("top", "className"), Input("address", "pathname"))
@@ -218,11 +226,11 @@ def _register_pages(app: Dash, views: Views, door: Door) -> None:
         return "top" if path in _PAGES else "top unknown"
 
 
-def reader_of(door: Door) -> Reader:
+def reader_of(access: Access) -> Reader:
     """Who reads, as the bar on top shows it."""
-    person = door.who()
+    person = access.who()
     role = person.highest_role
-    return Reader(name=person.name, role="" if role is None else role.value, can_sign_out=door.can_sign_out())
+    return Reader(name=person.name, role="" if role is None else role.value, can_sign_out=access.can_sign_out())
 
 
 def _page(views: Views, address: Address, page: ModuleType | None, reader: Reader) -> tuple[Any, Any]:
@@ -246,9 +254,9 @@ def _page(views: Views, address: Address, page: ModuleType | None, reader: Reade
     except NotEnoughData as exc:
         body = missing(say("frame.not_enough_data"), str(exc), "gputide workloads")
     except NotAllowed as exc:
-        body = not_allowed(str(exc), reader)
+        body = not_allowed(exc.said, reader)
     except GputideError as exc:
-        body = failure(str(exc))
+        body = failure(exc.said)
     return top_bar(address, clusters, profiles, freshness, reader), body
 
 
@@ -317,7 +325,8 @@ def _guard(app: Dash, hosts: frozenset[str], *, public_url: str | None, is_secur
     def _headers(response: Response) -> Response:
         response.headers["Content-Security-Policy"] = policy
         response.headers["X-Content-Type-Options"] = "nosniff"
-        # Not no-referrer: browsers then send no origin with a form, and ours could not be told from a stranger's.
+        # Not no-referrer: browsers then send no origin with a form, and ours could not be distinguished from a
+        # stranger's.
         response.headers["Referrer-Policy"] = "same-origin"
         response.headers["X-Frame-Options"] = "DENY"
         response.headers["Cross-Origin-Resource-Policy"] = "same-origin"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from dash import dcc, html
 
 from dashboards.address import Address
-from dashboards.words.catalogue import say
+from dashboards.words.reading import say
 
 T = TypeVar("T")
 FROM_KEY = "from"

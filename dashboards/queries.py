@@ -115,7 +115,7 @@ class ObjectDiff:
     recommendation: str
     old_yaml: str
     new_yaml: str
-    refusal: str | None = None
+    refusal: Sentence | str | None = None
     way: Way | None = None
 
 
@@ -128,16 +128,16 @@ class PlanEntry(PlanRecord):
         approvals_missing: who else must, empty where nobody.
         applied_at: when the first of its stages was applied.
         apply_refusal: why it can't be applied now (expired, frozen, inputs changed, not approved); None where it can.
-        approve_refusal: why whoever asks may approve nothing of it; None where they may something.
-        undo_refusal: why whoever asks may not take it back; None where they may.
+        approve_refusal: why the person who asks may approve nothing of it; None where they may something.
+        undo_refusal: why the person who asks may not take it back; None where they may.
     """
 
     approved_by: tuple[str, ...] = ()
     approvals_missing: tuple[str, ...] = ()
     applied_at: datetime | None = None
-    apply_refusal: str | None = None
-    approve_refusal: str | None = None
-    undo_refusal: str | None = None
+    apply_refusal: Sentence | str | None = None
+    approve_refusal: Sentence | str | None = None
+    undo_refusal: Sentence | str | None = None
 
 
 class RolloutPhase(StrEnum):
@@ -165,7 +165,7 @@ class ObjectProgress:
     stage: int
     phase: str
     is_canary: bool
-    detail: str = ""
+    detail: Sentence | str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ class RolloutProgress:
         objects: one per workload, in order.
         signals: what is watched.
         watch_seconds_left: until the verdict of the watch; None where nothing is watched.
-        said: one sentence, message `progress.CODE`; None where there is none.
+        said: one sentence; None where there is none.
     """
 
     phase: RolloutPhase
@@ -432,7 +432,7 @@ class Money(Protocol):
         ...
 
     def quotas(self, cluster: str) -> tuple[Quota, ...]:
-        """Quotas and queues that stand; empty where nothing tells of them."""
+        """Quotas and queues that stand; empty where nothing reports them."""
         ...
 
     def week(self, cluster: str) -> WeekHours | None:

@@ -19,7 +19,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from flask import Flask, Response, request
 
-from dashboards.words.catalogue import LANGUAGES, READING, Language
+from dashboards.words.reading import LANGUAGES, READING
+from fleet.words import Language
 
 COOKIE = "gputide_lang"
 PARAMETER = "lang"

@@ -1,4 +1,4 @@
-"""The page about metrics: every family that the exporters show, whose names are understood, what the receiver tells.
+"""The page about metrics: every family that the exporters show, whose names are understood, what the receiver reports.
 
 Called by `docs/generate.py`. All of it is made from the code: the families' own records, the alias table, the columns.
 """

@@ -20,7 +20,7 @@ from fleet.outcomes import Change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One pod that gets another seat: itself, or whoever its owner makes in its place under another name.
+    """One pod that gets another seat: itself, or one that its owner makes in its place under another name.
 
     Attributes:
         namespace: namespace.
@@ -95,7 +95,7 @@ class RenderedStage:
         warnings: what holds only in part, one sentence each.
         node_steps: nodes that are to share their cards in another way.
         objects: objects of our own that must be there before the changes are written, since these name them: made where
-            they are absent, never changed, and left by an undo. Their names tell their content.
+            they are absent, never changed, and left by an undo. Their names say their content.
     """
 
     stage: int

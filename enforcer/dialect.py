@@ -26,7 +26,7 @@ class SeatSlice:
 
     Attributes:
         container: container.
-        card: UUID; None where the API does not tell which card the kubelet took.
+        card: UUID; None where the API does not report which card the kubelet took.
         framebuffer_mib: framebuffer granted, MiB; 0 where the backend grants none in numbers.
         core_percent: compute granted, percent; 0 is no limit, 100 keeps others off.
         priority: the backend's word for the pod's priority, None where none is set.

@@ -1,6 +1,6 @@
 """What a stage does to nodes, before anybody approves it: who is evicted, what is waited for, how many cards are held.
 
-Where a node only counts its cards, nobody tells which card a pod has: what is held is counted from what its pods ask
+Where a node only counts its cards, nobody reports which card a pod has: what is held is counted from what its pods ask
 for now, and by the plan's own cards for what stands afterwards. Called by the preview.
 """
 

@@ -1,8 +1,8 @@
 """Gives the pods of the cluster the names under which a plan knows them, and a plan's owners the cluster's names.
 
 Pure. A plan names pods as they were called when it was made. Once a stage of it rolled a Deployment, its replicas are
-called otherwise, and they are alike: whoever sits in the seat that the plan kept for a pod is that pod. Called before
-a later stage is rendered or checked.
+called otherwise, and they are alike: the pod in the seat that the plan kept for a pod is that pod. Called
+before a later stage is rendered or checked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def as_planned(snapshot: Snapshot, runs: Sequence[RunRecord]) -> tuple[Snapshot,
     for run in runs:
         for _, record in sorted(run.records.items()):
             for move in record.moves:
-                # Who was taken back sits where it sat; of several stages the last one tells.
+                # Who was taken back sits where it sat; of several stages the last one reports.
                 seats = [move.new, move.old] if record.state is StageState.PROMOTED else [move.old, move.new]
                 told = known.setdefault(move.workload, {})
                 told[move.pod] = [*seats, *told.get(move.pod, [])]

@@ -31,6 +31,7 @@ from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
+from fleet.sentences import Sentence
 from fleet.units import MIB
 
 
@@ -57,7 +58,7 @@ class ObjectDiff:
     resource_version: str
     before: str
     after: str
-    refusal: str | None = None
+    refusal: Sentence | str | None = None
     way: Way | None = None
 
     @property
@@ -89,13 +90,8 @@ class CardDiff:
     is_counted: bool = False
 
     @property
-    def is_freed(self) -> bool:
-        """Held by somebody now, by nobody then; of counted cards `NodeDiff` tells how many."""
-        return self.freed > 0
-
-    @property
     def freed(self) -> int:
-        """1 where it is freed, -1 where it was free and is used instead of another, else 0."""
+        """1 where it is freed, -1 where it was free and is now used, else 0; of counted cards `NodeDiff` says it."""
         return 0 if self.is_counted else bool(self.before) - bool(self.after)
 
 
@@ -121,7 +117,7 @@ class StagePreview:
     cards: tuple[CardDiff, ...]
     cards_freed: int
     warnings: tuple[str, ...]
-    refusal: str | None
+    refusal: Sentence | str | None
     made: tuple[ObjectDiff, ...] = ()
     nodes: tuple[NodeDiff, ...] = ()
 
@@ -166,7 +162,7 @@ def preview(
         try:
             rendered = with_real_names(backend.render(with_top_owners(plan, snapshot), entry.stage, snapshot), real)
         except (Refused, Corrupt) as exc:
-            found.append(_refused(entry.stage, str(exc)))
+            found.append(_refused(entry.stage, exc.said))
             continue
         after = _after(snapshot, rendered)
         cards = _card_diffs(snapshot, after)
@@ -210,7 +206,7 @@ def preview_of_history(
         try:
             draft = draft_stage(plan, entry.stage, snapshot, _planned_slice, plan.created_at)
         except Refused as exc:
-            found.append(_refused(entry.stage, str(exc)))
+            found.append(_refused(entry.stage, exc.said))
             continue
         rendered = RenderedStage(stage=entry.stage, changes=(), moves=draft.moves, warnings=draft.warnings)
         after = _after(snapshot, rendered)
@@ -335,7 +331,7 @@ def _rolled(
     wave_max: int | None,
     *,
     gaps_allowed: bool,
-) -> tuple[str | None, Mapping[WorkloadId, str], Mapping[WorkloadId, Way | None]]:
+) -> tuple[Sentence | str | None, Mapping[WorkloadId, Sentence], Mapping[WorkloadId, Way | None]]:
     """What the guard would refuse a stage with for its workloads' availability, as a whole and for each of them.
 
     Returns:
@@ -349,14 +345,14 @@ def _rolled(
         )
         breaches = availability_breaches(record, snapshot, reader, wave_max, gaps_allowed=gaps_allowed)
     except (Refused, Misconfigured) as exc:
-        return str(exc), {}, {}
+        return exc.said, {}, {}
     ways = {intent.workload: way_of(intent) for intent in record.objects}
     return availability_refusal(record, breaches), breaches, ways
 
 
 def _refusal(
     rendered: RenderedStage, reader: ClusterReader, rehearse: Callable[[ObjectIntent], None] | None
-) -> str | None:
+) -> Sentence | str | None:
     """What stands against a stage, or against the first of its changes that the cluster would not take."""
     intents = object_intents(rendered)
     try:
@@ -365,11 +361,11 @@ def _refusal(
             for intent in intents:
                 rehearse(intent)
     except (Refused, Misconfigured) as exc:
-        return str(exc)
+        return exc.said
     return None
 
 
-def _refused(stage: int, why: str) -> StagePreview:
+def _refused(stage: int, why: Sentence | str) -> StagePreview:
     return StagePreview(stage=stage, objects=(), moves=(), cards=(), cards_freed=0, warnings=(), refusal=why)
 
 
@@ -423,7 +419,7 @@ def _object_diffs(
     rendered: RenderedStage,
     before: Snapshot,
     after: Snapshot,
-    breaches: Mapping[WorkloadId, str],
+    breaches: Mapping[WorkloadId, Sentence],
     ways: Mapping[WorkloadId, Way | None],
 ) -> tuple[ObjectDiff, ...]:
     found = []

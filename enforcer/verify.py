@@ -3,8 +3,8 @@
 Harm is judged by what a real cluster shows, where measured use ends at what a card and a grant can give: summed SM
 activity of high and normal priority that fills a shared card though no pod fills it alone, framebuffer that fills a
 slice. It is the rule of `fleet.sharing`, read off what was served where that one is read off what was asked for. Who
-has a whole card to itself is never harmed by sharing. Workloads that the plan left alone are the control. The front
-door hands in the warehouse as `Measurements`.
+has a whole card to itself is never harmed by sharing. Workloads that the plan left alone are the control. The command
+line hands in the warehouse as `Measurements`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ a percent."""
 
 FILLING_RATIO = 1.0 / CONTENTION_RATIO_MAX
 """SM activity from which a pod fills a card alone and its neighbours ask for no more than noise: pods share a card in
-proportion to demand and nobody asks for more than one card, so whoever waits for others is served less."""
+proportion to demand and nobody asks for more than one card, so a pod that waits for others is served less."""
 
 FULL_CACHE_RATIO = 0.999
 """Usage of a pre-allocated KV cache from which a server is taken to want more framebuffer."""

@@ -1,6 +1,6 @@
 """Figures of cards beyond the measures that are stored, as families for a scraper; and how their reading fares.
 
-Means of the stored measures are named by the exposition itself; here are their peaks, and all else that a card tells.
+Means of the stored measures are named by the exposition itself; here are their peaks, and all else that a card reports.
 Only a card whose reading is in order has figures; age and state are told of every card. Called by
 `exporter.reader_nvml`.
 """
@@ -276,7 +276,7 @@ class CardFamilies:
 
     def _family(self, family: CataloguedFamily, rows: list[Row]) -> Family:
         labels = tuple(row[0] for row in rows)
-        # Whoever renders the families compares the tuples by identity.
+        # The renderer of the families compares the tuples by identity.
         labels = self._labels[family.name] if self._labels.get(family.name) == labels else labels
         self._labels[family.name] = labels
         return family.of(labels, np.array([row[1] for row in rows], np.float64))

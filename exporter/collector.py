@@ -1,7 +1,7 @@
 """Reads a `DeviceReader` in the background and keeps the latest reading as an immutable snapshot.
 
 Nobody who asks for figures ever waits for a device: a scrape takes the snapshot that is there, with its age. Called by
-the front door's `run export node`; `exporter.server` asks it.
+the command line's `run export node`; `exporter.server` asks it.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Collector:
         """Starts sampling in the background; a reader that hangs keeps no process from ending.
 
         Args:
-            on_crash: called in the background where sampling ended by a bug; whoever serves the figures then ends, for
+            on_crash: called in the background where sampling ended by a bug; what serves the figures then ends, for
                 they would only grow old.
         """
         self._thread = threading.Thread(target=self._run, args=(on_crash,), name="collector", daemon=True)

@@ -1,8 +1,8 @@
 """Named metrics as columns: what every source of the exporter hands to the exposition.
 
 A family is one metric's name with all its series. Sources keep the label tuples from one reading to the next, so that
-whoever renders them compares values and not text. Read by `exporter.exposition.rendering`; made by whatever has figures
-that are shown to a scraper.
+their renderer compares values and not text. Read by `exporter.exposition.rendering`; made by whatever has
+figures that are shown to a scraper.
 """
 
 from __future__ import annotations
@@ -94,5 +94,5 @@ class CataloguedFamily:
 
 
 Column = tuple[Family | CataloguedFamily, tuple[tuple[str, ...], ...], NDArray[np.float64]]
-"""A family's description, labels and values side by side: what a `Family` holds, for whoever makes dozens per reading
-and needs no record of each."""
+"""A family's description, labels and values side by side: what a `Family` holds, for a reader that makes dozens per
+reading and needs no record of each."""

@@ -1,14 +1,14 @@
-"""What each slice of a node does right now, from what the driver tells of cards, instances and processes.
+"""What each slice of a node does right now, from what the driver reports of cards, instances and processes.
 
 Pure. Whose figure counts, the surest first:
 
 - A slice that has its card to itself does what the card does.
 - A MIG instance has figures of its own, of the instance and not of the card.
 - On a shared card, the driver's figures of the container's processes, added up; without any process there, 0. While a
-  server of MPS works, it works for some of them, and the driver doesn't tell for whom.
-- HAMi's region of the container, for what the driver doesn't tell of processes.
+  server of MPS works, it works for some of them, and the driver doesn't report for whom.
+- HAMi's region of the container, for what the driver doesn't report of processes.
 
-What none of them tells is absent. Called by `exporter.reader_node`.
+What none of them reports is absent. Called by `exporter.reader_node`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class CardsNow:
 
 
 def slice_values(slices: Sequence[AttributedSlice], now: CardsNow) -> dict[Measure, Float64]:
-    """One column per measure that any slice has, shape `(len(slices),)`, NaN = not told.
+    """One column per measure that any slice has, shape `(len(slices),)`, NaN = unknown.
 
     Args:
         slices: slices whose cards are all among `now.figures`.

@@ -1,4 +1,4 @@
-"""Series of single processes, for whoever asks for them: what each holds of a card and how busy it keeps it.
+"""Series of single processes, for anybody who asks for them: what each holds of a card and how busy it keeps it.
 
 Processes come and go, and every one is a new series: so there are none unless asked for, and of many those that hold
 most framebuffer. The driver lists processes of the host; where the host's processes can't be seen, they have no name,
@@ -147,7 +147,7 @@ class ProcessSeries:
 
     def _family(self, family: CataloguedFamily, rows: list[Row]) -> Family:
         labels = tuple(row[0] for row in rows)
-        # Whoever renders the families compares the tuples by identity.
+        # The renderer of the families compares the tuples by identity.
         labels = self._labels[family.name] if self._labels.get(family.name) == labels else labels
         self._labels[family.name] = labels
         return family.of(labels, np.array([row[1] for row in rows], np.float64))

@@ -20,7 +20,7 @@ _USER_TICKS, _SYSTEM_TICKS, _STARTED, _RESIDENT_PAGES = 14 - 3, 15 - 3, 22 - 3, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStat:
-    """One process as the kernel tells of it.
+    """One process as the kernel reports it.
 
     Attributes:
         name: what it calls itself, printable, at most 15 characters by the kernel's rule.
@@ -58,7 +58,7 @@ class ProcessStats:
         return None if data is None else self._parsed(data)
 
     def began_at(self) -> float | None:
-        """When the node began, epoch seconds; None where it isn't told."""
+        """When the node began, epoch seconds; None where it is unknown."""
         data = self._read("stat", whole=True) or b""
         _, _, after = data.partition(b"\nbtime ")
         text = after.split(b"\n", 1)[0]

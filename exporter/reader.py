@@ -1,7 +1,7 @@
 """The port through which GPUs are read, and the columns that one reading gives.
 
 A reader knows one kind of source: a recorded or synthetic fleet, a driver, a vendor's shared region. The collector
-reads it in the background; `exporter.series_blocks` turns what it gave into named series. The front door chooses it.
+reads it in the background; `exporter.series_blocks` turns what it gave into named series. The command line chooses it.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class KilledProcesses:
         """Host ids of processes that live no more.
 
         Args:
-            cards: what the driver tells now; of a card that does not tell its processes, what it told before stands.
+            cards: what the driver reports now; of a card that does not report its processes, its last report stands.
         """
         told = {card: facts.host_pids for card, facts in cards.items() if facts.host_pids is not None}
         listed = _NOBODY.union(*told.values())

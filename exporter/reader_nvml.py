@@ -1,7 +1,7 @@
 """Cards of this node through NVML, as a `DeviceReader`.
 
-Its readings have cards and no slices: NVML knows processes, and not whose they are. Whoever knows takes
-`cards_reading`, the same figures as records, and joins them with pods. Chosen by the front door's `run export node`.
+Its readings have cards and no slices: NVML knows processes, and not whose they are. Anybody who knows takes
+`cards_reading`, the same figures as records, and joins them with pods. Chosen by the command line's `run export node`.
 """
 
 from __future__ import annotations

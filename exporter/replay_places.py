@@ -199,7 +199,7 @@ class Places:
     def _note(self, number: int, grant: Grant | None, moved_at: datetime, at: datetime, *, is_end_told: bool) -> None:
         """Keeps what began and ended, for slices that live.
 
-        Whoever is found back in its recorded place when a replay goes on had left it in an earlier one, which told.
+        A pod in its recorded place when a replay goes on had left it in an earlier one, which said so.
         """
         recorded, then = self.grants[number], replace(self._current[number], ended_at=None)
         if recorded.started_at > at or (recorded.ended_at is not None and recorded.ended_at <= at):

@@ -2,7 +2,7 @@
 
 Measures become `gputide_slice_…` and `gputide_card_…`; what stands there becomes `gputide_slice_info`,
 `gputide_card_info` and `gputide_node_info`, of value 1, sent when changed and every hour, with a stale marker when a
-grant ends. Called by the exposition, and by the front door, which hands the result to the pipeline's encoder. Label
+grant ends. Called by the exposition, and by the command line, which hands the result to the pipeline's encoder. Label
 sets are made once per series; a block costs a few array operations.
 """
 
@@ -36,8 +36,6 @@ SeriesLabels = tuple[tuple[str, str], ...]
 
 STALE_NAN_BITS = 0x7FF0000000000002
 """Bits of the NaN with which Prometheus marks the end of a series (prometheus:model/value/value.go)."""
-
-STALE_NAN: np.float64 = np.array([STALE_NAN_BITS], np.uint64).view(np.float64)[0]
 
 INFO_SECONDS = 3600
 """Info series are sent again at every full hour."""
@@ -178,7 +176,7 @@ _Part = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]
 
 
 def key_labels(key: SliceKey | CardKey) -> tuple[tuple[str, str], ...]:
-    """Labels that tell a slice's or card's series from others."""
+    """Labels that distinguish a slice's or card's series from others."""
     names = SLICE_IDENTITY if isinstance(key, SliceKey) else CARD_IDENTITY
     return tuple((name, str(getattr(key, name))) for name in names)
 

@@ -24,7 +24,7 @@ from wire.port_guard import PortGuard
 STALE_INTERVALS = 5
 """Intervals without a reading after which `/healthz` says so."""
 PLAIN = ListenerFiles(section="exporter")
-"""A port without TLS, open to whoever reaches it."""
+"""A port without TLS, open to anybody who reaches it."""
 
 
 def serve(

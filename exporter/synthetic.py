@@ -132,7 +132,7 @@ def _usage(fleet: FleetBuilder, watch: _Watch, step_seconds: int) -> Iterator[Pi
 
 
 class _Watch:
-    """What the watched cards say of themselves: the truth, also where a slice's own counters don't tell it."""
+    """What the watched cards say of themselves: the truth, also where a slice's own counters don't report it."""
 
     def __init__(self, fleet: FleetBuilder) -> None:
         number_of = {card.card: number for number, card in enumerate(fleet.cards)}

@@ -5,9 +5,9 @@
     cards.parquet       one row per card
     card_usage.parquet  optional: what cards say of themselves; for cards without rows here, a reader adds up their pods
 
-Called by `exporter.reader_replay` and the front door's `admin replay`; `exporter.trace_writer` writes the same columns.
-A trace says things of later days, such as when a grant ends: `grants_at` and `inventory_at` leave out what was not
-known at the moment asked about. Times are ends of sampling steps, in UTC.
+Called by `exporter.reader_replay` and the command line's `admin replay`; `exporter.trace_writer` writes the same
+columns. A trace says things of later days, such as when a grant ends: `grants_at` and `inventory_at` leave out what was
+not known at the moment asked about. Times are ends of sampling steps, in UTC.
 """
 
 from __future__ import annotations

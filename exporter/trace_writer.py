@@ -1,6 +1,7 @@
 """Writes a fleet as a neutral trace folder: all of it or nothing.
 
-Called by `exporter.synthetic`, and by whoever records history for a later replay. The same records give the same bytes.
+Called by `exporter.synthetic`, and by anybody who records history for a later replay. The same records give the same
+bytes.
 """
 
 from __future__ import annotations

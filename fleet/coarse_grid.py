@@ -1,6 +1,6 @@
 """A usage grid with longer steps, for what asks of hours and not of minutes: a fleet's plan needs no finer ones.
 
-Called by the front door before it plans for a very large fleet.
+Called by the command line before it plans for a very large fleet.
 """
 
 from __future__ import annotations

@@ -1,19 +1,23 @@
 """The kinds of failure that every room shares, and the exit status that each one ends the program with.
 
-Rooms raise these four (and `NotEnoughData`, an answer rather than a fault); the front door alone turns them into an
-exit status. Anything else that escapes is a bug and ends with status 70.
+Rooms raise these four (and `NotEnoughData`, an answer rather than a fault); the command line alone turns them into
+an exit status. Anything else that escapes is a bug and ends with status 70.
 
 Message conventions: say what could not be done, with the value, the limit and the knob, in one line without a full
 stop: `cannot decode remote-write body of 33554433 bytes: larger than receiver.body_bytes_max=33554432`. Name the
 setting by its dotted name, the file by its path, the place in it by row or key. Chain the cause: `raise
 Unavailable(...) from exc`.
 
-This module imports nothing, so that any process can afford it.
+What pages show is raised as a `Sentence`: they say it in the reader's language, and it prints in English.
+
+This module imports next to nothing, so that any process can afford it.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
+
+from fleet.sentences import Sentence
 
 EXIT_FINE = 0
 """The work was done."""
@@ -29,10 +33,15 @@ class GputideError(Exception):
     """What every foreseen failure derives from; never raised itself.
 
     Attributes:
-        exit_status: the process's exit status when the failure reaches the front door.
+        exit_status: the process's exit status when the command line sees the failure.
+        said: what could not be done; a text where only the command line and logs show it.
     """
 
     exit_status: ClassVar[int] = EXIT_BUG
+
+    def __init__(self, said: Sentence | str) -> None:
+        super().__init__(said)
+        self.said = said
 
 
 class Misconfigured(GputideError):

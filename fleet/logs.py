@@ -1,8 +1,8 @@
 """Logs: one event is a constant phrase and fields, on standard error; prose for a person, JSON for a machine.
 
-The front door calls `set_up_logs` once; every room asks for `logger(__name__)`. Levels: INFO it worked, WARNING odd but
-nothing lost, ERROR something lost or a person is needed. Nothing is logged inside a loop over samples: count there, log
-once.
+The command line calls `set_up_logs` once; every room asks for `logger(__name__)`. Levels: INFO it worked, WARNING odd
+but nothing lost, ERROR something lost or a person is needed. Nothing is logged inside a loop over samples: count there,
+log once.
 """
 
 from __future__ import annotations

@@ -171,9 +171,9 @@ class Table:
 
 
 SLICE_IDENTITY = ("cluster", "namespace", "pod", "container", "node", "card", "card_model")
-"""Labels that tell one slice's series from another's."""
+"""Labels that distinguish one slice's series from another's."""
 CARD_IDENTITY = ("cluster", "node", "card", "card_model")
-"""Labels that tell one card's series from another's."""
+"""Labels that distinguish one card's series from another's."""
 
 WINDOW_SECONDS = (60, 900, 3600, 86400)
 """Levels of the usage tables, finest first; each is a merge of the finer ones."""

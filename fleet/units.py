@@ -1,6 +1,6 @@
 """Units as people write them: parsed into base units on the way in, printed on the way out, and nowhere in between.
 
-Called by the front door, the settings, the dashboards, the grammars and the enforcer (quantities of Kubernetes).
+Called by the command line, the settings, the dashboards, the grammars and the enforcer (quantities of Kubernetes).
 Inside, everything is bytes, seconds, ratios of 0-1, `Decimal` money with a currency, and aware UTC times.
 """
 
@@ -38,7 +38,6 @@ _DECIMAL_SUFFIXES: Mapping[str, Decimal] = MappingProxyType(
 )  # fmt: skip
 _QUANTITY = re.compile(r"([+-]?)(\d+(?:\.\d*)?|\.\d+)(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?\d{1,3}))?", re.ASCII)
 _BYTES = re.compile(r"(\d+(?:\.\d+)?) ?([KMGTPE]i?B?|kB?|B)?", re.ASCII)
-_PERCENT = re.compile(r"(-?\d+(?:\.\d+)?) ?%", re.ASCII)
 _DURATION_SECONDS: Mapping[str, Decimal] = MappingProxyType(
     {
         "w": Decimal(604800),
@@ -167,18 +166,6 @@ def format_bytes_short(size_bytes: float) -> str:
             value = size_bytes / factor
             return f"{value:.0f} {unit}" if abs(value) >= 100 or value == int(value) else f"{value:.1f} {unit}"
     return f"{size_bytes:.0f} B"
-
-
-def parse_percent(text: str) -> float:
-    """Reads `12.5%` or `12.5 %` as the ratio 0.125.
-
-    Raises:
-        Misconfigured: the text is no percentage (a bare number is refused: it could be a ratio).
-    """
-    match = _PERCENT.fullmatch(text.strip()) if len(text) <= _TEXT_LENGTH_MAX else None
-    if match is None:
-        raise Misconfigured(f"cannot read {_shown(text)} as a percentage: expected a number and a sign, such as 12.5%")
-    return float(Decimal(match.group(1)).scaleb(-2, _EXACT))
 
 
 def format_percent(ratio: float, *, digits: int = 0) -> str:
@@ -331,18 +318,6 @@ def format_money_short(money: Money) -> str:
 def format_count(count: int) -> str:
     """Writes a count grouped by thousands: `2,103,441`."""
     return f"{count:,d}"
-
-
-def parse_count(text: str) -> int:
-    """Reads a count of 0 or more, with or without grouping commas.
-
-    Raises:
-        Misconfigured: the text is no count.
-    """
-    stripped = text.strip()
-    if len(text) > _TEXT_LENGTH_MAX or not re.fullmatch(r"\d+|\d{1,3}(,\d{3})+", stripped, re.ASCII):
-        raise Misconfigured(f"cannot read {_shown(text)} as a count: expected a whole number of 0 or more")
-    return int(stripped.replace(",", ""))
 
 
 def _with_symbol(value: Decimal, digits: str, currency: str) -> str:

@@ -250,7 +250,7 @@ def main() -> None:
     """Entry point of the program `gputide`."""
     sys.excepthook = _report_bug
     if os.getpid() == _FIRST_PROCESS:
-        # The kernel spares the first process of a container: told to stop, it would be killed after its time of grace.
+        # The kernel spares the first process of a container: asked to stop, it would be killed after its time of grace.
         signal.signal(signal.SIGTERM, _end)
     try:
         # Typer's own call would replace the hook above, and a bug would end with status 1.

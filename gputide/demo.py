@@ -18,7 +18,6 @@ from pathlib import Path
 
 from analyzer.profile import profile_fleet
 from dashboards.words.advice import verdict_words
-from dashboards.words.catalogue import Language
 from enforcer.record.journal import StageState
 from enforcer.record.outcome_store import keep_outcome, read_outcomes
 from enforcer.record.verdict import Standing, standing_of, verdict_of
@@ -36,6 +35,7 @@ from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.usage import History
+from fleet.words import Language
 from gputide.container.enforcer import open_enforcer, verified
 from gputide.container.history import load_history
 from gputide.container.plans import journal, keep_plan, plan_store

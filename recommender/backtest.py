@@ -1,7 +1,7 @@
 """Plans on the first part of a history, judged on the days after it: what our advice would have been worth.
 
 Every fold cuts the history, makes profiles and plans anew from what was known at the cut, and plays the following days
-with `fleet.sharing`. Naive rules are judged beside it on the same pods. Called by the front door (`backtest`).
+with `fleet.sharing`. Naive rules are judged beside it on the same pods. Called by the command line (`backtest`).
 """
 
 from __future__ import annotations

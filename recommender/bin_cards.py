@@ -1,7 +1,7 @@
 """Which physical card each bin becomes: a card that one of its pods already holds, on as few nodes as possible.
 
 A pod that stays on its card is not moved, so a bin takes the card of one of its own pods; among those, nodes are
-filled one by one so that whole nodes fall free. A node's CPU and host memory are respected where they are known, and
+filled one by one so that whole nodes are freed. A node's CPU and host memory are respected where they are known, and
 its taints and labels: what a pod tolerates and which nodes it selects is not known, but it tolerates the taints of the
 node that it runs on, and selects nodes like those on which its workload ran. Called by `planner`.
 """
@@ -47,7 +47,7 @@ def seat_bins(
         bins: rows of each bin, all bins of one card model.
         grants: live grants by row.
         inventory: nodes and their limits.
-        resting: rows that stay where they are (their nodes can't fall free).
+        resting: rows that stay where they are (their nodes can't be freed).
 
     Returns:
         One seat per card, sorted by card; a bin that fits no node's CPU or memory is dissolved onto the cards its pods

@@ -1,9 +1,9 @@
 """The same history on other cards: what a plan is made from when somebody asks "what if".
 
-Cards of one model become another one's where whoever sits on them still fits, by the data sheets and the room that the
-re-home rule asks for; cards are added on nodes of their own; cards or nodes are taken away, those that nobody holds
+Cards of one model become another one's where the pods on them still fit, by the data sheets and the room that
+the re-home rule asks for; cards are added on nodes of their own; cards or nodes are taken away, those that nobody holds
 first. A pod on a card that is taken away stays in the history on it, for what it needs does not go away: whether the
-plan needs fewer cards than are left is told by counting. Called by the front door's `plan make --what-if`; pure.
+plan needs fewer cards than are left is told by counting. Called by the command line's `plan make --what-if`; pure.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def _without_stuck(stock: NodeStock, way: Callable[[NodeStock, set[str]], list[S
 def changed_together(found: NodeSeats, grants: Sequence[Grant]) -> tuple[tuple[WorkloadId, ...], ...]:
     """Workloads whose pods change in groups at once, sorted.
 
-    A node changes while it is empty, and a template makes all its replicas anew: so whoever comes to a node, and
-    whoever leaves it, changes with all others who do; and with whoever leaves the card that it moves to.
+    A node changes while it is empty, and a template makes all its replicas anew: so a workload that comes to a node, or
+    leaves it, changes with all others that do, and with those that leave the card that it moves to.
     """
     nodes = {seat.node for seat in found.seats}
     links: dict[str, set[WorkloadId]] = defaultdict(set)

@@ -10,21 +10,18 @@ from types import MappingProxyType
 from fleet.capabilities.capability import CorePolicy, Division, equal_part_bytes
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
-from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.advice.case import Permits
-from recommender.bin_cards import Seat, seat_bins
+from recommender.bin_cards import Seat
 from recommender.consolidate import Group, Point
-from recommender.cuts import Cut, cuts_of, equal_part_ratio, portions_of_nodes, within_card
+from recommender.cuts import Cut, equal_part_ratio, portions_of_nodes
 from recommender.demand import Demand
-from recommender.harm.pair_guard import PairGuard
-from recommender.latency.guard import LatencyGuard
+from recommender.group_seats import ALONE, Guards, Seating, Sharing, seated
 from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem
 from recommender.rehome import Rehoming
 from recommender.surge import must_gap, refused_surge, surge_seats
 
-HOURS_PER_WEEK = 168
 MIG_MODE = "mig"
 """Mode of a node with cards on which the plan counts with instances."""
 
@@ -102,49 +99,6 @@ class Arrangement:
         return len(self.freed) - len(self.taken)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sharing:
-    """What is known of one shared bin."""
-
-    kind: RecommendationKind
-    violation_ratio: float
-    low_hours: float
-
-
-_ALONE = _Sharing(kind=RecommendationKind.SLICE, violation_ratio=0.0, low_hours=0.0)
-"""Of a pod that gets a card to itself, because others of its workload share theirs and all have one slice."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seating:
-    """Seats that stand before a packing is arranged, where nodes are shared in whole.
-
-    Attributes:
-        seats: seats of each group by its number.
-        sharing: workloads on shared nodes, cut even where one of their pods has a card to itself.
-        together: workloads that change in one stage each.
-        displaced: new card of each row that leaves a node which is shared without it.
-    """
-
-    seats: Mapping[int, tuple[Seat, ...]]
-    sharing: frozenset[WorkloadId]
-    together: tuple[tuple[WorkloadId, ...], ...]
-    displaced: Mapping[int, CardId]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guards:
-    """Who keeps pods apart.
-
-    Attributes:
-        latency: keeps latency-critical services from being slowed.
-        pairs: keeps pods apart that were measured to slow each other down.
-    """
-
-    latency: LatencyGuard
-    pairs: PairGuard
-
-
 def arrange(
     problem: PlanningProblem,
     permits: Permits,
@@ -172,45 +126,16 @@ def arrange(
     Returns:
         The world after the plan; a card model whose packing can't be seated stays as it is.
     """
-    demand, inventory, groups, guard = problem.demand, problem.inventory, packing.groups, guards.latency
-    only = None if problem.scope.only is RecommendationKind.RECLAIM else problem.scope.only
-    gone = set(permits.reclaimed)
-    packed = {int(row) for group in groups for row in group.rows}
+    demand, guard = problem.demand, guards.latency
     displaced = {} if seating is None else seating.displaced
-    away = packed | permits.dropped | set(displaced)
-    resting = [row for row, grant in enumerate(demand.grants) if row not in away and grant.workload_id not in gone]
-    seats: list[Seat] = []
-    sharing: dict[int, _Sharing] = {}
-    cuts: dict[WorkloadId, Cut] = {}
-    refused: list[Refusal] = []
-    for number, group in enumerate(groups):
-        if number in vain:
-            resting += map(int, group.rows)
-            continue
-        bins, known = _bins_of(packing, number, permits, demand, only)
-        left = {int(row) for row in group.rows if demand.grants[int(row)].workload_id in stuck}
-        resting += sorted(left)
-        bins = [rows for held in bins if (rows := [row for row in held if row not in left])]
-        found: tuple[Seat, ...] | None
-        if seating is None:
-            bins, slowed = _kept_fast([part for rows in bins for part in guards.pairs.parted(rows)], guard)
-            refused += _too_slow(slowed, demand, permits, guard)
-            found = seat_bins(bins, demand.grants, inventory, resting)
-        else:
-            found = seating.seats[number]
-        if found is None:
-            refused += _too_dense(group, demand, permits)
-            resting += [int(row) for row in group.rows if int(row) not in left]
-            continue
-        seats += found
-        sharing.update(known)
-        new = cuts_of(group, found, demand, permits, always=frozenset() if seating is None else seating.sharing)
-        cuts.update(within_card(new, found, demand, problem.capability))
+    found = seated(problem, permits, packing, guards, seating, stuck, vain)
+    seats = found.seats
     surge = None
     if seating is None and problem.capability.admits_pods:
-        order = sorted(cuts, key=lambda name: (_risk(problem.rows_of[name], sharing), name))
+        order = sorted(found.cuts, key=lambda name: (_risk(problem.rows_of[name], found.sharing), name))
+        gone = set(permits.reclaimed)
         gone_rows = {row for row, grant in enumerate(demand.grants) if grant.workload_id in gone} | permits.dropped
-        surge = surge_seats(problem, seats, cuts, order, gone_rows)
+        surge = surge_seats(problem, seats, found.cuts, order, gone_rows)
         found_stuck = {
             **dict.fromkeys(surge.stuck, False),
             **{name: True for name in order if must_gap(permits.cases[name])},
@@ -218,22 +143,25 @@ def arrange(
         if found_stuck and not problem.settings.guard.gaps_allowed:
             return arrange(problem, permits, packing, guards, stuck={**stuck, **found_stuck})
         seats = list(surge.seats)
-        also_vain = vain | _in_vain(problem, groups, seats, resting)
-        if stuck and also_vain > vain:
+        also_vain = vain | _in_vain(problem, packing.groups, seats, found.resting)
+        if also_vain > vain:
             return arrange(problem, permits, packing, guards, stuck=stuck, vain=also_vain)
-    moves = _moves_to(seats, sharing, demand, displaced)
-    node_of = {card.card: card.node for card in inventory.cards}
+    moves = _moves_to(seats, found.sharing, demand, displaced)
+    moved = {demand.grants[move.row].workload_id for move in moves}
+    cuts = {name: cut for name, cut in found.cuts.items() if name in moved or _is_new(cut, problem, name)}
+    node_of = {card.card: card.node for card in problem.inventory.cards}
+    packed = {int(row) for group in packing.groups for row in group.rows}
     seats += [
         Seat(card=card, node=node_of.get(card, demand.grants[row].node), rows=(row,))
         for row, card in sorted(displaced.items())
         if row not in packed
     ]
-    seats += _resting_seats(resting, demand)
+    seats += _resting_seats(found.resting, demand)
     return Arrangement(
         seats=tuple(sorted(seats, key=lambda seat: seat.card)),
         cuts=cuts,
         moves=moves,
-        refused=(*refused, *refused_surge(stuck, permits)),
+        refused=(*found.refused, *refused_surge(stuck, permits)),
         dropped=permits.dropped,
         inflations={row: ratio for seat in seats for row, ratio in guard.inflations(seat.rows).items()},
         cards_before=frozenset(grant.card for grant in demand.grants),
@@ -246,7 +174,7 @@ def arrange(
 
 
 def _moves_to(
-    seats: Sequence[Seat], sharing: Mapping[int, _Sharing], demand: Demand, displaced: Mapping[int, CardId]
+    seats: Sequence[Seat], sharing: Mapping[int, Sharing], demand: Demand, displaced: Mapping[int, CardId]
 ) -> tuple[Move, ...]:
     """Pods that come to other cards by what is shared there."""
     return tuple(
@@ -261,7 +189,16 @@ def _moves_to(
         for seat in seats
         for row in seat.rows
         if demand.grants[row].card != seat.card and row not in displaced
-        for how in [sharing.get(row) or _ALONE]
+        for how in [sharing.get(row) or ALONE]
+    )
+
+
+def _is_new(cut: Cut, problem: PlanningProblem, name: WorkloadId) -> bool:
+    """Whether a pod of a workload has another slice now."""
+    share = 1.0 if cut.compute_ratio is None else cut.compute_ratio
+    return any(
+        grant.framebuffer_granted_bytes != cut.framebuffer_bytes or round(grant.compute_granted_ratio, 2) != share
+        for grant in (problem.demand.grants[row] for row in problem.rows_of[name])
     )
 
 
@@ -272,107 +209,20 @@ def _in_vain(
     grants = problem.demand.grants
     held = {seat.card for seat in seats} | {grants[row].card for row in resting}
     held_before = {grant.card for grant in grants}
-    freed = []
+    freed: list[int | None] = []
     for group in groups:
         rows = {int(row) for row in group.rows}
         after = {seat.card for seat in seats if not rows.isdisjoint(seat.rows)}
-        freed.append(len({grants[row].card for row in rows} - held) - len(after - held_before))
-    is_vain = sum(freed) <= problem.spares_wanted(len(held))
-    return frozenset(number for number, gain in enumerate(freed) if is_vain or gain <= 0)
+        # One that could not be seated stays anyway.
+        gain = len({grants[row].card for row in rows} - held) - len(after - held_before)
+        freed.append(gain if after else None)
+    is_vain = sum(gain or 0 for gain in freed) <= problem.spares_wanted(len(held))
+    return frozenset(number for number, gain in enumerate(freed) if gain is not None and (is_vain or gain <= 0))
 
 
-def _risk(rows: Sequence[int], sharing: Mapping[int, _Sharing]) -> float:
+def _risk(rows: Sequence[int], sharing: Mapping[int, Sharing]) -> float:
     """Predicted violated share of the worst card that pods of a workload come to."""
     return max((sharing[row].violation_ratio for row in rows if row in sharing), default=0.0)
-
-
-def _bins_of(
-    packing: Point, number: int, permits: Permits, demand: Demand, only: RecommendationKind | None
-) -> tuple[list[list[int]], dict[int, _Sharing]]:
-    group, bin_of, harm = packing.groups[number], packing.choice.bin_of[number], packing.choice.harm[number]
-    items_of: dict[int, list[int]] = defaultdict(list)
-    for item, b in enumerate(bin_of):
-        items_of[int(b)].append(item)
-    bins: list[list[int]] = []
-    known: dict[int, _Sharing] = {}
-    for b, held in items_of.items():
-        items = held
-        rows = [int(group.rows[item]) for item in items]
-        kind = _kind_of(group, items, [permits.kinds[demand.grants[row].workload_id] for row in rows])
-        if len(items) > 1 and only is not None and kind is not only:
-            bins += [[row] for row in rows]
-            continue
-        if len(items) > 1 and kind in permits.off:
-            kind, items, parted = _carried_out(group, items, permits, demand)
-            bins += [[int(group.rows[item])] for item in parted]
-            rows = [int(group.rows[item]) for item in items]
-        bins.append(rows)
-        ratio = float(harm.violated[b] / harm.active[b]) if harm.active[b] > 0 else 0.0
-        low = min(float(harm.left[b]), float(group.low_demand[items].sum())) * HOURS_PER_WEEK
-        # The work is counted once per card, with its first pod.
-        for place, row in enumerate(rows):
-            known[row] = _Sharing(kind=kind, violation_ratio=ratio, low_hours=0.0 if place else low)
-    return bins, known
-
-
-def _carried_out(
-    group: Group, items: Sequence[int], permits: Permits, demand: Demand
-) -> tuple[RecommendationKind, list[int], list[int]]:
-    """What is left of a card once sharing it is of a kind that the backend carries out, and who parts for that.
-
-    Pods that ask for most parts come first; in the end those stay whose peaks fit the card together.
-    """
-    kept = list(items)
-    parted: list[int] = []
-    while True:
-        kinds = [permits.kinds[demand.grants[int(group.rows[item])].workload_id] for item in kept]
-        kind = _kind_of(group, kept, kinds)
-        if len(kept) < 2 or kind not in permits.off:
-            return kind, kept, parted
-        largest = max(kept, key=lambda item: (float(group.peak[item]), item))
-        kept.remove(largest)
-        parted.append(largest)
-
-
-def _kept_fast(bins: Sequence[Sequence[int]], guard: LatencyGuard) -> tuple[list[list[int]], list[int]]:
-    """Bins in which nobody who must answer fast is slowed, and the rows that got a card of their own for that."""
-    kept: list[list[int]] = []
-    apart: list[int] = []
-    for rows in bins:
-        if not guard.is_too_slow(rows):
-            kept.append(list(rows))
-            continue
-        fast = [row for row in rows if row in guard.critical]
-        kept += [[row] for row in fast]
-        kept += [rest] if (rest := [row for row in rows if row not in guard.critical]) else []
-        apart += fast
-    return kept, apart
-
-
-def _too_slow(rows: Sequence[int], demand: Demand, permits: Permits, guard: LatencyGuard) -> list[Refusal]:
-    names = sorted({demand.grants[row].workload_id for row in rows})
-    return [
-        permits.cases[name].refuse(RecommendationKind.SLICE, "latency", inflation_max=guard.inflation_max)
-        for name in names
-    ]
-
-
-def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[RecommendationKind]]) -> RecommendationKind:
-    """What sharing this card is: by priorities first, then by whether peaks fit, then by hours."""
-    low = group.problem.is_low[items]
-    if low.any() and not low.all():
-        return RecommendationKind.COLOCATE
-    if group.peak[items].sum() <= CONTENTION_RATIO_MAX:
-        return RecommendationKind.SLICE
-    replayed = group.problem.load[group.problem.item_type[items], : group.joint_points].sum(axis=0)
-    if all(RecommendationKind.OFFPEAK_PAIR in kind for kind in kinds) and replayed.max() <= CONTENTION_RATIO_MAX:
-        return RecommendationKind.OFFPEAK_PAIR
-    return RecommendationKind.OVERSUBSCRIBE
-
-
-def _too_dense(group: Group, demand: Demand, permits: Permits) -> list[Refusal]:
-    names = sorted({demand.grants[int(row)].workload_id for row in group.rows})
-    return [permits.cases[name].refuse(None, "shares_already", card_model=group.card_model) for name in names]
 
 
 def _resting_seats(resting: Sequence[int], demand: Demand) -> list[Seat]:

@@ -21,12 +21,12 @@ from recommender.consolidate import PEAK_QUANTILE, Group, Point, judged
 from recommender.cuts import share_of_peak
 from recommender.demand import Demand
 from recommender.frontier_points import tiers_of
+from recommender.group_seats import Seating
 from recommender.harm.pair_guard import PairGuard
 from recommender.node_sharing import NodeSeats, NodeStock, changed_together, portions_of, seat_on_nodes
 from recommender.node_terms import NodeTerms
 from recommender.packing.packer import renumbered
 from recommender.packing.slots import SLICES_MAX
-from recommender.placement import Seating
 from recommender.problem import PlanningProblem
 
 _ROUNDING = 1e-9

@@ -42,6 +42,7 @@ from recommender.bin_cards import NodeRoom, Seat
 from recommender.consolidate import Group, Point, choose
 from recommender.demand import Demand, demand_of
 from recommender.frontier_points import points_of, proven_beyond
+from recommender.group_seats import Guards
 from recommender.harm.pair_guard import pair_guard
 from recommender.latency.guard import latency_guard
 from recommender.mig.placement import mig_violation_ratio, with_mig_instances
@@ -49,7 +50,7 @@ from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.node_terms import node_terms
 from recommender.past_outcomes import OwnPast
 from recommender.permits import permits_of
-from recommender.placement import Arrangement, Guards, arrange, moves_left, moves_of, placement_of
+from recommender.placement import Arrangement, arrange, moves_left, moves_of, placement_of
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.problem import PlanningProblem, PlanScope
 from recommender.proposals import propose

@@ -2,7 +2,7 @@
 
 A history holds no autoscaler, only pods that come and go. A restart replaces a pod within minutes and leaves the count
 as it was, so counts are compared from hour to hour. Called by `permits` for the tide, which must not work against
-whoever scales already.
+what scales it already.
 """
 
 from __future__ import annotations

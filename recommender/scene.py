@@ -74,15 +74,6 @@ class Scene:
             moves_of[self.grants[move.row].workload_id].append(move)
         return dict(moves_of)
 
-    def changes(self, name: WorkloadId) -> bool:
-        """Whether a workload that is cut moves, or gets another slice than the one that it has."""
-        cut = self.arrangement.cuts[name]
-        return name in self.moves_of or any(
-            grant.framebuffer_granted_bytes != cut.framebuffer_bytes
-            or round(grant.compute_granted_ratio, 2) != (1.0 if cut.compute_ratio is None else cut.compute_ratio)
-            for grant in (self.grants[row] for row in self.problem.rows_of[name])
-        )
-
     def waits(self, name: WorkloadId) -> bool:
         """Whether a workload is cut only when pods of it move: all replicas restart then, or it goes without a gap."""
         is_cut_before = self.problem.capability.admits_pods and name not in self.arrangement.surging

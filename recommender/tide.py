@@ -1,11 +1,11 @@
-"""The tide: replicas that are not needed at some hours of the day step back, and whole machines fall free for others.
+"""The tide: replicas that are not needed at some hours of the day step back, and whole machines are freed for others.
 
 For every service whose replicas hold whole cards, the demand that all replicas together may show at an hour of the day
 is predicted from the same hour of all days seen, with a margin that shrinks with their number, and is at least what the
 coming day asks for after how the last one went (`analyzer.reservation`); from that, how many replicas carry it. One
 window of the day is then chosen for the whole cluster, for what is freed is used together: that in which the most card
-hours fall free. Replicas leave the cards of machines that fall free whole, as far as they can. How often a window would
-have been too tight is told by foretelling every day seen from the others. Called by `planner`; pure.
+hours are freed. Replicas leave the cards of machines that are freed whole, as far as they can. How often a window would
+have been too tight is told by predicting every day seen from the others. Called by `planner`; pure.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Ebb:
         replicas: replicas that stay.
         replicas_all: replicas outside the window, or as many as its autoscaler keeps then.
         rows: rows of the demand of those that leave.
-        frees: cards that fall free in the window.
+        frees: cards that are freed in the window.
         load_max: largest demand predicted in the window, cards.
         violation_ratio: share of the active hours of all days seen in which the replicas that stay would have been
             too few, each day predicted from the others, 0-1.
@@ -114,13 +114,8 @@ class Tide:
 
     @property
     def cards_freed(self) -> int:
-        """Cards that fall free in the window."""
+        """Cards that are freed in the window."""
         return sum(len(ebb.frees) for ebb in self.ebbs)
-
-    @property
-    def card_hours_per_week(self) -> float:
-        """Card hours that fall free in a week."""
-        return 7.0 * self.hours * self.cards_freed
 
     @property
     def schedule(self) -> tuple[ScheduledReplicas, ...]:

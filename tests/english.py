@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dashboards.words.advice import reason_words, refusal_words, state_words
-from dashboards.words.catalogue import Language, Words
 from fleet.decisions import Recommendation, Refusal, Stage, Withheld
 from fleet.profiles import Profile
+from fleet.words import Language, Words
 
 
 def english(item: Recommendation | Refusal | Withheld | Profile | Stage) -> str:

@@ -1,7 +1,7 @@
 """Which hosts mean this machine or its cloud's own services: where a request of ours must not be led by others.
 
-A metadata service at a link-local address hands out the machine's credentials to whoever asks from it; so an address
-that a document or a person of another role gives is not followed there (server-side request forgery).
+A metadata service at a link-local address hands out the machine's credentials to anybody who asks from it; so an
+address that a document or a person of another role gives is not followed there (server-side request forgery).
 
 Source: RFC 3927, RFC 4291 §2.5.3 and §2.5.6; docs.aws.amazon.com/AWSEC2/latest/UserGuide
 (instancedata-data-retrieval: 169.254.169.254, fd00:ec2::254), cloud.google.com/compute/docs/metadata

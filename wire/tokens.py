@@ -1,6 +1,6 @@
 """A file of bearer tokens: who may ask at a port, one `TOKEN NAME` a line, read again when it changes.
 
-Used by the receiver for senders, and by every port for whoever reads its metrics. TOKEN is the token itself, or
+Used by the receiver for senders, and by every port for anybody who reads its metrics. TOKEN is the token itself, or
 `sha256:` and the hex digest of it, so that the file need hold no secret.
 """
 

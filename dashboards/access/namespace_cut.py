@@ -1,7 +1,7 @@
 """What somebody who may see some namespaces is shown of a fleet, a plan and an outcome: theirs, and nothing beside.
 
-Whatever counts the cluster as a whole is counted anew over what they see or left out, never shown: a total tells of
-others. Pure; called by `scoped`.
+Whatever counts the cluster as a whole is counted anew over what they see or left out, never shown: a total says
+something of others. Pure; called by `scoped`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,15 @@ def namespace_of(workload: str) -> str:
     return workload.split("/", 1)[0]
 
 
-def without_others(text: str, namespaces: frozenset[str]) -> str:
-    """A sentence that leaves workloads of other namespaces unnamed: a reason may tell of the neighbour."""
-    return without_workloads(text, lambda workload: namespace_of(workload) in namespaces)
+def without_others(said: Sentence | str, namespaces: frozenset[str]) -> Sentence | str:
+    """A sentence that leaves workloads of other namespaces unnamed: a reason may name the neighbour."""
+    if isinstance(said, str):
+        return without_workloads(said, lambda workload: namespace_of(workload) in namespaces)
+    values = (
+        (name, without_others(value, namespaces) if isinstance(value, str | Sentence) else value)
+        for name, value in said.values
+    )
+    return replace(said, values=tuple(values))
 
 
 def without_workloads(text: str, is_theirs: Callable[[str], bool]) -> str:
@@ -60,7 +66,7 @@ def cut_plan_to(plan: Plan, is_theirs: Callable[[str], bool]) -> Plan:
         plan: the plan; the cut keeps its id, and no longer its content.
         is_theirs: says of `namespace/Kind/name` whether it is one of them.
     """
-    # Advice that names somebody else's workload as well is not shown: its reason tells of both.
+    # Advice that names somebody else's workload as well is not shown: its reason names both.
     own = tuple(item for item in plan.recommendations if all(map(is_theirs, item.workloads)))
     by_id = {item.id: item for item in own}
     placement = tuple(

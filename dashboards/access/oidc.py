@@ -346,7 +346,7 @@ def _is_safe(endpoint: str, issuer: str) -> bool:
     except ValueError:
         return False
     if "\\" in endpoint or "@" in parts.netloc:
-        return False  # whoever asks may take another part of it for the host than we do
+        return False  # anybody who asks may take another part of it for the host than we do
     if is_own_network(host):
         return host == home.hostname and parts.scheme == home.scheme
     return parts.scheme == "https" and bool(host)

@@ -15,7 +15,7 @@ from fleet.errors import Refused
 
 
 class NotAllowed(Refused):
-    """Whoever asks has no right to it."""
+    """Anybody who asks has no right to it."""
 
 
 class Role(StrEnum):
@@ -38,7 +38,7 @@ class Deed(StrEnum):
     """Lift a freeze: who stops may be anybody who changes, who lets go on is chosen."""
 
 
-_LEAST = {Deed.SEE: Role.VIEWER, Deed.APPROVE: Role.APPROVER, Deed.CHANGE: Role.OPERATOR, Deed.THAW: Role.ADMIN}
+LEAST_ROLES = {Deed.SEE: Role.VIEWER, Deed.APPROVE: Role.APPROVER, Deed.CHANGE: Role.OPERATOR, Deed.THAW: Role.ADMIN}
 _RANK = {role: rank for rank, role in enumerate(Role)}
 
 
@@ -106,12 +106,12 @@ class Person:
         return max((right.role for right in self.rights), key=_RANK.__getitem__, default=None)
 
     def _reach(self, deed: Deed, cluster: str) -> list[frozenset[str] | None]:
-        least = _RANK[_LEAST[deed]]
+        least = _RANK[LEAST_ROLES[deed]]
         return [
             right.namespaces for right in self.rights if _RANK[right.role] >= least and right.reaches(cluster)
         ]  # fmt: skip
 
 
 def everything(name: str) -> Person:
-    """Somebody who may do everything everywhere: whoever sits at this machine, where nobody else can reach the app."""
+    """Somebody who may do everything everywhere: the person at this machine, where nobody else can reach the app."""
     return Person(name=name, rights=(Right(role=Role.ADMIN),))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dashboards.access.namespace_cut import cut_plan, cut_profiles, namespace_of, stage_namespaces, without_others
-from dashboards.access.people import Deed, NotAllowed, Person
+from dashboards.access.people import LEAST_ROLES, Deed, NotAllowed, Person
 from dashboards.queries import (
     STAGE_KIND,
     ClusterSighting,
@@ -44,6 +44,7 @@ from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import WeekHours
 from fleet.outcomes import ChangePhase, Outcome
 from fleet.profiles import Profiles
+from fleet.sentences import Sentence, sentence
 
 Who = Callable[[], Person]
 _CUTS_MAX = 64
@@ -141,13 +142,10 @@ class _ScopedPlans:
         except GputideError as exc:
             # What could not be asked for may be another's.
             kind = Refused if isinstance(exc, Refused) else Unavailable
-            raise kind(
-                f"cannot preview plan {plan.plan_id}: the cluster can't be asked now, or a stage can't be made; "
-                "people who may see the cluster as a whole see why"
-            ) from exc
+            raise kind(sentence("access.no_preview", plan=plan.plan_id)) from exc
         # Who refuses, and why, may name others.
         return tuple(
-            replace(item, refusal=None if item.refusal is None else "the stage is refused; ask who may see the cluster")
+            replace(item, refusal=None if item.refusal is None else sentence("access.stage_refused"))
             for item in found
             if item.namespace in namespaces or item.kind == STAGE_KIND
         )
@@ -225,9 +223,7 @@ class _ScopedRollouts:
     def _ask_to_undo(self, plan: Plan, deed: Deed) -> None:
         """An undo takes back all that was applied, of every tenant."""
         if not self._who().may(deed, plan.cluster, None):
-            raise NotAllowed(
-                f"cannot undo plan {plan.plan_id}: it is of cluster {plan.cluster} as a whole, and {_who_may(deed)}"
-            )
+            raise NotAllowed(sentence("access.no_undo", plan=plan.plan_id, cluster=plan.cluster, who=_who_may(deed)))
 
     def _plan(self, plan_id: str) -> Plan:
         found = self._plans.whole(plan_id)
@@ -246,15 +242,13 @@ class _ScopedOutcomes:
     def ledger(self, cluster: str) -> tuple[LedgerEntry, ...]:
         namespaces = _seen(self._who(), cluster)
         if namespaces is not None:
-            raise NotAllowed(
-                f"what was saved is counted for cluster {cluster} as a whole, and you may see parts of it: "
-                f"{', '.join(sorted(namespaces)[:3])}"
-            )
+            parts = ", ".join(sorted(namespaces)[:3])
+            raise NotAllowed(sentence("access.no_savings", cluster=cluster, parts=parts))
         return self._inner.ledger(cluster)
 
 
 class _ScopedRelief:
-    """Moves of their workloads; who sleeps on a card, and why somebody was moved, may tell of others."""
+    """Moves of their workloads; who sleeps on a card, and why somebody was moved, may name others."""
 
     def __init__(self, inner: ReliefLog, who: Who) -> None:
         self._inner, self._who = inner, who
@@ -281,19 +275,18 @@ class _ScopedFreezes:
 
     def freeze(self, cluster: str, by: str) -> None:
         del by  # the name that somebody signed in by, whatever the page says
-        self._inner.freeze(cluster, self._allowed(Deed.CHANGE, cluster, "freeze changes"))
+        self._inner.freeze(cluster, self._allowed(Deed.CHANGE, cluster))
 
     def thaw(self, cluster: str, by: str) -> None:
         del by
-        self._inner.thaw(cluster, self._allowed(Deed.THAW, cluster, "lift the freeze"))
+        self._inner.thaw(cluster, self._allowed(Deed.THAW, cluster))
 
-    def _allowed(self, deed: Deed, cluster: str, what: str) -> str:
+    def _allowed(self, deed: Deed, cluster: str) -> str:
         person = self._who()
         _seen(person, cluster)
         if not all(person.may(deed, name, None) for name in {cluster, *self._fleet.clusters()}):
-            raise NotAllowed(
-                f"cannot {what}: it is for every cluster as a whole that is changed from here, and {_who_may(deed)}"
-            )
+            code = "access.no_thaw" if deed is Deed.THAW else "access.no_freeze"
+            raise NotAllowed(sentence(code, who=_who_may(deed)))
         return person.name
 
 
@@ -307,7 +300,7 @@ class _ScopedFlow:
 
 
 class _ScopedMoney:
-    """Budgets and quotas of a namespace are for who may see it; those of teams and queues may tell of others."""
+    """Budgets and quotas of a namespace are for who may see it; those of teams and queues may name others."""
 
     def __init__(self, inner: Money, who: Who) -> None:
         self._inner, self._who = inner, who
@@ -361,11 +354,14 @@ def _ask(person: Person, deed: Deed, plan: Plan, stages: tuple[int, ...]) -> Non
     if not person.may(deed, plan.cluster, touched):
         seen = person.namespaces_seen(plan.cluster)
         named = sorted(touched if seen is None else touched & seen)
-        others = "" if seen is None or touched <= seen else " and others"
+        has_others = seen is not None and not touched <= seen
+        numbers, names = ", ".join(map(str, stages)), ", ".join(named)
         raise NotAllowed(
-            f"cannot {deed} stages {', '.join(map(str, stages))} of plan {plan.plan_id}: they touch namespaces "
-            f"{', '.join(named)}{others}, and {_who_may(deed)} (dashboard.rights_file)"
-        )
+            sentence(
+                "access.stages_of_others" if has_others else "access.stages", deed=deed.value, stages=numbers,
+                plan=plan.plan_id, namespaces=names, who=_who_may(deed),
+            )
+        )  # fmt: skip
 
 
 def _with_rights(entry: PlanEntry, person: Person) -> PlanEntry:
@@ -377,20 +373,19 @@ def _with_rights(entry: PlanEntry, person: Person) -> PlanEntry:
         (plan,), "stage namespaces", lambda: tuple(stage_namespaces(plan, (stage.stage,)) for stage in plan.stages)
     )
 
-    def refused(deed: Deed) -> str | None:
+    def refused(deed: Deed) -> Sentence | None:
         if any(person.may(deed, plan.cluster, namespaces) for namespaces in reach):
             return None
-        return f"you may {deed} nothing of this plan: {_who_may(deed)}"
+        return sentence("access.nothing_of_plan", deed=deed.value, who=_who_may(deed))
 
     return replace(
         entry,
         # Why it can't be applied may name others' workloads.
-        apply_refusal=refused(Deed.CHANGE) or (None if entry.apply_refusal is None else "it can't be applied now"),
+        apply_refusal=refused(Deed.CHANGE) or (None if entry.apply_refusal is None else sentence("access.not_now")),
         approve_refusal=refused(Deed.APPROVE),
-        undo_refusal=f"an undo takes back the whole plan, and {_who_may(Deed.CHANGE)}",
+        undo_refusal=sentence("access.undo_is_whole", who=_who_may(Deed.CHANGE)),
     )
 
 
-def _who_may(deed: Deed) -> str:
-    least = {Deed.SEE: "viewer", Deed.APPROVE: "approver", Deed.CHANGE: "operator", Deed.THAW: "admin"}[deed]
-    return f"that takes the role {least} for all that is touched"
+def _who_may(deed: Deed) -> Sentence:
+    return sentence("access.takes_role", role=LEAST_ROLES[deed].value)

@@ -1,8 +1,8 @@
-"""The door of the web app: finds out who asks before anything is answered, signs people in and out.
+"""Access to the web app: finds out who asks before anything is answered, signs people in and out.
 
 A request vouches for itself (a token in `Authorization: Bearer`, a header of the trusted proxy) or carries the cookie
-of a session. Whoever is not known is sent to sign in, or told so where a program asks. Nothing but static files, the
-sign-in itself and the provider's way back is answered without a name.
+of a session. Anybody who is not known is sent to sign in, or told so where a program asks. Nothing but static files,
+the sign-in itself and the provider's way back is answered without a name.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from dashboards.access.proxy import TrustedProxy
 from dashboards.access.roster import Roster
 from dashboards.access.sessions import Identity, Sessions
 from dashboards.tokens import css_variables
-from dashboards.words.catalogue import READING, say
+from dashboards.words.reading import READING, say
 from fleet.errors import GputideError, Misconfigured, Refused
+from fleet.sentences import sentence
 
 SIGN_IN_PATH = "/sign-in"
 SIGN_OUT_PATH = "/sign-out"
@@ -47,7 +48,7 @@ class SignIn(Protocol):
         """Address to send the browser to, and a secret for its cookie.
 
         Raises:
-            Unavailable: whoever signs people in can't be asked.
+            Unavailable: the sign-in provider can't be asked.
         """
         ...
 
@@ -56,14 +57,14 @@ class SignIn(Protocol):
 
         Raises:
             Refused: nobody who began here, or not vouched for.
-            Unavailable: whoever signs people in can't be asked.
+            Unavailable: the sign-in provider can't be asked.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """How people are known; none of them: whoever reaches the app is its operator.
+    """How people are known; none of them: anybody who reaches the app is its operator.
 
     Attributes:
         operator: name of that operator; None where people must be known.
@@ -83,12 +84,12 @@ class Ways:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """The door.
+class Access:
+    """Who asks, and whether a request is theirs.
 
     Attributes:
         ways: how people are known.
-        pages: paths of pages: whoever asks for one of them is sent to sign in, and back to it.
+        pages: paths of pages: anybody who asks for one of them is sent to sign in, and back to it.
     """
 
     ways: Ways
@@ -117,6 +118,15 @@ class Door:
         """Whether this is the token of the person who asks; what is no text is wrong."""
         token = self.page_token()
         return token != "" and hmac.compare_digest(str(given).encode("utf-8", "surrogatepass"), token.encode())
+
+    def check_page_token(self, given: object) -> None:
+        """Refuse a change that does not come from a page of the person who asks.
+
+        Raises:
+            Refused: it comes from elsewhere.
+        """
+        if not self.is_page_token(given):
+            raise Refused(sentence("access.page_of_another"))
 
     def is_own_request(self, given: str | None) -> bool:
         """Whether a change was meant by the person: a bearer always means it, a session by its page's token."""

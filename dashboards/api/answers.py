@@ -16,12 +16,11 @@ from dashboards.queries import (
 )
 from dashboards.shown.health import LagChain
 from dashboards.shown.quotas import QuotaUse
-from dashboards.words.advice import progress_words
-from dashboards.words.catalogue import Language
 from fleet.documents import document, iso
 from fleet.money.budgets import BudgetStatus
 from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import Measures, WeekHours
+from fleet.sentences import Sentence
 
 
 def freshness_answer(found: Freshness) -> dict[str, Any]:
@@ -73,10 +72,14 @@ def entry_answer(entry: PlanEntry) -> dict[str, Any]:
         "applied_stages": list(entry.applied_stages),
         "applied_at": _moment(entry.applied_at),
         "undone_at": _moment(entry.undone_at),
-        "apply_refusal": entry.apply_refusal,
-        "approve_refusal": entry.approve_refusal,
-        "undo_refusal": entry.undo_refusal,
+        "apply_refusal": _english(entry.apply_refusal),
+        "approve_refusal": _english(entry.approve_refusal),
+        "undo_refusal": _english(entry.undo_refusal),
     }
+
+
+def _english(said: Sentence | str | None) -> str | None:
+    return None if said is None else str(said)
 
 
 def object_answer(found: ObjectDiff) -> dict[str, Any]:
@@ -88,7 +91,7 @@ def object_answer(found: ObjectDiff) -> dict[str, Any]:
         "recommendation": found.recommendation,
         "before": found.old_yaml,
         "after": found.new_yaml,
-        "refusal": found.refusal,
+        "refusal": _english(found.refusal),
         "way": None if found.way is None else found.way.value,
     }
 
@@ -103,12 +106,12 @@ def progress_answer(found: RolloutProgress) -> dict[str, Any]:
         "objects": [
             {
                 "workload": item.workload, "stage": item.stage, "phase": item.phase, "is_canary": item.is_canary,
-                "detail": item.detail,
+                "detail": str(item.detail),
             }
             for item in found.objects
         ],
         "watch_seconds_left": found.watch_seconds_left,
-        "message": progress_words(found.said, Language.EN),
+        "message": str(found.said or ""),
     }  # fmt: skip
 
 

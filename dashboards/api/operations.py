@@ -37,11 +37,12 @@ from dashboards.queries import Views
 from dashboards.shown.quotas import quota_uses
 from dashboards.shown.tenants import tenants
 from dashboards.words.advice import plan_in_english, profile_in_english, profiles_in_english, verdict_words
-from dashboards.words.catalogue import Language
 from enforcer.record.savings import savings_steps
 from enforcer.record.verdict import verdict_document, verdict_of
 from fleet.documents import document
 from fleet.errors import NotEnoughData, Refused
+from fleet.sentences import sentence
+from fleet.words import Language
 
 HOURS_MAX = 24 * 366
 PLANS_MAX = 200
@@ -184,7 +185,7 @@ def _apply(views: Views, asked: Asked) -> Mapping[str, Any]:
     entry = views.plans.plan(plan.plan_id)
     unapproved = sorted(set(asked.stages) - set(() if entry is None else entry.approved_stages))
     if unapproved:
-        raise Refused(f"cannot apply stages {unapproved} of plan {plan.plan_id}: nobody approved them")
+        raise Refused(sentence("guard.unapproved", stages=str(unapproved), plan=plan.plan_id))
     views.rollouts.apply(plan.plan_id, asked.stages, asked.by)
     return progress_answer(views.rollouts.progress(plan.plan_id))
 

@@ -1,6 +1,6 @@
 """Answers the API's requests: checks what was sent, asks the ports, words every error as JSON.
 
-The ports are those of whoever asks (`access/scoped`), so nothing here decides on rights.
+The ports are those of the person who asks (`access/scoped`), so nothing here decides on rights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from flask import Flask, Response, request
 
 from dashboards.access.people import NotAllowed
-from dashboards.access.sign_in import Door
+from dashboards.access.sign_in import Access
 from dashboards.api.operations import BASE, OPERATIONS, STAGES_BODY, Asked, Operation, fits, openapi, wanted
 from dashboards.queries import Views
 from fleet.errors import GputideError, Misconfigured, NotEnoughData, Refused
@@ -27,21 +27,21 @@ class _BadRequestError(Exception):
     """The request is not what the operation takes; the message says what was expected."""
 
 
-def register(server: Flask, views: Views, door: Door) -> None:
+def register(server: Flask, views: Views, access: Access) -> None:
     """Add the API to the app.
 
     Args:
-        server: the app's server, whose door stands already.
-        views: the ports of whoever asks.
-        door: knows who asks.
+        server: the app's server.
+        views: the ports of the person who asks.
+        access: knows who asks.
     """
     described = openapi()
     server.add_url_rule(f"{BASE}/openapi.json", "api_openapi", lambda: _json(described), methods=["GET"])
-    server.add_url_rule(f"{BASE}/me", "api_me", lambda: _me(door), methods=["GET"])
+    server.add_url_rule(f"{BASE}/me", "api_me", lambda: _me(access), methods=["GET"])
     for operation in OPERATIONS:
         rule = BASE + re.sub(r"\{(\w+)\}", r"<string:\1>", operation.path)
         server.add_url_rule(
-            rule, f"api_{operation.name}", _answering(operation, views, door), methods=[operation.method]
+            rule, f"api_{operation.name}", _answering(operation, views, access), methods=[operation.method]
         )
     # Dash answers every other path with its page; below the API that would be a lie.
     server.add_url_rule(f"{BASE}/", "api_root", _nothing, methods=["GET", "POST"], strict_slashes=False)
@@ -50,16 +50,16 @@ def register(server: Flask, views: Views, door: Door) -> None:
     )
 
 
-def _answering(operation: Operation, views: Views, door: Door) -> Callable[..., Response]:
+def _answering(operation: Operation, views: Views, access: Access) -> Callable[..., Response]:
     def answer(**path: str) -> Response:
         try:
-            if operation.method == "POST" and not door.is_own_request(request.headers.get(TOKEN_HEADER)):
+            if operation.method == "POST" and not access.is_own_request(request.headers.get(TOKEN_HEADER)):
                 raise NotAllowed(f"cannot change anything without {TOKEN_HEADER}: `page_token` of {BASE}/me")
             asked = Asked(
                 path=_checked_path(operation, path),
                 query=_checked_query(operation),
                 stages=_checked_body(operation),
-                by=door.who().name,
+                by=access.who().name,
             )
             return _json(operation.answer(views, asked), operation.status)
         except _BadRequestError as exc:
@@ -70,8 +70,8 @@ def _answering(operation: Operation, views: Views, door: Door) -> Callable[..., 
     return answer
 
 
-def _me(door: Door) -> Response:
-    person = door.who()
+def _me(access: Access) -> Response:
+    person = access.who()
     role = person.highest_role
     return _json(
         {
@@ -85,7 +85,7 @@ def _me(door: Door) -> Response:
                 }
                 for right in person.rights
             ],
-            "page_token": door.page_token(),
+            "page_token": access.page_token(),
         }
     )
 

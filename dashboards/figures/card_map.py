@@ -17,7 +17,7 @@ from typing import NamedTuple
 from dashboards.shown.made_once import MADE
 from dashboards.shown.node_groups import NodeGroup, node_groups
 from dashboards.tokens import MID_GREY, STATE_COLOURS
-from dashboards.words.catalogue import READING, say, say_code
+from dashboards.words.reading import READING, say, say_code
 from fleet.decisions import CardPlacement, Plan
 from fleet.profiles import CardProfile, CardState, Profiles
 

@@ -142,11 +142,11 @@ def _services() -> tuple[AlertRule, ...]:
         ),
         AlertRule(
             alert="GputidePlanSavesLess",
-            expression="gputide_plan_cards_realised < on (cluster, plan_id) 0.8 * gputide_plan_cards_promised\n"
+            expression="gputide_plan_cards_realised < on (cluster, plan_id) 0.8 * gputide_plan_cards_expected\n"
             'and on (cluster, plan_id) gputide_plan_info{state="applied"}',
             hold="",
             severity=Severity.WARNING,
-            summary="of the cards that plan {{ $labels.plan_id }} promised only {{ $value }} stayed free",
+            summary="plan {{ $labels.plan_id }} keeps only {{ $value }} cards free, below what was applied",
             description="Cards were granted again or never freed: `gputide verify` says which.",
             needs="gputide run export savings, after gputide verify",
         ),

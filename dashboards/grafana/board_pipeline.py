@@ -6,7 +6,14 @@ from dashboards.grafana.panel import CLUSTER, NO_SAVINGS, Board, Draw, Panel, Qu
 
 _NO_RECEIVER = "No receiver: let Prometheus scrape gputide run receive"
 _NO_EXPORTER = "No exporter of gputide: dcgm-exporter and HAMi don't tell this"
+_NO_PROCESS = "No process of gputide is scraped: set exporter.own_listen, or ownMetrics of the chart"
 _REASONS = ("full", "unavailable", "rate", "busy")
+_PASSES = (
+    ("rollup", "step"), ("bridge", "poll"), ("agent", "look"), ("relief", "look"), ("tide", "step"), ("notify", "look"),
+)  # fmt: skip
+"""Processes that do one thing again and again, and what each calls a time of it (docs/metrics.md)."""
+_CALLERS = ("agent", "admission", "relief", "tide")
+"""Processes that count their requests to the Kubernetes API."""
 
 BOARD = Board(
     uid="gputide-pipeline",
@@ -149,6 +156,60 @@ BOARD = Board(
             about="What each check means stands in docs/metrics.md.",
             columns=(("check", "check"), ("counter", "counter")),
             value_heading="series",
+        ),
+        Panel(
+            title="Processes: time since they last succeeded",
+            draw=Draw.LINES,
+            queries=tuple(
+                Query(
+                    expression=f"time() - max by (instance) (gputide_{process}_last_success_timestamp_seconds)",
+                    legend=f"{process} {{{{instance}}}}",
+                )
+                for process, _ in _PASSES
+            ),
+            unit=Unit.SECONDS,
+            empty=_NO_PROCESS,
+            about="It grows while a process fails or hangs.",
+        ),
+        Panel(
+            title="Processes: failures",
+            draw=Draw.LINES,
+            queries=tuple(
+                Query(
+                    expression=f"sum by (error) (rate(gputide_{process}_{one}_failures_total[$__rate_interval])) > 0",
+                    legend=f"{process} {{{{error}}}}",
+                )
+                for process, one in _PASSES
+            ),
+            unit=Unit.PER_SECOND,
+            empty="No process failed; or none is scraped",
+            about="By the kind of error: unavailable passes by itself, misconfigured and refused need a person.",
+        ),
+        Panel(
+            title="Processes: time of one pass, p99",
+            draw=Draw.LINES,
+            queries=tuple(
+                Query(
+                    expression="histogram_quantile(0.99, "
+                    f"sum by (le) (rate(gputide_{process}_{one}_seconds_bucket[$__rate_interval])))",
+                    legend=process,
+                )
+                for process, one in _PASSES
+            ),
+            unit=Unit.SECONDS,
+            empty=_NO_PROCESS,
+            about="A step of the roll-up or the tide, a look of the node agent, of relief or for news.",
+        ),
+        Panel(
+            title="Processes: requests to the Kubernetes API",
+            draw=Draw.LINES,
+            queries=tuple(
+                Query(expression=f"sum(rate(gputide_{process}_api_requests_total[$__rate_interval]))", legend=process)
+                for process in _CALLERS
+            ),
+            unit=Unit.PER_SECOND,
+            empty=_NO_PROCESS,
+            about="Of all pods of a part together; watches of the node agents are not counted.",
         ),
     ),
 )

@@ -20,7 +20,7 @@ Prometheus takes no sample that is five minutes old for the present (`query.look
 gap, though an evaluation comes late, and an alert that must hold for a while does not begin anew.
 """
 WORKLOAD_LABELS = "cluster, namespace, workload, workload_kind"
-"""What a series of a workload is told apart by."""
+"""What a series of a workload is distinguished by."""
 
 _CHECKED_LABELS = "cluster, namespace, pod, container, node, card, card_model, counter, check"
 

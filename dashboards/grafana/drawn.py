@@ -26,7 +26,7 @@ from dashboards.grafana.board_tenant import BOARD as TENANT
 from dashboards.grafana.board_workload import BOARD as WORKLOAD
 from dashboards.grafana.panel import GRID_COLUMNS, Board, Draw, Panel, Unit, Variable
 from dashboards.tokens import ACCENT, STATE_COLOURS
-from dashboards.words.catalogue import Language, Words
+from fleet.words import Language, Words
 
 BOARDS: tuple[Board, ...] = (FLEET, CARD, WORKLOAD, TENANT, SAVINGS, PIPELINE)
 """Every dashboard, in the order in which people meet them."""

@@ -1,4 +1,4 @@
-"""Recording rules that give each figure one name and one shape, whoever exports it.
+"""Recording rules that give each figure one name and one shape, whichever exporter gives it.
 
 Everything else here (derived series, alerts, panels) reads `gputide:…` names only, so it works with gputide's exporter,
 with dcgm-exporter and HAMi alone, and with a mixture.

@@ -76,7 +76,7 @@ def shipped(
 
 
 def _config_map(name: str, text: str, namespace: str) -> dict[str, Any]:
-    """The label is what the sidecar of Grafana's Helm chart looks for unless told otherwise."""
+    """The label is what the sidecar of Grafana's Helm chart looks for unless set otherwise."""
     # In one line: indentation would double what counts against the limit of a mebibyte.
     packed = json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return {

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 CARD_LABELS = "cluster, node, card, card_model"
-"""What a normalised series of a card is told apart by."""
+"""What a normalised series of a card is distinguished by."""
 SLICE_LABELS = "cluster, namespace, pod, container, node, card, card_model"
-"""What a normalised series of a slice is told apart by."""
+"""What a normalised series of a slice is distinguished by."""
 SLICE_KEY = "namespace, pod, container, card"
 """What two sources agree on about a slice; UUIDs of cards are unique beyond clusters."""
 MIB = 1024 * 1024

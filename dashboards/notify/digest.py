@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 
 from dashboards.notify.message import Message
 from dashboards.notify.team import Team
-from dashboards.words.catalogue import Words
 from fleet.settings.guard import hours_of
 from fleet.settings.notify import NoticeTopic, NotifySettings
+from fleet.words import Words
 
 EVERYTHING = "everything"
 """The receiver of what concerns the whole fleet."""

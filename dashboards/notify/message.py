@@ -11,9 +11,9 @@ import unicodedata
 from dataclasses import dataclass
 from datetime import datetime
 
-from dashboards.words.catalogue import Language, Words
 from fleet.inventory import WorkloadId
 from fleet.settings.notify import NoticeTopic
+from fleet.words import Language, Words
 
 TITLE_LENGTH_MAX = 140
 """Characters of a title; Slack's header takes 150."""

@@ -10,10 +10,10 @@ from dashboards.notify.message import Message
 from dashboards.notify.notices import Telling, budget_notices, notices
 from dashboards.notify.team import Team
 from dashboards.queries import Views
-from dashboards.words.catalogue import Language, Words
 from fleet.errors import GputideError
 from fleet.settings.notify import NoticeTopic
 from fleet.settings.settings import Settings
+from fleet.words import Language, Words
 
 _log = structlog.get_logger()
 

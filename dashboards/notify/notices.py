@@ -20,7 +20,6 @@ from dashboards.report.report import Report
 from dashboards.report.text import report_lines
 from dashboards.shown.rows import money_words
 from dashboards.words.advice import judged_words
-from dashboards.words.catalogue import Language, Words
 from enforcer.record.harm import standing_outcomes
 from enforcer.record.verdict import headline, sentences, verdict_of
 from fleet.decisions import Plan, Recommendation
@@ -28,6 +27,7 @@ from fleet.inventory import WorkloadId
 from fleet.money.budgets import BudgetState, BudgetStatus
 from fleet.outcomes import Outcome
 from fleet.settings.notify import NoticeTopic
+from fleet.words import Language, Words
 
 SHORTFALL_RATIO = 0.8
 """A plan whose realised cards are under this share of the promised ones is news."""
@@ -93,7 +93,7 @@ def budget_notices(
     ratio: float,
     telling: Telling,
 ) -> tuple[Message, ...]:
-    """Budgets that are nearly spent, spent, or foretold to be before the month ends; each once a month and state.
+    """Budgets that are nearly spent, spent, or predicted to be before the month ends; each once a month and state.
 
     Args:
         statuses: how the budgets stand.

@@ -10,10 +10,9 @@ from dashboards.words.advice import (
     change_words,
     reason_words,
     refusal_words,
-    refused_words,
     state_words,
 )
-from dashboards.words.catalogue import READING
+from dashboards.words.reading import READING
 from fleet.decisions import Recommendation, Refusal, Withheld
 from fleet.profiles import Profile
 
@@ -35,7 +34,7 @@ def detail(item: Refusal | Withheld) -> str:
 
 def group_detail(group: RefusalGroup) -> str:
     """Why the first of a group gets no advice."""
-    return refused_words(group.reason, group.values, READING.get())
+    return refusal_words(group, READING.get())
 
 
 def state_reason(profile: Profile) -> str:

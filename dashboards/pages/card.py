@@ -18,7 +18,7 @@ from dashboards.access.namespace_cut import SHARED_WITH_OTHERS
 from dashboards.address import Address
 from dashboards.figures.figures import DAYS
 from dashboards.shown.rows import percent_words, workload_state_words
-from dashboards.words.catalogue import say, say_code
+from dashboards.words.reading import say, say_code
 from fleet.inventory import Priority, WorkloadId
 from fleet.profiles import CardProfile, Profile, Profiles
 from fleet.units import format_bytes_short

@@ -12,7 +12,7 @@ from dashboards.pages.frame import card, figure_number, heading, scrolled, table
 from dashboards.queries import Views
 from dashboards.shown.clusters import ClusterLine, FleetTotals, cluster_lines, fleet_totals
 from dashboards.shown.rows import age_words, moment_words, money_words
-from dashboards.words.catalogue import say
+from dashboards.words.reading import say
 from fleet.profiles import Profiles
 from fleet.units import format_count
 

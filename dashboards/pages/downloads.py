@@ -13,7 +13,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.spreadsheet import csv_text, excel, tab_separated
-from dashboards.words.catalogue import say
+from dashboards.words.reading import say
 
 _EXCEL_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 _FILE_FORMS = {"csv": "CSV", "xlsx": "Excel", "json": "JSON"}

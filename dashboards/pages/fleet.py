@@ -19,13 +19,13 @@ from dashboards.pages.card import holders
 from dashboards.pages.downloads import downloads, register_downloads
 from dashboards.pages.frame import (
     card,
-    english,
     figure_number,
     graph,
     grid,
     heading,
     missing,
     number_column,
+    shown,
     spoken,
 )
 from dashboards.pages.measures import known_week, measures_card
@@ -44,7 +44,7 @@ from dashboards.shown.rows import (
     state_shares,
 )
 from dashboards.tokens import STATE_LETTERS
-from dashboards.words.catalogue import READING, reader_words, say, say_code
+from dashboards.words.reading import READING, reader_words, say, say_code
 from fleet.errors import GputideError
 from fleet.money.week_hours import IDLE, WASTED, WeekHours, part_of
 from fleet.profiles import CardProfile, CardState, HourMeasure, Profiles
@@ -362,7 +362,7 @@ def _card_panel(views: Views, address: Address, profiles: Profiles, found: CardP
     return [
         html.Header([_chip(found.state), _close(address.href(card=None))]),
         html.Code(found.card, className="uuid"),
-        html.P(english(found.reason)),
+        html.P(shown(found.reason)),
         html.Dl([part for name, value in facts for part in (html.Dt(name), html.Dd(value))]),
         *holders(address, profiles, found),
     ]

@@ -18,9 +18,11 @@ from dashboards.queries import Freshness
 from dashboards.shown.rows import age_words, percent_words
 from dashboards.tokens import GRID_THEME
 from dashboards.words.advice import judged_words
-from dashboards.words.catalogue import LANGUAGES, READING, Language, reader_words, say, say_code
+from dashboards.words.reading import LANGUAGES, READING, reader_words, say, say_code
 from enforcer.record.verdict import Verdict, headline, sentences
 from fleet.profiles import Profiles
+from fleet.sentences import Sentence
+from fleet.words import Language
 
 PAGES = (("/", "page.fleet"), ("/workloads", "page.workloads"), ("/plan", "page.plan"), ("/savings", "page.savings"),
          ("/tenants", "page.tenants"), ("/health", "page.health"))  # fmt: skip
@@ -125,12 +127,12 @@ LIVE: Any = {"aria-live": "polite"}
 """A part that changes by itself, and is then read out."""
 
 
-def english(sentence: str) -> Any:
-    """A sentence that was recorded in English: marked so, for a screen reader to read it right, if it has no other."""
+def shown(said: Sentence | str) -> Any:
+    """A sentence in the reader's language; a text is English, and marked so for a screen reader to read it right."""
     words = reader_words()
-    said = words.in_english("recorded.", sentence)
-    is_foreign = said == sentence and sentence and words.language is not Language.EN
-    return html.Span(sentence, lang=Language.EN.value) if is_foreign else said
+    text = words.in_english("recorded.", said) if isinstance(said, str) else words.said(said)
+    is_foreign = text == said and text and words.language is not Language.EN
+    return html.Span(text, lang=Language.EN.value) if is_foreign else text
 
 
 def heading(title: str) -> Any:
@@ -238,13 +240,13 @@ def missing(title: str, why: str, command: str) -> Any:
     )
 
 
-def failure(message: str) -> Any:
+def failure(message: Sentence | str) -> Any:
     """An error state: the message as the house words it, and where to look."""
     return html.Div(
         [
             html.Div("▲", className="missing-mark"),
             html.H2(say("frame.could_not_be_shown")),
-            html.P(english(message)),
+            html.P(shown(message)),
             html.Div([html.Code("gputide doctor")], className="command"),
         ],
         className="missing failed",
@@ -252,13 +254,13 @@ def failure(message: str) -> Any:
     )
 
 
-def not_allowed(message: str, reader: Reader) -> Any:
+def not_allowed(message: Sentence | str, reader: Reader) -> Any:
     """A page that is not for this reader: why, and who can change that."""
     return html.Div(
         [
             html.Div("◌", className="missing-mark"),
             html.H2(say("frame.not_for_you")),
-            html.P(english(message)),
+            html.P(shown(message)),
             html.P(
                 say(
                     "frame.you_name_role_whoever_keeps_file",
@@ -353,7 +355,7 @@ def grid(
     Args:
         grid_id: its id; a callback answers its `getRowsRequest` (`grid_rows`).
         columns: ag-grid's column definitions.
-        row_key: field that tells rows from each other.
+        row_key: field that distinguishes rows from each other.
         filters: filter model that it starts with.
     """
     return dag.AgGrid(

@@ -26,7 +26,7 @@ from dashboards.shown.health import (
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import age_words, moment_words, percent_words
 from dashboards.words.advice import finding_words
-from dashboards.words.catalogue import reader_words, say
+from dashboards.words.reading import reader_words, say
 from fleet.profiles import Profiles
 from fleet.units import format_bytes_short, format_count
 

@@ -13,7 +13,7 @@ from dash import html
 from dashboards.pages.frame import card, scrolled, table
 from dashboards.queries import Views
 from dashboards.shown.rows import percent_words
-from dashboards.words.catalogue import say, say_code
+from dashboards.words.reading import say, say_code
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.money.charges import in_cents
 from fleet.money.week_hours import Measures, WeekHours

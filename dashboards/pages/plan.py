@@ -1,6 +1,6 @@
 """Plan: a pull request for the cluster, to be read, approved, applied, watched and, if need be, taken back.
 
-Buttons that change anything answer only to a request from a page of the person who asks (see `access/door`); apply is
+Buttons that change anything answer only to a request from a page of this person (see `access/sign_in`); apply is
 disabled with the reason beside it, never hidden, and undo shows what it restores and keeps before it is pressed.
 """
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from dash import ALL, MATCH, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from dashboards.access.sign_in import Door
+from dashboards.access.sign_in import Access
 from dashboards.address import Address, read_address
 from dashboards.figures.card_map import SMALL_FLEET_CARDS, Square, lay_out, plan_squares
 from dashboards.figures.figures import card_map_figure, frontier_figure
-from dashboards.pages.frame import LIVE, card, english, figure_number, graph, missing, verdict_banner
+from dashboards.pages.frame import LIVE, card, figure_number, graph, missing, shown, verdict_banner
 from dashboards.pages.plan_diff import register as register_diffs
 from dashboards.pages.plan_relief import relief, tide
 from dashboards.pages.plan_rollout import (
@@ -37,7 +37,7 @@ from dashboards.shown.rows import (
     percent_words,
 )
 from dashboards.words.advice import surge_words
-from dashboards.words.catalogue import reader_words, say, say_code
+from dashboards.words.reading import reader_words, say, say_code
 from enforcer.record.harm import leading_verdict
 from enforcer.record.verdict import verdict_of
 from fleet.capabilities.register import capabilities_of
@@ -46,6 +46,7 @@ from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
+from fleet.sentences import sentence
 from fleet.units import format_count
 
 KEYS = ("cluster", "plan")
@@ -114,19 +115,19 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     )  # fmt: skip
 
 
-def register(app: Dash, views: Views, door: Door) -> None:
+def register(app: Dash, views: Views, access: Access) -> None:
     """Callbacks of the page.
 
     Args:
         views: what they read and change.
-        door: knows who asks, and whether a click comes from a page of theirs.
+        access: knows who asks, and whether a click comes from a page of theirs.
     """
     _register_selection(app)
-    _register_actions(app, views, door)
+    _register_actions(app, views, access)
     _register_progress(app, views)
-    register_diffs(app, views, door)
+    register_diffs(app, views, access)
     _register_evidence(app, views)
-    register_freeze(app, views, door)
+    register_freeze(app, views, access)
 
 
 def chosen_stages(address: Address, plan: Plan, confident: tuple[int, ...]) -> tuple[int, ...]:
@@ -166,7 +167,7 @@ def _register_selection(app: Dash) -> None:
         return no_update if address.get("stages") == text else found
 
 
-def _register_actions(app: Dash, views: Views, door: Door) -> None:
+def _register_actions(app: Dash, views: Views, access: Access) -> None:
     @app.callback(
         Output("plan-message", "children"),
         Output("plan-message", "className"),
@@ -194,11 +195,10 @@ def _register_actions(app: Dash, views: Views, door: Door) -> None:
             return no_update, no_update, no_update
         stages = tuple(sorted(stage for value in values for stage in value or ()))
         try:
-            if not door.is_page_token(given):
-                raise Refused("cannot change anything: this page is of another process or session; reload it")
-            words = _carry_out(views, str(ctx.triggered_id), plan_id, stages, door.who().name)
+            access.check_page_token(given)
+            words = _carry_out(views, str(ctx.triggered_id), plan_id, stages, access.who().name)
         except GputideError as exc:
-            return english(str(exc)), "message failed", bump + 1
+            return shown(exc.said), "message failed", bump + 1
         return words, "message", bump + 1
 
 
@@ -215,7 +215,7 @@ def _carry_out(views: Views, action: str, plan_id: str, stages: tuple[int, ...],
     approved = entry_or_none.approved_stages if entry_or_none is not None else ()
     chosen = tuple(stage for stage in stages if stage in approved)
     if not chosen:
-        raise Refused("cannot apply: none of the chosen stages is approved")
+        raise Refused(sentence("plan.no_chosen_stage_approved"))
     views.rollouts.apply(plan_id, chosen, operator)
     return say("plan.apply_has_started_with_stages_canary", stages=stage_words(chosen))
 
@@ -261,7 +261,7 @@ def _register_progress(app: Dash, views: Views) -> None:
 
 
 def _standing(views: Views, plan_id: str) -> tuple[RolloutProgress, PlanEntry | None]:
-    """Where a rollout and its plan stand; no plan where it is gone, or no longer for whoever asks."""
+    """Where a rollout and its plan stand; no plan where it is gone, or no longer for the person who asks."""
     try:
         # Progress first: a rollout that ends between the two questions is then seen as ended by both.
         return views.rollouts.progress(plan_id), views.plans.plan(plan_id)

@@ -20,10 +20,10 @@ from dash import ALL, MATCH, Dash, Input, Output, State, html, no_update
 from flask import jsonify
 
 from dashboards.access.people import Person
-from dashboards.access.sign_in import Door, plain_answer
-from dashboards.pages.frame import card, english
+from dashboards.access.sign_in import Access, plain_answer
+from dashboards.pages.frame import card, shown
 from dashboards.queries import ObjectDiff, Views
-from dashboards.words.catalogue import reader_words, say
+from dashboards.words.reading import reader_words, say
 from enforcer.rollout.holding import Way
 from fleet.errors import GputideError
 
@@ -68,7 +68,7 @@ class KeptPreviews:
         return objects[place] if owner == person and place < len(objects) else None
 
 
-def register(app: Dash, views: Views, door: Door) -> None:
+def register(app: Dash, views: Views, access: Access) -> None:
     """The buttons that ask what would change, and the address of an object's two sides."""
     kept = KeptPreviews()
 
@@ -85,7 +85,7 @@ def register(app: Dash, views: Views, door: Door) -> None:
             return no_update, no_update
         if clicks % 2 == 0:
             return None, "false"
-        return _answered(views, door, kept, plan_id, (button["stage"],)), "true"
+        return _answered(views, access, kept, plan_id, (button["stage"],)), "true"
 
     @app.callback(
         Output("preview-answer", "children"),
@@ -98,11 +98,11 @@ def register(app: Dash, views: Views, door: Door) -> None:
         if not clicks:
             return no_update
         stages = tuple(sorted(stage for value in values for stage in value or ()))
-        answer = _answered(views, door, kept, plan_id, stages)
+        answer = _answered(views, access, kept, plan_id, stages)
         return card(say("plan.preview_on_api_server"), answer, note=say("plan.nothing_was_changed"))
 
     def _object(name: str, place: int) -> Any:
-        found = kept.find(door.who(), name, place)
+        found = kept.find(access.who(), name, place)
         if found is None:
             return plain_answer(say("plan.preview_no_longer_kept_ask_for"), 404)
         before, after = sides(found.old_yaml, found.new_yaml)
@@ -133,15 +133,15 @@ def sides(old: str, new: str) -> tuple[list[str], list[str]]:
     return left, right
 
 
-def _answered(views: Views, door: Door, kept: KeptPreviews, plan_id: str, stages: tuple[int, ...]) -> Any:
+def _answered(views: Views, access: Access, kept: KeptPreviews, plan_id: str, stages: tuple[int, ...]) -> Any:
     try:
         found = views.plans.preview(plan_id, stages)
     except GputideError as exc:
-        return html.P(english(str(exc)), className="message failed")
+        return html.P(shown(exc.said), className="message failed")
     if not found:
         return html.P(say("plan.nothing_would_change_cluster_already_as"), className="soft")
     objects = tuple(sorted(found, key=lambda item: item.refusal is None))
-    return _rows(objects, f"{_PATH}/{kept.keep(door.who(), objects)}")
+    return _rows(objects, f"{_PATH}/{kept.keep(access.who(), objects)}")
 
 
 def _rows(objects: Sequence[ObjectDiff], address: str) -> Any:
@@ -156,7 +156,7 @@ def _rows(objects: Sequence[ObjectDiff], address: str) -> Any:
             "name": f"{item.namespace}/{item.name}" if item.namespace else item.name,
             "recommendation": item.recommendation,
             "way": "" if item.way is None else say(_WAYS[item.way]),
-            "refusal": item.refusal,
+            "refusal": None if item.refusal is None else reader_words().said(item.refusal),
         }
         for item in objects
     ]

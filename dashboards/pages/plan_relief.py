@@ -1,6 +1,6 @@
 """What relief did: who sleeps, who was moved, why, for how long, and who is home again; a part of the plan page.
 
-The tide of a plan: who steps back in which hours, and what falls free; a part of the plan page.
+The tide of a plan: who steps back in which hours, and what is freed; a part of the plan page.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dashboards.address import Address
 from dashboards.pages.frame import card, scrolled, table
 from dashboards.shown.relief_acts import ReliefActs, ReliefMove, ReliefSleep
 from dashboards.shown.rows import age_words, moment_words
-from dashboards.words.advice import relief_words
-from dashboards.words.catalogue import reader_words, say, say_code
+from dashboards.words.reading import reader_words, say, say_code
 from fleet.decisions import Plan, RecommendationKind
 
 MOVES_MAX = 50
@@ -74,7 +73,7 @@ def _row(move: ReliefMove, address: Address) -> tuple[Any, ...]:
         html.Span([way, html.Small(f"{move.from_card[:18]} → {move.to_card[:18]}")]),
         say_code("move", move.state),
         _ABSENT if move.seconds is None else age_words(move.seconds),
-        _ABSENT if why is None else relief_words(why, reader_words().language),
+        _ABSENT if why is None else reader_words().said(why),
     )
 
 
@@ -83,7 +82,7 @@ ROWS_MAX = 40
 
 
 def tide(plan: Plan) -> Any:
-    """The window, what falls free in it, and one line per workload; None where nobody steps back."""
+    """The window, what is freed in it, and one line per workload; None where nobody steps back."""
     if not plan.schedule:
         return None
     window = plan.schedule[0]

@@ -11,14 +11,14 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, html, no_update
 
-from dashboards.access.sign_in import Door
+from dashboards.access.sign_in import Access
 from dashboards.figures.figures import signal_figure
-from dashboards.pages.frame import LIVE, card, english, graph, spoken
+from dashboards.pages.frame import LIVE, card, graph, shown, spoken
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
 from dashboards.shown.rows import age_words
-from dashboards.words.advice import progress_words
-from dashboards.words.catalogue import reader_words, say, say_code
-from fleet.errors import GputideError, Refused
+from dashboards.words.reading import reader_words, say, say_code
+from fleet.errors import GputideError
+from fleet.sentences import sentence
 
 OBJECTS_MAX = 60
 """Objects shown on the page."""
@@ -31,11 +31,11 @@ def apply_reason(entry: PlanEntry, chosen: tuple[int, ...], progress: RolloutPro
     if not chosen:
         return say("plan.no_stage_chosen")
     if not set(chosen) & set(entry.approved_stages):
-        return entry.approve_refusal or say("plan.chosen_stages_not_approved_yet")
+        return reader_words().said(entry.approve_refusal or sentence("plan.chosen_stages_not_approved_yet"))
     if entry.approvals_missing:
         return say("plan.still_needs_approval_who", who=", ".join(entry.approvals_missing))
     if entry.apply_refusal is not None:
-        return reader_words().in_english("recorded.", entry.apply_refusal)
+        return reader_words().said(entry.apply_refusal)
     if set(chosen) & set(entry.approved_stages) <= set(entry.applied_stages):
         return say("plan.these_stages_applied")
     return None
@@ -58,21 +58,21 @@ def undo_words(views: Views, entry: PlanEntry) -> Any:
     try:
         preview = views.rollouts.undo_preview(entry.plan.plan_id)
     except GputideError as exc:
-        return str(exc)
+        return shown(exc.said)
     summary = say(
         "plan.undo_restores_count_objects_takes_cards",
         count=len(preview.restores), cards=preview.cards_taken,
     )  # fmt: skip
     keeps = say("plan.keeps_count_changed_since", count=len(preview.keeps)) if preview.keeps else ""
     lines = [*(f"↩ {line}" for line in preview.restores), *(f"= {line}" for line in preview.keeps)]
-    items = [html.Li(english(line)) for line in lines[:OBJECTS_MAX]]
+    items = [html.Li(shown(line)) for line in lines[:OBJECTS_MAX]]
     return html.Details([html.Summary(summary + keeps), html.Ul(items, className="drop")])
 
 
 def undo_reason(entry: PlanEntry, progress: RolloutProgress) -> str:
     """Why undo can't be pressed, or what it does to what is being applied."""
     if entry.undo_refusal is not None:
-        return entry.undo_refusal
+        return reader_words().said(entry.undo_refusal)
     if progress.is_running and progress.phase is not RolloutPhase.RESTORING:
         return say("plan.undo_ends_what_being_applied")
     if progress.is_running:
@@ -98,7 +98,7 @@ def progress_panel(progress: RolloutProgress) -> Any:
                 )
                 for phase in phases
             ]
-            + [html.Span(progress_words(progress.said, reader_words().language), className="soft")],
+            + [html.Span(reader_words().said(progress.said or ""), className="soft")],
             className=f"phases {progress.phase.value}",
             id="progress-phase",
             **LIVE,
@@ -137,7 +137,7 @@ def progress_panel(progress: RolloutProgress) -> Any:
                                 for part in (
                                     say("phase.canary") if item.is_canary else "",
                                     say("plan.stage_number", number=item.stage),
-                                    item.detail,
+                                    reader_words().said(item.detail),
                                 )
                                 if part
                             )
@@ -180,12 +180,12 @@ def freeze_bar(views: Views, cluster: str) -> Any:
     )
 
 
-def register(app: Dash, views: Views, door: Door) -> None:
+def register(app: Dash, views: Views, access: Access) -> None:
     """Callbacks of the switch.
 
     Args:
         views: what they read and change.
-        door: knows who asks, and whether a click comes from a page of theirs.
+        access: knows who asks, and whether a click comes from a page of theirs.
     """
 
     @app.callback(
@@ -205,12 +205,11 @@ def register(app: Dash, views: Views, door: Door) -> None:
         if not {"freeze": freeze, "thaw": thaw}.get(what):
             return no_update, no_update, no_update, no_update
         try:
-            if not door.is_page_token(given):
-                raise Refused("cannot change anything: this page is of another process or session; reload it")
-            by = door.who().name
+            access.check_page_token(given)
+            by = access.who().name
             (views.freezes.freeze if what == "freeze" else views.freezes.thaw)(cluster, by)
         except GputideError as exc:
-            return no_update, english(str(exc)), "message failed", no_update
+            return no_update, shown(exc.said), "message failed", no_update
         words = say("plan.every_change_stopped") if what == "freeze" else say("plan.changes_allowed_again")
         return _switch(views, cluster), words, "message", bump + 1
 

@@ -19,7 +19,7 @@ from dashboards.shown.rows import (
     stage_owners,
     stage_risk,
 )
-from dashboards.words.catalogue import reader_words, say, say_code
+from dashboards.words.reading import reader_words, say, say_code
 from fleet.confidence import CONFIDENT_MIN, stage_confidence
 from fleet.decisions import Plan, Stage
 from fleet.units import format_count

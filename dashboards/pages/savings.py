@@ -15,19 +15,19 @@ from dashboards.address import Address
 from dashboards.figures.figures import promise_figure, weekly_bars_figure
 from dashboards.pages.frame import (
     card,
-    english,
     figure_number,
     graph,
     heading,
     missing,
     scrolled,
+    shown,
     table,
     verdict_banner,
 )
 from dashboards.pages.plan_rollout import stage_words
 from dashboards.queries import LedgerEntry, Views
 from dashboards.shown.rows import moment_words, money_words, percent_words
-from dashboards.words.catalogue import reader_words, say, say_code
+from dashboards.words.reading import reader_words, say, say_code
 from enforcer.record.harm import HarmBudget, harm_budgets, leading_verdict
 from enforcer.record.savings import SavingsStep, realised_weeks, savings_steps
 from enforcer.record.verdict import Level, Standing, Verdict
@@ -242,7 +242,7 @@ def _ledger(entries: tuple[LedgerEntry, ...]) -> Any:
             html.Span(
                 [
                     html.Span(_subject(entry.subject)),
-                    html.Small([english(entry.detail), f" · {entry.actor} · {entry.plan_id[:6]}"]),
+                    html.Small([shown(entry.detail), f" · {entry.actor} · {entry.plan_id[:6]}"]),
                 ]
             ),
         )
@@ -255,7 +255,7 @@ def _ledger(entries: tuple[LedgerEntry, ...]) -> Any:
 def _subject(subject: str) -> Any:
     """What was changed; stages are recorded in English words."""
     match = _STAGES.fullmatch(subject)
-    return english(subject) if match is None else stage_words(tuple(map(int, match[1].split(", "))))
+    return shown(subject) if match is None else stage_words(tuple(map(int, match[1].split(", "))))
 
 
 def _sign(entry: LedgerEntry) -> str:

@@ -23,7 +23,7 @@ from dashboards.shown.made_once import MADE
 from dashboards.shown.quotas import QuotaUse, quota_uses
 from dashboards.shown.rows import money_words
 from dashboards.shown.tenants import Tenant, tenants
-from dashboards.words.catalogue import reader_words, say, say_code
+from dashboards.words.reading import reader_words, say, say_code
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Quota
 from fleet.money.budgets import BudgetState, BudgetStatus
@@ -164,7 +164,7 @@ _ABSENT = "–"
 
 
 def quotas(found: Sequence[Quota], tenants: Sequence[Tenant], address: Address) -> Any:
-    """Quotas and queues, those with most unused cards first; None where nothing tells of any."""
+    """Quotas and queues, those with most unused cards first; None where nothing reports any."""
     if not found:
         return None
     uses = quota_uses(found, tenants)

@@ -21,7 +21,6 @@ from dashboards.pages.advice import change_of_mind, detail, reason, state_reason
 from dashboards.pages.downloads import downloads, register_downloads
 from dashboards.pages.frame import (
     card,
-    english,
     figure_number,
     graph,
     grid,
@@ -29,6 +28,7 @@ from dashboards.pages.frame import (
     missing,
     number_column,
     scrolled,
+    shown,
     table,
 )
 from dashboards.queries import PlanEntry, Views
@@ -36,7 +36,7 @@ from dashboards.shown.grid_rows import GridRows, Places
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import percent_words, saving_words, state_sentence, workload_state_words, workload_table
 from dashboards.words.advice import finding_words
-from dashboards.words.catalogue import READING, reader_words, say, say_code
+from dashboards.words.reading import READING, reader_words, say, say_code
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Unavailable
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
@@ -310,7 +310,7 @@ def _proposals(address: Address, profile: Profile, entry: PlanEntry | None) -> l
 
 
 def _evidence(numbers: tuple[tuple[str, float], ...]) -> Any:
-    rows = [(english(name.replace("_", " ")), f"{value:,.4g}") for name, value in numbers]
+    rows = [(shown(name.replace("_", " ")), f"{value:,.4g}") for name, value in numbers]
     return table(((say("workloads.evidence"), "t"), (say("workloads.value"), "n")), rows)
 
 
@@ -334,7 +334,7 @@ def _refusals(profile: Profile, entry: PlanEntry | None) -> list[Any]:
 
 def _actions(profile: Profile) -> list[Any]:
     kind = profile.workload_kind.lower()
-    # Whoever copies a command runs it: a name stays one word of it, and turns nothing around it.
+    # Anybody who copies a command runs it: a name stays one word of it, and turns nothing around it.
     name = quote(profile.workload.split("/", 2)[-1])
     annotate = f"kubectl -n {quote(profile.namespace)} annotate {quote(kind)} "
     commands = (

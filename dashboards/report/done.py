@@ -1,6 +1,6 @@
 """What was done in the week, and how it went: each plan that was touched, in two sentences.
 
-Called by `report`, whose language and team it tells in.
+Called by `report`, whose language and team it reports in.
 
 What the weekly report leaves out and why: workloads that get no advice, counters that are not believed.
 
@@ -18,8 +18,7 @@ from decimal import Decimal
 from dashboards.access.namespace_cut import namespace_of
 from dashboards.queries import LedgerEntry, PlanEntry
 from dashboards.shown.rows import RefusalGroup, refusal_groups
-from dashboards.words.advice import reason_words, refusal_words, refused_words, state_words, verdict_words
-from dashboards.words.catalogue import Language, Words
+from dashboards.words.advice import reason_words, refusal_words, state_words, verdict_words
 from enforcer.record.verdict import verdict_of
 from fleet.decisions import Plan, Recommendation
 from fleet.inventory import WorkloadId
@@ -27,6 +26,7 @@ from fleet.money.charges import Charge, MeasuredHours
 from fleet.money.week_hours import NOT_USED, part_of
 from fleet.outcomes import Outcome
 from fleet.profiles import Profile, Profiles, WorkloadState
+from fleet.words import Language, Words
 
 _WEEK = timedelta(days=7)
 
@@ -43,7 +43,7 @@ class DoneItem:
 
 @dataclass(frozen=True, slots=True)
 class WeekTold:
-    """Tells of the plans of the week.
+    """Reports the plans of the week.
 
     Attributes:
         words: the language.
@@ -100,7 +100,7 @@ def refused_in(plan: Plan | None, words: Words) -> tuple[RefusalGroup, ...]:
     return tuple(
         replace(
             group,
-            detail=refused_words(group.reason, group.values, words.language),
+            detail=refusal_words(group, words.language),
         )
         for group in groups
     )

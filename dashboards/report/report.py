@@ -23,7 +23,6 @@ from dashboards.shown.quotas import TeamQuota, team_quotas
 from dashboards.shown.rows import RefusalGroup
 from dashboards.shown.tenants import Tenant, tenants
 from dashboards.words.advice import headline_words, surge_words
-from dashboards.words.catalogue import Language, Words
 from enforcer.record.harm import HarmBudget, harm_budgets, leading_verdict
 from enforcer.record.savings import SavingsStep, savings_steps, week_start
 from enforcer.record.verdict import Level, Verdict, verdict_of
@@ -34,6 +33,7 @@ from fleet.money.unit_costs import UnitCost
 from fleet.money.week_hours import WASTED, WeekHours, part_of
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
+from fleet.words import Language, Words
 
 REPORT_SCHEMA = "gputide.report/v1"
 WEEKS_MEAN = 4
@@ -147,7 +147,7 @@ class Report:
         title: headline of the document.
         cluster: cluster.
         created_at: when, UTC.
-        since: start of the week that it tells of.
+        since: start of the week that it reports.
         until: end of it.
         currency: ISO 4217.
         headline: harm first where a service is over its budget; otherwise the one number that matters.

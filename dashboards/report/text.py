@@ -20,7 +20,6 @@ from dashboards.report.weeks import WeekFacts
 from dashboards.shown.rows import money_words
 from dashboards.shown.tenants import Tenant
 from dashboards.tokens import STATE_COLOURS, STATE_INK, STATE_LETTERS, report_css
-from dashboards.words.catalogue import Words
 from enforcer.record.harm import HarmBudget
 from enforcer.record.verdict import Standing
 from fleet.documents import document
@@ -28,6 +27,7 @@ from fleet.money.charges import MeasuredHours
 from fleet.money.unit_costs import UnitCost
 from fleet.profiles import CardState, HourMeasure
 from fleet.units import format_count
+from fleet.words import Words
 
 BAR_ORDER = (CardState.BUSY, CardState.LOW_USE, CardState.IDLE_HELD, CardState.FREE, CardState.UNTRUSTED)
 _BAR_LEFT, _BAR_WIDTH = 60.0, 640.0

@@ -1,9 +1,9 @@
 """Neighbouring nodes as one group: what a square of the card map is where a cluster has thousands of nodes.
 
-Nodes of one card model are taken in the order of their names, which is how racks and pools are told apart in practice:
-a group ends where the stem of the name changes (`a100-012-` of `a100-012-0345`), unless it is still small, and where it
-is full. A group is called by its first node; an address may name any node of it, so links outlive new nodes. Pure;
-called by `card_map` and `pages.fleet`.
+Nodes of one card model are taken in the order of their names, which is how racks and pools are distinguished in
+practice: a group ends where the stem of the name changes (`a100-012-` of `a100-012-0345`), unless it is still small,
+and where it is full. A group is called by its first node; an address may name any node of it, so links outlive new
+nodes. Pure; called by `card_map` and `pages.fleet`.
 """
 
 from __future__ import annotations

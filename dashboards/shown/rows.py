@@ -17,7 +17,7 @@ from typing import Any
 from dashboards.shown.grid_rows import GridColumn, GridRows
 from dashboards.shown.made_once import MADE
 from dashboards.tokens import STATE_LETTERS
-from dashboards.words.catalogue import reader_words, say, say_code
+from dashboards.words.reading import reader_words, say, say_code
 from fleet.decisions import Need, Plan, Recommendation, Refusal, Saving, Stage
 from fleet.inventory import Card
 from fleet.money.prices import Prices

@@ -16,7 +16,7 @@ import numpy as np
 
 from dashboards.queries import PlanEntry, Views
 from enforcer.record.harm import harm_budgets, standing_outcomes
-from enforcer.record.savings import realised_of, savings_steps
+from enforcer.record.savings import expected_of, realised_of, savings_steps
 from enforcer.record.verdict import Standing, verdict_of
 from exporter.families import CataloguedFamily, Family, FamilyKind
 from exporter.reader import Reading
@@ -45,6 +45,11 @@ _PLAN_INFO = CataloguedFamily(
 _PROMISED = _gauge("gputide_plan_cards_promised", "Whole cards that a plan frees, as planned.", _PLAN)
 _REALISED = _gauge(
     "gputide_plan_cards_realised", "Whole cards that a plan freed, as measured; absent once it is undone.", _PLAN
+)
+_EXPECTED = _gauge(
+    "gputide_plan_cards_expected",
+    "Whole cards that the measured stages of a plan were to free, without what was undone.",
+    _PLAN,
 )
 _GIVEN_BACK = _gauge("gputide_plan_cards_given_back", "Cards of a plan that were free and are granted again.", _PLAN)
 _PREDICTED = _gauge(
@@ -110,8 +115,8 @@ _SILENT = _gauge(
 )
 
 SAVINGS_FAMILIES: tuple[CataloguedFamily, ...] = (
-    _PLAN_INFO, _PROMISED, _REALISED, _GIVEN_BACK, _PREDICTED, _HARM, _OVER_BUDGET, _EXPIRES, _STEP_CARDS, _STEP_MONEY,
-    _HOURS, _HOURS_COST, _CARDS, _WORKLOAD_CARDS, _LIMIT, _DISTRUSTED, _AGE, _COVERAGE, _SILENT,
+    _PLAN_INFO, _PROMISED, _REALISED, _EXPECTED, _GIVEN_BACK, _PREDICTED, _HARM, _OVER_BUDGET, _EXPIRES, _STEP_CARDS,
+    _STEP_MONEY, _HOURS, _HOURS_COST, _CARDS, _WORKLOAD_CARDS, _LIMIT, _DISTRUSTED, _AGE, _COVERAGE, _SILENT,
 )  # fmt: skip
 """Every family that the savings reader shows."""
 
@@ -194,7 +199,7 @@ def _hour_points(cluster: str, week: WeekHours | None) -> Iterator[_Point]:
 def _plan_points(
     cluster: str, entries: tuple[PlanEntry, ...], outcomes: tuple[Outcome, ...], now: datetime
 ) -> Iterator[_Point]:
-    realised = realised_of(entries, outcomes)
+    realised, expected = realised_of(entries, outcomes), expected_of(entries, outcomes)
     standing = {own.plan_id: own for _, own in standing_outcomes(entries, outcomes)}
     over = Counter(one.plan_id for one in harm_budgets(entries, outcomes) if one.standing is Standing.OVER_BUDGET)
     for entry in entries[:PLANS_MAX]:
@@ -208,6 +213,7 @@ def _plan_points(
         if own is None:
             continue
         yield _REALISED, of_plan, float(cards_in(realised[plan.plan_id]))
+        yield _EXPECTED, of_plan, float(cards_in(expected[plan.plan_id]))
         yield _GIVEN_BACK, of_plan, float(own.given_back)
         yield _OVER_BUDGET, of_plan, float(over[plan.plan_id])
         observed = verdict_of(own).observed_ratio

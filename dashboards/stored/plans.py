@@ -158,18 +158,18 @@ class StoredPlans:
             apply_refusal=self._refusal(plan, approved, applied),
         )
 
-    def _refusal(self, plan: Plan, approved: tuple[int, ...], applied: tuple[int, ...]) -> str | None:
+    def _refusal(self, plan: Plan, approved: tuple[int, ...], applied: tuple[int, ...]) -> Sentence | str | None:
         """Why the approved stages can't be applied now; None where they can."""
         frozen = frozen_by(self._folder.freeze)
         if frozen is not None:
-            return f"frozen by {frozen}; `gputide apply --no-freeze` or the plan page lifts it"
+            return sentence("plan.frozen_by_who", who=frozen)
         left = [stage for stage in approved if stage not in applied]
         if not left:
-            return "every approved stage is applied" if applied else "approve at least one stage first"
+            return sentence("plan.every_approved_stage_is_applied" if applied else "plan.approve_a_stage_first")
         try:
             self._guard().check_plan(plan, left, self._store.approvals(plan.plan_id), self._now())
         except Refused as exc:
-            return str(exc)
+            return exc.said
         return None
 
 
@@ -270,12 +270,12 @@ class BackgroundRollouts:
                 results = reconciler.apply(plan, stages, by=by)
             back = [result for result in results if result.state is not StageState.PROMOTED]
             if back:
-                said = sentence("stage_restored", stage=back[0].stage, reason=back[0].reason or "")
+                said = sentence("progress.stage_restored", stage=back[0].stage, reason=back[0].reason or "")
                 self._end(plan.plan_id, RolloutPhase.RESTORED, said)
             else:
-                self._end(plan.plan_id, RolloutPhase.DONE, sentence("all_kept"))
+                self._end(plan.plan_id, RolloutPhase.DONE, sentence("progress.all_kept"))
 
-        self._start(plan.plan_id, work, RolloutPhase.CANARY, sentence("starting"))
+        self._start(plan.plan_id, work, RolloutPhase.CANARY, sentence("progress.starting"))
 
     def progress(self, plan_id: str) -> RolloutProgress:
         """Where the rollout or the undo of a plan stands; after a restart, what the ledger says."""
@@ -329,13 +329,13 @@ class BackgroundRollouts:
                 result = reconciler.undo(plan_id, by=by, ending=run)
             restored, kept = len(result.workloads), "; ".join(result.kept[:3])
             said = (
-                sentence("undone_but_kept", workloads=restored, by=by, kept=kept)
+                sentence("progress.undone_but_kept", workloads=restored, by=by, kept=kept)
                 if kept
-                else sentence("undone", workloads=restored, by=by)
+                else sentence("progress.undone", workloads=restored, by=by)
             )
             self._end(plan_id, RolloutPhase.RESTORED, said)
 
-        self._start(plan_id, work, RolloutPhase.RESTORING, sentence("undoing"), ends=run is not None)
+        self._start(plan_id, work, RolloutPhase.RESTORING, sentence("progress.undoing"), ends=run is not None)
 
     def _start(
         self, plan_id: str, work: Callable[[], None], phase: RolloutPhase, said: Sentence, *, ends: bool = False
@@ -344,7 +344,7 @@ class BackgroundRollouts:
         with self._lock:
             is_ending = ends and self._running == plan_id
             if self._worker is not None and self._worker.is_alive() and not is_ending:
-                raise Refused(f"cannot start: plan {self._running} is being changed; wait until it is done")
+                raise Refused(sentence("plan.other_is_being_changed", plan=self._running))
             self._running = plan_id
             self._news[plan_id] = RolloutProgress(phase=phase, done=0, total=0, said=said)
 
@@ -352,10 +352,10 @@ class BackgroundRollouts:
                 try:
                     work()
                 except GputideError as exc:
-                    self._end(plan_id, RolloutPhase.FAILED, sentence("fault", fault=str(exc)))
+                    self._end(plan_id, RolloutPhase.FAILED, sentence("progress.fault", fault=exc.said))
                 except Exception as exc:  # noqa: BLE001 - a bug of ours: without an end the page would wait for ever
                     _log.exception("rollout ended by a bug", plan=plan_id)
-                    said = sentence("bug", fault=f"{type(exc).__name__}: {exc}")
+                    said = sentence("progress.bug", fault=f"{type(exc).__name__}: {exc}")
                     self._end(plan_id, RolloutPhase.FAILED, said)
 
             self._worker = threading.Thread(target=guarded, name=f"rollout {plan_id}")

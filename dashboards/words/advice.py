@@ -1,26 +1,24 @@
 """What analyzer, recommender and verify record as codes with values (`fleet.sentences`), in a language.
 
-`locale/LANGUAGE/LC_MESSAGES/advice.po` holds the texts. A code that the catalogue does not hold yet, or whose text
-needs a value that was cut out for another team, is shown as it is. Called by the report, the messages, the web pages,
-the API and the command line.
+`fleet/locale/LANGUAGE/LC_MESSAGES/advice.po` holds the texts. Called by the report, the messages, the web pages, the
+API and the command line.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from dashboards.words.catalogue import Language, Words
+from dashboards.shown.rows import RefusalGroup
 from enforcer.record.verdict import Verdict, headline, sentences
 from fleet.capabilities.register import capabilities_of
 from fleet.decisions import Plan, Recommendation, Refusal, Withheld
 from fleet.documents import document, plan_document, profiles_document
 from fleet.profiles import Finding, Profile, Profiles
-from fleet.sentences import Sentence, Value
-
-_WAYS = ("", ".1", ".2", ".3")
+from fleet.sentences import Sentence, sentence
+from fleet.words import Language, Words
 
 
 def reason_words(item: Recommendation, language: Language) -> str:
@@ -31,17 +29,12 @@ def reason_words(item: Recommendation, language: Language) -> str:
 def change_words(item: Recommendation, language: Language) -> str:
     """What would change an advice."""
     last = item.why[-1]
-    return _sentence(_filled("changes", last.code, dict(last.values), language), language)
+    return _sentence(Words(language=language).said(last, "changes."), language)
 
 
-def refusal_words(item: Refusal | Withheld, language: Language) -> str:
+def refusal_words(item: Refusal | Withheld | RefusalGroup, language: Language) -> str:
     """Why an advice is not given, with the values that were recorded."""
-    return refused_words(item.reason, item.values, language)
-
-
-def refused_words(reason: str, values: Sequence[tuple[str, Value]], language: Language) -> str:
-    """The same by its parts: a code, and the values in it."""
-    return _filled("refused", reason, dict(values), language)
+    return Words(language=language).said(Sentence(code=item.reason, values=item.values), "refused.")
 
 
 def surge_words(plan: Plan, language: Language) -> tuple[str, ...]:
@@ -64,22 +57,8 @@ def state_words(profile: Profile, language: Language) -> str:
 
 def finding_words(finding: Finding, language: Language) -> str:
     """What a failed cross-check saw."""
-    return _filled("finding", "seen", {"check": finding.check, **dict(finding.values)}, language)
-
-
-def progress_words(said: Sentence | None, language: Language) -> str:
-    """Where a rollout or an undo stands; empty where nothing was said yet."""
-    return "" if said is None else _filled("progress", said.code, dict(said.values), language)
-
-
-def relief_words(said: Sentence, language: Language) -> str:
-    """Why relief moves a pod, puts pods to sleep, or takes a move back."""
-    return _filled("relief", said.code, dict(said.values), language)
-
-
-def relief_in_english(said: Sentence) -> str:
-    """The same for events and logs of the enforcer."""
-    return relief_words(said, Language.EN)
+    values = (("check", finding.check), *finding.values)
+    return Words(language=language).said(Sentence(code="finding.seen", values=values))
 
 
 def headline_words(verdict: Verdict, language: Language) -> str:
@@ -95,10 +74,8 @@ def verdict_words(verdict: Verdict, language: Language) -> str:
 def judged_words(said: Sequence[Sentence], language: Language) -> str:
     """Sentences of a verdict."""
     words = Words(language=language)
-    texts = (words.say(one.code, **dict(one.values)) for one in said)
-    return reduce(lambda first, second: words.say("mark.next_sentence", first=first, second=second), texts) + words.say(
-        "mark.stop"
-    )
+    whole = reduce(lambda first, second: sentence("mark.next_sentence", first=first, second=second), said)
+    return words.said(whole) + words.say("mark.stop")
 
 
 def plan_in_english(plan: Plan) -> dict[str, Any]:
@@ -146,22 +123,8 @@ def _add_details(found: Sequence[dict[str, Any]], records: Sequence[Refusal | Wi
 
 
 def _clauses(clauses: Sequence[Sentence], language: Language) -> str:
-    said = (_filled("said", one.code, dict(one.values), language) for one in clauses)
-    return _sentence(Words(language=language).say("mark.clause").join(said), language)
-
-
-def _filled(group: str, code: str, values: Mapping[str, Value], language: Language) -> str:
-    """The first message of a code whose places all have a value; the code where there is none."""
     words = Words(language=language)
-    for way in _WAYS:
-        message_id = f"{group}.{code}{way}"
-        if not words.knows(message_id):
-            continue
-        try:
-            return words.say(message_id, **values)
-        except KeyError:
-            continue
-    return code.replace("_", " ")
+    return _sentence(words.say("mark.clause").join(words.said(one, "said.") for one in clauses), language)
 
 
 def _sentence(text: str, language: Language) -> str:

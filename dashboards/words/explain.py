@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dashboards.words.advice import change_words, reason_words, state_words
-from dashboards.words.catalogue import Words
 from fleet.decisions import Evidence, Plan, Recommendation, RecommendationKind, Saving
 from fleet.errors import Misconfigured
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
 from fleet.profiles import Profiles
 from fleet.units import GIB
+from fleet.words import Words
 from recommender.advice.register import ADVICE
 
 _ADVICE_OF = {advice.kind: advice for advice in ADVICE}

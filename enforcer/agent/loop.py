@@ -1,4 +1,4 @@
-"""Runs the node agent until it is told to stop: looks on time, reaches the API server beside it, reads orders.
+"""Runs the node agent until it is stopped: looks on time, reaches the API server beside it, reads orders.
 
 Three threads, so that an API server that is slow or away delays no look: one looks, one carries out what the newest
 look asks of the API server, one reads orders.

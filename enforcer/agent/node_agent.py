@@ -35,7 +35,7 @@ from fleet.logs import logger
 from fleet.units import format_time
 
 BLIND_SECONDS = 60.0
-"""After so long without a look whoever sleeps wakes: nobody would see that he need not sleep any more."""
+"""After so long without a look a sleeping container wakes: nothing would show that it need not sleep any more."""
 
 _WAKE_TRIES = 5
 _WAKE_PAUSE_SECONDS = 0.1

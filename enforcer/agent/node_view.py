@@ -1,6 +1,6 @@
 """What the node agent sees at one moment: its cards, and who uses how much of them.
 
-Records and the port through which they come; the front door hands in a reader of driver, kubelet and regions.
+Records and the port through which they come; the command line hands in a reader of driver, kubelet and regions.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Format `gputide.node-view/v1`: an object with `schema`, `node`, `at_seconds`, `trouble` (a digest of the cards that are
 in trouble), `cards` (`card`, `framebuffer_bytes`, `framebuffer_free_bytes`, `duty_cycle_ratio`) and `slices` (the
-fields of `SliceView`). What nobody knows is null. Whoever answers at an agent's address is believed only as far as this
+fields of `SliceView`). What nobody knows is null. An answer from an agent's address is believed only as far as this
 goes: sizes, names and ratios are checked, and every deed is held against the API server first.
 """
 

@@ -12,7 +12,7 @@ src/cuda/memory.c and src/multiprocess/multiprocess_memory_limit.c, all released
 
 The library's semaphore is never taken: its owner is a process id inside the container, so nobody could tell that we
 hold it. Slots move while processes come and go, so a pause is written to every slot that has a process, looked at
-again, and repeated by whoever asked for it. HAMi's own monitor writes other fields of the same region
+again, and repeated by its caller. HAMi's own monitor writes other fields of the same region
 (`utilization_switch`, `recent_kernel`), so both may run.
 """
 

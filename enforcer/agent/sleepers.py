@@ -1,9 +1,9 @@
 """Puts containers to sleep and wakes them through their regions, and remembers on disk whom it put to sleep.
 
-A container sleeps until it is woken, whoever put it to sleep, so a list of ours lies on the node before the first
+A container sleeps until something wakes it, so a list of ours lies on the node before the first
 process sleeps: an agent that was killed wakes them when it starts again, and one that stops wakes them before. New
 processes join awake and slots move, so sleep is written again at every look. A container with no region, or one that
-can't be trusted, is told and left awake.
+can't be trusted, is reported and left awake.
 """
 
 from __future__ import annotations

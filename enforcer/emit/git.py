@@ -1,7 +1,7 @@
 """A plan as a branch of a Git repository: a Kustomize component that grows by one commit per recommendation.
 
-Made in a work tree of its own, so that what somebody has open is not touched. Whoever reviews the branch can drop one
-commit and keep the rest; the overlay that shall use it names the folder in its `components`.
+Made in a work tree of its own, so that what somebody has open is not touched. Anybody who reviews the branch can drop
+one commit and keep the rest; the overlay that shall use it names the folder in its `components`.
 """
 
 from __future__ import annotations

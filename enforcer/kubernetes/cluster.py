@@ -1,6 +1,6 @@
 """A real cluster behind all of the enforcer's ports, over one connection and one budget of requests.
 
-Called by the front door, which hands it to rollout, undo, preview and verify as it does a simulated one.
+Called by the command line, which hands it to rollout, undo, preview and verify as it does a simulated one.
 """
 
 from __future__ import annotations

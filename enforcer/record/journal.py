@@ -18,6 +18,7 @@ from enforcer.dialect import SeatSlice
 from enforcer.record.ledger import Entry, Ledger
 from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
+from fleet.sentences import Sentence, sentence_of
 
 _RUN_EVENTS = frozenset(
     ("begin", "stage_begin", "stage", "evict", "watched", "promoted", "restoring", "evict_back", "restored", "end",
@@ -133,7 +134,7 @@ class StageRecord:
     objects: list[ObjectIntent] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     node_steps: list[NodeStep] = field(default_factory=list)
-    reason: str | None = None
+    reason: Sentence | str | None = None
     kept: tuple[str, ...] = ()
     applied_at: datetime | None = None
     undone_at: datetime | None = None
@@ -403,7 +404,7 @@ def _stage_entry(entry: Entry, run: RunRecord) -> None:
     elif entry.event == "promoted":
         record.state, record.applied_at = StageState.PROMOTED, entry.at
     elif entry.event == "restoring":
-        record.state, record.reason = StageState.RESTORING, entry.content["reason"]
+        record.state, record.reason = StageState.RESTORING, sentence_of(entry.content["reason"])
     elif entry.event == "restored":
         record.state, record.kept = StageState.RESTORED, tuple(entry.content["kept"])
 

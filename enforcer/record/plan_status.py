@@ -116,7 +116,7 @@ def plan_status(
         StageStatus(
             stage=entry.stage,
             state="proposed" if record is None else record.state.value,
-            reason="" if record is None else record.reason or "",
+            reason="" if record is None or record.reason is None else str(record.reason),
         )
         for entry in plan.stages
         for record in (records.get(entry.stage),)

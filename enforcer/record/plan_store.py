@@ -20,6 +20,7 @@ from fleet.decisions import Plan
 from fleet.documents import plan_from_json, plan_to_json
 from fleet.durable import unwritable, write_durably
 from fleet.errors import Corrupt, Misconfigured, Refused
+from fleet.sentences import sentence
 from fleet.units import format_time, parse_time
 
 
@@ -291,9 +292,11 @@ def approval_of(plan: Plan, stages: Sequence[int], *, by: str, at: datetime) -> 
     known = {entry.stage for entry in plan.stages}
     unknown = sorted(set(stages) - known)
     if unknown or not stages:
-        raise Refused(f"cannot approve stages {unknown} of plan {plan.plan_id}: it has {sorted(known)}")
+        raise Refused(
+            sentence("guard.approve_unknown", stages=str(unknown), plan=plan.plan_id, known=str(sorted(known)))
+        )
     if at >= plan.expires_at:
-        raise Refused(f"cannot approve plan {plan.plan_id}: it expired at {format_time(plan.expires_at)}")
+        raise Refused(sentence("guard.approve_late", plan=plan.plan_id, ended=format_time(plan.expires_at)))
     return Approval(plan_id=plan.plan_id, stages=tuple(sorted(set(stages))), by=by, at=at)
 
 

@@ -8,7 +8,7 @@ a name stands for a card that is really emptied elsewhere; two plans may then na
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -179,6 +179,19 @@ def realised_of(plans: Sequence[PlanRecord], outcomes: Sequence[Outcome]) -> dic
         plans: plans of one cluster, newest first.
         outcomes: newest outcome of each applied plan.
     """
+    return _of_newest(plans, outcomes, lambda _, outcome: outcome.realised)
+
+
+def expected_of(plans: Sequence[PlanRecord], outcomes: Sequence[Outcome]) -> dict[str, tuple[FreedCard, ...]]:
+    """Cards that the measured stages were to free, counted as `realised_of` counts what they did free."""
+    return _of_newest(plans, outcomes, lambda plan, outcome: promised_cards(plan, outcome.stages))
+
+
+def _of_newest(
+    plans: Sequence[PlanRecord],
+    outcomes: Sequence[Outcome],
+    cards_of: Callable[[Plan, Outcome], Iterable[FreedCard]],
+) -> dict[str, tuple[FreedCard, ...]]:
     measured = {outcome.plan_id: outcome for outcome in outcomes}
     seen: set[CardId] = set()
     found: dict[str, tuple[FreedCard, ...]] = {}
@@ -187,7 +200,7 @@ def realised_of(plans: Sequence[PlanRecord], outcomes: Sequence[Outcome]) -> dic
         if outcome is None or one.undone_at is not None:
             continue
         gone = seen | _taken_back(one, outcome)
-        kept = [card for card in outcome.realised if card.card not in gone]
+        kept = [card for card in cards_of(one.plan, outcome) if card.card not in gone]
         seen |= {card.card for card in kept}
         found[outcome.plan_id] = tuple(kept)
     return found

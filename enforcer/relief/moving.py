@@ -21,7 +21,7 @@ from enforcer.relief.warm_replica import hash_of, wants_pods, warm_replica
 from enforcer.seat import is_ready
 from enforcer.words import Words
 from fleet.errors import Misconfigured, Refused
-from fleet.sentences import Say, Sentence, sentence
+from fleet.sentences import Sentence, sentence
 
 _REASON = "GputideRelief"
 
@@ -45,7 +45,6 @@ class Mover:
     Args:
         journal: where moves stand.
         patience: how long parts may take.
-        say: says why a pod moves or stays, in English.
         step: called before every write with what it is, for tests that stop there.
     """
 
@@ -55,11 +54,10 @@ class Mover:
         writer: ClusterWriter,
         journal: ReliefJournal,
         patience: Patience,
-        say: Say,
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._reader, self._writer, self._journal = reader, writer, journal
-        self._patience, self._say, self._step = patience, say, step
+        self._patience, self._step = patience, step
 
     def begin(self, order: MoveOrder, words: Words) -> str:
         """Begin a move; what to say of it.
@@ -69,7 +67,7 @@ class Mover:
             Unavailable: the cluster can't be reached; the next look goes on.
         """
         self._journal.begin(self._reader.now(), order)
-        where, reason = "home" if order.is_home else "away", self._say(order.reason)
+        where, reason = "home" if order.is_home else "away", order.reason
         self._tell(order, f"moves {where} from {order.from_card} to {order.to_card}: {reason}")
         if order.manner is Manner.WARM:
             self._make(order, words)
@@ -93,24 +91,24 @@ class Mover:
             if not record.is_open or record.phase in (MovePhase.LEAVING, MovePhase.BACK):
                 # The old pod may be gone: there is no way back, only a next try.
                 return f"{record.order.pod_id}: {exc}"
-            return self._turn_back(record, sentence("fault", fault=str(exc)))
+            return self._turn_back(record, sentence("relief.fault", fault=exc.said))
 
     # --- warm ---
 
     def _make(self, order: MoveOrder, words: Words) -> None:
         replica_set = self._reader.get("ReplicaSet", order.namespace, order.maker)
         if replica_set is None or not wants_pods(replica_set):
-            self._give_up(order, sentence("no_pods_kept", maker=order.maker))
+            self._give_up(order, sentence("relief.no_pods_kept", maker=order.maker))
         try:
             manifest = warm_replica(order, replica_set or {}, words)
             self._step(f"make {order.namespace}/{order.replica}")
             self._writer.make(manifest)
         except (Misconfigured, Refused) as exc:
-            self._give_up(order, sentence("fault", fault=str(exc)))
+            self._give_up(order, sentence("relief.fault", fault=exc.said))
 
     def _give_up(self, order: MoveOrder, why: Sentence) -> None:
         self._journal.note(self._reader.now(), order.move_id, MovePhase.TAKEN_BACK, why)
-        raise Refused(f"cannot move {order.pod_id}: {self._say(why)}")
+        raise Refused(f"cannot move {order.pod_id}: {why}")
 
     def _go_on_warm(self, record: MoveRecord, words: Words) -> str | None:
         order = record.order
@@ -122,7 +120,7 @@ class Mover:
                 return self._turn_back(record, unwanted)
         if replica is None:
             if record.phase is not MovePhase.BEGUN:
-                return self._turn_back(record, sentence("replica_gone"))
+                return self._turn_back(record, sentence("relief.replica_gone"))
             # A crash came between the journal and the cluster.
             self._make(order, words)
             return None
@@ -138,8 +136,8 @@ class Mover:
 
     def _why_unwanted(self, order: MoveOrder, replica_set: Manifest | None) -> Sentence | None:
         if not wants_pods(replica_set):
-            return sentence("no_pods_kept", maker=order.maker)
-        return None if self._is_there(order) else sentence("went_by_itself")
+            return sentence("relief.no_pods_kept", maker=order.maker)
+        return None if self._is_there(order) else sentence("relief.went_by_itself")
 
     def _is_evicted(self, order: MoveOrder) -> bool:
         """Whether the old pod is on its way out; it is asked to go, if its disruption budgets let it."""
@@ -156,12 +154,12 @@ class Mover:
         """Nothing, until that takes too long; `code` says what."""
         if self._reader.now() - since <= timedelta(seconds=seconds_max):
             return None
-        return self._turn_back(record, sentence(code, seconds=seconds_max))
+        return self._turn_back(record, sentence(f"relief.{code}", seconds=seconds_max))
 
     def _adopt(self, record: MoveRecord, replica: Manifest, replica_set: Manifest | None) -> str | None:
         order = record.order
         if replica_set is None:
-            return self._turn_back(record, sentence("maker_gone", maker=order.maker))
+            return self._turn_back(record, sentence("relief.maker_gone", maker=order.maker))
         label, value = hash_of(replica_set)
         if label not in (replica["metadata"].get("labels") or {}):
             self._step(f"adopt {order.namespace}/{order.replica}")
@@ -185,7 +183,7 @@ class Mover:
         order, now = record.order, self._reader.now()
         if record.phase is not MovePhase.LEAVING:
             if not self._is_there(order):
-                return self._turn_back(record, sentence("went_by_itself"))
+                return self._turn_back(record, sentence("relief.went_by_itself"))
             actions = HamiNodeActions(self._reader, self._writer, order.from_node)
             self._step(f"close {order.from_card}")
             actions.close_card(order.from_card, now.timestamp() + self._patience.ready_seconds_max)
@@ -218,7 +216,7 @@ class Mover:
 
     def _turn_back(self, record: MoveRecord, why: Sentence) -> str:
         self._journal.note(self._reader.now(), record.order.move_id, MovePhase.BACK, why)
-        return self._take_back(record) or f"{record.order.pod_id} stays: {self._say(why)}"
+        return self._take_back(record) or f"{record.order.pod_id} stays: {why}"
 
     def _take_back(self, record: MoveRecord) -> str | None:
         order = record.order
@@ -231,7 +229,7 @@ class Mover:
                 if not self._writer.evict(order.namespace, order.replica):
                     return None
         self._journal.note(self._reader.now(), order.move_id, MovePhase.TAKEN_BACK)
-        why = "" if record.why is None else f": {self._say(record.why)}"
+        why = "" if record.why is None else f": {record.why}"
         text = f"{order.pod_id} was not moved{why}"
         self._tell(order, text)
         return text

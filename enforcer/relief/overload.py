@@ -97,21 +97,21 @@ def _overload(
         node=node, card=card.card, cause=found.cause, at_seconds=at_seconds, low=low, needs_move=found.needs_move,
         can_move=found.can_move, missing_bytes=found.missing_bytes,
         reason=_reason(found, use, rules) if suffering is None or found.cause is not Cause.OBJECTIVE
-        else sentence("objective", pod=suffering, query=broken[suffering]),
+        else sentence("relief.objective", pod=suffering, query=broken[suffering]),
     )  # fmt: skip
 
 
 def _reason(found: Trouble, use: CardUse, rules: ReliefRules) -> Sentence:
     if found.cause is Cause.FRAMEBUFFER:
         return sentence(
-            "framebuffer",
+            "relief.framebuffer",
             free_bytes=int(use.free_bytes or 0),
             all_bytes=int(use.framebuffer_bytes),
             ratio_min=rules.free_ratio_min,
             missing_bytes=missing_bytes(use, rules),
         )
     return sentence(
-        "full",
+        "relief.full",
         used_ratio=round(max(use.demand_ratio, use.duty_ratio or 0.0), 4),
         full_ratio=rules.full_ratio,
         demand_ratio=round(use.demand_ratio, 4),

@@ -20,7 +20,7 @@ from enforcer.record.ledger import Ledger
 from fleet.inventory import WorkloadId
 from fleet.relief.moves import PastMove
 from fleet.relief.rules import LOAD_BYTES_PER_SECOND
-from fleet.sentences import Sentence
+from fleet.sentences import Sentence, recorded, sentence_of
 from fleet.units import MIB, format_time, parse_time
 
 RELIEF_PLAN = "relief"
@@ -197,7 +197,7 @@ class ReliefJournal:
     ) -> None:
         """Low priority of a card is about to be put to sleep."""
         names = sorted([key.pod_uid, key.container] for key in containers)
-        self._write(at, "squeeze", node=node, card=card, containers=names, reason=_sentence_content(reason))
+        self._write(at, "squeeze", node=node, card=card, containers=names, reason=recorded(reason))
 
     def squeezed(self, at: datetime, nodes: Sequence[str], outcome: str) -> None:
         """The order stands, or why not."""
@@ -213,13 +213,13 @@ class ReliefJournal:
             at, "move_begin", move=order.move_id, namespace=order.namespace, pod=order.pod, pod_uid=order.pod_uid,
             workload=order.workload, maker=order.maker, replica=order.replica, from_node=order.from_node,
             from_card=order.from_card, to_card=order.to_card, framebuffer_mib=order.framebuffer_mib,
-            manner=order.manner.value, home=order.is_home, reason=_sentence_content(order.reason),
+            manner=order.manner.value, home=order.is_home, reason=recorded(order.reason),
             overloaded_at=format_time(order.overloaded_at),
         )  # fmt: skip
 
     def note(self, at: datetime, move_id: str, phase: MovePhase, why: Sentence | None = None) -> None:
         """A move comes to a phase; written before what the phase does."""
-        self._write(at, "move", move=move_id, phase=phase.value, why=None if why is None else _sentence_content(why))
+        self._write(at, "move", move=move_id, phase=phase.value, why=recorded(why))
 
     def moves(self) -> tuple[MoveRecord, ...]:
         """All moves, oldest first.
@@ -292,7 +292,7 @@ class ReliefJournal:
         elif event == "move_begin":
             self._moves[content["move"]] = MoveRecord(order=_order_of(content), begun_at=at)
         elif event == "move":
-            why = None if content["why"] is None else _sentence_of(content["why"])
+            why = sentence_of(content["why"])
             self._advance(self._moves[content["move"]], MovePhase(content["phase"]), at, why)
 
     def _advance(self, record: MoveRecord, phase: MovePhase, at: datetime, why: Sentence | None) -> None:
@@ -315,15 +315,6 @@ class ReliefJournal:
         self._follow()
 
 
-def _sentence_content(said: Sentence) -> dict[str, Any]:
-    return {"code": said.code, "values": dict(said.values)}
-
-
-def _sentence_of(content: Any) -> Sentence:
-    """The inverse of `_sentence_content`."""
-    return Sentence(code=content["code"], values=tuple(content["values"].items()))
-
-
 def _order_of(content: Any) -> MoveOrder:
     return MoveOrder(
         move_id=content["move"],
@@ -339,7 +330,7 @@ def _order_of(content: Any) -> MoveOrder:
         framebuffer_mib=int(content["framebuffer_mib"]),
         manner=Manner(content["manner"]),
         is_home=bool(content["home"]),
-        reason=_sentence_of(content["reason"]),
+        reason=sentence_of(content["reason"]),
         overloaded_at=parse_time(content["overloaded_at"]),
     )
 

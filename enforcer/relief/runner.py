@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from wire.own_metrics import OwnMetrics
 
 _CANDIDATES_MAX = 32
-_NOT_PAUSED = ("outcome", "not_ended_by_pause")
-"""Value of a reason where pods of low priority sleep and the card is overloaded still."""
 
 
 class Blocked(StrEnum):
@@ -86,7 +84,7 @@ class ReliefRunner:
     def __init__(self, tools: ReliefTools, policy: ReliefPolicy, memory: DemandMemory | None = None) -> None:
         self._tools, self._policy = tools, policy
         self._memory = memory or DemandMemory(policy.rules.memory_seconds // STEP_SECONDS)
-        self._mover = Mover(tools.reader, tools.writer, tools.journal, policy.patience, tools.say)
+        self._mover = Mover(tools.reader, tools.writer, tools.journal, policy.patience)
         self._sleeping = Sleeping(tools, policy)
         self._pace = Pace(policy.rules)
         self._judged: dict[str, tuple[float, tuple[Overload, ...]]] = {}
@@ -126,7 +124,7 @@ class ReliefRunner:
         return tuple(
             entry
             if entry.needs_move == before.needs_move
-            else replace(entry, reason=replace(entry.reason, values=(*entry.reason.values, _NOT_PAUSED)))
+            else replace(entry, reason=sentence("relief.not_ended_by_pause", reason=entry.reason))
             for entry, before in zip(self._pace.see(found), found, strict=True)
         )
 
@@ -324,7 +322,7 @@ class ReliefRunner:
         except Unavailable:
             # A warehouse that is away must not keep a card overloaded.
             return ""
-        return judged.reason if judged.brake in (Brake.FREEZE, Brake.RESTORE) else ""
+        return str(judged.reason) if judged.brake in (Brake.FREEZE, Brake.RESTORE) else ""
 
     def _order(
         self, proposal: Proposal, reason: Sentence, overloaded_at: datetime, now: datetime, *, is_home: bool = False
@@ -365,7 +363,7 @@ class ReliefRunner:
             proposal = None if snapshot is None else self._proposed_home(move, snapshot, views, now)
             if proposal is None:
                 return False
-            reason = sentence("home", seconds=rules.home_seconds, home_ratio=rules.home_ratio)
+            reason = sentence("relief.home", seconds=rules.home_seconds, home_ratio=rules.home_ratio)
             order = self._order(proposal, reason, now, now, is_home=True)
             said.append(self._mover.begin(order, self._words(snapshot)))
             return True

@@ -100,7 +100,7 @@ class Sleeping:
         for (node, card), reason in plan.changed.items():
             keys = plan.wanted[node, card]
             tools.journal.squeeze(now, node, card, keys, reason)
-            said.append(f"{len(keys)} containers of low priority sleep on {card}: {tools.say(reason)}")
+            said.append(f"{len(keys)} containers of low priority sleep on {card}: {reason}")
         for node, card in plan.over:
             tools.journal.release(now, node, card)
             self._trouble_at.pop((node, card), None)

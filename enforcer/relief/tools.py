@@ -1,6 +1,6 @@
 """What relief works with, and how carefully: the cluster, the ledger, the guard, and the limits that the user sets.
 
-Put together by the front door.
+Put together by the command line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from enforcer.relief.squeeze import OrdersWriter
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from fleet.relief.rules import ReliefRules
-from fleet.sentences import Say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,6 @@ class ReliefTools:
         dialect: the backend's words.
         journal: the ledger.
         orders: writes who sleeps.
-        say: says why, in English, in events and in what a look reports.
         objectives: whose latency objective is broken.
         harm: what services suffered since they were moved; None where nothing measures it.
     """
@@ -64,6 +62,5 @@ class ReliefTools:
     dialect: Dialect
     journal: ReliefJournal
     orders: OrdersWriter
-    say: Say
     objectives: Objectives = field(default_factory=NoObjectives)
     harm: HarmBudgets | None = None

@@ -18,6 +18,7 @@ from enforcer.rollout.outside_change import outside_change
 from enforcer.rollout.patience import Patience
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
+from fleet.sentences import sentence
 
 TRIES_MAX = 5
 """How often an object that changes while it is written is looked at anew."""
@@ -219,21 +220,16 @@ def _refuse_changed(current: Manifest | None, intent: ObjectIntent) -> None:
     """Refuse to write over what somebody else changed: the specification, or one of our fields."""
     what = f"{intent.kind} {intent.namespace}/{intent.name}" if intent.namespace else f"{intent.kind} {intent.name}"
     if current is None:
-        raise Refused(f"cannot change {what}: it is gone")
-    again = "make a new plan with `gputide plan make`"
+        raise Refused(sentence("guard.object_gone", what=what))
     generation = current["metadata"].get("generation")
     if intent.generation is not None and generation is not None and generation != intent.generation:
-        raise Refused(
-            f"cannot change {what}: it was changed since it was read: read generation={intent.generation}, now "
-            f"{generation}; {again}"
-        )
+        then = f"generation={intent.generation}"
+        raise Refused(sentence("guard.object_changed", what=what, then=then, now=str(generation)))
     for part in intent.fields:
         value = field_of(current, part.field)
         if not any(values_equal(part.field, value, known) for known in (part.old, part.new)):
-            raise Refused(
-                f"cannot change {what}: {part.field} was changed since it was read: read {part.old!r}, now {value!r}; "
-                f"{again}"
-            )
+            then, now = repr(part.old), repr(value)
+            raise Refused(sentence("guard.field_changed", what=what, field=part.field, then=then, now=now))
 
 
 def _is_written(current: Manifest | None, intent: ObjectIntent) -> bool:

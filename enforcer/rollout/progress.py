@@ -29,7 +29,7 @@ class Progress:
         plan_id: plan.
         stage: stage; 0 for an undo over several.
         phase: what is being done.
-        said: one sentence, message `progress.CODE`.
+        said: one sentence.
         done: pods in their seats.
         total: pods to be moved.
     """

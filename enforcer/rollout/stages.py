@@ -1,6 +1,6 @@
 """Applies a plan, stage by stage: canary first, watched, then the rest, watched, then kept or taken back.
 
-The front door and the plan page call it. What a stage means to do stands in the ledger before the first write, and
+The command line and the plan page call it. What a stage means to do stands in the ledger before the first write, and
 every step looks before it acts, so after a crash at any moment `resume` ends with each stage either fully applied or
 fully restored.
 """
@@ -31,7 +31,7 @@ from enforcer.safety.harm_budget import Brake, Judgement
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
-from fleet.sentences import sentence
+from fleet.sentences import Sentence, recorded, sentence
 from fleet.units import parse_time
 
 
@@ -180,7 +180,7 @@ class Rollout:
                 wave_max = tools.policy.carry.parallel_pods_max
                 tools.guard.check_availability(record, tools.snapshot(), tools.reader, wave_max)
             except Refused as exc:
-                return restore_stage(tools, record, str(exc))
+                return restore_stage(tools, record, exc.said)
         return self._stage(plan, record)
 
     def _intend(self, plan: Plan, stage: int) -> StageRecord:
@@ -224,19 +224,20 @@ class Rollout:
             tools.patiently(lambda: tools.guard.check_frozen(tools.reader))
             found = self._judged(record)
             if found.brake is Brake.FREEZE:
-                raise Refused(f"cannot go on with plan {plan.plan_id} for now: {found.reason}; undo it, or apply again")
+                raise Refused(sentence("guard.harm_freezes", plan=plan.plan_id, why=found.reason))
             try:
                 tools.check_abort()
-                reasons = [found.reason] if found.brake is Brake.RESTORE else []
+                reasons: Sequence[Sentence | str] = [found.reason] if found.brake is Brake.RESTORE else []
                 reasons = reasons or self._batch(record, name, phase, workloads, is_slow=found.brake is Brake.SLOW)
             except Refused as exc:
-                reasons = [str(exc)]
+                reasons = [exc.said]
             if reasons:
-                more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-                return restore_stage(tools, record, reasons[0] + more)
+                first, more = reasons[0], str(len(reasons) - 1)
+                why = sentence("watch.and_more", first=first, more=more) if len(reasons) > 1 else first
+                return restore_stage(tools, record, why)
         tools.step(f"promote {record.stage}")
         tools.journal.write(plan.plan_id, tools.now(), "promoted", stage=record.stage)
-        tools.tell(plan.plan_id, record.stage, ProgressPhase.PROMOTED, sentence("kept", stage=record.stage))
+        tools.tell(plan.plan_id, record.stage, ProgressPhase.PROMOTED, sentence("progress.kept", stage=record.stage))
         for workload in dict.fromkeys(move.workload for move in record.moves):
             namespace, kind, object_name = workload.split("/")
             event = (kind, namespace, object_name, "GputideApplied", f"plan {plan.plan_id}")
@@ -255,22 +256,22 @@ class Rollout:
         if found.brake is not Brake.NONE:
             tools.journal.write(
                 record.plan_id, tools.now(), "harm", stage=record.stage, brake=found.brake.value,
-                reason=found.reason,
+                reason=recorded(found.reason),
             )  # fmt: skip
         return found
 
     def _batch(
         self, record: StageRecord, name: str, phase: Phase, workloads: frozenset[str], *, is_slow: bool
-    ) -> list[str]:
+    ) -> Sequence[Sentence | str]:
         """Change and watch some workloads; returns what speaks against keeping them."""
         tools, carrier = self._tools, self._tools.carrier(is_slow=is_slow)
         moves = [move for move in record.moves if move.workload in workloads]
         parts = Parts.of(record.objects, record.moves)
         total = len(record.moves)
-        said = sentence("changing", batch=name, workloads=len(workloads))
+        said = sentence("progress.changing", batch=name, workloads=len(workloads))
         tools.tell(record.plan_id, record.stage, ProgressPhase.CHANGING, said, 0, total)
         # Objects of no workload (node configuration) are what the others stand on: they go first.
-        failures = tools.node_steps().empty(record.node_steps, record.plan_id)
+        failures: Sequence[Sentence | str] = tools.node_steps().empty(record.node_steps, record.plan_id)
         if failures:
             return failures
         for intent in (*parts.shared, *(pod for owner, pod in parts.pods if owner in workloads)):
@@ -283,7 +284,7 @@ class Rollout:
 
         def on_wave(wave: Sequence[Move], done: int) -> None:
             tools.keep_lease()
-            said = sentence("moving", batch=name, done=done, pods=len(moves))
+            said = sentence("progress.moving", batch=name, done=done, pods=len(moves))
             tools.tell(record.plan_id, record.stage, ProgressPhase.MOVING, said, done, total)
             pods = [move.live_id for move in wave]
             tools.journal.write(record.plan_id, tools.now(), "evict", stage=record.stage, pods=pods, phase=phase.value)
@@ -302,14 +303,14 @@ class Rollout:
                 carrier.objects.hold(intent, Phase.SETTLED)
         return failures
 
-    def _watch(self, record: StageRecord, watched: _Watched, carrier: Carrier) -> list[str]:
+    def _watch(self, record: StageRecord, watched: _Watched, carrier: Carrier) -> tuple[Sentence | str, ...]:
         tools, policy, pods = self._tools, self._tools.policy, watched.pods
         seconds = policy.watch_seconds if watched.held_seconds is None else self._canary_seconds(pods)
         began = tools.now()
-        said = sentence("watching", batch=watched.name, pods=len(pods), seconds=seconds)
+        said = sentence("progress.watching", batch=watched.name, pods=len(pods), seconds=seconds)
         tools.tell(record.plan_id, record.stage, ProgressPhase.WATCHING, said, watched.done, len(record.moves))
         waited, asked = 0.0, 0.0
-        found = self._complaints(watched, began)
+        found: tuple[Sentence | str, ...] = self._complaints(watched, began)
         while pods and not found and waited < seconds:
             tools.keep_lease()
             pause = min(seconds - waited, carrier.look_seconds)
@@ -323,13 +324,13 @@ class Rollout:
                 found = self._complaints(watched, began)
         tools.step(f"watched {watched.name}")
         now = tools.now()
-        first = list(found[:20])
+        first = [recorded(said) for said in found[:20]]
         tools.journal.write(
             record.plan_id, now, "watched", stage=record.stage, batch=watched.name, complaints=first
         )  # fmt: skip
-        return list(found)
+        return found
 
-    def _complaints(self, watched: _Watched, began: datetime) -> tuple[str, ...]:
+    def _complaints(self, watched: _Watched, began: datetime) -> tuple[Sentence, ...]:
         """What speaks against keeping what is watched; a canary that can't be judged while its owner waits is not kept.
 
         Raises:
@@ -337,7 +338,7 @@ class Rollout:
         """
         tools, pods, held = self._tools, watched.pods, watched.held_seconds
         left = None if held is None else max(0.0, held - (tools.now() - began).total_seconds())
-        why = ""
+        why: Sentence | str = ""
         try:
             found = complaints(
                 tools.patiently(lambda: tools.signals.health(pods), seconds_max=left), pods, tools.policy.watch
@@ -345,11 +346,12 @@ class Rollout:
         except Unavailable as exc:
             if held is None:
                 raise
-            found, why = (), f": {exc}"
+            found, why = (), exc.said
         is_late = held is not None and tools.now() - began > timedelta(seconds=held)
         if found or not (why or is_late):
             return found
-        return (f"{pods[0]} could not be judged within the {held} s for which its owner waits{why}",)
+        late = sentence("watch.unjudged", pod=pods[0], seconds=str(held))
+        return (sentence("mark.because", what=late, why=why) if why else late,)
 
     def _canary_seconds(self, pods: Sequence[str]) -> float:
         """For how long a canary is watched: its owner counts from when the first of its pods got ready.

@@ -20,7 +20,7 @@ from enforcer.rollout.tools import Tools
 from enforcer.snapshot import Snapshot
 from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
-from fleet.sentences import sentence
+from fleet.sentences import Sentence, recorded, sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +36,11 @@ class StageResult:
 
     stage: int
     state: StageState
-    reason: str | None
+    reason: Sentence | str | None
     kept: tuple[str, ...]
 
 
-def restore_stage(tools: Tools, record: StageRecord, reason: str) -> StageResult:
+def restore_stage(tools: Tools, record: StageRecord, reason: Sentence | str) -> StageResult:
     """Take back a stage that is under way, and write down that it is; may be repeated.
 
     Args:
@@ -55,19 +55,19 @@ def restore_stage(tools: Tools, record: StageRecord, reason: str) -> StageResult
     reason = record.reason or reason
     if record.state is not StageState.RESTORING:
         tools.step(f"restoring {record.stage}")
-        tools.journal.write(record.plan_id, tools.now(), "restoring", stage=record.stage, reason=reason)
+        tools.journal.write(record.plan_id, tools.now(), "restoring", stage=record.stage, reason=recorded(reason))
     tools.tell(
         record.plan_id,
         record.stage,
         ProgressPhase.RESTORING,
-        sentence("restoring", reason=reason),
+        sentence("progress.restoring", reason=reason),
         0,
         len(record.moves),
     )
     kept = take_back(tools, record.plan_id, record.stage, record.objects, record.moves, record.node_steps)
     tools.step(f"restored {record.stage}")
     tools.journal.write(record.plan_id, tools.now(), "restored", stage=record.stage, kept=list(kept))
-    said = sentence("stage_restored", stage=record.stage, reason=reason)
+    said = sentence("progress.stage_restored", stage=record.stage, reason=reason)
     tools.tell(record.plan_id, record.stage, ProgressPhase.RESTORED, said)
     return StageResult(stage=record.stage, state=StageState.RESTORED, reason=reason, kept=kept)
 
@@ -101,7 +101,7 @@ def take_back(
 
     def on_wave(wave: Sequence[Move], done: int) -> None:
         tools.keep_lease()
-        said = sentence("moving_back", done=done, pods=len(moves))
+        said = sentence("progress.moving_back", done=done, pods=len(moves))
         tools.tell(plan_id, stage, ProgressPhase.RESTORING, said, done, len(moves))
         pods = [move.pod_id for move in wave]
         tools.journal.write(plan_id, tools.now(), "evict_back", stage=stage, pods=pods)

@@ -1,6 +1,6 @@
 """What rollout and undo work with, and how carefully: the cluster, the ledger, the guard, and hands made of them.
 
-Put together by the front door.
+Put together by the command line.
 """
 
 from __future__ import annotations
@@ -159,9 +159,7 @@ class Tools:
         acquire = Patience(self._wait, say=self._say_waiting)
         while not acquire(lambda: self.lease.acquire(self.holder, self.policy.lease_seconds)):
             if waited > 2 * self.policy.lease_seconds:
-                raise Refused(
-                    "cannot change the cluster: somebody else holds the lease gputide/enforcer; try again later"
-                )
+                raise Refused(sentence("guard.lease_held"))
             self.pause(self.policy.carry.poll_seconds)
             waited += self.policy.carry.poll_seconds
         self._taken_at = self.now()
@@ -218,7 +216,7 @@ class Tools:
         self.journal.check_fence()
 
     def _say_waiting(self, why: Unavailable, seconds: float) -> None:
-        said = sentence("waiting", seconds=seconds, why=str(why))
+        said = sentence("progress.waiting", seconds=seconds, why=why.said)
         if not seconds:
             logger("enforcer.rollout").warning("waits for the cluster, which does not answer", why=str(why))
         if self._told is not None:

@@ -32,11 +32,11 @@ from enforcer.rollout.load import backwards
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.taking_back import take_back
 from enforcer.rollout.tools import Tools
-from enforcer.safety.availability import availability_breaches
+from enforcer.safety.availability import availability_breaches, lowered_workloads
 from enforcer.snapshot import Snapshot
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
-from fleet.sentences import sentence
+from fleet.sentences import Sentence, sentence
 
 _APPLIED = (StageState.OPEN, StageState.RESTORING, StageState.PROMOTED, StageState.UNDOING)
 """Stages of which something may stand in the cluster."""
@@ -60,7 +60,7 @@ class UndoResult:
     recommendation: str | None
     workloads: tuple[str, ...]
     kept: tuple[str, ...]
-    lowered: tuple[str, ...] = ()
+    lowered: tuple[Sentence, ...] = ()
 
 
 class Undo:
@@ -98,8 +98,8 @@ class Undo:
                 for run in runs
                 for number, record in run.records.items()
             )
-            why = "it was undone already" if was_undone else "nothing of it is applied"
-            raise Refused(f"cannot undo {what} of {plan_id}: {why}")
+            code = "guard.undone_already" if was_undone else "guard.not_applied"
+            raise Refused(sentence(code, what=what, plan=plan_id))
         return UndoRecord(
             plan_id=plan_id,
             stages=tuple(sorted({record.stage for record in records})),
@@ -128,7 +128,7 @@ class Undo:
                     found.append(f"{intent.workload} {part.field}: {who} set it to {value!r} since")
         return tuple(found)
 
-    def way_back(self, record: UndoRecord) -> tuple[UndoRecord, tuple[str, ...]]:
+    def way_back(self, record: UndoRecord) -> tuple[UndoRecord, tuple[Sentence, ...]]:
         """An undo with the way in which each owner rolls back, surge-first where the old seats have room.
 
         Returns:
@@ -148,7 +148,7 @@ class Undo:
         others = {card for seat in snapshot.seats.values() if seat.workload not in leaving for card in seat.cards}
         every = {card for seat in snapshot.seats.values() for card in seat.cards} | _lost_cards(back, snapshot)
 
-        def way(taken: Collection[str]) -> tuple[list[ObjectIntent], dict[WorkloadId, str]]:
+        def way(taken: Collection[str]) -> tuple[list[ObjectIntent], dict[WorkloadId, Sentence]]:
             likely = _where_free(back, snapshot, taken)
             held = held_owners(rest, likely, snapshot, wave_max)
             stage = StageRecord(plan_id=record.plan_id, stage=record.stages[0], objects=held, moves=likely)
@@ -160,7 +160,7 @@ class Undo:
             held, breaches = way(every)
         by_key = {item.key: item for item in held}
         objects = tuple(by_key.get(item.key, item) for item in record.objects)
-        return replace(record, objects=objects), tuple(f"{name}: {why}" for name, why in breaches.items())
+        return replace(record, objects=objects), lowered_workloads(breaches)
 
     def applied_plans(self) -> tuple[str, ...]:
         """Plans of which something is applied, the one applied last first: the order in which they come off."""
@@ -184,7 +184,7 @@ class Undo:
         begun = self.resume()
         plans = self.applied_plans()
         if not plans and begun is None:
-            raise Refused("cannot undo: nothing is applied")
+            raise Refused(sentence("guard.nothing_applied"))
         return (*(() if begun is None else (begun,)), *(self.undo(plan_id) for plan_id in plans))
 
     def undo(
@@ -219,7 +219,7 @@ class Undo:
                 workloads=ended.workloads,
                 kept=tuple(sentence for result in ended.restored for sentence in result.kept),
             )
-        lowered: tuple[str, ...] = ()
+        lowered: tuple[Sentence, ...] = ()
         if tools.journal.open_undo() is None:
             record, lowered = self.way_back(self.preview(plan_id, stages=stages, recommendation=recommendation))
             tools.guard.check_undo(plan_id, lowered)
@@ -277,7 +277,8 @@ class Undo:
             )
         finally:
             tools.let_go()
-        tools.tell(record.plan_id, stage, ProgressPhase.RESTORED, sentence("plan_restored", plan=record.plan_id))
+        said = sentence("progress.plan_restored", plan=record.plan_id)
+        tools.tell(record.plan_id, stage, ProgressPhase.RESTORED, said)
         return UndoResult(
             plan_id=record.plan_id,
             stages=record.stages,

@@ -22,6 +22,7 @@ from enforcer.cluster import ClusterReader, FollowingReader
 from enforcer.instant_query import InstantQuery
 from enforcer.manifest import Manifest
 from enforcer.seat import seat_of_pod
+from fleet.sentences import Sentence, sentence
 from wire.prometheus_query import Sample
 
 _LISTED_FROM = 10
@@ -41,7 +42,7 @@ class PodHealth:
         violation_ratio: violated share of the watch, 0-1; None where nothing measures it.
         is_preempted: the scheduler made it give way to another.
         cards: cards that it holds, as far as its annotations say so.
-        objections: what else is measured that speaks against it, one sentence each.
+        objections: what else is measured that speaks against it.
     """
 
     pod_id: str
@@ -52,7 +53,7 @@ class PodHealth:
     violation_ratio: float | None = None
     is_preempted: bool = False
     cards: tuple[str, ...] = ()
-    objections: tuple[str, ...] = ()
+    objections: tuple[Sentence, ...] = ()
 
 
 class Signals(Protocol):
@@ -126,7 +127,7 @@ def _is_preempted(pod: Manifest) -> bool:
     )
 
 
-def complaints(health: Sequence[PodHealth], pods: Sequence[str], policy: WatchPolicy) -> tuple[str, ...]:
+def complaints(health: Sequence[PodHealth], pods: Sequence[str], policy: WatchPolicy) -> tuple[Sentence, ...]:
     """What speaks against keeping a change.
 
     Args:
@@ -138,28 +139,25 @@ def complaints(health: Sequence[PodHealth], pods: Sequence[str], policy: WatchPo
         One sentence per pod and complaint; empty where all is well.
     """
     known = {entry.pod_id: entry for entry in health}
-    found = [f"{pod} is gone" for pod in pods if pod not in known]
+    found = [sentence("watch.gone", pod=pod) for pod in pods if pod not in known]
     for entry in health:
-        found += [f"{entry.pod_id}: {objection}" for objection in entry.objections]
+        pod = entry.pod_id
+        found += [sentence("mark.because", what=pod, why=objection) for objection in entry.objections]
         if entry.is_preempted:
-            found.append(f"{entry.pod_id} was pre-empted by the scheduler")
+            found.append(sentence("watch.preempted", pod=pod))
         elif entry.is_oom_killed:
-            found.append(f"{entry.pod_id} was killed for want of memory")
+            found.append(sentence("watch.oom_killed", pod=pod))
         elif entry.restarts > policy.restarts_max:
-            found.append(
-                f"{entry.pod_id} restarted {entry.restarts} times (enforcer.watch_restarts_max={policy.restarts_max})"
-            )
+            times, limit = str(entry.restarts), str(policy.restarts_max)
+            found.append(sentence("watch.restarted", pod=pod, times=times, limit=limit))
         elif not entry.is_ready:
-            found.append(f"{entry.pod_id} is not ready")
-        if entry.framebuffer_used_ratio is not None and (
-            entry.framebuffer_used_ratio > policy.framebuffer_used_ratio_max
-        ):
-            found.append(f"{entry.pod_id} uses {entry.framebuffer_used_ratio:.1%} of its framebuffer grant")
-        if entry.violation_ratio is not None and entry.violation_ratio > policy.violation_ratio_max:
-            found.append(
-                f"{entry.pod_id} was violated in {entry.violation_ratio:.1%} of the watch "
-                f"(enforcer.watch_violation_ratio_max={policy.violation_ratio_max})"
-            )
+            found.append(sentence("watch.unready", pod=pod))
+        used, violated = entry.framebuffer_used_ratio, entry.violation_ratio
+        if used is not None and used > policy.framebuffer_used_ratio_max:
+            found.append(sentence("watch.framebuffer_full", pod=pod, used_ratio=used))
+        if violated is not None and violated > policy.violation_ratio_max:
+            limit = str(policy.violation_ratio_max)
+            found.append(sentence("watch.violated", pod=pod, violated_ratio=violated, limit=limit))
     return tuple(found)
 
 
@@ -205,15 +203,11 @@ class MeasuredSignals:
                 objections=(
                     *entry.objections,
                     *(
-                        f"its latency objective is broken ({sample.value:g}): {query[:_QUERY_SHOWN_MAX]}"
+                        sentence("watch.slow", value=f"{sample.value:g}", query=query[:_QUERY_SHOWN_MAX])
                         for query, sample in broken
                         if _speaks_of(sample, entry.pod_id)
                     ),
-                    *(
-                        f"its card {card} had an XID event in the last {XID_WINDOW}"
-                        for card in entry.cards
-                        if card in sick
-                    ),
+                    *(sentence("watch.xid", card=card, window=XID_WINDOW) for card in entry.cards if card in sick),
                 ),
             )
             for entry in known

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 from enforcer.cluster import ClusterReader
 from enforcer.disruption import disruptions_allowed, is_healthy, least_healthy, selects
@@ -35,6 +36,7 @@ from enforcer.rollout.move_order import Order, OrderedUnit
 from enforcer.seat import same_slices
 from enforcer.snapshot import Snapshot
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
+from fleet.sentences import Sentence, listed, sentence
 
 _NAMED_MAX = 5
 
@@ -79,22 +81,22 @@ class _Pods:
         return self._pods[namespace]
 
 
-def availability_refusal(record: StageRecord, breaches: dict[WorkloadId, str]) -> str | None:
+def availability_refusal(record: StageRecord, breaches: Mapping[WorkloadId, Sentence]) -> Sentence | None:
     """What breaches of a stage are refused with; None where there are none."""
     if not breaches:
         return None
-    shown = "; ".join(f"{workload}: {why}" for workload, why in list(breaches.items())[:_NAMED_MAX])
-    more = f"; and {len(breaches) - _NAMED_MAX} more" if len(breaches) > _NAMED_MAX else ""
-    return (
-        f"cannot apply stage {record.stage} of plan {record.plan_id}: fewer pods would be ready than their owners "
-        f"allow. {shown}{more}. Allow it there (a higher maxUnavailable, type Recreate or OnDelete, a wider budget) "
-        f"and apply again, or leave the workload out ({OPT_OUT_LABEL}=true) and make a new plan"
-    )
+    why = listed(lowered_workloads(breaches), _NAMED_MAX, clauses=True)
+    return sentence("availability.refused", stage=str(record.stage), plan=record.plan_id, why=why, label=OPT_OUT_LABEL)
+
+
+def lowered_workloads(breaches: Mapping[WorkloadId, Sentence]) -> tuple[Sentence, ...]:
+    """Workloads that would have fewer pods ready than they allow, each with why."""
+    return tuple(sentence("mark.because", what=workload, why=why) for workload, why in breaches.items())
 
 
 def availability_breaches(
     record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int, *, gaps_allowed: bool
-) -> dict[WorkloadId, str]:
+) -> dict[WorkloadId, Sentence]:
     """Workloads of which a stage would leave fewer pods ready than their owners allow, and why, sorted.
 
     Args:
@@ -109,7 +111,7 @@ def availability_breaches(
     waves = planned_waves(record.moves, rolling, snapshot, wave_max)
     tolls = _tolls(record, rolling, waves, pods)
     at_once = max([wave_max, *map(len, waves)])
-    found: dict[WorkloadId, list[str]] = {}
+    found: dict[WorkloadId, list[Sentence]] = {}
     holds = {intent.workload: intent.holds for intent in record.objects}
     for workload, toll in tolls.items():
         owner, count = snapshot.owners[workload], len(snapshot.pods.get(workload, ()))
@@ -118,12 +120,12 @@ def availability_breaches(
         if limit is None or not toll.unavailable or not count:
             continue
         if not gaps_allowed and (count < 2 or snapshot.wishes.of(LATENCY_CRITICAL_LABEL, owner) == "true"):
-            what = "it is latency-critical" if count > 1 else "it has one replica"
-            why = f"{what} and would lose a pod for a while, which needs an explicit yes (guard.gaps_allowed=true)"
+            why = sentence("availability.gap_critical" if count > 1 else "availability.gap_single")
             found.setdefault(workload, []).append(why)
         if toll.unavailable > limit.pods:
-            why = f"{_share(toll.unavailable, count)}, and {limit.field}={limit.value} allows {limit.pods}"
-            found.setdefault(workload, []).append(f"{why}; {_why_no_surge(workload, record, snapshot)}")
+            what, by = _share(toll.unavailable, count), f"{limit.field}={limit.value}"
+            why = sentence("availability.strategy", what=what, by=by, allowed=str(limit.pods))
+            found.setdefault(workload, []).extend((why, _why_no_surge(workload, record, snapshot)))
     changed = {workload_parts(workload)[0] for workload in tolls}
     budgets: dict[str, list[Manifest]] = {}
     for budget in reader.list_objects("PodDisruptionBudget") if changed else ():
@@ -132,20 +134,24 @@ def availability_breaches(
     for namespace, own in budgets.items():
         for workload, why in _broken(own, tolls, pods.of(namespace), at_once):
             found.setdefault(workload, []).append(why)
-    return {workload: "; ".join(found[workload]) for workload in sorted(found)}
+    return {workload: _joined(found[workload]) for workload in sorted(found)}
 
 
-def _why_no_surge(workload: WorkloadId, record: StageRecord, snapshot: Snapshot) -> str:
+def _joined(parts: Sequence[Sentence]) -> Sentence:
+    return reduce(lambda first, second: sentence("mark.next_clause", first=first, second=second), parts)
+
+
+def _why_no_surge(workload: WorkloadId, record: StageRecord, snapshot: Snapshot) -> Sentence:
     """Why a workload does not surge, and what would let it."""
     owner = snapshot.owners[workload]
     if not can_surge(owner):
-        return f"it can't surge: of a {owner['kind']} no new pod is made before an old one leaves"
+        return sentence("availability.no_surge_kind", kind=str(owner["kind"]))
     cards = {part.card for move in record.moves if move.workload == workload for part in move.new}
     standing = [snapshot.cards[card] for card in cards if card in snapshot.cards]
     if len(standing) < len(cards) or not cards:
-        return "it can't surge: nothing says whether its cards have room, for its backend only counts them"
+        return sentence("availability.no_surge_counted")
     model = standing[0].device_type.removeprefix("NVIDIA-")
-    return f"it can't surge: its planned seats have no room while its pods run; one free {model} card more would do"
+    return sentence("availability.no_surge_room", card_model=model)
 
 
 def _tolls(
@@ -205,7 +211,7 @@ def _broken(
     tolls: Mapping[WorkloadId, _Toll],
     pods: Sequence[tuple[WorkloadId, Manifest]],
     at_once: int,
-) -> list[tuple[WorkloadId, str]]:
+) -> list[tuple[WorkloadId, Sentence]]:
     """Workloads whose budgets a stage would break, and why; budgets and pods of one namespace."""
     found = []
     named: dict[WorkloadId, list[str]] = {}
@@ -219,15 +225,14 @@ def _broken(
         found += _scaled_below(budget, [pod for _, pod in selected], tolls, counts)
     for workload, names in named.items():
         if tolls[workload].evicted and len(names) > 1:
-            why = f"its pods must be evicted, which Kubernetes refuses to pods of several budgets ({', '.join(names)})"
-            found.append((workload, why))
+            found.append((workload, sentence("availability.several_budgets", names=", ".join(names))))
     return found
 
 
 def _rolled_below(
     budget: Manifest, selected: Sequence[Manifest], tolls: Mapping[WorkloadId, _Toll], counts: Counter[WorkloadId],
     at_once: int,
-) -> list[tuple[WorkloadId, str]]:  # fmt: skip
+) -> list[tuple[WorkloadId, Sentence]]:  # fmt: skip
     taken = {name: min(count, tolls[name].unavailable) for name, count in counts.items() if tolls[name].unavailable}
     rolling = [workload for workload in taken if tolls[workload].rolling]
     if not rolling:
@@ -239,28 +244,29 @@ def _rolled_below(
         return []
     what = _share(together, len(selected))
     if len(taken) > 1:
-        what += f" while {min(len(taken), at_once)} workloads change together (enforcer.parallel_workloads_max)"
-    return [(workload, f"{what}, and {_bound(budget)} allows {allowed}") for workload in rolling]
+        what = sentence("availability.together", what=what, workloads=str(min(len(taken), at_once)))
+    why = sentence("availability.budget", what=what, budget=_bound(budget), allowed=str(allowed))
+    return [(workload, why) for workload in rolling]
 
 
 def _never_evicted(
     budget: Manifest, expected: int, tolls: Mapping[WorkloadId, _Toll], counts: Counter[WorkloadId]
-) -> list[tuple[WorkloadId, str]]:
+) -> list[tuple[WorkloadId, Sentence]]:
     if expected > least_healthy(budget, expected):
         return []
-    why = f"its pods must be evicted, and {_bound(budget)} never lets one go"
+    why = sentence("availability.never_evicted", budget=_bound(budget))
     return [(workload, why) for workload in counts if tolls[workload].evicted]
 
 
 def _scaled_below(
     budget: Manifest, selected: Sequence[Manifest], tolls: Mapping[WorkloadId, _Toll], counts: Counter[WorkloadId]
-) -> list[tuple[WorkloadId, str]]:
+) -> list[tuple[WorkloadId, Sentence]]:
     leaving = {name: min(count, tolls[name].leaving) for name, count in counts.items() if tolls[name].leaving}
     why = scaled_below(budget, selected, sum(leaving.values()))
     return [] if why is None else [(workload, why) for workload in leaving]
 
 
-def scaled_below(budget: Manifest, selected: Sequence[Manifest], leaving: int) -> str | None:
+def scaled_below(budget: Manifest, selected: Sequence[Manifest], leaving: int) -> Sentence | None:
     """Why scaling in breaks a budget; None where it does not.
 
     Args:
@@ -271,11 +277,11 @@ def scaled_below(budget: Manifest, selected: Sequence[Manifest], leaving: int) -
     left = sum(map(is_healthy, selected)) - leaving
     if not leaving or not isinstance(least, int) or left >= least:
         return None
-    return f"scaling in would leave {max(0, left)} pods, and {_bound(budget)} wants {least}"
+    return sentence("availability.scaled_below", left=str(max(0, left)), budget=_bound(budget), least=str(least))
 
 
-def _share(count: int, pods: int) -> str:
-    return f"{count} of {pods} pods would be unavailable at once"
+def _share(count: int, pods: int) -> Sentence:
+    return sentence("availability.unavailable", some=str(count), pods=str(pods))
 
 
 def _name(budget: Manifest) -> str:

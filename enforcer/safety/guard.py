@@ -30,6 +30,7 @@ from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
 from fleet.errors import Refused
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
+from fleet.sentences import Sentence, listed, sentence
 from fleet.settings.guard import WEEKDAYS
 from fleet.units import format_time
 
@@ -43,7 +44,6 @@ HISTORY_AGE_MAX = timedelta(days=2)
 """Age of a plan's newest sample beyond which it is not applied."""
 
 _NAMED_MAX = 3
-_NEW_PLAN = "make a new plan with `gputide plan make`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +93,10 @@ class Guard:
         file = self._policy.freeze_file
         frozen = None if file is None else frozen_by(file)
         if frozen is not None:
-            raise Refused(f"cannot change the cluster: frozen by {frozen}; remove {file} to go on")
+            raise Refused(sentence("guard.frozen_file", who=frozen, file=str(file)))
         name = self._policy.freeze_config_map
         if reader.get("ConfigMap", FREEZE_NAMESPACE, name) is not None:
-            raise Refused(
-                f"cannot change the cluster: ConfigMap {FREEZE_NAMESPACE}/{name} freezes it; delete it to go on "
-                "(setting enforcer.freeze_config_map)"
-            )
+            raise Refused(sentence("guard.frozen_config_map", name=f"{FREEZE_NAMESPACE}/{name}"))
 
     def check_plan(
         self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval] | Iterable[int], now: datetime
@@ -118,24 +115,25 @@ class Guard:
         _check_seal(plan)
         check_cluster_name(plan, self._policy.cluster)
         if now >= plan.expires_at:
-            raise Refused(
-                f"cannot apply plan {plan.plan_id}: it expired at {format_time(plan.expires_at)} and it is "
-                f"{format_time(now)}; make a new one with `gputide plan make` (setting plan.expires_seconds)"
-            )
+            ended = format_time(plan.expires_at)
+            raise Refused(sentence("guard.expired", plan=plan.plan_id, ended=ended, now=format_time(now)))
         self._check_coverage(plan)
         age = now - plan.history.until
         if age > self._policy.history_age_max:
+            limit = f"{self._policy.history_age_max.total_seconds():.0f}"
             raise Refused(
-                f"cannot apply plan {plan.plan_id}: its history ends at {format_time(plan.history.until)}, "
-                f"{age.total_seconds():.0f} s ago, limit guard.history_age_max_seconds="
-                f"{self._policy.history_age_max.total_seconds():.0f}; {_NEW_PLAN}"
-            )
+                sentence(
+                    "guard.history_old", plan=plan.plan_id, ended=format_time(plan.history.until),
+                    seconds=f"{age.total_seconds():.0f}", limit=limit,
+                )
+            )  # fmt: skip
         if not self._policy.window.is_open(now):
             raise Refused(_closed(self._policy.window, now))
         known = {entry.stage: entry for entry in plan.stages}
         missing = sorted(set(stages) - known.keys())
         if missing or not stages:
-            raise Refused(f"cannot apply stages {missing} of plan {plan.plan_id}: it has {sorted(known)}")
+            stages_known = str(sorted(known))
+            raise Refused(sentence("guard.stages_unknown", stages=str(missing), plan=plan.plan_id, known=stages_known))
         freed = sum(known[stage].cards_freed for stage in set(stages))
         self.check_approvals(plan, stages, list(approvals), freed)
         self._check_size(plan, stages, freed)
@@ -163,17 +161,17 @@ class Guard:
         freed = len({card for entry in plan.schedule for card in entry.frees})
         self.check_approvals(plan, stages, list(approvals), freed)
         if self._policy.cards_max is not None and freed > self._policy.cards_max:
+            limit = str(self._policy.cards_max)
             raise Refused(
-                f"cannot begin a night by plan {plan.plan_id} at {format_time(now)}: it frees {freed} cards at once, "
-                f"limit guard.cards_per_apply_max={self._policy.cards_max}"
+                sentence(
+                    "guard.night_too_large", plan=plan.plan_id, now=format_time(now), cards=str(freed), limit=limit
+                )
             )
 
     def _check_coverage(self, plan: Plan) -> None:
         if plan.history.coverage_ratio < self._policy.coverage_ratio_min:
-            raise Refused(
-                f"cannot apply plan {plan.plan_id}: its history has coverage {plan.history.coverage_ratio:.3f}, below "
-                f"guard.history_coverage_min={self._policy.coverage_ratio_min}"
-            )
+            coverage, limit = f"{plan.history.coverage_ratio:.3f}", str(self._policy.coverage_ratio_min)
+            raise Refused(sentence("guard.coverage_low", plan=plan.plan_id, coverage=coverage, limit=limit))
 
     def check_approvals(
         self, plan: Plan, stages: Sequence[int], approvals: Sequence[Approval | int], freed: int
@@ -194,26 +192,23 @@ class Guard:
                 people.setdefault(stage, set()).add("" if isinstance(entry, int) else entry.by.strip().casefold())
         unapproved = sorted(set(stages) - people.keys())
         if self._policy.needs_approval and unapproved:
-            raise Refused(
-                f"cannot apply stages {unapproved} of plan {plan.plan_id}: nobody approved them; `gputide plan approve`"
-            )
+            raise Refused(sentence("guard.unapproved", stages=str(unapproved), plan=plan.plan_id))
         least = self._policy.two_approvals_cards_min
         if not self._policy.needs_approval or least is None or freed < least:
             return
         alone = sorted(stage for stage in set(stages) if len(people[stage]) < 2)
         if alone:
             raise Refused(
-                f"cannot apply stages {alone} of plan {plan.plan_id}: {freed} cards are freed, from "
-                f"guard.two_approvals_cards_min={least} on two different people must have approved, and one has"
+                sentence(
+                    "guard.approved_by_one", stages=str(alone), plan=plan.plan_id, cards=str(freed), limit=str(least)
+                )
             )
 
     def _check_size(self, plan: Plan, stages: Sequence[int], freed: int) -> None:
         policy = self._policy
         if policy.cards_max is not None and freed > policy.cards_max:
-            raise Refused(
-                f"cannot apply plan {plan.plan_id}: it frees {freed} cards at once, limit "
-                f"guard.cards_per_apply_max={policy.cards_max}; apply fewer stages"
-            )
+            limit = str(policy.cards_max)
+            raise Refused(sentence("guard.too_many_cards", plan=plan.plan_id, cards=str(freed), limit=limit))
         if policy.saving_max is None:
             return
         named = {name for entry in plan.stages if entry.stage in stages for name in entry.recommendations}
@@ -224,10 +219,8 @@ class Guard:
         ]
         total = sum(savings, Decimal(0))
         if total > policy.saving_max:
-            raise Refused(
-                f"cannot apply plan {plan.plan_id}: it changes {total} {plan.currency} a week at once, limit "
-                f"guard.saving_per_apply_max={policy.saving_max}; apply fewer stages"
-            )
+            money, limit = f"{total} {plan.currency}", str(policy.saving_max)
+            raise Refused(sentence("guard.too_much_money", plan=plan.plan_id, money=money, limit=limit))
 
     def check_cluster(
         self,
@@ -245,7 +238,7 @@ class Guard:
         """
         busy = [run.plan_id for run in runs if run.is_open and run.plan_id != plan.plan_id]
         if busy:
-            raise Refused(f"cannot apply plan {plan.plan_id}: plan {busy[0]} is being applied; resume or undo it first")
+            raise Refused(sentence("guard.other_plan_runs", plan=plan.plan_id, other=busy[0]))
         workloads = workloads_of(plan, stages)
         _check_wishes(plan, stages, snapshot)
         _check_neighbours(plan, workloads, snapshot)
@@ -285,23 +278,19 @@ class Guard:
 
     def breaches(
         self, record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int
-    ) -> dict[WorkloadId, str]:
+    ) -> dict[WorkloadId, Sentence]:
         """Workloads of which a stage would leave fewer pods ready than they allow, where nobody said yes, and why."""
         return availability_breaches(record, snapshot, reader, wave_max, gaps_allowed=self._policy.gaps_allowed)
 
-    def check_undo(self, plan_id: str, lowered: Sequence[str]) -> None:
+    def check_undo(self, plan_id: str, lowered: Sequence[Sentence]) -> None:
         """Refuse an undo that would leave fewer pods ready than their owners allow, unless `gaps_allowed` is set.
 
         Args:
-            lowered: the workloads, and why, one sentence each.
+            lowered: the workloads, and why.
         """
         if lowered and not self._policy.gaps_allowed:
-            more = f"; and {len(lowered) - _NAMED_MAX} more" if len(lowered) > _NAMED_MAX else ""
-            raise Refused(
-                f"cannot undo plan {plan_id} without leaving fewer pods ready than their owners allow: "
-                f"{'; '.join(lowered[:_NAMED_MAX])}{more}; free a card, or say yes to it with "
-                "--set guard.gaps_allowed=true"
-            )
+            why = listed(lowered, _NAMED_MAX, clauses=True)
+            raise Refused(sentence("guard.undo_lowers", plan=plan_id, why=why))
 
 
 def check_cluster_name(plan: Plan, cluster: str | None) -> None:
@@ -314,16 +303,14 @@ def check_cluster_name(plan: Plan, cluster: str | None) -> None:
         Refused: it was, with both names.
     """
     if cluster is not None and plan.cluster != cluster:
-        raise Refused(
-            f"cannot use plan {plan.plan_id} here: it is of cluster {plan.cluster!r}, and this enforcer changes "
-            f"{cluster!r} (setting cluster.name); use the enforcer of {plan.cluster!r}"
-        )
+        theirs, here = repr(plan.cluster), repr(cluster)
+        raise Refused(sentence("guard.other_cluster", plan=plan.plan_id, cluster=theirs, here=here))
 
 
 def _check_seal(plan: Plan) -> None:
     sealed = seal_plan(plan)
     if sealed.plan_id != plan.plan_id:
-        raise Refused(f"cannot apply plan {plan.plan_id}: it was edited, its content is {sealed.plan_id}")
+        raise Refused(sentence("guard.edited", plan=plan.plan_id, content=sealed.plan_id))
 
 
 def workloads_of(plan: Plan, stages: Sequence[int]) -> tuple[WorkloadId, ...]:
@@ -350,11 +337,11 @@ def _check_wishes(plan: Plan, stages: Sequence[int], snapshot: Snapshot) -> None
     for workload in workloads_of(plan, stages):
         owner = snapshot.owners.get(workload)
         if owner is None:
-            raise Refused(f"cannot apply plan {plan.plan_id}: {workload} is gone since it was made")
+            raise Refused(sentence("guard.workload_gone", plan=plan.plan_id, workload=workload))
         labels = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL) if workload in reclaimed else (OPT_OUT_LABEL,)
         for label in labels:
             if snapshot.wishes.of(label, owner) == "true":
-                raise Refused(f"cannot apply plan {plan.plan_id}: {workload} has {label}=true; {_NEW_PLAN}")
+                raise Refused(sentence("guard.spared", plan=plan.plan_id, workload=workload, label=label))
 
 
 def _check_neighbours(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Snapshot) -> None:
@@ -374,53 +361,49 @@ def _check_neighbours(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Sna
             continue
         for workload in sorted(owners):
             if workload in walled:
-                others = ", ".join(sorted(owners - {workload})[:_NAMED_MAX])
+                others = listed(sorted(owners - {workload}), _NAMED_MAX)
                 raise Refused(
-                    f"cannot apply plan {plan.plan_id}: {workload} has {ISOLATION_LABEL}=hard and would share card "
-                    f"{card.card} with {others}; {_NEW_PLAN}"
-                )
+                    sentence(
+                        "guard.isolated", plan=plan.plan_id, workload=workload, label=ISOLATION_LABEL, card=card.card,
+                        others=others,
+                    )
+                )  # fmt: skip
 
 
 def _check_keepers(workloads: Iterable[WorkloadId], snapshot: Snapshot) -> None:
     for workload in workloads:
         keeper = gitops_manager(snapshot.owners[workload])
         if keeper is not None:
-            raise Refused(
-                f"cannot change {workload}: {keeper} keeps it as its repository has it and would take the change back; "
-                "put the patch there: `gputide apply --emit`"
-            )
+            raise Refused(sentence("guard.kept_by_gitops", workload=workload, keeper=keeper))
 
 
-def _closed(window: ChangeWindow, now: datetime) -> str:
+def _closed(window: ChangeWindow, now: datetime) -> Sentence:
     here = now.astimezone(window.time_zone)
     if here.date() in window.holidays:
-        return f"cannot change the cluster: {here.date()} is among guard.change_holidays"
+        return sentence("guard.holiday", day=str(here.date()))
     days = ",".join(WEEKDAYS[day] for day in sorted(window.days))
-    return (
-        f"cannot change the cluster: it is {WEEKDAYS[here.weekday()]} {here:%H:%M} in {window.time_zone.key}, and "
-        f"changes begin within guard.change_days={days}, guard.change_hours={window.begin:%H:%M}-{window.end:%H:%M}"
-    )
+    return sentence(
+        "guard.window_closed", now=f"{WEEKDAYS[here.weekday()]} {here:%H:%M}", zone=window.time_zone.key, days=days,
+        hours=f"{window.begin:%H:%M}-{window.end:%H:%M}",
+    )  # fmt: skip
 
 
 def _check_rollouts(workloads: Iterable[WorkloadId], snapshot: Snapshot) -> None:
     for workload in workloads:
         owner = snapshot.owners[workload]
         if not is_rolled_out(owner):
-            raise Refused(f"cannot change {workload}: a rollout of its own is in progress")
+            raise Refused(sentence("guard.rolling", workload=workload))
         trouble = trouble_of(owner)
         if trouble is not None:
-            raise Refused(f"cannot change {workload}: {trouble}")
+            raise Refused(sentence("guard.in_trouble", workload=workload, trouble=trouble))
         if owner.get("spec", {}).get("paused") is True:
-            raise Refused(f"cannot change {workload}: it is paused (spec.paused=true); resume it first")
+            raise Refused(sentence("guard.paused", workload=workload))
         partition = field_of(owner, "spec.updateStrategy.rollingUpdate.partition")
         if partition not in (None, "0"):
-            raise Refused(
-                f"cannot change {workload}: a rollout of its own stands at "
-                f"spec.updateStrategy.rollingUpdate.partition={partition}; end it first"
-            )
+            raise Refused(sentence("guard.rolling_stopped", workload=workload, partition=partition))
         unready = [seat.pod for seat in snapshot.pods.get(workload, ()) if not seat.is_ready and seat.node]
         if unready:
-            raise Refused(f"cannot change {workload}: {len(unready)} of its pods are not ready, such as {unready[0]}")
+            raise Refused(sentence("guard.unready", workload=workload, pods=str(len(unready)), such=unready[0]))
 
 
 def _check_cards(plan: Plan, snapshot: Snapshot) -> None:
@@ -440,10 +423,8 @@ def _check_cards(plan: Plan, snapshot: Snapshot) -> None:
         if card.node is not None and card.card in snapshot.cards and snapshot.cards[card.card].node != card.node
     ]
     if gone or moved:
-        raise Refused(
-            f"cannot apply plan {plan.plan_id}: the cards changed since it was made: {_named(gone)} gone, "
-            f"{_named(moved)} on another node; {_NEW_PLAN}"
-        )
+        lost, elsewhere = listed(gone, _NAMED_MAX), listed(moved, _NAMED_MAX)
+        raise Refused(sentence("guard.cards_changed", plan=plan.plan_id, gone=lost, moved=elsewhere))
 
 
 def _check_pods(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Snapshot) -> None:
@@ -453,22 +434,17 @@ def _check_pods(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Snapshot)
     chosen = set(workloads)
     strangers = [seat.pod_id for name in workloads for seat in snapshot.pods.get(name, ()) if seat.pod_id not in known]
     if strangers:
-        raise Refused(
-            f"cannot apply plan {plan.plan_id}: its inputs changed: pods that it does not know: {_named(strangers)}; "
-            f"{_NEW_PLAN}"
-        )
+        raise Refused(sentence("guard.pods_unknown", plan=plan.plan_id, pods=listed(strangers, _NAMED_MAX)))
     cards = {card.card for card in plan.placement if any(part.workload in chosen for part in card.slices)}
     intruders = [
-        f"{seat.pod_id} on {part.card}"
+        sentence("guard.pod_on_card", pod=seat.pod_id, card=part.card)
         for seat in snapshot.seats.values()
         if seat.pod_id not in known
         for part in seat.slices
         if part.card in cards
     ]
     if intruders:
-        raise Refused(
-            f"cannot apply plan {plan.plan_id}: its inputs changed: {_named(intruders)} came since; {_NEW_PLAN}"
-        )
+        raise Refused(sentence("guard.pods_came", plan=plan.plan_id, pods=listed(intruders, _NAMED_MAX)))
 
 
 def _check_fingerprint(
@@ -476,24 +452,18 @@ def _check_fingerprint(
 ) -> None:
     now = fingerprint_of(snapshot, workloads)
     if now.cards != fingerprint.cards:
-        raise Refused(f"cannot apply plan {plan.plan_id}: cards came or went since it was made; {_NEW_PLAN}")
+        raise Refused(sentence("guard.cards_came_or_went", plan=plan.plan_id))
     changed = []
     for workload, found in now.workloads.items():
         then = fingerprint.workloads.get(workload)
         if then is None:
-            changed.append(f"{workload} is new")
+            changed.append(sentence("guard.is_new", workload=workload))
         elif found.template != then.template:
-            changed.append(f"the template of {workload}")
+            changed.append(sentence("guard.template", workload=workload))
         elif not is_of_plan(snapshot.owners[workload], plan.plan_id):
             if found.scale != then.scale:
-                changed.append(f"the replicas of {workload}")
+                changed.append(sentence("guard.replicas", workload=workload))
             elif found.grants != then.grants:
-                changed.append(f"the grants of {workload}")
+                changed.append(sentence("guard.grants", workload=workload))
     if changed:
-        what = _named(changed)
-        raise Refused(f"cannot apply plan {plan.plan_id}: changed since it was made: {what}; {_NEW_PLAN}")
-
-
-def _named(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMED_MAX]) or "none"
-    return shown if len(names) <= _NAMED_MAX else f"{shown} and {len(names) - _NAMED_MAX} more"
+        raise Refused(sentence("guard.inputs_changed", plan=plan.plan_id, what=listed(changed, _NAMED_MAX)))

@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from fleet.inventory import WorkloadId
+from fleet.sentences import Sentence, sentence
 
 SHORT_SPAN = timedelta(hours=1)
 """Span over which a burn rate must still be high."""
@@ -97,7 +98,7 @@ class Judgement:
     """
 
     brake: Brake
-    reason: str = ""
+    reason: Sentence | str = ""
 
 
 class HarmBudgets:
@@ -165,17 +166,17 @@ def judge_workload(
     )
     for brake, limit, setting in limits:
         if rate is not None and rate >= limit:
-            return Judgement(
-                brake=brake,
-                reason=f"{workload} spends its harm budget {rate:.1f} times too fast, limit {setting}={limit:g} "
-                f"(guard.harm_ratio_max={policy.ratio_max:g})",
+            times, of_limit = f"{rate:.1f}", f"{setting}={limit:g}"
+            reason = sentence(
+                "guard.harm_too_fast", workload=workload, times=times, limit=of_limit, ratio_max=f"{policy.ratio_max:g}"
             )
+            return Judgement(brake=brake, reason=reason)
         if brake is Brake.FREEZE and (spent := spent_share(whole, policy, part)) is not None and spent >= 1.0:
-            return Judgement(
-                brake=brake,
-                reason=f"{workload} has spent its harm budget of {policy.days} days: {spent:.0%} of "
-                f"guard.harm_ratio_max={policy.ratio_max:g} of its active time",
-            )
+            reason = sentence(
+                "guard.harm_spent", workload=workload, days=str(policy.days), spent_ratio=spent,
+                ratio_max=f"{policy.ratio_max:g}",
+            )  # fmt: skip
+            return Judgement(brake=brake, reason=reason)
     return Judgement(brake=Brake.NONE)
 
 

@@ -11,6 +11,7 @@ from enforcer.backends.planned_seats import SEATS_FIELD
 from enforcer.cluster import ClusterReader
 from enforcer.record.journal import ObjectIntent
 from fleet.errors import Refused
+from fleet.sentences import sentence
 
 MENDED_BY = "install it: kubectl apply -f docs/admission.yaml, or helm upgrade --set admission.enabled=true …"
 
@@ -32,7 +33,4 @@ def check_admission(stage: int, objects: Iterable[ObjectIntent], reader: Cluster
     }
     why = reader.why_unseated(sorted(namespaces)) if namespaces else None
     if why is not None:
-        raise Refused(
-            f"cannot apply stage {stage}: gputide's admission webhook gives pods their planned cards and nodes, and "
-            f"{why}; {MENDED_BY}"
-        )
+        raise Refused(sentence("guard.unseated", stage=str(stage), why=why, mend=MENDED_BY))

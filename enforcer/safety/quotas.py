@@ -14,6 +14,7 @@ from enforcer.manifest import Manifest
 from enforcer.record.journal import ObjectIntent, StageRecord
 from enforcer.snapshot import Snapshot
 from fleet.errors import Misconfigured, Refused
+from fleet.sentences import sentence
 from fleet.units import parse_quantity
 
 
@@ -63,9 +64,11 @@ def _check_quota(record: StageRecord, quota: Manifest, growing: Mapping[str, Dec
             if total > limit:
                 metadata = quota["metadata"]
                 raise Refused(
-                    f"cannot apply stage {record.stage} of plan {record.plan_id}: it would use {key}={total} of "
-                    f"ResourceQuota {metadata['namespace']}/{metadata['name']}, limit {limit}"
-                )
+                    sentence(
+                        "guard.quota", stage=str(record.stage), plan=record.plan_id, used=f"{key}={total}",
+                        quota=f"{metadata['namespace']}/{metadata['name']}", limit=str(limit),
+                    )
+                )  # fmt: skip
 
 
 def _amount(text: Any) -> Decimal:

@@ -1,6 +1,6 @@
 """Where the pods of a simulated cluster really are, for the replay to play them there.
 
-One piece of the simulated cluster; the front door makes `fleet.sharing.Seats` and grants of it.
+One piece of the simulated cluster; the command line makes `fleet.sharing.Seats` and grants of it.
 """
 
 from __future__ import annotations

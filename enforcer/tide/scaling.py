@@ -130,12 +130,12 @@ def _below_budget(owner: Manifest, replicas: int, reader: ClusterReader) -> str 
         )
         why = scaled_below(budget, [pod for pod in pods if selects(budget, pod)], max(0, own - replicas))
         if own and why is not None:
-            return why
+            return str(why)
     return None
 
 
 def _autoscalers(reader: ClusterReader, namespace: str, kind: str, name: str) -> list[tuple[Manifest, str]]:
-    """Who scales a service, each with its lower bound; whoever is to be told comes first."""
+    """Who scales a service, each with its lower bound; the one to be changed comes first."""
     return [
         (scaler, bound)
         for scaler_kind, bound in _AUTOSCALERS

@@ -213,7 +213,7 @@ def _card(
 
 
 def _numbered_cards(node: str, capacity: Mapping[str, object]) -> Iterator[CardRecord]:
-    """Cards that no annotation lists, where HAMi hands them out: it numbers as many as the capacity tells of.
+    """Cards that no annotation lists, where HAMi hands them out: it numbers as many as the capacity reports.
 
     Source: Project-HAMi/HAMi:pkg/device/<vendor>/device.go (GetNodeDevices).
     """

@@ -241,7 +241,7 @@ class NodeRecord:
         mig_state: what MIG manager says of it (`success`, `pending`, `failed` …); None where not said.
         unreadable: annotations that are not the grammar.
         numbered: cards that HAMi's scheduler numbers by the node's capacity; whether it is HAMi that hands them out,
-            only a pod that was granted one tells.
+            only a pod that was granted one reports.
     """
 
     node: str

@@ -284,8 +284,8 @@ def _started_at(pod: _Pod) -> datetime:
     if bound_at is None:
         return pod.now
     started_at = datetime.fromtimestamp(bound_at, UTC)
-    # The scheduler's clock may be a little ahead of this node's, and the scheduler layer tells the same pod's start by
-    # it; what lies further ahead is nonsense, and no grant begins in the future.
+    # The scheduler's clock may be a little ahead of this node's, and the scheduler layer reports the same pod's start
+    # by it; what lies further ahead is nonsense, and no grant begins in the future.
     return started_at if started_at <= pod.now + CLOCK_SKEW_MAX else pod.now
 
 

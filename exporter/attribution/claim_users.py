@@ -25,7 +25,7 @@ def users_in_pod(record: PodRecord, allocation: ClaimAllocation) -> list[str]:
 def sole_users(claims: Iterable[ClaimAllocation], pods: Iterable[PodFacts]) -> Mapping[str, ContainerKey]:
     """The container of each claim of HAMi's driver that one container alone uses, by the claim's UID.
 
-    Several containers of a claim write into one region, and nobody can tell them apart there.
+    Several containers of a claim write into one region, and nobody can distinguish them there.
 
     Args:
         claims: allocated claims.

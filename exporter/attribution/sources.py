@@ -306,7 +306,7 @@ def _whole(container: str, unit: Unit, source: GrantSource) -> Held:
 def _replicas(allocatable: Iterable[DeviceRow], rows: Iterable[PodRow]) -> Mapping[str, int]:
     """How many replicas each card or instance of a resource has; a resource that lists none is absent.
 
-    A plugin has one number for all of a resource and counts from 0, so the highest tells it. To count what is listed
+    A plugin has one number for all of a resource and counts from 0, so the highest reports it. To count what is listed
     would not do: the kubelet lists what is healthy, and of a card with a fault NVIDIA's plugin calls one replica
     unhealthy (NVIDIA/k8s-device-plugin:internal/rm/device_map.go, health.go).
     """

@@ -48,7 +48,7 @@ class ShownFigure:
         of: whom its series speak of.
         factor: a value of that exporter times `factor` is in our unit.
         measure: the measure of slices that `family` holds; None where it holds none.
-        constant: labels that tell this figure from others of the same name.
+        constant: labels that distinguish this figure from others of the same name.
         is_counter: it only grows, under whatever name.
     """
 

@@ -23,7 +23,7 @@ Labels = tuple[str, ...]
 HARDWARE_FAMILY = "gputide_card_hardware_info"
 DRIVER_FAMILY = "gputide_driver_info"
 INSTANCE_FAMILY = "gputide_slice_mig_info"
-"""Families in which a reading may tell of boards, of the driver, and of who was granted which MIG instance."""
+"""Families in which a reading may name boards, the driver, and who was granted which MIG instance."""
 
 _TENANT = ("namespace", "pod", "container")
 _NOT_TOLD = ("", "", "")

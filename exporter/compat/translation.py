@@ -164,7 +164,7 @@ class _SourceFamilies:
         known = self._told.get(key)
         if known is not None and known[0] is family.labels:
             return known[1]
-        # An older name may have no label for a part that ours tell apart.
+        # An older name may have no label for a part that ours distinguish.
         parts = tuple(part for part in _PARTS[of] if self._labels.has(part))
         places = [family.label_names.index(part) for part in parts]
         first: dict[Labels, int] = {}

@@ -49,7 +49,7 @@ class KubeletPodResources:
     def list(self, deadline_seconds: float) -> tuple[PodRow, ...]:
         """See the port."""
         rows = decode_list(_answered("List", self._ask("List", b"", deadline_seconds)))
-        # The very same rows while nothing changes, so that whoever compares them is done at once.
+        # The very same rows while nothing changes, so that a comparison ends at once.
         if rows != self._rows:
             self._rows = rows
         return self._rows

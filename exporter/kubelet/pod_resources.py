@@ -75,7 +75,7 @@ class ContainerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRow:
-    """What one pod was handed. The kubelet gives no UID: two lives of a name can't be told apart by it.
+    """What one pod was handed. The kubelet gives no UID: two lives of a name can't be distinguished by it.
 
     Attributes:
         namespace: namespace.

@@ -117,7 +117,7 @@ class ActivitySampler:
         return taken
 
     def take_held_back(self) -> Mapping[ClockReason, float] | None:
-        """Per reason the share of sub-samples in which it held the clocks down; None where the card doesn't tell."""
+        """Per reason the share of sub-samples in which it held the clocks down; None where the card doesn't report."""
         count, reasons = self._reason_samples, self._reasons
         self._reason_samples, self._reasons = 0, {}
         if count == 0:

@@ -46,11 +46,11 @@ class XidWatch:
 
     @property
     def is_watching(self) -> bool:
-        """True while somebody listens; a watch ends by itself where the driver tells of no card's events."""
+        """True while somebody listens; a watch ends by itself where the driver reports no card's events."""
         return self._thread is not None and self._thread.is_alive()
 
     def counts(self, card: CardId) -> Mapping[int, int] | None:
-        """Events of one card so far, by code; None where the driver doesn't tell of them."""
+        """Events of one card so far, by code; None where the driver doesn't report them."""
         with self._lock:
             found = self._counts.get(card)
             return None if found is None else dict(found)

@@ -179,10 +179,10 @@ class CardIdentity:
         card: UUID.
         card_model: name of the model.
         index: number of the card in the driver's order; may change when the node starts again.
-        minor_number: N of `/dev/nvidiaN`, None where not told.
-        pci_bus_id: `00000000:07:00.0`, None where not told.
-        serial: serial number of the board, None where not told.
-        framebuffer_bytes: whole framebuffer, bytes; None where not told.
+        minor_number: N of `/dev/nvidiaN`, None where unknown.
+        pci_bus_id: `00000000:07:00.0`, None where unknown.
+        serial: serial number of the board, None where unknown.
+        framebuffer_bytes: whole framebuffer, bytes; None where unknown.
     """
 
     card: CardId
@@ -203,8 +203,8 @@ class MigFigures:
         mig_profile: profile, such as `1g.10gb`.
         gpu_instance: id of the GPU instance.
         compute_instance: id of the compute instance within it.
-        framebuffer: framebuffer of the GPU instance, shared by its compute instances; None where not told.
-        sm_count: multiprocessors, None where not told.
+        framebuffer: framebuffer of the GPU instance, shared by its compute instances; None where unknown.
+        sm_count: multiprocessors, None where unknown.
         activities: of the GPU instance, with ratios of the instance and not of the card; needs GPM (Hopper and later).
     """
 
@@ -226,9 +226,9 @@ class ProcessFigures:
         kinds: how it sits on the card, at least one.
         gpu_instance: GPU instance that it runs in, None outside MIG.
         compute_instance: compute instance that it runs in, None outside MIG.
-        framebuffer_bytes: framebuffer that it holds, None where not told.
+        framebuffer_bytes: framebuffer that it holds, None where unknown.
         sm_busy: share of time in which its kernels ran, 0-1: a duty cycle. Absent under MIG, for a process that was
-            not there at the reading before, and where the driver doesn't tell.
+            not there at the reading before, and where the driver doesn't report.
         memory_busy: share of time in which its work read or wrote the framebuffer, 0-1.
         encoder_busy: share of the encoder's time, 0-1.
         decoder_busy: share of the decoder's time, 0-1.
@@ -262,7 +262,7 @@ class CardFigures:
         framebuffer: framebuffer at the time of the reading.
         gauges: what goes up and down.
         counters: what only grows until the driver starts anew.
-        held_back: per reason the share of sub-samples in which it held the clocks down, 0-1; None where not told.
+        held_back: per reason the share of sub-samples in which it held the clocks down, 0-1; None where unknown.
         mig_mode: True where MIG is on, None where the card doesn't know MIG.
         compute_mode: who may open the card.
         migs: MIG devices, by GPU instance and compute instance.
@@ -294,7 +294,7 @@ class CardReading:
         age_seconds: age of the figures, or of the wish for them where there are none.
         is_new: True where the figures were not part of an earlier reading.
         xids: XID events since the process started, by code (docs.nvidia.com, "XID errors"); None where the driver
-            doesn't tell of them.
+            doesn't report them.
         last_xid: code of the last of them; None where there was none.
     """
 
@@ -309,7 +309,7 @@ class CardReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryVersions:
-    """Versions of what stands between the exporter and the cards; None for what wasn't told.
+    """Versions of what stands between the exporter and the cards; None for what is unknown.
 
     Attributes:
         driver: version of the driver.
@@ -329,7 +329,7 @@ class CardsReading:
     Attributes:
         versions: of driver and library.
         cards: every card that was ever there and is not long gone, by index.
-        unnamed: cards that the driver counts and that did not tell who they are: hung or lost from the start, or out
+        unnamed: cards that the driver counts and that did not report their identity: hung or lost, or out
             of our permission.
     """
 

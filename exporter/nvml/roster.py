@@ -33,7 +33,7 @@ CARDS_MAX = 64
 """Cards per node; further ones are not looked at."""
 
 PROBE_SECONDS = 1.0
-"""Longest time that a look waits for a card to tell who it is."""
+"""Longest time that a look waits for a card to report its identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Roster:
         number: counts the looks, 1 first.
         versions: of driver and library.
         cards: cards that answered, by index; one that hangs is still among them if it answered before.
-        unnamed: cards that the driver counts and that did not tell who they are.
+        unnamed: cards that the driver counts and that did not report their identity.
     """
 
     number: int
@@ -185,7 +185,7 @@ class RosterKeeper:
                 handles[found.identity.card] = found.handle
                 cards.append(found.identity)
         is_other = handles.keys() != self._followed.keys() or self._library.generation != self._followed_generation
-        # A driver that was busy when it was asked may tell of events by now.
+        # A driver that was busy when it was asked may report events by now.
         if is_other or (handles and not self.xids.is_watching):
             generation = self._library.generation
             if self.xids.follow(handles):
@@ -256,7 +256,7 @@ class CardProbe:
         self._thread.join(max(0.0, timeout_seconds))
 
     def found(self) -> FoundCard | None:
-        """The answer; None where the card doesn't tell, or we may not look at it.
+        """The answer; None where the card doesn't report, or we may not look at it.
 
         Raises:
             NvmlFault: the driver has started anew.

@@ -237,7 +237,7 @@ class RegionTree:
 
 
 def _one_each(places: tuple[ContainerPlace, ...], before: tuple[ContainerPlace, ...]) -> tuple[ContainerPlace, ...]:
-    """One directory per container, of several the first that has a region: its last claim's, as nobody tells before."""
+    """One directory per container, of several the first that has a region, which is that of its last claim."""
     chosen: dict[ContainerKey, ContainerPlace] = {}
     for place in places:
         if place.key not in chosen or (place.has_file and not chosen[place.key].has_file):

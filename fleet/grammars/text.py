@@ -1,6 +1,6 @@
 """Reading the pieces that all annotation grammars are made of, each with its bounds.
 
-Whoever may write a pod writes its annotations, so every piece is checked before it is believed, and what is not the
+Anybody who may write a pod writes its annotations, so every piece is checked before it is believed, and what is not the
 grammar is `Corrupt` with a message that a hostile text can't blow up. Called by the `grammar` family only.
 """
 

@@ -37,8 +37,6 @@ from fleet.grammars.text import (
 REAL_ALLOCATED_ANNOTATION = "nvidia.com/real-allocated"
 """Pod annotation with what the device plugin handed out; the truth about which card a pod got."""
 
-PRE_ALLOCATED_ANNOTATION = "nvidia.com/pre-allocated"
-"""The same text as the scheduler meant it."""
 
 REGISTER_ANNOTATION = "nvidia.com/node-device-register"
 """Node annotation in which the device plugin lists the node's cards, as JSON."""

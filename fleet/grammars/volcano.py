@@ -28,8 +28,6 @@ from fleet.grammars.text import (
 IDS_ANNOTATION = "volcano.sh/vgpu-ids-new"
 """Pod annotation with what Volcano's scheduler granted; the truth about which card a pod got."""
 
-TO_ALLOCATE_ANNOTATION = "volcano.sh/devices-to-allocate"
-"""The same text while the device plugin has still to hand it out."""
 
 REGISTER_ANNOTATION = "volcano.sh/node-vgpu-register"
 """Node annotation in which the device plugin lists the node's cards."""

@@ -1,7 +1,7 @@
 """Why a shared region, or one figure in it, is not believed: a closed list of words.
 
 A region lies in a directory that its tenant may write, so nothing in it is true until it was checked. The node exporter
-shows these words; whoever writes limits into a region refuses to while there is one. Standard library only.
+shows these words; anybody who writes limits into a region refuses to while there is one. Standard library only.
 """
 
 from __future__ import annotations

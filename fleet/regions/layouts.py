@@ -8,7 +8,7 @@ bytes). Standard library only.
 
 Sources: Project-HAMi/HAMi-core:src/multiprocess/multiprocess_memory_limit.h at the commits named per layout, compiled
 for sizes and offsets; Project-HAMi/HAMi:pkg/monitor/nvidia/cudevshr.go, v0/spec.go and v1/spec.go for how HAMi's own
-reader tells them apart (it takes `V1_1_ODD` for `V1_1`). A file is one byte longer than its region: the library makes
+reader distinguishes them (it takes `V1_1_ODD` for `V1_1`). A file is one byte longer than its region: the library makes
 it by writing one byte behind the end.
 """
 
@@ -111,8 +111,8 @@ def candidates(file_bytes: int) -> tuple[Layout, ...]:
 def find_layout(file_bytes: int, head: bytes, process_count: int) -> Layout | None:
     """The layout of a finished region: by exact size, then by version, then by what its fields hold.
 
-    Two layouts of one size and label are told apart by their processes: whoever has a pid also has a state other than
-    0. Where no process tells, it is the released one; no field outside the slots differs.
+    Two layouts of one size and label are distinguished by their processes: an entry with a pid also has a state other
+    than 0. Where no process reports, it is the released one; no field outside the slots differs.
 
     Args:
         file_bytes: size of the file.

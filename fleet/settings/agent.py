@@ -49,6 +49,6 @@ class AgentSettings(ListenerSettings):
     orders_seconds: Seconds = 10
     """Time between two looks at the orders; a second while a card is in trouble."""
     listen: HostPort | None = None
-    """Where it tells `gputide run relief` what it sees, such as `0.0.0.0:9478` or `[::]:9478`; none for nowhere."""
+    """Where it shows `gputide run relief` what it sees, such as `0.0.0.0:9478` or `[::]:9478`; none for nowhere."""
     tokens_file: Path | None = None
     """File with a line `TOKEN NAME` per reader of it (TOKEN or `sha256:` and its digest); read again when changed."""

@@ -40,7 +40,7 @@ _PriceDate = Annotated[str, BeforeValidator(_date_text), Field(pattern=r"^\d{4}-
 
 
 class PriceBasis(StrEnum):
-    """What kind of price it is, which says what stops being paid when a card falls free."""
+    """What kind of price it is, which says what stops being paid when a card is freed."""
 
     RENTED = "rented"
     """Paid by the hour: the rent stops."""
@@ -105,7 +105,7 @@ class PriceRule(Section):
     on_premises: OnPremises | None = None
     """What the price is amortised from."""
     marginal_per_card_hour: _UnitPrice | None = None
-    """What stops being paid per hour when the card falls free; without it `basis` says."""
+    """What stops being paid per hour when the card is freed; without it `basis` says."""
     currency: _Currency | None = None
     """ISO 4217 code of the rule's amounts; none for `prices.currency`."""
     basis: PriceBasis | None = None

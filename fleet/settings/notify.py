@@ -1,6 +1,6 @@
 """Settings of notifications: where messages go, who gets which, how often. A section of `fleet.settings.settings`.
 
-Addresses of chat hooks are secrets, for whoever has one may write: they come from files, as passwords and keys do.
+Addresses of chat hooks are secrets, for anybody who has one may write: they come from files, as passwords and keys do.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NoticeTopic(StrEnum):
     HARM = "harm"
     """A plan harms or saves less than it promised, or was taken back."""
     BUDGET = "budget"
-    """A budget is nearly spent, is spent, or is foretold to be before the month ends."""
+    """A budget is nearly spent, is spent, or is predicted to be before the month ends."""
 
 
 class MailSecurity(StrEnum):

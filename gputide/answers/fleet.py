@@ -10,11 +10,11 @@ from decimal import Decimal
 
 from dashboards.shown.clusters import ClusterLine, fleet_totals
 from dashboards.words.advice import finding_words, profile_in_english, profiles_in_english, refusal_words, state_words
-from dashboards.words.catalogue import Language
 from fleet.documents import document, iso
 from fleet.errors import Misconfigured
 from fleet.profiles import CardState, Profile, Profiles, WorkloadState
 from fleet.units import Money, format_bytes_short, format_count, format_money_short, format_percent, format_time
+from fleet.words import Language
 from gputide.answers.plan import percent_text
 from gputide.output import Answer, Listing
 

@@ -7,7 +7,6 @@ from shlex import quote
 
 from dashboards.shown.rows import stage_risk
 from dashboards.words.advice import plan_in_english, reason_words, refusal_words, surge_words, verdict_words
-from dashboards.words.catalogue import Language, Words
 from enforcer.record.verdict import Standing, Verdict, standing_in, verdict_document
 from fleet.capabilities.register import capabilities_of, records_of
 from fleet.capabilities.version import version_note
@@ -15,6 +14,7 @@ from fleet.confidence import stage_confidence
 from fleet.decisions import Plan, Refusal, Saving
 from fleet.outcomes import Outcome
 from fleet.units import Money, format_count, format_money_short, format_percent, format_time
+from fleet.words import Language, Words
 from gputide.output import Answer, Listing
 
 _MODELS_NAMED_MAX = 5

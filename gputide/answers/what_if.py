@@ -22,7 +22,6 @@ from decimal import Decimal
 from typing import Any
 
 from dashboards.words.advice import refusal_words
-from dashboards.words.catalogue import Language
 from fleet.catalogue import CardModel, catalogue, find_model
 from fleet.decisions import Plan, Refusal, Saving
 from fleet.documents import document
@@ -30,6 +29,7 @@ from fleet.errors import Misconfigured
 from fleet.inventory import Card, CardId, Inventory
 from fleet.money.prices import Prices
 from fleet.units import Money, format_count, format_money_short, format_percent
+from fleet.words import Language
 from gputide.answers.plan import plan_answer, saving_text
 from gputide.output import Answer, Listing
 from recommender.hypothetical_cards import AddedCards, CardChange, Hypothesis, RemovedCards, RemovedNode, SwappedModel

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pipeline.bus.bridge_kafka import AdapterBridge
 
 JSON_ROWS_PER_RECORD_MAX = 4000
-"""Rows of a record of JSON: about 2 MB, below what brokers take unless told otherwise with room for long names."""
+"""Rows of a record of JSON: about 2 MB, below what brokers take unless set otherwise with room for long names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -270,7 +270,7 @@ class MeasuredHarm:
         self._measurements = measurements
 
     def harm(self, since: datetime, until: datetime) -> Mapping[WorkloadId, Harm]:
-        """Harm per workload; see the port. A span in which nothing was collected tells nothing."""
+        """Harm per workload; see the port. A span in which nothing was collected reports nothing."""
         try:
             return harm_by_workload(self._measurements.history(since, until))
         except NotEnoughData:

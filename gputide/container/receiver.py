@@ -38,7 +38,7 @@ def open_receiver(
         host: address to listen on.
         port: port to listen on; 0 lets the system choose.
         lane: lane of the file bus, and number of this process among those that receive.
-        listener: a socket that listens already, instead of host and port; closed by whoever opened it.
+        listener: a socket that listens already, instead of host and port; closed by its opener.
         counts: where several processes count together.
 
     Raises:

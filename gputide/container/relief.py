@@ -1,4 +1,4 @@
-"""Opens relief on the cluster that the settings choose, with whoever tells what its nodes see."""
+"""Opens relief on the cluster that the settings choose, with the feed of what its nodes see."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from dashboards.words.advice import relief_in_english
 from enforcer.record.ledger import Ledger
 from enforcer.relief.demand_feed import DemandFeed, NoObjectives, Objectives
 from enforcer.relief.feed_agents import AgentFeed
@@ -80,7 +79,6 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
             orders=OrdersWriter(
                 cluster, cluster, namespace=settings.enforcer.namespace, name=settings.agent.orders_config_map
             ),
-            say=relief_in_english,
             objectives=objectives,
             harm=harm_budgets(folder, settings),
         )

@@ -29,7 +29,7 @@ class Wish:
         areas: areas; empty for those that the settings use.
         only: patterns of codes or names of areas; empty for all.
         roles: roles whose rights in a cluster are looked at; empty for those that the settings use.
-        account: whose rights; None for whoever asks.
+        account: whose rights; None for the caller.
     """
 
     areas: tuple[Area, ...] = ()
@@ -156,7 +156,7 @@ _MAKERS: Mapping[Area, Callable[[Session, Wish], Sequence[Check]]] = {
 
 _USED: Mapping[Area, Callable[[Settings], bool]] = {
     Area.INSTALLATION: lambda _: True,
-    # Whoever can see the kubelet's socket runs on a node, as the exporter's pod does.
+    # Anybody who can see the kubelet's socket runs on a node, as the exporter's pod does.
     Area.NODE: lambda settings: settings.exporter.pod_resources_socket.exists(),
     Area.CLUSTER: lambda settings: settings.enforcer.cluster is ClusterChoice.KUBERNETES,
     Area.PROMETHEUS: lambda settings: settings.scan.url is not None,

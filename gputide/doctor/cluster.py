@@ -38,7 +38,7 @@ def cluster_checks(settings: Settings, *, roles: Sequence[str], account: str | N
     Args:
         settings: all settings.
         roles: roles whose rights are looked at; empty for the account's own.
-        account: whose rights; None for whoever asks.
+        account: whose rights; None for the caller.
 
     Raises:
         Misconfigured: there is no such role.

@@ -91,7 +91,7 @@ def rights_of(
 
     Args:
         client: asks the API server.
-        account: whose rights; None for whoever asks.
+        account: whose rights; None for the caller.
         namespace: the enforcer's.
         backend: chosen backend.
         served: API groups that the cluster serves.

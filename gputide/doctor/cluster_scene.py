@@ -167,7 +167,8 @@ def read_node_backends(reader: ClusterReader, chosen: str) -> NodeBackends:
 def judged(seen: Sequence[DetectedBackend], chosen: str) -> NodeBackends:
     """What was detected, in words.
 
-    EffectiveGPU has HAMi's signs, and both kinds of claims have the same slices: neither can be told from the outside.
+    EffectiveGPU has HAMi's signs, and both kinds of claims have the same slices: neither can be distinguished from the
+    outside.
     """
     counted = Counter(entry.backend for entry in seen)
     told = ", ".join(f"{name} on {count} nodes" for name, count in sorted(counted.items())) or "no node with cards"

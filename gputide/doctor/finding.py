@@ -42,7 +42,7 @@ class Severity(StrEnum):
     WARNING = "warning"
     """There is less advice, or it is less sure."""
     NOTE = "note"
-    """Worth knowing; gputide reckons with it, and the exit status does not tell of it."""
+    """Worth knowing; gputide reckons with it, and the exit status does not report it."""
 
 
 class State(StrEnum):
@@ -161,7 +161,7 @@ def finding(kind: FindingKind, check: str, found: str, *, subject: str = "", **v
 
 
 def shown(text: str) -> str:
-    """A text on one line, printable and cut: it may come from whoever writes labels."""
+    """A text on one line, printable and cut: it may come from anybody who writes labels."""
     cleaned = " ".join(_UNPRINTABLE.sub(" ", text).split())
     return cleaned if len(cleaned) <= _TEXT_LENGTH_MAX else cleaned[: _TEXT_LENGTH_MAX - 1] + "…"
 

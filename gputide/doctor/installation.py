@@ -1,6 +1,6 @@
 """The area installation: packages that the settings need, the backend, and every file that a setting names.
 
-Until when the certificates of a PEM file hold; the standard library reads them and does not tell.
+Until when the certificates of a PEM file hold; the standard library reads them and does not report.
 
 Only the way to the validity is walked, through the outer three levels of DER.
 

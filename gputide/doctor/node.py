@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 READ_SECONDS = 5.0
 """Longest time for one reading of all cards; a card that hangs is told as such."""
 DRIVER_MIN = 510
-"""First driver that tells what it reserves of the framebuffer apart from what is used."""
+"""First driver that reports what it reserves of the framebuffer apart from what is used."""
 _KUBELET_SECONDS = 5.0
 _REGION_BACKENDS = ("hami", "effectivegpu", "volcano")
 _REGION_SECONDS = 5.0
@@ -148,7 +148,7 @@ class _Node:
         yield well(Area.NODE, check, f"the host's processes, cgroups version {version}")
 
     def kubelet(self) -> Iterator[Diagnosis]:
-        """Whether the kubelet tells which devices it handed out."""
+        """Whether the kubelet reports which devices it handed out."""
         check, path = "kubelet", self._exporter.pod_resources_socket
         if not self._exporter.pod_resources:
             yield unchecked(Area.NODE, check, "exporter.pod_resources=false")

@@ -1,6 +1,6 @@
 """Traps in the labels of a Prometheus: whose a card is, on which node, and how often it is told.
 
-Each is a generator over the scene; `prometheus` makes checks of them. The catalogue tells of each trap by which fact it
+Each is a generator over the scene; `prometheus` makes checks of them. The catalogue reports each trap by which fact it
 is known. Absent labels are told only where somebody else says that there should be some.
 """
 
@@ -49,7 +49,7 @@ def pods_named(scene: Scene) -> Iterator[Diagnosis]:
         found = f"{len(scene.cards)} series of {scene.base}, none with a pod; {len(scene.holders)} pods ask for cards"
         yield finding(kind_of("prometheus-pods-missing"), check, found, **scene.exporter)
     else:
-        # Where HAMi or gputide tell of a node's pods, dcgm-exporter need not.
+        # Where HAMi or gputide report a node's pods, dcgm-exporter need not.
         told = {scene.holders[pod].node for pod in others if pod in scene.holders}
         held = {holder.node for holder in scene.holders.values()}
         missed = (silent & held) - told
@@ -177,7 +177,7 @@ def hami(scene: Scene) -> Iterator[Diagnosis]:
 
 
 def stale_grants(scene: Scene) -> Iterator[Diagnosis]:
-    """Grants of pods that are gone, and pods whose namespace nobody tells."""
+    """Grants of pods that are gone, and pods whose namespace nobody reports."""
     check = "grants"
     if not scene.pods:
         yield unchecked(Area.PROMETHEUS, check, "kube_pod_info is not there: whether a pod lives is unknown")
@@ -220,7 +220,7 @@ def cards_once(scene: Scene) -> Iterator[Diagnosis]:
 
 
 def measured_nodes(scene: Scene) -> Iterator[Diagnosis]:
-    """Nodes with cards that nobody measures, and pods with cards that nobody tells."""
+    """Nodes with cards that nobody measures, and pods with cards that nobody reports."""
     check = "coverage"
     if not scene.has(ALLOCATABLE):
         yield unchecked(Area.PROMETHEUS, check, f"{ALLOCATABLE} is not there: which nodes have cards is unknown")

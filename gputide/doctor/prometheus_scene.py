@@ -61,7 +61,7 @@ class Seen:
         card: UUID of the card.
         node: name of the node, as far as the labels say it; empty where they don't.
         pod: namespace and name of the pod, as the exporter wrote them; None where there is none.
-        card_model: name of the model; empty where it is not told.
+        card_model: name of the model; empty where unknown.
     """
 
     labels: Mapping[str, str]
@@ -143,7 +143,7 @@ class Scene:
 
     @cached_property
     def slices(self) -> tuple[Seen, ...]:
-        """Series of slices, by whoever tells them."""
+        """Series of slices, by anybody who reports them."""
         return tuple(seen for name in SLICE_NAMES for seen in self.seen(name))
 
     @cached_property

@@ -4,7 +4,7 @@
     data/plans/…, data/bus/…   files of the data folder under their own names
     warehouse/MANIFEST, …      the warehouse's manifest, rows and indexes
 
-The list is written last, so a folder without one is no back-up. Whoever restores believes nothing of it that was not
+The list is written last, so a folder without one is no back-up. Restoring believes nothing of it that was not
 checked: a back-up lies where others may write. Called by `backup_create` and `backup_restore`.
 """
 
@@ -48,7 +48,7 @@ class BackedFile:
         path: below the back-up's folder, with `/`.
         bytes: its length.
         sha256: of its content, hexadecimal.
-        modified_ns: when it was last changed, epoch nanoseconds; plans are told apart by it.
+        modified_ns: when it was last changed, epoch nanoseconds; plans are distinguished by it.
         mode: who may read and write it, permission bits: Hive reads rows as another user, and a key is its owner's.
     """
 

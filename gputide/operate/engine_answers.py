@@ -52,7 +52,7 @@ def kafka_answers(port: int) -> bool:
 
 
 def metastore_answers(port: int) -> bool:
-    """Whether a Hive metastore on loopback tells its databases (`get_all_databases` of its Thrift interface).
+    """Whether a Hive metastore on loopback reports its databases (`get_all_databases` of its Thrift interface).
 
     Raises:
         Misconfigured: the driver is not installed.

@@ -5,7 +5,7 @@ somebody else's process is never taken for ours. Called by `gputide.operate.engi
 
 What was started in a folder: `engines.json`, with the ports of every engine and a record of every process.
 
-Written after every step, so that whoever comes next finds all that runs, however the last one ended. Called by
+Written after every step, so that anybody who comes next finds all that runs, however the last one ended. Called by
 `gputide.operate.engines`.
 """
 

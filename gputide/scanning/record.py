@@ -1,6 +1,6 @@
 """Writes a history as a neutral trace, for those who look into it elsewhere, with names hashed where that is asked.
 
-Called by `gputide scan --record`. A hash is keyed by a secret that stays in the data folder: whoever has the trace
+Called by `gputide scan --record`. A hash is keyed by a secret that stays in the data folder: anybody who has the trace
 can't try names out, and a second record of the same folder has the same names.
 """
 
@@ -129,7 +129,7 @@ def hasher(folder: DataFolder) -> Hide:
 
 
 def _pod_names(grants: Sequence[Grant], hide: Hide) -> list[str]:
-    """Names by which a pod's grants on one card are told from another's: a trace knows pods by their name alone."""
+    """Names by which a pod's grants on one card are distinguished from another's: a trace has pod names only."""
     owners: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for grant in grants:
         owners.setdefault((grant.pod, grant.card), set()).add((grant.namespace, grant.container))

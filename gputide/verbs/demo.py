@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from dashboards.words.advice import verdict_words
-from dashboards.words.catalogue import Language
 from enforcer.record.verdict import verdict_of
 from fleet.errors import Unavailable
+from fleet.words import Language
 from gputide.answers.plan import outcome_answer
 from gputide.container.access import open_web_app
 from gputide.container.pages import views_of

@@ -20,12 +20,12 @@ from dashboards.report.text import report_html, report_json, report_markdown
 from dashboards.report.week_measured import MeasuredWeek, measured_week
 from dashboards.report.weeks import keep_week, read_weeks
 from dashboards.shown.clusters import cluster_lines
-from dashboards.words.catalogue import Language
 from fleet.data_folder import writing
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.money.unit_costs import UnitCost, unit_costs
 from fleet.profiles import Profiles
+from fleet.words import Language
 from gputide.answers.fleet import clusters_answer
 from gputide.container.cost import cost_period, newest_advice, period_unit_counts
 from gputide.container.pages import views_of

@@ -65,7 +65,7 @@ def undo(
             answer = _previewed(
                 [record for record, _ in ways],
                 [item for record in found for item in hands.kept_now(record)],
-                [item for _, lowered in ways for item in lowered],
+                [str(item) for _, lowered in ways for item in lowered],
             )
         elif plan_id is None:
             answer = _undone(enforcer.reconciler.undo_all(by=who()))
@@ -115,7 +115,7 @@ def _undone(results: Sequence[UndoResult]) -> Answer:
     return Answer(
         document=document(results[0] if len(results) == 1 else tuple(results)),
         headline=tuple(f"plan {result.plan_id}: {len(result.workloads)} workloads restored" for result in results),
-        listings=(*_kept(kept), *_lowered([item for result in results for item in result.lowered])),
+        listings=(*_kept(kept), *_lowered([str(item) for result in results for item in result.lowered])),
     )
 
 

@@ -1,8 +1,8 @@
 """Takes samples from the topic of a remote-write-to-Kafka adapter, as if their Prometheus sent to us.
 
 Messages of a poll become one body for the intake; the group's offset is committed once the bus has it. What comes again
-after a crash is told apart downstream like every sample that comes again. Messages that can't be read go to the topic's
-dead letters before. Called by `gputide run receive --from-kafka`.
+after a crash is recognised downstream like every sample that comes again. Messages that can't be read go to the
+topic's dead letters before. Called by `gputide run receive --from-kafka`.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class BusWriter(Protocol):
     """The receiver's side of a bus.
 
     Contract: an append that returned is durable on every lane that it names. One that failed may have reached some of
-    them: whoever sends the same again is told apart downstream.
+    them: the same sample sent again is recognised downstream.
     """
 
     @property

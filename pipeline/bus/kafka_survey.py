@@ -41,8 +41,8 @@ class TopicSurvey:
         copies: fewest replicas of a partition.
         leaderless: partitions without a leader.
         behind: partitions with replicas that are not in step.
-        topic_operations: what we may do with the topic, as `WRITE`; None where brokers don't tell.
-        group_operations: what we may do with the group; None where brokers don't tell.
+        topic_operations: what we may do with the topic, as `WRITE`; None where brokers don't report.
+        group_operations: what we may do with the group; None where brokers don't report.
         ends: end of each partition: the offset of the next record.
         begins: first offset that is still kept, by partition.
         committed: how far the group is, by partition; those that it has not begun are not among them.

@@ -89,7 +89,7 @@ def inventory_of(
 def _told_once(grants: Sequence[Grant]) -> list[Grant]:
     """One grant where two sightings that last differ in nothing but labels.
 
-    Two exporters tell of one slice, and only that of the cluster knows who scales the workload.
+    Two exporters report one slice, and only that of the cluster knows who scales the workload.
 
     Args:
         grants: what was seen last comes last, and goes before where both name a label.

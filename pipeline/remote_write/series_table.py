@@ -396,7 +396,7 @@ class SeriesTable:
         if meaning.measure is None:
             raise ValueError("a usage series has a measure")
         identity, column = meaning.identity, MEASURES[_MEASURE_NUMBERS[meaning.measure]]
-        # A card's own series that names a pod tells of the only tenant as well; the resolver leaves the pod out where
+        # A card's own series that names a pod reports the only tenant as well; the resolver leaves the pod out where
         # the source repeats a card's value for everyone who shares it.
         if meaning.subject is Subject.CARD and column.of_card:
             columns.card_identity[number] = self.cards.number_of(self._row(identity, CARD_IDENTITY))

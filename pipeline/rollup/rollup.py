@@ -36,7 +36,7 @@ class Rollup(Protocol):
     """Turns the bus into windows.
 
     Contract: merged over all its rows, the result depends on the set of samples only, not on their order, on how they
-    are split into records, on repeats or on restarts; late samples are merged, never lost. A sample is told apart by
+    are split into records, on repeats or on restarts; late samples are merged, never lost. A sample is distinguished by
     series and time; where one (series, time) comes with several values, the largest within a step counts, and what an
     earlier step has counted stays.
     """

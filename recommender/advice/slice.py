@@ -135,8 +135,7 @@ class Slice:
 
     def propose(self, scene: Scene) -> Sequence[Draft]:
         """Cuts in place first, then with the batch in which the workload moves; and pods that join by their peaks."""
-        changed = sorted(name for name in scene.arrangement.cuts if scene.changes(name))
-        cuts = [_cut(scene, number, name) for number, name in enumerate(changed, start=1)]
+        cuts = [_cut(scene, number, name) for number, name in enumerate(sorted(scene.arrangement.cuts), start=1)]
         cut_of = {cut.workloads[0]: cut for cut in cuts}
         together = {name for names in scene.arrangement.together for name in names}
         in_place = [cut for name, cut in cut_of.items() if name not in together and not scene.waits(name)]

@@ -71,7 +71,7 @@ class TideAdvice:
         return None
 
     def _stays(self, case: Case) -> Refusal | None:
-        """Whose cards would not fall free, who is to stay warm, and who was not seen for long enough."""
+        """Whose cards would not be freed, who is to stay warm, and who was not seen for long enough."""
         pod, most = Counter(grant.pod for grant in case.grants).most_common(1)[0]
         if most > 1:
             return case.refuse(self.kind, "multi_card", pod=pod, slices=most)

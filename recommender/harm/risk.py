@@ -74,8 +74,8 @@ def shortage_points(
     """Expected points, per item, in which a service that rises needs more framebuffer than it was granted.
 
     At a load beyond anything it showed, a service is short when its slope is steeper than the room it was granted
-    allows; how often slopes are that steep is read off its own past or the busy services. Whoever has the whole card
-    is never short.
+    allows; how often slopes are that steep is read off its own past or the busy services. A pod with the whole
+    card is never short.
 
     Args:
         grants: framebuffer per item.

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from fleet.inventory import Priority
 from recommender.advice.case import Permits
 from recommender.demand import Demand
-from recommender.latency.inflation import inflation_of_hours
-from recommender.latency.queueing import SharingMode
+from recommender.latency.inflation import SharingMode, inflation_of_hours
 
 _HOUR_SECONDS = 3600
 

@@ -10,14 +10,22 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recommender.latency import table as latency_table
-from recommender.latency.queueing import SharingMode
 
 _QUANTILE = 0.99
+
+
+class SharingMode(StrEnum):
+    """How a card is shared."""
+
+    HARD = "hard"
+    BURST = "burst"
+    PRIORITY = "priority"
 
 
 def inflation(mode: SharingMode, *, own_load: float, neighbour_load: float, share: float = 1.0) -> float | None:

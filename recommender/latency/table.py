@@ -1,7 +1,7 @@
 """How much longer the slowest requests take on a shared card: P99 beside others / P99 alone, by load.
 
 Written by `bench/quality/latency-table` from Azure's conversations of 2023 (Splitwise, ISCA'24, CC-BY-4.0)
-and Mooncake's (FAST'25, Apache-2.0), played by `latency.queueing`; the worst over both, over dense and sparse
+and Mooncake's (FAST'25, Apache-2.0), played by `bench/request_queueing.py`; the worst over both, over dense and sparse
 requests, costs of a written token, and one or three neighbours. None: a load beyond what was played. Read by
 `latency`.
 """

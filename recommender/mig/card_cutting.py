@@ -4,7 +4,7 @@
 pods. A card is cut only while it is empty, so cards are taken in an order in which every pod on the next one has left
 before, or comes back to it and waits meanwhile: cards that others have emptied go first, and nobody waits but on the
 first. Pods whose instance stays where it is are not touched; replicas of one workload are spread over cards; cards of
-machines that stay busy are preferred, so that others fall free whole. Called by `mig.placement`; pure.
+machines that stay busy are preferred, so that others are freed whole. Called by `mig.placement`; pure.
 """
 
 from __future__ import annotations

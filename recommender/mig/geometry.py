@@ -2,7 +2,7 @@
 
 A layout is a set of instances with their first memory slices. Valid are those where every instance starts where its
 profile may, no two overlap, compute slices and the profile's own limit suffice, and the media engines go to one only.
-Totals do not tell: 1g at slice 0 rules out 3g at 0 and 4g and 7g anywhere, two 3g leave no room for any 1g although
+Totals are not enough: 1g at slice 0 rules out 3g at 0 and 4g and 7g anywhere, two 3g leave no room for any 1g although
 one compute slice of seven is left. So layouts are enumerated, once per family, and a covering program over the
 maximal ones is solved; the same program in fractions is the bound. Called by the rule that proposes MIG.
 

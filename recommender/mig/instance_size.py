@@ -2,7 +2,7 @@
 
 An instance is a wall on both sides: what passes its framebuffer fails, what passes its compute waits, and nothing is
 lent. So the largest framebuffer seen gets the headroom of every slice, the largest compute seen a margin of one over
-the days seen. How often the wall would have been hit is told by foretelling every day seen from the others; where that
+the days seen. How often the wall would have been hit is told by predicting every day seen from the others; where that
 is more than the risk allows, the next larger instances are tried. Called by `mig.placement`; pure.
 """
 
@@ -18,8 +18,7 @@ from fleet.catalogue import CardModel, MigProfile
 from fleet.sentences import Value
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX
 from recommender.demand import Demand
-from recommender.latency.inflation import inflation_of_hours
-from recommender.latency.queueing import SharingMode
+from recommender.latency.inflation import SharingMode, inflation_of_hours
 from recommender.mig.geometry import profile_compute_ratio, profile_framebuffer_bytes, smallest_profile
 
 Float64 = NDArray[np.float64]

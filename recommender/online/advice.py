@@ -2,7 +2,7 @@
 
 Three questions, each a pure function over `fleet.inventory`: which free cards can't be used because their node has no
 CPU or host memory left for them; which cards to keep newcomers off, because the few pods on them fit elsewhere and
-whole cards and nodes fall free once they have gone; and on which node a pod that arrives should be put. Where a fact
+whole cards and nodes are freed once they have gone; and on which node a pod that arrives should be put. Where a fact
 is not known (a node's CPU, a pod's request) nothing is said about it. Nothing here moves a pod. Called by rules and
 pages.
 """

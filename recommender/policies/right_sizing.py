@@ -8,7 +8,7 @@
   `pkg/recommendation/recommender/resource`).
 - *hindsight*: the days that came, as they came: no rule, but how far first fit could have gone.
 
-Each is packed by `first_fit_decreasing`. Pure; called by the front door's `plan simulate`.
+Each is packed by `first_fit_decreasing`. Pure; called by the command line's `plan simulate`.
 """
 
 from __future__ import annotations

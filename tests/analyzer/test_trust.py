@@ -7,9 +7,9 @@ import pytest
 
 from analyzer.trust import CHECKS
 from dashboards.words.advice import finding_words, state_words
-from dashboards.words.catalogue import Language, Words
 from fleet.profiles import CardState, WorkloadState
 from fleet.schema import Measure
+from fleet.words import Language, Words
 from tests.analyzer.build import Slice, card_profile, history, noise, profile, work
 
 

@@ -1,4 +1,4 @@
-"""People at the door: a token is typed, a right is missing, a session ends, the server restarts in the middle."""
+"""People sign in: a token is typed, a right is missing, a session ends, the server restarts in the middle."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 from dashboards.report.report import Edition, make_report
 from dashboards.report.text import report_html
-from dashboards.words.catalogue import Language
+from fleet.words import Language
 from tests.browser import test_access, test_reading
 from tests.browser.test_reading import PATHS, opened
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_profiles, make_views

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import openpyxl
 import pytest
 
-from dashboards.words.catalogue import Language, Words
 from fleet.inventory import WorkloadId
 from fleet.profiles import Profiles
+from fleet.words import Language, Words
 from tests.browser.conftest import PATIENCE_MS
 from tests.dashboards.embedded import CLUSTER, HOSTILE, EmbeddedFleet, make_profiles, make_views
 from tests.waiting import until

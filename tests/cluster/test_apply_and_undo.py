@@ -34,6 +34,7 @@ from fleet.capabilities.register import HAMI
 from fleet.data_folder import open_data_folder
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
+from fleet.sentences import Sentence
 from fleet.settings.settings import Settings
 from fleet.usage import History
 from gputide.container.plans import keep_plan
@@ -179,7 +180,7 @@ def _wished(item: Manifest) -> Any:
     return item["spec"], item["metadata"].get("labels"), by_people
 
 
-def apply_all(standing: Standing, plan: Plan) -> list[tuple[StageState, str | None]]:
+def apply_all(standing: Standing, plan: Plan) -> list[tuple[StageState, Sentence | str | None]]:
     stages = tuple(stage.stage for stage in plan.stages)
     rollout = Rollout(standing.tools, HamiBackend(standing.cluster.now()))
     return [(result.state, result.reason) for result in rollout.apply(plan, stages, by="tests", approved=stages)]

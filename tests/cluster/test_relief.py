@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dashboards.words.advice import relief_in_english
 from enforcer.agent.node_view import ContainerKey
 from enforcer.agent.orders import parse_orders
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
@@ -104,7 +103,6 @@ class Scene:
             dialect=take_snapshot(self.cluster).dialect,
             journal=self.journal,
             orders=OrdersWriter(self.cluster, self.cluster, namespace="gputide", name="gputide-orders"),
-            say=relief_in_english,
         )
         policy = replace(POLICY, rules=replace(POLICY.rules, rest_seconds=1, home_seconds=60))
         self.runner = ReliefRunner(tools, policy, self.memory)
@@ -234,7 +232,7 @@ def test_budget_that_forbids_to_go_keeps_the_old_pod_and_the_replica_is_taken_ba
     assert scene.journal.moves()[0].phase is MovePhase.TAKEN_BACK
     why = scene.journal.moves()[0].why
     assert why is not None
-    assert why.code == "kept_by_budget"
+    assert why.code == "relief.kept_by_budget"
     until(
         lambda: {p["metadata"]["name"] for app in "ab" for p in pods(scene.api, scene.team, app)} == before, "as before"
     )

@@ -523,12 +523,12 @@ class EmbeddedCluster:
 
 
 _SAID = {
-    RolloutPhase.CANARY: sentence("starting"),
-    RolloutPhase.WATCHING: sentence("watching", batch="canary", pods=2, seconds=600.0),
-    RolloutPhase.APPLYING: sentence("moving", batch="rest", done=3, pods=12),
-    RolloutPhase.DONE: sentence("all_kept"),
-    RolloutPhase.RESTORING: sentence("undoing"),
-    RolloutPhase.RESTORED: sentence("undone", workloads=12, by="mei"),
+    RolloutPhase.CANARY: sentence("progress.starting"),
+    RolloutPhase.WATCHING: sentence("progress.watching", batch="canary", pods=2, seconds=600.0),
+    RolloutPhase.APPLYING: sentence("progress.moving", batch="rest", done=3, pods=12),
+    RolloutPhase.DONE: sentence("progress.all_kept"),
+    RolloutPhase.RESTORING: sentence("progress.undoing"),
+    RolloutPhase.RESTORED: sentence("progress.undone", workloads=12, by="mei"),
 }
 
 

@@ -14,13 +14,13 @@ import pytest
 from analyzer.profile import profile_fleet
 from dashboards.access.namespace_cut import cut_plan
 from dashboards.words.advice import change_words, reason_words, refusal_words, state_words
-from dashboards.words.catalogue import Language, Words, catalogue
 from fleet.capabilities.register import CAPABILITIES, MGPU, MIG, VGPU_MANAGER
 from fleet.decisions import Plan, RecommendationKind, Refusal, Withheld
 from fleet.inventory import Inventory, Priority, WorkloadId
 from fleet.sentences import Sentence, sentence
 from fleet.settings.settings import Settings
 from fleet.units import GIB
+from fleet.words import Language, Words, catalogue
 from recommender.node_terms import node_terms
 from tests.recommender.builders import NOW, Service, cluster, plan_of
 from tests.recommender.test_rules import CASES, OPTIONS
@@ -28,16 +28,11 @@ from tests.repository.test_catalogues import places
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
-    *(
-        path
-        for folder in ("analyzer", "recommender", "enforcer/relief", "enforcer/rollout")
-        for path in ROOT.glob(f"{folder}/**/*.py")
-    ),
+    *(path for folder in ("analyzer", "recommender") for path in ROOT.glob(f"{folder}/**/*.py")),
     ROOT / "enforcer" / "verify.py",
-    ROOT / "dashboards" / "stored" / "plans.py",
 ]
 ZH = Language.ZH
-GROUPS = ("bar", "progress", "relief", "said", "refused", "stage")
+GROUPS = ("bar", "said", "refused", "stage")
 
 
 Values = frozenset[str]
@@ -121,7 +116,7 @@ def test_every_code_that_is_written_has_its_chinese() -> None:
     # Codes that are put together of the way in which pods join.
     said |= {f"join_{kind}" for kind in ("colocate", "offpeak_pair", "oversubscribe", "slice")}
     known = {group: {name.partition(".")[0] for name in Words(language=ZH).ids(group)} for group in GROUPS}
-    assert known["said"] | known["progress"] <= said
+    assert known["said"] <= said
     assert {code for code in said if "." not in code} <= set().union(*known.values())
     assert reasons.keys() - said - known["refused"] == set()
 
@@ -142,19 +137,6 @@ def test_every_text_of_a_refusal_but_the_plainest_is_filled_by_code_that_records
         texts = texts_of("refused", code, language)
         richer = texts[: max(1, len(texts) - 1)]
         unfilled += [text for text in richer if not any(places(text) <= values for values in reasons[code])]
-    assert unfilled == []
-
-
-@pytest.mark.parametrize("language", Language)
-def test_every_text_about_a_rollout_is_filled_by_code_that_records_it(language: Language) -> None:
-    _, filled = records()
-    codes = {name.partition(".")[0] for name in Words(language=language).ids("progress")}
-    unfilled = [
-        text
-        for code in codes
-        for text in texts_of("progress", code, language)
-        if not any(places(text) <= values for values in filled[code])
-    ]
     assert unfilled == []
 
 

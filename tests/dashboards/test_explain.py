@@ -6,7 +6,6 @@ import pytest
 
 from analyzer.profile import profile_fleet
 from dashboards.words.advice import change_words, reason_words
-from dashboards.words.catalogue import Language, Words
 from dashboards.words.explain import Explanation, explain
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Misconfigured
@@ -14,6 +13,7 @@ from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
 from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.usage import History
+from fleet.words import Language, Words
 from tests.recommender.builders import NOW, Service, cluster, plan_of
 from tests.recommender.mig_builders import mig_plan, on_a100
 from tests.recommender.test_rehome import PRICES, SMALL

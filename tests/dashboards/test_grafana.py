@@ -14,6 +14,7 @@ import yaml
 from dashboards.grafana.derived import Thresholds, thresholds_of
 from dashboards.grafana.rule import RecordingRule
 from dashboards.grafana.shipped import ShippedForm, boards, rule_files, rule_groups, shipped
+from dashboards.notify.sending import NotifyMetrics
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
 from dashboards.tokens import STATE_COLOURS
 from enforcer.agent.loop import AgentMetrics
@@ -23,6 +24,7 @@ from enforcer.tide.runner import TideMetrics
 from exporter.exposition.catalogue import CATALOGUE
 from fleet.series import known_names
 from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
+from pipeline.bus.bridge_kafka import BridgeMetrics
 from pipeline.receiver.counts import OWN_METRICS, PREFIX
 from pipeline.rollup.rollup import RollupMetrics
 from wire.own_metrics import OwnMetrics
@@ -43,6 +45,8 @@ OTHERS: dict[str, Callable[[OwnMetrics], object]] = {
     "admission": AdmissionMetrics,
     "relief": ReliefMetrics,
     "tide": TideMetrics,
+    "bridge": BridgeMetrics,
+    "notify": NotifyMetrics,
 }
 LABELS = {"gputide_first", "gputide_owner", "gputide_no_older_name"}
 
@@ -57,6 +61,7 @@ def given() -> set[str]:
         own = OwnMetrics(process)
         register(own)
         counted |= {metric.name for metric in own.listed}
+        counted |= {f"{metric.name}_bucket" for metric in own.listed if metric.kind == "histogram"}
     recorded = {
         rule.record for group in rule_groups(THRESHOLDS) for rule in group.rules if isinstance(rule, RecordingRule)
     }

@@ -11,15 +11,16 @@ from dashboards.access.people import Role
 from dashboards.address import read_address
 from dashboards.figures.figures import DAYS
 from dashboards.pages import plan_rollout as page_plan_rollout
-from dashboards.pages.frame import english
+from dashboards.pages.frame import shown
 from dashboards.queries import RolloutPhase
 from dashboards.request_hooks import COOKIE, asked_language, speak
 from dashboards.shown.relief_acts import MoveState
-from dashboards.words.catalogue import READING, Language, Words, reader_words, say
+from dashboards.words.reading import READING, reader_words, say
 from fleet.decisions import Need, RiskLevel
 from fleet.inventory import Priority
 from fleet.outcomes import ChangePhase
 from fleet.profiles import CardState, HourMeasure, WorkloadClass, WorkloadState
+from fleet.words import Language, Words
 from recommender.naive import HOUR_PROFILE, SUM_OF_MAXIMA
 from tests.dashboards.embedded import NOW
 
@@ -57,8 +58,8 @@ def test_every_code_of_a_closed_list_has_its_words(group: str, codes: Iterable[s
 @pytest.mark.usefixtures("chinese")
 @pytest.mark.parametrize("text", [SHARED_WITH_OTHERS, SUM_OF_MAXIMA, HOUR_PROFILE])
 def test_text_that_was_recorded_in_english_is_said_in_the_readers_language(text: str) -> None:
-    assert re.search("[\u4e00-\u9fff]", str(english(text)))
-    assert english("something new").lang == "en"
+    assert re.search("[\u4e00-\u9fff]", str(shown(text)))
+    assert shown("something new").lang == "en"
 
 
 def test_grid_has_a_chinese_text_for_what_it_tells_a_screen_reader() -> None:

@@ -16,13 +16,13 @@ from dashboards.address import read_address
 from dashboards.pages.plan_relief import relief
 from dashboards.shown.relief_acts import MoveState
 from dashboards.stored.changes import StoredRelief
-from dashboards.words.advice import relief_words
-from dashboards.words.catalogue import READING, Language
+from dashboards.words.reading import READING
 from enforcer.agent.node_view import ContainerKey
 from enforcer.record.ledger import Ledger
 from enforcer.relief.relief_journal import MovePhase, ReliefJournal
 from fleet.data_folder import DataFolder
 from fleet.sentences import sentence
+from fleet.words import Language, Words
 from tests.dashboards.embedded import CLUSTER, EmbeddedFleet, EmbeddedRelief, make_profiles, make_views
 from tests.enforcer.builders import NOW
 from tests.enforcer.relief.test_squeeze import an_order, carry_out
@@ -37,14 +37,15 @@ def a_folder(path: Path) -> DataFolder:
     journal = ReliefJournal(Ledger(folder.relief))
     carry_out(journal, an_order(1, replica="a-1-x"))
     carry_out(journal, an_order(2, pod="a-1-x", replica="a-1-y", is_home=True, to=0))
-    journal.begin(NOW, replace(an_order(3), reason=sentence("fault", fault=HOSTILE)))
-    journal.note(NOW + timedelta(seconds=30), "move-3", MovePhase.TAKEN_BACK, sentence("not_ready", seconds=30.0))
+    journal.begin(NOW, replace(an_order(3), reason=sentence("relief.fault", fault=HOSTILE)))
+    why = sentence("relief.not_ready", seconds=30.0)
+    journal.note(NOW + timedelta(seconds=30), "move-3", MovePhase.TAKEN_BACK, why)
     journal.squeeze(
         NOW,
         "node-0",
         "GPU-7",
         frozenset({ContainerKey(pod_uid="uid", container="main")}),
-        sentence("fault", fault="full"),
+        sentence("relief.fault", fault="full"),
     )
     return folder
 
@@ -95,7 +96,7 @@ def test_page_tells_it_in_the_readers_language_and_names_as_text(tmp_path: Path)
 @pytest.mark.parametrize("language", Language)
 @pytest.mark.parametrize("code", ["kept_by_budget", "not_ready", "not_whole"])
 def test_move_that_took_too_long_says_how_long(code: str, language: Language) -> None:
-    assert "30" in relief_words(sentence(code, seconds=30.0), language)
+    assert "30" in Words(language=language).said(sentence(f"relief.{code}", seconds=30.0))
 
 
 def _plain(part: Any) -> Any:

@@ -16,9 +16,9 @@ from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.table import report_csv, report_excel
 from dashboards.report.text import report_html, report_json, report_markdown, state_bar_svg
 from dashboards.report.weeks import WeekFacts
-from dashboards.words.catalogue import Language, Words
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Profiles, WorkloadState
+from fleet.words import Language, Words
 from tests.dashboards.embedded import CLUSTER, HOSTILE, NOW, PRICES, make_measured, make_profiles, make_views
 
 pytestmark = pytest.mark.long

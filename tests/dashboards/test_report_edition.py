@@ -11,9 +11,9 @@ from dashboards.report.table import report_csv
 from dashboards.report.text import report_html, report_json, report_markdown
 from dashboards.report.weeks import WeekFacts
 from dashboards.shown.tenants import tenants
-from dashboards.words.catalogue import Language
 from enforcer.record.verdict import verdict_of
 from fleet.money.week_hours import WASTED, part_of
+from fleet.words import Language
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_profiles, make_views
 
 PROFILES = make_profiles()

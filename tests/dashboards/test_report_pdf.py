@@ -10,7 +10,7 @@ import pytest
 from pypdf import PdfReader
 
 from dashboards.report.pdf import report_pdf
-from dashboards.words.catalogue import Language
+from fleet.words import Language
 from tests.dashboards.embedded import NOW
 
 PAGE = """<!DOCTYPE html>

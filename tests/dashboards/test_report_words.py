@@ -10,11 +10,11 @@ import pytest
 from analyzer.trust import CHECKS
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_html, report_lines, report_markdown
-from dashboards.words.catalogue import Language, Words
 from enforcer.record.savings import Step
 from fleet.decisions import RecommendationKind
 from fleet.profiles import CardState, WorkloadState
 from fleet.sentences import sentence
+from fleet.words import Language, Words
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_measured, make_profiles, make_views
 
 pytestmark = pytest.mark.long

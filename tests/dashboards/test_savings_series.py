@@ -11,8 +11,9 @@ import pytest
 
 from dashboards.queries import Freshness, Views
 from dashboards.shown.savings_series import SAVINGS_FAMILIES, SavingsReader
-from enforcer.record.savings import savings_steps
+from enforcer.record.savings import promised_cards, savings_steps
 from fleet.errors import NotEnoughData
+from fleet.money.saving import cards_in
 from fleet.profiles import Profiles
 from tests.dashboards.embedded import CLUSTER, NOW, EmbeddedFleet, EmbeddedSightings, make_past, make_plan, make_views
 
@@ -53,6 +54,20 @@ def test_funnel_card_hours_and_plans_are_those_of_the_pages(views: Views) -> Non
     standing = {one.plan.plan_id for one in plans if one.applied_stages}
     assert standing == {labels[1] for labels in found["gputide_plan_cards_realised"]}
     assert sum(found["gputide_plan_cards_realised"].values()) == found["gputide_savings_cards"][CLUSTER, "realised"]
+
+
+def test_part_of_a_plan_is_held_against_what_that_part_was_to_free() -> None:
+    views, cluster = make_views(with_past=False)
+    profiles = views.fleet.profiles(CLUSTER)
+    entry, outcome, ledger = list(make_past(profiles, make_plan(profiles)))[-1]
+    first = next(stage for stage in entry.applied_stages if promised_cards(entry.plan, (stage,)))
+    freed = promised_cards(entry.plan, (first,))
+    part = replace(entry, applied_stages=(first,), once_applied_stages=(first,))
+    cluster.remember(part, replace(outcome, stages=(first,), realised=freed), ledger)
+    found, of_plan = shown(views), (CLUSTER, outcome.plan_id)
+    assert found["gputide_plan_cards_promised"][of_plan] > cards_in(freed)
+    assert found["gputide_plan_cards_expected"][of_plan] == cards_in(freed)
+    assert found["gputide_plan_cards_realised"][of_plan] == cards_in(freed)
 
 
 def test_services_over_budget_are_counted_as_the_verdict_counts_them() -> None:

@@ -106,5 +106,5 @@ def test_rollout_that_a_bug_ends_is_shown_as_failed_and_the_log_has_its_tracebac
         until(lambda: not rollouts.progress(PLAN.plan_id).is_running)
     found = rollouts.progress(PLAN.plan_id)
     assert found.phase is RolloutPhase.FAILED
-    assert found.said == sentence("bug", fault="ZeroDivisionError: no batch")
+    assert found.said == sentence("progress.bug", fault="ZeroDivisionError: no batch")
     assert [(one["event"], one["exc_info"]) for one in logged] == [("rollout ended by a bug", True)]

@@ -23,7 +23,7 @@ from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_html, report_json, report_lines, report_markdown
 from dashboards.shown.savings_series import SavingsReader
 from dashboards.words.advice import headline_words, verdict_words
-from dashboards.words.catalogue import READING, Language
+from dashboards.words.reading import READING
 from enforcer.record.harm import harm_budgets, leading_verdict
 from enforcer.record.savings import savings_steps
 from enforcer.record.verdict import Standing, standing_of, verdict_of
@@ -32,6 +32,7 @@ from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.settings.notify import NoticeTopic, NotifySettings
 from fleet.units import format_percent
+from fleet.words import Language
 from gputide.answers.plan import outcome_answer
 from tests.dashboards.access.keys import HOST, an_app
 from tests.dashboards.embedded import CLUSTER, NOW, PRICES, make_past, make_plan, make_profiles, make_views

@@ -321,7 +321,7 @@ def test_preview_says_it_beside_the_object_and_of_the_stage(tmp_path: Path) -> N
     set_fields(cluster, "a", KUBERNETES_DEFAULT)
     plan = sliced(a=1, b=1)
     (stage,) = preview(plan, cluster, HamiBackend(NOW), wave_max=10, gaps_allowed=True)
-    assert stage.refusal == refusal(cluster, tmp_path, plan)
+    assert str(stage.refusal) == refusal(cluster, tmp_path, plan)
     assert {item.name: item.refusal is not None for item in stage.objects} == {"a": True, "b": False}
     (written,) = preview(plan, cluster, HamiBackend(NOW))
     assert written.refusal is None, "a stage that is written for others to roll out is theirs to roll"
@@ -338,7 +338,7 @@ def test_preview_says_which_owners_surge_and_a_refusal_what_would_let_the_others
     (stage,) = preview(plan, cluster, HamiBackend(NOW), wave_max=10, gaps_allowed=True)
     assert {item.name: item.way for item in stage.objects} == {"a": Way.GAP, "b": Way.SURGE}
     assert stage.refusal is not None
-    assert "its planned seats have no room while its pods run; one free NVIDIA A10 card more" in stage.refusal
+    assert "its planned seats have no room while its pods run; one free NVIDIA A10 card more" in str(stage.refusal)
 
 
 def test_refusal_of_a_stateful_set_says_that_it_cannot_surge(tmp_path: Path) -> None:
@@ -402,8 +402,8 @@ def test_pods_of_a_node_that_is_emptied_are_counted_as_gone_at_once(tmp_path: Pa
     step = NodeStep(node="node-0", leaving=(("team", "a-0"), ("team", "a-2")))
     record = StageRecord(plan_id="p", stage=1, node_steps=[step])
     (why,) = availability_breaches(record, take_snapshot(cluster), cluster, 10, gaps_allowed=True).values()
-    assert "2 of 3 pods would be unavailable at once" in why
-    assert "its pods must be evicted, and PodDisruptionBudget team/a (maxUnavailable=0) never lets one go" in why
+    assert "2 of 3 pods would be unavailable at once" in str(why)
+    assert "its pods must be evicted, and PodDisruptionBudget team/a (maxUnavailable=0) never lets one go" in str(why)
 
 
 @pytest.mark.parametrize("way", list(Way))
@@ -463,7 +463,7 @@ def test_undo_that_finds_no_free_card_says_what_it_lowers_and_asks_for_a_yes(tmp
     undo = an_undo(careful(cluster, tmp_path))
     record, lowered = undo.way_back(undo.preview(plan.plan_id))
     assert {way_of(item) for item in record.objects} == {Way.GAP}
-    assert [why for why in lowered if "team/Deployment/a: it has one replica and would lose a pod" in why]
+    assert [why for why in lowered if "team/Deployment/a: it has one replica and would lose a pod" in str(why)]
     with pytest.raises(Refused, match=r"cannot undo plan .* team/Deployment/a: .* guard.gaps_allowed=true"):
         undo.undo(plan.plan_id)
     assert an_undo(some_tools(cluster, tmp_path)).undo(plan.plan_id).lowered == lowered
@@ -496,7 +496,7 @@ def test_stage_that_was_begun_is_taken_back_where_a_budget_that_came_since_forbi
     (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(sliced(a=2, b=2), by="ann")
     assert result.state is StageState.RESTORED
     assert result.reason is not None
-    assert "PodDisruptionBudget team/b (maxUnavailable=0) allows 0" in result.reason
+    assert "PodDisruptionBudget team/b (maxUnavailable=0) allows 0" in str(result.reason)
     assert where(cluster) == before
 
 

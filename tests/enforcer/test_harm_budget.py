@@ -60,7 +60,7 @@ def test_workload_that_was_never_active_or_never_measured_asks_for_nothing() -> 
 
 def test_reason_names_workload_value_limit_and_setting() -> None:
     found = judge_workload(A, (harm(0.2), harm(0.2), None), POLICY)
-    assert found.reason == (
+    assert str(found.reason) == (
         "team/Deployment/a spends its harm budget 20.0 times too fast, limit guard.harm_restore_burn=14 "
         "(guard.harm_ratio_max=0.01)"
     )
@@ -71,7 +71,7 @@ def test_first_hours_spend_only_their_part_of_the_budget() -> None:
     assert judge_workload(A, seen, POLICY, part=0.1).brake is Brake.NONE
     found = judge_workload(A, seen, POLICY, part=0.2)
     assert found.brake is Brake.FREEZE
-    assert "has spent its harm budget of 28 days: 100% of guard.harm_ratio_max=0.01" in found.reason
+    assert "has spent its harm budget of 28 days: 100% of guard.harm_ratio_max=0.01" in str(found.reason)
 
 
 class Records:
@@ -119,7 +119,7 @@ def test_rollout_takes_back_the_stage_that_harms(tmp_path: Path) -> None:
     tools = some_tools(cluster, tmp_path, harm=HarmBudgets(records, POLICY), step=harm_after_canary)
     (result,) = a_rollout(tools).apply(standard_plan(), [2], by="ann")
     assert result.state is StageState.RESTORED
-    assert "guard.harm_restore_burn=14" in (result.reason or "")
+    assert "guard.harm_restore_burn=14" in str(result.reason)
     assert where(cluster) == before
 
 

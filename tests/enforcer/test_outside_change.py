@@ -89,8 +89,8 @@ def test_rollback_by_somebody_else_is_not_written_over(tmp_path: Path, moment: s
     grant = field_of({"spec": {"template": former}}, GRANT)
     result, _ = applied_while(tmp_path, cluster, moment, lambda: changed(cluster, "a", GRANT, grant))
     assert result.state is StageState.RESTORED
-    assert "team/Deployment/a was changed by somebody else meanwhile" in (result.reason or "")
-    assert GRANT in (result.reason or "")
+    assert "team/Deployment/a was changed by somebody else meanwhile" in str(result.reason)
+    assert GRANT in str(result.reason)
     assert owners(cluster) == before
 
 

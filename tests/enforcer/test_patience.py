@@ -57,7 +57,7 @@ def test_run_goes_on_when_the_api_server_is_back_after_hours(tmp_path: Path, at:
     assert absence.spent >= HOURS_AWAY * 3600
     assert [result.state for result in results] == [StageState.PROMOTED, StageState.PROMOTED]
     assert where(cluster) == AFTER
-    said = [dict(entry.said.values) for entry in news if entry.said.code == "waiting"]
+    said = [dict(entry.said.values) for entry in news if entry.said.code == "progress.waiting"]
     assert "connection refused" in str(said[-1]["why"])
     assert any(float(str(values["seconds"])) > 3600 for values in said)
 
@@ -70,7 +70,7 @@ def test_canary_that_nobody_could_judge_while_its_owner_waited_is_taken_back(tmp
 
     def pause(seconds: float) -> None:
         cluster.pause(seconds)
-        if phases and phases[-1] == "watching canary" and not spent[0]:
+        if phases and phases[-1] == "progress.watching canary" and not spent[0]:
             cluster.is_away = True
         if cluster.is_away:
             spent[0] += seconds
@@ -84,7 +84,7 @@ def test_canary_that_nobody_could_judge_while_its_owner_waited_is_taken_back(tmp
     )
     (result,) = a_rollout(tools).apply(standard_plan(), [2], by="ann")
     assert result.state is StageState.RESTORED
-    assert "could not be judged within the 600 s" in (result.reason or "")
+    assert "could not be judged within the 600 s" in str(result.reason)
     assert owners(cluster) == before
 
 

@@ -127,7 +127,7 @@ def test_pod_that_is_never_ready_takes_its_kind_back(tmp_path: Path, kind: str) 
 
     (result,) = a_rollout(some_tools(cluster, tmp_path, step=heal)).apply(halves(kind), by="ann")
     assert result.state is StageState.RESTORED
-    assert "was not ready" in (result.reason or "")
+    assert "was not ready" in str(result.reason)
     assert spread(cluster) == BEFORE
     assert as_set(cluster, kind) == before
 
@@ -251,7 +251,7 @@ def test_eviction_waits_for_its_disruption_budget_and_gives_up_in_time(tmp_path:
 
     (result,) = a_rollout(some_tools(cluster, tmp_path, step=forbid)).apply(halves("Job"), by="ann")
     assert result.state is StageState.RESTORED
-    assert "its disruption budget left no room within" in (result.reason or "")
+    assert "its disruption budget left no room within" in str(result.reason)
     assert spread(cluster) == BEFORE
 
 

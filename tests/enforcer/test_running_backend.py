@@ -180,4 +180,4 @@ def test_dry_run_says_why_apply_would_refuse(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path)
     (shown,) = preview(one_slice_each(), cluster, running(HamiBackend(NOW), version="2.1.0"))
     assert shown.refusal is not None
-    assert "older than 2.8.1" in shown.refusal
+    assert "older than 2.8.1" in str(shown.refusal)

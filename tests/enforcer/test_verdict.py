@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dashboards.words.advice import headline_words, verdict_words
-from dashboards.words.catalogue import Language
 from enforcer.record.verdict import (
     Level,
     Standing,
@@ -21,6 +20,7 @@ from fleet.decisions import Saving
 from fleet.documents import OUTCOME_SCHEMA
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
+from fleet.words import Language
 
 SINCE = datetime(2026, 1, 12, tzinfo=UTC)
 BUDGET = 0.01

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from dashboards.words.advice import verdict_words
-from dashboards.words.catalogue import Language
 from enforcer.dialect import SeatSlice
 from enforcer.record.journal import RunRecord, StageState
 from enforcer.record.verdict import verdict_of
@@ -25,6 +24,7 @@ from fleet.outcomes import Outcome
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.usage import History, SliceKey, UsageGrid
+from fleet.words import Language
 from tests.enforcer.builders import (
     CARD_BYTES,
     HALF,

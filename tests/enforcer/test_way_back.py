@@ -9,6 +9,7 @@ from enforcer.rollout.tools import Tools
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.decisions import Plan, RecommendationKind
 from fleet.grammars.hami import DEVICES_ALLOCATED_ANNOTATION
+from fleet.sentences import Sentence
 from tests.enforcer.builders import (
     CARD_BYTES,
     a_cluster,
@@ -46,7 +47,7 @@ def write(tools: Tools, kind: str, namespace: str, name: str, annotation: str, t
     tools.writer.patch(kind, namespace, name, [change], found["metadata"]["resourceVersion"])
 
 
-def lowered(tools: Tools) -> tuple[str, ...]:
+def lowered(tools: Tools) -> tuple[Sentence, ...]:
     undo = an_undo(tools)
     (plan_id,) = undo.applied_plans()
     return undo.way_back(undo.preview(plan_id))[1]

@@ -424,7 +424,7 @@ def test_troubled_owner_is_taken_back_at_once(tmp_path: Path) -> None:
     began = cluster.now()
     (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(halves("RayCluster"), by="ann")
     assert result.state is StageState.RESTORED
-    assert "is in trouble: it failed: the head is gone" in (result.reason or "")
+    assert "is in trouble: it failed: the head is gone" in str(result.reason)
     assert cluster.now() - began < timedelta(hours=1)
 
 

@@ -110,6 +110,12 @@ def dcgm_and_old_hami_words() -> tuple[Series, ...]:
     return (*_dcgm(), *_owners(), *_old_hami())
 
 
+PASSES = (
+    ("rollup", "step"), ("bridge", "poll"), ("agent", "look"), ("relief", "look"), ("tide", "step"), ("notify", "look"),
+)  # fmt: skip
+"""Processes that do one thing again and again, and what each calls a time of it."""
+
+
 def own_processes() -> tuple[Series, ...]:
     """What gputide's processes and Prometheus itself show, with all that there is an alert for."""
     receiver = {"instance": "receiver:9090"}
@@ -128,7 +134,20 @@ def own_processes() -> tuple[Series, ...]:
         Series(name="gputide_receiver_request_seconds_bucket", labels={**receiver, "le": "+Inf"}, value=10, late=100),
         *(
             Series(name=f"gputide_{process}_last_success_timestamp_seconds", labels={"instance": process}, value=0)
-            for process in ("rollup", "relief", "agent", "tide")
+            for process in ("rollup", "bridge", "agent", "relief", "tide", "notify")
+        ),
+        *(
+            Series(name=f"gputide_{process}_{name}", labels={"instance": process, **more}, value=0, late=late)
+            for process, one in PASSES
+            for name, more, late in (
+                (f"{one}_failures_total", {"error": "Unavailable"}, 50),
+                (f"{one}_seconds_bucket", {"le": "0.1"}, 90),
+                (f"{one}_seconds_bucket", {"le": "+Inf"}, 100),
+            )
+        ),
+        *(
+            Series(name=f"gputide_{process}_api_requests_total", labels={"instance": process}, value=0, late=50)
+            for process in ("agent", "admission", "relief", "tide")
         ),
         Series(
             name="gputide_admission_reviews_total",
@@ -154,6 +173,7 @@ def savings_words() -> tuple[Series, ...]:
     found = [
         Series(name="gputide_plan_info", labels={**one, "state": "applied"}, value=1),
         Series(name="gputide_plan_cards_promised", labels=one, value=10),
+        Series(name="gputide_plan_cards_expected", labels=one, value=6),
         Series(name="gputide_plan_cards_realised", labels=one, value=4),
         Series(name="gputide_plan_violation_ratio_predicted", labels=one, value=0.001),
         Series(name="gputide_plan_violation_ratio", labels=one, value=0.02),

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from exporter.regions.figures import DutyDoubt
-from exporter.regions.record import RegionCard, RegionRecord, read_region
 from fleet.errors import Unavailable
 from fleet.regions.doubts import RegionDoubt
 from fleet.regions.layouts import LayoutName
+from tests.exporter.region_record import RegionCard, RegionRecord, read_region
 from tests.regions.plain_regions import (
     MAGIC,
     MIB,

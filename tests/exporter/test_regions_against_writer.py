@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from exporter.reader_hami import HamiReader
-from exporter.regions.record import read_region
 from fleet.regions.fields import RegionField
 from fleet.regions.layouts import LAYOUTS, LayoutName, locate
+from tests.exporter.region_record import read_region
 from tests.regions.plain_regions import MIB
 from tests.regions.writer import RegionWriter
 

@@ -20,7 +20,7 @@ from fleet.grammars.mig import parse_mig_allocations
 from fleet.grammars.vendors import parse_vendor_allocations
 from fleet.grammars.vgpumanager import parse_vgpu_allocation, parse_vgpu_register
 from fleet.grammars.volcano import parse_volcano_ids, parse_volcano_register
-from fleet.units import parse_bytes, parse_count, parse_duration, parse_money, parse_percent, parse_quantity, parse_time
+from fleet.units import parse_bytes, parse_duration, parse_money, parse_quantity, parse_time
 from tests.fuzz.parsers import Parser, text_of
 
 CARD = "GPU-00000000-0000-4000-8000-000000000000"
@@ -50,7 +50,7 @@ def _of_texts(name: str, read: Callable[[dict[str, str]], object], *seeds: dict[
 
 
 def _units(text: str) -> None:
-    for parse in (parse_quantity, parse_bytes, parse_percent, parse_duration, parse_time, parse_money, parse_count):
+    for parse in (parse_quantity, parse_bytes, parse_duration, parse_time, parse_money):
         with suppress(Misconfigured):
             parse(text)
 

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recommender.latency import table as latency_table
-from recommender.latency.inflation import inflation, inflation_of_hours
-from recommender.latency.queueing import SharingMode
+from recommender.latency.inflation import SharingMode, inflation, inflation_of_hours
 
 LOADS = st.floats(0.0, 1.2, allow_nan=False)
 

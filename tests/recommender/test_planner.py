@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.profile import profile_fleet
-from dashboards.words.catalogue import Language, Words
 from dashboards.words.explain import explain
 from fleet.capabilities.register import HAMI
 from fleet.decisions import Plan, RecommendationKind
@@ -18,6 +17,7 @@ from fleet.inventory import Node, Priority
 from fleet.settings.settings import Settings
 from fleet.units import GIB
 from fleet.usage import History
+from fleet.words import Language, Words
 from recommender.backtest import backtest
 from tests.english import english
 from tests.recommender.builders import NOW, Service, cluster, plan_of

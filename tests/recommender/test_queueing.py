@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recommender.latency.queueing import SharingMode, response_seconds
+from bench.request_queueing import response_seconds
+from recommender.latency.inflation import SharingMode
 
 ONE = np.ones(1)
 

@@ -81,6 +81,13 @@ def test_without_a_free_card_nothing_is_staged_and_the_card_that_would_help_is_n
     assert plan_of(cluster(*SINGLES)).totals.cards_freed > 0, "somebody who says yes to gaps gets the whole plan"
 
 
+def test_nothing_moves_where_no_card_is_freed_beyond_the_spares() -> None:
+    history = cluster(*SINGLES[:2], spare_cards=1)
+    assert careful(history).totals.moves == 2
+    plan = careful(history, plan={"spare_card_ratio": 1.0})
+    assert (plan.recommendations, plan.totals.spare_cards, plan.totals.moves) == ((), 0, 0)
+
+
 def test_card_of_an_idle_workload_is_given_back_first_and_is_the_first_target() -> None:
     history = cluster(*SINGLES, IDLE)
     plan = careful(history, **ANY_CONFIDENCE)

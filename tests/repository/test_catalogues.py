@@ -6,15 +6,15 @@ import string
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from dashboards.words.catalogue import Language, catalogue
+from fleet.words import Language, catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("fleet", "analyzer", "recommender", "enforcer", "dashboards", "gputide")
 SOURCES = [path for room in ROOMS for path in ROOT.joinpath(room).glob("**/*.py")]
 TEMPLATES = [*ROOT.glob("dashboards/templates/*.j2")]
 TEMPLATE_CALL = re.compile(r"""(?:say|code)\(["']([a-z_0-9.]+)["'](?: ~)?""")
-RECORDED = ("changes.", "finding.", "progress.", "refused.", "relief.", "said.", "stage.")
-"""Groups of codes that plans, profiles and rollouts record: `tests/dashboards/test_advice_words.py` checks them."""
+RECORDED = ("changes.", "finding.", "refused.", "said.", "stage.")
+"""Groups of codes that plans and profiles record: `tests/dashboards/test_advice_words.py` checks them."""
 SAYS = frozenset({"say", "sentence"})
 """Functions that take an id and the values of its places."""
 CODES = frozenset({"code", "say_code", "in_english", "group"})
@@ -140,6 +140,6 @@ def test_every_message_is_said_somewhere() -> None:
 
 def test_catalogues_are_sorted_by_id_so_that_a_message_has_one_place() -> None:
     for language in Language:
-        for file in ROOT.joinpath("dashboards", "words", "locale", language, "LC_MESSAGES").glob("*.po"):
+        for file in ROOT.joinpath("fleet", "locale", language, "LC_MESSAGES").glob("*.po"):
             names = re.findall(r'^msgid "(.+)"$', file.read_text(encoding="utf-8"), re.MULTILINE)
             assert names == sorted(names), file

@@ -31,7 +31,7 @@ SOURCES = (
 FILES_MAX = {"kind of advice": 3, "backend": 3, "metric": 3, "verb": 2}
 """Files that a recipe may touch; tests, catalogues and docs apart."""
 _BLOCK = re.compile(r"^( *)```(python|diff)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-_CATALOGUES = "dashboards/words/locale"
+_CATALOGUES = "fleet/locale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def test_kind_of_advice_is_proposed_explained_staged_applied_reported_and_transl
         said(*data, "plan", "approve", "--stage", str(stage["stage"]))
         applied = json.loads(said(*data, "apply", "--yes", "--stage", str(stage["stage"]), "--format", "json"))
         from dashboards.words.advice import reason_words
-        from dashboards.words.catalogue import Language
+        from fleet.words import Language
         from fleet.data_folder import open_data_folder
         from gputide.container.plans import plan_store
         (stored,) = plan_store(open_data_folder(Path(data[-1]), create=False)).plans()

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import typer
 
-from dashboards.words.catalogue import Language, Words
 from fleet.confidence import CONFIDENT_MIN, stage_confidence
 from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
@@ -14,6 +13,7 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from fleet.units import format_percent, format_time
+from fleet.words import Language, Words
 from gputide.container.plans import chosen_plan, chosen_stages, open_plans, plan_store
 from gputide.options import (
     ByOption,

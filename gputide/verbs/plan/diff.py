@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import typer
 
-from dashboards.words.catalogue import Language, Words
 from enforcer.preview import place_lines
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.units import format_count, format_time
+from fleet.words import Language, Words
 from gputide.answers.plan import experimental_note
 from gputide.container.cluster import NO_CLUSTER, is_known, own_cluster
 from gputide.container.plans import chosen_plan, chosen_stages, copied_plans, previewed

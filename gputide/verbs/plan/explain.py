@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from dashboards.words.catalogue import Language, Words
 from dashboards.words.explain import explain as explain_recommendation
 from fleet.documents import document
+from fleet.words import Language, Words
 from gputide.container.history import load_profiles
 from gputide.container.plans import chosen_plan
 from gputide.options import FormatOption, OutputOption, PlanOption

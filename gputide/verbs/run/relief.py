@@ -11,7 +11,6 @@ from types import FrameType
 
 import typer
 
-from dashboards.words.advice import relief_in_english
 from enforcer.relief.overload import Overload
 from enforcer.relief.proposal import Proposal
 from enforcer.relief.relief_journal import MeasuredRelief, MoveRecord
@@ -195,7 +194,7 @@ def _overload_listing(found: tuple[Overload, ...]) -> tuple[Listing, ...]:
             entry.cause.value,
             len({part.pod_id for part in entry.low}),
             "yes" if entry.needs_move else "no",
-            relief_in_english(entry.reason),
+            str(entry.reason),
         )
         for entry in found
     ]
@@ -209,7 +208,7 @@ def _overload(entry: Overload) -> dict[str, object]:
         "cause": entry.cause.value,
         "low_priority_pods": sorted({part.pod_id for part in entry.low}),
         "needs_move": entry.needs_move,
-        "reason": relief_in_english(entry.reason),
+        "reason": str(entry.reason),
     }
 
 
@@ -229,8 +228,8 @@ def _move(record: MoveRecord) -> dict[str, object]:
         "begun_at": iso(record.begun_at),
         "ready_at": None if record.ready_at is None else iso(record.ready_at),
         "ended_at": None if record.ended_at is None else iso(record.ended_at),
-        "reason": relief_in_english(order.reason),
-        "why_taken_back": None if record.why is None else relief_in_english(record.why),
+        "reason": str(order.reason),
+        "why_taken_back": None if record.why is None else str(record.why),
     }
 
 
@@ -244,7 +243,7 @@ def _row(record: MoveRecord) -> tuple[object, ...]:
         "home" if order.is_home else order.manner.value,
         record.phase.value.replace("_", " "),
         "" if ended is None else format_duration((ended - record.begun_at).total_seconds()),
-        relief_in_english(record.why or order.reason),
+        str(record.why or order.reason),
     )
 
 

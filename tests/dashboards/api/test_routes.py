@@ -32,7 +32,7 @@ def test_program_approves_applies_watches_and_takes_back(
     assert (
         client.post(f"{plan}/apply", json={"stages": [1]}, headers=headers)
         .get_json()["error"]
-        .endswith("nobody approved them")
+        .endswith("nobody approved them; `gputide plan approve`")
     )
     status = client.post(f"{plan}/approve", json={"stages": [2, 1]}, headers=headers).get_json()["status"]
     assert (status["approved_stages"], status["approved_by"]) == ([1, 2], ["mei"])

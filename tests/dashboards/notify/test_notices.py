@@ -14,9 +14,9 @@ from dashboards.notify.notices import Telling, budget_notices, notices, report_n
 from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, Views
 from dashboards.report.report import Edition, make_report
-from dashboards.words.catalogue import Language
 from fleet.outcomes import Outcome
 from fleet.settings.notify import NoticeTopic
+from fleet.words import Language
 from tests.dashboards.embedded import CLUSTER, NOW, make_measured, make_views
 
 URL = "https://gputide.example/"

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from enforcer.agent.region_writing import open_for_writing, pause, resume, write_limits
-from exporter.regions.record import read_region
 from fleet.errors import Refused
 from tests.enforcer.agent.nodes import CARD, OTHER_CARD
+from tests.exporter.region_record import read_region
 from tests.regions.plain_regions import MIB, PLAIN, PlainProcess, PlainRegion, write_region
 from tests.regions.writer import RegionWriter
 

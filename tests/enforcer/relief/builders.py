@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dashboards.words.advice import relief_in_english
 from enforcer.agent.node_view import CardView, NodeView, SliceView
 from enforcer.agent.orders import Orders, parse_orders
 from enforcer.cluster import ClusterReader, FieldChange
@@ -136,7 +135,6 @@ class World:
             dialect=take_snapshot(self.cluster).dialect,
             journal=self.journal,
             orders=OrdersWriter(self.cluster, self.cluster, namespace="gputide", name="gputide-orders"),
-            say=relief_in_english,
         )
         self.tools = replace(tools, **self.tool_changes)
         self.runner = ReliefRunner(self.tools, self.policy)

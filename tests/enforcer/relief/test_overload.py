@@ -64,7 +64,7 @@ def test_broken_objective_puts_low_priority_to_sleep_before_anybody_moves() -> N
     (first,) = judged(view_of(high(1, 0.2), high(2, 0.2), low(3, 0.4)), broken)  # type: ignore[arg-type]
     (then,) = judged(view_of(high(1, 0.2), high(2, 0.2), low(3, 0.0)), broken)  # type: ignore[arg-type]
     assert (first.cause, first.needs_move, then.needs_move) == (Cause.OBJECTIVE, False, True)
-    assert first.reason == sentence("objective", pod="team/pod-1", query="latency > 2")
+    assert first.reason == sentence("relief.objective", pod="team/pod-1", query="latency > 2")
 
 
 def test_use_that_nobody_knows_counts_as_what_low_priority_leaves() -> None:

@@ -74,7 +74,7 @@ def an_order(number: int, *, pod: str = "a-0", replica: str = "", is_home: bool 
         move_id=f"move-{number}", namespace="team", pod=pod, pod_uid=f"uid-{number}",
         workload=WorkloadId("team/Deployment/a"), maker="a-1", replica=replica or f"a-1-{number}", from_node="node-0",
         from_card=card_id(0), to_card=card_id(to), framebuffer_mib=1024, manner=Manner.WARM, is_home=is_home,
-        reason=sentence("home", seconds=60.0, home_ratio=0.5), overloaded_at=NOW - timedelta(seconds=4),
+        reason=sentence("relief.home", seconds=60.0, home_ratio=0.5), overloaded_at=NOW - timedelta(seconds=4),
     )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def test_pause_after_a_move_that_came_to_nothing_doubles_and_ends_with_one_that_
     assert not is_held(0)
     for number, minutes in ((1, 5), (2, 10)):
         journal.begin(NOW, an_order(number))
-        journal.note(NOW, f"move-{number}", MovePhase.TAKEN_BACK, sentence("not_ready", seconds=30.0))
+        journal.note(NOW, f"move-{number}", MovePhase.TAKEN_BACK, sentence("relief.not_ready", seconds=30.0))
         assert (is_held(minutes - 0.1), is_held(minutes)) == (True, False)
     carry_out(journal, an_order(3))
     assert not is_held(0)

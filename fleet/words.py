@@ -1,10 +1,10 @@
 """Every sentence that people are shown, by its id and in their language.
 
-The texts are gettext catalogues, `locale/LANGUAGE/LC_MESSAGES/gputide.po`, and `advice.po` beside it for what plans and
-profiles record as codes (`words.advice`). English is a language like any other. A process reads the files of a language
-when it first says something in it (0.1 s for 900 messages): a compiled file would load faster and could be older than
-its source. Babel writes numbers, days and plurals. What a text may hold stands at `Words.say`;
-`tests/repository/test_catalogues.py` keeps catalogues and callers together.
+The texts are gettext catalogues, `fleet/locale/LANGUAGE/LC_MESSAGES/gputide.po`, `advice.po` beside it for what plans
+and profiles record as codes, and `enforcer.po` for why a change is refused or taken back. English is a language like
+any other. A process reads the files of a language when it first says something in it (0.1 s for 900 messages): a
+compiled file would load faster and could be older than its source. Babel writes numbers, days and plurals. What a text
+may hold stands at `Words.say`; `tests/repository/test_catalogues.py` keeps catalogues and callers together.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Mapping
-from contextvars import ContextVar
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -37,6 +37,7 @@ from fleet.units import GIB, MIB, Money, format_money_short
 
 _NUMBER = "#,##0.###"
 _STAGES = re.compile(r"(stages?) (\d+(?:, \d+)*)", re.ASCII)
+_WAYS = ("", ".1", ".2", ".3")
 _SIZES: Mapping[str, int] = MappingProxyType({"gib": GIB, "mib": MIB})
 
 
@@ -47,18 +48,11 @@ class Language(StrEnum):
     ZH = "zh"
 
 
-LANGUAGES: Mapping[Language, str] = MappingProxyType({Language.EN: "English", Language.ZH: "中文"})
-"""Each language by its own name."""
-
-READING: ContextVar[Language] = ContextVar("READING", default=Language.EN)
-"""Language of the web request that is being answered, set by `request_hooks`; English outside of one."""
-
-
 @cache
 def catalogue(language: Language) -> Catalog:
     """The messages of a language, as its .po files hold them."""
     found = Catalog(locale=language)
-    for path in files("dashboards").joinpath("words", "locale", language, "LC_MESSAGES").iterdir():
+    for path in files("fleet").joinpath("locale", language, "LC_MESSAGES").iterdir():
         for message in read_po(BytesIO(path.read_bytes()), locale=language, abort_invalid=True):
             found[message.id] = message
     return found
@@ -163,9 +157,25 @@ class Words:
         ]
         return self.say("mark.list").join(parts) or self.say("saving.none")
 
+    def said(self, said: Sentence | str, group: str = "") -> str:
+        """A recorded sentence; a text, and a code that the catalogue does not hold yet, as they are.
+
+        A code may have several messages (`refused.CODE.1`, `refused.CODE.2` …): the first whose places all have a value
+        is taken.
+
+        Args:
+            group: what stands before the code in the id, such as `refused.`; most codes are whole ids.
+        """
+        if isinstance(said, str):
+            return said
+        for way in _WAYS:
+            with suppress(KeyError):
+                return self.say(f"{group}{said.code}{way}", **dict(said.values))
+        return said.code.rpartition(".")[2].replace("_", " ")
+
     def stage(self, title: Sentence) -> str:
         """A stage's title."""
-        return self.say(f"stage.{title.code}", **dict(title.values))
+        return self.said(title, "stage.")
 
     def subject(self, text: str) -> str:
         """What a line of the ledger is about: stages in this language, anything else as it stands."""
@@ -176,21 +186,6 @@ class Words:
         """The message of a group that says this in English, in this language; without such a message the text."""
         message_id = _by_english(group).get(text)
         return text if message_id is None else self.say(message_id)
-
-
-def say(message_id: str, **values: object) -> str:
-    """A message in the reader's language, see `Words.say`."""
-    return Words(language=READING.get()).say(message_id, **values)
-
-
-def say_code(group: str, code: str) -> str:
-    """A code of a closed list in the reader's language, see `Words.code`."""
-    return Words(language=READING.get()).code(group, code)
-
-
-def reader_words() -> Words:
-    """The words of the reader's language."""
-    return Words(language=READING.get())
 
 
 class _Places(string.Formatter):
@@ -214,6 +209,8 @@ class _Places(string.Formatter):
             return self._words.say("mark.list").join(parts)
         if format_spec[:1].isalpha():
             return self._words.say(format_spec, count=value)
+        if isinstance(value, Sentence):
+            return self._words.said(value)
         if isinstance(value, int | float | Decimal):
             return self._words.number(value, format_spec or _NUMBER)
         return str(value)

@@ -6,33 +6,27 @@ among those that have requests, under priority all that those above leave. Betwe
 speeds are constant, so times are exact. Time slicing is burst here: its quanta of some milliseconds are short against
 requests of tenths of a second and more.
 
-Pure; called by `latency` and by the benchmark that writes its table. Processor sharing: Kleinrock, Queueing Systems II
-(1976), chapter 4; equal parts among the active: generalised processor sharing, Parekh and Gallager (1993).
+Called by `bench/quality/latency-table`, which writes `recommender.latency.table`. Processor sharing: Kleinrock,
+Queueing Systems II (1976), chapter 4; equal parts among the active: generalised processor sharing,
+Parekh and Gallager (1993).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from recommender.latency.inflation import SharingMode
+
 Float64 = NDArray[np.float64]
 
 _SPEED_MIN = 1e-12
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class SharingMode(StrEnum):
-    """How a card is shared."""
-
-    HARD = "hard"
-    BURST = "burst"
-    PRIORITY = "priority"
 
 
 _NUMBER = {SharingMode.HARD: 0, SharingMode.BURST: 1, SharingMode.PRIORITY: 2}

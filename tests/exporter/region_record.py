@@ -1,7 +1,6 @@
-"""One region as a record: everything it says, process by process, and whether it can be trusted.
+"""One region as a record, as tests read it: everything it says, process by process, and whether it can be trusted.
 
-For whoever looks at one container - a diagnosis, a write that wants to know what stands there first - where
-`exporter.reader_hami` reads all of a node as columns. Both look at the bytes in the same way.
+`exporter.reader_hami` reads all of a node as columns; both look at the bytes in the same way.
 """
 
 from __future__ import annotations

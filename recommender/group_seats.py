@@ -1,0 +1,214 @@
+"""Seats of the groups that a packing made: bins become cards, what is known of each pod that shares, and its slice.
+
+Called by `placement`, which lets services change cards without a gap afterwards; pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fleet.decisions import RecommendationKind, Refusal
+from fleet.inventory import CardId, WorkloadId
+from fleet.sharing import CONTENTION_RATIO_MAX
+from recommender.advice.case import Permits
+from recommender.bin_cards import Seat, seat_bins
+from recommender.consolidate import Group, Point
+from recommender.cuts import Cut, cuts_of, within_card
+from recommender.demand import Demand
+from recommender.harm.pair_guard import PairGuard
+from recommender.latency.guard import LatencyGuard
+from recommender.problem import PlanningProblem
+
+HOURS_PER_WEEK = 168
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """What is known of one shared bin."""
+
+    kind: RecommendationKind
+    violation_ratio: float
+    low_hours: float
+
+
+ALONE = Sharing(kind=RecommendationKind.SLICE, violation_ratio=0.0, low_hours=0.0)
+"""Of a pod that gets a card to itself, because others of its workload share theirs and all have one slice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seating:
+    """Seats that stand before a packing is arranged, where nodes are shared in whole.
+
+    Attributes:
+        seats: seats of each group by its number.
+        sharing: workloads on shared nodes, cut even where one of their pods has a card to itself.
+        together: workloads that change in one stage each.
+        displaced: new card of each row that leaves a node which is shared without it.
+    """
+
+    seats: Mapping[int, tuple[Seat, ...]]
+    sharing: frozenset[WorkloadId]
+    together: tuple[tuple[WorkloadId, ...], ...]
+    displaced: Mapping[int, CardId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guards:
+    """Who keeps pods apart.
+
+    Attributes:
+        latency: keeps latency-critical services from being slowed.
+        pairs: keeps pods apart that were measured to slow each other down.
+    """
+
+    latency: LatencyGuard
+    pairs: PairGuard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seated:
+    """Groups on physical cards: seats, what is known of each row that shares, slices, refusals, rows that stay."""
+
+    seats: list[Seat]
+    sharing: dict[int, Sharing]
+    cuts: dict[WorkloadId, Cut]
+    refused: list[Refusal]
+    resting: list[int]
+
+
+def seated(
+    problem: PlanningProblem,
+    permits: Permits,
+    packing: Point,
+    guards: Guards,
+    seating: Seating | None,
+    stuck: Mapping[WorkloadId, bool],
+    vain: frozenset[int],
+) -> Seated:
+    """Seats every group where its pods are, without the workloads that are stuck and the groups in vain."""
+    demand, inventory, groups, guard = problem.demand, problem.inventory, packing.groups, guards.latency
+    only = None if problem.scope.only is RecommendationKind.RECLAIM else problem.scope.only
+    gone = set(permits.reclaimed)
+    packed = {int(row) for group in groups for row in group.rows}
+    displaced = {} if seating is None else seating.displaced
+    away = packed | permits.dropped | set(displaced)
+    resting = [row for row, grant in enumerate(demand.grants) if row not in away and grant.workload_id not in gone]
+    seats: list[Seat] = []
+    sharing: dict[int, Sharing] = {}
+    cuts: dict[WorkloadId, Cut] = {}
+    refused: list[Refusal] = []
+    for number, group in enumerate(groups):
+        bins, known = _bins_of(packing, number, permits, demand, only)
+        left = {int(row) for row in group.rows if demand.grants[int(row)].workload_id in stuck}
+        resting += sorted(left)
+        bins = [rows for held in bins if (rows := [row for row in held if row not in left])]
+        found: tuple[Seat, ...] | None
+        if seating is None:
+            bins, slowed = _kept_fast([part for rows in bins for part in guards.pairs.parted(rows)], guard)
+            refused += _too_slow(slowed, demand, permits, guard)
+            if number in vain:
+                resting += [int(row) for row in group.rows if int(row) not in left]
+                continue
+            found = seat_bins(bins, demand.grants, inventory, resting)
+        else:
+            found = seating.seats[number]
+        if found is None:
+            refused += _too_dense(group, demand, permits)
+            resting += [int(row) for row in group.rows if int(row) not in left]
+            continue
+        seats += found
+        sharing.update(known)
+        new = cuts_of(group, found, demand, permits, always=frozenset() if seating is None else seating.sharing)
+        cuts.update(within_card(new, found, demand, problem.capability))
+    return Seated(seats=seats, sharing=sharing, cuts=cuts, refused=refused, resting=resting)
+
+
+def _bins_of(
+    packing: Point, number: int, permits: Permits, demand: Demand, only: RecommendationKind | None
+) -> tuple[list[list[int]], dict[int, Sharing]]:
+    group, bin_of, harm = packing.groups[number], packing.choice.bin_of[number], packing.choice.harm[number]
+    items_of: dict[int, list[int]] = defaultdict(list)
+    for item, b in enumerate(bin_of):
+        items_of[int(b)].append(item)
+    bins: list[list[int]] = []
+    known: dict[int, Sharing] = {}
+    for b, held in items_of.items():
+        items = held
+        rows = [int(group.rows[item]) for item in items]
+        kind = _kind_of(group, items, [permits.kinds[demand.grants[row].workload_id] for row in rows])
+        if len(items) > 1 and only is not None and kind is not only:
+            bins += [[row] for row in rows]
+            continue
+        if len(items) > 1 and kind in permits.off:
+            kind, items, parted = _carried_out(group, items, permits, demand)
+            bins += [[int(group.rows[item])] for item in parted]
+            rows = [int(group.rows[item]) for item in items]
+        bins.append(rows)
+        ratio = float(harm.violated[b] / harm.active[b]) if harm.active[b] > 0 else 0.0
+        low = min(float(harm.left[b]), float(group.low_demand[items].sum())) * HOURS_PER_WEEK
+        # The work is counted once per card, with its first pod.
+        for place, row in enumerate(rows):
+            known[row] = Sharing(kind=kind, violation_ratio=ratio, low_hours=0.0 if place else low)
+    return bins, known
+
+
+def _carried_out(
+    group: Group, items: Sequence[int], permits: Permits, demand: Demand
+) -> tuple[RecommendationKind, list[int], list[int]]:
+    """What is left of a card once sharing it is of a kind that the backend carries out, and who parts for that.
+
+    Pods that ask for most parts come first; in the end those stay whose peaks fit the card together.
+    """
+    kept = list(items)
+    parted: list[int] = []
+    while True:
+        kinds = [permits.kinds[demand.grants[int(group.rows[item])].workload_id] for item in kept]
+        kind = _kind_of(group, kept, kinds)
+        if len(kept) < 2 or kind not in permits.off:
+            return kind, kept, parted
+        largest = max(kept, key=lambda item: (float(group.peak[item]), item))
+        kept.remove(largest)
+        parted.append(largest)
+
+
+def _kept_fast(bins: Sequence[Sequence[int]], guard: LatencyGuard) -> tuple[list[list[int]], list[int]]:
+    """Bins in which nobody who must answer fast is slowed, and the rows that got a card of their own for that."""
+    kept: list[list[int]] = []
+    apart: list[int] = []
+    for rows in bins:
+        if not guard.is_too_slow(rows):
+            kept.append(list(rows))
+            continue
+        fast = [row for row in rows if row in guard.critical]
+        kept += [[row] for row in fast]
+        kept += [rest] if (rest := [row for row in rows if row not in guard.critical]) else []
+        apart += fast
+    return kept, apart
+
+
+def _too_slow(rows: Sequence[int], demand: Demand, permits: Permits, guard: LatencyGuard) -> list[Refusal]:
+    names = sorted({demand.grants[row].workload_id for row in rows})
+    return [
+        permits.cases[name].refuse(RecommendationKind.SLICE, "latency", inflation_max=guard.inflation_max)
+        for name in names
+    ]
+
+
+def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[RecommendationKind]]) -> RecommendationKind:
+    """What sharing this card is: by priorities first, then by whether peaks fit, then by hours."""
+    low = group.problem.is_low[items]
+    if low.any() and not low.all():
+        return RecommendationKind.COLOCATE
+    if group.peak[items].sum() <= CONTENTION_RATIO_MAX:
+        return RecommendationKind.SLICE
+    replayed = group.problem.load[group.problem.item_type[items], : group.joint_points].sum(axis=0)
+    if all(RecommendationKind.OFFPEAK_PAIR in kind for kind in kinds) and replayed.max() <= CONTENTION_RATIO_MAX:
+        return RecommendationKind.OFFPEAK_PAIR
+    return RecommendationKind.OVERSUBSCRIBE
+
+
+def _too_dense(group: Group, demand: Demand, permits: Permits) -> list[Refusal]:
+    names = sorted({demand.grants[int(row)].workload_id for row in group.rows})
+    return [permits.cases[name].refuse(None, "shares_already", card_model=group.card_model) for name in names]
