@@ -316,8 +316,9 @@ TIERS = (
         name="quick",
         marker_expression="not browser and not cluster and not engines and not long",
         prepare=prepare_nothing,
-        # A module stays on one worker, so that its fixtures are made once.
-        pytest_arguments=("-n", "auto", "--maxprocesses", "4", "--dist", "loadscope"),
+        # A module stays on one worker, so that its fixtures are made once. More workers than a small machine has
+        # cores: a fifth of their time they wait.
+        pytest_arguments=("-n", "4", "--dist", "loadscope"),
     ),
     Tier(
         name="engines",
@@ -328,7 +329,13 @@ TIERS = (
         pytest_arguments=("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
         lane="engines",
     ),
-    Tier(name="long", marker_expression="long", prepare=prepare_nothing, lane="long"),
+    Tier(
+        name="long",
+        marker_expression="long",
+        prepare=prepare_nothing,
+        pytest_arguments=("-n", "2", "--dist", "loadscope"),
+        lane="long",
+    ),
     Tier(name="cluster", marker_expression="cluster", prepare=prepare_cluster, lane="control plane and browser"),
     Tier(name="browser", marker_expression="browser", prepare=prepare_browser, lane="control plane and browser"),
 )

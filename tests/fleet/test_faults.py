@@ -38,12 +38,14 @@ READ = (Settings, Entry, Plan, Outcome, WeekFacts, SentNews)
 """Everything that is validated when it is read; what these hold is found from them."""
 
 
-def parts(kind: Any) -> Iterator[Any]:
-    """A type with its constraints, and all types inside it."""
+def parts(kind: Any, above: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """A type with its constraints, and all types inside it; one that holds its like is gone into once."""
     yield kind
+    if kind in above:
+        return
     for inner in fields_of(kind) if is_record(kind) else get_args(kind):
         if inner is not type(None) and (isinstance(inner, type) or get_origin(inner) is not None):
-            yield from parts(inner)
+            yield from parts(inner, (*above, kind))
 
 
 def is_record(kind: Any) -> bool:
