@@ -135,7 +135,7 @@ def arrange(
         order = sorted(found.cuts, key=lambda name: (_risk(problem.rows_of[name], found.sharing), name))
         gone = set(permits.reclaimed)
         gone_rows = {row for row, grant in enumerate(demand.grants) if grant.workload_id in gone} | permits.dropped
-        surge = surge_seats(problem, seats, found.cuts, order, gone_rows)
+        surge = surge_seats(problem, seats, found.cuts, order, gone_rows, permits.cases)
         found_stuck = {
             **dict.fromkeys(surge.stuck, False),
             **{name: True for name in order if must_gap(permits.cases[name])},

@@ -21,6 +21,9 @@ from recommender.bin_cards import NodeRoom, Seat
 from recommender.cuts import Cut
 from recommender.problem import PlanningProblem
 
+SPARING_REPLICAS_MIN = 4
+"""Fewest replicas of which one may be missing: Kubernetes' default of 25 % unavailable is rounded down."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurgeSeats:
@@ -46,6 +49,7 @@ def surge_seats(
     cuts: Mapping[WorkloadId, Cut],
     order: Sequence[WorkloadId],
     gone: Collection[int],
+    cases: Mapping[WorkloadId, Case],
 ) -> SurgeSeats:
     """Find a free card for every seat to which a service could not go otherwise without a gap.
 
@@ -55,8 +59,9 @@ def surge_seats(
         cuts: the slice of each workload of `order`.
         order: workloads that are cut, the least risky first; those that have their slices and seats already stay.
         gone: rows of the demand whose pods give their cards back before.
+        cases: what is known of each workload.
     """
-    chain = _Chain(problem, seats, cuts, gone)
+    chain = _Chain(problem, seats, cuts, gone, cases)
     waiting = [name for name in order if chain.changes(name)]
     done: list[WorkloadId] = []
     has_gone = True
@@ -64,6 +69,10 @@ def surge_seats(
         later: list[WorkloadId] = []
         for name in waiting:
             (done if chain.go(name) else later).append(name)
+        # Where none finds a free card, one that may lose a pod meanwhile leaves its cards to the others.
+        spared = next((name for name in later if len(later) == len(waiting) and chain.spares_one(name)), None)
+        if spared is not None and chain.go(spared, surges=False):
+            later.remove(spared)
         has_gone, waiting = len(later) < len(waiting), later
     found = chain.result()
     before = {grant.card for grant in problem.demand.grants}
@@ -120,8 +129,14 @@ class _Chain:
     """Who sits where while one workload after the other goes."""
 
     def __init__(
-        self, problem: PlanningProblem, seats: Sequence[Seat], cuts: Mapping[WorkloadId, Cut], gone: Collection[int]
+        self,
+        problem: PlanningProblem,
+        seats: Sequence[Seat],
+        cuts: Mapping[WorkloadId, Cut],
+        gone: Collection[int],
+        cases: Mapping[WorkloadId, Case],
     ) -> None:
+        self._cases = cases
         self._problem = problem
         self._grants = problem.demand.grants
         self._seats = seats
@@ -152,14 +167,24 @@ class _Chain:
         """Whether a new pod of a workload can be made beside the one that it is to replace."""
         return self._grants[self._problem.rows_of[name][0]].workload_kind in SURGE_KINDS
 
-    def go(self, name: WorkloadId) -> bool:
-        """Let every pod of a workload go to a seat with room; False, and nothing changed, where one finds none."""
+    def spares_one(self, name: WorkloadId) -> bool:
+        """Whether a workload may lose a pod while it changes: not one that must answer fast, or has too few of them."""
+        case = self._cases[name]
+        return not case.is_latency_critical and len({grant.pod_id for grant in case.grants}) >= SPARING_REPLICAS_MIN
+
+    def go(self, name: WorkloadId, *, surges: bool | None = None) -> bool:
+        """Let every pod of a workload go to a seat with room; False, and nothing changed, where one finds none.
+
+        Args:
+            surges: whether each leaves its card only once it is ready elsewhere; by its kind where None.
+        """
+        is_early = self.can_surge(name) if surges is None else surges
         left = list(self._problem.rows_of[name])
         done: list[int] = []
         target, room, used = dict(self._target), self._room.copy(), dict(self._used)
         pools = defaultdict(_Pool, {model: pool.copy() for model, pool in self._pools.items()})
         while left:
-            row = next((row for row in left if self._enters(row, surges=self.can_surge(name))), None)
+            row = next((row for row in left if self._enters(row, surges=is_early)), None)
             if row is None:
                 self._target, self._room, self._pools = target, room, pools
                 self._used, self._chosen = defaultdict(int, used), {card.card for card in target.values()}
@@ -222,12 +247,16 @@ class _Chain:
         anew = replace(grant, pod=f"{grant.pod} anew")
         if card is None:
             card = self._free_card(grant, anew)
-            if card is None:
+            if card is not None:
+                self._pools[card.card_model].take(card.card)
+                self._room.release(grant.node, [grant])
+            elif surges or self._held[grant.card] != {row}:
                 return False
+            else:
+                # It leaves the card that it has to itself, and its next pod comes back to it with less.
+                card = self._problem.cards[grant.card]
             self._target[number] = card
             self._chosen.add(card.card)
-            self._pools[card.card_model].take(card.card)
-            self._room.release(grant.node, [grant])
         else:
             own = grant.framebuffer_granted_bytes if card.card == grant.card and not surges else 0
             if self._used[card.card] - own + size > card.framebuffer_bytes:

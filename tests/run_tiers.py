@@ -329,13 +329,7 @@ TIERS = (
         pytest_arguments=("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
         lane="engines",
     ),
-    Tier(
-        name="long",
-        marker_expression="long",
-        prepare=prepare_nothing,
-        pytest_arguments=("-n", "2", "--dist", "loadscope"),
-        lane="long",
-    ),
+    Tier(name="long", marker_expression="long", prepare=prepare_nothing, lane="long"),
     Tier(name="cluster", marker_expression="cluster", prepare=prepare_cluster, lane="control plane and browser"),
     Tier(name="browser", marker_expression="browser", prepare=prepare_browser, lane="control plane and browser"),
 )

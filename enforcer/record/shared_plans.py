@@ -19,7 +19,10 @@ from enforcer.record.plan_status import PlanStatus
 from enforcer.record.plan_store import Approval, PlanStore, Wish, WishChange, approval_of
 from fleet.decisions import Plan
 from fleet.documents import plan_from_json
-from fleet.errors import Refused
+from fleet.errors import Corrupt, Refused
+from fleet.logs import logger
+
+_log = logger("enforcer.record.shared_plans")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +103,29 @@ class SharedPlans(PlanStore):
         super().__init__(path)
         self._objects = objects
         self._cluster = cluster
+        self._damaged: dict[str, Corrupt | Refused] = {}
 
     def pull(self) -> None:
         """Copy what the cluster has and the folder lacks; approvals as they are there.
 
+        A plan that is damaged there is left out, so that the others can be read; `get` says what is wrong with it.
+
         Raises:
-            Corrupt: a plan there is damaged.
-            Refused: the cluster does not know the kinds, or a plan there was edited.
+            Refused: the cluster does not know the kinds.
             Unavailable: the cluster can't be reached.
         """
         self._pulled()
+
+    def get(self, plan_id: str) -> Plan:
+        """See `PlanStore`.
+
+        Raises:
+            Corrupt: it is damaged in the cluster, and the folder has no copy.
+        """
+        damaged = [self._damaged[name] for name in sorted(self._damaged) if name.startswith(plan_id)]
+        if damaged and not any(name.startswith(plan_id) for name in self._ids()):
+            raise damaged[0]
+        return super().get(plan_id)
 
     def add(self, plan: Plan, fingerprint: Fingerprint | None = None) -> None:
         """See `PlanStore`; a plan of this cluster is stored in it too.
@@ -193,10 +209,18 @@ class SharedPlans(PlanStore):
 
     def _pulled(self) -> Mapping[str, ListedPlan]:
         listed, known = self._objects.listed(), set(self._ids())
+        damaged: dict[str, Corrupt | Refused] = {}
         for plan_id, found in listed.items():
-            if plan_id not in known:
-                self._copy(plan_id, found.made_at)
+            try:
+                if plan_id not in known:
+                    self._copy(plan_id, found.made_at)
+            except (Corrupt, Refused) as exc:
+                damaged[plan_id] = exc
+                if plan_id not in self._damaged:
+                    _log.warning("plan left out", plan=plan_id, error=str(exc))
+                continue
             self.keep_approvals(plan_id, found.approvals)
+        self._damaged = damaged
         return listed
 
     def _copy(self, plan_id: str, made_at: datetime) -> None:

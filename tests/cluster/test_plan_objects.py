@@ -145,14 +145,18 @@ def test_large_plan_lies_in_parts_below_a_mebibyte_each(api: Api, machine: Machi
         api.delete(f"{PATH}/gpuplans/plan-{large.plan_id}")
 
 
-def test_plan_whose_part_is_missing_is_not_trusted_until_its_maker_stores_it_again(
+def test_plan_whose_part_is_missing_is_not_trusted_until_its_maker_stores_it_again_and_hides_no_other(
     api: Api, machine: Machine, plan: Plan
 ) -> None:
     here = machine("here")
     here.add(plan)
+    other = seal_plan(replace(plan, created_at=plan.created_at + timedelta(seconds=1)))
+    here.add(other)
     api.delete(f"{PATH}/gpuplanparts/plan-{plan.plan_id}-1")
+    there = machine("there")
+    assert there.get(other.plan_id) == other
     with pytest.raises(Corrupt, match=f"GpuPlanPart plan-{plan.plan_id}-1 is missing"):
-        machine("there")
+        there.get(plan.plan_id)
     here.add(plan)
     assert machine("there").get(plan.plan_id) == plan
 

@@ -146,3 +146,14 @@ def test_pods_that_share_a_card_already_as_they_should_stay_there() -> None:
         pod: str(card.card) for pod, (card, _) in seat.items()
     }
     assert again.totals.surge_cards == 0
+
+
+def test_where_no_card_is_free_a_service_of_four_begins_and_leaves_cards_to_the_others() -> None:
+    four = Service(name="four", replicas=4, level=0.1, used_gib=3.0)
+    history = cluster(*SINGLES, four)
+    plan = careful(history)
+    assert plan.totals.cards_freed == plan_of(history).totals.cards_freed > 0
+    assert not [item for item in plan.refused if item.reason == "no_surge_card"]
+    critical = replace(four, labels=((LATENCY_CRITICAL_LABEL, "true"),))
+    assert careful(cluster(*SINGLES, critical)).totals.cards_freed == 0
+    assert careful(cluster(*SINGLES, replace(four, replicas=3))).totals.cards_freed == 0
