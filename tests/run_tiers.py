@@ -316,9 +316,8 @@ TIERS = (
         name="quick",
         marker_expression="not browser and not cluster and not engines and not long",
         prepare=prepare_nothing,
-        # A module stays on one worker, so that its fixtures are made once. More workers than a small machine has
-        # cores: a fifth of their time they wait.
-        pytest_arguments=("-n", "4", "--dist", "loadscope"),
+        # A module stays on one worker, so that its fixtures are made once.
+        pytest_arguments=("-n", "auto", "--maxprocesses", "4", "--dist", "loadscope"),
     ),
     Tier(
         name="engines",
