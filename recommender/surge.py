@@ -31,7 +31,7 @@ class SurgeSeats:
 
     Attributes:
         seats: the seats that were given, on other cards where that is needed.
-        order: workloads that go without a gap, in the order in which each finds its cards free.
+        order: workloads that go without a gap, or with one that they can spare, in the order in which each finds room.
         stuck: workloads that can surge but find no free card, sorted.
         cards: cards that nobody holds now and that are taken: so many are needed at once, for each that is left since
             is taken first.
@@ -69,10 +69,12 @@ def surge_seats(
         later: list[WorkloadId] = []
         for name in waiting:
             (done if chain.go(name) else later).append(name)
-        # Where none finds a free card, one that may lose a pod meanwhile leaves its cards to the others.
-        spared = next((name for name in later if len(later) == len(waiting) and chain.spares_one(name)), None)
-        if spared is not None and chain.go(spared, surges=False):
-            later.remove(spared)
+        if len(later) == len(waiting):
+            # None finds a free card: one that may lose a pod meanwhile begins, and leaves its cards to the others.
+            able = (name for name in later if chain.spares_one(name) and chain.go(name, surges=False))
+            begun = next(able, None)
+            later = [name for name in later if name != begun]
+            done += [] if begun is None else [begun]
         has_gone, waiting = len(later) < len(waiting), later
     found = chain.result()
     before = {grant.card for grant in problem.demand.grants}
@@ -170,7 +172,8 @@ class _Chain:
     def spares_one(self, name: WorkloadId) -> bool:
         """Whether a workload may lose a pod while it changes: not one that must answer fast, or has too few of them."""
         case = self._cases[name]
-        return not case.is_latency_critical and len({grant.pod_id for grant in case.grants}) >= SPARING_REPLICAS_MIN
+        pods = {grant.pod_id for grant in case.grants}
+        return self.can_surge(name) and not case.is_latency_critical and len(pods) >= SPARING_REPLICAS_MIN
 
     def go(self, name: WorkloadId, *, surges: bool | None = None) -> bool:
         """Let every pod of a workload go to a seat with room; False, and nothing changed, where one finds none.

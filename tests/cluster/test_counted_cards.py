@@ -118,6 +118,11 @@ def write(cluster: KubernetesCluster, stage: RenderedStage) -> None:
         cluster.patch(*key, fields, current["metadata"]["resourceVersion"])
 
 
+def places(api: Api, namespace: str) -> list[str | None]:
+    """Return the node of each pod, None while it waits for one."""
+    return [pod["spec"].get("nodeName") for app in APPS for pod in pods(api, namespace, app)]
+
+
 @pytest.mark.parametrize(
     ("backend", "how", "kind"),
     [
@@ -142,10 +147,9 @@ def test_pods_come_to_the_planned_node_and_the_other_is_free(
     if step.done_field is not None and step.done_field.startswith("status.allocatable["):
         promised |= {step.done_field.partition("[")[2].rstrip("]"): step.done_value or "", "nvidia.com/gpu": "0"}
     offer(api, nodes[0], {**MACHINE, **promised})
+    until(lambda: places(api, namespace) == [nodes[0]] * 4, "all four sit on the planned node")
     for app in APPS:
         until_ready(api, namespace, app, 2)
-    places = [pod["spec"]["nodeName"] for app in APPS for pod in pods(api, namespace, app)]
-    assert places == [nodes[0]] * 4
     asked = {
         resource
         for app in APPS
@@ -174,11 +178,7 @@ def test_whole_cards_come_to_the_planned_node_and_the_other_is_free(
         ),
     )
     write(cluster, backend.render(plan, 1, take_snapshot(cluster, backend.dialect)))
-
-    def places() -> list[str | None]:
-        return [pod["spec"].get("nodeName") for app in APPS for pod in pods(api, namespace, app)]
-
-    until(lambda: places() == [nodes[0]] * 4, "all four sit on the planned node")
+    until(lambda: places(api, namespace) == [nodes[0]] * 4, "all four sit on the planned node")
     for app in APPS:
         until_ready(api, namespace, app, 2)
     asked = [pod["spec"]["containers"][0]["resources"]["limits"] for app in APPS for pod in pods(api, namespace, app)]
@@ -205,5 +205,5 @@ def test_freed_node_stays_free_when_replicas_are_made_anew(
     victim = pods(api, namespace, "a")[0]["metadata"]["name"]
     cluster.evict(namespace, victim)
     until(lambda: victim not in {pod["metadata"]["name"] for pod in pods(api, namespace, "a")}, "the pod is gone")
+    until(lambda: places(api, namespace) == [nodes[0]] * 4, "its successor sits on the planned node too")
     until_ready(api, namespace, "a", 2)
-    assert {pod["spec"]["nodeName"] for app in APPS for pod in pods(api, namespace, app)} == {nodes[0]}
