@@ -12,7 +12,7 @@ from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refu
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from recommender.advice.case import Permits
 from recommender.bin_cards import Seat
-from recommender.consolidate import Group, Point
+from recommender.consolidate import Group, Point, violation_of_seats
 from recommender.cuts import Cut, equal_part_ratio, portions_of_nodes
 from recommender.demand import Demand
 from recommender.group_seats import ALONE, Guards, Seating, Sharing, seated
@@ -66,6 +66,7 @@ class Arrangement:
         portions: into how many equal parts the cards of a node are divided, where the backend makes equal parts.
         surging: workloads that change cards without a gap, in the order in which each finds its cards free.
         surge_cards: cards that nobody held before and that this takes.
+        violation_ratio: predicted violated share of active time by the sharing that was seated, 0-1.
     """
 
     seats: tuple[Seat, ...]
@@ -82,6 +83,7 @@ class Arrangement:
     portions: Mapping[str, int] = field(default_factory=dict)
     surging: tuple[WorkloadId, ...] = ()
     surge_cards: frozenset[CardId] = frozenset()
+    violation_ratio: float
 
     @property
     def freed(self) -> frozenset[CardId]:
@@ -147,6 +149,7 @@ def arrange(
         if also_vain > vain:
             return arrange(problem, permits, packing, guards, stuck=stuck, vain=also_vain)
     moves = _moves_to(seats, found.sharing, demand, displaced)
+    seat_of = {row: number for number, seat in enumerate(seats) for row in seat.rows}
     moved = {demand.grants[move.row].workload_id for move in moves}
     cuts = {name: cut for name, cut in found.cuts.items() if name in moved or _is_new(cut, problem, name)}
     node_of = {card.card: card.node for card in problem.inventory.cards}
@@ -170,6 +173,7 @@ def arrange(
         portions=portions_of_nodes(seats) if problem.capability.division is Division.EQUAL_PARTS else {},
         surging=() if surge is None else surge.order,
         surge_cards=frozenset() if surge is None else surge.cards,
+        violation_ratio=violation_of_seats(packing, seat_of) if moves else 0.0,
     )
 
 
