@@ -169,12 +169,18 @@ def _packed(problem: PlanningProblem, permits: Permits) -> _Packing:
         for preset in RiskLevel
     }
     taken = best[problem.settings.risk.preset]
+    refused = arranged[taken].refused
     return _Packing(
         chosen=packings[taken],
         arrangement=arranged[taken],
         presets={preset: arranged[level] for preset, level in best.items()},
-        beyond=proven_beyond(points, packings[taken]),
+        # The proof is of the packing: it says nothing once pods of it stay where they are.
+        beyond=None if _LESSENED & {item.reason for item in refused} else proven_beyond(points, packings[taken]),
     )
+
+
+_LESSENED = frozenset({"frees_no_card", "gap_needs_yes", "no_surge_card"})
+"""Reasons of refusals that leave less of an arrangement than was packed."""
 
 
 def _violation_ratio(problem: PlanningProblem, arrangement: Arrangement) -> float:
