@@ -37,6 +37,7 @@ NEVER_FEWER = {"maxSurge": 1, "maxUnavailable": 0}
 START_SECONDS = 1.0
 WATCH_SECONDS = 4
 SETTLE_SECONDS_MAX = 45.0
+QUIET_SECONDS = 3.0
 ABORT_SECONDS_MAX = 60.0
 OPERATED_MAX = 4
 """How often the operator tries to bring a plan to an end."""
@@ -147,8 +148,7 @@ class Case:
         phase = self.wanted.phase
         self.stage.apply()
         if phase in APPLYING:
-            app = "c" if self.wanted.seed % 2 else "a"
-            self.stage.until(MOMENTS[phase.value], app)
+            self.stage.until(MOMENTS[phase.value], self._watched_app())
             time.sleep(self.chance.uniform(0.0, 1.0))
         else:
             self._ended(must_be=(0,))
@@ -169,6 +169,12 @@ class Case:
             "ends": ends, "complaints": self.complaints, "pending": len(pending), "rescheduled_seconds": rescheduled,
             "spread": spread, "undo": undone,
         }  # fmt: skip
+
+    def _watched_app(self) -> str:
+        """Whose moment the fault comes at: of stage 1 or 2, whose canary is the Deployment of one pod."""
+        if self.wanted.seed % 2:
+            return "c"
+        return "a" if self.wanted.phase is Phase.REST else "b"
 
     def hasten(self) -> None:
         """Let the operator abort what is under way at once."""
@@ -205,11 +211,16 @@ class Case:
         return status
 
     def _settled(self) -> float | None:
-        """Wait for pods to settle; seconds from the fault until no pod was missing, None where some still is."""
-        deadline = time.monotonic() + SETTLE_SECONDS_MAX
-        while time.monotonic() < deadline and Sight.of(self.live.api, self.name).complaints(self.replicas):
+        """Wait for pods to settle; seconds from the fault until no pod was missing, None where some still is.
+
+        A controller of somebody's acts some seconds later: they have settled once nothing has moved for as long.
+        """
+        since = time.monotonic()
+        deadline = since + SETTLE_SECONDS_MAX
+        while time.monotonic() < deadline and time.monotonic() - since < QUIET_SECONDS:
+            if Sight.of(self.live.api, self.name).complaints(self.replicas):
+                since = time.monotonic()
             time.sleep(0.3)
-        time.sleep(0.5)
         seconds = self.sampler.seconds_short(self.hurt_at, self.replicas)
         return None if seconds is None else round(seconds, 1)
 
