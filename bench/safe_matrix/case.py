@@ -93,7 +93,7 @@ class Case:
         keeps: what people changed and must find as they left it.
         cures: what ends the fault.
         complaints: what is not as it should be, one sentence each.
-        abort_data: data folder from which the operator aborts.
+        operator_data: data folder from which the operator aborts.
         hurt_at: monotonic seconds of the fault.
         is_killed: the process that applies is killed.
     """
@@ -111,7 +111,7 @@ class Case:
     keeps: list[tuple[str, Callable[[Manifest], bool]]] = field(default_factory=list)
     cures: list[Callable[[], None]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
-    abort_data: str = DATA
+    operator_data: str = DATA
     way: FaultyWay | None = None
     hurt_at: float = 0.0
     is_killed: bool = False
@@ -148,7 +148,7 @@ class Case:
         phase = self.wanted.phase
         self.stage.apply()
         if phase in APPLYING:
-            self.stage.until(MOMENTS[phase.value], self._watched_app())
+            self.stage.until(MOMENTS[phase.value], self.watched_app())
             time.sleep(self.chance.uniform(0.0, 1.0))
         else:
             self._ended(must_be=(0,))
@@ -170,7 +170,7 @@ class Case:
             "spread": spread, "undo": undone,
         }  # fmt: skip
 
-    def _watched_app(self) -> str:
+    def watched_app(self) -> str:
         """Whose moment the fault comes at: of stage 1 or 2, whose canary is the Deployment of one pod."""
         if self.wanted.seed % 2:
             return "c"
@@ -193,7 +193,7 @@ class Case:
     def _end(self, verb: str, fine: Sequence[int] = _FINE) -> int:
         words = ("undo", "--yes") if verb == "undo" else ("apply", "--abort", "--yes")
         began = time.monotonic()
-        said = self.stage.call(*words, data=self.abort_data)
+        said = self.stage.call(*words, data=self.operator_data)
         seconds = time.monotonic() - began
         if verb == "abort" and seconds > ABORT_SECONDS_MAX:
             self.complaints.append(f"the abort took {seconds:.0f} s")
@@ -250,7 +250,8 @@ class Case:
 
     def _undo(self, before: Sight) -> list[str]:
         """Undo what is applied; where objects differ from before, but for what people changed."""
-        self.abort_data = DATA
+        if (self.stage.folder / DATA).exists():
+            self.operator_data = DATA
         self._end("undo", fine=(0,))
         self._settled()
         after = Sight.of(self.live.api, self.name)
