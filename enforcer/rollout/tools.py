@@ -23,6 +23,7 @@ from enforcer.safety.abort import LOOK_SECONDS, Aborted, Wishes
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot
+from fleet.decisions import Plan
 from fleet.errors import Refused, Unavailable
 from fleet.logs import logger
 from fleet.sentences import Sentence, sentence
@@ -59,6 +60,21 @@ def _unstopped(_: str) -> None:
     """A step that nobody stops."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderWay:
+    """What a run is at.
+
+    Attributes:
+        plan: the plan.
+        stage: the stage that is applied now.
+        cards_freed: cards that all stages of the run free together.
+    """
+
+    plan: Plan
+    stage: int
+    cards_freed: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Tools:
     """What rollout and undo work with; mutable: a test swaps the step at which it stops.
@@ -77,8 +93,9 @@ class Tools:
         holder: name under which the lease is held; the same after a restart, so that a crash does not lock us out.
         on_progress: who hears the news.
         step: called before every write with what it is, for tests that stop there.
-        wishes: which stages are wanted: a run ends where its stage no longer is; None where nobody can say so.
-        under_way: plan and stage that a run is at; None while nothing is applied, or it is taken back.
+        wishes: which stages are wanted and approved: a run ends where its stage no longer is; None where nobody can
+            say so.
+        under_way: what a run is at; None while nothing is applied, or it is taken back.
     """
 
     reader: ClusterReader
@@ -95,7 +112,7 @@ class Tools:
     on_progress: Callable[[Progress], None] = _unseen
     step: Callable[[str], None] = _unstopped
     wishes: Wishes | None = None
-    under_way: tuple[str, int] | None = None
+    under_way: UnderWay | None = None
     _taken_at: datetime | None = None
     _told: Progress | None = None
 
@@ -111,20 +128,24 @@ class Tools:
         self.journal.check_fence()
 
     def check_abort(self) -> None:
-        """Nothing, as long as the stage that is under way is wanted.
+        """Nothing, as long as the stage that is under way is wanted, and as many approve it as must.
 
         Raises:
-            Aborted: somebody no longer wants it.
+            Aborted: somebody no longer wants it, or has withdrawn an approval.
         """
         if self.wishes is None or self.under_way is None:
             return
-        plan_id, stage = self.under_way
+        plan, stage = self.under_way.plan, self.under_way.stage
         try:
-            wish = self.wishes.wish(plan_id)
+            wish, approvals = self.wishes.wish(plan.plan_id), self.wishes.approvals(plan.plan_id)
         except Unavailable:
             return  # nobody can say anything now; what comes next waits for the cluster, and then looks again
         if wish.stages is not None and stage not in wish.stages:
             raise Aborted(f"aborted by {wish.by or 'somebody'}")
+        try:
+            self.guard.check_approvals(plan, (stage,), approvals, self.under_way.cards_freed)
+        except Refused as exc:
+            raise Aborted(sentence("guard.approval_withdrawn", stage=stage, why=exc.said)) from exc
 
     def carrier(self, *, is_slow: bool = False) -> Carrier:
         """Hands for these tools; slow ones change one workload at a time."""

@@ -29,8 +29,8 @@ def a_faulty_cluster(folder: Path) -> FaultyCluster:
 class Absence:
     """The API server goes away at a step and is back after some hours of pauses."""
 
-    def __init__(self, cluster: FaultyCluster, at: str) -> None:
-        self.cluster, self.at = cluster, at
+    def __init__(self, cluster: FaultyCluster, at: str, *, hours: float = HOURS_AWAY) -> None:
+        self.cluster, self.at, self.hours = cluster, at, hours
         self.spent = 0.0
         self.has_been = False
 
@@ -42,7 +42,7 @@ class Absence:
         self.cluster.pause(seconds)
         if self.cluster.is_away:
             self.spent += seconds
-            self.cluster.is_away = self.spent < HOURS_AWAY * 3600
+            self.cluster.is_away = self.spent < self.hours * 3600
 
 
 @pytest.mark.parametrize(
