@@ -116,7 +116,8 @@ def open_enforcer(
                 ),
             ),
             harm=harm_budgets(folder, settings),
-            holder=lease_holder(folder),
+            # A controller shares its pod's folder with other processes and does not lock it.
+            holder=lease_holder(folder) if ledger is None else f"{lease_holder(folder)} for controller",
             on_progress=on_progress,
             wishes=plans if cluster.plans is None else SeldomAsked(plans),
         )
