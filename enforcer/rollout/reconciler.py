@@ -147,13 +147,15 @@ class Reconciler:
             self.want(plan_id, remove=in_force(self._tools.journal.runs(plan_id)), by=by)
         return undo.undo_all()
 
-    def resume_undo(self) -> bool:
-        """Go on with an undo that a dead process left open; whether there was one.
+    def resume_undos(self) -> bool:
+        """Go on with each undo that a dead process left open; whether there was one.
 
         Raises:
             As `Undo.resume`.
         """
-        return self._tools.journal.open_undo() is not None and Undo(self._tools).resume() is not None
+        undo = Undo(self._tools)
+        ended = [undo.resume(plan_id) for plan_id in self._tools.journal.open_undos()]
+        return any(result is not None for result in ended)
 
     def reconcile(self, plan: Plan) -> bool:
         """Do what is due for a plan.
@@ -280,7 +282,7 @@ class Delegated(Reconciler):
         record = Undo(tools).preview(plan_id, stages=sorted(asked))
         self.want(plan_id, remove=asked, by=by)
         while self._controller() is not None:
-            if not asked & in_force(tools.journal.runs(plan_id)) and tools.journal.open_undo() is None:
+            if not asked & in_force(tools.journal.runs(plan_id)) and plan_id not in tools.journal.open_undos():
                 return UndoResult(
                     plan_id=plan_id,
                     stages=record.stages,

@@ -109,7 +109,7 @@ def test_undo_that_a_dead_process_left_is_ended(tmp_path: Path) -> None:
     world.plans.change_wish(PLAN, NOTHING)
     with pytest.raises(Killed):
         an_undo(dying).undo(PLAN)
-    assert world.tools.journal.open_undo() is not None
+    assert world.tools.journal.open_undos()
     assert world.controller.look()
     assert where(world.cluster) == BEFORE
 
