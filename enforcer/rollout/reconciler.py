@@ -304,14 +304,15 @@ def _result(stage: int, applied: frozenset[int], records: Mapping[int, StageReco
     return StageResult(stage=stage, state=record.state, reason=record.reason, kept=record.kept)
 
 
-def end_of(run: RunRecord, *, by: str) -> WishChange:
-    """The wish that ends a run: what it has not promoted yet is no longer wanted.
+def end_of(run: RunRecord, runs: Sequence[RunRecord], *, by: str) -> WishChange:
+    """The wish that ends a run: what of it is not in force yet is no longer wanted.
 
     Args:
+        runs: all of its plan.
         by: who says so.
     """
-    promoted = frozenset(number for number, record in run.records.items() if record.state is StageState.PROMOTED)
-    return WishChange(remove=frozenset(run.stages) - promoted, by=by, in_force=frozenset(run.stages))
+    kept = in_force(runs)
+    return WishChange(remove=frozenset(run.stages) - kept, by=by, in_force=kept)
 
 
 def _failure(results: Sequence[StageResult], wish: Wish, before: int | None) -> int | None:

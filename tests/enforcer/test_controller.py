@@ -10,7 +10,7 @@ import pytest
 from enforcer.controller import Controller, ControllerMetrics
 from enforcer.record.plan_store import PlanStore, Wish, WishChange
 from enforcer.rollout.abort import open_run
-from enforcer.rollout.reconciler import Reconciler, due
+from enforcer.rollout.reconciler import Reconciler, due, end_of
 from enforcer.rollout.tools import Tools
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
@@ -27,6 +27,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.now = 0.0
+        self.folder = folder
         self.cluster: SimulatedCluster = a_cluster(folder)
         self.plans = PlanStore(folder / "plans")
         self.plans.add(standard_plan())
@@ -133,3 +134,20 @@ def test_stage_that_was_taken_back_is_tried_again_only_by_a_new_wish() -> None:
     wish = Wish(stages=frozenset({1}), generation=3, failed_generation=3)
     assert due(wish, (), frozenset({1})).is_nothing
     assert due(Wish(stages=frozenset({1}), generation=4, failed_generation=3), (), frozenset({1})).add == (1,)
+
+
+def test_abort_of_a_run_takes_back_no_stage_of_an_earlier_one(world: World) -> None:
+    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=[1, 2])
+
+    def step(what: str) -> None:
+        if what == "watched canary":
+            raise Killed
+
+    with pytest.raises(Killed):
+        a_rollout(some_tools(world.cluster, world.folder, step=step)).apply(standard_plan(), by="ann")
+    runs = world.tools.journal.runs(PLAN)
+    world.plans.change_wish(PLAN, end_of(runs[-1], runs, by="bob"))
+    for _ in range(3):
+        world.controller.look()
+    assert where(world.cluster) == STAGE_1
+    assert open_run(world.tools.journal) is None
