@@ -92,7 +92,7 @@ class Controller:
             Misconfigured: a right is missing.
         """
         with self._metrics.looks.one():
-            is_resumed = self._reconciler.resume_undo()
+            is_resumed = self._reconciler.resume_undos()
             wishes, runs = self._plans.wishes(), _by_plan(self._journal.runs())
             found = {
                 plan_id: (wish, runs.get(plan_id, ()))

@@ -65,12 +65,11 @@ def due(wish: Wish, runs: Sequence[RunRecord], approved: frozenset[int]) -> Due:
     run = next((found for found in runs if found.is_open), None)
     left = () if run is None else tuple(record.stage for record in open_stages(run))
     is_unwanted = run is not None and wish.stages is not None and not set(left or run.stages) & wish.stages
-    has_failed = wish.failed_generation is not None and wish.failed_generation >= wish.generation
     return Due(
         unwanted_run=is_unwanted,
         open_run=run is not None and not is_unwanted,
         remove=tuple(sorted(applied - wanted)),
-        add=() if has_failed else tuple(sorted((wanted & approved) - applied)),
+        add=() if wish.has_failed else tuple(sorted((wanted & approved) - applied)),
     )
 
 
@@ -111,14 +110,17 @@ class Reconciler:
             As `Rollout.apply`. A run that is left open is still wanted: call again, or let a controller go on.
         """
         approvals = self._plans.approvals(plan.plan_id)
-        self.want(plan.plan_id, add=stages, by=by)
+        wish = self.want(plan.plan_id, add=stages, by=by)
+        failed: int | None = None
         try:
-            return self._applied(plan, stages, by, approvals)
+            results = self._applied(plan, stages, by, approvals)
+            failed = _failure(results, wish, failed)
+            return results
         finally:
             runs = self._tools.journal.runs(plan.plan_id)
             if not any(run.is_open for run in runs):
                 self.want(plan.plan_id, remove=frozenset(stages) - in_force(runs), by=by)
-            self._say(plan, approvals)
+            self._say(plan, approvals, failed=failed)
 
     def undo(
         self, plan_id: str, stages: Sequence[int] | None = None, *, by: str, ending: RunRecord | None = None
@@ -147,13 +149,15 @@ class Reconciler:
             self.want(plan_id, remove=in_force(self._tools.journal.runs(plan_id)), by=by)
         return undo.undo_all()
 
-    def resume_undo(self) -> bool:
-        """Go on with an undo that a dead process left open; whether there was one.
+    def resume_undos(self) -> bool:
+        """Go on with each undo that a dead process left open; whether there was one.
 
         Raises:
             As `Undo.resume`.
         """
-        return self._tools.journal.open_undo() is not None and Undo(self._tools).resume() is not None
+        undo = Undo(self._tools)
+        ended = [undo.resume(plan_id) for plan_id in self._tools.journal.open_undos()]
+        return any(result is not None for result in ended)
 
     def reconcile(self, plan: Plan) -> bool:
         """Do what is due for a plan.
@@ -241,9 +245,13 @@ class Delegated(Reconciler):
         tools, plan_id = self._tools, plan.plan_id
         tools.guard.check_frozen(tools.reader)
         tools.guard.check_plan(plan, stages, self._plans.approvals(plan_id), tools.reader.now())
-        known = len(tools.journal.runs(plan_id))
-        # What was tried before and taken back is tried again by a wish that is new.
-        self.want(plan_id, remove=frozenset(stages) - in_force(tools.journal.runs(plan_id)), by=by)
+        runs = tools.journal.runs(plan_id)
+        known = sum(not run.is_open for run in runs)
+        before = self._plans.wish(plan_id)
+        if before.has_failed or before.refusal:
+            # It is tried again by a wish that is new; what is under way stays wanted.
+            under_way = {stage for run in runs if run.is_open for stage in run.stages}
+            self.want(plan_id, remove=frozenset(stages) - in_force(runs) - under_way, by=by)
         self.want(plan_id, add=stages, by=by)
         while self._controller() is not None:
             runs = tools.journal.runs(plan_id)
@@ -280,7 +288,7 @@ class Delegated(Reconciler):
         record = Undo(tools).preview(plan_id, stages=sorted(asked))
         self.want(plan_id, remove=asked, by=by)
         while self._controller() is not None:
-            if not asked & in_force(tools.journal.runs(plan_id)) and tools.journal.open_undo() is None:
+            if not asked & in_force(tools.journal.runs(plan_id)) and plan_id not in tools.journal.open_undos():
                 return UndoResult(
                     plan_id=plan_id,
                     stages=record.stages,
@@ -302,14 +310,15 @@ def _result(stage: int, applied: frozenset[int], records: Mapping[int, StageReco
     return StageResult(stage=stage, state=record.state, reason=record.reason, kept=record.kept)
 
 
-def end_of(run: RunRecord, *, by: str) -> WishChange:
-    """The wish that ends a run: what it has not promoted yet is no longer wanted.
+def end_of(run: RunRecord, runs: Sequence[RunRecord], *, by: str) -> WishChange:
+    """The wish that ends a run: what of it is not in force yet is no longer wanted.
 
     Args:
+        runs: all of its plan.
         by: who says so.
     """
-    promoted = frozenset(number for number, record in run.records.items() if record.state is StageState.PROMOTED)
-    return WishChange(remove=frozenset(run.stages) - promoted, by=by, in_force=frozenset(run.stages))
+    kept = in_force(runs)
+    return WishChange(remove=frozenset(run.stages) - kept, by=by, in_force=kept)
 
 
 def _failure(results: Sequence[StageResult], wish: Wish, before: int | None) -> int | None:

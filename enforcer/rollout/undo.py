@@ -181,11 +181,10 @@ class Undo:
             Refused: nothing is applied, or the cluster is frozen.
             Unavailable: the cluster can't be reached; call again to go on.
         """
-        begun = self.resume()
         plans = self.applied_plans()
-        if not plans and begun is None:
+        if not plans:
             raise Refused(sentence("guard.nothing_applied"))
-        return (*(() if begun is None else (begun,)), *(self.undo(plan_id) for plan_id in plans))
+        return tuple(self.undo(plan_id) for plan_id in plans)
 
     def undo(
         self,
@@ -195,7 +194,9 @@ class Undo:
         recommendation: str | None = None,
         ending: RunRecord | None = None,
     ) -> UndoResult:
-        """Take back what a plan did; a run of it that a process left open is aborted first.
+        """Take back what a plan did; a run of it that a process left open is aborted first, an open undo of it ended.
+
+        Open undos of other plans stay as they are.
 
         Args:
             stages: only these; all where None.
@@ -219,9 +220,21 @@ class Undo:
                 workloads=ended.workloads,
                 kept=tuple(sentence for result in ended.restored for sentence in result.kept),
             )
-        lowered: tuple[Sentence, ...] = ()
-        if tools.journal.open_undo() is None:
-            record, lowered = self.way_back(self.preview(plan_id, stages=stages, recommendation=recommendation))
+        if plan_id not in tools.journal.open_undos():
+            self.preview(plan_id, stages=stages, recommendation=recommendation)
+        tools.take_lease()
+        try:
+            tools.journal.fence()
+            # What was read before the lease was ours may be old.
+            begun = tools.journal.open_undos().get(plan_id)
+            first = None if begun is None else self._ended(begun)
+            try:
+                asked = self.preview(plan_id, stages=stages, recommendation=recommendation)
+            except Refused:
+                if first is None:
+                    raise
+                return first
+            record, lowered = self.way_back(asked)
             tools.guard.check_undo(plan_id, lowered)
             tools.step("undo begin")
             tools.journal.write(
@@ -233,10 +246,10 @@ class Undo:
                 objects=[object_content(entry) for entry in record.objects],
                 moves=[move_content(entry) for entry in record.moves],
             )
-        result = self.resume()
-        if result is None:
-            raise AssertionError("an undo that was begun can be gone on with")
-        return replace(result, lowered=lowered)
+            second = replace(self._ended(record), lowered=lowered)
+            return second if first is None else _together(first, second)
+        finally:
+            tools.let_go()
 
     def _is_applied(self, plan_id: str, stages: Sequence[int] | None) -> bool:
         return any(
@@ -245,38 +258,47 @@ class Undo:
             for number, record in run.records.items()
         )
 
-    def resume(self) -> UndoResult | None:
-        """Go on with the undo that a crash left open; None where there is none."""
+    def resume(self, plan_id: str) -> UndoResult | None:
+        """Go on with the undo of a plan that a crash left open; None where there is none.
+
+        Raises:
+            Refused: the cluster is frozen, or somebody else holds the lease.
+            Unavailable: the cluster can't be reached, or a former pod does not get ready; call again to go on.
+        """
         tools = self._tools
-        record = tools.journal.open_undo()
-        if record is None:
+        if plan_id not in tools.journal.open_undos():
             return None
-        stage = record.stages[0] if len(record.stages) == 1 else 0
+        tools.guard.check_frozen(tools.reader)
         tools.take_lease()
         try:
             tools.journal.fence()
-            if tools.journal.open_undo() is None:
-                raise Refused(f"cannot go on with the undo of plan {record.plan_id}: another enforcer finished it")
-            steps = [
-                step
-                for run in tools.journal.runs(record.plan_id)
-                for number, own in sorted(run.records.items())
-                if number in record.stages
-                for step in own.node_steps
-            ]
-            with tools.following():
-                kept = take_back(tools, record.plan_id, stage, record.objects, record.moves, steps)
-            tools.step("undo end")
-            tools.journal.write(
-                record.plan_id,
-                tools.now(),
-                "undone",
-                stages=list(record.stages),
-                recommendation=record.recommendation,
-                kept=list(kept),
-            )
+            record = tools.journal.open_undos().get(plan_id)
+            return None if record is None else self._ended(record)
         finally:
             tools.let_go()
+
+    def _ended(self, record: UndoRecord) -> UndoResult:
+        """Take back what an undo that was begun has left; the lease is ours."""
+        tools = self._tools
+        stage = record.stages[0] if len(record.stages) == 1 else 0
+        steps = [
+            step
+            for run in tools.journal.runs(record.plan_id)
+            for number, own in sorted(run.records.items())
+            if number in record.stages
+            for step in own.node_steps
+        ]
+        with tools.following():
+            kept = take_back(tools, record.plan_id, stage, record.objects, record.moves, steps)
+        tools.step("undo end")
+        tools.journal.write(
+            record.plan_id,
+            tools.now(),
+            "undone",
+            stages=list(record.stages),
+            recommendation=record.recommendation,
+            kept=list(kept),
+        )
         said = sentence("progress.plan_restored", plan=record.plan_id)
         tools.tell(record.plan_id, stage, ProgressPhase.RESTORED, said)
         return UndoResult(
@@ -286,6 +308,16 @@ class Undo:
             workloads=tuple(sorted({str(move.workload) for move in record.moves})),
             kept=kept,
         )
+
+
+def _together(first: UndoResult, second: UndoResult) -> UndoResult:
+    """What an undo that was open and the one after it did to a plan."""
+    return replace(
+        second,
+        stages=tuple(sorted({*first.stages, *second.stages})),
+        workloads=tuple(sorted({*first.workloads, *second.workloads})),
+        kept=(*first.kept, *second.kept),
+    )
 
 
 def _lost_cards(back: Sequence[Move], snapshot: Snapshot) -> set[str]:

@@ -240,7 +240,7 @@ def test_runs_in_another_cluster_are_neither_told_nor_undone(tmp_path: Path) -> 
     tools = some_tools(a_cluster(tmp_path), tmp_path)
     a_rollout(tools).apply(standard_plan(), by="ann")
     other = Journal(Ledger(tmp_path / "ledger.jsonl"), cluster="west")
-    assert (other.runs(), other.open_undo()) == ([], None)
+    assert (other.runs(), other.open_undos()) == ([], {})
     own = Journal(Ledger(tmp_path / "ledger.jsonl"), cluster=standard_plan().cluster)
     assert [run.cluster for run in own.runs()] == [standard_plan().cluster]
     with pytest.raises(Refused, match="nothing is applied"):
