@@ -79,7 +79,7 @@ def test_stage_that_is_no_longer_wanted_is_taken_back(world: World) -> None:
 
 def test_plan_of_which_nobody_has_said_anything_is_left_as_it_is(world: World) -> None:
     world.approve(1)
-    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=[1])
+    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=lambda: [1])
     assert not world.controller.look()
     assert where(world.cluster) == STAGE_1
 
