@@ -188,7 +188,7 @@ def test_stage_that_was_taken_back_is_tried_again_only_by_a_new_wish() -> None:
 
 
 def test_abort_of_a_run_takes_back_no_stage_of_an_earlier_one(world: World) -> None:
-    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=[1, 2])
+    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=lambda: [1, 2])
 
     def step(what: str) -> None:
         if what == "watched canary":
