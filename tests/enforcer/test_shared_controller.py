@@ -20,7 +20,7 @@ from enforcer.rollout.watch import ClusterSignals, PodHealth
 from enforcer.safety.abort import SeldomAsked
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import Faults
-from fleet.errors import Refused
+from fleet.errors import Corrupt, Refused
 from tests.enforcer.builders import NOW, a_cluster, a_rollout, some_tools, standard_plan, where
 from tests.enforcer.objects_api import ObjectsApi
 from tests.enforcer.test_abort import PLAN
@@ -219,3 +219,20 @@ def test_undo_that_waits_for_a_pod_names_it_and_holds_up_no_other_plan(shared: S
     shared.cluster.pause(120.0)
     assert shared.controller.look()
     assert (shared.head["status"]["state"], shared.tools.journal.open_undos()) == ("Undone", {})
+
+
+def test_record_of_one_plan_that_somebody_edited_stops_that_plan_alone(shared: Shared) -> None:
+    other = stopped_notebook()
+    shared.plans.add(other)
+    shared.plans.approve(other, [1], by="ann", at=NOW)
+    shared.console().apply(other, [1], by="ann")
+    shared.console().undo(other.plan_id, by="ann")
+    shared.api.change("gpuchanges", f"plan-{other.plan_id}-1", lambda found: found["spec"]["entries"].pop(0))
+    shared.plans.change_wish(other.plan_id, WishChange(add=frozenset({1}), by="ann"))
+    shared.console().want(PLAN, add=[2], by="ann")
+    assert shared.controller.look()
+    assert where(shared.cluster)["b-0"] == AFTER["b-0"]
+    assert where(shared.cluster)["book-0"] == BEFORE["book-0"]
+    with pytest.raises(Corrupt, match=other.plan_id):
+        shared.console().undo(other.plan_id, by="ann")
+    assert shared.console().undo(PLAN, by="ann").stages == (2,)
