@@ -104,7 +104,7 @@ def plan_status(
 
     Args:
         runs: its runs, oldest first.
-        refusal: why what is wanted can't be done now; None where nothing is in the way.
+        refusal: why what is wanted, or under way, can't be done now; None where nothing is in the way.
         failed_generation: of the wish when a stage was last taken back; None where nobody knows: then before `wish`.
     """
     records = newest_records(runs)
@@ -175,8 +175,8 @@ def _approved(plan: Plan, approved: frozenset[int], approvals: Sequence[Approval
 
 def _applied(wanted: frozenset[int], applied: frozenset[int], refusal: str | None, generation: int) -> Condition:
     missing, extra = wanted - applied, applied - wanted
-    is_done = not missing and not extra
-    if refusal is not None and not is_done:
+    is_done = not missing and not extra and refusal is None
+    if refusal is not None:
         reason, message = REFUSED, refusal
     elif missing:
         reason, message = "Waiting", f"stages {_numbers(missing)} are wanted and not in force yet"

@@ -8,7 +8,7 @@ the ledger. Like the rollout it may be killed and called again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.admission import PLAN_ANNOTATION
@@ -26,7 +26,7 @@ from enforcer.record.journal import (
     move_content,
     object_content,
 )
-from enforcer.rollout.abort import abort, open_run
+from enforcer.rollout.abort import AbortResult, abort, open_run
 from enforcer.rollout.intents import held_owners
 from enforcer.rollout.load import backwards
 from enforcer.rollout.progress import ProgressPhase
@@ -171,21 +171,6 @@ class Undo:
         ]
         return tuple(dict.fromkeys(reversed(found)))
 
-    def undo_all(self) -> tuple[UndoResult, ...]:
-        """Take back everything that is applied, the last plan first.
-
-        Returns:
-            One result per plan.
-
-        Raises:
-            Refused: nothing is applied, or the cluster is frozen.
-            Unavailable: the cluster can't be reached; call again to go on.
-        """
-        plans = self.applied_plans()
-        if not plans:
-            raise Refused(sentence("guard.nothing_applied"))
-        return tuple(self.undo(plan_id) for plan_id in plans)
-
     def undo(
         self,
         plan_id: str,
@@ -213,13 +198,7 @@ class Undo:
         run = open_run(tools.journal, plan_id) if ending is None else ending
         ended = None if run is None else abort(tools, run, by="undo")
         if ended is not None and not self._is_applied(plan_id, stages):
-            return UndoResult(
-                plan_id=plan_id,
-                stages=tuple(result.stage for result in ended.restored),
-                recommendation=None,
-                workloads=ended.workloads,
-                kept=tuple(sentence for result in ended.restored for sentence in result.kept),
-            )
+            return undone_by(ended)
         if plan_id not in tools.journal.open_undos():
             self.preview(plan_id, stages=stages, recommendation=recommendation)
         tools.take_lease()
@@ -252,11 +231,7 @@ class Undo:
             tools.let_go()
 
     def _is_applied(self, plan_id: str, stages: Sequence[int] | None) -> bool:
-        return any(
-            record.state in _APPLIED and (stages is None or number in stages)
-            for run in self._tools.journal.runs(plan_id)
-            for number, record in run.records.items()
-        )
+        return bool(standing(self._tools.journal.runs(plan_id), stages))
 
     def resume(self, plan_id: str) -> UndoResult | None:
         """Go on with the undo of a plan that a crash left open; None where there is none.
@@ -308,6 +283,28 @@ class Undo:
             workloads=tuple(sorted({str(move.workload) for move in record.moves})),
             kept=kept,
         )
+
+
+def standing(runs: Sequence[RunRecord], stages: Iterable[int] | None = None) -> frozenset[int]:
+    """Stages of a plan of which something may stand in the cluster.
+
+    Args:
+        runs: of the plan.
+        stages: only of these; of all where None.
+    """
+    found = {number for run in runs for number, record in run.records.items() if record.state in _APPLIED}
+    return frozenset(found if stages is None else found & set(stages))
+
+
+def undone_by(ended: AbortResult) -> UndoResult:
+    """What the end of a run took back, for who asked for an undo."""
+    return UndoResult(
+        plan_id=ended.plan_id,
+        stages=tuple(result.stage for result in ended.restored),
+        recommendation=None,
+        workloads=ended.workloads,
+        kept=tuple(sentence for result in ended.restored for sentence in result.kept),
+    )
 
 
 def _together(first: UndoResult, second: UndoResult) -> UndoResult:

@@ -14,7 +14,6 @@ from enforcer.cluster import FieldChange
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import Approval
-from enforcer.rollout.undo import Undo
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.gitops import gitops_manager
 from enforcer.safety.guard import Guard, GuardPolicy
@@ -35,6 +34,7 @@ from tests.enforcer.builders import (
     a_slice,
     some_tools,
     standard_plan,
+    undo_all,
     where,
 )
 
@@ -244,4 +244,4 @@ def test_runs_in_another_cluster_are_neither_told_nor_undone(tmp_path: Path) -> 
     own = Journal(Ledger(tmp_path / "ledger.jsonl"), cluster=standard_plan().cluster)
     assert [run.cluster for run in own.runs()] == [standard_plan().cluster]
     with pytest.raises(Refused, match="nothing is applied"):
-        Undo(some_tools(a_cluster(tmp_path), tmp_path, journal=other)).undo_all()
+        undo_all(some_tools(a_cluster(tmp_path), tmp_path, journal=other), tmp_path)

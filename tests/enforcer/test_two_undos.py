@@ -22,6 +22,7 @@ from tests.enforcer.builders import (
     an_undo,
     some_tools,
     standard_plan,
+    undo_all,
     where,
     whole,
 )
@@ -92,7 +93,7 @@ def test_undo_of_a_plan_restores_it_while_that_of_another_is_open(tmp_path: Path
 def test_undo_of_everything_ends_what_is_open_and_takes_the_rest(tmp_path: Path, cluster: SimulatedCluster) -> None:
     die_in_undo(some_tools(cluster, tmp_path), A)
     tools = some_tools(cluster, tmp_path)
-    assert [result.plan_id for result in an_undo(tools).undo_all()] == [B.plan_id, A.plan_id]
+    assert [result.plan_id for result in undo_all(tools, tmp_path)] == [B.plan_id, A.plan_id]
     assert (state(tools, A), state(tools, B)) == (StageState.UNDONE, StageState.UNDONE)
     assert where(cluster) == BEFORE
 
