@@ -64,7 +64,7 @@ class Arrangement:
         together: workloads that change in one stage each, for their nodes change for all of them at once.
         displaced: new card of each row that leaves a node which is shared without it.
         portions: into how many equal parts the cards of a node are divided, where the backend makes equal parts.
-        surging: workloads that change cards without a gap, in the order in which each finds its cards free.
+        sequence: workloads that change one after the other, in the order in which each finds room.
         surge_cards: cards that nobody held before and that this takes.
     """
 
@@ -80,7 +80,7 @@ class Arrangement:
     together: tuple[tuple[WorkloadId, ...], ...] = ()
     displaced: Mapping[int, CardId] = field(default_factory=dict)
     portions: Mapping[str, int] = field(default_factory=dict)
-    surging: tuple[WorkloadId, ...] = ()
+    sequence: tuple[WorkloadId, ...] = ()
     surge_cards: frozenset[CardId] = frozenset()
 
     @property
@@ -168,7 +168,7 @@ def arrange(
         together=() if seating is None else seating.together,
         displaced=displaced,
         portions=portions_of_nodes(seats) if problem.capability.division is Division.EQUAL_PARTS else {},
-        surging=() if surge is None else surge.order,
+        sequence=() if surge is None else surge.order,
         surge_cards=frozenset() if surge is None else surge.cards,
     )
 

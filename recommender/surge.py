@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import Card, CardId, CardModelName, Grant, WorkloadId
-from fleet.workload_kinds import JOB_KINDS, SERVICE_KINDS, SURGE_KINDS
+from fleet.workload_kinds import JOB_KINDS, ORDERED_KINDS, SERVICE_KINDS, SURGE_KINDS
 from recommender.advice.case import Case, Permits
 from recommender.bin_cards import NodeRoom, Seat
 from recommender.cuts import Cut
@@ -31,8 +31,8 @@ class SurgeSeats:
 
     Attributes:
         seats: the seats that were given, on other cards where that is needed.
-        order: workloads that go without a gap, or with one that they can spare, in the order in which each finds room.
-        stuck: workloads that can surge but find no free card, sorted.
+        order: workloads that change, in the order in which each finds room beside those that stand there then.
+        stuck: services that find no free card, sorted: each would lose more pods at once than one.
         cards: cards that nobody holds now and that are taken: so many are needed at once, for each that is left since
             is taken first.
     """
@@ -80,8 +80,8 @@ def surge_seats(
     before = {grant.card for grant in problem.demand.grants}
     return SurgeSeats(
         seats=found,
-        order=tuple(name for name in done if chain.can_surge(name)),
-        stuck=tuple(sorted(name for name in waiting if chain.can_surge(name))),
+        order=tuple(done),
+        stuck=tuple(sorted(name for name in waiting if chain.can_surge(name) or chain.is_ordered(name))),
         cards=frozenset(seat.card for seat in found if seat.card not in before),
     )
 
@@ -169,6 +169,10 @@ class _Chain:
         """Whether a new pod of a workload can be made beside the one that it is to replace."""
         return self._grants[self._problem.rows_of[name][0]].workload_kind in SURGE_KINDS
 
+    def is_ordered(self, name: WorkloadId) -> bool:
+        """Whether the pods of a workload change in an order of their own, so that none may rely on another's card."""
+        return self._grants[self._problem.rows_of[name][0]].workload_kind in ORDERED_KINDS
+
     def spares_one(self, name: WorkloadId) -> bool:
         """Whether a workload may lose a pod while it changes: not one that must answer fast, or has too few of them."""
         case = self._cases[name]
@@ -181,7 +185,7 @@ class _Chain:
         Args:
             surges: whether each leaves its card only once it is ready elsewhere; by its kind where None.
         """
-        is_early = self.can_surge(name) if surges is None else surges
+        is_early, is_ordered = self.can_surge(name) if surges is None else surges, self.is_ordered(name)
         left = list(self._problem.rows_of[name])
         done: list[int] = []
         target, room, used = dict(self._target), self._room.copy(), dict(self._used)
@@ -196,6 +200,10 @@ class _Chain:
                 return False
             left.remove(row)
             done.append(row)
+            if not is_ordered:
+                self._leave(row)
+        for row in done if is_ordered else ():
+            self._leave(row)
         return True
 
     def result(self) -> tuple[Seat, ...]:
@@ -239,7 +247,7 @@ class _Chain:
         return pools
 
     def _enters(self, row: int, *, surges: bool) -> bool:
-        """Let one pod get ready in its seat and leave its card; False, and nothing changed, where it has no room.
+        """Let one pod get ready in its seat; False, and nothing changed, where it has no room.
 
         Args:
             surges: whether it leaves its card only then.
@@ -269,13 +277,17 @@ class _Chain:
                     return False
                 self._room.release(grant.node, [grant])
         self._used[card.card] += size
+        return True
+
+    def _leave(self, row: int) -> None:
+        """Let one pod that has got ready elsewhere leave its card."""
+        grant = self._grants[row]
         self._used[grant.card] -= grant.framebuffer_granted_bytes
         self._held[grant.card].discard(row)
         is_left = not self._held[grant.card] and self._used[grant.card] <= 0
         if is_left and grant.card not in self._chosen:
             pool = self._pools[grant.card_model]
             (pool.seats if grant.card in self._own else pool.left)[grant.card] = self._problem.cards[grant.card]
-        return True
 
     def _free_card(self, grant: Grant, anew: Grant) -> Card | None:
         """A free card like the pod's own, on a node that takes it beside those that run there; its room is booked."""
