@@ -64,7 +64,7 @@ class Arrangement:
         together: workloads that change in one stage each, for their nodes change for all of them at once.
         displaced: new card of each row that leaves a node which is shared without it.
         portions: into how many equal parts the cards of a node are divided, where the backend makes equal parts.
-        turns: workloads that change without a gap, or with one that they can spare, as each finds room.
+        sequence: workloads that change one after the other, in the order in which each finds room.
         surge_cards: cards that nobody held before and that this takes.
         violation_ratio: predicted violated share of active time by the sharing that was seated, 0-1.
     """
@@ -81,7 +81,7 @@ class Arrangement:
     together: tuple[tuple[WorkloadId, ...], ...] = ()
     displaced: Mapping[int, CardId] = field(default_factory=dict)
     portions: Mapping[str, int] = field(default_factory=dict)
-    turns: tuple[WorkloadId, ...] = ()
+    sequence: tuple[WorkloadId, ...] = ()
     surge_cards: frozenset[CardId] = frozenset()
     violation_ratio: float
 
@@ -171,7 +171,7 @@ def arrange(
         together=() if seating is None else seating.together,
         displaced=displaced,
         portions=portions_of_nodes(seats) if problem.capability.division is Division.EQUAL_PARTS else {},
-        turns=() if surge is None else surge.order,
+        sequence=() if surge is None else surge.order,
         surge_cards=frozenset() if surge is None else surge.cards,
         violation_ratio=violation_of_seats(packing, seat_of) if moves else 0.0,
     )

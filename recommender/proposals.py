@@ -1,8 +1,9 @@
 """Recommendations and stages: every kind of advice writes its part, in an order that is safe to stop at.
 
 Each kind drafts stages of its own, or parts of the batches in which workloads move, the least risky first. After each
-stage the granted framebuffer fits every card. A workload that an admission step seats pod by pod is cut in place before
-it moves; any other is cut when its first pod moves, because that restarts all its replicas. Called by `planner`.
+stage the granted framebuffer fits every card. A workload that moves is cut when its first pod does, because that
+restarts all its replicas; one that an admission step seats pod by pod and that has no turn is cut in place before.
+Called by `planner`.
 """
 
 from __future__ import annotations
@@ -77,15 +78,15 @@ def batches_of(scene: Scene) -> list[list[WorkloadId]]:
     if scene.arrangement.together:
         return [list(names) for names in scene.arrangement.together]
     moves_of = scene.moves_of
-    turns = [name for name in scene.arrangement.turns if name in moves_of]
+    in_turn = [name for name in scene.arrangement.sequence if name in moves_of]
     others = sorted(
-        moves_of.keys() - set(turns), key=lambda name: (max(move.violation_ratio for move in moves_of[name]), name)
+        moves_of.keys() - set(in_turn), key=lambda name: (max(move.violation_ratio for move in moves_of[name]), name)
     )
-    order = [*turns, *others]
+    order = [*in_turn, *others]
     held, capacity = _held(scene)
     size = max(1, -(-len(scene.arrangement.moves) // BATCHES))
     batches: list[list[WorkloadId]] = []
-    waiting, chain = order, set(turns)
+    waiting, chain = order, set(in_turn)
     while waiting:
         batch: list[WorkloadId] = []
         later: list[WorkloadId] = []
@@ -93,7 +94,7 @@ def batches_of(scene: Scene) -> list[list[WorkloadId]]:
         leaving: list[tuple[CardId, int]] = []
         for name in waiting:
             is_full = count and count + len(moves_of[name]) > size
-            # These find room in their own order, one after the other.
+            # Each finds its cards free once those before it went: who can't surge leaves cards to others, too.
             is_early = name in chain and any(other in chain for other in later)
             if is_full or is_early or not _arrive(scene, moves_of[name], held, capacity, is_sure=name in chain):
                 later.append(name)

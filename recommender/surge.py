@@ -28,8 +28,8 @@ class SurgeSeats:
 
     Attributes:
         seats: the seats that were given, on other cards where that is needed.
-        order: workloads that go without a gap, or with one that they can spare, in the order in which each finds room.
-        refused: workloads that can't go so, and those that share cards with them now.
+        order: workloads that change, in the order in which each finds room beside those that stand there then.
+        refused: services that find none, or would miss a pod that they can't spare, and those on cards with them now.
         cards: cards that nobody holds now and that are taken: so many are needed at once, for each that is left since
             is taken first.
     """
@@ -96,7 +96,7 @@ def _refused(
     found = {
         name: cases[name].refuse(RecommendationKind.SLICE, "no_surge_card", card_model=cases[name].grants[0].card_model)
         for name in waiting
-        if cases[name].can_surge
+        if cases[name].can_surge or cases[name].is_ordered
     }
     for name in changing:
         case = cases[name]
@@ -178,7 +178,8 @@ class _Chain:
         Args:
             surges: whether each leaves its card only once it is ready elsewhere; by its kind where None.
         """
-        is_early = self._cases[name].can_surge if surges is None else surges
+        case = self._cases[name]
+        is_early, is_ordered = case.can_surge if surges is None else surges, case.is_ordered
         left = list(self._problem.rows_of[name])
         done: list[int] = []
         target, room, used = dict(self._target), self._room.copy(), dict(self._used)
@@ -193,6 +194,10 @@ class _Chain:
                 return False
             left.remove(row)
             done.append(row)
+            if not is_ordered:
+                self._leave(row)
+        for row in done if is_ordered else ():
+            self._leave(row)
         return True
 
     def result(self) -> tuple[Seat, ...]:
@@ -235,7 +240,7 @@ class _Chain:
         return pools
 
     def _enters(self, row: int, *, surges: bool) -> bool:
-        """Let one pod get ready in its seat and leave its card; False, and nothing changed, where it has no room.
+        """Let one pod get ready in its seat; False, and nothing changed, where it has no room.
 
         Args:
             surges: whether it leaves its card only then.
@@ -265,13 +270,17 @@ class _Chain:
                     return False
                 self._room.release(grant.node, [grant])
         self._used[card.card] += size
+        return True
+
+    def _leave(self, row: int) -> None:
+        """Let one pod that has got ready elsewhere leave its card."""
+        grant = self._grants[row]
         self._used[grant.card] -= grant.framebuffer_granted_bytes
         self._held[grant.card].discard(row)
         is_left = not self._held[grant.card] and self._used[grant.card] <= 0
         if is_left and grant.card not in self._chosen:
             pool = self._pools[grant.card_model]
             (pool.seats if grant.card in self._own else pool.left)[grant.card] = self._problem.cards[grant.card]
-        return True
 
     def _free_card(self, grant: Grant, anew: Grant) -> Card | None:
         """A free card like the pod's own, on a node that takes it beside those that run there; its room is booked."""

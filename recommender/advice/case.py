@@ -21,7 +21,7 @@ from fleet.inventory import (
 from fleet.profiles import Profile
 from fleet.sentences import Sentence, Value
 from fleet.settings.settings import Settings
-from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS, SERVICE_KINDS, SURGE_KINDS
+from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS, ORDERED_KINDS, SERVICE_KINDS, SURGE_KINDS
 from recommender.consolidate import Member
 
 DAY_SECONDS = 86400
@@ -110,6 +110,11 @@ class Case:
     def can_surge(self) -> bool:
         """Whether its controller can make a new pod beside the one that it is to replace."""
         return self.workload_kind in SURGE_KINDS
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its pods change in an order of their own, so that none may rely on another's card."""
+        return self.workload_kind in ORDERED_KINDS
 
     @property
     def spares_one(self) -> bool:
