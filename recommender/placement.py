@@ -66,6 +66,8 @@ class Arrangement:
         portions: into how many equal parts the cards of a node are divided, where the backend makes equal parts.
         surging: workloads that change cards without a gap, in the order in which each finds its cards free.
         surge_cards: cards that nobody held before and that this takes.
+        violated: pods that are violated at a time beyond what was predicted for the packing, at most, on average:
+            where the scheduler chooses who meets.
     """
 
     seats: tuple[Seat, ...]
@@ -82,6 +84,7 @@ class Arrangement:
     portions: Mapping[str, int] = field(default_factory=dict)
     surging: tuple[WorkloadId, ...] = ()
     surge_cards: frozenset[CardId] = frozenset()
+    violated: float = 0.0
 
     @property
     def freed(self) -> frozenset[CardId]:
@@ -170,6 +173,7 @@ def arrange(
         portions=portions_of_nodes(seats) if problem.capability.division is Division.EQUAL_PARTS else {},
         surging=() if surge is None else surge.order,
         surge_cards=frozenset() if surge is None else surge.cards,
+        violated=found.violated,
     )
 
 

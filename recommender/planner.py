@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -140,12 +140,14 @@ class _Packing:
         schemes: the packing of every preset.
         arrangement: seats of the chosen one.
         beyond: how many cards more any other packing could free; None where nothing is proven.
+        freed: cards that the packing of a preset frees, where its bins do not say so yet.
     """
 
     chosen: Point
     schemes: Mapping[RiskLevel, Point]
     arrangement: Arrangement
     beyond: int | None = None
+    freed: Mapping[RiskLevel, int] = field(default_factory=dict)
 
 
 def _packed(problem: PlanningProblem, permits: Permits) -> _Packing:
@@ -158,13 +160,16 @@ def _packed(problem: PlanningProblem, permits: Permits) -> _Packing:
         level: choose(points, violation_ratio_max=most / calibration_ratio, resting_active=resting)
         for level, most in problem.violation_limits.items()
     }
+    if problem.capability.division is Division.SCHEDULER:
+        return _on_chosen_cards(problem, permits, schemes)
     chosen, arrangement = _seated(problem, permits, schemes)
     return _Packing(chosen=chosen, schemes=schemes, arrangement=arrangement, beyond=proven_beyond(points, chosen))
 
 
 def _violation_ratio(problem: PlanningProblem, chosen: Point, arrangement: Arrangement) -> float:
     """Predicted violation of the whole plan: by sharing, if any pod moves, and by instances that are too small."""
-    sharing = chosen.choice.violation_ratio if arrangement.moves else 0.0
+    added = arrangement.violated / chosen.choice.active if arrangement.violated else 0.0
+    sharing = chosen.choice.violation_ratio + added if arrangement.moves else 0.0
     ratio = sharing + mig_violation_ratio(problem.demand, arrangement)
     return min(1.0, ratio * problem.past.calibration_ratio)
 
@@ -206,10 +211,32 @@ def _seated(
     return schemes[best], arrangements[best]
 
 
+def _on_chosen_cards(problem: PlanningProblem, permits: Permits, schemes: Mapping[RiskLevel, Point]) -> _Packing:
+    """The packing that is taken where the scheduler chooses cards: what one frees shows once its groups have nodes.
+
+    A stricter packing may free more then, and is taken; nothing is proven of others.
+    """
+    limits, guards = problem.violation_limits, _guards(problem, permits)
+    arranged: dict[RiskLevel, Arrangement] = {}
+    best: dict[RiskLevel, RiskLevel] = {}
+    for level in sorted(schemes, key=lambda level: limits[level]):
+        most = limits[level] / problem.past.calibration_ratio
+        arranged[level] = arrange(problem, permits, schemes[level], replace(guards, violation_ratio_max=most))
+        best[level] = max(arranged, key=lambda found: (arranged[found].cards_freed, -limits[found]))
+    taken = best[problem.settings.risk.preset]
+    return _Packing(
+        chosen=schemes[taken],
+        schemes=schemes,
+        arrangement=arranged[taken],
+        freed={level: arranged[best[level]].cards_freed for level in schemes},
+    )
+
+
 def _guards(problem: PlanningProblem, permits: Permits) -> Guards:
     return Guards(
         latency=latency_guard(problem.demand, permits, inflation_max=problem.settings.risk.latency_inflation_max),
         pairs=pair_guard(problem.demand, problem.history, problem.past.interference),
+        violation_ratio_max=problem.violation_limits[problem.settings.risk.preset] / problem.past.calibration_ratio,
     )
 
 
@@ -298,7 +325,7 @@ def _frontier(
         points.append(
             FrontierPoint(
                 label=str(level.value),
-                cards_freed=arrangement.cards_freed if level is preset else freed,
+                cards_freed=arrangement.cards_freed if level is preset else packing.freed.get(level, freed),
                 violation_ratio=scheme.choice.violation_ratio,
                 is_chosen=level is preset,
                 cards_beyond_max=packing.beyond if level is preset else None,
