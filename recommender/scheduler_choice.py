@@ -351,18 +351,17 @@ def _shift(bin_on: dict[str, int], came: Mapping[str, int], node: str, number: i
 
 
 def _dealt(seats: Sequence[Seat], most: int) -> list[Seat]:
-    """Slices of a node on as many cards as a scheduler takes that fills cards."""
-    rows = [row for seat in seats for row in seat.rows]
-    needed = -(-len(rows) // most)
-    if needed == len(seats):
-        return list(seats)
-    kept = sorted(seats, key=lambda seat: (-len(seat.rows), seat.card))[:needed]
-    order = [row for seat in kept for row in seat.rows]
-    order += [row for row in rows if row not in order]
-    return [
-        replace(seat, rows=tuple(sorted(order[number * most : (number + 1) * most])))
-        for number, seat in enumerate(kept)
-    ]
+    """Slices of a node on as many cards as a scheduler takes that fills cards, at most so many on each."""
+    needed = -(-sum(len(seat.rows) for seat in seats) // most)
+    ordered = sorted(seats, key=lambda seat: (-len(seat.rows), seat.card))
+    held = [list(seat.rows[:most]) for seat in ordered[:needed]]
+    loose = [row for seat in ordered[:needed] for row in seat.rows[most:]]
+    loose += [row for seat in ordered[needed:] for row in seat.rows]
+    for rows in held:
+        room = most - len(rows)
+        rows.extend(loose[:room])
+        del loose[:room]
+    return [replace(seat, rows=tuple(sorted(rows))) for seat, rows in zip(ordered, held, strict=False)]
 
 
 def _filled(

@@ -63,6 +63,8 @@ def check_every_order(plan: Plan) -> int:
     for cards in by_node(plan).values():
         slices = [part for card in cards for part in card.slices if not is_whole(card, part)]
         shared = [card for card in cards if any(not is_whole(card, part) for part in card.slices)]
+        for card in shared:
+            assert sum(part.framebuffer_bytes for part in card.slices) <= KAI.shareable_bytes(card.framebuffer_bytes)
         neighbours = [Counter(part.workload for part in card.slices) for card in shared]
         for _ in range(ORDERS if slices else 0):
             groups = chosen_by_kai(cards, [slices[number] for number in random.permutation(len(slices))])
