@@ -143,7 +143,6 @@ class Controller:
             self._retries[plan_id] = retry
             return False
         self._retries.pop(plan_id, None)
-        self._said[plan_id] = wish, stages, states
         self._metrics.acts.inc(is_done)
         return is_done
 

@@ -174,6 +174,7 @@ class Choice:
         bin_of: per group, bin of each item.
         harm: per group, harm per bin.
         violation_ratio: predicted violated active time / active time, all pods counted, 0-1.
+        active: pods that are active at a time, on average, all counted.
         bins: cards that carry an item.
         resting_active: active pods on average of all that are in no group (they count in the ratio).
     """
@@ -181,6 +182,7 @@ class Choice:
     bin_of: tuple[NDArray[np.int32], ...]
     harm: tuple[Harm, ...]
     violation_ratio: float
+    active: float
     bins: int
     resting_active: float
 
@@ -347,6 +349,7 @@ def judged(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]], resti
         bin_of=tuple(packings),
         harm=tuple(harms),
         violation_ratio=float(bad / active) if active > 0 else 0.0,
+        active=float(active),
         bins=sum(len(harm.violated) for harm in harms),
         resting_active=resting_active,
     )

@@ -15,7 +15,7 @@ from recommender.bin_cards import Seat
 from recommender.consolidate import Group, Point, violation_of_seats
 from recommender.cuts import Cut, equal_part_ratio, is_new, portions_of_nodes
 from recommender.demand import Demand
-from recommender.group_seats import ALONE, Guards, Seating, Sharing, seated
+from recommender.group_seats import ALONE, Guards, Seated, Seating, Sharing, seated
 from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem
@@ -145,7 +145,6 @@ def arrange(
         if also_vain > vain:
             return arrange(problem, permits, packing, guards, stuck=stuck, vain=also_vain)
     moves = _moves_to(seats, found.sharing, demand, displaced)
-    seat_of = {row: number for number, seat in enumerate(seats) for row in seat.rows}
     moved = {demand.grants[move.row].workload_id for move in moves}
     cuts = {
         name: cut
@@ -173,8 +172,15 @@ def arrange(
         portions=portions_of_nodes(seats) if problem.capability.division is Division.EQUAL_PARTS else {},
         sequence=() if surge is None else surge.order,
         surge_cards=frozenset() if surge is None else surge.cards,
-        violation_ratio=violation_of_seats(packing, seat_of) if moves else 0.0,
+        violation_ratio=_violation_ratio(problem, packing, found, seats) if moves else 0.0,
     )
+
+
+def _violation_ratio(problem: PlanningProblem, packing: Point, found: Seated, seats: Sequence[Seat]) -> float:
+    """Predicted violated share of active time by the sharing that was seated; at most, where the scheduler chooses."""
+    if problem.capability.division is Division.SCHEDULER:
+        return packing.choice.violation_ratio + (found.violated / packing.choice.active if found.violated else 0.0)
+    return violation_of_seats(packing, {row: number for number, seat in enumerate(seats) for row in seat.rows})
 
 
 def _moves_to(

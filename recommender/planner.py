@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -158,9 +158,18 @@ def _packed(problem: PlanningProblem, permits: Permits) -> _Packing:
         level: choose(points, violation_ratio_max=most / problem.past.calibration_ratio, resting_active=resting)
         for level, most in limits.items()
     }
-    arranged = {level: arrange(problem, permits, packing, guards) for level, packing in packings.items()}
-    # Of a dense packing less may be left than of a careful one, once each service must change cards without a gap, or
-    # where one kind alone is asked for: a preset takes the best of those that its limit allows.
+    arranged = {
+        level: arrange(
+            problem,
+            permits,
+            packing,
+            replace(guards, violation_ratio_max=limits[level] / problem.past.calibration_ratio),
+        )
+        for level, packing in packings.items()
+    }
+    # Of a dense packing less may be left than of a careful one, once each service must change cards without a gap,
+    # where the scheduler chooses cards, or where one kind alone is asked for: a preset takes the best of those that its
+    # limit allows.
     best = {
         preset: max(
             (level for level in RiskLevel if limits[level] <= limits[preset]),
@@ -169,13 +178,14 @@ def _packed(problem: PlanningProblem, permits: Permits) -> _Packing:
         for preset in RiskLevel
     }
     taken = best[problem.settings.risk.preset]
-    refused = arranged[taken].refused
+    # The proof is of the packing: it says nothing once pods of it stay where they are, or meet others.
+    is_whole = not _LESSENED & {item.reason for item in arranged[taken].refused}
+    is_proven = is_whole and problem.capability.division is not Division.SCHEDULER
     return _Packing(
         chosen=packings[taken],
         arrangement=arranged[taken],
         presets={preset: arranged[level] for preset, level in best.items()},
-        # The proof is of the packing: it says nothing once pods of it stay where they are.
-        beyond=None if _LESSENED & {item.reason for item in refused} else proven_beyond(points, packings[taken]),
+        beyond=proven_beyond(points, packings[taken]) if is_proven else None,
     )
 
 
@@ -217,6 +227,7 @@ def _guards(problem: PlanningProblem, permits: Permits) -> Guards:
     return Guards(
         latency=latency_guard(problem.demand, permits, inflation_max=problem.settings.risk.latency_inflation_max),
         pairs=pair_guard(problem.demand, problem.history, problem.past.interference),
+        violation_ratio_max=problem.violation_limits[problem.settings.risk.preset] / problem.past.calibration_ratio,
     )
 
 
