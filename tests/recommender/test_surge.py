@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.capabilities.register import HAMI, MGPU, Capabilities
+from fleet.capabilities.register import MGPU
 from fleet.decisions import Plan, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL
 from fleet.units import GIB
@@ -19,9 +19,9 @@ SINGLES = tuple(Service(name=f"s{number}", level=0.1, used_gib=3.0) for number i
 IDLE = Service(name="idle", kind="Notebook", level=0.0)
 
 
-def careful(history: History, capability: Capabilities = HAMI, **settings: Any) -> Plan:
+def careful(history: History, **settings: Any) -> Plan:
     """The plan of a history where nobody said yes to a gap."""
-    return plan_of(history, capability=capability, settings={"guard": {"gaps_allowed": False}, **settings})
+    return plan_of(history, settings={"guard": {"gaps_allowed": False}, **settings})
 
 
 def sources(history: History) -> dict[str, str]:
@@ -206,7 +206,7 @@ def test_workload_beside_one_that_stays_stays_too_and_no_card_is_named_twice() -
     cards = [card.card for card in plan.placement]
     assert len(cards) == len(set(cards))
     for card in plan.placement:
-        assert sum(part.framebuffer_bytes for part in card.slices) <= card.framebuffer_bytes  # type: ignore[operator]
+        assert sum(part.framebuffer_bytes for part in card.slices) <= card.framebuffer_bytes
     reasons = {str(item.workload).rpartition("/")[2]: item.reason for item in plan.refused}
     assert {name: reasons.get(name) for name in "as"} == {"a": "neighbour_stays", "s": "gap_needs_yes"}
 
@@ -234,7 +234,7 @@ def test_new_share_of_compute_needs_room_like_a_move() -> None:
 
 def test_backend_that_names_no_cards_changes_no_service_that_can_spare_no_pod() -> None:
     history = cluster(*SINGLES, Service(name="many", replicas=4, level=0.1, used_gib=3.0), spare_cards=2)
-    plan = careful(history, capability=MGPU)
+    plan = plan_of(history, capability=MGPU, settings={"guard": {"gaps_allowed": False}})
     assert {item.reason for item in plan.refused} == {"gap_of_backend"}
     assert len(plan.refused) == len(SINGLES)
     assert plan_of(history, capability=MGPU).totals.cards_freed > 0
