@@ -105,7 +105,11 @@ class Controller:
             # A run that is open holds up all others: it goes first.
             ordered = sorted(found.items(), key=lambda item: not _is_open(item[1][1]))
             done += [self._one(plan_id, wish, own, plan_id in undos) for plan_id, (wish, own) in ordered]
-            known = {*found, *lone}
+            damaged = {plan_id: plan for plan_id, plan in self._plans.damaged().items() if plan_id not in undos}
+            for plan_id, plan in damaged.items():
+                say = partial(self._reconciler.say_damaged, plan_id, plan)
+                self._tried(plan_id, ("damaged",), partial(self._show, plan_id, (plan.why, plan.wish.generation), say))
+            known = {*found, *lone, *damaged}
             self._retries = {plan_id: retry for plan_id, retry in self._retries.items() if plan_id in known}
             self._metrics.waiting.set(len(self._retries))
         return any(done)
@@ -114,14 +118,15 @@ class Controller:
         approved = self._plans.copied_approvals(plan_id)
         stages = frozenset(stage for approval in approved for stage in approval.stages)
         if due(wish, runs, stages, is_undoing=is_undoing).is_nothing:
-            return self._tried(plan_id, ("shown",), partial(self._show, plan_id, (wish, approved, _states(runs))))
+            stands, say = (wish, approved, _states(runs)), partial(self._reconciler.say, plan_id)
+            return self._tried(plan_id, ("shown",), partial(self._show, plan_id, stands, say))
         signature = (wish.generation, stages, len(approved))
         return self._tried(plan_id, signature, lambda: self._reconciler.reconcile(self._plans.get(plan_id)))
 
-    def _show(self, plan_id: str, stands: tuple[object, ...]) -> bool:
+    def _show(self, plan_id: str, stands: tuple[object, ...], say: Callable[[], None]) -> bool:
         """Say where a plan stands of which nothing is due, once; others may have changed it."""
         if self._shown.get(plan_id) != stands:
-            self._reconciler.say(plan_id)
+            say()
             self._shown[plan_id] = stands
         return False
 

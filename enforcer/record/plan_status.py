@@ -11,7 +11,6 @@ from enum import StrEnum
 
 from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.plan_store import Approval, Wish
-from fleet.decisions import Plan
 
 REFUSED = "Refused"
 """Reason of a condition `Applied` of what a guard, a right or another holder of the lease is in the way of."""
@@ -92,7 +91,7 @@ def in_force(runs: Sequence[RunRecord]) -> frozenset[int]:
 
 
 def plan_status(
-    plan: Plan,
+    every: Sequence[int],
     approvals: Sequence[Approval],
     runs: Sequence[RunRecord],
     wish: Wish,
@@ -103,6 +102,7 @@ def plan_status(
     """Where a plan stands.
 
     Args:
+        every: its stages.
         runs: its runs, oldest first.
         refusal: why what is wanted, or under way, can't be done now; None where nothing is in the way.
         failed_generation: of the wish when a stage was last taken back; None where nobody knows: then before `wish`.
@@ -114,19 +114,19 @@ def plan_status(
     failed = [record for _, record in sorted(records.items()) if record.state is StageState.RESTORED]
     stages = tuple(
         StageStatus(
-            stage=entry.stage,
+            stage=number,
             state="proposed" if record is None else record.state.value,
             reason="" if record is None or record.reason is None else str(record.reason),
         )
-        for entry in plan.stages
-        for record in (records.get(entry.stage),)
+        for number in every
+        for record in (records.get(number),)
     )
     return PlanStatus(
-        state=_state(plan, runs, records, approved, applied, has_failed=bool(failed)),
+        state=_state(every, runs, records, approved, applied, has_failed=bool(failed)),
         approved=tuple(sorted(approved)),
         applied=tuple(sorted(applied)),
         conditions=(
-            _approved(plan, approved, approvals, wish.generation),
+            _approved(every, approved, approvals, wish.generation),
             _applied(wanted, applied, refusal, wish.generation),
             _failed(failed, wish.generation, failed_generation or 0),
         ),
@@ -136,7 +136,7 @@ def plan_status(
 
 
 def _state(
-    plan: Plan,
+    every: Sequence[int],
     runs: Sequence[RunRecord],
     records: dict[int, StageRecord],
     approved: frozenset[int],
@@ -145,7 +145,6 @@ def _state(
     has_failed: bool,
 ) -> str:
     states = {record.state for record in records.values()}
-    every = {entry.stage for entry in plan.stages}
     if StageState.UNDOING in states:
         return "Undoing"
     if StageState.RESTORING in states:
@@ -155,14 +154,16 @@ def _state(
     if has_failed:
         return "Failed"
     if applied:
-        return "Applied" if applied == every else "PartlyApplied"
+        return "Applied" if applied == set(every) else "PartlyApplied"
     if StageState.UNDONE in states:
         return "Undone"
     return "Approved" if approved else "Proposed"
 
 
-def _approved(plan: Plan, approved: frozenset[int], approvals: Sequence[Approval], generation: int) -> Condition:
-    missing = [entry.stage for entry in plan.stages if entry.stage not in approved]
+def _approved(
+    every: Sequence[int], approved: frozenset[int], approvals: Sequence[Approval], generation: int
+) -> Condition:
+    missing = [number for number in every if number not in approved]
     people = ", ".join(dict.fromkeys(approval.by for approval in approvals))
     return Condition(
         type=ConditionType.APPROVED,

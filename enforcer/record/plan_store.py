@@ -74,6 +74,21 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedPlan:
+    """A plan that can't be read, with what is known of it.
+
+    Attributes:
+        wish: which of its stages are wanted.
+        approvals: who approved which.
+        why: what is wrong with it.
+    """
+
+    wish: Wish
+    approvals: tuple[Approval, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WishChange:
     """More stages that are wanted in force, or fewer.
 
@@ -253,6 +268,10 @@ class PlanStore:
             Corrupt: a file can't be read.
         """
         return {plan_id: self.wish(plan_id) for plan_id in self.ids()}
+
+    def damaged(self) -> Mapping[str, DamagedPlan]:
+        """Plans that `wishes` left out when it was asked last, by their ids."""
+        return {}
 
     def change_wish(self, plan_id: str, change: WishChange) -> Wish:
         """Want more stages of a plan in force, or fewer.

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from enforcer.record.fingerprint import Fingerprint, fingerprint_from_json
 from enforcer.record.plan_status import PlanStatus
-from enforcer.record.plan_store import Approval, PlanStore, Wish, WishChange, approval_of
+from enforcer.record.plan_store import Approval, DamagedPlan, PlanStore, Wish, WishChange, approval_of
 from fleet.decisions import Plan
 from fleet.documents import plan_from_json
 from fleet.errors import Corrupt, Refused
@@ -109,6 +109,7 @@ class SharedPlans(PlanStore):
         self._cluster = cluster
         self._damaged: dict[str, Corrupt | Refused] = {}
         self._is_own: dict[str, bool] = {}
+        self._listed: Mapping[str, ListedPlan] = {}
 
     def pull(self) -> None:
         """Copy what the cluster has and the folder lacks; approvals as they are there.
@@ -194,6 +195,14 @@ class SharedPlans(PlanStore):
         found = self._pulled()
         return {plan_id: found[plan_id].wish for plan_id in self.ids() if plan_id in found}
 
+    def damaged(self) -> Mapping[str, DamagedPlan]:
+        """See `PlanStore`; those of which the folder has no copy either."""
+        return {
+            plan_id: DamagedPlan(wish=found.wish, approvals=found.approvals, why=str(self._damaged[plan_id]))
+            for plan_id, found in self._listed.items()
+            if plan_id in self._damaged
+        }
+
     def change_wish(self, plan_id: str, change: WishChange) -> Wish:
         """See `PlanStore`.
 
@@ -226,7 +235,7 @@ class SharedPlans(PlanStore):
                     _log.warning("plan left out", plan=plan_id, error=str(exc))
                 continue
             self.keep_approvals(plan_id, found.approvals)
-        self._damaged = damaged
+        self._damaged, self._listed = damaged, listed
         return listed
 
     def _copy(self, plan_id: str, made_at: datetime) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.plan_status import PlanStatus, in_force, newest_records, plan_status
-from enforcer.record.plan_store import Approval, PlanStore, Wish, WishChange
+from enforcer.record.plan_store import Approval, DamagedPlan, PlanStore, Wish, WishChange
 from enforcer.rollout.abort import AbortResult, abort, how_ended, open_run, open_stages
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.taking_back import StageResult, Stuck
@@ -187,6 +187,20 @@ class Reconciler:
         if plan_id in self._plans.wishes():
             self._say(self._plans.get(plan_id), self._plans.approvals(plan_id))
 
+    def say_damaged(self, plan_id: str, damaged: DamagedPlan) -> None:
+        """Report that a plan can't be read, so that nothing is done for it.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        wish, runs = damaged.wish, self._tools.journal.runs(plan_id)
+        approved = {stage for approval in damaged.approvals for stage in approval.stages}
+        stages = sorted(approved | (wish.stages or frozenset()) | newest_records(runs).keys())
+        status = plan_status(
+            stages, damaged.approvals, runs, wish, refusal=damaged.why, failed_generation=wish.failed_generation
+        )
+        self._report(plan_id, status)
+
     def resume_undo(self, plan_id: str) -> bool:
         """Go on with the undo of a plan that a dead process left open; whether there was one.
 
@@ -254,8 +268,10 @@ class Reconciler:
         wish = self._plans.wish(plan.plan_id)
         runs = self._tools.journal.runs(plan.plan_id)
         generation = wish.failed_generation if failed is None else failed
+        stages = [entry.stage for entry in plan.stages]
         self._report(
-            plan.plan_id, plan_status(plan, approvals, runs, wish, refusal=refusal, failed_generation=generation)
+            plan.plan_id,
+            plan_status(stages, approvals, runs, wish, refusal=refusal, failed_generation=generation),
         )
 
 

@@ -236,7 +236,7 @@ def test_status_is_written_by_our_field_manager_and_times_change_with_the_condit
 ) -> None:
     writer = machine("writer", writer_kubeconfig)
     writer.add(plan)
-    status = plan_status(plan, (), (), Wish(stages=frozenset({1}), generation=2))
+    status = plan_status([1, 2], (), (), Wish(stages=frozenset({1}), generation=2))
     writer.report(plan.plan_id, status)
     first = head(api, plan)
     writer.report(plan.plan_id, replace(status, state="Approved"))

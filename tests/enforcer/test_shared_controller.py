@@ -44,8 +44,8 @@ class Shared:
         self.cluster = a_cluster(folder, faults=self.faults)
         self.plans, self.tools = self.machine("controller")
         reconciler = Reconciler(a_rollout(self.tools), self.plans, self.plans.report)
-        metrics = ControllerMetrics(OwnMetrics("controller"))
-        self.controller = Controller(self.plans, self.tools.journal, reconciler, metrics, lambda: self.now)
+        self.metrics = ControllerMetrics(OwnMetrics("controller"))
+        self.controller = Controller(self.plans, self.tools.journal, reconciler, self.metrics, lambda: self.now)
 
     def machine(self, name: str, **changes: object) -> tuple[SharedPlans, Tools]:
         """Plans and tools of a machine with a folder of its own."""
@@ -236,3 +236,21 @@ def test_record_of_one_plan_that_somebody_edited_stops_that_plan_alone(shared: S
     with pytest.raises(Corrupt, match=other.plan_id):
         shared.console().undo(other.plan_id, by="ann")
     assert shared.console().undo(PLAN, by="ann").stages == (2,)
+
+
+def test_plan_that_is_damaged_in_the_cluster_is_shown_as_refused_until_its_maker_stores_it_again(
+    shared: Shared,
+) -> None:
+    shared.console().want(PLAN, add=[1], by="ann")
+    part = shared.api.objects["gpuplanparts"].pop(f"{HEAD}-1")
+    _, tools = shared.machine("fresh")
+    plans = SharedPlans(shared.folder / "fresh" / "plans", shared.api.cluster().plans, "c1")
+    reconciler = Reconciler(a_rollout(tools), plans, plans.report)
+    fresh = Controller(plans, tools.journal, reconciler, shared.metrics, lambda: shared.now)
+    assert not fresh.look()
+    assert shared.condition("Applied")["reason"] == "Refused"
+    assert f"{HEAD}-1" in shared.condition("Applied")["message"]
+    shared.api.objects["gpuplanparts"][f"{HEAD}-1"] = part
+    shared.now += 1000.0
+    assert fresh.look()
+    assert where(shared.cluster) == STAGE_1
