@@ -295,7 +295,8 @@ def check_scheduler_may_choose(plan: Plan, backend: Capabilities) -> None:
     """Every node needs as many cards as planned, in whatever order its pods come."""
     sliced = defaultdict(list)
     for card in plan.placement:
-        if any(part.framebuffer_bytes < card.framebuffer_bytes for part in card.slices):
+        is_cut = any(part.mig_profile for part in card.slices)
+        if not is_cut and any(part.framebuffer_bytes < card.framebuffer_bytes for part in card.slices):
             sliced[card.node].append(card)
     for cards in sliced.values():
         sizes = [part.framebuffer_bytes for card in cards for part in card.slices]
