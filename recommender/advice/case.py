@@ -17,6 +17,7 @@ from fleet.inventory import (
     Grant,
     Priority,
     WorkloadId,
+    is_yes,
 )
 from fleet.profiles import Profile
 from fleet.sentences import Sentence, Value
@@ -29,7 +30,6 @@ WEEK_SECONDS = 7 * DAY_SECONDS
 SPAN_SLACK_RATIO = 0.98
 """A pod's first and last steps are seldom whole: this share of the span counts as all of it."""
 _DIGITS_MAX = 9
-_FALSE_WORDS = frozenset({"false", "no", "0", "off", ""})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +127,7 @@ class Case:
 
     def has_flag(self, key: str) -> bool:
         """True where a pod carries the annotation with any value but a word for no."""
-        return any(
-            (value := grant.label(key)) is not None and value.strip().lower() not in _FALSE_WORDS
-            for grant in self.grants
-        )
+        return any(is_yes(grant.label(key)) for grant in self.grants)
 
     def refuse(self, kind: RecommendationKind | None, reason: str, **values: Value) -> Refusal:
         """A refusal of this workload; `values` are the numbers and names in the message `refused.REASON`."""
