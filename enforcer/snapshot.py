@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -16,7 +16,7 @@ from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
 from enforcer.seat import PodSeat, seat_of_pod, seats_by_workload
 from enforcer.wishes import Wishes, wishes_in
 from fleet.errors import Corrupt
-from fleet.inventory import WorkloadId
+from fleet.inventory import WISH_LABELS, WorkloadId, is_yes
 
 __all__ = ["OWNER_KINDS", "Snapshot", "StandingCard", "take_snapshot"]
 
@@ -39,6 +39,7 @@ class Snapshot:
         doubts: pods whose grant can't be read or can't be true, and why; their seats are empty.
         parents: controllers of what may own pods.
         wishes: what the owners of workloads ask for.
+        asking: metadata of pods that ask for something themselves, by workload, in a manifest of nothing else.
     """
 
     owners: Mapping[WorkloadId, Manifest]
@@ -51,6 +52,17 @@ class Snapshot:
     doubts: Mapping[str, str] = field(default_factory=dict)
     parents: Parents = field(default_factory=dict)
     wishes: Wishes = field(default_factory=Wishes)
+    asking: Mapping[WorkloadId, Sequence[Manifest]] = field(default_factory=dict)
+
+    def asked(self, key: str, workload: WorkloadId) -> set[str]:
+        """What is asked for by a label: by the owner of a workload, a policy, or one of the pods for itself."""
+        owner = self.owners.get(workload)
+        found = [self.wishes.of(key, owner), *(self.wishes.of(key, pod) for pod in self.asking.get(workload, ()))]
+        return {value for value in found if value is not None}
+
+    def is_flagged(self, key: str, workload: WorkloadId) -> bool:
+        """Whether somebody sets a flag of a workload."""
+        return any(map(is_yes, self.asked(key, workload)))
 
 
 def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Snapshot:
@@ -82,7 +94,8 @@ def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Sna
             raise Corrupt(f"cannot read the cards of node {name}: {exc}") from exc
     makers = (found for kind in MAKERS if kind not in OWNER_KINDS for found in reader.list_objects(kind))
     parents = parents_of(chain(owners.values(), makers))
-    seats, doubts = _seats(reader.list_objects("Pod"), words, cards, parents)
+    pods = reader.list_objects("Pod")
+    seats, doubts = _seats(pods, words, cards, parents)
     return Snapshot(
         owners=owners,
         seats={seat.pod_id: seat for seat in seats},
@@ -94,7 +107,19 @@ def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Sna
         doubts=doubts,
         parents=parents,
         wishes=wishes_in(reader),
+        asking=_asking(pods, parents),
     )
+
+
+def _asking(pods: Iterable[Manifest], parents: Parents) -> dict[WorkloadId, list[Manifest]]:
+    found: dict[WorkloadId, list[Manifest]] = {}
+    for pod in pods:
+        metadata = pod["metadata"]
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        if any(key in labels or key in annotations for key in WISH_LABELS):
+            kept = {"namespace": metadata.get("namespace", ""), "labels": labels, "annotations": annotations}
+            found.setdefault(workload_of_pod(pod, parents), []).append({"kind": "Pod", "metadata": kept})
+    return found
 
 
 def with_listed(reader: ClusterReader, dialect: Dialect) -> Dialect:

@@ -22,13 +22,14 @@ class Wishes:
     """The wishes of a cluster's tenants.
 
     Args:
-        policies: those that may speak of the objects that are asked about, sorted by namespace and name.
+        policies: those that may speak of the objects that are asked about.
     """
 
     def __init__(self, policies: Iterable[GpuPolicy] = ()) -> None:
         self._policies: dict[str, list[GpuPolicy]] = defaultdict(list)
         for policy in policies:
-            if len(self._policies[policy.namespace]) < POLICIES_MAX:
+            # One more than are read says that there are more.
+            if len(self._policies[policy.namespace]) <= POLICIES_MAX:
                 self._policies[policy.namespace].append(policy)
 
     def of(self, key: str, *manifests: Manifest | None) -> str | None:

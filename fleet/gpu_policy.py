@@ -16,7 +16,7 @@ from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LAB
 from fleet.selectors import selects_labels
 
 POLICIES_MAX = 64
-"""Most policies of one namespace that are read, the first by name."""
+"""Most policies of one namespace that are read: where there are more, all its pods are left alone."""
 WARM_REPLICAS_MAX = 1_000_000
 """Most replicas that a policy keeps warm."""
 
@@ -57,16 +57,19 @@ def gpu_policy(manifest: Mapping[str, Any]) -> GpuPolicy:
 
 
 def policy_wishes(policies: Iterable[GpuPolicy], namespace: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """What policies ask for a pod, by label.
+    """What policies ask for a pod, by label; to be left alone where there are more than `POLICIES_MAX`.
 
     Args:
         policies: of any namespace.
         namespace: the pod's.
         labels: the pod's.
     """
+    own = [policy for policy in policies if policy.namespace == namespace]
+    if len(own) > POLICIES_MAX:
+        return {OPT_OUT_LABEL: "true"}
     found: dict[str, str] = {}
-    for policy in policies:
-        if policy.namespace == namespace and selects_labels(policy.selector, labels):
+    for policy in own:
+        if selects_labels(policy.selector, labels):
             for label, value in policy.wishes:
                 found[label] = most_careful((found.get(label, value), value))
     return found

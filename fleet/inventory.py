@@ -205,9 +205,18 @@ OPT_OUT_LABEL = "gputide.io/opt-out"
 LATENCY_CRITICAL_LABEL = "gputide.io/latency-critical"
 WARM_REPLICAS_LABEL = "gputide.io/min-replicas-warm"
 ISOLATION_LABEL = "gputide.io/isolation"
+WISH_LABELS = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL, WARM_REPLICAS_LABEL, ISOLATION_LABEL)
+"""What tenants ask for."""
 KEPT_APART_LABEL = "gputide.io/apart"
 """Label of nodes, such as kubernetes.io/hostname, in each of whose values at most one pod of the workload may run. The
 cluster exporter reads it from the pod's own required anti-affinity."""
 AUTOSCALED_LABEL = "gputide.io/autoscaled"
 """Says that an autoscaler counts the replicas up and down: a schedule of replicas would work against it. Where the
 cluster exporter read which one it is, the value is `fleet.autoscaling.Autoscaler.told`."""
+
+_NO_WORDS = frozenset({"false", "no", "0", "off", ""})
+
+
+def is_yes(value: str | None) -> bool:
+    """Whether a flag, such as `OPT_OUT_LABEL`, is set: with any value but a word for no."""
+    return value is not None and value.strip().lower() not in _NO_WORDS

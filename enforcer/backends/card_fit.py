@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 from enforcer.backends.stage import StageDraft
 from enforcer.dialect import WHOLE_CORE_PERCENT
-from enforcer.kinds.register import pod_templates
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import SHARED_PERCENT_MAX, Capabilities, CorePolicy, Oversubscription
 from fleet.decisions import CardPlacement, PlacedSlice
 from fleet.errors import Refused
-from fleet.inventory import ISOLATION_LABEL, Priority, WorkloadId
+from fleet.inventory import ISOLATION_LABEL, Priority
 from fleet.units import MIB
 
 CORE_MODE = "hami-core"
@@ -144,7 +143,7 @@ def check_isolation(card: CardPlacement, snapshot: Snapshot, capabilities: Capab
     """
     if len({part.workload for part in card.slices}) == 1:
         return
-    walled = {part.workload for part in card.slices if _wants_walls(part.workload, snapshot)}
+    walled = {part.workload for part in card.slices if "hard" in snapshot.asked(ISOLATION_LABEL, part.workload)}
     is_one_tenant = len({part.namespace for part in card.slices}) == 1
     if capabilities.holds_limits and is_one_tenant and walled == {part.workload for part in card.slices}:
         return
@@ -155,15 +154,6 @@ def check_isolation(card: CardPlacement, snapshot: Snapshot, capabilities: Capab
                 f"framebuffer isolation of {capabilities.backend} is {capabilities.framebuffer_isolation.value}, "
                 "without fault isolation"
             )
-
-
-def _wants_walls(workload: WorkloadId, snapshot: Snapshot) -> bool:
-    owner = snapshot.owners.get(workload)
-    if owner is None:
-        return False
-    templates = [template.body.get("metadata") or {} for template in pod_templates(owner)]
-    wishes = [(holder.get("annotations") or {}).get(ISOLATION_LABEL) for holder in (owner["metadata"], *templates)]
-    return "hard" in wishes
 
 
 def _priority_warnings(card: CardPlacement, capabilities: Capabilities) -> list[str]:

@@ -14,7 +14,7 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -43,8 +43,15 @@ from wire.kubernetes.write import APPLY_PATCH, FIELD_MANAGER, MERGE_PATCH, Call,
 WANTED_BY_ANNOTATION = "gputide.io/wanted-by"
 """Who set `spec.apply` last, with the stages that they set: somebody who edits the field alone leaves it behind."""
 
-_UNPACKED_BYTES_MAX = 1024 * 1024 * 1024
+CONTENT_BYTES_MAX = 96 * 1024 * 1024
+"""Most bytes of a plan's content: one of 10,000 cards with four pods each has 45 MB, with what it was made for."""
+PARTS_MAX = 200
+"""Most parts of a plan, as the kind has it: more than content of that size needs."""
+STAGES_MAX = 500
+"""Most stages of a plan, as the kind has it."""
+
 _TRIES = 5
+_NAME_LENGTH_MAX = 256
 _MESSAGE_LENGTH_MAX = 4096
 _PLANS, _PARTS, _APPROVALS = kind_of("GpuPlan"), kind_of("GpuPlanPart"), kind_of("GpuApproval")
 
@@ -58,14 +65,14 @@ class GpuPlans:
     def listed(self) -> Mapping[str, ListedPlan]:
         """See `PlanObjects`."""
         approvals = self._approvals()
-        return {
-            str(one["spec"]["plan"]): ListedPlan(
-                made_at=_made_at(one),
-                wish=_wish_of(one),
-                approvals=tuple(approvals.get(str(one["spec"]["plan"]), ())),
-            )
-            for one in listed(self._api, _PLANS)
-        }
+        found: dict[str, ListedPlan] = {}
+        for one in listed(self._api, _PLANS):
+            plan_id = str(one["spec"]["plan"])
+            # An object of another name is not the plan that it names: it would hide what is wanted of that one.
+            if one["metadata"]["name"] == name_of(plan_id):
+                given = tuple(approvals.get(plan_id, ()))
+                found[plan_id] = ListedPlan(made_at=_made_at(one), wish=_wish_of(one), approvals=given)
+        return found
 
     def approvals(self, plan_id: str) -> tuple[Approval, ...]:
         """See `PlanObjects`."""
@@ -76,19 +83,32 @@ class GpuPlans:
         head = self._got(_PLANS, name_of(plan_id))
         if head is None:
             raise Corrupt(f"cannot read GpuPlan {name_of(plan_id)}: it is gone")
-        parts = []
-        for number in range(1, int(head["spec"]["parts"]) + 1):
+        parts = int(head["spec"]["parts"])
+        if parts > PARTS_MAX:
+            raise Corrupt(f"cannot read GpuPlan {name_of(plan_id)}: it has {parts} parts, limit {PARTS_MAX}")
+        return _unpacked(plan_id, self._data(plan_id, parts), str(head["spec"]["sha256"]))
+
+    def _data(self, plan_id: str, parts: int) -> Iterator[str]:
+        for number in range(1, parts + 1):
             part = self._got(_PARTS, part_name_of(plan_id, number))
             if part is None:
                 raise Corrupt(
                     f"cannot read GpuPlan {name_of(plan_id)}: GpuPlanPart {part_name_of(plan_id, number)} is missing; "
                     "the machine that made the plan stores it again with `gputide plan approve`"
                 )
-            parts.append(str(part["spec"]["data"]))
-        return _unpacked(plan_id, "".join(parts), str(head["spec"]["sha256"]))
+            yield str(part["spec"]["data"])
 
     def add(self, plan: Plan, fingerprint: Fingerprint | None) -> None:
-        """See `PlanObjects`. Parts that a crash left out are made when it is called again."""
+        """See `PlanObjects`. Parts that a crash left out are made when it is called again.
+
+        Raises:
+            Refused: it is larger than what the cluster keeps.
+        """
+        if len(plan.stages) > STAGES_MAX:
+            raise Refused(
+                f"cannot store plan {plan.plan_id} in the cluster: it has {len(plan.stages)} stages, limit "
+                f"{STAGES_MAX}; leave namespaces out with recommender.opt_out_namespaces"
+            )
         packed = _packed(plan, fingerprint)
         parts = [packed[at : at + OBJECT_BYTES_MAX] for at in range(0, len(packed), OBJECT_BYTES_MAX)]
         head = self._got(_PLANS, name_of(plan.plan_id)) or self._made(
@@ -110,11 +130,12 @@ class GpuPlans:
         if head is None:
             raise Refused(f"cannot approve plan {approval.plan_id}: its GpuPlan is gone")
         spec = {"plan": approval.plan_id, "stages": list(approval.stages), "approvedBy": by}
-        name = f"{name_of(approval.plan_id)}-{_sha256(json.dumps(spec))[:10]}"
-        made = self._got(_APPROVALS, name) or self._made(
-            _APPROVALS, name, spec, (_owner_of(head),), impersonated=None if by == own else by
-        )
-        return _approval_of(made)
+        given = next((one for one in listed(self._api, _APPROVALS) if one["spec"] == spec), None)
+        if given is None:
+            # The server chooses the name, so nobody can have made an object of it before.
+            metadata = {"generateName": f"{name_of(approval.plan_id)}-", "ownerReferences": [_owner_of(head)]}
+            given = self._posted(_APPROVALS, metadata, spec, impersonated=None if by == own else by)
+        return _approval_of(given)
 
     def wish(self, plan_id: str) -> Wish | None:
         """See `PlanWishes`."""
@@ -185,29 +206,28 @@ class GpuPlans:
         deed = Deed(verb="get", resource=kind.resource, name=name)
         return self._api.get(deed, kind.path(VERSION, None, name), metadata_only=metadata_only)
 
-    def _made(
-        self,
-        kind: ApiResource,
-        name: str,
-        spec: Mapping[str, Any],
-        owners: Sequence[Manifest],
-        *,
-        impersonated: str | None = None,
-    ) -> Manifest:
+    def _made(self, kind: ApiResource, name: str, spec: Mapping[str, Any], owners: Sequence[Manifest]) -> Manifest:
         """A new object; that of another machine that was faster where there is one.
 
         Raises:
             Refused: the cluster does not know the kind, or does not take the object.
         """
-        deed = Deed(verb="create", resource=kind.resource, name=name)
-        metadata = {"name": name, **({"ownerReferences": list(owners)} if owners else {})}
+        try:
+            return self._posted(kind, {"name": name, **({"ownerReferences": list(owners)} if owners else {})}, spec)
+        except Conflict:
+            made = self._got(kind, name)
+        if made is None:
+            raise unserved(kind)
+        return made
+
+    def _posted(
+        self, kind: ApiResource, metadata: Manifest, spec: Mapping[str, Any], *, impersonated: str | None = None
+    ) -> Manifest:
+        deed = Deed(verb="create", resource=kind.resource, name=str(metadata.get("name", "")))
         body = {"apiVersion": API_VERSION, "kind": kind.kind, "metadata": metadata, "spec": spec}
         call = Call(deed=deed, path=kind.path(VERSION, None), method="POST", query=AS_MANAGER, body=body,
                     impersonated=impersonated)  # fmt: skip
-        try:
-            made = self._api.send(call)
-        except Conflict:
-            made = self._got(kind, name)
+        made = self._api.send(call)
         if made is None:
             raise unserved(kind)
         return made
@@ -274,9 +294,11 @@ def _failed_generation(head: Manifest) -> int | None:
 def _wanted_by(annotations: Mapping[str, Any], stages: Sequence[int]) -> str:
     try:
         noted = json.loads(annotations.get(WANTED_BY_ANNOTATION, "null"))
-        return str(noted["by"]) if noted["apply"] == list(stages) else ""
-    except (ValueError, TypeError, KeyError):
+        by = str(noted["by"]) if noted["apply"] == list(stages) else ""
+    except (ValueError, TypeError, KeyError, RecursionError):
         return ""
+    # Whoever may patch a plan writes it: it goes into the audit log, and to terminals.
+    return by if len(by) <= _NAME_LENGTH_MAX and by.isprintable() else ""
 
 
 def _approval_of(found: Manifest) -> Approval:
@@ -325,19 +347,26 @@ def _numbers(stages: Iterable[int]) -> str:
 
 def _packed(plan: Plan, fingerprint: Fingerprint | None) -> str:
     inputs = None if fingerprint is None else fingerprint_to_json(fingerprint).decode()
-    content = {"plan": plan_to_json(plan).decode(), "inputs": inputs}
-    return base64.b64encode(zlib.compress(json.dumps(content, ensure_ascii=False).encode())).decode()
+    content = json.dumps({"plan": plan_to_json(plan).decode(), "inputs": inputs}, ensure_ascii=False).encode()
+    if len(content) > CONTENT_BYTES_MAX:
+        raise Refused(
+            f"cannot store plan {plan.plan_id} in the cluster: it has {len(content)} bytes, limit {CONTENT_BYTES_MAX}"
+        )
+    return base64.b64encode(zlib.compress(content)).decode()
 
 
-def _unpacked(plan_id: str, packed: str, sha256: str) -> tuple[bytes, bytes | None]:
-    if _sha256(packed) != sha256:
-        raise Corrupt(f"cannot trust GpuPlan {name_of(plan_id)}: its parts are not those that it was stored with")
+def _unpacked(plan_id: str, parts: Iterable[str], sha256: str) -> tuple[bytes, bytes | None]:
+    """A plan and what it was made for; one part after the other, so that no more than the limit is ever held."""
+    digest, unpacking, content = hashlib.sha256(), zlib.decompressobj(), bytearray()
     try:
-        unpacking = zlib.decompressobj()
-        text = unpacking.decompress(base64.b64decode(packed), _UNPACKED_BYTES_MAX)
-        if unpacking.unconsumed_tail:
-            raise ValueError(f"it has more than {_UNPACKED_BYTES_MAX} bytes")
-        found = json.loads(text)
+        for data in parts:
+            digest.update(data.encode())
+            content += unpacking.decompress(base64.b64decode(data), CONTENT_BYTES_MAX + 1 - len(content))
+            if len(content) > CONTENT_BYTES_MAX:
+                raise ValueError(f"it has more than {CONTENT_BYTES_MAX} bytes once unpacked, the most that is read")
+        if digest.hexdigest() != sha256:
+            raise ValueError("its parts are not those that it was stored with")
+        found = json.loads(content)
         return str(found["plan"]).encode(), None if found["inputs"] is None else str(found["inputs"]).encode()
     except (ValueError, KeyError, TypeError, zlib.error, RecursionError) as exc:
         raise Corrupt(f"cannot read GpuPlan {name_of(plan_id)}: {exc}") from exc

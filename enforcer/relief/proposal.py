@@ -205,7 +205,7 @@ def _low_pods(ground: Field) -> frozenset[str]:
 def _isolated(ground: Field) -> frozenset[str]:
     """Cards whose pods share with nobody."""
     found = ground.snapshot
-    hard = {name for name, owner in found.owners.items() if found.wishes.of(ISOLATION_LABEL, owner) == "hard"}
+    hard = {name for name in found.owners if "hard" in found.asked(ISOLATION_LABEL, name)}
     return frozenset(card for name in hard for seat in ground.snapshot.pods.get(name, ()) for card in seat.cards)
 
 

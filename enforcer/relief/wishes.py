@@ -14,7 +14,7 @@ from enforcer.manifest import Manifest, field_of
 from enforcer.ownership import controller_of, workload_of_pod
 from enforcer.relief.relief_journal import Manner
 from enforcer.wishes import Wishes, wishes_in
-from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
+from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId, is_yes
 
 _KNOWN_OWNERS = frozenset({"Deployment", "StatefulSet", "DaemonSet", "Job", "Notebook"})
 
@@ -57,7 +57,7 @@ def has_opted_out(pod: Manifest, reader: ClusterReader) -> bool:
     Raises:
         Unavailable: the cluster can't be reached.
     """
-    return _wishes(pod, reader).of(OPT_OUT_LABEL, pod, owner_of(pod, reader)[1]) == "true"
+    return is_yes(_wishes(pod, reader).of(OPT_OUT_LABEL, pod, owner_of(pod, reader)[1]))
 
 
 def movable(pod: Manifest, reader: ClusterReader, *, restarts: bool) -> Movable:
@@ -86,8 +86,9 @@ def movable(pod: Manifest, reader: ClusterReader, *, restarts: bool) -> Movable:
             why=why,
         )
 
-    if wishes.of(OPT_OUT_LABEL, pod, owner) == "true":
-        return answer(None, f"it has {OPT_OUT_LABEL}=true")
+    opt_out, critical = wishes.of(OPT_OUT_LABEL, pod, owner), wishes.of(LATENCY_CRITICAL_LABEL, pod, owner)
+    if is_yes(opt_out):
+        return answer(None, f"it has {OPT_OUT_LABEL}={opt_out}")
     if metadata.get("deletionTimestamp") is not None:
         return answer(None, "it is going already")
     if controller is None:
@@ -97,8 +98,8 @@ def movable(pod: Manifest, reader: ClusterReader, *, restarts: bool) -> Movable:
     single = _why_single(controller[0], owner, spec)
     if single is None:
         return answer(Manner.WARM, maker=controller[1])
-    if wishes.of(LATENCY_CRITICAL_LABEL, pod, owner) == "true":
-        return answer(None, f"it has {LATENCY_CRITICAL_LABEL}=true and can't have a second replica: {single}")
+    if is_yes(critical):
+        return answer(None, f"it has {LATENCY_CRITICAL_LABEL}={critical} and can't have a second replica: {single}")
     if not restarts:
         return answer(None, f"it can't have a second replica: {single} (relief.restarts_pods=false)")
     return answer(Manner.RESTART, single)

@@ -100,7 +100,9 @@ class Rollout:
                     runs = tools.journal.runs()
                     own = [found for found in runs if found.plan_id == plan.plan_id]
                     snapshot, _ = as_planned(tools.snapshot(), own)
-                    tools.guard.check_cluster(with_top_owners(plan, snapshot), chosen, snapshot, fingerprint, runs)
+                    known = with_top_owners(plan, snapshot)
+                    tools.guard.check_cluster(known, chosen, snapshot, fingerprint, runs)
+                    tools.guard.check_freed(known, chosen, approved(), snapshot)
                     self._begin(plan, chosen, by, snapshot)
                 return self._run(plan, approved)
         finally:

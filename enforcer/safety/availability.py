@@ -119,7 +119,7 @@ def availability_breaches(
         # A workload that was scaled to none has no pod to lose.
         if limit is None or not toll.unavailable or not count:
             continue
-        if not gaps_allowed and (count < 2 or snapshot.wishes.of(LATENCY_CRITICAL_LABEL, owner) == "true"):
+        if not gaps_allowed and (count < 2 or snapshot.is_flagged(LATENCY_CRITICAL_LABEL, workload)):
             why = sentence("availability.gap_critical" if count > 1 else "availability.gap_single")
             found.setdefault(workload, []).append(why)
         if toll.unavailable > limit.pods:

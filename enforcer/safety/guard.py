@@ -212,11 +212,26 @@ class Guard:
                 )
             )
 
+    def check_freed(
+        self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval] | Iterable[int], snapshot: Snapshot
+    ) -> None:
+        """Refuse stages that free more cards than the policy allows, by the cluster and not by what the plan claims.
+
+        Raises:
+            Refused: the cards that they leave empty are too many at once, or for how many people approved.
+        """
+        freed = len(_left_empty(plan, stages, snapshot))
+        self.check_approvals(plan, stages, list(approvals), freed)
+        self._check_cards_max(plan, freed)
+
+    def _check_cards_max(self, plan: Plan, freed: int) -> None:
+        if self._policy.cards_max is not None and freed > self._policy.cards_max:
+            limit = str(self._policy.cards_max)
+            raise Refused(sentence("guard.too_many_cards", plan=plan.plan_id, cards=str(freed), limit=limit))
+
     def _check_size(self, plan: Plan, stages: Sequence[int], freed: int) -> None:
         policy = self._policy
-        if policy.cards_max is not None and freed > policy.cards_max:
-            limit = str(policy.cards_max)
-            raise Refused(sentence("guard.too_many_cards", plan=plan.plan_id, cards=str(freed), limit=limit))
+        self._check_cards_max(plan, freed)
         if policy.saving_max is None:
             return
         named = {name for entry in plan.stages if entry.stage in stages for name in entry.recommendations}
@@ -271,12 +286,11 @@ class Guard:
             for workload in entry.workloads
         }
         for workload in workloads_of(plan, stages):
-            owner = snapshot.owners.get(workload)
-            if owner is None:
+            if workload not in snapshot.owners:
                 raise Refused(sentence("guard.workload_gone", plan=plan.plan_id, workload=workload))
             labels = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL) if workload in reclaimed else (OPT_OUT_LABEL,)
             for label in labels:
-                if snapshot.wishes.of(label, owner) == "true":
+                if snapshot.is_flagged(label, workload):
                     raise Refused(sentence("guard.spared", plan=plan.plan_id, workload=workload, label=label))
 
     def check_stage(self, record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int) -> None:
@@ -355,6 +369,26 @@ def workloads_of(plan: Plan, stages: Sequence[int]) -> tuple[WorkloadId, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _left_empty(plan: Plan, stages: Sequence[int], snapshot: Snapshot) -> set[str]:
+    """Cards that hold pods now and none once these stages are applied; not those that nodes only count."""
+    going = set(workloads_of(plan, stages))
+    held = {
+        card
+        for name in going
+        for seat in snapshot.pods.get(name, ())
+        for card in seat.cards
+        if card in snapshot.cards and not snapshot.cards[card].is_counted
+    }
+    # Pods of a plan that the cluster does not have keep no card.
+    kept: set[str] = {
+        card.card for card in plan.placement if any(part.pod_id in snapshot.seats for part in card.slices)
+    }
+    staying = {
+        card for name, seats in snapshot.pods.items() if name not in going for seat in seats for card in seat.cards
+    }
+    return held - kept - staying
+
+
 def _check_neighbours(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Snapshot) -> None:
     """Who wants a card to itself gets no neighbour, whichever of the two is to be moved."""
     chosen = set(workloads)
@@ -362,11 +396,7 @@ def _check_neighbours(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Sna
         owners = {part.workload for part in card.slices}
         if len(owners) < 2 or chosen.isdisjoint(owners):
             continue
-        walled = {
-            name
-            for name in owners
-            if (owner := snapshot.owners.get(name)) is not None and snapshot.wishes.of(ISOLATION_LABEL, owner) == "hard"
-        }
+        walled = {name for name in owners if "hard" in snapshot.asked(ISOLATION_LABEL, name)}
         if walled == owners and len({part.namespace for part in card.slices}) == 1:
             # Neighbours of one namespace that all want it; where nothing would keep them apart the backend refuses.
             continue

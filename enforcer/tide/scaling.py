@@ -21,7 +21,7 @@ from enforcer.safety.availability import scaled_below
 from enforcer.safety.gitops import gitops_manager
 from enforcer.wishes import Wishes, wishes_in
 from fleet.decisions import ScheduledReplicas
-from fleet.inventory import OPT_OUT_LABEL, WARM_REPLICAS_LABEL, WorkloadId
+from fleet.inventory import OPT_OUT_LABEL, WARM_REPLICAS_LABEL, WorkloadId, is_yes
 from fleet.selectors import selects_labels
 
 _AUTOSCALERS = (("ScaledObject", "spec.minReplicaCount"), ("HorizontalPodAutoscaler", "spec.minReplicas"))
@@ -107,7 +107,7 @@ def replicas_short(schedule: Sequence[ScheduledReplicas], reader: ClusterReader)
 
 
 def _refusal(owner: Manifest, replicas: int, wishes: Wishes) -> str | None:
-    if wishes.of(OPT_OUT_LABEL, owner) == "true":
+    if is_yes(wishes.of(OPT_OUT_LABEL, owner)):
         return f"its owner opted out ({OPT_OUT_LABEL})"
     warm = wishes.of(WARM_REPLICAS_LABEL, owner) or "0"
     if not warm.isdecimal() or len(warm) > _WARM_DIGITS_MAX or int(warm) > replicas:

@@ -6,8 +6,9 @@ name, the first in order counts, whichever came first.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from typing import Generic, TypeVar
 
 from exporter.allocation.records import (
@@ -79,9 +80,9 @@ class Index:
         """Pods of a namespace."""
         return self._pods_in.at(namespace)
 
-    def policies_in(self, namespace: str) -> list[Key]:
-        """Policies of a namespace, the first `POLICIES_MAX` by name."""
-        return sorted(self._policies_in.at(namespace))[:POLICIES_MAX]
+    def policies_in(self, namespace: str) -> Iterator[Key]:
+        """Policies of a namespace; no more than one beyond `POLICIES_MAX`, which says that there are more."""
+        return islice(self._policies_in.at(namespace), POLICIES_MAX + 1)
 
     def autoscaler_of(self, namespace: str, kind: str, name: str) -> Autoscaler | None:
         """Who scales a workload; None where nobody does."""

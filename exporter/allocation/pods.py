@@ -49,6 +49,8 @@ _QOS_RECLAIMED = "reclaimed_cores"
 _APP_CLASS_ANNOTATION = "metax-tech.com/sgpu-app-class"
 _APP_CLASSES = {"online": Priority.HIGH, "offline": Priority.LOW}
 _CONTAINERS_MAX = 1024
+_SELECTABLE = {"labels_max": 1024, "length_max": 65536}
+"""Bounds of the labels of a pod that a `GpuPolicy` may select it by."""
 
 
 def pod_record(
@@ -91,6 +93,8 @@ def pod_record(
     is_waiting = node is None and not is_over
     created_at = epoch_seconds(metadata.get("creationTimestamp"))
     changed_at = epoch_seconds(scheduled.get("lastTransitionTime"))
+    kept = _told_labels(spec, namespace, labels, annotations)
+    is_cut = not labels.items() <= dict(kept).items()
     return PodRecord(
         namespace=namespace,
         pod=text(metadata.get("name")),
@@ -101,7 +105,8 @@ def pod_record(
         bound_at=None if node is None else (changed_at or epoch_seconds(state.get("startTime")) or created_at),
         owner=_controller(metadata),
         containers=containers,
-        labels=shared.labels(_told_labels(spec, namespace, labels, annotations)),
+        labels=shared.labels(kept),
+        selectable=shared.labels(labels_of(labels, {}, **_SELECTABLE)) if is_cut else None,
         shares=tuple(share for share in granted.shares if share.container not in idle),
         groups=granted.groups,
         claims=_claims(spec, state),

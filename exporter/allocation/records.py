@@ -160,6 +160,7 @@ class PodRecord:
         owner: its controller; None where it has none.
         containers: what its containers ask for, init containers first.
         labels: labels and `gputide.io/` annotations, sorted by key, within bounds.
+        selectable: the labels that policies select by, within wider bounds; None where `labels` has all of them.
         shares: what it was granted by annotations that are to be trusted.
         groups: what it shares by KAI; empty until it is bound.
         claims: name within the pod, and name in its namespace, of each resource claim.
@@ -181,6 +182,7 @@ class PodRecord:
     owner: OwnerLinkRecord | None
     containers: tuple[ContainerNeeds, ...]
     labels: tuple[tuple[str, str], ...]
+    selectable: tuple[tuple[str, str], ...] | None = None
     shares: tuple[CardShare, ...] = ()
     groups: tuple[GroupShare, ...] = ()
     claims: tuple[tuple[str, str], ...] = ()

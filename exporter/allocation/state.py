@@ -261,7 +261,8 @@ class Allocation:
         shelf = self._shelves[Watched.GPU_POLICIES]
         policies = [shelf[key] for key in self._index.policies_in(pod.namespace)]
         own = dict(pod.labels)
-        asked = policy_wishes((one for one in policies if isinstance(one, GpuPolicy)), pod.namespace, own)
+        labels = own if pod.selectable is None else dict(pod.selectable)
+        asked = policy_wishes((one for one in policies if isinstance(one, GpuPolicy)), pod.namespace, labels)
         return replace(pod, labels=tuple(sorted({**asked, **own}.items()))) if asked else pod
 
     def _hold(self, key: Key, node: str, holdings: tuple[Holding, ...]) -> None:

@@ -6,17 +6,21 @@ Everything is read by the enforcer's own client; what it may not read is uncheck
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from enforcer.cluster import ClusterReader
 from enforcer.disruption import selects
 from enforcer.kubernetes.custom_resources import API_VERSION
 from enforcer.kubernetes.lease import LEASE_NAME
 from enforcer.manifest import Manifest
 from enforcer.safety.gitops import gitops_manager
+from enforcer.wishes import POLICY_KIND
 from fleet.errors import Misconfigured, Unavailable
+from fleet.gpu_policy import POLICIES_MAX
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.units import parse_time
 from gputide.doctor import cluster_nodes as nodes
@@ -67,6 +71,7 @@ def cluster_checks(settings: Settings, *, roles: Sequence[str], account: str | N
         _check("plans", partial(plans_kept, scene), "kinds-missing approval-policy-missing"),
         _check("owners", partial(owners, scene), "gitops-owned autoscaled metrics-server-missing", seconds=60.0),
         _check("disruption budgets", partial(budgets, scene), "budget-blocks"),
+        _check("policies", lambda: policies(scene.reader), "policies-too-many"),
         _check("stops", partial(stops, scene), "frozen lease-held namespace-missing orders-missing"),
         _check("audit", _audit, ""),
     )
@@ -216,6 +221,18 @@ def budgets(scene: ClusterScene) -> Iterator[Diagnosis]:
             yield finding(kind, check, text, subject=f"{namespace}/{name}", namespace=namespace, name=name)
     if is_well:
         yield well(Area.CLUSTER, check, f"{len(listed)} budgets, none in the way of a pod with cards")
+
+
+def policies(reader: ClusterReader) -> Iterator[Diagnosis]:
+    """Namespaces that are left alone because they have more policies than are read."""
+    check = "policies"
+    counts = Counter(str(one["metadata"]["namespace"]) for one in reader.list_objects(POLICY_KIND))
+    crowded = {namespace: count for namespace, count in sorted(counts.items()) if count > POLICIES_MAX}
+    for namespace, count in crowded.items():
+        text = f"{count} policies, limit {POLICIES_MAX}"
+        yield finding(kind_of("policies-too-many"), check, text, subject=namespace, namespace=namespace)
+    if not crowded:
+        yield well(Area.CLUSTER, check, f"{counts.total()} policies, no namespace has more than {POLICIES_MAX}")
 
 
 def stops(scene: ClusterScene) -> Iterator[Diagnosis]:

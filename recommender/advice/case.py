@@ -17,6 +17,7 @@ from fleet.inventory import (
     Grant,
     Priority,
     WorkloadId,
+    is_yes,
 )
 from fleet.profiles import Profile
 from fleet.sentences import Sentence, Value
@@ -31,7 +32,6 @@ SPAN_SLACK_RATIO = 0.98
 _DIGITS_MAX = 9
 SPARING_REPLICAS_MIN = 4
 """Fewest replicas of which one may be missing: Kubernetes' default of 25 % unavailable is rounded down."""
-_FALSE_WORDS = frozenset({"false", "no", "0", "off", ""})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +155,7 @@ class Case:
 
     def has_flag(self, key: str) -> bool:
         """True where a pod carries the annotation with any value but a word for no."""
-        return any(
-            (value := grant.label(key)) is not None and value.strip().lower() not in _FALSE_WORDS
-            for grant in self.grants
-        )
+        return any(is_yes(grant.label(key)) for grant in self.grants)
 
     def refuse(self, kind: RecommendationKind | None, reason: str, **values: Value) -> Refusal:
         """A refusal of this workload; `values` are the numbers and names in the message `refused.REASON`."""

@@ -154,6 +154,7 @@ def test_settings_of_the_user_go_before_those_of_the_chart(release: HelmRelease)
         ({"agent": {"enabled": True}, "nodes": {"vgpuFolder": ""}}, "nodes.vgpuFolder"),
         ({"nodes": {"namespace": "n" * 64}}, "nodes.namespace"),
         ({"server": {"enabled": False}}, "receiver.enabled=false"),
+        ({"enforcer": {"enabled": True, "impersonatedUsers": ["ann", "*"]}}, "enforcer.impersonatedUsers"),
     ],
 )  # fmt: skip
 def test_values_that_do_not_fit_are_refused_by_name(release: HelmRelease, values: Manifest, said: str) -> None:

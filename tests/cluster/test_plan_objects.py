@@ -121,6 +121,20 @@ def test_api_server_takes_no_other_change_of_a_plan_than_of_what_is_wanted(
     assert machine("there").wish(plan.plan_id).stages == frozenset({2})
 
 
+def test_object_by_another_name_than_its_plans_is_refused(api: Api, machine: Machine, plan: Plan) -> None:
+    machine("here").add(plan)
+    first = parts(api, plan)[0]
+    for found, kind, spec in (
+        (head(api, plan), "gpuplans", {"apply": [2]}),
+        (first, "gpuplanparts", {"part": 2}),
+        (first, "gpuplanparts", {"part": 201}),
+    ):
+        hostile = {**found, "metadata": {"name": "zz"}, "spec": {**found["spec"], **spec}}
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            api.ask("POST", f"{PATH}/{kind}", hostile)
+        assert refused.value.code == 422
+
+
 def test_part_of_a_plan_is_never_changed_and_goes_with_it(api: Api, machine: Machine, plan: Plan) -> None:
     machine("here").add(plan)
     path = f"{PATH}/gpuplanparts/plan-{plan.plan_id}-1"

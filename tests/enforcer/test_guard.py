@@ -32,6 +32,7 @@ from tests.enforcer.builders import (
     a_recommendation,
     a_rollout,
     a_slice,
+    card_id,
     some_tools,
     standard_plan,
     undo_all,
@@ -115,6 +116,26 @@ def test_large_plan_needs_two_different_people_for_each_stage(tmp_path: Path) ->
     both = [approval("ann", 1, 2), approval("bob", 1, 2)]
     Guard(policy).check_plan(standard_plan(), (1, 2), both, NOW)
     Guard(policy).check_plan(standard_plan(), (2,), [approval("ann", 2)], NOW)
+
+
+def test_cards_that_a_plan_frees_are_counted_in_the_cluster_whatever_the_plan_claims(tmp_path: Path) -> None:
+    plan = standard_plan()
+    nothing = tuple(replace(one, cards_freed=0, freed=()) for one in plan.recommendations)
+    stages = tuple(replace(stage, cards_freed=0) for stage in plan.stages)
+    unknown = replace(plan.placement[0], card=card_id(6), node="node-1", slices=(a_slice("nobody-0"),))
+    claimed = seal_plan(
+        replace(
+            plan, recommendations=nothing, stages=stages, placement=(*plan.placement, unknown),
+            totals=replace(plan.totals, cards_freed=0),
+        )
+    )  # fmt: skip
+    for name, policy, match in (
+        ("limit", GuardPolicy(needs_approval=False, cards_max=3), r"frees 4 cards.*cards_per_apply_max=3"),
+        ("two", GuardPolicy(two_approvals_cards_min=4), r"4 cards.*guard\.two_approvals_cards_min=4"),
+    ):
+        (tmp_path / name).mkdir()
+        approved = [Approval(plan_id=claimed.plan_id, stages=(1, 2), by="mallory", at=NOW)]
+        refused(tmp_path / name, match, policy, plan=claimed, approved=approved)
 
 
 @pytest.mark.parametrize(

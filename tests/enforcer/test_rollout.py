@@ -430,7 +430,7 @@ def test_workload_whose_policy_opts_out_is_refused_but_where_its_own_mark_says_o
     guard = Guard(GuardPolicy(needs_approval=False, gaps_allowed=True))
     guard.check_cluster(standard_plan(), (1, 2), take_snapshot(cluster), None, [])
     cluster.create({"kind": "GpuPolicy", "metadata": {"namespace": "team", "name": "p"}, "spec": spec})
-    refused(tmp_path, standard_plan(), "team/Deployment/a has gputide.io/opt-out", cluster=cluster)
+    refused(tmp_path, standard_plan(), "gputide.io/opt-out is set for team/Deployment/a", cluster=cluster)
     wish(cluster, "Deployment", "a", "gputide.io/opt-out", "false")
     guard.check_cluster(standard_plan(), (1, 2), take_snapshot(cluster), None, [])
 

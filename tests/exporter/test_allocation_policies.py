@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from exporter.allocation.manifest import LABELS_MAX
 from exporter.allocation.state import Allocation
 from exporter.cluster_reader import Watched
 from fleet.gpu_policy import POLICIES_MAX
@@ -54,8 +55,16 @@ def test_label_of_the_pod_wins_for_that_pod() -> None:
     assert own_labels(allocation) == {"gputide.io/opt-out": "false", "gputide.io/isolation": "hard"}
 
 
-def test_only_the_first_policies_of_a_namespace_are_read() -> None:
+def test_namespace_of_more_policies_than_are_read_is_left_alone_until_one_goes() -> None:
     allocation = allocation_of()
     for number in range(POLICIES_MAX + 1):
         take(allocation, POLICIES, policy(f"p{number:03}", minReplicasWarm=number + 1))
+    assert own_labels(allocation) == {"gputide.io/opt-out": "true"}
+    drop(allocation, POLICIES, policy(f"p{POLICIES_MAX:03}"))
     assert own_labels(allocation) == {"gputide.io/min-replicas-warm": str(POLICIES_MAX)}
+
+
+def test_pod_of_more_labels_than_are_kept_is_selected_by_any_of_them() -> None:
+    allocation = allocation_of(**{f"l{number}": "x" for number in range(LABELS_MAX)})
+    take(allocation, POLICIES, policy(optOut=True, selector={"matchLabels": {"app": "web"}}))
+    assert own_labels(allocation) == {"gputide.io/opt-out": "true"}

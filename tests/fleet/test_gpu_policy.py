@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.gpu_policy import gpu_policy, policy_wishes
+from fleet.gpu_policy import POLICIES_MAX, gpu_policy, policy_wishes
 
 WEB = {"app": "web"}
 
@@ -40,6 +40,13 @@ def test_of_several_policies_the_most_careful_wish_counts_in_any_order() -> None
     policies = [{"minReplicasWarm": 2, "isolation": "hard"}, {"minReplicasWarm": 10, "isolation": "soft"}]
     wanted = {"gputide.io/min-replicas-warm": "10", "gputide.io/isolation": "hard"}
     assert asked(*policies) == asked(*reversed(policies)) == wanted
+
+
+def test_more_policies_than_are_read_leave_the_namespace_alone() -> None:
+    many = [{"minReplicasWarm": 1, "selector": {"matchLabels": {"app": "other"}}}] * POLICIES_MAX
+    assert asked(*many) == {}
+    assert asked(*many, {}) == {"gputide.io/opt-out": "true"}
+    assert asked(*many, {}, namespace="other") == {}
 
 
 @pytest.mark.parametrize(
