@@ -78,7 +78,7 @@ def test_wish_to_abort_ends_the_run_whole_at_every_step(tmp_path: Path) -> None:
             results = a_rollout(tools).apply(standard_plan(), by="ann")
             ends.add(results[-1].state)
             if results[-1].state is StageState.RESTORED:
-                assert results[-1].reason == "aborted by bob", steps[number]
+                assert str(results[-1].reason) == "aborted by bob", steps[number]
         except Aborted:
             ends.add("between stages")
         assert is_whole(cluster, tools), steps[number]
