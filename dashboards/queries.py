@@ -217,7 +217,7 @@ class UndoPreview:
     """
 
     restores: tuple[str, ...]
-    keeps: tuple[str, ...]
+    keeps: tuple[Sentence, ...]
     cards_taken: int
 
 
@@ -231,7 +231,7 @@ class LedgerEntry:
         action: `approved`, `applied`, `promoted`, `restored`, `undone`, `given_back`, `refused` …
         plan_id: plan, empty where none.
         subject: workload, stage or card.
-        detail: one sentence.
+        detail: one sentence; of the stages that were taken back, why.
         cards: whole cards that changed hands through it; 0 where none.
     """
 
@@ -240,7 +240,7 @@ class LedgerEntry:
     action: str
     plan_id: str
     subject: str
-    detail: str
+    detail: Sentence | str
     cards: int = 0
 
 

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from enforcer.manifest import Manifest
+from fleet.sentences import Sentence
 
 STOPPED_ANNOTATION = "kubeflow-resource-stopped"
 """Annotation with which a Notebook is stopped (kubeflow/kubeflow: notebook controller); its value is when."""
@@ -57,7 +58,7 @@ class ClusterReader(Protocol):
         """The cluster's clock, UTC."""
         ...
 
-    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+    def why_unseated(self, namespaces: Sequence[str]) -> Sentence | None:
         """Why new pods of some namespaces are not given their planned seats at admission; None where they are.
 
         Raises:

@@ -54,6 +54,12 @@ def listed(parts: Sequence[Sentence | str], most: int, *, clauses: bool = False)
     return shown if len(parts) <= most else sentence(rest, first=shown, more=len(parts) - most)
 
 
+def first_of(reasons: Sequence[Sentence | str]) -> Sentence | str:
+    """The first of several reasons, and how many more there are."""
+    more = len(reasons) - 1
+    return sentence("watch.and_more", first=reasons[0], more=more) if more else reasons[0]
+
+
 def recorded(said: Sentence | str | None) -> Any:
     """A sentence as a ledger records it, a JSON value; a text and None as they are."""
     if not isinstance(said, Sentence):

@@ -29,18 +29,18 @@ def namespace_of(workload: str) -> str:
 
 def without_others(said: Sentence | str, namespaces: frozenset[str]) -> Sentence | str:
     """A sentence that leaves workloads of other namespaces unnamed: a reason may name the neighbour."""
+    return without_workloads(said, lambda workload: namespace_of(workload) in namespaces)
+
+
+def without_workloads(said: Sentence | str, is_theirs: Callable[[str], bool]) -> Sentence | str:
+    """A sentence that leaves every workload unnamed that is not theirs."""
     if isinstance(said, str):
-        return without_workloads(said, lambda workload: namespace_of(workload) in namespaces)
+        return _WORKLOAD.sub(lambda found: found[0] if is_theirs(found[0]) else "a workload of another namespace", said)
     values = (
-        (name, without_others(value, namespaces) if isinstance(value, str | Sentence) else value)
+        (name, without_workloads(value, is_theirs) if isinstance(value, str | Sentence) else value)
         for name, value in said.values
     )
     return replace(said, values=tuple(values))
-
-
-def without_workloads(text: str, is_theirs: Callable[[str], bool]) -> str:
-    """A sentence that leaves every workload unnamed that is not theirs."""
-    return _WORKLOAD.sub(lambda found: found[0] if is_theirs(found[0]) else "a workload of another namespace", text)
 
 
 def cut_profiles(profiles: Profiles, namespaces: frozenset[str]) -> Profiles:

@@ -117,7 +117,11 @@ def progress_answer(found: RolloutProgress) -> dict[str, Any]:
 
 def undo_answer(found: UndoPreview) -> dict[str, Any]:
     """What an undo would do."""
-    return {"restores": list(found.restores), "keeps": list(found.keeps), "cards_taken": found.cards_taken}
+    return {
+        "restores": list(found.restores),
+        "keeps": [str(one) for one in found.keeps],
+        "cards_taken": found.cards_taken,
+    }
 
 
 def ledger_answer(entry: LedgerEntry) -> dict[str, Any]:
@@ -128,7 +132,7 @@ def ledger_answer(entry: LedgerEntry) -> dict[str, Any]:
         "action": entry.action,
         "plan_id": entry.plan_id,
         "subject": entry.subject,
-        "detail": entry.detail,
+        "detail": str(entry.detail),
         "cards": entry.cards,
     }
 

@@ -253,7 +253,7 @@ def _taken_back(
             continue
         plan = plans[line.plan_id]
         kept = line.detail if telling.team is None else without_workloads(line.detail, telling.is_told)
-        detail = f"{words.say('mark.between')}{kept}" if kept else ""
+        detail = f"{words.say('mark.between')}{words.said(kept)}" if kept else ""
         yield _of_plan(
             plan,
             _workloads(plan.recommendations),

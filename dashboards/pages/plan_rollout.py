@@ -64,7 +64,7 @@ def undo_words(views: Views, entry: PlanEntry) -> Any:
         count=len(preview.restores), cards=preview.cards_taken,
     )  # fmt: skip
     keeps = say("plan.keeps_count_changed_since", count=len(preview.keeps)) if preview.keeps else ""
-    lines = [*(f"↩ {line}" for line in preview.restores), *(f"= {line}" for line in preview.keeps)]
+    lines = [*(f"↩ {line}" for line in preview.restores), *(f"= {reader_words().said(line)}" for line in preview.keeps)]
     items = [html.Li(shown(line)) for line in lines[:OBJECTS_MAX]]
     return html.Details([html.Summary(summary + keeps), html.Ul(items, className="drop")])
 

@@ -6,8 +6,9 @@ Read from the ledgers and the stored outcomes of the data folder.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 from dashboards.queries import Event, Fleet, LedgerEntry
 from dashboards.shown.relief_acts import MoveState, ReliefActs, ReliefMove, ReliefSleep
@@ -21,6 +22,7 @@ from enforcer.safety.freeze import FROZEN, freeze_changes, frozen_by, thaw_chang
 from fleet.data_folder import DataFolder
 from fleet.inventory import CardId
 from fleet.outcomes import Outcome
+from fleet.sentences import Sentence, listed, sentence_of
 
 
 class StoredOutcomes:
@@ -76,17 +78,22 @@ def _lines(entry: Entry, actor: str, freed: dict[tuple[str, int], int]) -> Itera
         cards = freed.get((entry.plan_id, stage), 0)
         yield _line(entry, actor, "applied", f"stage {stage}", "kept after the watch", cards)
     elif entry.event == "restored":
-        yield _line(entry, actor, "restored", f"stage {content['stage']}", "; ".join(content["kept"][:3]), 0)
+        yield _line(entry, actor, "restored", f"stage {content['stage']}", _kept(content["kept"]), 0)
     elif entry.event == "restoring":
-        yield _line(entry, actor, "taken back", f"stage {content['stage']}", str(content["reason"]), 0)
+        yield _line(entry, actor, "taken back", f"stage {content['stage']}", sentence_of(content["reason"]), 0)
     elif entry.event == "undone":
         what = content["recommendation"] or "stages " + ", ".join(map(str, content["stages"]))
         cards = sum(freed.get((entry.plan_id, int(stage)), 0) for stage in content["stages"])
         whole = 0 if content["recommendation"] else -cards
-        yield _line(entry, actor, "undone", what, "; ".join(content["kept"][:3]), whole)
+        yield _line(entry, actor, "undone", what, _kept(content["kept"]), whole)
 
 
-def _line(entry: Entry, actor: str, action: str, subject: str, detail: str, cards: int) -> LedgerEntry:
+def _kept(content: Sequence[Any]) -> Sentence | str:
+    """What a restoration left as it was."""
+    return listed([sentence_of(one) for one in content], 3, clauses=True) if content else ""
+
+
+def _line(entry: Entry, actor: str, action: str, subject: str, detail: Sentence | str, cards: int) -> LedgerEntry:
     return LedgerEntry(
         at=entry.at, actor=actor, action=action, plan_id=entry.plan_id, subject=subject, detail=detail, cards=cards
     )

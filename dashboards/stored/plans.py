@@ -37,7 +37,7 @@ from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
 from fleet.outcomes import ChangePhase
-from fleet.sentences import Sentence, sentence
+from fleet.sentences import Sentence, listed, sentence
 
 _log = structlog.get_logger()
 _PHASES = {
@@ -328,10 +328,10 @@ class BackgroundRollouts:
             held = writing(self._folder) if run is None else stopped(self._folder, plan_id)
             with held, self._open(self._hear) as reconciler:
                 result = reconciler.undo(plan_id, by=by, ending=run)
-            restored, kept = len(result.workloads), "; ".join(result.kept[:3])
+            restored, kept = len(result.workloads), listed(result.kept, 3, clauses=True)
             said = (
                 sentence("progress.undone_but_kept", workloads=restored, by=by, kept=kept)
-                if kept
+                if result.kept
                 else sentence("progress.undone", workloads=restored, by=by)
             )
             self._end(plan_id, RolloutPhase.RESTORED, said)

@@ -22,8 +22,9 @@ from fleet.capabilities.version import VERSION_SETTING, parse_version, record_fo
 from fleet.decisions import Plan
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
+from fleet.sentences import Sentence, sentence
 
-LeftOut = Callable[[str, Sequence[tuple[str, Mapping[str, str]]]], str | None]
+LeftOut = Callable[[str, Sequence[tuple[str, Mapping[str, str]]]], Sentence | None]
 """Why a webhook of this name is not asked about new pods of these namespaces and labels; None where it is."""
 
 PART_KINDS = ("Deployment", "DaemonSet")
@@ -167,10 +168,7 @@ class RunningBackend:
         ]
         why = self._left_out(own, pods) if pods else None
         if why is not None:
-            raise Refused(
-                f"cannot apply stage {stage} with {self.capabilities.backend}: {why}, so new pods would not come to "
-                "its scheduler; install its webhook again from its chart"
-            )
+            raise Refused(sentence("guard.unscheduled", stage=stage, backend=self.capabilities.backend, why=why))
 
     def _record(self, plan: Plan, tag: str | None) -> Capabilities:
         """What the running version enforces, which must be what the plan was made with."""

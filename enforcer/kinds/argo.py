@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from enforcer.kinds.kind import Reach, WorkloadKind, condition, fewer_replicas, one_size, told
+from enforcer.kinds.kind import Reach, WorkloadKind, condition, fewer_replicas, in_trouble, one_size
+from fleet.sentences import Sentence, sentence
 
 
 def _refusal(owner: Mapping[str, Any]) -> str | None:
@@ -27,12 +28,13 @@ def _refusal(owner: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _trouble(owner: Mapping[str, Any]) -> str | None:
+def _trouble(owner: Mapping[str, Any]) -> Sentence | None:
     status = owner.get("status", {})
     if status.get("abort") is True:
-        return told("its rollout was aborted:", status.get("message"))
+        return in_trouble(sentence("trouble.aborted"), status.get("message"))
     if status.get("phase") == "Degraded":
-        return told("it is degraded:", status.get("message") or condition(owner, "Progressing").get("message"))
+        detail = status.get("message") or condition(owner, "Progressing").get("message")
+        return in_trouble(sentence("trouble.degraded"), detail)
     return None
 
 

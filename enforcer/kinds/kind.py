@@ -16,6 +16,7 @@ from typing import Any
 
 from enforcer.manifest import Manifest, field_of
 from fleet.errors import Refused
+from fleet.sentences import Sentence, sentence
 from fleet.units import format_time
 from fleet.workload_kinds import ORDERED_KINDS
 
@@ -141,9 +142,8 @@ def _one_role(labels: Mapping[str, Any]) -> str:
     return ""
 
 
-def _nothing(owner: Mapping[str, Any]) -> str | None:
+def _nothing(owner: Mapping[str, Any]) -> None:
     del owner
-    return None
 
 
 def _no_size(owner: Mapping[str, Any]) -> tuple[Size, ...]:
@@ -193,7 +193,7 @@ class WorkloadKind:
     refusal: Callable[[Mapping[str, Any]], str | None] = _nothing
     counts_rolled: bool = False
     by_replica_sets: bool = False
-    trouble: Callable[[Mapping[str, Any]], str | None] = _nothing
+    trouble: Callable[[Mapping[str, Any]], Sentence | None] = _nothing
     is_settled: Callable[[Mapping[str, Any]], bool] | None = None
     note: str | None = None
 
@@ -272,6 +272,7 @@ def is_observed(owner: Mapping[str, Any]) -> bool:
     return text.isascii() and text.isdigit() and int(text) >= int(generation)
 
 
-def told(*parts: Sequence[str | None] | str | None) -> str:
-    """What a status says, as one short line: a controller repeats whatever a tenant's program said."""
-    return " ".join(str(part) for part in parts if part)[:200]
+def in_trouble(what: Sentence, *details: object) -> Sentence:
+    """What went wrong with what a status says of it, cut short: a controller repeats what a tenant's program said."""
+    why = " ".join(str(part) for part in details if part)[:200]
+    return sentence("mark.because", what=what, why=why) if why else what

@@ -25,10 +25,11 @@ from enforcer.kinds.kind import (
     Size,
     WorkloadKind,
     condition,
+    in_trouble,
     is_observed,
-    told,
 )
 from enforcer.manifest import Manifest
+from fleet.sentences import Sentence, sentence
 
 MODEL_CONTAINER = "kserve-container"
 COMPONENT_LABEL = "component"
@@ -132,12 +133,12 @@ def is_raw(owner: Mapping[str, Any]) -> bool:
     return mode in ("RawDeployment", "Standard")
 
 
-def _trouble(owner: Mapping[str, Any]) -> str | None:
+def _trouble(owner: Mapping[str, Any]) -> Sentence | None:
     status = owner.get("status", {})
     model = status.get("modelStatus") or {}
     if model.get("transitionStatus") in ("BlockedByFailedLoad", "InvalidSpec"):
         failure = model.get("lastFailureInfo") or {}
-        return told("its model does not load:", model["transitionStatus"], failure.get("message"))
+        return in_trouble(sentence("trouble.no_model"), model["transitionStatus"], failure.get("message"))
     return None
 
 

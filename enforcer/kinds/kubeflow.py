@@ -24,10 +24,11 @@ from enforcer.kinds.kind import (
     Size,
     WorkloadKind,
     condition,
+    in_trouble,
     stopped_whole,
-    told,
 )
 from enforcer.manifest import Manifest
+from fleet.sentences import Sentence, sentence
 
 ROLE_LABELS = ("training.kubeflow.org/replica-type", "replica-type")
 """On a pod of a training job: the type of its replica in lower case; the second is that of MPI's own operator."""
@@ -50,9 +51,9 @@ def _role_of(labels: Mapping[str, Any]) -> str:
     return next((str(labels[label]).lower() for label in ROLE_LABELS if label in labels), "worker")
 
 
-def _trouble(owner: Mapping[str, Any]) -> str | None:
+def _trouble(owner: Mapping[str, Any]) -> Sentence | None:
     failed = condition(owner, "Failed")
-    return told("it failed:", failed.get("message")) if failed.get("status") == "True" else None
+    return in_trouble(sentence("trouble.failed"), failed.get("message")) if failed.get("status") == "True" else None
 
 
 def _training_job(kind: str, field: str) -> WorkloadKind:

@@ -24,12 +24,13 @@ from enforcer.kinds.kind import (
     Size,
     WorkloadKind,
     condition,
+    in_trouble,
     is_observed,
     stopped_whole,
-    told,
 )
 from enforcer.manifest import Manifest, field_of
 from fleet.errors import Refused
+from fleet.sentences import Sentence, sentence
 
 GROUP_LABEL = "ray.io/group"
 HEAD_GROUP = "headgroup"
@@ -118,12 +119,12 @@ def _scale(scaling: Scaling) -> Fields:
     return fields
 
 
-def _trouble(owner: Mapping[str, Any]) -> str | None:
+def _trouble(owner: Mapping[str, Any]) -> Sentence | None:
     status = owner.get("status", {})
     if status.get("state") == "failed":
-        return told("it failed:", status.get("reason"))
+        return in_trouble(sentence("trouble.failed"), status.get("reason"))
     failure = condition(owner, "ReplicaFailure")
-    return told("it makes no pods:", failure.get("message")) if failure.get("status") == "True" else None
+    return in_trouble(sentence("trouble.no_pods"), failure.get("message")) if failure.get("status") == "True" else None
 
 
 def _is_switched(owner: Mapping[str, Any]) -> bool:

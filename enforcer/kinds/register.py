@@ -22,6 +22,7 @@ from enforcer.kinds.kubeflow import (
 from enforcer.kinds.leader_worker import LEADER_WORKER_SET
 from enforcer.kinds.ray import RAY_CLUSTER, RAY_JOB, RAY_SERVICE
 from enforcer.manifest import Manifest
+from fleet.sentences import Sentence
 
 WORKLOAD_KINDS: Mapping[str, WorkloadKind] = {
     found.kind: found
@@ -84,7 +85,7 @@ def is_begun(owner: Mapping[str, Any] | None) -> bool:
     return not workload_kind(str(owner["kind"])).counts_rolled or (rolled_pods(owner) or 0) > 0
 
 
-def trouble_of(owner: Mapping[str, Any] | None) -> str | None:
+def trouble_of(owner: Mapping[str, Any] | None) -> Sentence | None:
     """What an owner's controller says went wrong with it; None where nothing did, or it has not looked yet."""
     if owner is None or not is_observed(owner):
         return None

@@ -18,6 +18,7 @@ from enforcer.kubernetes.kinds import kind_named
 from enforcer.kubernetes.lease import LEASE_NAME
 from enforcer.manifest import Manifest
 from fleet.selectors import selects_labels
+from fleet.sentences import Sentence, sentence
 from wire.kubernetes.refusals import Conflict, Deed
 from wire.kubernetes.write import Call, WritingApi
 
@@ -46,7 +47,7 @@ class AdmissionProbe:
         self._api = api
         self._namespace = namespace
 
-    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+    def why_unseated(self, namespaces: Sequence[str]) -> Sentence | None:
         """Why new pods of some namespaces are not given their planned seats; None where they are.
 
         Raises:
@@ -56,21 +57,20 @@ class AdmissionProbe:
         hooks = self._hooks()
         pods, leases = hooks.get(PODS_WEBHOOK), hooks.get(LEASES_WEBHOOK)
         if pods is None:
-            return f"no MutatingWebhookConfiguration has a webhook {PODS_WEBHOOK}"
+            return sentence("admission.missing", webhook=PODS_WEBHOOK)
         why = _why_not_registered(pods)
         if why is not None:
             return why
         if leases is None or leases.get("clientConfig") != pods.get("clientConfig"):
-            return f"its configuration has no webhook {LEASES_WEBHOOK} at the same address, which it would answer by"
+            return sentence("admission.no_probe", webhook=LEASES_WEBHOOK)
         for name, namespace in ((LEASES_WEBHOOK, self._namespace), *((PODS_WEBHOOK, name) for name in namespaces)):
             if not selects_labels(hooks[name].get("namespaceSelector") or {}, self._labels_of(namespace)):
-                where = " (setting enforcer.namespace)" if name == LEASES_WEBHOOK else ""
-                return f"the namespaceSelector of {name} leaves out namespace {namespace}{where}"
-        return (
-            None if self._is_answered() else "it does not answer the API server: look at its pods and its certificate"
-        )
+                is_own = name == LEASES_WEBHOOK
+                code = "admission.leaves_out_own" if is_own else "admission.leaves_out"
+                return sentence(code, webhook=name, namespace=namespace)
+        return None if self._is_answered() else sentence("admission.silent")
 
-    def left_out(self, webhook: str, pods: Sequence[tuple[str, Mapping[str, str]]]) -> str | None:
+    def left_out(self, webhook: str, pods: Sequence[tuple[str, Mapping[str, str]]]) -> Sentence | None:
         """Why another program's webhook is not asked about new pods; None where it is.
 
         Args:
@@ -83,7 +83,7 @@ class AdmissionProbe:
         """
         hook = self._hooks().get(webhook)
         if hook is None:
-            return f"no MutatingWebhookConfiguration has its webhook {webhook}"
+            return sentence("admission.missing", webhook=webhook)
         why = _why_not_asked(webhook, hook)
         if why is not None:
             return why
@@ -92,9 +92,9 @@ class AdmissionProbe:
             if namespace not in known:
                 known[namespace] = self._labels_of(namespace)
             if not selects_labels(hook.get("namespaceSelector") or {}, known[namespace]):
-                return f"the namespaceSelector of {webhook} leaves out namespace {namespace}"
+                return sentence("admission.leaves_out", webhook=webhook, namespace=namespace)
             if not selects_labels(hook.get("objectSelector") or {}, labels):
-                return f"the objectSelector of {webhook} leaves out pods of namespace {namespace} by their labels"
+                return sentence("admission.leaves_out_pods", webhook=webhook, namespace=namespace)
         return None
 
     def _hooks(self) -> Mapping[str, Mapping[str, Any]]:
@@ -137,25 +137,24 @@ class AdmissionProbe:
         return self._api.send(Call(deed=deed, path=path, method=method, query={"dryRun": "All"}, body=lease))
 
 
-def _why_not_asked(name: str, hook: Mapping[str, Any]) -> str | None:
+def _why_not_asked(name: str, hook: Mapping[str, Any]) -> Sentence | None:
     if not any(_takes_new_pods(rule) for rule in hook.get("rules") or ()):
-        return f"{name} has no rule for the creation of pods"
+        return sentence("admission.no_rule", webhook=name)
     if not (hook.get("clientConfig") or {}).get("caBundle"):
-        return f"{name} has no caBundle, so the API server does not believe it"
+        return sentence("admission.no_authority", webhook=name)
     return None
 
 
-def _why_not_registered(hook: Mapping[str, Any]) -> str | None:
+def _why_not_registered(hook: Mapping[str, Any]) -> Sentence | None:
     why = _why_not_asked(PODS_WEBHOOK, hook)
     if why is not None:
         return why
     for narrowing in ("objectSelector", "matchConditions"):
         if hook.get(narrowing):
-            return f"{PODS_WEBHOOK} has {narrowing}, which may leave out pods with planned seats: remove it"
+            return sentence("admission.narrowed", webhook=PODS_WEBHOOK, field=narrowing)
     if hook.get("failurePolicy") != "Ignore":
-        return (
-            f"{PODS_WEBHOOK} has failurePolicy {hook.get('failurePolicy')}, with which no pod starts while it is away"
-        )
+        policy = str(hook.get("failurePolicy"))
+        return sentence("admission.failure_policy", webhook=PODS_WEBHOOK, policy=policy)
     return None
 
 

@@ -21,6 +21,7 @@ from enforcer.kubernetes.reader import KubernetesReader
 from enforcer.kubernetes.seat_claims import SeatClaims
 from enforcer.kubernetes.writer import KubernetesWriter
 from enforcer.manifest import Manifest
+from fleet.sentences import Sentence
 from wire.kubernetes.access import find_access
 from wire.kubernetes.request_rate import RequestRate
 from wire.kubernetes.write import WritingApi
@@ -125,11 +126,11 @@ class KubernetesCluster:
         """See `ClusterReader`."""
         return self._reader.now()
 
-    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+    def why_unseated(self, namespaces: Sequence[str]) -> Sentence | None:
         """See `ClusterReader`."""
         return self._admission.why_unseated(namespaces)
 
-    def left_out(self, webhook: str, pods: Sequence[tuple[str, Mapping[str, str]]]) -> str | None:
+    def left_out(self, webhook: str, pods: Sequence[tuple[str, Mapping[str, str]]]) -> Sentence | None:
         """Why another program's webhook is not asked about new pods; see `AdmissionProbe`."""
         return self._admission.left_out(webhook, pods)
 

@@ -135,7 +135,7 @@ class StageRecord:
     moves: list[Move] = field(default_factory=list)
     node_steps: list[NodeStep] = field(default_factory=list)
     reason: Sentence | str | None = None
-    kept: tuple[str, ...] = ()
+    kept: tuple[Sentence, ...] = ()
     applied_at: datetime | None = None
     undone_at: datetime | None = None
     watched: frozenset[str] = frozenset()
@@ -447,7 +447,7 @@ def _stage_entry(entry: Entry, run: RunRecord) -> None:
     elif entry.event == "restoring":
         record.state, record.reason = StageState.RESTORING, sentence_of(entry.content["reason"])
     elif entry.event == "restored":
-        record.state, record.kept = StageState.RESTORED, tuple(entry.content["kept"])
+        record.state, record.kept = StageState.RESTORED, tuple(map(sentence_of, entry.content["kept"]))
 
 
 def _node_step_of(content: Mapping[str, Any]) -> NodeStep:
@@ -471,7 +471,7 @@ def _undo(entry: Entry, runs: Sequence[RunRecord], undone: dict[str, list[StageR
                     undone[entry.plan_id].append(record)
     else:
         for record in undone.pop(entry.plan_id, []):
-            record.state, record.kept = StageState.UNDONE, tuple(entry.content["kept"])
+            record.state, record.kept = StageState.UNDONE, tuple(map(sentence_of, entry.content["kept"]))
             record.undone_at = entry.at
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enforcer.record.journal import Journal, RunRecord, StageRecord, StageState
 from enforcer.rollout.taking_back import StageResult, restore_stage
 from enforcer.rollout.tools import Tools
+from enforcer.safety.abort import aborted_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ def abort(tools: Tools, run: RunRecord, *, by: str) -> AbortResult:
         if now is not None:
             with tools.following():
                 for record in open_stages(now):
-                    restore_stage(tools, record, f"aborted by {by}")
+                    restore_stage(tools, record, aborted_by(by))
             tools.step("end")
             tools.journal.write(run.plan_id, tools.now(), "end")
     finally:

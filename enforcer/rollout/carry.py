@@ -28,6 +28,7 @@ from enforcer.rollout.patience import Patience
 from enforcer.seat import PodSeat, seat_of_pod
 from enforcer.snapshot import Snapshot, take_snapshot, with_listed
 from fleet.inventory import WorkloadId
+from fleet.sentences import Sentence, listed, sentence
 
 OnWave = Callable[[Sequence[Move], int], None]
 
@@ -91,10 +92,10 @@ class Carrier:
         # A look at what a watch keeps costs the cluster nothing.
         is_watched = isinstance(reader, FollowingReader) and not isinstance(dialect, ListingDialect)
         self.look_seconds = min(policy.poll_seconds, WATCHED_LOOK_SECONDS) if is_watched else policy.poll_seconds
-        self.kept: list[str] = []
+        self.kept: list[Sentence] = []
         self.objects = IntentWriter(reader, writer, patiently, step)
 
-    def carry(self, load: Load, on_wave: OnWave) -> list[str]:
+    def carry(self, load: Load, on_wave: OnWave) -> list[Sentence]:
         """Bring pods to their seats, in an order in which they find room.
 
         Args:
@@ -121,7 +122,7 @@ class Carrier:
                 self._put(load, intent)
         surging = {workload for workload, intent in load.intents.items() if surges(intent)}
         done = sum(map(len, units)) - sum(map(len, missing))
-        failures: list[str] = []
+        failures: list[Sentence] = []
         patched: set[WorkloadId] = set()
         for wave in waves(missing, snapshot.seats, snapshot.cards, self._policy.parallel_pods_max, surging):
             on_wave([move for unit in wave for move in unit.moves], done)
@@ -145,7 +146,7 @@ class Carrier:
         """List owners that are about to be written, in place of one request for each."""
         self.objects.see(self._owners(list(workloads)).values())
 
-    def outside_changes(self) -> list[str]:
+    def outside_changes(self) -> list[Sentence]:
         """What somebody else changed of the owners that were written, one sentence each; a fresh look confirms it.
 
         Raises:
@@ -167,10 +168,10 @@ class Carrier:
             if outside_change(known[workload], owner, is_written=False) is not None:
                 self.objects.hold(known[workload], Phase.SETTLED)
 
-    def _outside_changes(self, intents: Mapping[WorkloadId, ObjectIntent]) -> list[str]:
+    def _outside_changes(self, intents: Mapping[WorkloadId, ObjectIntent]) -> list[Sentence]:
         owners = self._owners(list(intents))
         found = (outside_change(intents[workload], owner, is_written=True) for workload, owner in owners.items())
-        return [sentence for sentence in found if sentence is not None]
+        return [change for change in found if change is not None]
 
     def in_place(self, moves: Sequence[Move]) -> tuple[str, ...]:
         """Pods that were made for these moves and sit as planned, `namespace/pod`."""
@@ -184,7 +185,7 @@ class Carrier:
             found += [pod.pod_id for pod in made_anew(own, landing.in_place)]
         return tuple(sorted(found))
 
-    def unfinished(self, load: Load) -> list[str]:
+    def unfinished(self, load: Load) -> list[Sentence]:
         """Owners that were patched back and still have pods of the template that the plan gave them.
 
         Args:
@@ -202,15 +203,15 @@ class Carrier:
         found = []
         for workload, owner in late.items():
             unready = next((pod for pod in pods[workload] if not pod.is_ready), None)
-            why = "its controller has not come to them"
+            why = sentence("rollout.controller_late")
             if owner.get("spec", {}).get("paused"):
-                why = "it is paused"
+                why = sentence("rollout.paused")
             elif unready is not None:
-                why = f"{unready.pod_id} does not get ready: {self._why(unready)}"
-            found.append(f"{workload} still has pods of the plan's template, for {why}")
+                why = sentence("rollout.never_ready", pod=unready.pod_id, why=self._why(unready))
+            found.append(sentence("rollout.old_template", workload=workload, why=why))
         return found
 
-    def _start(self, load: Load, unit: OrderedUnit, patched: set[WorkloadId]) -> list[str]:
+    def _start(self, load: Load, unit: OrderedUnit, patched: set[WorkloadId]) -> list[Sentence]:
         """Let a unit go; returns why a pod could not be evicted."""
         workload = unit.moves[0].workload
         intent = load.intents.get(workload)
@@ -223,7 +224,7 @@ class Carrier:
             if not load.is_strict and _is_ordered(workload):
                 self._evict_unready(workload)
             return []
-        failures = []
+        failures: list[Sentence] = []
         for move in unit.moves:
             pods = self._pods([workload])[workload]
             landing = landing_of(load.of(workload), pods)
@@ -250,7 +251,7 @@ class Carrier:
             if not pod.is_ready:
                 self._evict(pod.pod_id)
 
-    def _evict(self, pod_id: str) -> str | None:
+    def _evict(self, pod_id: str) -> Sentence | None:
         """Evict one pod, waiting for its disruption budget; returns why it could not be."""
         namespace, _, name = pod_id.partition("/")
         waited = 0.0
@@ -259,11 +260,11 @@ class Carrier:
             if self._patiently(lambda: self._writer.evict(namespace, name)) is not False:
                 return None
             if waited >= self._policy.placement_seconds_max:
-                return f"{pod_id} may not be evicted: its disruption budget left no room within {waited:.0f} s"
+                return sentence("rollout.not_evicted", pod=pod_id, seconds=waited)
             self._pause(self._policy.poll_seconds)
             waited += self._policy.poll_seconds
 
-    def _wait(self, load: Load, wave: Sequence[OrderedUnit]) -> list[str]:
+    def _wait(self, load: Load, wave: Sequence[OrderedUnit]) -> list[Sentence]:
         waited = 0.0
         waiting = [unit.moves for unit in wave]
         progress: dict[WorkloadId, tuple[int, float]] = {}
@@ -275,7 +276,7 @@ class Carrier:
             pods = self._pods(workloads)
             owners = self._owners(workloads)
             still: list[Unit] = []
-            failures: list[str] = []
+            failures: list[Sentence] = []
             for unit in waiting:
                 workload = unit[0].workload
                 landing = landing_of(load.of(workload), pods[workload])
@@ -283,7 +284,7 @@ class Carrier:
                 if landing.is_astray and load.is_strict:
                     failures.append(_astray(landing.elsewhere[0], load.of(workload)))
                 elif trouble is not None:
-                    failures.append(f"{workload} is in trouble: {trouble}")
+                    failures.append(sentence("rollout.in_trouble", workload=workload, why=trouble))
                 elif workload not in self._left and not (
                     # A card is free only once the pod that leaves it is gone.
                     self._is_done(load, unit, landing, owners.get(workload)) and workload not in self._ending
@@ -397,25 +398,28 @@ class Carrier:
                     found[by_name[owner["metadata"]["name"]]] = owner
         return found
 
-    def _overdue(self, load: Load, unit: Unit, pods: Sequence[PodSeat], waited: float) -> str:
+    def _overdue(self, load: Load, unit: Unit, pods: Sequence[PodSeat], waited: float) -> Sentence:
         workload = unit[0].workload
         landing = landing_of(load.of(workload), pods)
         late = [*landing.waiting, *landing.unmoved, *landing.elsewhere]
-        planned = ", ".join(sorted({_shown(move.new) for move in unit if move.new})) or "none"
+        planned = sorted({_shown(move.new) for move in unit if move.new})
         if not late and workload in self._ending:
-            return f"a pod of {workload} that was to leave has not ended within {waited:.0f} s"
+            return sentence("rollout.not_ended", workload=workload, seconds=waited)
         if not late:
-            return f"{workload} has {landing.pods} pods after {waited:.0f} s, planned {landing.planned}"
-        return f"{late[0].pod_id} was not ready on {planned} within {waited:.0f} s: {self._why(late[0])}"
+            return sentence(
+                "rollout.pods_differ", workload=workload, pods=landing.pods, seconds=waited, planned=landing.planned
+            )
+        seat = listed(planned, len(planned))
+        return sentence("rollout.late", pod=late[0].pod_id, seat=seat, seconds=waited, why=self._why(late[0]))
 
-    def _why(self, pod: PodSeat) -> str:
+    def _why(self, pod: PodSeat) -> Sentence | str:
         manifest = self._patiently(lambda: self._reader.get("Pod", pod.namespace, pod.pod))
         if manifest is None:
-            return "it is gone"
+            return sentence("rollout.pod_gone")
         for condition in manifest.get("status", {}).get("conditions", ()):
             if condition.get("status") == "False" and condition.get("message"):
                 return str(condition["message"])
-        return "it is not ready" if not pod.is_ready else "it still sits where it sat"
+        return sentence("rollout.pod_unready" if not pod.is_ready else "rollout.pod_unmoved")
 
 
 def _is_ordered(workload: WorkloadId) -> bool:
@@ -423,16 +427,14 @@ def _is_ordered(workload: WorkloadId) -> bool:
     return workload_kind(workload_parts(workload)[1]).is_ordered
 
 
-def _astray(pod: PodSeat, moves: Sequence[Move]) -> str:
-    planned = " or ".join(dict.fromkeys(_shown(move.new) for move in moves if move.new))
-    return f"{pod.pod_id} landed on {_shown(pod.slices)}, planned {planned}"
+def _astray(pod: PodSeat, moves: Sequence[Move]) -> Sentence:
+    seats = list(dict.fromkeys(_shown(move.new) for move in moves if move.new))
+    found = listed([_shown(pod.slices)] if pod.slices else [], 1)
+    return sentence("rollout.astray", pod=pod.pod_id, found=found, seats=listed(seats, len(seats), clauses=True))
 
 
 def _shown(slices: Sequence[SeatSlice]) -> str:
-    return (
-        ", ".join(
-            f"{part.card or part.resource or part.node} ({part.framebuffer_mib} MiB, {part.core_percent} %)"
-            for part in slices
-        )
-        or "none"
+    return ", ".join(
+        f"{part.card or part.resource or part.node} ({part.framebuffer_mib} MiB, {part.core_percent} %)"
+        for part in slices
     )

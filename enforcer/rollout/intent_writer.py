@@ -18,7 +18,7 @@ from enforcer.rollout.outside_change import outside_change
 from enforcer.rollout.patience import Patience
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
-from fleet.sentences import sentence
+from fleet.sentences import Sentence, sentence
 
 TRIES_MAX = 5
 """How often an object that changes while it is written is looked at anew."""
@@ -104,7 +104,7 @@ class IntentWriter:
             if self._write(f"{phase.value} {intent.workload}", intent, fields, current, number):
                 return
 
-    def restore(self, intent: ObjectIntent) -> tuple[str, ...]:
+    def restore(self, intent: ObjectIntent) -> tuple[Sentence, ...]:
         """Write an object's old fields back: those that still are as the plan left them.
 
         Its owner rolls as it is held: surge-first where the way there was, or where an undo found room for it.
@@ -122,9 +122,9 @@ class IntentWriter:
         for _ in range(TRIES_MAX):
             current = self._last_seen(intent, lambda seen: not self.is_restored(intent, seen))
             if current is None:
-                return () if intent.kind == "Pod" else (f"{intent.workload} is gone",)
+                return () if intent.kind == "Pod" else (sentence("rollout.gone", workload=intent.workload),)
             fields: list[tuple[str, str | None]] = []
-            kept = []
+            kept: list[Sentence] = []
             for part in intent.fields:
                 value = field_of(current, part.field)
                 if values_equal(part.field, value, part.old):
@@ -132,7 +132,12 @@ class IntentWriter:
                 if values_equal(part.field, value, part.new):
                     fields.append((part.field, part.old))
                 else:
-                    kept.append(f"{intent.workload} {part.field}: somebody set it to {value!r} since")
+                    kept.append(
+                        sentence(
+                            "rollout.set_since", workload=intent.workload, field=part.field,
+                            who=sentence("rollout.somebody"), value=repr(value),
+                        )
+                    )  # fmt: skip
             phase = Phase.REST
             if outside_change(intent, current, is_written=False) is not None:
                 self.overridden.add(intent.workload)
@@ -150,8 +155,8 @@ class IntentWriter:
                     raise
                 # A container whose amounts come half from the plan's time and half from somebody else is none that
                 # the server takes: then all of it is theirs.
-                return (*kept, f"{intent.workload}: what the plan set beside that was left too, for {exc}")
-        return (f"{intent.workload} changes all the time, so its fields were left",)
+                return (*kept, sentence("rollout.left_too", workload=intent.workload, why=exc.said))
+        return (sentence("rollout.keeps_changing", workload=intent.workload),)
 
     def with_owners(self, objects: Sequence[ObjectIntent]) -> list[ObjectIntent]:
         """Objects with who owns the fields that are going to be changed, where the cluster keeps it.

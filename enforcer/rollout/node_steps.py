@@ -16,6 +16,7 @@ from enforcer.dialect import Dialect
 from enforcer.manifest import Manifest, field_of
 from enforcer.rollout.patience import Patience
 from fleet.errors import Refused
+from fleet.sentences import Sentence, listed, sentence
 
 CLOSED_ANNOTATION = "gputide.io/closed-for"
 """On a node that was closed to new pods for a plan: the plan's id."""
@@ -66,7 +67,7 @@ class NodeSteps:
         self._policy = policy
         self._step = step
 
-    def empty(self, steps: Sequence[NodeStep], plan_id: str) -> list[str]:
+    def empty(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
         """Close nodes whose pods must leave, and let those go; before the nodes' own fields are written.
 
         Args:
@@ -79,7 +80,7 @@ class NodeSteps:
         Raises:
             Unavailable: the cluster can't take it.
         """
-        failures: list[str] = []
+        failures: list[Sentence] = []
         for step in steps:
             if not step.leaving or self._is_ready(step):
                 continue
@@ -91,7 +92,7 @@ class NodeSteps:
             failures += self._wait(step.node, lambda: self._leavers(step))  # noqa: B023 - called at once
         return failures
 
-    def settle(self, steps: Sequence[NodeStep], plan_id: str) -> list[str]:
+    def settle(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
         """Start plugins anew, wait until nodes share their cards as they should, and open what `empty` closed.
 
         Args:
@@ -104,7 +105,7 @@ class NodeSteps:
         Raises:
             Unavailable: the cluster can't take it.
         """
-        failures: list[str] = []
+        failures: list[Sentence] = []
         for step in steps:
             failures += self._restart(step, [pod for pod in step.restarts if self._pod(*pod) is not None])
         if failures:
@@ -116,7 +117,7 @@ class NodeSteps:
                 self._open(step.node, plan_id)
         return failures
 
-    def take_back(self, steps: Sequence[NodeStep], plan_id: str) -> list[str]:
+    def take_back(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
         """After the configuration was restored: plugins read it anew, and nodes are open again.
 
         Returns:
@@ -125,7 +126,7 @@ class NodeSteps:
         Raises:
             Unavailable: the cluster can't take it.
         """
-        failures: list[str] = []
+        failures: list[Sentence] = []
         for step in steps:
             running = self._plugins(step)
             held = self._restart(step, [_identity(pod) for pod in running])
@@ -136,11 +137,11 @@ class NodeSteps:
             self._open(step.node, plan_id)
         return failures
 
-    def _restart(self, step: NodeStep, pods: Sequence[tuple[str, str]]) -> list[str]:
+    def _restart(self, step: NodeStep, pods: Sequence[tuple[str, str]]) -> list[Sentence]:
         whys = [self._evict(pod, f"restart {'/'.join(pod)} on {step.node}") for pod in pods]
         return [why for why in whys if why is not None]
 
-    def _evict(self, pod: tuple[str, str], what: str) -> str | None:
+    def _evict(self, pod: tuple[str, str], what: str) -> Sentence | None:
         """Evict a pod as soon as its disruption budget lets it; why not, where that takes too long."""
         waited = 0.0
         while True:
@@ -148,7 +149,7 @@ class NodeSteps:
             if self._patiently(lambda: self._writer.evict(*pod)):
                 return None
             if waited >= self._policy.ready_seconds_max:
-                return f"{'/'.join(pod)} may not be evicted: its disruption budget left no room within {waited:.0f} s"
+                return sentence("rollout.not_evicted", pod="/".join(pod), seconds=waited)
             self._pause(self._policy.poll_seconds)
             waited += self._policy.poll_seconds
 
@@ -176,7 +177,9 @@ class NodeSteps:
             version = self._node(name)["metadata"]["resourceVersion"]
             self._patiently(lambda: self._writer.patch("Node", "", name, changes, version))
 
-    def _wait(self, node: str, missing: Callable[[], str | None], failed: NodeStep | None = None) -> list[str]:
+    def _wait(
+        self, node: str, missing: Callable[[], Sentence | None], failed: NodeStep | None = None
+    ) -> list[Sentence]:
         """Wait until nothing is missing; a node that says it failed is not waited for, if it did not say so before."""
         waited = 0.0
         was_failed = failed is not None and self._has_failed(failed)
@@ -185,9 +188,10 @@ class NodeSteps:
             if why is None:
                 return []
             if failed is not None and not was_failed and self._has_failed(failed):
-                return [f"node {node} gave up: {failed.done_field} is {failed.failed_value}"]
+                field, value = str(failed.done_field), str(failed.failed_value)
+                return [sentence("rollout.node_failed", node=node, field=field, value=value)]
             if waited >= self._policy.ready_seconds_max:
-                return [f"node {node} was not ready within {waited:.0f} s: {why}"]
+                return [sentence("rollout.node_late", node=node, seconds=waited, why=why)]
             self._pause(self._policy.poll_seconds)
             waited += self._policy.poll_seconds
 
@@ -201,7 +205,7 @@ class NodeSteps:
         has_sign = step.done_field is not None or step.done_mode is not None or bool(step.advertised)
         return has_sign and self._missing(step) is None
 
-    def _missing(self, step: NodeStep) -> str | None:
+    def _missing(self, step: NodeStep) -> Sentence | None:
         """What a node still lacks, None where it is ready."""
         node = self._node(step.node)
         wanted = [*step.advertised]
@@ -211,18 +215,18 @@ class NodeSteps:
             # What a node does not offer it either counts as nothing or does not name.
             found = field_of(node, path) or ("0" if value == "0" else None)
             if found != value:
-                return f"{path} is {found}, expected {value}"
+                return sentence("rollout.node_field", field=path, found=str(found), wanted=value)
         if step.done_mode is not None:
             modes = sorted({card.mode or "unknown" for card in self._dialect.cards_of_node(node)})
             if modes != [step.done_mode]:
-                return f"its cards are in mode {' and '.join(modes) or 'unknown'}, expected {step.done_mode}"
+                return sentence("rollout.node_mode", found=listed(modes, len(modes)), wanted=step.done_mode)
         return self._without_plugin(step, set(step.restarts))
 
-    def _without_plugin(self, step: NodeStep, old: set[tuple[str, str]]) -> str | None:
+    def _without_plugin(self, step: NodeStep, old: set[tuple[str, str]]) -> Sentence | None:
         """Why plugins did not come back yet, None where each has a ready pod that is not one of the old ones."""
         ready = {_family(_identity(pod)) for pod in self._plugins(step) if _is_ready(pod) and _identity(pod) not in old}
         gone = sorted({_family(pod) for pod in old} - ready)
-        return f"no new pod of {'/'.join(gone[0])} is ready on it" if gone else None
+        return sentence("rollout.no_plugin", pods="/".join(gone[0])) if gone else None
 
     def _plugins(self, step: NodeStep) -> list[Manifest]:
         """Pods on a node of the same families as those that a step starts anew."""
@@ -238,9 +242,9 @@ class NodeSteps:
         pods = [(self._pod(*name), name) for name in step.leaving]
         return [name for pod, name in pods if pod is not None and pod["spec"].get("nodeName") == step.node]
 
-    def _leavers(self, step: NodeStep) -> str | None:
+    def _leavers(self, step: NodeStep) -> Sentence | None:
         left = self._still_there(step)
-        return f"{len(left)} pods are still on it, such as {'/'.join(left[0])}" if left else None
+        return sentence("rollout.pods_left", count=len(left), pod="/".join(left[0])) if left else None
 
     def _pod(self, namespace: str, name: str) -> Manifest | None:
         return self._patiently(lambda: self._reader.get("Pod", namespace, name))
@@ -248,7 +252,7 @@ class NodeSteps:
     def _node(self, name: str) -> Manifest:
         manifest = self._patiently(lambda: self._reader.get("Node", "", name))
         if manifest is None:
-            raise Refused(f"cannot change how node {name} shares its cards: it is gone")
+            raise Refused(sentence("guard.node_gone", node=name))
         return manifest
 
 

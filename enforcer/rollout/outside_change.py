@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 
 from enforcer.manifest import Manifest, field_of, set_field, values_equal
 from enforcer.record.journal import FieldIntent, HoldIntent, ObjectIntent
+from fleet.sentences import Sentence, sentence
 
 _SPEC = "spec."
 
@@ -43,7 +44,7 @@ def digests(owner: Manifest, fields: Iterable[FieldIntent], holds: Iterable[Hold
     }
 
 
-def outside_change(intent: ObjectIntent, current: Manifest | None, *, is_written: bool) -> str | None:
+def outside_change(intent: ObjectIntent, current: Manifest | None, *, is_written: bool) -> Sentence | None:
     """What somebody else changed of an owner since its stage was begun, in one sentence; None where nobody did.
 
     Args:
@@ -65,7 +66,8 @@ def outside_change(intent: ObjectIntent, current: Manifest | None, *, is_written
             found.append(path)
     if not found:
         return None
-    return f"{intent.workload} was changed by somebody else meanwhile: {', '.join(dict.fromkeys(found))}"
+    fields = ", ".join(dict.fromkeys(found))
+    return sentence("rollout.changed_outside", workload=intent.workload, fields=fields)
 
 
 def _is_one_of(owner: Manifest, field: str, values: Iterable[str | None]) -> bool:

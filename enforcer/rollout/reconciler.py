@@ -19,7 +19,7 @@ from enforcer.rollout.stages import Rollout
 from enforcer.rollout.taking_back import StageResult, Stuck
 from enforcer.rollout.tools import Tools
 from enforcer.rollout.undo import Undo, UndoResult, standing, undone_by
-from enforcer.safety.abort import Aborted
+from enforcer.safety.abort import Aborted, aborted_by
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.sentences import sentence
@@ -323,7 +323,7 @@ class Delegated(Reconciler):
                 self.want(plan_id, remove=left, by=by)
                 raise Refused(wish.refusal)
             if not is_open and wish.stages is not None and not left <= wish.stages:
-                raise Aborted(f"aborted by {wish.by or 'somebody'}")
+                raise Aborted(aborted_by(wish.by))
             tools.pause(_WATCH_SECONDS)
         return super().apply(plan, stages, by=by)
 

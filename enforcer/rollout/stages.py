@@ -31,7 +31,7 @@ from enforcer.safety.harm_budget import Brake, Judgement
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
-from fleet.sentences import Sentence, recorded, sentence
+from fleet.sentences import Sentence, first_of, recorded, sentence
 from fleet.units import parse_time
 
 Approved = Callable[[], Sequence[Approval] | Sequence[int]]
@@ -246,9 +246,7 @@ class Rollout:
             except Refused as exc:
                 reasons = [exc.said]
             if reasons:
-                first, more = reasons[0], str(len(reasons) - 1)
-                why = sentence("watch.and_more", first=first, more=more) if len(reasons) > 1 else first
-                return restore_stage(tools, record, why)
+                return restore_stage(tools, record, first_of(reasons))
         tools.step(f"promote {record.stage}")
         tools.journal.write(plan.plan_id, tools.now(), "promoted", stage=record.stage)
         tools.tell(plan.plan_id, record.stage, ProgressPhase.PROMOTED, sentence("progress.kept", stage=record.stage))
@@ -411,7 +409,7 @@ def _open_run(journal: Journal, plan: Plan) -> RunRecord:
     for run in journal.runs(plan.plan_id):
         if run.is_open:
             return run
-    raise Refused(f"cannot go on with plan {plan.plan_id}: no run of it is open")
+    raise Refused(sentence("guard.no_run", plan=plan.plan_id))
 
 
 def _promoted(journal: Journal, plan: Plan) -> frozenset[int]:

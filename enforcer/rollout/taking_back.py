@@ -20,7 +20,7 @@ from enforcer.rollout.tools import Tools
 from enforcer.snapshot import Snapshot
 from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
-from fleet.sentences import Sentence, recorded, sentence
+from fleet.sentences import Sentence, first_of, listed, recorded, sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class StageResult:
     stage: int
     state: StageState
     reason: Sentence | str | None
-    kept: tuple[str, ...]
+    kept: tuple[Sentence, ...]
 
 
 class Stuck(Unavailable):
@@ -70,7 +70,9 @@ def restore_stage(tools: Tools, record: StageRecord, reason: Sentence | str) -> 
     )
     kept = take_back(tools, record.plan_id, record.stage, record.objects, record.moves, record.node_steps)
     tools.step(f"restored {record.stage}")
-    tools.journal.write(record.plan_id, tools.now(), "restored", stage=record.stage, kept=list(kept))
+    tools.journal.write(
+        record.plan_id, tools.now(), "restored", stage=record.stage, kept=[recorded(left) for left in kept]
+    )
     said = sentence("progress.stage_restored", stage=record.stage, reason=reason)
     tools.tell(record.plan_id, record.stage, ProgressPhase.RESTORED, said)
     return StageResult(stage=record.stage, state=StageState.RESTORED, reason=reason, kept=kept)
@@ -83,7 +85,7 @@ def take_back(
     objects: Sequence[ObjectIntent],
     moves: Sequence[Move],
     steps: Sequence[NodeStep] = (),
-) -> tuple[str, ...]:
+) -> tuple[Sentence, ...]:
     """Restore objects and bring pods back to their old seats where they still are; may be repeated.
 
     Node steps are taken back where the configuration that they were for is among the objects.
@@ -120,12 +122,7 @@ def take_back(
         failures = carrier.carry(load, on_wave)
         stuck = carrier.unfinished(load)
     if stuck:
-        more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
-        raise Stuck(
-            f"cannot finish taking plan {plan_id} back: {stuck[0]}{more}; its fields are restored, and its pods follow "
-            "as soon as nothing keeps them: see to it (free a card, or say yes to a gap with --set "
-            "guard.gaps_allowed=true), then call again to end it"
-        )
+        raise Stuck(sentence("rollout.stuck", plan=plan_id, why=first_of(stuck)))
     carrier.look_at(owners)
     for intent in owners.values():
         tools.keep_lease()
@@ -139,7 +136,7 @@ def take_back(
     if parts.shared:
         kept += tools.node_steps().take_back(steps, plan_id)
     renew(tools.reader)
-    left = {sentence.split(" ", 1)[0] for sentence in kept}
+    left = {dict(item.values).get("workload") for item in kept}
     return (*kept, *failures, *_elsewhere([move for move in back if move.workload not in left], tools.snapshot()))
 
 
@@ -204,7 +201,7 @@ class Parts:
         )
 
 
-def _elsewhere(back: Sequence[Move], snapshot: Snapshot) -> tuple[str, ...]:
+def _elsewhere(back: Sequence[Move], snapshot: Snapshot) -> tuple[Sentence, ...]:
     """Pods that have their old grant again but, by the scheduler's choice, not on their old cards; in one sentence."""
     other: list[str] = []
     for workload in dict.fromkeys(move.workload for move in back):
@@ -213,5 +210,4 @@ def _elsewhere(back: Sequence[Move], snapshot: Snapshot) -> tuple[str, ...]:
         other += [pod.pod_id for pod in (*landing.elsewhere, *landing.unmoved)]
     if not other:
         return ()
-    more = f" and {len(other) - 1} more" if len(other) > 1 else ""
-    return (f"{min(other)}{more} run with their old grant on other cards than before: the scheduler chose them",)
+    return (sentence("rollout.elsewhere", pods=listed(sorted(other), 1)),)

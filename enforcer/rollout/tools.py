@@ -19,7 +19,7 @@ from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
 from enforcer.rollout.patience import RIGHTS_SECONDS_MAX, Patience
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.watch import Signals, WatchPolicy
-from enforcer.safety.abort import LOOK_SECONDS, Aborted, Wishes
+from enforcer.safety.abort import LOOK_SECONDS, Aborted, Wishes, aborted_by
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot
@@ -142,7 +142,7 @@ class Tools:
         except (Unavailable, Forbidden):
             return  # nobody can say anything now; what comes next waits for the cluster, and then looks again
         if wish.stages is not None and stage not in wish.stages:
-            raise Aborted(f"aborted by {wish.by or 'somebody'}")
+            raise Aborted(aborted_by(wish.by))
         try:
             self.guard.check_approvals(plan, (stage,), approvals, self.under_way.cards_freed)
         except Refused as exc:

@@ -36,7 +36,7 @@ from enforcer.safety.availability import availability_breaches, lowered_workload
 from enforcer.snapshot import Snapshot
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
-from fleet.sentences import Sentence, sentence
+from fleet.sentences import Sentence, recorded, sentence
 
 _APPLIED = (StageState.OPEN, StageState.RESTORING, StageState.PROMOTED, StageState.UNDOING)
 """Stages of which something may stand in the cluster."""
@@ -59,7 +59,7 @@ class UndoResult:
     stages: tuple[int, ...]
     recommendation: str | None
     workloads: tuple[str, ...]
-    kept: tuple[str, ...]
+    kept: tuple[Sentence, ...]
     lowered: tuple[Sentence, ...] = ()
 
 
@@ -108,24 +108,29 @@ class Undo:
             moves=tuple(moves),
         )
 
-    def kept_now(self, record: UndoRecord) -> tuple[str, ...]:
+    def kept_now(self, record: UndoRecord) -> tuple[Sentence, ...]:
         """What an undo would leave as it is if it began now, and why, one sentence each; changes nothing.
 
         Raises:
             Unavailable: the cluster can't be reached.
         """
-        found: list[str] = []
+        found: list[Sentence] = []
         for intent in record.objects:
             current = self._tools.reader.get(*intent.key)
             if current is None:
-                found += [] if intent.kind == "Pod" else [f"{intent.workload} is gone"]
+                found += [] if intent.kind == "Pod" else [sentence("rollout.gone", workload=intent.workload)]
                 continue
             mark = field_of(current, f"metadata.annotations[{PLAN_ANNOTATION}]")
-            who = "somebody" if mark in (None, record.plan_id) else f"plan {mark}"
+            is_ours = mark in (None, record.plan_id)
+            who = sentence("rollout.somebody") if is_ours else sentence("rollout.plan", plan=str(mark))
             for part in intent.fields:
                 value = field_of(current, part.field)
                 if not any(values_equal(part.field, value, known) for known in (part.old, part.new)):
-                    found.append(f"{intent.workload} {part.field}: {who} set it to {value!r} since")
+                    found.append(
+                        sentence(
+                            "rollout.set_since", workload=intent.workload, field=part.field, who=who, value=repr(value)
+                        )
+                    )
         return tuple(found)
 
     def way_back(self, record: UndoRecord) -> tuple[UndoRecord, tuple[Sentence, ...]]:
@@ -272,7 +277,7 @@ class Undo:
             "undone",
             stages=list(record.stages),
             recommendation=record.recommendation,
-            kept=list(kept),
+            kept=[recorded(left) for left in kept],
         )
         said = sentence("progress.plan_restored", plan=record.plan_id)
         tools.tell(record.plan_id, stage, ProgressPhase.RESTORED, said)
@@ -303,7 +308,7 @@ def undone_by(ended: AbortResult) -> UndoResult:
         stages=tuple(result.stage for result in ended.restored),
         recommendation=None,
         workloads=ended.workloads,
-        kept=tuple(sentence for result in ended.restored for sentence in result.kept),
+        kept=tuple(left for result in ended.restored for left in result.kept),
     )
 
 

@@ -17,6 +17,7 @@ from enforcer.record.plan_store import Approval, Wish
 from fleet.data_folder import DataFolder, writing
 from fleet.durable import FolderLock
 from fleet.errors import Refused, Unavailable
+from fleet.sentences import Sentence, sentence
 
 STOP_SECONDS_MAX = 60.0
 """How long is waited for a process that applies to stop: it looks every second, and then takes its stage back."""
@@ -30,6 +31,11 @@ _LOCK_LOOK_SECONDS = 0.2
 
 class Aborted(Refused):
     """Somebody asked to end the run."""
+
+
+def aborted_by(name: str) -> Sentence:
+    """Why a stage is taken back that somebody ended; an empty name is not known."""
+    return sentence("rollout.aborted", who=name or sentence("rollout.somebody"))
 
 
 class Wishes(Protocol):

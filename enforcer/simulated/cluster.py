@@ -33,6 +33,7 @@ from enforcer.simulated.trace import TraceFollower
 from fleet.capabilities.register import HAMI
 from fleet.errors import Refused, Unavailable
 from fleet.inventory import Inventory, WorkloadId
+from fleet.sentences import Sentence, sentence
 from fleet.units import epoch_ms, format_time, time_from_epoch_ms
 
 __all__ = ["Faults", "ReplayMark", "SeatState", "SimulatedCluster", "SimulatedSeat"]
@@ -268,10 +269,10 @@ class SimulatedCluster:
         found = self._store.rows("SELECT namespace, version, body FROM objects WHERE kind=? ORDER BY 1, name", kind)
         return tuple(self._shown(json.loads(row[2]), row[1]) for row in found if namespace in (None, row[0]))
 
-    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+    def why_unseated(self, namespaces: Sequence[str]) -> Sentence | None:
         """See `ClusterReader`."""
         del namespaces
-        return None if self._with_admission else "it does not run"
+        return None if self._with_admission else sentence("admission.absent")
 
     # --- writer ---
 

@@ -37,6 +37,7 @@ from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.decisions import Plan
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
+from fleet.sentences import Sentence
 from fleet.units import format_time
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ class TideRunner:
     def _come_home(self, night: Night, moment: TideMoment) -> TideResult:
         tools = self._tools
         began = tools.reader.now()
-        kept: list[str] = []
+        kept: list[Sentence] = []
         jobs = [intent for intent in night.admission if intent.kind == "Job"]
         # First nobody new, then those who work, then the services. Nobody's refusal keeps others from coming home.
         refused = self._each(
@@ -268,7 +269,7 @@ class TideRunner:
         is_late = tools.reader.now() > night.ends_at or bool(short)
         tools.step("tide end")
         self._journal.end(night.plan_id, tools.reader.now(), seconds=took, is_late=is_late, kept=kept)
-        said = [*kept, *(f"{workload}: {why}" for workload, why in short.items())]
+        said = [*map(str, kept), *(f"{workload}: {why}" for workload, why in short.items())]
         said.append(f"services came home in {took:.0f} s, {'late' if is_late else 'in time'}")
         return TideResult(
             step=TideStep.CAME_HOME, moment=moment, night=self._journal.nights()[-1], said=tuple(said)

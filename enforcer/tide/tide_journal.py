@@ -10,6 +10,7 @@ from typing import Any
 from enforcer.record.journal import ObjectIntent, object_content, object_of
 from enforcer.record.ledger import Ledger
 from fleet.inventory import WorkloadId
+from fleet.sentences import Sentence, recorded
 
 _NIGHTS_REMEMBERED = 14
 _LEAD_FACTOR = 1.25
@@ -88,9 +89,11 @@ class TideJournal:
         """Somebody ends the night early."""
         self._write(plan_id, at, "tide_abort", by=by)
 
-    def end(self, plan_id: str, at: datetime, *, seconds: float, is_late: bool, kept: Sequence[str]) -> None:
+    def end(self, plan_id: str, at: datetime, *, seconds: float, is_late: bool, kept: Sequence[Sentence]) -> None:
         """Everything is given back."""
-        self._write(plan_id, at, "tide_end", seconds=round(seconds, 1), late=is_late, kept=list(kept))
+        self._write(
+            plan_id, at, "tide_end", seconds=round(seconds, 1), late=is_late, kept=[recorded(left) for left in kept]
+        )
 
     def nights(self) -> tuple[Night, ...]:
         """All nights, oldest first.

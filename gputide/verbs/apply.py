@@ -140,7 +140,7 @@ def _ended(found: AbortResult) -> Answer:
             Listing(
                 title="Kept as it is",
                 columns=("what and why",),
-                rows=[(sentence,) for result in found.restored for sentence in result.kept],
+                rows=[(str(left),) for result in found.restored for left in result.kept],
             ),
         ),
         footnotes=(f"stages {stay} stay applied; gputide undo restores them",) if stay else (),

@@ -14,6 +14,7 @@ from enforcer.safety.abort import stopped
 from fleet.data_folder import DataFolder, writing
 from fleet.documents import document
 from fleet.errors import Misconfigured
+from fleet.sentences import Sentence
 from fleet.settings.settings import Settings
 from gputide.container.cluster import check_own
 from gputide.container.enforcer import no_longer_want, open_enforcer, run_under_way
@@ -88,7 +89,7 @@ def _own_plan(folder: DataFolder, settings: Settings, kept: Journal, plan: str |
     return chosen.plan_id
 
 
-def _previewed(records: Sequence[UndoRecord], kept: Sequence[str], lowered: Sequence[str]) -> Answer:
+def _previewed(records: Sequence[UndoRecord], kept: Sequence[Sentence], lowered: Sequence[str]) -> Answer:
     objects = [intent for record in records for intent in record.objects]
     rows = [
         (intent.kind, f"{intent.namespace}/{intent.name}", field.field, field.new or "", field.old or "")
@@ -123,5 +124,5 @@ def _lowered(lowered: Sequence[str]) -> tuple[Listing, ...]:
     return (Listing(title=title, columns=("what and why",), rows=[(item,) for item in lowered]),) if lowered else ()
 
 
-def _kept(kept: Sequence[str]) -> tuple[Listing, ...]:
-    return (Listing(title="Kept as it is", columns=("what and why",), rows=[(item,) for item in kept]),)
+def _kept(kept: Sequence[Sentence]) -> tuple[Listing, ...]:
+    return (Listing(title="Kept as it is", columns=("what and why",), rows=[(str(item),) for item in kept]),)

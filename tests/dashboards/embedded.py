@@ -453,7 +453,7 @@ class EmbeddedCluster:
         restores = tuple(f"{name}: framebuffer limit, replicas" for name in sorted(self.changed))
         return UndoPreview(
             restores=restores,
-            keeps=("team-3/Deployment/ranker: its owner changed the image since",),
+            keeps=(sentence("rollout.gone", workload="team-3/Deployment/ranker"),),
             cards_taken=len(restores),
         )
 

@@ -11,15 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from dashboards.access.namespace_cut import without_others
 from dashboards.api.answers import entry_answer
 from dashboards.pages.frame import shown
 from dashboards.pages.plan_rollout import apply_reason, progress_panel
 from dashboards.queries import RolloutPhase, RolloutProgress
+from dashboards.stored.changes import StoredOutcomes
 from dashboards.stored.plans import StoredPlans
 from dashboards.words.reading import READING
+from enforcer.record.journal import Journal
+from enforcer.record.ledger import Ledger
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.watch import PodHealth, WatchPolicy, complaints
+from enforcer.safety.abort import aborted_by
 from enforcer.safety.guard import Guard, GuardPolicy
 from fleet.data_folder import open_data_folder
 from fleet.errors import Refused
@@ -75,6 +80,25 @@ def test_why_a_stage_was_taken_back_is_chinese_on_the_page_after_it_stood_in_the
     page = str(progress_panel(replace(IDLE, phase=RolloutPhase.RESTORED, said=said)))
     assert "team/a-1 已不存在（另有 2 项）" in page
     assert "is gone" not in page
+
+
+@pytest.mark.usefixtures("chinese")
+def test_the_ledger_says_why_a_stage_was_taken_back_and_what_was_left_in_the_readers_language(tmp_path: Path) -> None:
+    folder = open_data_folder(tmp_path / "data", create=True)
+    PlanStore(folder.plans).add(PLAN)
+    journal = Journal(Ledger(folder.ledger))
+    left = sentence(
+        "rollout.set_since", workload="team/Deployment/a", field="f", who=sentence("rollout.plan", plan="p"), value="9"
+    )
+    journal.write(PLAN.plan_id, NOW, "restoring", stage=1, reason=recorded(aborted_by("mei")))
+    journal.write(PLAN.plan_id, NOW, "restored", stage=1, kept=[recorded(left)])
+    lines = {line.action: line.detail for line in StoredOutcomes(folder).ledger(CLUSTER)}
+    assert shown(lines["taken back"]) == "由 mei 中止"
+    assert shown(lines["restored"]) == "team/Deployment/a 的 f：此后由方案 p 设为 9"
+    assert str(lines["taken back"]) == "aborted by mei"
+    theirs = without_others(lines["restored"], frozenset({"other"}))
+    assert "team/Deployment/a" not in str(theirs)
+    assert "plan p set it to 9 since" in str(theirs)
 
 
 @pytest.mark.usefixtures("chinese")

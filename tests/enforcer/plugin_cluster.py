@@ -11,6 +11,7 @@ from enforcer.admission import parse_seats
 from enforcer.cluster import identity
 from enforcer.manifest import Manifest
 from fleet.decisions import Plan
+from fleet.sentences import Sentence
 from tests.enforcer.builders import NOW
 
 MIB_OF_CARD = 24 * 1024
@@ -37,7 +38,7 @@ class StandingCluster:
     def now(self) -> datetime:
         return NOW
 
-    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+    def why_unseated(self, namespaces: Sequence[str]) -> Sentence | None:
         del namespaces
         return None
 

@@ -32,7 +32,8 @@ def why(folder: Path, **changes: Any) -> str | None:
     api = ScriptedApi(folder, script)
     cluster = KubernetesCluster(ClusterPlace(kubeconfig=api.kubeconfig))
     try:
-        return cluster.why_unseated(["team"])
+        said = cluster.why_unseated(["team"])
+        return None if said is None else str(said)
     finally:
         cluster.close()
         api.close()
@@ -91,7 +92,7 @@ HAMI: dict[str, Any] = {
     ("hook", "namespace", "labels", "reason"),
     [
         (HAMI, {}, {}, None),
-        ({**HAMI, "name": "other"}, {}, {}, "no MutatingWebhookConfiguration has its webhook vgpu.hami.io"),
+        ({**HAMI, "name": "other"}, {}, {}, "no MutatingWebhookConfiguration has the webhook vgpu.hami.io"),
         ({**HAMI, "rules": []}, {}, {}, "vgpu.hami.io has no rule for the creation of pods"),
         ({**HAMI, "clientConfig": {}}, {}, {}, "vgpu.hami.io has no caBundle"),
         (HAMI, {"ns": "ignore"}, {}, "the namespaceSelector of vgpu.hami.io leaves out namespace team"),

@@ -477,7 +477,7 @@ def test_undo_surges_to_a_free_card_where_the_old_one_has_no_room_and_needs_no_y
     undone = an_undo(careful(cluster, tmp_path)).undo(plan.plan_id)
     assert undone.lowered == ()
     assert where(cluster)["a-0"] in {(card, 24) for card in range(1, 8)}
-    assert [sentence for sentence in undone.kept if "on other cards than before" in sentence]
+    assert [left for left in undone.kept if "on other cards than before" in str(left)]
 
 
 def test_stage_that_was_begun_is_taken_back_where_a_budget_that_came_since_forbids_it(tmp_path: Path) -> None:

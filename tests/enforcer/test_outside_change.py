@@ -75,7 +75,7 @@ def test_change_of_somebody_else_stays_and_the_stage_is_restored_around_it(
     before = owners(cluster)
     result, _ = applied_while(tmp_path, cluster, moment, lambda: changed(cluster, "a", field, value))
     assert result.state is StageState.RESTORED
-    assert result.reason == f"team/Deployment/a was changed by somebody else meanwhile: {named}"
+    assert str(result.reason) == f"team/Deployment/a was changed by somebody else meanwhile: {named}"
     assert field_of(standing(cluster, "a"), field) == value
     changed(cluster, "a", field, field_of(next(found for found in before if found["metadata"]["name"] == "a"), field))
     assert owners(cluster) == before

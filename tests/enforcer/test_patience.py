@@ -138,7 +138,7 @@ def test_run_that_waits_for_the_api_server_can_be_ended(tmp_path: Path) -> None:
 
     tools = some_tools(cluster, tmp_path, step=absence.step, pause=pause, wishes=plans)
     results = a_rollout(tools).apply(standard_plan(), by="ann")
-    assert (results[-1].state, results[-1].reason) == (StageState.RESTORED, "aborted by bob")
+    assert (results[-1].state, str(results[-1].reason)) == (StageState.RESTORED, "aborted by bob")
     assert open_run(tools.journal) is None
     assert where(cluster)["a-0"] == BEFORE["a-0"]
 

@@ -28,6 +28,7 @@ from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Refused, Unavailable
 from fleet.inventory import Priority, WorkloadId
+from fleet.sentences import Sentence
 from tests.enforcer.builders import (
     HALF,
     NOW,
@@ -159,7 +160,7 @@ def test_stage_that_goes_wrong_is_taken_back_and_the_one_before_stays(
 class Deaf(SimulatedCluster):
     """A cluster whose admission goes away once it was asked."""
 
-    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+    def why_unseated(self, namespaces: Sequence[str]) -> Sentence | None:
         del namespaces
         return None
 
@@ -519,7 +520,7 @@ def test_undo_keeps_what_somebody_changed_since_and_says_so(tmp_path: Path) -> N
     version = cluster.get("Deployment", "team", "c")["metadata"]["resourceVersion"]  # type: ignore[index]
     cluster.patch("Deployment", "team", "c", [FieldChange(field=field, value="9000")], version)
     result = an_undo(tools).undo(standard_plan().plan_id)
-    assert any("9000" in sentence and "team/Deployment/c" in sentence for sentence in result.kept)
+    assert any("9000" in str(left) and "team/Deployment/c" in str(left) for left in result.kept)
     limits = cluster.get("Deployment", "team", "c")["spec"]["template"]["spec"]["containers"][0]["resources"]  # type: ignore[index]
     assert limits["limits"]["nvidia.com/gpumem"] == "9000"
     assert where(cluster)["a-0"] == (0, 24)
@@ -638,11 +639,11 @@ def test_undo_says_before_it_begins_what_a_later_plan_or_somebody_set_since(tmp_
     a_rollout(tools).apply(later, by="ann")
     kept = undo.kept_now(undo.preview(first))
     assert kept
-    assert all(f"plan {later.plan_id} set it to" in sentence and "team/Deployment/a" in sentence for sentence in kept)
+    assert all(f"plan {later.plan_id} set it to" in str(left) and "team/Deployment/a" in str(left) for left in kept)
     version = cluster.get("Deployment", "team", "c")["metadata"]["resourceVersion"]  # type: ignore[index]
     field = "spec.template.spec.containers[server].resources.limits[nvidia.com/gpumem]"
     cluster.patch("Deployment", "team", "c", [FieldChange(field=field, value="9000")], version)
-    assert any("somebody set it to '9000' since" in sentence for sentence in undo.kept_now(undo.preview(first)))
+    assert any("somebody set it to '9000' since" in str(left) for left in undo.kept_now(undo.preview(first)))
 
 
 def test_status_that_moves_on_is_no_conflict(tmp_path: Path) -> None:

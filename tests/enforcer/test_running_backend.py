@@ -19,6 +19,7 @@ from enforcer.preview import preview
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Refused
+from fleet.sentences import Sentence, sentence
 from tests.enforcer.builders import NOW, a_cluster, a_plan, a_recommendation, a_slice
 from tests.enforcer.kin_cluster import VOLCANO, a_kin_cluster
 from tests.enforcer.plugin_cluster import StandingCluster
@@ -54,7 +55,7 @@ def seen(snapshot: Snapshot, *parts: Manifest) -> Snapshot:
     return replace(snapshot, owners={**snapshot.owners, **own})  # type: ignore[dict-item]
 
 
-def nobody(webhook: str, pods: Sequence[tuple[str, Mapping[str, str]]]) -> str | None:
+def nobody(webhook: str, pods: Sequence[tuple[str, Mapping[str, str]]]) -> Sentence | None:
     """Every webhook is asked about all pods."""
     del webhook, pods
     return None
@@ -164,12 +165,12 @@ def test_stage_is_refused_while_a_part_of_the_backend_does_not_answer(kind: str,
 def test_stage_that_seats_pods_is_refused_while_the_backends_webhook_leaves_them_out(snapshot: Snapshot) -> None:
     asked: list[object] = []
 
-    def left_out(webhook: str, pods: Sequence[tuple[str, Mapping[str, str]]]) -> str | None:
+    def left_out(webhook: str, pods: Sequence[tuple[str, Mapping[str, str]]]) -> Sentence | None:
         asked.append((webhook, [namespace for namespace, _ in pods]))
-        return f"{webhook} is not there"
+        return sentence("admission.missing", webhook=webhook)
 
     backend = running(HamiBackend(NOW), version="2.10.0", left_out=left_out)
-    with pytest.raises(Refused, match=r"vgpu\.hami\.io is not there, so new pods would not come to its scheduler"):
+    with pytest.raises(Refused, match=r"the webhook vgpu\.hami\.io, so new pods would not come to its scheduler"):
         backend.render(one_slice_each(), 1, snapshot)
     assert asked == [(HAMI_WEBHOOK, ["team", "team"])]
     idle = a_plan({}, [[a_recommendation("x", RecommendationKind.RECLAIM, ["a-0", "a-1"], ["Deployment/a"], 2)]])

@@ -13,6 +13,7 @@ from enforcer.preview import preview
 from enforcer.record.journal import StageState
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Misconfigured, Refused
+from fleet.sentences import Sentence
 from tests.enforcer.builders import NOW, a_rollout, an_undo, let_all_go, some_tools
 from tests.enforcer.test_availability import a_budget, a_fleet, set_fields, sliced
 
@@ -22,7 +23,7 @@ SEATS, PREVIOUS = (f"metadata.annotations[{name}]" for name in (SEATS_ANNOTATION
 class Unreadable(SimulatedCluster):
     """A cluster that does not let us look at its admission webhooks."""
 
-    def why_unseated(self, namespaces: Sequence[str]) -> str | None:
+    def why_unseated(self, namespaces: Sequence[str]) -> Sentence | None:
         del namespaces
         raise Misconfigured("cannot list mutatingwebhookconfigurations: forbidden")
 

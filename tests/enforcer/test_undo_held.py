@@ -81,7 +81,7 @@ def test_held_undo_lets_go_of_a_workload_that_its_owner_has_taken_over(tmp_path:
         an_undo(some_tools(cluster, tmp_path)).undo(standard_plan().plan_id)
     cluster.delete("Deployment", "team", "c")
     result = an_undo(some_tools(cluster, tmp_path)).undo(standard_plan().plan_id)
-    assert any("team/Deployment/c is gone" in sentence for sentence in result.kept)
+    assert any("team/Deployment/c is gone" in str(left) for left in result.kept)
 
 
 def test_undo_of_a_paused_deployment_waits_until_it_is_resumed(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_object_that_the_server_refuses_beside_somebodys_edit_is_theirs_and_the_
     strict = Strict(tmp_path / "cluster.sqlite")
     tools = some_tools(strict, tmp_path)
     result = an_undo(tools).undo(standard_plan().plan_id)
-    assert any("team/Deployment/c: what the plan set beside that was left too" in sentence for sentence in result.kept)
+    assert any("team/Deployment/c: what the plan set beside that was left too" in str(left) for left in result.kept)
     assert not tools.journal.open_undos()
     others = [owner for owner in owners(strict) if owner["metadata"]["name"] != "c"]
     assert others == [owner for owner in before if owner["metadata"]["name"] != "c"]
