@@ -384,8 +384,9 @@ def _other_cluster(case: Case) -> None:
     cluster = opened(case.live.kubeconfig, case.name)
     plan = plan_of(cluster, case.name, case.slot, nodes=NODES)
     cluster.close()
-    case.stage.keep(seal_plan(replace(plan, plan_id="", cluster=_FAR_AWAY)), OTHER)
-    said = case.stage.call("apply", "--yes", data=OTHER)
+    foreign = seal_plan(replace(plan, plan_id="", cluster=_FAR_AWAY))
+    case.stage.keep(foreign, OTHER)
+    said = case.stage.call("apply", "--yes", "--plan", foreign.plan_id, data=OTHER)
     if said.returncode not in (2, 4):
         case.complaints.append(f"a plan of another cluster ended with {said.returncode}: {said.stderr[-200:]}")
 

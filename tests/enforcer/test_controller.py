@@ -189,6 +189,7 @@ def test_stage_that_was_taken_back_is_tried_again_only_by_a_new_wish() -> None:
 
 
 def test_abort_of_a_run_takes_back_no_stage_of_an_earlier_one(world: World) -> None:
+    world.approve(1)
     a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=lambda: [1, 2])
 
     def step(what: str) -> None:
