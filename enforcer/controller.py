@@ -80,6 +80,7 @@ class Controller:
         self._metrics = metrics
         self._clock = clock
         self._retries: dict[str, _Retry] = {}
+        self._said: dict[str, tuple[object, ...]] = {}
 
     def look(self) -> bool:
         """Do once, for each plan, what is due.
@@ -104,13 +105,17 @@ class Controller:
             ordered = sorted(found.items(), key=lambda item: not any(run.is_open for run in item[1][1]))
             done = [self._one(plan_id, wish, own) for plan_id, (wish, own) in ordered]
             self._retries = {plan_id: retry for plan_id, retry in self._retries.items() if plan_id in found}
+            self._said = {plan_id: said for plan_id, said in self._said.items() if plan_id in found}
             self._metrics.waiting.set(len(self._retries))
         return is_resumed or any(done)
 
     def _one(self, plan_id: str, wish: Wish, runs: Sequence[RunRecord]) -> bool:
         approved = self._plans.copied_approvals(plan_id)
         stages = frozenset(stage for approval in approved for stage in approval.stages)
-        if due(wish, runs, stages).is_nothing:
+        states = tuple((run.is_open, *((number, one.state) for number, one in run.records.items())) for run in runs)
+        # A process that died, or a cluster that was away, may have left the plan's status behind: it is said once more.
+        is_said = self._said.get(plan_id) == (wish, stages, states)
+        if is_said and due(wish, runs, stages).is_nothing:
             self._retries.pop(plan_id, None)
             return False
         signature = (wish.generation, stages, len(approved))
@@ -130,6 +135,7 @@ class Controller:
             self._retries[plan_id] = retry
             return False
         self._retries.pop(plan_id, None)
+        self._said[plan_id] = wish, stages, states
         self._metrics.acts.inc(is_done)
         return is_done
 

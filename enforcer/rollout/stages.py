@@ -90,7 +90,7 @@ class Rollout:
             tools.guard.check_plan(plan, chosen, approved, tools.reader.now())
         tools.take_lease()
         try:
-            tools.journal.fence()
+            tools.fence()
             with tools.following():
                 # What was read before the lease was ours may be old.
                 if run is None and not any(found.is_open for found in tools.journal.runs(plan.plan_id)):
@@ -116,7 +116,7 @@ class Rollout:
         tools.guard.check_frozen(tools.reader)
         tools.take_lease()
         try:
-            tools.journal.fence()
+            tools.fence()
             with tools.following():
                 return self._run(plan)
         finally:

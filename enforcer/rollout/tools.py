@@ -16,7 +16,7 @@ from enforcer.dialect import Dialect
 from enforcer.record.journal import Journal
 from enforcer.rollout.carry import Carrier, CarryPolicy
 from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
-from enforcer.rollout.patience import Patience
+from enforcer.rollout.patience import RIGHTS_SECONDS_MAX, Patience
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.watch import Signals, WatchPolicy
 from enforcer.safety.abort import LOOK_SECONDS, Aborted, Wishes
@@ -24,9 +24,10 @@ from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Plan
-from fleet.errors import Refused, Unavailable
+from fleet.errors import GputideError, Refused, Unavailable
 from fleet.logs import logger
 from fleet.sentences import Sentence, sentence
+from wire.kubernetes.refusals import Forbidden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ class Tools:
         plan, stage = self.under_way.plan, self.under_way.stage
         try:
             wish, approvals = self.wishes.wish(plan.plan_id), self.wishes.approvals(plan.plan_id)
-        except Unavailable:
+        except (Unavailable, Forbidden):
             return  # nobody can say anything now; what comes next waits for the cluster, and then looks again
         if wish.stages is not None and stage not in wish.stages:
             raise Aborted(f"aborted by {wish.by or 'somebody'}")
@@ -168,7 +169,16 @@ class Tools:
     @property
     def patiently(self) -> Patience:
         """Makes calls again while the cluster can't take them; afterwards the lease must be ours still."""
-        return Patience(self._wait, say=self._say_waiting, before_again=self._still_ours)
+        return self._patience(self._still_ours)
+
+    def fence(self) -> None:
+        """From now on this process alone writes the ledger, and waits where that lies in a cluster that is away."""
+        self.journal.fence(self._patience(self.keep_lease))
+
+    def _patience(self, before_again: Callable[[], None]) -> Patience:
+        """Patience of a run: whoever got the lease had all rights that it asks again for."""
+        rights = 0.0 if self._taken_at is None else RIGHTS_SECONDS_MAX
+        return Patience(self._wait, say=self._say_waiting, before_again=before_again, rights_seconds_max=rights)
 
     def take_lease(self) -> None:
         """Take or renew the lease, waiting for one that a crash left behind.
@@ -177,7 +187,7 @@ class Tools:
             Refused: somebody else holds it.
         """
         waited = 0.0
-        acquire = Patience(self._wait, say=self._say_waiting)
+        acquire = self._patience(_unkept)
         while not acquire(lambda: self.lease.acquire(self.holder, self.policy.lease_seconds)):
             if waited > 2 * self.policy.lease_seconds:
                 raise Refused(sentence("guard.lease_held"))
@@ -198,7 +208,7 @@ class Tools:
     def let_go(self) -> None:
         """Give the lease back at the end of a run; one that can't be given back runs out by itself."""
         self.journal.unfence()
-        with suppress(Unavailable):
+        with suppress(Unavailable, Forbidden):
             self.lease.release(self.holder)
 
     def rest(self, seconds: float) -> None:
@@ -224,7 +234,7 @@ class Tools:
 
     def now(self) -> datetime:
         """The cluster's clock, UTC."""
-        return Patience(self._wait, say=self._say_waiting)(self.reader.now)
+        return self._patience(_unkept)(self.reader.now)
 
     def _still_ours(self) -> None:
         """After the cluster was away: another may have gone on with the run.
@@ -236,7 +246,7 @@ class Tools:
         self.keep_lease()
         self.journal.check_fence()
 
-    def _say_waiting(self, why: Unavailable, seconds: float) -> None:
+    def _say_waiting(self, why: GputideError, seconds: float) -> None:
         said = sentence("progress.waiting", seconds=seconds, why=why.said)
         if not seconds:
             logger("enforcer.rollout").warning("waits for the cluster, which does not answer", why=str(why))

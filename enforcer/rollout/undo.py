@@ -254,7 +254,7 @@ class Undo:
         stage = record.stages[0] if len(record.stages) == 1 else 0
         tools.take_lease()
         try:
-            tools.journal.fence()
+            tools.fence()
             if tools.journal.open_undo() is None:
                 raise Refused(f"cannot go on with the undo of plan {record.plan_id}: another enforcer finished it")
             steps = [
