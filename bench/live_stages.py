@@ -171,7 +171,7 @@ class LiveStage:
         while not moment(self.owner(app), pods(self.live.api, self.name, app)):
             if time.monotonic() > deadline or (self._applying is not None and self._applying.poll() is not None):
                 raise AssertionError(f"{self.name} never came to it: {self.applied()}")
-            time.sleep(0.2)
+            time.sleep(0.05)
 
     def owner(self, app: str) -> Manifest:
         """A Deployment as it stands."""

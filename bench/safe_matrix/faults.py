@@ -432,20 +432,21 @@ def _other_cluster(case: Case) -> None:
     cluster = opened(case.live.kubeconfig, case.name)
     plan = plan_of(cluster, case.name, case.slot, nodes=NODES)
     cluster.close()
-    case.stage.keep(seal_plan(replace(plan, plan_id="", cluster=_FAR_AWAY)), OTHER)
-    _applied_by_another(case, fine=(2, 4))
+    foreign = seal_plan(replace(plan, plan_id="", cluster=_FAR_AWAY))
+    case.stage.keep(foreign, OTHER)
+    _applied_by_another(case, "--plan", foreign.plan_id, is_refused=True)
 
 
-def _applied_by_another(case: Case, fine: Sequence[int] = (0, 4, 5)) -> None:
-    """Somebody else applies, with a token of its own; where that is refused, it must not have written."""
+def _applied_by_another(case: Case, *words: str, is_refused: bool = False) -> None:
+    """Somebody else applies, with a token of its own; where that must be refused, it must not write to workloads."""
     token = case.live.api.token("gputide", "gputide-writer")
     usual = case.stage.kubeconfig
     case.stage.kubeconfig = case.live.plane.kubeconfig_of_token(f"{case.name}-other", token)
-    said = case.stage.call("apply", "--yes", data=OTHER)
+    said = case.stage.call("apply", "--yes", *words, data=OTHER)
     case.stage.kubeconfig = usual
-    if said.returncode not in fine:
+    if said.returncode not in ((2, 4) if is_refused else (0, 4, 5)):
         case.complaints.append(f"the second ended with {said.returncode}: {said.stderr.strip()[-300:]}")
-    if said.returncode in (2, 4):
+    if is_refused:
         case.refused.add(credential_of(token))
 
 

@@ -289,12 +289,12 @@ class Journal:
         """Every run, oldest first; of one plan where it is given."""
         return runs_of(self._entries(plan_id))
 
-    def open_undo(self) -> UndoRecord | None:
-        """The undo that was begun and not ended."""
-        found: UndoRecord | None = None
+    def open_undos(self) -> dict[str, UndoRecord]:
+        """The undo of each plan that was begun and not ended, by the plan's id; the one begun first stands first."""
+        found: dict[str, UndoRecord] = {}
         for entry in self._entries():
             if entry.event == "undo_begin":
-                found = UndoRecord(
+                found[entry.plan_id] = UndoRecord(
                     plan_id=entry.plan_id,
                     stages=tuple(entry.content["stages"]),
                     recommendation=entry.content["recommendation"],
@@ -302,7 +302,7 @@ class Journal:
                     moves=tuple(move_of(part) for part in entry.content["moves"]),
                 )
             elif entry.event == "undone":
-                found = None
+                found.pop(entry.plan_id, None)
         return found
 
     def _entries(self, plan_id: str | None = None) -> Iterator[Entry]:

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def test_run_that_is_no_longer_wanted_or_approved_ends_whole_at_every_step(
 
         tools = some_tools(cluster, folder, step=step, wishes=plans, guard=TWO_APPROVE)
         try:
-            results = a_rollout(tools).apply(standard_plan(), by="ann", approved=plans.approvals(PLAN))
+            results = a_rollout(tools).apply(standard_plan(), by="ann", approved=partial(plans.approvals, PLAN))
             ends.add(results[-1].state)
             if results[-1].state is StageState.RESTORED:
                 assert re.search(reason, str(results[-1].reason)), steps[number]

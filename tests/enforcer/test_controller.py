@@ -11,7 +11,7 @@ from bench.faulty_cluster import FaultyCluster
 from enforcer.controller import Controller, ControllerMetrics
 from enforcer.record.plan_store import Approval, PlanStore, Wish, WishChange
 from enforcer.rollout.abort import open_run
-from enforcer.rollout.reconciler import Reconciler, due
+from enforcer.rollout.reconciler import Reconciler, due, end_of
 from enforcer.rollout.tools import Tools
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
@@ -30,6 +30,7 @@ class World:
 
     def __init__(self, folder: Path, cluster: SimulatedCluster | None = None, plans: PlanStore | None = None) -> None:
         self.now = 0.0
+        self.folder = folder
         self.cluster: SimulatedCluster = cluster or a_cluster(folder)
         self.plans = plans or PlanStore(folder / "plans")
         self.plans.add(standard_plan())
@@ -78,7 +79,7 @@ def test_stage_that_is_no_longer_wanted_is_taken_back(world: World) -> None:
 
 def test_plan_of_which_nobody_has_said_anything_is_left_as_it_is(world: World) -> None:
     world.approve(1)
-    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=[1])
+    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=lambda: [1])
     assert not world.controller.look()
     assert where(world.cluster) == STAGE_1
 
@@ -113,7 +114,7 @@ def test_undo_that_a_dead_process_left_is_ended(tmp_path: Path) -> None:
     world.plans.change_wish(PLAN, NOTHING)
     with pytest.raises(Killed):
         an_undo(dying).undo(PLAN)
-    assert world.tools.journal.open_undo() is not None
+    assert world.tools.journal.open_undos()
     assert world.controller.look()
     assert where(world.cluster) == BEFORE
 
@@ -182,5 +183,23 @@ def test_controller_ends_what_it_began_once_the_api_server_is_back_after_an_hour
 
 def test_stage_that_was_taken_back_is_tried_again_only_by_a_new_wish() -> None:
     wish = Wish(stages=frozenset({1}), generation=3, failed_generation=3)
-    assert due(wish, (), frozenset({1})).is_nothing
-    assert due(Wish(stages=frozenset({1}), generation=4, failed_generation=3), (), frozenset({1})).add == (1,)
+    assert due(wish, (), frozenset({1}), is_undoing=False).is_nothing
+    again = Wish(stages=frozenset({1}), generation=4, failed_generation=3)
+    assert due(again, (), frozenset({1}), is_undoing=False).add == (1,)
+
+
+def test_abort_of_a_run_takes_back_no_stage_of_an_earlier_one(world: World) -> None:
+    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=lambda: [1, 2])
+
+    def step(what: str) -> None:
+        if what == "watched canary":
+            raise Killed
+
+    with pytest.raises(Killed):
+        a_rollout(some_tools(world.cluster, world.folder, step=step)).apply(standard_plan(), by="ann")
+    runs = world.tools.journal.runs(PLAN)
+    world.plans.change_wish(PLAN, end_of(runs[-1], runs, by="bob"))
+    for _ in range(3):
+        world.controller.look()
+    assert where(world.cluster) == STAGE_1
+    assert open_run(world.tools.journal) is None

@@ -197,14 +197,17 @@ def test_server_that_has_just_started_and_knows_no_roles_yet_is_asked_again(tmp_
 def test_right_that_is_missing_from_the_start_is_said_at_once_and_one_that_is_taken_after_a_minute() -> None:
     pauses: list[float] = []
 
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
     def call() -> None:
         raise Forbidden("no right")
 
     with pytest.raises(Forbidden):
-        Patience(pauses.append)(call)
+        Patience(pause)(call)
     assert pauses == []
     with pytest.raises(Forbidden):
-        Patience(pauses.append, rights_seconds_max=60.0)(call)
+        Patience(pause, rights_seconds_max=60.0)(call)
     assert sum(pauses) == pytest.approx(60.0)
 
 
