@@ -243,14 +243,12 @@ def planned(fleet: StandingFleet, cluster: KubernetesCluster) -> Plan:
     return seal_plan(make_plan(fleet.history, profiles, settings=settings, capability=HAMI, now=now))
 
 
-def tools_on(cluster: KubernetesCluster, ledger: Path, *, poll_seconds: float = 1.0) -> Tools:
+def tools_on(cluster: KubernetesCluster, ledger: Path) -> Tools:
     """What rollout and undo work with; watched for a second."""
     return Tools(
         reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause, journal=Journal(Ledger(ledger)),
         guard=Guard(GuardPolicy()), signals=ClusterSignals(cluster),
-        policy=RolloutPolicy(
-            watch_seconds=1.0, carry=CarryPolicy(poll_seconds=poll_seconds, placement_seconds_max=120.0)
-        ),
+        policy=RolloutPolicy(watch_seconds=1.0, carry=CarryPolicy(poll_seconds=1.0, placement_seconds_max=120.0)),
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -72,7 +72,9 @@ REPLICAS = {"a": 2, "b": 1, "c": 2}
 STAGES = {1: ("c",), 2: ("a", "b")}
 CARDS = 6
 CARD_MIB = 24_576
-GRANTED_MIB = {"a": CARD_MIB // 4, "b": CARD_MIB // 2, "c": CARD_MIB // 2}
+GRANTED_MIB = {"a": CARD_MIB // 4, "b": CARD_MIB // 2, "c": CARD_MIB // 8}
+COMPUTE_RATIOS = {"a": 0.25, "b": 0.5, "c": 0.5}
+"""Of a card's compute, by the plan, for each pod: more pods of c fit a card by framebuffer than by compute."""
 LEASE_SECONDS = 3.0
 PLACEMENT_SECONDS_MAX = 20.0
 SETTLE_SECONDS_MAX = 60.0
@@ -388,8 +390,7 @@ class LiveCase:
             if granted != Counter({CARD_MIB: REPLICAS[app]}):
                 return HALF
             return RESTORED if after.grants[app] == before.grants[app] else ELSEWHERE
-        planned = Counter({(_card(self._plan, app), GRANTED_MIB[app]): REPLICAS[app]})
-        return APPLIED if after.grants[app] == planned and not is_held else HALF
+        return APPLIED if after.grants[app] == planned_grants(self._plan, app) and not is_held else HALF
 
     def _sight(self) -> Sight:
         return Sight.of(self.live.api, self.name, self.gone)
@@ -515,13 +516,7 @@ def stand_up(
         nodes: nodes of six cards.
         strategy: of their rolling updates; None for no surge and one pod unavailable.
     """
-    api.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": {NAMESPACE_LABEL: "on"}}})
-    rules = [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"]}]
-    account = {"kind": "ServiceAccount", "name": "gputide-writer", "namespace": "gputide"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "lease"}
-    prefix = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
-    api.create(f"{prefix}/roles", {"metadata": {"name": "lease"}, "rules": rules})
-    api.create(f"{prefix}/rolebindings", {"metadata": {"name": "lease"}, "roleRef": role, "subjects": [account]})
+    make_namespace(api, namespace)
     for place in range(nodes):
         make_node(api, slot, place)
     until(lambda: api.has(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"), "pods may be made", 120.0)
@@ -535,21 +530,31 @@ def stand_up(
         until_ready(api, namespace, app, replicas)
 
 
+def make_namespace(api: Api, namespace: str) -> None:
+    """A namespace that HAMi admits pods of, with the lease of its own enforcer."""
+    api.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": {NAMESPACE_LABEL: "on"}}})
+    rules = [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"]}]
+    account = {"kind": "ServiceAccount", "name": "gputide-writer", "namespace": "gputide"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "lease"}
+    prefix = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    api.create(f"{prefix}/roles", {"metadata": {"name": "lease"}, "rules": rules})
+    api.create(f"{prefix}/rolebindings", {"metadata": {"name": "lease"}, "roleRef": role, "subjects": [account]})
+
+
 def node_name(slot: int, place: int) -> str:
     """Name of a slot's node."""
     return f"slot-{slot}-{place}" if place else f"slot-{slot}"
 
 
-def make_node(api: Api, slot: int, place: int, *, lost: Collection[str] = ()) -> None:
-    """A slot's node; the cards that are lost are registered as unhealthy."""
+def make_node(api: Api, slot: int, place: int) -> None:
+    """A slot's node."""
     name = node_name(slot, place)
     devices = [
         RegisteredDevice(
-            card=card, slices_max=10, framebuffer_mib=CARD_MIB, core_percent=100, device_type="NVIDIA-NVIDIA A10",
-            numa=0, is_healthy=card not in lost, index=number, mode="hami-core",
+            card=_card_id(slot, place * CARDS + number), slices_max=10, framebuffer_mib=CARD_MIB, core_percent=100,
+            device_type="NVIDIA-NVIDIA A10", numa=0, is_healthy=True, index=number, mode="hami-core",
         )
         for number in range(CARDS)
-        for card in (_card_id(slot, place * CARDS + number),)
     ]  # fmt: skip
     hami_node(api, name, devices)
     api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {"slot": str(slot)}}, "spec": {"unschedulable": None}})
@@ -626,6 +631,12 @@ def plan_of(cluster: KubernetesCluster, namespace: str, slot: int, *, nodes: int
     return seal_plan(replace(plan, placement=cards, created_at=now, history=history))
 
 
+def planned_grants(plan: Plan, app: str) -> Counter[tuple[str, int]]:
+    """Card and MiB of each pod that a plan of `plan_of` gives a Deployment."""
+    card = next(str(card.card) for card in plan.placement for part in card.slices if part.workload.endswith(f"/{app}"))
+    return Counter({(card, GRANTED_MIB[app]): REPLICAS[app]})
+
+
 def be_killed(order: Path) -> None:
     """Do what another process ordered, until SIGKILL at the step that it named."""
     with order.open("rb") as file:
@@ -647,7 +658,9 @@ def be_killed(order: Path) -> None:
 
 
 def _placed(app: str, seat: PodSeat) -> PlacedSlice:
-    part = a_slice(f"{app}-0", framebuffer_bytes=GRANTED_MIB[app] * MIB)
+    part = a_slice(
+        f"{app}-0", framebuffer_bytes=GRANTED_MIB[app] * MIB, compute_ratio=COMPUTE_RATIOS[app]
+    )  # fmt: skip
     return replace(part, namespace=seat.namespace, pod=seat.pod, workload=seat.workload)
 
 
@@ -657,10 +670,6 @@ def _victim(step: str) -> str:
         if f"/Deployment/{app}" in step:
             return app
     return "b"
-
-
-def _card(plan: Plan, app: str) -> str:
-    return next(str(card.card) for card in plan.placement for part in card.slices if part.workload.endswith(f"/{app}"))
 
 
 def _card_id(slot: int, number: int) -> str:

@@ -54,7 +54,7 @@ class LiveStage:
         kubeconfig: of the verbs; None for the writer's.
         stuck: Deployments whose containers do not start.
         before: the Deployments before anything is applied.
-        plan_id: of the plan, once there is one.
+        planned: the plan of `plan`.
     """
 
     live: LiveCluster
@@ -68,7 +68,7 @@ class LiveStage:
     kubeconfig: Path | None = None
     stuck: set[str] = field(default_factory=set)
     before: Sight = field(init=False)
-    plan_id: str = ""
+    planned: Plan = field(init=False)
     _cluster_name: str = ""
     _applying: subprocess.Popen[str] | None = None
     _over: threading.Event = field(default_factory=threading.Event)
@@ -91,13 +91,13 @@ class LiveStage:
     def plan(self) -> None:
         """Keep a plan, approved."""
         cluster = opened(self.live.kubeconfig, self.name)
-        plan = plan_of(cluster, self.name, self.slot, nodes=self.nodes)
+        self.planned = plan_of(cluster, self.name, self.slot, nodes=self.nodes)
         cluster.close()
-        self._cluster_name, self.plan_id = plan.cluster, plan.plan_id
-        self.keep(plan)
+        self.keep(self.planned)
 
     def keep(self, plan: Plan, data: str = DATA) -> None:
-        """Keep a plan in a data folder, approved."""
+        """Keep a plan in a data folder, approved; the verbs know the cluster by the name that the first one has."""
+        self._cluster_name = self._cluster_name or plan.cluster
         folder = open_data_folder(self.folder / data, create=True)
         settings = Settings.model_validate(
             {"enforcer": {"cluster": "kubernetes", "kubeconfig": str(self.live.kubeconfig)}}

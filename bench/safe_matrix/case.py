@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.faulty_way import FaultyWay
 from bench.live_cluster import LiveCluster
-from bench.live_faults import REPLICAS, STAGES
+from bench.live_faults import COMPUTE_RATIOS, REPLICAS, STAGES, planned_grants
 from bench.live_stages import DATA, MOMENTS, LiveStage
 from bench.safe_matrix.judge import (
     RESCHEDULED_SECONDS_MAX,
@@ -27,8 +27,9 @@ from bench.safe_matrix.judge import (
     Sight,
     differences,
     end_of,
-    shares_of,
+    not_as_planned,
     stray_writes,
+    with_compute,
 )
 from tests.cluster.api import Manifest
 
@@ -41,6 +42,9 @@ QUIET_SECONDS = 3.0
 ABORT_SECONDS_MAX = 60.0
 OPERATED_MAX = 4
 """How often the operator tries to bring a plan to an end."""
+LIFTED_SECONDS = (3.0, 25.0)
+"""How long after it came what the API server refuses is lifted."""
+_BEGUN_SECONDS_MAX = 60.0
 _FINE = (0, 4)
 """Applied, or refused and taken back."""
 
@@ -57,6 +61,8 @@ class Phase(StrEnum):
 
 APPLYING = (Phase.CANARY, Phase.WATCHED, Phase.REST)
 """Phases at which a process applies."""
+_ENDS = {Phase.APPLIED: {"applied"}, Phase.UNDOING: {"restored"}}
+"""How stages must end where the fault comes after the apply; before, either way is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -92,6 +98,10 @@ class Case:
         theirs: what people changed of each Deployment: `replicas`, `template`.
         keeps: what people changed and must find as they left it.
         cures: what ends the fault.
+        lifts: what ends it once the undo has begun.
+        displaced: Deployments whose pods may be on other cards than planned, because of the fault.
+        refused: credentials by which somebody was to apply a plan that was refused.
+        has_struck: the fault met what it was meant for.
         complaints: what is not as it should be, one sentence each.
         operator_data: data folder from which the operator aborts.
         hurt_at: monotonic seconds of the fault.
@@ -110,6 +120,10 @@ class Case:
     theirs: dict[str, set[str]] = field(default_factory=lambda: {app: set() for app in REPLICAS})
     keeps: list[tuple[str, Callable[[Manifest], bool]]] = field(default_factory=list)
     cures: list[Callable[[], None]] = field(default_factory=list)
+    lifts: list[Callable[[], None]] = field(default_factory=list)
+    displaced: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    has_struck: bool = True
     complaints: list[str] = field(default_factory=list)
     operator_data: str = DATA
     way: FaultyWay | None = None
@@ -133,14 +147,17 @@ class Case:
                 self.sampler = Sampler(api=self.live.api, namespace=self.name, least=dict(REPLICAS))
                 with self.sampler:
                     found = self._done(strike, before)
-            writes = stray_writes(self.live.audit.writes(audited), self.name, f"slot-{self.slot}", REPLICAS)
+            writes = stray_writes(self.live.audit.writes(audited), self.name, REPLICAS, self.refused)
         finally:
             self._cure()
+            self._lift()
             if self.way is not None:
                 self.way.close()
             shutil.rmtree(self.folder)
         return {
-            **found, "breaches": self.sampler.breaches, "looks": len(self.sampler.looks), "unwanted": writes,
+            **found, "complaints": [*self.complaints, *self.sampler.blindness], "struck": self.has_struck,
+            "breaches": self.sampler.breaches, "looks": len(self.sampler.looks),
+            "apart_seconds_max": round(self.sampler.apart_seconds_max, 1), "unwanted": writes,
             "seconds": round(time.monotonic() - began, 1),
         }  # fmt: skip
 
@@ -153,8 +170,10 @@ class Case:
         else:
             self._ended(must_be=(0,))
         if phase is Phase.UNDOING:
-            self.stage.start("undo", "--yes")
-            time.sleep(self.chance.uniform(2.0, 8.0))
+            self._start_undo()
+            time.sleep(self.chance.uniform(0.0, 4.0))
+        if phase is not Phase.APPLIED and not self.stage.is_applying:
+            self.miss("the verb had ended")
         self.hurt_at = time.monotonic()
         strike(self)
         self._operate()
@@ -164,11 +183,24 @@ class Case:
         ends = self._judge(before, after)
         spread = self._spread(after)
         self._cure()
-        undone = self._undo(before) if phase is not Phase.UNDOING else []
+        if phase is not Phase.UNDOING:
+            self._undo()
         return {
-            "ends": ends, "complaints": self.complaints, "pending": len(pending), "rescheduled_seconds": rescheduled,
-            "spread": spread, "undo": undone,
+            "ends": ends, "pending": len(pending), "rescheduled_seconds": rescheduled, "spread": spread,
+            "undo": self._left(before),
         }  # fmt: skip
+
+    def kill(self) -> None:
+        """SIGKILL to the process that applies or undoes."""
+        if not self.stage.is_applying:
+            self.miss("the verb had ended before it was killed")
+        self.stage.kill()
+        self.is_killed = True
+
+    def miss(self, why: str) -> None:
+        """The fault met nothing that it could hurt, so that the case proves nothing."""
+        self.has_struck = False
+        self.complaints.append(f"the fault never struck: {why}")
 
     def watched_app(self) -> str:
         """Whose moment the fault comes at: of stage 1 or 2, whose canary is the Deployment of one pod."""
@@ -232,6 +264,14 @@ class Case:
             own = set(ends.values()) - {"theirs"}
             if len(own) > 1 or "half" in own:
                 self.complaints.append(f"stage {stage} is half: {ends}")
+            elif not own <= _ENDS.get(self.wanted.phase, own):
+                self.complaints.append(f"stage {stage} is not as the verb should leave it: {ends}")
+            for app in apps:
+                if ends[app] == "applied":
+                    self.complaints += not_as_planned(
+                        after.owners[app], after.pods[app], planned_grants(self.stage.planned, app),
+                        is_displaced=app in self.displaced,
+                    )  # fmt: skip
             found.append("+".join(sorted(set(ends.values()))))
         for app, is_kept in self.keeps:
             if not is_kept(after.owners[app]):
@@ -239,20 +279,42 @@ class Case:
         return found
 
     def _spread(self, after: Sight) -> dict[str, int]:
-        """Replicas beyond the planned ones, and how many of them have compute: at most two pods sit on their card."""
+        """Replicas beyond the planned ones, and how many of them have compute."""
         app = next((app for app in REPLICAS if self.replicas[app] > REPLICAS[app]), None)
         if app is None:
             return {}
-        shares = shares_of(pod for own in after.pods.values() for pod in own)
-        crowded = sum(max(0, sum(one == app for _, one in pods) - 2) for pods in shares.values())
-        beyond = self.replicas[app] - REPLICAS[app]
-        return {"beyond": beyond, "with_compute": max(0, beyond - crowded)}
+        pods = [pod for own in after.pods.values() for pod in own]
+        served = with_compute(pods, app, REPLICAS[app], COMPUTE_RATIOS)
+        return {"beyond": self.replicas[app] - REPLICAS[app], "with_compute": served}
 
-    def _undo(self, before: Sight) -> list[str]:
-        """Undo what is applied; where objects differ from before, but for what people changed."""
+    def _start_undo(self) -> None:
+        """Start to undo, and wait until the first object is written."""
+        before = self._generations()
+        self.stage.start("undo", "--yes")
+        deadline = time.monotonic() + _BEGUN_SECONDS_MAX
+        while self.stage.is_applying and self._generations() == before and time.monotonic() < deadline:
+            time.sleep(0.2)
+
+    def _generations(self) -> list[int]:
+        owners = Sight.of(self.live.api, self.name).owners
+        return [owners[app]["metadata"]["generation"] for app in sorted(owners)]
+
+    def _undo(self) -> None:
+        """Undo what is applied; what is to be lifted meanwhile is lifted once the undo has begun."""
         if (self.stage.folder / DATA).exists():
             self.operator_data = DATA
+        if self.lifts:
+            self._start_undo()
+            time.sleep(self.chance.uniform(*LIFTED_SECONDS))
+            if not self.stage.is_applying:
+                self.miss("the undo had ended")
+            self._lift()
+            if self._ended(must_be=()) == 0:
+                return
         self._end("undo", fine=(0,))
+
+    def _left(self, before: Sight) -> list[str]:
+        """Where objects differ from before once all is undone, but for what people changed."""
         self._settled()
         after = Sight.of(self.live.api, self.name)
         self.complaints += [f"after undo {one}" for one in after.complaints(self.replicas)]
@@ -267,9 +329,15 @@ class Case:
         while self.cures:
             self.cures.pop()()
 
+    def _lift(self) -> None:
+        while self.lifts:
+            self.lifts.pop()()
+
 
 def is_good(line: Mapping[str, Any]) -> bool:
-    """Whether a case went as it should."""
+    """Whether a case went as it should; one that was not judged did not."""
+    if line["unwanted"] is None:
+        return False
     is_late = line["rescheduled_seconds"] is None or line["rescheduled_seconds"] > RESCHEDULED_SECONDS_MAX
-    bad = (line["complaints"], line["breaches"], line["unwanted"], line["pending"])
+    bad = (line["complaints"], line["breaches"], line["unwanted"], line["pending"], line["undo"])
     return not any(bad) and not (line["fault"].startswith(("node", "card")) and is_late)

@@ -8,34 +8,38 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import threading
 import time
 import urllib.error
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from bench.faulty_way import FaultyWay
-from bench.live_faults import CARD_MIB, CARDS, REPLICAS, make_node, opened, plan_of
+from bench.live_faults import CARD_MIB, CARDS, REPLICAS, STAGES, make_node, node_name, opened, plan_of
 from bench.live_stages import DATA, HOTFIX
-from bench.safe_matrix.case import APPLYING, NODES, Case, Phase
-from bench.safe_matrix.judge import Sight, shares_of
+from bench.safe_matrix.case import APPLYING, LIFTED_SECONDS, NODES, START_SECONDS, Case, Phase
+from bench.safe_matrix.judge import Sight, credential_of, shares_of
 from fleet.documents import seal_plan
-from tests.cluster.workloads import deployment
+from tests.cluster.api import Manifest
+from tests.cluster.workloads import deployment, is_ready
 from tests.control_plane import ControlPart
 
 OTHER = "other"
 """Data folder of another machine."""
 ALL = tuple(Phase)
 AFTER = (Phase.APPLIED,)
-SEEDS, SEEDS_OF_SHORT = 5, 20
+SEEDS = 5
 _FAR_AWAY = "elsewhere"
 _REVERTED_SECONDS = 15.0
-_LIFTED_SECONDS = (3.0, 25.0)
 _DRAIN_SECONDS_MAX = 30.0
 _REFUSED_SECONDS_MAX = 20.0
+_LOOK_SECONDS = 0.5
+_ABORTED_SECONDS = {Phase.CANARY: 8.0, Phase.WATCHED: 4.0, Phase.REST: 1.0}
+"""Within which an abort comes, so that the stage that is looked at is still under way."""
 
 
 def _nothing(case: Case) -> None:
@@ -65,11 +69,7 @@ class Fault:
 def _place(case: Case) -> int:
     """A node that pods run on, where there is one."""
     used = {pod["spec"].get("nodeName") for own in Sight.of(case.live.api, case.name).pods.values() for pod in own}
-    return case.chance.choice([place for place in range(NODES) if _name(case, place) in used] or [0])
-
-
-def _name(case: Case, place: int) -> str:
-    return f"slot-{case.slot}-{place}" if place else f"slot-{case.slot}"
+    return case.chance.choice([place for place in range(NODES) if node_name(case.slot, place) in used] or [0])
 
 
 def _pods_on(case: Case, node: str) -> list[tuple[str, str]]:
@@ -83,9 +83,10 @@ def _pods_on(case: Case, node: str) -> list[tuple[str, str]]:
 
 def _deleted(case: Case) -> None:
     place = _place(case)
-    lost = _pods_on(case, _name(case, place))
-    case.sampler.lose(app for app, _ in lost)
-    case.live.api.delete(f"/api/v1/nodes/{_name(case, place)}")
+    lost = _pods_on(case, node_name(case.slot, place))
+    case.displaced |= REPLICAS.keys()
+    case.sampler.lose(lost)
+    case.live.api.delete(f"/api/v1/nodes/{node_name(case.slot, place)}")
     for _, pod in lost:
         # As the collector of lost nodes' pods does it, which takes its time.
         _gone(case, pod)
@@ -93,7 +94,12 @@ def _deleted(case: Case) -> None:
 
 
 def _cordoned(case: Case) -> None:
-    path = f"/api/v1/nodes/{_name(case, _place(case))}"
+    path = f"/api/v1/nodes/{node_name(case.slot, _place(case))}"
+    _cordon(case, path)
+
+
+def _cordon(case: Case, path: str) -> None:
+    case.displaced |= REPLICAS.keys()
     case.live.api.patch(path, {"spec": {"unschedulable": True}})
     case.cures.append(lambda: _uncordon(case, path))
 
@@ -103,13 +109,11 @@ def _uncordon(case: Case, path: str) -> None:
 
 
 def _drained(case: Case) -> None:
-    node = _name(case, _place(case))
-    path = f"/api/v1/nodes/{node}"
-    case.live.api.patch(path, {"spec": {"unschedulable": True}})
-    case.cures.append(lambda: _uncordon(case, path))
+    node = node_name(case.slot, _place(case))
+    _cordon(case, f"/api/v1/nodes/{node}")
     deadline = time.monotonic() + _DRAIN_SECONDS_MAX
     while (left := _pods_on(case, node)) and time.monotonic() < deadline:
-        case.sampler.lose(app for app, _ in left)
+        case.sampler.lose(left)
         for _, pod in left:
             _evict(case, pod)
         time.sleep(0.5)
@@ -135,9 +139,9 @@ def _gone(case: Case, pod: str) -> None:
 def _card_lost(case: Case) -> None:
     """A card that several pods share is lost (XID 79): its node registers it as unhealthy, and its pods end."""
     own = [pod for pods in Sight.of(case.live.api, case.name).pods.values() for pod in pods]
-    card, pods = max(shares_of(own).items(), key=lambda item: len(item[1]))
+    card, shares = max(shares_of(own).items(), key=lambda item: len(item[1]))
     place = int(card.rsplit("-", 1)[1]) // CARDS
-    path = f"/api/v1/nodes/{_name(case, place)}"
+    path = f"/api/v1/nodes/{node_name(case.slot, place)}"
     annotation = next(name for name in case.live.api.ask("GET", path)["metadata"]["annotations"] if "register" in name)
     text = case.live.api.ask("GET", path)["metadata"]["annotations"][annotation]
     entries = [{**one, "health": one["id"] != card} for one in json.loads(text)]
@@ -145,9 +149,10 @@ def _card_lost(case: Case) -> None:
     _annotate(case, path, annotation, json.dumps(entries))
     case.cures.append(lambda: _annotate(case, path, annotation, text))
     case.live.double.look_again()
-    case.sampler.lose(app for _, app in pods)
-    for name, _ in pods:
-        _gone(case, name.partition("/")[2])
+    case.displaced |= REPLICAS.keys()
+    case.sampler.lose((share.app, share.pod) for share in shares)
+    for share in shares:
+        _gone(case, share.pod)
 
 
 def _annotate(case: Case, path: str, annotation: str, text: str) -> None:
@@ -161,6 +166,7 @@ def _scaled(case: Case, counts: Sequence[int]) -> None:
     app, count = "c", case.chance.choice(counts)
     case.sampler.expect(app, count)
     case.replicas[app] = count
+    case.displaced.add(app)
     case.theirs[app].add("replicas")
     case.live.api.patch(f"{_owner(case, app)}/scale", {"spec": {"replicas": count}})
     case.keeps.append((app, lambda owner: bool(owner["spec"]["replicas"] == count)))
@@ -172,6 +178,8 @@ def _owner(case: Case, app: str) -> str:
 
 def _hotfix(case: Case) -> None:
     app = case.chance.choice(list(REPLICAS))
+    # A hotfix takes the stage back, and where it keeps a whole card that may be one which the plan gives another.
+    case.displaced |= REPLICAS.keys()
     case.theirs[app].add("template")
     case.live.api.patch(_owner(case, app), {"spec": {"template": {"metadata": {"annotations": {HOTFIX: "1"}}}}})
     case.keeps.append((app, lambda owner: HOTFIX in owner["spec"]["template"]["metadata"].get("annotations", {})))
@@ -179,14 +187,19 @@ def _hotfix(case: Case) -> None:
 
 def _rolled_back(case: Case) -> None:
     """`kubectl rollout undo`: the template of the ReplicaSet before the last comes back."""
-    app = case.chance.choice(list(REPLICAS))
-    path = f"/apis/apps/v1/namespaces/{case.name}/replicasets?labelSelector=app%3D{app}"
-    found = sorted(
-        case.live.api.ask("GET", path)["items"],
-        key=lambda one: int(one["metadata"]["annotations"]["deployment.kubernetes.io/revision"]),
-    )
-    if len(found) < 2:
+    found: list[Manifest] = []
+    for app in case.chance.sample(list(REPLICAS), len(REPLICAS)):
+        path = f"/apis/apps/v1/namespaces/{case.name}/replicasets?labelSelector=app%3D{app}"
+        found = sorted(
+            case.live.api.ask("GET", path)["items"],
+            key=lambda one: int(one["metadata"]["annotations"]["deployment.kubernetes.io/revision"]),
+        )
+        if len(found) > 1:
+            break
+    else:
+        case.miss("no Deployment has a former template")
         return
+    case.displaced |= REPLICAS.keys()
     template = found[-2]["spec"]["template"]
     del template["metadata"]["labels"]["pod-template-hash"]
     case.theirs[app].add("template")
@@ -201,6 +214,7 @@ def _replace_template(case: Case, app: str, template: Mapping[str, Any]) -> None
 def _edited(case: Case) -> None:
     """`kubectl edit`: somebody gives the containers an amount of framebuffer of their own."""
     app = case.chance.choice(list(REPLICAS))
+    case.displaced |= REPLICAS.keys()
     case.theirs[app].add("template")
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "9000"}
     container = {"name": "server", "resources": {"limits": limits, "requests": limits}}
@@ -217,39 +231,61 @@ def _limits(owner: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _reverted(case: Case) -> None:
     """A controller that writes what stands in Git, as Argo CD with self-heal does, for a while."""
-    app = case.chance.choice(list(REPLICAS))
+    in_git = {app: case.stage.before.objects[app]["spec"]["template"] for app in REPLICAS}
+
+    def is_other(app: str) -> bool:
+        return bool(case.live.api.ask("GET", _owner(case, app))["spec"]["template"] != in_git[app])
+
+    others = list(filter(is_other, REPLICAS))
+    if not others:
+        case.miss("every template is as in Git")
+        return
+    app = case.chance.choice(others)
     case.theirs[app].add("template")
-    wanted = case.stage.before.objects[app]["spec"]["template"]
+    case.displaced |= REPLICAS.keys()
     over = time.monotonic() + _REVERTED_SECONDS
 
     def revert() -> None:
         while time.monotonic() < over:
-            if case.live.api.ask("GET", _owner(case, app))["spec"]["template"] != wanted:
-                _replace_template(case, app, wanted)
+            if is_other(app):
+                _replace_template(case, app, in_git[app])
             time.sleep(1.0)
 
-    reverting = threading.Thread(target=revert, daemon=True)
-    reverting.start()
-    case.cures.append(reverting.join)
+    pool = ThreadPoolExecutor(1)
+    reverting = pool.submit(revert)
+    pool.shutdown(wait=False)
+
+    def heard() -> None:
+        if (exc := reverting.exception()) is not None:
+            case.complaints.append(f"the reverter came to no end: {exc}")
+
+    case.cures.append(heard)
 
 
 def _image_fails(case: Case) -> None:
     """New pods of a Deployment can't pull their image until somebody mends it; the operator does not wait for that."""
-    app = case.chance.choice(list(REPLICAS))
+    owners = Sight.of(case.live.api, case.name).owners
+    apps = next(apps for apps in STAGES.values() if case.watched_app() in apps)
+    app = case.chance.choice([app for app in apps if _has_pods_to_come(case, owners[app])] or apps)
     case.stage.stuck.add(app)
-    if case.wanted.phase in APPLYING:
-        time.sleep(case.chance.uniform(*_LIFTED_SECONDS))
-        if case.wanted.seed % 2:
-            case.hasten()
+    over, unready = time.monotonic() + case.chance.uniform(*LIFTED_SECONDS), Counter[str]()
+    while time.monotonic() < over:
+        own = Sight.of(case.live.api, case.name).pods[app]
+        unready.update(pod["metadata"]["uid"] for pod in own if not is_ready(pod))
+        time.sleep(_LOOK_SECONDS)
+    if max(unready.values(), default=0) * _LOOK_SECONDS <= START_SECONDS:
+        case.miss(f"no pod of {app} was held back")
+    if case.wanted.seed % 2:
+        case.hasten()
     case.stage.stuck.clear()
 
 
+def _has_pods_to_come(case: Case, owner: Manifest) -> bool:
+    spec, before = owner["spec"], case.stage.before.objects[owner["metadata"]["name"]]["spec"]
+    return bool(spec["template"] == before["template"] or owner["status"].get("updatedReplicas", 0) < spec["replicas"])
+
+
 # --- processes and their ways ---
-
-
-def _killed(case: Case) -> None:
-    case.stage.kill()
-    case.is_killed = True
 
 
 def _stopped(case: Case, seconds: float) -> None:
@@ -258,22 +294,25 @@ def _stopped(case: Case, seconds: float) -> None:
 
 def _machine_lost(case: Case) -> None:
     """The machine that applies is gone with its data folder; the operator goes on from another, which has none."""
-    case.is_killed = case.stage.is_started
-    case.stage.kill()
+    if case.wanted.phase is not Phase.APPLIED:
+        case.kill()
     shutil.rmtree(case.stage.folder / DATA)
     case.operator_data = OTHER
 
 
 def _webhook_away(case: Case, seconds: float) -> None:
+    case.displaced |= REPLICAS.keys()
     case.live.admission.stop_answering()
     time.sleep(seconds)
     case.live.admission.answer_again()
 
 
 def _api_killed(case: Case, seconds: float) -> None:
-    case.live.plane.kill(ControlPart.API_SERVER)
-    time.sleep(seconds)
-    case.live.plane.start()
+    case.displaced |= REPLICAS.keys()
+    with case.sampler.outage():
+        case.live.plane.kill(ControlPart.API_SERVER)
+        time.sleep(seconds)
+        case.live.plane.start()
 
 
 def _over_a_bad_way(case: Case) -> None:
@@ -312,11 +351,18 @@ def _token_taken(case: Case) -> None:
 # --- what the API server refuses ---
 
 
-def _lifted(case: Case, path: str) -> None:
-    """Lift what was made at a path after a while, or at once where nothing is under way."""
-    if case.stage.is_applying:
-        time.sleep(case.chance.uniform(*_LIFTED_SECONDS))
-    case.live.api.delete(path)
+def _lifted(case: Case, *paths: str) -> None:
+    """Delete what was made at some paths after a while, of a verb that is under way or of the undo to come."""
+
+    def lift() -> None:
+        for path in paths:
+            case.live.api.delete(path)
+
+    if case.wanted.phase is Phase.APPLIED:
+        case.lifts.append(lift)
+        return
+    time.sleep(case.chance.uniform(*LIFTED_SECONDS))
+    lift()
 
 
 def _denied(case: Case) -> None:
@@ -331,8 +377,8 @@ def _denied(case: Case) -> None:
     of = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": case.name}}}
     spec = {"policyName": case.name, "validationActions": ["Deny"], "matchResources": of}
     case.live.api.create(f"{prefix}/validatingadmissionpolicybindings", {"metadata": {"name": case.name}, "spec": spec})
-    _lifted(case, f"{prefix}/validatingadmissionpolicybindings/{case.name}")
-    case.live.api.delete(f"{prefix}/validatingadmissionpolicies/{case.name}")
+    kinds = ("validatingadmissionpolicybindings", "validatingadmissionpolicies")
+    _lifted(case, *(f"{prefix}/{kind}/{case.name}" for kind in kinds))
 
 
 def _quota_full(case: Case) -> None:
@@ -352,6 +398,7 @@ def _budget_blocks(case: Case) -> None:
 def _pending(case: Case) -> None:
     """Somebody else takes every free card, so that new pods find no room."""
     own = [pod for pods in Sight.of(case.live.api, case.name).pods.values() for pod in pods]
+    case.displaced |= REPLICAS.keys()
     free = NODES * CARDS - len(shares_of(own))
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(CARD_MIB)}
     deployment(
@@ -366,7 +413,7 @@ def _pending(case: Case) -> None:
 
 def _two_enforcers(case: Case) -> None:
     shutil.copytree(case.stage.folder / DATA, case.stage.folder / OTHER)
-    _refused_or_done(case, "apply", "--yes")
+    _applied_by_another(case)
 
 
 def _two_plans(case: Case) -> None:
@@ -376,7 +423,8 @@ def _two_plans(case: Case) -> None:
         case.stage.keep(plan_of(cluster, case.name, case.slot, nodes=NODES), OTHER)
     finally:
         cluster.close()
-    _refused_or_done(case, "apply", "--yes")
+    case.displaced |= REPLICAS.keys()
+    _applied_by_another(case)
     case.operator_data = OTHER if not case.stage.is_applying else DATA
 
 
@@ -386,9 +434,20 @@ def _other_cluster(case: Case) -> None:
     cluster.close()
     foreign = seal_plan(replace(plan, plan_id="", cluster=_FAR_AWAY))
     case.stage.keep(foreign, OTHER)
-    said = case.stage.call("apply", "--yes", "--plan", foreign.plan_id, data=OTHER)
-    if said.returncode not in (2, 4):
-        case.complaints.append(f"a plan of another cluster ended with {said.returncode}: {said.stderr[-200:]}")
+    _applied_by_another(case, "--plan", foreign.plan_id, is_refused=True)
+
+
+def _applied_by_another(case: Case, *words: str, is_refused: bool = False) -> None:
+    """Somebody else applies, with a token of its own; where that must be refused, it must not write to workloads."""
+    token = case.live.api.token("gputide", "gputide-writer")
+    usual = case.stage.kubeconfig
+    case.stage.kubeconfig = case.live.plane.kubeconfig_of_token(f"{case.name}-other", token)
+    said = case.stage.call("apply", "--yes", *words, data=OTHER)
+    case.stage.kubeconfig = usual
+    if said.returncode not in ((2, 4) if is_refused else (0, 4, 5)):
+        case.complaints.append(f"the second ended with {said.returncode}: {said.stderr.strip()[-300:]}")
+    if is_refused:
+        case.refused.add(credential_of(token))
 
 
 def _withdrawn(case: Case) -> None:
@@ -396,7 +455,7 @@ def _withdrawn(case: Case) -> None:
     path = "/apis/gputide.io/v1alpha1/gpuapprovals"
     given = case.live.api.ask("GET", path)["items"]
     for approval in given:
-        if approval["spec"]["plan"] == case.stage.plan_id:
+        if approval["spec"]["plan"] == case.stage.planned.plan_id:
             case.live.api.delete(f"{path}/{approval['metadata']['name']}")
     if case.wanted.phase in APPLYING:
         app = case.watched_app()
@@ -404,18 +463,14 @@ def _withdrawn(case: Case) -> None:
         case.keeps.append((app, lambda owner: bool(owner["spec"]["template"] == before)))
 
 
-def _refused_or_done(case: Case, *verb: str) -> None:
-    said = case.stage.call(*verb, data=OTHER)
-    if said.returncode not in (0, 4, 5):
-        case.complaints.append(f"the second ended with {said.returncode}: {said.stderr.strip()[-300:]}")
-
-
 def _aborted(case: Case, data: str) -> None:
     """Abort at a random moment, after a kill in every third case."""
     case.operator_data = data
-    time.sleep(case.chance.uniform(0.0, 15.0))
+    time.sleep(case.chance.uniform(0.0, _ABORTED_SECONDS[case.wanted.phase]))
     if case.wanted.seed % 3 == 2:
-        case.stage.kill()
+        case.kill()
+    elif not case.stage.is_applying:
+        case.miss("the apply had ended before the abort")
     case.hasten()
 
 
@@ -432,7 +487,7 @@ FAULTS: Mapping[str, Fault] = {
     "kubectl edit": Fault(strike=_edited),
     "reverter": Fault(strike=_reverted),
     "image pull fails": Fault(strike=_image_fails, phases=APPLYING),
-    "enforcer killed": Fault(strike=_killed, phases=(*APPLYING, Phase.UNDOING)),
+    "enforcer killed": Fault(strike=Case.kill, phases=(*APPLYING, Phase.UNDOING)),
     "enforcer away 1 s": Fault(strike=partial(_stopped, seconds=1.0), phases=(*APPLYING, Phase.UNDOING)),
     "enforcer away 1 min": Fault(strike=partial(_stopped, seconds=60.0), phases=(*APPLYING, Phase.UNDOING)),
     "machine lost": Fault(strike=_machine_lost),

@@ -6,27 +6,37 @@ Field names and annotations are those that a user sees with `kubectl`.
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPException
+from itertools import pairwise
 from typing import Any
 
 from tests.cluster.api import Api, Manifest
 from tests.cluster.audit import Write, unwanted
+from tests.cluster.workloads import is_ready, is_rolled
 
 SAMPLE_SECONDS = 0.2
+APART_SECONDS_MAX = 3.0
+"""Longest time between two looks at pods, but for outages of the API server that a fault declares."""
 RESCHEDULED_SECONDS_MAX = 30.0
 WRITER = "system:serviceaccount:gputide:gputide-writer"
+ADMISSION = "system:serviceaccount:gputide:gputide-admission"
 OURS = "gputide.io/"
 HELD = "gputide.io/held"
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
+GPUMEM = "nvidia.com/gpumem"
 _READS = frozenset({"get", "list", "watch"})
+_OF_WORKLOADS = frozenset({"deployments", "pods", "pods/eviction"})
 _COUNTED = ("generation", "resourceVersion", "creationTimestamp", "uid")
 _REVISION = "deployment.kubernetes.io/revision"
 
@@ -65,27 +75,68 @@ class Sampler:
     namespace: str
     least: dict[str, int]
     looks: list[Look] = field(default_factory=list)
-    _lost: list[tuple[float, Counter[str]]] = field(default_factory=list)
+    _lost: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _outages: list[tuple[float, float]] = field(default_factory=list)
+    _failure: str = ""
+    _is_dead: bool = False
+    _began: float = 0.0
+    _ended: float = math.inf
     _over: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    _thread: threading.Thread = field(init=False)
 
     def __enter__(self) -> Sampler:
         self._thread = threading.Thread(target=self._look_on, daemon=True)
+        self._began = time.monotonic()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_dead = not self._thread.is_alive()
         self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
+        self._ended = time.monotonic()
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """For as long as this lasts the fault itself keeps the API server from showing anything; pods serve on."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._outages.append((began, time.monotonic()))
+
+    @property
+    def apart_seconds_max(self) -> float:
+        """Longest time without a look, from the start to the end, without the declared outages."""
+        moments = [self._began, *(look.at for look in self.looks), self._ended]
+        return max(
+            end - start - sum(max(0.0, min(end, until) - max(start, since)) for since, until in self._outages)
+            for start, end in pairwise(moments)
+        )
+
+    @property
+    def blindness(self) -> list[str]:
+        """Why looks without a breach prove nothing, one sentence each; asked once it is over."""
+        said = f", last failure: {self._failure}" if self._failure else ""
+        found = [] if self.looks else [f"pods were never seen{said}"]
+        if self._is_dead:
+            found.append(f"the thread that looks at pods died{said}")
+        if self.apart_seconds_max > APART_SECONDS_MAX:
+            found.append(f"pods were not seen for {self.apart_seconds_max:.1f} s{said}")
+        return found
 
     def expect(self, app: str, count: int) -> None:
         """Somebody asks for another number of pods: until they are there the smaller of both counts."""
         self.least[app] = min(self.least[app], count)
 
-    def lose(self, apps: Iterable[str]) -> None:
-        """The fault itself takes pods, one of each app that is named: they may be missing until rescheduled."""
-        self._lost.append((time.monotonic() + RESCHEDULED_SECONDS_MAX, Counter(apps)))
+    def lose(self, pods: Iterable[tuple[str, str]]) -> None:
+        """The fault itself takes pods, each given by app and name: they may be missing until rescheduled.
+
+        A pod that is named again is lost no second time, and its time is not longer.
+        """
+        until = time.monotonic() + RESCHEDULED_SECONDS_MAX
+        for app, name in pods:
+            self._lost.setdefault(name, (until, app))
 
     @property
     def breaches(self) -> list[str]:
@@ -112,9 +163,10 @@ class Sampler:
         last = time.monotonic()
         while not self._over.wait(max(0.0, last + SAMPLE_SECONDS - time.monotonic())):
             last = time.monotonic()
-            # An API server that is away shows nothing; pods serve on.
-            with suppress(OSError):
+            try:
                 self._look(last)
+            except (OSError, HTTPException, json.JSONDecodeError) as exc:
+                self._failure = f"{type(exc).__name__}: {exc}"
 
     def _look(self, now: float) -> None:
         found = self.api.ask("GET", f"/api/v1/namespaces/{self.namespace}/pods")["items"]
@@ -123,10 +175,7 @@ class Sampler:
             for pod in found
             if "deletionTimestamp" not in pod["metadata"] and is_ready(pod)
         )
-        least = Counter(self.least)
-        for until, lost in self._lost:
-            if now < until:
-                least -= lost
+        least = Counter(self.least) - Counter(app for until, app in self._lost.values() if now < until)
         self.looks.append(Look(at=now, ready=ready, least={app: least[app] for app in self.least}))
 
 
@@ -169,7 +218,7 @@ class Sight:
             owner = self.owners.get(app)
             if owner is not None and HELD in (owner["metadata"].get("annotations") or {}):
                 found.append(f"{app} is held")
-            if owner is not None and not is_settled(owner):
+            if owner is not None and not is_rolled(owner):
                 found.append(f"{app} rolls")
         return found
 
@@ -204,48 +253,112 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
     ]
 
 
-def stray_writes(writes: Iterable[Write], namespace: str, nodes: str, apps: Collection[str]) -> list[str]:
-    """Writes of the enforcer to a case's namespace and nodes that an approved plan for these apps does not ask for.
+def stray_writes(
+    writes: Iterable[Write], namespace: str, apps: Collection[str], refused: Collection[str] = ()
+) -> list[str]:
+    """Writes of the enforcer and the admission, anywhere, that an approved plan for these apps does not ask for.
 
     Args:
-        nodes: how the names of the case's nodes begin.
+        writes: of everybody, while no other plan was applied in the cluster.
+        namespace: of the apps.
+        refused: credentials by which a plan was to be applied that was refused: by them nothing may be written to
+            workloads or pods.
     """
-    own = [
-        write
-        for write in writes
-        if write.user == WRITER
-        and write.verb not in _READS
-        and (write.namespace == namespace or (write.resource.startswith("nodes") and write.name.startswith(nodes)))
-    ]
+    own = [write for write in writes if write.user in (WRITER, ADMISSION) and write.verb not in _READS]
     named = [f"{namespace}/Deployment/{app}" for app in apps]
+    stray = {id(write) for write in unwanted(own, named, lease_namespace=namespace)}
+    # The admission answers; of its own accord it writes events alone.
+    stray |= {id(write) for write in own if write.user == ADMISSION and write.resource != "events"}
+    stray |= {
+        id(write)
+        for write in own
+        if write.credential in refused and write.resource in _OF_WORKLOADS and not write.is_dry
+    }
     return [
-        f"{write.verb} {write.resource} {write.name}: {write.status}"
-        for write in unwanted(own, named, lease_namespace=namespace)
+        f"{write.user.rpartition(':')[2]}: {write.verb} {write.resource} {write.namespace}/{write.name}: {write.status}"
+        for write in own
+        if id(write) in stray
     ]
 
 
-def shares_of(pods: Iterable[Manifest]) -> dict[str, list[tuple[str, str]]]:
-    """Pods on each card, as `namespace/name` and app, by what HAMi's scheduler wrote on them."""
-    found: dict[str, list[tuple[str, str]]] = {}
+def credential_of(token: str) -> str:
+    """How the audit log names a service account's token: by the id in its claims (RFC 7519, `jti`)."""
+    claims = token.split(".")[1]
+    return f"JTI={json.loads(base64.urlsafe_b64decode(claims + '=' * (-len(claims) % 4)))['jti']}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a pod has of a card.
+
+    Attributes:
+        pod: its name.
+        app: whose.
+        mib: framebuffer.
+    """
+
+    pod: str
+    app: str
+    mib: int
+
+
+def shares_of(pods: Iterable[Manifest]) -> dict[str, list[Share]]:
+    """Shares of each card, by what HAMi's scheduler wrote on pods that are bound."""
+    found: dict[str, list[Share]] = {}
     for pod in pods:
+        if not pod["spec"].get("nodeName"):
+            continue
         for part in (pod["metadata"].get("annotations") or {}).get(ALLOCATED, "").replace(";", ":").split(":"):
-            card = part.partition(",")[0]
-            if card:
-                name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-                found.setdefault(card, []).append((name, str(pod["metadata"]["labels"].get("app"))))
+            if part:
+                card, _, mib, _ = part.split(",")
+                share = Share(
+                    pod=pod["metadata"]["name"], app=str(pod["metadata"]["labels"].get("app")), mib=int(mib)
+                )  # fmt: skip
+                found.setdefault(card, []).append(share)
     return found
 
 
-def is_ready(pod: Manifest) -> bool:
-    """Whether a pod's ready condition holds."""
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+def with_compute(pods: Iterable[Manifest], app: str, planned: int, ratios: Mapping[str, float]) -> int:
+    """How many pods of an app beyond the planned ones are bound to cards that are asked for no more compute than one.
+
+    Args:
+        pods: of all apps.
+        app: which was scaled out.
+        planned: how many of its pods the plan has.
+        ratios: compute that a pod of each app needs, of a card; an app that is not named needs a whole one.
+    """
+    served = 0
+    for shares in shares_of(pods).values():
+        own = sum(share.app == app for share in shares)
+        over = sum(ratios.get(share.app, 1.0) for share in shares) - 1.0
+        served += max(0, own - math.ceil(max(0.0, over - 1e-9) / ratios[app]))
+    return max(0, served - planned)
 
 
-def is_settled(owner: Manifest) -> bool:
-    """Whether a Deployment's controller has seen it and replaced every pod of an earlier template."""
-    status = owner.get("status", {})
-    is_seen = status.get("observedGeneration", 0) >= owner["metadata"]["generation"]
-    return bool(is_seen and status.get("replicas", 0) == status.get("updatedReplicas", 0))
+def not_as_planned(
+    owner: Manifest, pods: Iterable[Manifest], planned: Mapping[tuple[str, int], int], *, is_displaced: bool
+) -> list[str]:
+    """Where a Deployment that is said to be applied, or its pods, have not what the plan gives them.
+
+    Args:
+        owner: as it stands.
+        pods: its pods.
+        planned: pods by card and MiB.
+        is_displaced: the fault itself may keep pods from their cards, so only their limits count.
+    """
+    name = owner["metadata"]["name"]
+    limits = owner["spec"]["template"]["spec"]["containers"][0]["resources"].get("limits", {})
+    written, wanted = limits.get(GPUMEM, "none"), {mib for _, mib in planned}
+    found = [] if {_count(written)} == wanted else [f"{name} asks for {written} MiB, by the plan {sorted(wanted)}"]
+    granted = Counter((card, share.mib) for card, shares in shares_of(pods).items() for share in shares)
+    if not is_displaced and granted != planned:
+        found.append(f"{name} has {dict(granted)}, by the plan {dict(planned)}")
+    return found
+
+
+def _count(quantity: str) -> int | None:
+    digits, factor = (quantity[:-1], 1000) if quantity.endswith("k") else (quantity, 1)
+    return int(digits) * factor if digits.isdigit() else None
 
 
 def _comparable(owner: Manifest) -> Any:

@@ -1,14 +1,17 @@
 """The fault matrix of the enforcer: faults by phases by seeds on the real API server, one JSON line per case.
 
-It goes on where it stopped: a case that the results hold already is not run again. `--seconds` bounds one call,
-`--only` chooses faults, `--seeds` how many of each. Whole it takes hours; bars run a sample of it. The judge is
-`bench.safe_matrix.judge`. Lines lie in `--results`, one object each: fault, phase, seed, ends, complaints, breaches
-(looks at which a service had fewer ready pods than its users allow), unwanted (writes by the audit log), pending,
-rescheduled_seconds, spread, undo (what differs from before the plan after the undo), seconds.
+It goes on where it stopped: a case that the results hold already, of the same code, is not run again. `--seconds`
+bounds one call, `--only` chooses faults, `--seeds` how many of each. Whole it takes hours; bars run a sample of it. The
+judge is `bench.safe_matrix.judge`. Lines lie in `--results`, one object each: code (digest of what is shipped and of
+the matrix), fault, phase, seed, ends, complaints, struck (whether the fault met what it was meant for), breaches (looks
+at which a service had fewer ready pods than its users allow), looks, apart_seconds_max (longest time between two),
+unwanted (writes by the audit log), pending, rescheduled_seconds, spread, undo (what differs from before the plan after
+the undo), seconds. A case that came to no end has None for what was not judged.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import queue
 import subprocess
@@ -20,18 +23,27 @@ from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from http.client import HTTPException
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from bench.live_cluster import LiveCluster, live_cluster, programs
+from bench.measured_run import ROOT
 from bench.safe_matrix.case import Case, Phase, Wanted, is_good
 from bench.safe_matrix.faults import FAULTS
+from bench.shipped_modules import ShippedModules
 
 CLUSTERS = 2
 """Control planes at once, each with one case at a time."""
 
 Line = dict[str, Any]
+
+JUDGED = (
+    "ends", "struck", "breaches", "looks", "apart_seconds_max", "unwanted", "pending", "rescheduled_seconds", "spread",
+    "undo", "seconds",
+)  # fmt: skip
+"""What a line says of a case that came to its end."""
 
 
 def cells(faults: Iterable[str], phases: Sequence[Phase] = tuple(Phase), seeds: int | None = None) -> list[Wanted]:
@@ -46,16 +58,31 @@ def cells(faults: Iterable[str], phases: Sequence[Phase] = tuple(Phase), seeds: 
     return sorted(found, key=lambda one: one.seed)
 
 
-def run(wanted: Sequence[Wanted], results: Path, seconds: float, clusters: int = CLUSTERS) -> list[Line]:
+def code_digest(root: Path = ROOT) -> str:
+    """Digest of the modules that are shipped and of those that the matrix is made of: of what a line is true."""
+    judges = [*root.glob("bench/live_*.py"), *root.glob("bench/safe_matrix/*.py"), *root.glob("tests/cluster/*.py")]
+    found = hashlib.sha256()
+    for path in sorted({*ShippedModules(root=root).paths.values(), *judges}):
+        found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def run(
+    wanted: Sequence[Wanted], results: Path, seconds: float, clusters: int = CLUSTERS, *, any_version: bool = False
+) -> list[Line]:
     """Run the cases that the results lack, until the time is over.
 
+    Args:
+        any_version: lines of other code count too.
+
     Returns:
-        The lines of all cases that were asked for and are there now.
+        The lines of all cases that were asked for and are there now, the last one of each.
 
     Raises:
         Unavailable: the control plane can't be built here.
     """
-    known = {_key(line) for line in read(results)}
+    code = code_digest()
+    known = read(results, None if any_version else code)
     left: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
     for one in wanted:
         if (one.fault, one.phase.value, one.seed) not in known:
@@ -71,7 +98,7 @@ def run(wanted: Sequence[Wanted], results: Path, seconds: float, clusters: int =
                 if time.monotonic() > deadline:
                     return
                 try:
-                    line = _line(live, left.get_nowait(), f"matrix-{number}-{case}")
+                    line = {"code": code, **_line(live, left.get_nowait(), f"matrix-{number}-{case}")}
                 except queue.Empty:
                     return
                 with writing, results.open("a", encoding="utf-8") as file:
@@ -81,32 +108,30 @@ def run(wanted: Sequence[Wanted], results: Path, seconds: float, clusters: int =
 
     with ThreadPoolExecutor(clusters) as pool:
         list(pool.map(work, range(clusters)))
-    asked = {(one.fault, one.phase.value, one.seed) for one in wanted}
-    return [line for line in read(results) if _key(line) in asked]
+    found_lines = read(results, None if any_version else code)
+    asked = ((one.fault, one.phase.value, one.seed) for one in wanted)
+    return [found_lines[key] for key in asked if key in found_lines]
 
 
-def read(results: Path) -> list[Line]:
-    """Lines of earlier calls."""
+def read(results: Path, code: str | None) -> dict[tuple[str, str, int], Line]:
+    """The last line of each case by fault, phase and seed, of some code; of any for None."""
     if not results.exists():
-        return []
-    return [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-
-
-def _key(line: Line) -> tuple[str, str, int]:
-    return line["fault"], line["phase"], line["seed"]
+        return {}
+    texts = results.read_text(encoding="utf-8").splitlines()
+    lines = [json.loads(text) for text in texts if text.endswith("}")]
+    return {
+        (line["fault"], line["phase"], line["seed"]): line for line in lines if code in (None, line.get("code"))
+    }  # fmt: skip
 
 
 def _line(live: LiveCluster, wanted: Wanted, name: str) -> Line:
-    """A case; one that came to no end is a complaint."""
+    """A case; one that came to no end is a complaint, and of nothing else is known how it went."""
     fault = FAULTS[wanted.fault]
     case = Case(live=live, wanted=wanted, slot=0, name=name, folder=live.folder / name)
     try:
         return {**asdict(wanted), **case.run(fault.strike, fault.prepare)}
-    except (AssertionError, OSError, subprocess.TimeoutExpired) as exc:
-        return {
-            **asdict(wanted), "ends": [], "complaints": [f"{type(exc).__name__}: {exc}"], "breaches": [],
-            "unwanted": [], "pending": 0, "rescheduled_seconds": None, "spread": {}, "undo": [], "seconds": 0.0,
-        }  # fmt: skip
+    except (AssertionError, OSError, HTTPException, subprocess.TimeoutExpired) as exc:
+        return {**asdict(wanted), **dict.fromkeys(JUDGED), "complaints": [f"{type(exc).__name__}: {exc}"]}
 
 
 def main() -> None:
@@ -117,10 +142,11 @@ def main() -> None:
     parser.add_argument("--phase", action="append", choices=[one.value for one in Phase], help="a phase")
     parser.add_argument("--seeds", type=int, help="at most so many of each")
     parser.add_argument("--clusters", type=int, default=CLUSTERS, help="control planes at once")
+    parser.add_argument("--any-version", action="store_true", help="lines of other code count as well")
     chosen = parser.parse_args()
     phases = tuple(map(Phase, chosen.phase)) if chosen.phase else tuple(Phase)
     wanted = cells(chosen.only or FAULTS, phases, chosen.seeds)
-    lines = run(wanted, chosen.results, chosen.seconds, chosen.clusters)
+    lines = run(wanted, chosen.results, chosen.seconds, chosen.clusters, any_version=chosen.any_version)
     good = sum(map(is_good, lines))
     print(json.dumps({"cases": len(lines), "of": len(wanted), "good": good}))
 

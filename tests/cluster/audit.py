@@ -16,6 +16,10 @@ POLICY: dict[str, Any] = {
 }
 
 
+OWN_KINDS = ("gpuchanges", "gpuplans", "gpuplanparts")
+"""Kinds of gputide's own objects that the enforcer writes; approvals are of people."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
     """One write that the server answered.
@@ -28,6 +32,7 @@ class Write:
         name: empty for a list.
         status: HTTP status.
         is_dry: nothing was to be kept.
+        credential: which token of the user it was, `JTI=…`; empty where the server does not say.
     """
 
     user: str
@@ -37,6 +42,7 @@ class Write:
     name: str
     status: int
     is_dry: bool
+    credential: str = ""
 
 
 class AuditLog:
@@ -87,6 +93,8 @@ def _is_wanted(write: Write, named: set[tuple[str, str]], lease_namespace: str) 
             return (write.namespace, write.name.rsplit("-", 2)[0]) in named
         case (("create" | "patch"), "events"):
             return write.namespace in {namespace for namespace, _ in named}
+        case (("create" | "update" | "patch"), _) if write.resource.partition("/")[0] in OWN_KINDS:
+            return True
         case (("create" | "update"), "leases"):
             return (write.namespace, write.name) in ((lease_namespace, "enforcer"), (lease_namespace, ""))
     return False
@@ -97,7 +105,7 @@ def _write(entry: dict[str, object]) -> Write:
     assert isinstance(of, dict)
     assert isinstance(user, dict)
     assert isinstance(answered, dict)
-    part = of.get("subresource")
+    part, extra = of.get("subresource"), user.get("extra") or {}
     return Write(
         user=user["username"],
         verb=str(entry["verb"]),
@@ -106,4 +114,5 @@ def _write(entry: dict[str, object]) -> Write:
         name=of.get("name", ""),
         status=answered.get("code", 0),
         is_dry="dryRun=" in str(entry["requestURI"]),
+        credential=next(iter(extra.get("authentication.kubernetes.io/credential-id", ())), ""),
     )

@@ -75,8 +75,10 @@ class RulesPlayed:
             api.create("/api/v1/namespaces", {"metadata": {"name": RESERVATIONS}})
         double = SchedulerDouble(api, self.rules)
         double.start()
-        yield double
-        double.stop()
+        try:
+            yield double
+        finally:
+            double.stop()
 
     def make_node(self, api: Api, name: str, cards: Sequence[PlayedCard]) -> None:
         """See `PlayedBackend`."""
@@ -115,8 +117,10 @@ class HamiPlayed:
         """See `PlayedBackend`."""
         double = HamiDouble(plane, programs, api, folder, looks_at_all_nodes=True)
         double.start()
-        yield double
-        double.stop()
+        try:
+            yield double
+        finally:
+            double.stop()
 
     def make_node(self, api: Api, name: str, cards: Sequence[PlayedCard]) -> None:
         """See `PlayedBackend`."""

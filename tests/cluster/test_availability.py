@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from bench.safe_matrix.judge import Sampler
 from enforcer.record.journal import StageState
 from enforcer.rollout.undo import Undo
 from enforcer.safety.guard import Guard, GuardPolicy
@@ -17,7 +15,7 @@ from fleet.errors import Refused
 from tests.cluster import test_apply_and_undo as applied
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
-from tests.cluster.workloads import is_ready, pods, until
+from tests.cluster.workloads import pods, until
 from tests.recommender.builders import Service
 
 pytestmark = pytest.mark.cluster
@@ -34,7 +32,6 @@ FOUR = (
     Service(name="four", replicas=4, level=0.1, used_gib=3.0),
     Service(name="single", level=0.1, used_gib=2.0),
 )
-SAMPLE_SECONDS = 0.1
 
 
 @pytest.fixture
@@ -106,11 +103,11 @@ def test_four_replicas_of_kubernetes_default_strategy_never_fall_below_three_rea
     standing.tools.guard = Guard(GuardPolicy(gaps_allowed=True))
     before = {pod["metadata"]["name"] for pod in pods(api, standing.namespace, "four")}
     plan = applied.plan_of(standing, gaps_allowed=True)
-    with sampled(api, standing.namespace, "four") as ready:
+    with Sampler(api=api, namespace=standing.namespace, least={"four": 3}) as sampler:
         assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
         applied.settled(api, standing)
     assert before.isdisjoint(pod["metadata"]["name"] for pod in pods(api, standing.namespace, "four"))
-    assert min(ready) == 3
+    assert (sampler.breaches, sampler.blindness) == ([], [])
 
 
 def test_with_one_free_card_no_service_has_a_pod_less_ready_through_apply_and_undo(
@@ -120,30 +117,11 @@ def test_with_one_free_card_no_service_has_a_pod_less_ready_through_apply_and_un
     set_strategy(api, standing.namespace, "single", DEFAULT)
     plan, before = applied.plan_of(standing), applied.in_use(standing)
     assert plan.totals.surge_cards == 1
-    with sampled(api, standing.namespace, "pair") as pair, sampled(api, standing.namespace, "single") as single:
+    with Sampler(api=api, namespace=standing.namespace, least={"pair": 2, "single": 1}) as sampler:
         assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
         applied.settled(api, standing)
         assert len(before) - len(applied.in_use(standing)) == plan.totals.cards_freed > 0
         assert Undo(standing.tools).undo(plan.plan_id).lowered == ()
         applied.settled(api, standing)
     assert len(applied.in_use(standing)) == len(before)
-    assert (min(pair), min(single)) == (2, 1)
-
-
-@contextmanager
-def sampled(api: Api, namespace: str, app: str) -> Iterator[list[int]]:
-    """How many pods of an app are ready, looked at all the time."""
-    found: list[int] = []
-    is_over = threading.Event()
-
-    def look() -> None:
-        while not is_over.wait(SAMPLE_SECONDS):
-            found.append(sum(map(is_ready, pods(api, namespace, app))))
-
-    looking = threading.Thread(target=look)
-    looking.start()
-    try:
-        yield found
-    finally:
-        is_over.set()
-        looking.join()
+    assert (sampler.breaches, sampler.blindness) == ([], [])

@@ -97,7 +97,8 @@ def test_another_machine_with_an_empty_folder_reads_what_this_one_did_and_goes_o
     (run,) = Journal(here).runs(plan)
     assert (run.is_open, run.records[1].state) == (False, StageState.PROMOTED)
     assert [entry.at for entry in here.entries(plan)] == [NOW] * len(here.entries(plan))
-    assert here.verify() == there.verify()
+    assert here.verify() == there.verify() == len(here.entries())
+    assert [entry.event for entry in here.entries(plan)][-2:] == ["promoted", "end"]
     assert changes(api, plan)["status"] == {"state": "Applied", "stages": "1", "pods": 1, "by": "ann"}
 
 

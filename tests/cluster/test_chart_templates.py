@@ -305,7 +305,7 @@ def test_rules_and_dashboards_are_carried_as_they_are(rendered: dict[str, list[M
 
 def test_pages_of_the_documentation_are_what_the_chart_renders(programs: KubernetesPrograms) -> None:
     made = runpy.run_path(str(ROOT / "deploy" / "helm" / "generate.py"))["manifest_pages"](programs.helm)
-    assert made
+    assert set(made) == {path.name for path in (ROOT / "docs").glob("*.yaml")}
     for name, text in made.items():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"run python deploy/helm/generate.py: {name}"
 

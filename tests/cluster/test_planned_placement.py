@@ -22,7 +22,10 @@ from tests.control_plane import ControlPlane, KubernetesPrograms
 from tests.recommender.builders import Service
 
 RULES = ("hami_rules", "volcano_rules", "kai_rules", "vgpu_manager_rules", "scheduler_double", "backend_doubles")
-OURS = ("analyzer", "enforcer", "fleet", "gputide", "recommender")
+RUNNERS = ("hami_double", "played_backends")
+"""What runs the rules next to a control plane, whose processes `gputide.operate` starts."""
+DECIDING = ("analyzer", "dashboards", "enforcer", "exporter", "pipeline", "recommender")
+OURS = (*DECIDING, "fleet", "gputide", "wire")
 SERVICES = (
     Service(name="a", replicas=2, level=0.15, used_gib=4.0),
     Service(name="b", level=0.3, used_gib=8.0),
@@ -31,11 +34,25 @@ SERVICES = (
 )
 
 
+def imported(name: str, packages: tuple[str, ...]) -> list[str]:
+    """Those of some packages that a module of this folder imports, itself or by what it imports."""
+    modules = "{m.split('.')[0] for m in sys.modules}"
+    said = f"import sys, tests.cluster.{name}; print(*sorted(set({packages!r}) & {modules}))"
+    return subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True).stdout.split()
+
+
 @pytest.mark.parametrize("name", RULES)
-def test_double_imports_nothing_that_gputide_ships(name: str) -> None:
-    said = f"import sys, tests.cluster.{name}; print(*sorted(set({OURS!r}) & {{m.split('.')[0] for m in sys.modules}}))"
-    found = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == []
+def test_rules_import_nothing_that_gputide_ships(name: str) -> None:
+    assert imported(name, OURS) == []
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_what_runs_the_rules_imports_nothing_of_gputide_that_decides(name: str) -> None:
+    assert imported(name, DECIDING) == []
+
+
+def test_an_import_by_way_of_another_module_is_seen() -> None:
+    assert "enforcer" in imported("placed_fleet", DECIDING)
 
 
 @pytest.mark.cluster

@@ -92,13 +92,14 @@ def until(holds: Callable[[], bool], what: str, seconds: float = READY_SECONDS_M
 def is_settled(api: Api, namespace: str, app: str) -> bool:
     """Say whether a Deployment of this name, where there is one, has replaced every pod of an earlier template."""
     found = api.ask("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments?fieldSelector=metadata.name%3D{app}")
-    for one in found["items"]:
-        status = one.get("status", {})
-        if status.get("observedGeneration", 0) < one["metadata"]["generation"]:
-            return False
-        if status.get("replicas", 0) != status.get("updatedReplicas", 0):
-            return False
-    return True
+    return all(map(is_rolled, found["items"]))
+
+
+def is_rolled(owner: Manifest) -> bool:
+    """Say whether a Deployment's controller has seen it and replaced every pod of an earlier template."""
+    status = owner.get("status", {})
+    is_seen = status.get("observedGeneration", 0) >= owner["metadata"]["generation"]
+    return bool(is_seen and status.get("replicas", 0) == status.get("updatedReplicas", 0))
 
 
 def until_ready(api: Api, namespace: str, app: str, count: int, seconds: float = READY_SECONDS_MAX) -> None:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
+from structlog.testing import capture_logs
+
 from enforcer.kubernetes.departures import AGAIN_SECONDS, REASON, Departure, DepartureEvents
 from fleet.errors import Unavailable
 
+WAITING_MAX = 256
+"""Events that wait to be written; beyond them one is dropped."""
 LOST = Departure(kind="Deployment", namespace="team", name="web", plan_id="p1", why="node n1 is gone")
 
 
 class Events:
-    """Keeps events, or can't."""
+    """Keeps events; waits for as long as no answer is there, and then fails where the server is away."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, ...]] = []
+        self.asked = 0
+        self.is_asked, self.is_answered = threading.Event(), threading.Event()
+        self.is_answered.set()
         self.is_away = False
 
     def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
+        self.asked += 1
+        self.is_asked.set()
+        self.is_answered.wait()
         if self.is_away:
             raise Unavailable("cannot reach the API server")
         self.written.append((kind, namespace, name, reason, message))
@@ -41,11 +54,33 @@ def test_same_event_is_written_once_in_ten_minutes() -> None:
     assert len(written.written) == 2
 
 
-def test_api_server_that_is_away_keeps_nobody_waiting() -> None:
+def test_api_server_that_does_not_answer_keeps_nobody_waiting_and_what_it_can_not_take_is_dropped() -> None:
+    written = Events()
+    written.is_answered.clear()
+    events = DepartureEvents(written)
+    try:
+        with events.writing(), capture_logs() as logs:
+            events.note(LOST)
+            assert written.is_asked.wait(10.0)
+            began = time.monotonic()
+            for number in range(1000):
+                events.note(Departure(kind="Job", namespace="team", name=f"j-{number}", plan_id=None, why="x"))
+            seconds = time.monotonic() - began
+            assert written.written == []
+            written.is_answered.set()
+    finally:
+        written.is_answered.set()
+    assert seconds < 5.0
+    assert len(written.written) == 1 + WAITING_MAX
+    assert sum(line["event"] == "an event of a departure was dropped" for line in logs) == 1000 - WAITING_MAX
+
+
+def test_event_that_the_api_server_does_not_take_ends_no_later_one() -> None:
     written = Events()
     written.is_away = True
     events = DepartureEvents(written)
-    with events.writing():
-        for number in range(1000):
-            events.note(Departure(kind="Job", namespace="team", name=f"j-{number}", plan_id=None, why="x"))
-    assert written.written == []
+    with capture_logs() as logs, events.writing():
+        events.note(LOST)
+        events.note(Departure(kind="Job", namespace="team", name="j", plan_id=None, why="x"))
+    assert (written.written, written.asked) == ([], 2)
+    assert [line["event"] for line in logs] == ["cannot write the event of a departure"] * 2
