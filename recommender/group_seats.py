@@ -6,7 +6,7 @@ Called by `placement`, which lets services change cards without a gap afterwards
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.capabilities.capability import Division
@@ -24,6 +24,7 @@ from recommender.problem import PlanningProblem
 from recommender.scheduler_choice import ChosenSeats, SchedulersChoice
 
 HOURS_PER_WEEK = 168
+_SLICE = RecommendationKind.SLICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ def seated(
     packing: Point,
     guards: Guards,
     seating: Seating | None,
-    stuck: Mapping[WorkloadId, bool],
+    stuck: Collection[WorkloadId],
     vain: frozenset[int],
 ) -> Seated:
     """Seats every group where its pods are, without the workloads that are stuck and the groups in vain."""
@@ -121,6 +122,8 @@ def seated(
             refused += _too_slow(slowed, demand, permits, guard)
             if number in vain:
                 resting += [int(row) for row in group.rows if int(row) not in left]
+                together = {demand.grants[row].workload_id for rows in bins if len(rows) > 1 for row in rows}
+                refused += [permits.cases[name].refuse(_SLICE, "frees_no_card") for name in sorted(together)]
                 continue
             if problem.capability.division is Division.SCHEDULER:
                 choice = SchedulersChoice(
@@ -224,10 +227,7 @@ def _kept_fast(bins: Sequence[Sequence[int]], guard: LatencyGuard) -> tuple[list
 
 def _too_slow(rows: Sequence[int], demand: Demand, permits: Permits, guard: LatencyGuard) -> list[Refusal]:
     names = sorted({demand.grants[row].workload_id for row in rows})
-    return [
-        permits.cases[name].refuse(RecommendationKind.SLICE, "latency", inflation_max=guard.inflation_max)
-        for name in names
-    ]
+    return [permits.cases[name].refuse(_SLICE, "latency", inflation_max=guard.inflation_max) for name in names]
 
 
 def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[RecommendationKind]]) -> RecommendationKind:

@@ -75,8 +75,8 @@ class Scene:
         return dict(moves_of)
 
     def waits(self, name: WorkloadId) -> bool:
-        """Whether a workload is cut only when pods of it move: all replicas restart then, or it goes without a gap."""
-        is_cut_before = self.problem.capability.admits_pods and name not in self.arrangement.surging
+        """Whether a workload is cut only when pods of it move: all replicas restart then, or it has its turn."""
+        is_cut_before = self.problem.capability.admits_pods and name not in self.arrangement.sequence
         return name in self.moves_of and not is_cut_before
 
     def pods(self, rows: Sequence[int]) -> tuple[str, ...]:

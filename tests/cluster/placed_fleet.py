@@ -86,21 +86,22 @@ def services_of(seed: int) -> tuple[tuple[Service, ...], int]:
 
 def carry_out(
     api: Api, kubeconfig: Path, played: PlayedBackend, namespace: str, services: Sequence[Service], spare_cards: int,
-    folder: Path,
+    folder: Path, *, gaps_allowed: bool = True,
 ) -> Placed:  # fmt: skip
     """Stand a fleet up, plan it, apply the plan, and look.
 
     Args:
         kubeconfig: the writer's.
         folder: for the ledger.
+        gaps_allowed: whether services of one replica may lose their pod for a while.
     """
     api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
     history = stand_up(api, namespace, *services, prefix=namespace, spare_cards=spare_cards, played=played)
     cluster = KubernetesCluster(ClusterPlace(kubeconfig=kubeconfig, requests_per_second=500.0, requests_burst=500))
     try:
-        plan = planned(history, played, cluster)
+        plan = planned(history, played, cluster, gaps_allowed=gaps_allowed)
         before = played.holders(api, namespace)
-        faults = _applied(plan, played, cluster, folder)
+        faults = _applied(plan, played, cluster, folder, gaps_allowed=gaps_allowed)
         wanted = sum(len(card.slices) for card in plan.placement)
         try:
             until(lambda: _count(played.holders(api, namespace)) == wanted, "", _SETTLED_SECONDS)
@@ -116,11 +117,15 @@ def carry_out(
     )  # fmt: skip
 
 
-def planned(history: History, played: PlayedBackend, cluster: KubernetesCluster) -> Plan:
+def planned(history: History, played: PlayedBackend, cluster: KubernetesCluster, *, gaps_allowed: bool) -> Plan:
     """The plan for a fleet on a backend."""
     settings = Settings.model_validate(
-        {"risk": {"preset": "high"}, "plan": {"spare_card_ratio": 0.0}, "guard": {"gaps_allowed": True}}
-    )
+        {
+            "risk": {"preset": "high"}, "plan": {"spare_card_ratio": 0.0}, "guard": {"gaps_allowed": gaps_allowed},
+            # A week is all that is known of these fleets.
+            "recommender": {"reclaim_confidence_min": 0.0},
+        }
+    )  # fmt: skip
     now = cluster.now()
     profiles = profile_fleet(history, settings=settings.analyzer, now=now)
     record = capabilities_of(played.name)
@@ -200,18 +205,20 @@ def clear_away(api: Api, namespace: str) -> None:
                 api.delete(f"{path}/{found['metadata']['name']}")
 
 
-def _applied(plan: Plan, played: PlayedBackend, cluster: KubernetesCluster, folder: Path) -> tuple[str, ...]:
+def _applied(
+    plan: Plan, played: PlayedBackend, cluster: KubernetesCluster, folder: Path, *, gaps_allowed: bool
+) -> tuple[str, ...]:
     backend = dict(BACKENDS)[played.name](cluster.now())
     tools = Tools(
         reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause,
         journal=Journal(Ledger(folder / f"ledger-{plan.plan_id}.jsonl")),
-        guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
+        guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=gaps_allowed)),
         signals=ClusterSignals(cluster), dialect=backend.dialect,
         policy=RolloutPolicy(watch_seconds=0.5, carry=CarryPolicy(poll_seconds=0.5, placement_seconds_max=60.0)),
     )  # fmt: skip
     stages = tuple(stage.stage for stage in plan.stages)
     try:
-        results = Rollout(tools, backend).apply(plan, stages, by="bench", approved=stages)
+        results = Rollout(tools, backend).apply(plan, stages, by="bench", approved=lambda: stages)
     except Refused as refusal:
         return (str(refusal),)
     return tuple(
