@@ -17,6 +17,7 @@ from enforcer.kinds.kind import condition
 from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.fingerprint import Fingerprint
 from enforcer.record.journal import Journal, RunRecord, StageRecord, StageState
+from enforcer.record.plan_status import in_force
 from enforcer.record.plan_store import Approval
 from enforcer.rollout.carry import Carrier
 from enforcer.rollout.holding import Phase, canary_watch_seconds, hold_seconds
@@ -156,7 +157,7 @@ class Rollout:
         tools = self._tools
         run = _open_run(tools.journal, plan)
         results: list[StageResult] = []
-        promoted = _promoted(tools.journal, plan)
+        promoted = in_force(tools.journal.runs(plan.plan_id))
         for stage in run.stages:
             record = run.records.get(stage)
             tools.under_way = plan.plan_id, stage
@@ -398,12 +399,3 @@ def _open_run(journal: Journal, plan: Plan) -> RunRecord:
         if run.is_open:
             return run
     raise Refused(f"cannot go on with plan {plan.plan_id}: no run of it is open")
-
-
-def _promoted(journal: Journal, plan: Plan) -> frozenset[int]:
-    return frozenset(
-        number
-        for run in journal.runs(plan.plan_id)
-        for number, record in run.records.items()
-        if record.state is StageState.PROMOTED
-    )
