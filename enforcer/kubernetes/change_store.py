@@ -20,8 +20,9 @@ from typing import Any
 
 from enforcer.kubernetes.custom_resources import API_VERSION, AS_MANAGER, OBJECT_BYTES_MAX, VERSION, kind_of, listed
 from enforcer.manifest import Manifest
+from enforcer.record.ledger import Overtaken
 from enforcer.record.shared_ledger import StoredEntry
-from fleet.errors import Corrupt, Refused, Unavailable
+from fleet.errors import Corrupt, Refused
 from fleet.units import format_time, parse_time
 from wire.kubernetes.refusals import Conflict, Deed
 from wire.kubernetes.write import Call, WritingApi
@@ -191,8 +192,8 @@ def _bytes_of(entries: Sequence[Manifest]) -> int:
     return len(json.dumps(entries, ensure_ascii=False).encode())
 
 
-def _late(plan_id: str) -> Unavailable:
-    return Unavailable(
+def _late(plan_id: str) -> Overtaken:
+    return Overtaken(
         f"cannot go on with plan {plan_id} for now: another enforcer has written of it since; look at what it did, "
         "then call again"
     )

@@ -53,7 +53,7 @@ def abort(tools: Tools, run: RunRecord, *, by: str) -> AbortResult:
     tools.guard.check_frozen(tools.reader)
     tools.take_lease()
     try:
-        tools.journal.fence()
+        tools.fence()
         # What was read before the lease was ours may be old.
         now = open_run(tools.journal, run.plan_id)
         if now is not None:

@@ -118,7 +118,7 @@ class Reconciler:
         wish = self.want(plan.plan_id, add=stages, by=by)
         failed: int | None = None
         try:
-            results = self._applied(plan, stages, by, approvals)
+            results = self._applied(plan, stages, by)
             failed = _failure(results, wish, failed)
             return results
         finally:
@@ -241,11 +241,12 @@ class Reconciler:
                 if run is not None:
                     abort(tools, run, by=by)
             elif found.open_run:
-                failed = _failure(self._rollout.resume(plan), wish, failed)
+                results = self._rollout.resume(plan, approved=lambda: self._plans.approvals(plan_id))
+                failed = _failure(results, wish, failed)
             elif found.remove:
                 Undo(tools).undo(plan_id, stages=found.remove)
             else:
-                failed = _failure(self._applied(plan, found.add, by, approvals), wish, failed)
+                failed = _failure(self._applied(plan, found.add, by), wish, failed)
         except Aborted:
             pass  # between two stages: what is wanted now is seen when it is called again
         except (Refused, Corrupt, Misconfigured, Stuck) as exc:
@@ -255,11 +256,10 @@ class Reconciler:
             self._say(plan, approvals, refusal=refusal, failed=failed)
         return True
 
-    def _applied(
-        self, plan: Plan, stages: Sequence[int], by: str, approvals: Sequence[Approval]
-    ) -> tuple[StageResult, ...]:
+    def _applied(self, plan: Plan, stages: Sequence[int], by: str) -> tuple[StageResult, ...]:
+        plans, plan_id = self._plans, plan.plan_id
         return self._rollout.apply(
-            plan, stages, by=by, approved=approvals, fingerprint=self._plans.fingerprint(plan.plan_id)
+            plan, stages, by=by, approved=lambda: plans.approvals(plan_id), fingerprint=plans.fingerprint(plan_id)
         )
 
     def _say(

@@ -201,7 +201,7 @@ class Undo:
             self.preview(plan_id, stages=stages, recommendation=recommendation)
         tools.take_lease()
         try:
-            tools.journal.fence()
+            tools.fence()
             # What was read before the lease was ours may be old.
             begun = tools.journal.open_undos().get(plan_id)
             first = None if begun is None else self._ended(begun)
@@ -244,7 +244,7 @@ class Undo:
         tools.guard.check_frozen(tools.reader)
         tools.take_lease()
         try:
-            tools.journal.fence()
+            tools.fence()
             record = tools.journal.open_undos().get(plan_id)
             return None if record is None else self._ended(record)
         finally:

@@ -51,7 +51,7 @@ def refused(folder: Path, match: str, policy: GuardPolicy | None = None, **how: 
     before = where(cluster), cluster.list_objects("Deployment")
     tools = some_tools(cluster, folder, guard=Guard(policy or GuardPolicy(needs_approval=False, gaps_allowed=True)))
     with pytest.raises(Refused, match=match):
-        a_rollout(tools).apply(plan, by="ann", approved=how.get("approved", ()))  # type: ignore[arg-type]
+        a_rollout(tools).apply(plan, by="ann", approved=lambda: how.get("approved", ()))  # type: ignore[arg-type, return-value]
     assert (where(cluster), cluster.list_objects("Deployment")) == before
     assert not any(run.is_open for run in tools.journal.runs())
 
