@@ -5,7 +5,7 @@ Pure: from approvals, the ledger and the wish. Called by everything that changes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,6 +14,10 @@ from enforcer.record.plan_store import Approval, Wish
 
 REFUSED = "Refused"
 """Reason of a condition `Applied` of what a guard, a right or another holder of the lease is in the way of."""
+
+
+STANDING = (StageState.OPEN, StageState.RESTORING, StageState.PROMOTED, StageState.UNDOING)
+"""States of stages of which something may stand in the cluster."""
 
 
 class ConditionType(StrEnum):
@@ -90,6 +94,39 @@ def in_force(runs: Sequence[RunRecord]) -> frozenset[int]:
     return frozenset(number for number, record in newest_records(runs).items() if record.state is StageState.PROMOTED)
 
 
+def standing(runs: Sequence[RunRecord], stages: Iterable[int] | None = None) -> frozenset[int]:
+    """Stages of a plan of which something may stand in the cluster.
+
+    Args:
+        runs: of the plan.
+        stages: only of these; of all where None.
+    """
+    found = {number for run in runs for number, record in run.records.items() if record.state in STANDING}
+    return frozenset(found if stages is None else found & set(stages))
+
+
+def changes_state(runs: Sequence[RunRecord]) -> str:
+    """What became of the changes of a plan, in one word; empty where it has none.
+
+    Args:
+        runs: of the plan, oldest first.
+    """
+    states = {record.state for record in newest_records(runs).values()}
+    if StageState.UNDOING in states:
+        return "Undoing"
+    if StageState.RESTORING in states:
+        return "Restoring"
+    if any(run.is_open for run in runs):
+        return "Applying"
+    if StageState.PROMOTED in states:
+        return "Applied"
+    # What was undone says more than a stage of the same run that had been taken back before.
+    was_undone = StageState.UNDONE in {record.state for run in runs[-1:] for record in run.records.values()}
+    if StageState.RESTORED in states and not was_undone:
+        return "Failed"
+    return "Undone" if states else ""
+
+
 def plan_status(
     every: Sequence[int],
     approvals: Sequence[Approval],
@@ -122,7 +159,7 @@ def plan_status(
         for record in (records.get(number),)
     )
     return PlanStatus(
-        state=_state(every, runs, records, approved, applied, has_failed=bool(failed)),
+        state=_state(every, runs, approved, applied),
         approved=tuple(sorted(approved)),
         applied=tuple(sorted(applied)),
         conditions=(
@@ -135,29 +172,11 @@ def plan_status(
     )
 
 
-def _state(
-    every: Sequence[int],
-    runs: Sequence[RunRecord],
-    records: dict[int, StageRecord],
-    approved: frozenset[int],
-    applied: frozenset[int],
-    *,
-    has_failed: bool,
-) -> str:
-    states = {record.state for record in records.values()}
-    if StageState.UNDOING in states:
-        return "Undoing"
-    if StageState.RESTORING in states:
-        return "Restoring"
-    if any(run.is_open for run in runs):
-        return "Applying"
-    if has_failed:
-        return "Failed"
-    if applied:
-        return "Applied" if applied == set(every) else "PartlyApplied"
-    if StageState.UNDONE in states:
-        return "Undone"
-    return "Approved" if approved else "Proposed"
+def _state(every: Sequence[int], runs: Sequence[RunRecord], approved: frozenset[int], applied: frozenset[int]) -> str:
+    state = changes_state(runs)
+    if state == "Applied" and applied != set(every):
+        return "PartlyApplied"
+    return state or ("Approved" if approved else "Proposed")
 
 
 def _approved(

@@ -9,18 +9,17 @@ holds entries of a plan that is in force, and a cluster that has lost them, give
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from enforcer.record.journal import RunRecord, StageState, runs_of
+from enforcer.record.journal import RunRecord, runs_of
 from enforcer.record.ledger import Entry, Ledger
+from enforcer.record.plan_status import changes_state, in_force, newest_records, standing
 from fleet.errors import Corrupt
 from fleet.units import format_time, parse_time
-
-_IN_FORCE = (StageState.OPEN, StageState.RESTORING, StageState.PROMOTED, StageState.UNDOING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +152,9 @@ class SharedLedger(Ledger):
             if isinstance(stored, Corrupt) or len(own) <= len(stored):
                 continue
             lost, runs = own[len(stored) :], runs_of(own)
-            if _is_in_force(runs) and all(run.cluster in (None, self._cluster) for run in runs):
+            if (standing(runs) or any(run.is_open for run in runs)) and all(
+                run.cluster in (None, self._cluster) for run in runs
+            ):
                 added = [_stored(entry.at, entry.event, entry.content) for entry in lost]
                 self._store.append(plan_id, len(own) - len(lost), added, summary_of(runs))
                 self._agreed[plan_id] = len(own)
@@ -161,29 +162,13 @@ class SharedLedger(Ledger):
 
 def summary_of(runs: Sequence[RunRecord]) -> dict[str, str | int]:
     """What is shown of a plan's changes in a list: state, stages in force, pods moved, who asked last."""
-    records = [record for run in runs for record in run.records.values()]
-    states = {record.state for record in records}
-    applied = sorted({record.stage for record in records if record.state is StageState.PROMOTED})
-    if StageState.UNDOING in states:
-        state = "Undoing"
-    elif StageState.RESTORING in states:
-        state = "Restoring"
-    elif any(run.is_open for run in runs):
-        state = "Applying"
-    elif applied:
-        state = "Applied"
-    else:
-        state = "Undone" if StageState.UNDONE in states else "Restored"
+    records, applied = newest_records(runs), sorted(in_force(runs))
     return {
-        "state": state,
+        "state": changes_state(runs),
         "stages": ", ".join(map(str, applied)),
-        "pods": sum(len(record.moves) for record in records if record.state is StageState.PROMOTED),
+        "pods": sum(len(records[stage].moves) for stage in applied),
         "by": runs[-1].by if runs else "",
     }
-
-
-def _is_in_force(runs: Iterable[RunRecord]) -> bool:
-    return any(run.is_open or any(record.state in _IN_FORCE for record in run.records.values()) for run in runs)
 
 
 def _stored(at: datetime, event: str, content: Mapping[str, Any]) -> StoredEntry:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from enforcer.record.journal import RunRecord, StageRecord, StageState
-from enforcer.record.plan_status import PlanStatus, in_force, newest_records, plan_status
+from enforcer.record.plan_status import PlanStatus, in_force, newest_records, plan_status, standing
 from enforcer.record.plan_store import Approval, DamagedPlan, PlanStore, Wish, WishChange
 from enforcer.rollout.abort import AbortResult, abort, how_ended, open_run, open_stages
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.taking_back import StageResult, Stuck
 from enforcer.rollout.tools import Tools
-from enforcer.rollout.undo import Undo, UndoResult, standing, undone_by
+from enforcer.rollout.undo import Undo, UndoResult, undone_by
 from enforcer.safety.abort import Aborted, aborted_by
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused

@@ -17,6 +17,7 @@ from enforcer.kinds.kind import condition
 from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.fingerprint import Fingerprint
 from enforcer.record.journal import Journal, RunRecord, StageRecord, StageState
+from enforcer.record.plan_status import in_force
 from enforcer.record.plan_store import Approval
 from enforcer.rollout.carry import Carrier
 from enforcer.rollout.holding import Phase, canary_watch_seconds, hold_seconds
@@ -164,7 +165,7 @@ class Rollout:
         tools = self._tools
         run = _open_run(tools.journal, plan)
         results: list[StageResult] = []
-        promoted = _promoted(tools.journal, plan)
+        promoted = in_force(tools.journal.runs(plan.plan_id))
         cards_freed = sum(entry.cards_freed for entry in plan.stages if entry.stage in run.stages)
         for stage in run.stages:
             record = run.records.get(stage)
@@ -410,12 +411,3 @@ def _open_run(journal: Journal, plan: Plan) -> RunRecord:
         if run.is_open:
             return run
     raise Refused(sentence("guard.no_run", plan=plan.plan_id))
-
-
-def _promoted(journal: Journal, plan: Plan) -> frozenset[int]:
-    return frozenset(
-        number
-        for run in journal.runs(plan.plan_id)
-        for number, record in run.records.items()
-        if record.state is StageState.PROMOTED
-    )

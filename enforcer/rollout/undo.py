@@ -8,7 +8,7 @@ the ledger. Like the rollout it may be killed and called again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.admission import PLAN_ANNOTATION
@@ -26,6 +26,7 @@ from enforcer.record.journal import (
     move_content,
     object_content,
 )
+from enforcer.record.plan_status import STANDING, standing
 from enforcer.rollout.abort import AbortResult, abort, open_run
 from enforcer.rollout.intents import held_owners
 from enforcer.rollout.load import backwards
@@ -37,9 +38,6 @@ from enforcer.snapshot import Snapshot
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence, recorded, sentence
-
-_APPLIED = (StageState.OPEN, StageState.RESTORING, StageState.PROMOTED, StageState.UNDOING)
-"""Stages of which something may stand in the cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +84,7 @@ class Undo:
             record
             for run in runs
             for number, record in sorted(run.records.items())
-            if record.state in _APPLIED and (stages is None or number in stages)
+            if record.state in STANDING and (stages is None or number in stages)
         ]
         taken = self._tools.journal.undone_recommendations(plan_id)
         objects = folded([_without(record.objects, recommendation, taken) for record in records])
@@ -172,7 +170,7 @@ class Undo:
         found = [
             run.plan_id
             for run in self._tools.journal.runs()
-            if any(record.state in _APPLIED for record in run.records.values())
+            if any(record.state in STANDING for record in run.records.values())
         ]
         return tuple(dict.fromkeys(reversed(found)))
 
@@ -288,17 +286,6 @@ class Undo:
             workloads=tuple(sorted({str(move.workload) for move in record.moves})),
             kept=kept,
         )
-
-
-def standing(runs: Sequence[RunRecord], stages: Iterable[int] | None = None) -> frozenset[int]:
-    """Stages of a plan of which something may stand in the cluster.
-
-    Args:
-        runs: of the plan.
-        stages: only of these; of all where None.
-    """
-    found = {number for run in runs for number, record in run.records.items() if record.state in _APPLIED}
-    return frozenset(found if stages is None else found & set(stages))
 
 
 def undone_by(ended: AbortResult) -> UndoResult:

@@ -185,7 +185,8 @@ def test_plan_of_which_nothing_is_due_is_shown_as_it_stands(shared: Shared) -> N
     asked = len(shared.api.heard("GET"))
     assert not shared.controller.look()
     assert len(shared.api.heard("GET")) - asked < 8
-    _, tools = shared.machine("alone")
+    plans, tools = shared.machine("alone")
+    plans.pull()
     a_rollout(tools).apply(standard_plan(), [1], by="ann", approved=lambda: [1, 2])
     assert not shared.controller.look()
     assert shared.head["status"]["state"] == "PartlyApplied"
