@@ -136,7 +136,7 @@ class SharedPlans(PlanStore):
             Unavailable: the cluster can't be reached; the folder has it.
         """
         super().add(plan, fingerprint)
-        if self.knows_user(plan):
+        if self.signs_as_user(plan):
             self._objects.add(plan, fingerprint)
 
     def approve(self, plan: Plan, stages: Sequence[int], *, by: str, at: datetime) -> Approval:
@@ -150,7 +150,7 @@ class SharedPlans(PlanStore):
             Refused: the cluster does not take it: we may not impersonate that person, or that person may not approve.
             Unavailable: the cluster can't be reached.
         """
-        if not self.knows_user(plan):
+        if not self.signs_as_user(plan):
             return super().approve(plan, stages, by=by, at=at)
         wanted = approval_of(plan, stages, by=by, at=at)
         self._objects.add(plan, self.fingerprint(plan.plan_id))
@@ -164,7 +164,7 @@ class SharedPlans(PlanStore):
         Raises:
             Unavailable: the cluster can't be reached.
         """
-        if not self.knows_user(self.get(plan_id)):
+        if not self.signs_as_user(self.get(plan_id)):
             return super().approvals(plan_id)
         found = self._objects.listed().get(plan_id)
         approvals = () if found is None else found.approvals
@@ -203,7 +203,7 @@ class SharedPlans(PlanStore):
         """Say where a plan stands; see `PlanWishes`."""
         self._objects.report(plan_id, status)
 
-    def knows_user(self, plan: Plan) -> bool:
+    def signs_as_user(self, plan: Plan) -> bool:
         """See `PlanStore`."""
         return self._cluster in (None, plan.cluster)
 

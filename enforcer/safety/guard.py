@@ -341,7 +341,11 @@ def _check_wishes(plan: Plan, stages: Sequence[int], snapshot: Snapshot) -> None
         labels = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL) if workload in reclaimed else (OPT_OUT_LABEL,)
         for label in labels:
             if snapshot.wishes.of(label, owner) == "true":
-                raise Refused(sentence("guard.spared", plan=plan.plan_id, workload=workload, label=label))
+                facts = {"plan": plan.plan_id, "workload": workload, "label": label}
+                policies = snapshot.wishes.policies_asking(label, "true", owner)
+                if policies:
+                    raise Refused(sentence("guard.spared_by_policy", policies=listed(policies, _NAMED_MAX), **facts))
+                raise Refused(sentence("guard.spared", **facts))
 
 
 def _check_neighbours(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Snapshot) -> None:
