@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, identity
 from enforcer.dialect import Dialect, ListingDialect, ObjectKey, StandingCard
+from enforcer.kept_manifests import OwnerManifests
 from enforcer.kinds.register import WORKLOAD_KINDS, workload_kind
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
@@ -39,7 +41,7 @@ class Snapshot:
         wishes: what the owners of workloads ask for.
     """
 
-    owners: dict[WorkloadId, Manifest]
+    owners: Mapping[WorkloadId, Manifest]
     seats: dict[str, PodSeat]
     pods: dict[WorkloadId, list[PodSeat]]
     cards: dict[str, StandingCard]
@@ -66,11 +68,11 @@ def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Sna
     configs = {key: manifest for key, manifest in found.items() if manifest is not None}
     words = dialect.configured(configs)
     words = with_listed(reader, words)
-    owners = {}
+    owners = OwnerManifests()
     for kind in OWNER_KINDS:
         for owner in reader.list_objects(kind):
             _, namespace, name = identity(owner)
-            owners[WorkloadId(f"{namespace}/{kind}/{name}")] = owner
+            owners.put(WorkloadId(f"{namespace}/{kind}/{name}"), owner)
     nodes = {node["metadata"]["name"]: node for node in reader.list_objects("Node")}
     cards: dict[str, StandingCard] = {}
     for name, node in nodes.items():
@@ -78,8 +80,8 @@ def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Sna
             cards.update({card.card: card for card in words.cards_of_node(node)})
         except Corrupt as exc:
             raise Corrupt(f"cannot read the cards of node {name}: {exc}") from exc
-    makers = [found for kind in MAKERS if kind not in OWNER_KINDS for found in reader.list_objects(kind)]
-    parents = parents_of([*owners.values(), *makers])
+    makers = (found for kind in MAKERS if kind not in OWNER_KINDS for found in reader.list_objects(kind))
+    parents = parents_of(chain(owners.values(), makers))
     seats, doubts = _seats(reader.list_objects("Pod"), words, cards, parents)
     return Snapshot(
         owners=owners,
