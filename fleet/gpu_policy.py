@@ -28,11 +28,13 @@ class GpuPolicy:
     """One policy.
 
     Attributes:
+        name: its name in the namespace.
         namespace: of the policy, and of the pods that it speaks of.
         selector: selector of their labels; an empty one selects all.
         wishes: label and value of each wish, sorted.
     """
 
+    name: str
     namespace: str
     selector: Mapping[str, Any]
     wishes: tuple[tuple[str, str], ...]
@@ -44,13 +46,14 @@ def gpu_policy(manifest: Mapping[str, Any]) -> GpuPolicy:
     Raises nothing: with a field that is not of its type it wants its pods to be left alone.
     """
     metadata, spec = manifest.get("metadata"), manifest.get("spec")
-    namespace = str(metadata.get("namespace", "")) if isinstance(metadata, Mapping) else ""
+    known = metadata if isinstance(metadata, Mapping) else {}
     selector = spec.get("selector", {}) if isinstance(spec, Mapping) else None
     wishes = _wishes(spec) if isinstance(spec, Mapping) else None
     if wishes is None or not isinstance(selector, Mapping):
         wishes = {OPT_OUT_LABEL: "true"}
     return GpuPolicy(
-        namespace=namespace,
+        name=str(known.get("name", "")),
+        namespace=str(known.get("namespace", "")),
         selector=dict(selector) if isinstance(selector, Mapping) else {},
         wishes=tuple(sorted(wishes.items())),
     )

@@ -1,4 +1,4 @@
-"""The tide: replicas that are not needed at some hours of the day step back, and whole machines are freed for others.
+"""The tide: replicas that some hours of the day do not need are scaled in, and whole machines are freed for others.
 
 For every service whose replicas hold whole cards, the demand that all replicas together may show at an hour of the day
 is predicted from the same hour of all days seen, with a margin that shrinks with their number, and is at least what the
@@ -45,7 +45,7 @@ TOMORROW = replace(OUTLOOK, habit_reach_seconds=0, rise_reach_seconds=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A service that may step back.
+    """A service that may scale in.
 
     Attributes:
         workload: who.
@@ -70,7 +70,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ebb:
-    """One service that steps back in the window.
+    """One service that scales in during the window.
 
     Attributes:
         workload: who.
@@ -96,13 +96,13 @@ class Ebb:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tide:
-    """The window of a cluster and who steps back in it.
+    """The window of a cluster and the services that scale in during it.
 
     Attributes:
         start_hour: local hour at which it begins, 0-23.
         hours: its length.
         time_zone: IANA zone.
-        ebbs: who steps back, by workload.
+        ebbs: the services that scale in, by workload.
         nodes_freed: machines without any pod in the window.
     """
 
@@ -166,11 +166,11 @@ def tide_of(
     held_by: Mapping[CardId, int],
     node_of: Mapping[CardId, str],
 ) -> Tide | None:
-    """The best window, and who steps back in it.
+    """The best window, and the services that scale in during it.
 
     Args:
         demand: live slices and their series.
-        candidates: services that may step back.
+        candidates: services that may scale in.
         since: start of the series, UTC.
         time_zone: IANA zone in which the window repeats.
         violation_ratio_max: harm that may be predicted for a service by scaling in, 0-1.

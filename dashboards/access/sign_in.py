@@ -1,7 +1,7 @@
 """Access to the web app: finds out who asks before anything is answered, signs people in and out.
 
 A request vouches for itself (a token in `Authorization: Bearer`, a header of the trusted proxy) or carries the cookie
-of a session. Anybody who is not known is sent to sign in, or told so where a program asks. Nothing but static files,
+of a session. A person without a session is sent to sign in; a program gets 401. Nothing but static files,
 the sign-in itself and the provider's way back is answered without a name.
 """
 

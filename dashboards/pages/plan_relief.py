@@ -1,6 +1,6 @@
 """What relief did: who sleeps, who was moved, why, for how long, and who is home again; a part of the plan page.
 
-The tide of a plan: who steps back in which hours, and what is freed; a part of the plan page.
+The tide of a plan: which services scale in during which hours, and what is freed; a part of the plan page.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ ROWS_MAX = 40
 
 
 def tide(plan: Plan) -> Any:
-    """The window, what is freed in it, and one line per workload; None where nobody steps back."""
+    """The window, what is freed in it, and one line per workload; None where no service scales in."""
     if not plan.schedule:
         return None
     window = plan.schedule[0]

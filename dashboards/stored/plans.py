@@ -110,7 +110,7 @@ class StoredPlans:
         """Approve stages in a person's name."""
         plan = self._store.get(plan_id)
         with self._lock, writing(self._folder), self._open_plans() as plans:
-            is_named = self._signs_in or not plans.knows_user(plan)
+            is_named = self._signs_in or not plans.signs_as_user(plan)
             plans.approve(plan, stages, by=by if is_named else "", at=self._now())
         return self._entry(plan)
 

@@ -199,7 +199,7 @@ class PlanStore:
             raise Corrupt(f"cannot write approval of plan {plan.plan_id}: {exc.strerror}") from exc
         return approval
 
-    def knows_user(self, plan: Plan) -> bool:
+    def signs_as_user(self, plan: Plan) -> bool:
         """Whether approvals of a plan are given by users of its cluster, whom it knows by itself."""
         del plan
         return False

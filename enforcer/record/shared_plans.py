@@ -142,7 +142,7 @@ class SharedPlans(PlanStore):
             Unavailable: the cluster can't be reached; the folder has it.
         """
         super().add(plan, fingerprint)
-        if self.knows_user(plan):
+        if self.signs_as_user(plan):
             self._objects.add(plan, fingerprint)
 
     def approve(self, plan: Plan, stages: Sequence[int], *, by: str, at: datetime) -> Approval:
@@ -156,7 +156,7 @@ class SharedPlans(PlanStore):
             Refused: the cluster does not take it: we may not impersonate that person, or that person may not approve.
             Unavailable: the cluster can't be reached.
         """
-        if not self.knows_user(plan):
+        if not self.signs_as_user(plan):
             return super().approve(plan, stages, by=by, at=at)
         wanted = approval_of(plan, stages, by=by, at=at)
         self._objects.add(plan, self.fingerprint(plan.plan_id))
@@ -171,7 +171,7 @@ class SharedPlans(PlanStore):
             Unavailable: the cluster can't be reached.
         """
         if plan_id not in self._is_own:
-            self._is_own[plan_id] = self.knows_user(self.get(plan_id))
+            self._is_own[plan_id] = self.signs_as_user(self.get(plan_id))
         if not self._is_own[plan_id]:
             return super().approvals(plan_id)
         approvals = self._objects.approvals(plan_id)
@@ -218,7 +218,7 @@ class SharedPlans(PlanStore):
         """Say where a plan stands; see `PlanWishes`."""
         self._objects.report(plan_id, status)
 
-    def knows_user(self, plan: Plan) -> bool:
+    def signs_as_user(self, plan: Plan) -> bool:
         """See `PlanStore`."""
         return self._cluster in (None, plan.cluster)
 

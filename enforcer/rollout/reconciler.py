@@ -84,7 +84,7 @@ class Reconciler:
     Args:
         rollout: applies stages; its tools take them back.
         plans: the plans, who approved them, what is wanted of them.
-        report: is told where a plan stands after each change.
+        report: called with where a plan stands after each change.
     """
 
     def __init__(self, rollout: Rollout, plans: PlanStore, report: Report) -> None:

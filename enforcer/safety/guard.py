@@ -291,7 +291,11 @@ class Guard:
             labels = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL) if workload in reclaimed else (OPT_OUT_LABEL,)
             for label in labels:
                 if snapshot.is_flagged(label, workload):
-                    raise Refused(sentence("guard.spared", plan=plan.plan_id, workload=workload, label=label))
+                    facts = {"plan": plan.plan_id, "workload": workload, "label": label}
+                    if policies := snapshot.wishes.policies_asking(label, "true", owner):
+                        names = listed(policies, _NAMED_MAX)
+                        raise Refused(sentence("guard.spared_by_policy", policies=names, **facts))
+                    raise Refused(sentence("guard.spared", **facts))
 
     def check_stage(self, record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int) -> None:
         """Refuse a stage for what it would ask of the cluster, before anything of it is written down.

@@ -252,7 +252,7 @@ class TideRunner:
         busy = running(tools.reader, night.admission)
         if busy:
             until = began + timedelta(seconds=self._policy.save_seconds)
-            # Who can't be reached by the annotation is told by the event.
+            # A Job that reads no annotation may watch events.
             self._each([asked_to_save(job, until) for job in busy], lambda ask: self._writer.patch(ask, Phase.REST))
             for job in busy:
                 metadata = job["metadata"]

@@ -47,7 +47,7 @@ def approve(
     folder = session.folder()
     with writing(folder), open_plans(folder, session.settings) as plans:
         chosen = chosen_plan(folder, plan, cluster=_cluster_meant(folder, session.settings, cluster))
-        own_name = "" if plans.knows_user(chosen) else who()
+        own_name = "" if plans.signs_as_user(chosen) else who()
         approval = plans.approve(
             chosen, chosen_stages(chosen, stage), by=own_name if by is None else by, at=session.now()
         )
