@@ -313,8 +313,8 @@ class LiveCase:
             call: Callable[[], object]
             if is_again:
                 call = lambda: self._go(tools)  # noqa: E731, B023 - called at once
-            elif tools.journal.open_undo() is not None:
-                call = Undo(tools).resume
+            elif tools.journal.open_undos():
+                call = lambda: Undo(tools).resume(self._plan.plan_id)  # noqa: E731, B023
             elif any(run.is_open for run in tools.journal.runs(self._plan.plan_id)):
                 call = lambda: Rollout(tools, HamiBackend(self._cluster.now())).resume(self._plan)  # noqa: E731, B023
             else:

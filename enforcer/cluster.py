@@ -45,7 +45,7 @@ class ClusterReader(Protocol):
         """
         ...
 
-    def list_objects(self, kind: str, namespace: str | None = None) -> tuple[Manifest, ...]:
+    def list_objects(self, kind: str, namespace: str | None = None) -> Sequence[Manifest]:
         """All objects of a kind, sorted by namespace and name; of one namespace where it is given.
 
         Raises:

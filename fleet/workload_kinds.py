@@ -16,5 +16,8 @@ JOB_KINDS = frozenset({"Job", "JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TF
 SURGE_KINDS = frozenset({"Deployment", "InferenceService", "Rollout"})
 """Kinds whose controller can make a new pod beside the one that it is to replace."""
 
+ORDERED_KINDS = frozenset({"LeaderWorkerSet", "StatefulSet"})
+"""Kinds whose controller changes the pod of the highest ordinal first, whichever finds room."""
+
 CHANGEABLE_KINDS = SERVICE_KINDS | JOB_KINDS | {"Notebook", "RayCluster"}
 """Kinds of owners that the enforcer can change."""

@@ -36,8 +36,9 @@ from fleet.profiles import CardState, Profiles
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.usage import History
 from fleet.words import Language
-from gputide.container.enforcer import open_enforcer, verified
+from gputide.container.enforcer import open_enforcer
 from gputide.container.history import load_history
+from gputide.container.measured_harm import verified
 from gputide.container.plans import journal, keep_plan, plan_store
 from gputide.replay.clock import read_replay_clock
 from gputide.replay.play import Playback, Replayed, replay

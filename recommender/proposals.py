@@ -1,8 +1,9 @@
 """Recommendations and stages: every kind of advice writes its part, in an order that is safe to stop at.
 
 Each kind drafts stages of its own, or parts of the batches in which workloads move, the least risky first. After each
-stage the granted framebuffer fits every card. A workload that an admission step seats pod by pod is cut in place before
-it moves; any other is cut when its first pod moves, because that restarts all its replicas. Called by `planner`.
+stage the granted framebuffer fits every card. A workload that moves is cut when its first pod does, because that
+restarts all its replicas; one that an admission step seats pod by pod and that has no turn is cut in place before.
+Called by `planner`.
 """
 
 from __future__ import annotations
@@ -77,15 +78,15 @@ def batches_of(scene: Scene) -> list[list[WorkloadId]]:
     if scene.arrangement.together:
         return [list(names) for names in scene.arrangement.together]
     moves_of = scene.moves_of
-    surging = [name for name in scene.arrangement.surging if name in moves_of]
+    in_turn = [name for name in scene.arrangement.sequence if name in moves_of]
     others = sorted(
-        moves_of.keys() - set(surging), key=lambda name: (max(move.violation_ratio for move in moves_of[name]), name)
+        moves_of.keys() - set(in_turn), key=lambda name: (max(move.violation_ratio for move in moves_of[name]), name)
     )
-    order = [*surging, *others]
+    order = [*in_turn, *others]
     held, capacity = _held(scene)
     size = max(1, -(-len(scene.arrangement.moves) // BATCHES))
     batches: list[list[WorkloadId]] = []
-    waiting, chain = order, set(surging)
+    waiting, chain = order, set(in_turn)
     while waiting:
         batch: list[WorkloadId] = []
         later: list[WorkloadId] = []
@@ -93,7 +94,7 @@ def batches_of(scene: Scene) -> list[list[WorkloadId]]:
         leaving: list[tuple[CardId, int]] = []
         for name in waiting:
             is_full = count and count + len(moves_of[name]) > size
-            # Those that go without a gap have their cards free in their own order, one after the other.
+            # Each finds its cards free once those before it went: who can't surge leaves cards to others, too.
             is_early = name in chain and any(other in chain for other in later)
             if is_full or is_early or not _arrive(scene, moves_of[name], held, capacity, is_sure=name in chain):
                 later.append(name)
@@ -116,7 +117,7 @@ def _left_by(scene: Scene, name: WorkloadId) -> list[tuple[CardId, int]]:
     """Framebuffer that is freed on each card once a workload has moved, and is cut with that where it waited."""
     moves = scene.moves_of[name]
     if not scene.waits(name):
-        return [(move.source, _size(scene, move.row)) for move in moves]
+        return [(move.source, scene.grants[move.row].framebuffer_granted_bytes) for move in moves]
     gone = {move.row for move in moves}
     return [
         (grant.card, grant.framebuffer_granted_bytes - (0 if row in gone else _size(scene, row)))
@@ -143,14 +144,15 @@ def _arrive(
 
 
 def _held(scene: Scene) -> tuple[dict[CardId, int], dict[CardId, int]]:
-    """Framebuffer granted per card once every workload that does not wait is cut in place, and what each card has."""
+    """Framebuffer granted per card once every pod is cut that neither moves nor waits, and what each card has."""
     held: dict[CardId, int] = defaultdict(int)
     capacity = {card.card: card.framebuffer_bytes for card in scene.problem.cards.values()}
     gone = set(scene.permits.reclaimed)
+    moved = {move.row for move in scene.arrangement.moves}
     for row, grant in enumerate(scene.grants):
         capacity[grant.card] = max(capacity.get(grant.card, 0), grant.framebuffer_bytes)
         if grant.workload_id not in gone and row not in scene.arrangement.dropped:
-            waits = scene.waits(grant.workload_id)
+            waits = row in moved or scene.waits(grant.workload_id)
             held[grant.card] += grant.framebuffer_granted_bytes if waits else _size(scene, row)
     return held, capacity
 

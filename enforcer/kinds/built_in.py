@@ -44,7 +44,6 @@ STATEFUL_SET = WorkloadKind(
     sizes=one_size(),
     scale=fewer_replicas(),
     counts_rolled=True,
-    is_ordered=True,
 )
 DAEMON_SET = WorkloadKind(kind="DaemonSet", reach=Reach.EVICTED)
 JOB = WorkloadKind(kind="Job", reach=Reach.EVICTED, stop_field="spec.suspend", scale=stopped_whole("spec.suspend"))

@@ -17,6 +17,7 @@ from typing import Any
 from enforcer.manifest import Manifest, field_of
 from fleet.errors import Refused
 from fleet.units import format_time
+from fleet.workload_kinds import ORDERED_KINDS
 
 TEMPLATE = "spec.template"
 """The path by which backends name a pod template."""
@@ -174,7 +175,6 @@ class WorkloadKind:
         scale: fields by which pods go.
         refusal: why the template of this owner can't be changed; None where it can.
         counts_rolled: its status has `updatedReplicas` and `replicas`.
-        is_ordered: its controller begins with the highest ordinal.
         by_replica_sets: its pods are those of ReplicaSets, where a pod's deletion cost says who goes first.
         trouble: what its status says went wrong; None where nothing did.
         is_settled: whether its status says that nothing is on its way any more.
@@ -192,11 +192,15 @@ class WorkloadKind:
     scale: Scaler = cannot_scale
     refusal: Callable[[Mapping[str, Any]], str | None] = _nothing
     counts_rolled: bool = False
-    is_ordered: bool = False
     by_replica_sets: bool = False
     trouble: Callable[[Mapping[str, Any]], str | None] = _nothing
     is_settled: Callable[[Mapping[str, Any]], bool] | None = None
     note: str | None = None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its controller begins with the highest ordinal."""
+        return self.kind in ORDERED_KINDS
 
     def is_stopped(self, owner: Mapping[str, Any]) -> bool:
         """Whether it is stopped whole."""

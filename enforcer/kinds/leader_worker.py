@@ -70,6 +70,5 @@ LEADER_WORKER_SET = WorkloadKind(
     sizes=_sizes,
     scale=_scale,
     counts_rolled=True,
-    is_ordered=True,
     note="a group is replaced as a whole, leader and workers",
 )

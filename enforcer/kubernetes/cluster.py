@@ -117,7 +117,7 @@ class KubernetesCluster:
         """See `ClusterReader`."""
         return self._reader.get(kind, namespace, name)
 
-    def list_objects(self, kind: str, namespace: str | None = None) -> tuple[Manifest, ...]:
+    def list_objects(self, kind: str, namespace: str | None = None) -> Sequence[Manifest]:
         """See `ClusterReader`."""
         return self._reader.list_objects(kind, namespace)
 

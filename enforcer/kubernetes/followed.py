@@ -16,11 +16,11 @@ kubernetes/client-go:tools/cache/reflector.go.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from enforcer.kept_manifests import ListedManifests, as_manifest, as_text
 from enforcer.manifest import Manifest
 from fleet.errors import Corrupt, GputideError, Misconfigured
 from fleet.logs import logger
@@ -32,20 +32,43 @@ FOLLOWED_KINDS = frozenset(
 
 _END_SECONDS_MAX = 5.0
 
-Listing = Callable[[], tuple[str, list[Manifest]]]
-"""Lists everything; returns the version of the list too."""
-
 Watching = Callable[[str, Callable[[], None]], Iterator[tuple[str, Manifest]]]
 """Events after a version: their words and their objects; what it is given is called once the watch stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """One object, as text: it takes a tenth of the room, and nobody can change what another is given."""
+class Kept:
+    """One object.
 
+    Attributes:
+        namespace: empty for none.
+        name: of the object.
+        version: its resource version.
+        uid: its own.
+        is_going: somebody asked it to go.
+        text: all of it as JSON.
+    """
+
+    namespace: str
+    name: str
     version: str
     uid: str
+    is_going: bool
     text: bytes
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Kept:
+        """An object as the server has it."""
+        metadata = manifest["metadata"]
+        return cls(
+            namespace=str(metadata.get("namespace", "")), name=str(metadata["name"]),
+            version=str(metadata["resourceVersion"]), uid=str(metadata.get("uid", "")),
+            is_going="deletionTimestamp" in metadata, text=as_text(manifest),
+        )  # fmt: skip
+
+
+Listing = Callable[[], tuple[str, list[Kept]]]
+"""Lists everything; returns the version of the list too."""
 
 
 class FollowedKind:
@@ -55,7 +78,7 @@ class FollowedKind:
         name: of the kind, for the log.
         listing: lists them.
         watching: watches them; ends by itself now and then.
-        seen: called with every object that was listed or came by an event.
+        seen: called with every object that came by an event.
     """
 
     def __init__(self, name: str, listing: Listing, watching: Watching, seen: Callable[[Manifest], None]) -> None:
@@ -66,7 +89,7 @@ class FollowedKind:
         self._log = logger("enforcer.kubernetes.followed")
         self._listing_lock = threading.Lock()
         self._changed = threading.Condition()
-        self._kept: dict[str, dict[str, _Kept]] = {}
+        self._kept: dict[str, dict[str, Kept]] = {}
         self._going: set[str] = set()
         self._ended: set[str] = set()
         self._from_version: str | None = None
@@ -77,8 +100,8 @@ class FollowedKind:
         self._is_over = False
         self._thread: threading.Thread | None = None
 
-    def objects(self, namespace: str | None) -> list[Manifest]:
-        """All objects, of one namespace where it is given; each a copy of one's own.
+    def objects(self, namespace: str | None) -> ListedManifests:
+        """All objects, of one namespace where it is given, by namespace and name; each a copy of one's own.
 
         Raises:
             Misconfigured: a right is missing.
@@ -89,22 +112,21 @@ class FollowedKind:
                 self._list()
         with self._changed:
             spaces = [self._kept.get(namespace, {})] if namespace is not None else list(self._kept.values())
-            texts = [kept.text for space in spaces for kept in space.values()]
-        return [json.loads(text) for text in texts]
+            found = [kept for space in spaces for kept in space.values()]
+        found.sort(key=lambda kept: (kept.namespace, kept.name))
+        return ListedManifests(tuple(kept.text for kept in found))
 
     def find(self, namespace: str, name: str) -> Manifest | None:
         """One object as it was heard of last; None where nothing is known of it, though it may be there."""
         with self._changed:
             kept = self._kept.get(namespace, {}).get(name)
-        if kept is None:
-            return None
-        found: Manifest = json.loads(kept.text)
-        return found
+        return None if kept is None else as_manifest(kept.text)
 
     def put(self, manifest: Manifest) -> None:
         """Take an object as the server just answered it; nothing, where a newer one is known already."""
+        kept = Kept.of(manifest)
         with self._changed:
-            self._take(manifest)
+            self._take(kept)
 
     def end_of(self, namespace: str, name: str, uid: str) -> None:
         """A pod was asked to go: it counts as going from now on, whatever late events say."""
@@ -112,7 +134,7 @@ class FollowedKind:
             self._going.add(uid)
             kept = self._kept.get(namespace, {}).get(name)
             if kept is not None and kept.uid == uid:
-                self._keep(json.loads(kept.text))
+                self._keep(kept)
 
     def renew(self) -> None:
         """The next look is at a fresh list."""
@@ -140,25 +162,23 @@ class FollowedKind:
             self._is_old = False
             self._ended.clear()
         try:
-            version, manifests = self._listing()
+            version, listed = self._listing()
         except GputideError:
             self.renew()
             raise
         with self._changed:
             before, self._kept = self._kept, {}
-            for manifest in manifests:
-                self._take(manifest)
+            for found in listed:
+                self._take(found)
             for kept in [kept for space in before.values() for kept in space.values()]:
                 if _is_newer(kept.version, version):
-                    self._take(json.loads(kept.text))
+                    self._take(kept)
             if not self._is_watching and not self._is_forbidden and not self._is_over:
                 self._from_version, self._is_watching = version, True
                 self._changed.notify_all()
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._follow, name=f"follow {self._name}", daemon=True)
                     self._thread.start()
-        for manifest in manifests:
-            self._seen(manifest)
 
     def _follow(self) -> None:
         while (version := self._next_version()) is not None:
@@ -203,25 +223,19 @@ class FollowedKind:
             case _:
                 raise Corrupt(f"cannot read an event of {self._name}: {word[:64]!r} is no known word")
 
-    def _take(self, manifest: Manifest) -> None:
-        metadata = manifest["metadata"]
-        kept = self._kept.get(metadata.get("namespace", ""), {}).get(metadata["name"])
-        is_ended = metadata.get("uid") in self._ended
-        if not is_ended and (kept is None or _is_newer(str(metadata["resourceVersion"]), kept.version)):
-            self._keep(manifest)
+    def _take(self, found: Kept) -> None:
+        kept = self._kept.get(found.namespace, {}).get(found.name)
+        if found.uid not in self._ended and (kept is None or _is_newer(found.version, kept.version)):
+            self._keep(found)
 
-    def _keep(self, manifest: Manifest) -> None:
-        metadata = manifest["metadata"]
-        uid = str(metadata.get("uid", ""))
-        if uid in self._going and "deletionTimestamp" not in metadata:
+    def _keep(self, found: Kept) -> None:
+        if found.uid in self._going and not found.is_going:
             # The server said yes to its eviction; this is what it was like before.
-            manifest = {**manifest, "metadata": {**metadata, "deletionTimestamp": metadata.get("creationTimestamp")}}
-        kept = _Kept(
-            version=str(metadata["resourceVersion"]),
-            uid=uid,
-            text=json.dumps(manifest, separators=(",", ":")).encode(),
-        )
-        self._kept.setdefault(metadata.get("namespace", ""), {})[metadata["name"]] = kept
+            manifest = as_manifest(found.text)
+            metadata = manifest["metadata"]
+            metadata["deletionTimestamp"] = metadata.get("creationTimestamp")
+            found = Kept.of(manifest)
+        self._kept.setdefault(found.namespace, {})[found.name] = found
 
     def _drop(self, manifest: Manifest) -> None:
         metadata = manifest["metadata"]

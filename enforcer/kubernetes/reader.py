@@ -23,11 +23,11 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from enforcer.kubernetes.followed import FOLLOWED_KINDS, FollowedKind
+from enforcer.kubernetes.followed import FOLLOWED_KINDS, FollowedKind, Kept
 from enforcer.kubernetes.kinds import kind_named
 from enforcer.manifest import Manifest
 from fleet.errors import Unavailable
@@ -38,6 +38,7 @@ from wire.kubernetes.refusals import Deed, Expired
 from wire.kubernetes.resource import ApiResource
 
 PAGE_OBJECTS = 500
+_Taken = TypeVar("_Taken")
 _ATTEMPTS_MAX = 3
 _REMEMBERED_MAX = 512
 _MANY_AND_SHORT_LIVED = frozenset({"Pod", "ReplicaSet", "ResourceSlice"})
@@ -79,7 +80,7 @@ class KubernetesReader:
         self.remember(manifest)
         return manifest
 
-    def list_objects(self, kind: str, namespace: str | None = None) -> tuple[Manifest, ...]:
+    def list_objects(self, kind: str, namespace: str | None = None) -> Sequence[Manifest]:
         """See `ClusterReader`; empty too where the cluster does not serve the kind.
 
         Raises:
@@ -93,10 +94,8 @@ class KubernetesReader:
             return ()
         followed = self._follower(served, version)
         if followed is not None:
-            return tuple(sorted(followed.objects(namespace), key=_place))
-        _, found = self._listed(served, version, namespace)
-        for manifest in found:
-            self._see_listed(manifest)
+            return followed.objects(namespace)
+        _, found = self._listed(served, version, namespace, lambda manifest: manifest)
         return tuple(sorted(found, key=_place))
 
     @contextlib.contextmanager
@@ -177,7 +176,7 @@ class KubernetesReader:
             if served.kind not in self._followed:
                 self._followed[served.kind] = FollowedKind(
                     served.kind,
-                    lambda: self._listed(served, version, None),
+                    lambda: self._listed(served, version, None, Kept.of),
                     lambda since, stands: self._events(connection, served, version, since, stands),
                     self._see_listed,
                 )
@@ -204,16 +203,24 @@ class KubernetesReader:
         if manifest["kind"] not in _MANY_AND_SHORT_LIVED:
             self._contents.see(manifest)
 
-    def _listed(self, served: ApiResource, version: str, namespace: str | None) -> tuple[str, list[Manifest]]:
-        """Everything, in pages of one version, and that version."""
+    def _listed(
+        self, served: ApiResource, version: str, namespace: str | None, take: Callable[[Manifest], _Taken]
+    ) -> tuple[str, list[_Taken]]:
+        """Everything, in pages of one version, and that version.
+
+        Args:
+            take: what is kept of each object: pages go one by one, and all of them parsed would take much memory.
+        """
         for _ in range(_ATTEMPTS_MAX):
             # Where the list took longer than the server remembers one version: from the start.
             with contextlib.suppress(Expired):
-                return self._pages(served, version, namespace)
+                return self._pages(served, version, namespace, take)
         raise Unavailable(f"cannot list {served.resource}: the server forgot the list {_ATTEMPTS_MAX} times on the way")
 
-    def _pages(self, served: ApiResource, version: str, namespace: str | None) -> tuple[str, list[Manifest]]:
-        found: list[Manifest] = []
+    def _pages(
+        self, served: ApiResource, version: str, namespace: str | None, take: Callable[[Manifest], _Taken]
+    ) -> tuple[str, list[_Taken]]:
+        found: list[_Taken] = []
         listed_at = ""
 
         def read(limit: int, token: str | None) -> Page:
@@ -221,7 +228,10 @@ class KubernetesReader:
             return page or Page(manifests=(), version="", next_token=None)
 
         for page in pages_of(read, objects_max=PAGE_OBJECTS):
-            found += [whole(dict(manifest), served, version) for manifest in page.manifests]
+            for listed in page.manifests:
+                manifest = whole(dict(listed), served, version)
+                self._see_listed(manifest)
+                found.append(take(manifest))
             listed_at = page.version
         return listed_at, found
 

@@ -24,7 +24,7 @@ from enforcer.rollout.intents import intended_stage
 from enforcer.rollout.load import Load
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.taking_back import Parts, StageResult, restore_stage
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.tools import Tools, UnderWay
 from enforcer.rollout.watch import complaints
 from enforcer.safety.abort import Aborted
 from enforcer.safety.harm_budget import Brake, Judgement
@@ -93,7 +93,7 @@ class Rollout:
             tools.guard.check_plan(plan, chosen, approved(), tools.reader.now())
         tools.take_lease()
         try:
-            tools.journal.fence()
+            tools.fence()
             with tools.following():
                 # What was read before the lease was ours may be old.
                 if run is None and not any(found.is_open for found in tools.journal.runs(plan.plan_id)):
@@ -124,7 +124,7 @@ class Rollout:
         tools.guard.check_frozen(tools.reader)
         tools.take_lease()
         try:
-            tools.journal.fence()
+            tools.fence()
             with tools.following():
                 return self._run(plan, approved)
         finally:
@@ -165,9 +165,10 @@ class Rollout:
         run = _open_run(tools.journal, plan)
         results: list[StageResult] = []
         promoted = _promoted(tools.journal, plan)
+        cards_freed = sum(entry.cards_freed for entry in plan.stages if entry.stage in run.stages)
         for stage in run.stages:
             record = run.records.get(stage)
-            tools.under_way = plan.plan_id, stage
+            tools.under_way = UnderWay(plan=plan, stage=stage, cards_freed=cards_freed)
             if stage in promoted:
                 results.append(StageResult(stage=stage, state=StageState.PROMOTED, reason=None, kept=()))
                 continue

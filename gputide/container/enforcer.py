@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from zoneinfo import ZoneInfo
@@ -31,12 +33,9 @@ from enforcer.safety.abort import SeldomAsked
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.safety.harm_budget import Harm, HarmBudgets, HarmPolicy
-from enforcer.verify import Measurements, harm_by_workload, verify
 from fleet.data_folder import DataFolder, writing
-from fleet.decisions import Plan
-from fleet.errors import Misconfigured, NotEnoughData, Unavailable
+from fleet.errors import Misconfigured, Unavailable
 from fleet.inventory import WorkloadId
-from fleet.outcomes import Outcome
 from fleet.settings.guard import WEEKDAYS, hours_of
 from fleet.settings.settings import Settings
 from gputide.container.cluster import (
@@ -48,9 +47,8 @@ from gputide.container.cluster import (
     open_cluster_to_change,
     own_cluster,
 )
-from gputide.container.plans import journal, plans_of
+from gputide.container.plans import plans_of
 from gputide.container.prometheus import instant_query
-from gputide.container.warehouse import WarehouseMeasurements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +113,9 @@ def open_enforcer(
                     poll_seconds=settings.enforcer.poll_seconds,
                 ),
             ),
-            harm=harm_budgets(folder, settings),
-            holder=lease_holder(folder),
+            harm=harm_budgets(folder, settings, is_apart=ledger is not None),
+            # A controller shares its pod's folder with other processes and does not lock it.
+            holder=lease_holder(folder) if ledger is None else f"{lease_holder(folder)} for controller",
             on_progress=on_progress,
             wishes=plans if cluster.plans is None else SeldomAsked(plans),
         )
@@ -144,10 +143,8 @@ def run_under_way(folder: DataFolder, settings: Settings, plan_id: str | None = 
     """
     if not is_known(folder, settings):
         return None
-    # Of its own: the process that applies may be writing the folder's.
-    with open_cluster(folder, settings) as cluster, TemporaryDirectory() as place:
-        ledger = folder.ledger if cluster.changes is None else Path(place) / folder.ledger.name
-        return open_run(_journal(cluster, own_cluster(folder, settings), ledger), plan_id)
+    with _looked_at(folder, settings) as (_, kept):
+        return open_run(kept, plan_id)
 
 
 def no_longer_want(folder: DataFolder, settings: Settings, run: RunRecord, *, by: str) -> None:
@@ -160,8 +157,18 @@ def no_longer_want(folder: DataFolder, settings: Settings, run: RunRecord, *, by
         Misconfigured: there is no way into the cluster, or a right is missing.
         Unavailable: it can't be reached.
     """
-    with open_cluster(folder, settings) as cluster:
-        plans_of(folder, cluster, own_cluster(folder, settings)).change_wish(run.plan_id, end_of(run, by=by))
+    with _looked_at(folder, settings) as (cluster, kept):
+        change = end_of(run, kept.runs(run.plan_id), by=by)
+        plans_of(folder, cluster, own_cluster(folder, settings)).change_wish(run.plan_id, change)
+
+
+@contextmanager
+def _looked_at(folder: DataFolder, settings: Settings) -> Iterator[tuple[LiveCluster, Journal]]:
+    """The cluster, and what was changed in it, for who has not locked the folder."""
+    # Of its own: the process that applies may be writing the folder's.
+    with open_cluster(folder, settings) as cluster, TemporaryDirectory() as place:
+        ledger = folder.ledger if cluster.changes is None else Path(place) / folder.ledger.name
+        yield cluster, _journal(cluster, own_cluster(folder, settings), ledger)
 
 
 def _unread(_plan_id: str, _status: PlanStatus) -> None:
@@ -228,27 +235,17 @@ def guard(folder: DataFolder, settings: Settings) -> Guard:
     )
 
 
-def harm_budgets(folder: DataFolder, settings: Settings) -> HarmBudgets:
-    """What is left of the harm budgets of the enforcer's cluster."""
-    measured = WarehouseMeasurements(folder, settings, cluster=own_cluster(folder, settings))
-    return HarmBudgets(MeasuredHarm(measured), _harm_policy(settings))
+def harm_budgets(folder: DataFolder, settings: Settings, *, is_apart: bool = False) -> HarmBudgets:
+    """What is left of the harm budgets of the enforcer's cluster.
+
+    Args:
+        is_apart: the warehouse is read by a process of its own, for one that must stay small.
+    """
+    records = _HarmOfWarehouse(folder=folder, settings=settings, is_apart=is_apart)
+    return HarmBudgets(records, harm_policy(settings))
 
 
-def verified(folder: DataFolder, settings: Settings, plan: Plan, now: datetime) -> Outcome:
-    """What an applied plan saved and harmed until now, beside what was predicted; nothing is kept."""
-    kept = journal(folder)
-    return verify(
-        plan,
-        kept.runs(plan.plan_id),
-        WarehouseMeasurements(folder, settings, cluster=plan.cluster),
-        now=now,
-        settings=settings,
-        harm_policy=_harm_policy(settings),
-        undone=kept.undone_recommendations(plan.plan_id),
-    )
-
-
-def _harm_policy(settings: Settings) -> HarmPolicy:
+def harm_policy(settings: Settings) -> HarmPolicy:
     """What a harm budget is."""
     return HarmPolicy(
         ratio_max=settings.guard.harm_ratio_max,
@@ -259,19 +256,33 @@ def _harm_policy(settings: Settings) -> HarmPolicy:
     )
 
 
-class MeasuredHarm:
-    """What the warehouse knows of harm (the enforcer's port `HarmRecords`).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HarmOfWarehouse:
+    """What the folder's warehouse knows of harm (the enforcer's port `HarmRecords`).
 
-    Args:
-        measurements: what was measured.
+    Attributes:
+        folder: with the warehouse.
+        settings: all settings.
+        is_apart: it is read by a process of its own: what reads it, and days of a large fleet, take more memory than
+            all that a controller keeps.
     """
 
-    def __init__(self, measurements: Measurements) -> None:
-        self._measurements = measurements
+    folder: DataFolder
+    settings: Settings
+    is_apart: bool
 
     def harm(self, since: datetime, until: datetime) -> Mapping[WorkloadId, Harm]:
-        """Harm per workload; see the port. A span in which nothing was collected reports nothing."""
-        try:
-            return harm_by_workload(self._measurements.history(since, until))
-        except NotEnoughData:
-            return {}
+        """See the port."""
+        asked = self.folder, self.settings, own_cluster(self.folder, self.settings), since, until
+        if not self.is_apart:
+            return _harm_between(*asked)
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
+            return apart.submit(_harm_between, *asked).result()
+
+
+def _harm_between(
+    folder: DataFolder, settings: Settings, cluster: str | None, since: datetime, until: datetime
+) -> Mapping[WorkloadId, Harm]:
+    from gputide.container.measured_harm import harm_between  # loads pandas, which a controller does without
+
+    return harm_between(folder, settings, cluster, since, until)

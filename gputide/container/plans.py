@@ -31,7 +31,6 @@ from gputide.container.cluster import (
     own_cluster,
     rehearsal,
 )
-from gputide.container.warehouse import warehouse
 
 
 def plan_store(folder: DataFolder) -> PlanStore:
@@ -145,6 +144,8 @@ def previewed(
     """
     check_own(plan, folder, settings)
     if not is_known(folder, settings):
+        from gputide.container.warehouse import warehouse  # loads pandas, which a controller does without
+
         inventory = warehouse(folder, settings).inventory(plan.cluster, as_of=plan.created_at)
         return preview_of_history(plan, inventory, stages)
     with open_cluster(folder, settings) as cluster:

@@ -9,7 +9,7 @@ from enforcer.record.verdict import verdict_of
 from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS
 from gputide.answers.plan import outcome_answer
-from gputide.container.enforcer import verified
+from gputide.container.measured_harm import verified
 from gputide.container.plans import journal, newest_applied, plan_store
 from gputide.options import AnyClusterOption, FormatOption, OutputOption, PlanOption
 from gputide.output import Format, print_answer

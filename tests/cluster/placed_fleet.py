@@ -24,7 +24,7 @@ from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import Guard, GuardPolicy
 from fleet.capabilities.register import capabilities_of
-from fleet.decisions import Plan
+from fleet.decisions import CardPlacement, Plan
 from fleet.documents import seal_plan
 from fleet.errors import Refused
 from fleet.inventory import CardId
@@ -50,7 +50,8 @@ class Placed:
     Attributes:
         planned: pods that the plan places, once per card.
         arrived: those of them that are on their card; of replicas, as many as are planned there. Of a backend that lets
-            no pod name its card, those that are on their node.
+            no pod name its card, those that are on their node beside none but pods that the plan lets share a card with
+            them there.
         grouped: those of them that share their card with the planned neighbours, as far as cards of a node are alike.
         promised: cards that the plan frees.
         freed: cards that really are.
@@ -85,21 +86,22 @@ def services_of(seed: int) -> tuple[tuple[Service, ...], int]:
 
 def carry_out(
     api: Api, kubeconfig: Path, played: PlayedBackend, namespace: str, services: Sequence[Service], spare_cards: int,
-    folder: Path,
+    folder: Path, *, gaps_allowed: bool = True,
 ) -> Placed:  # fmt: skip
     """Stand a fleet up, plan it, apply the plan, and look.
 
     Args:
         kubeconfig: the writer's.
         folder: for the ledger.
+        gaps_allowed: whether services of one replica may lose their pod for a while.
     """
     api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
     history = stand_up(api, namespace, *services, prefix=namespace, spare_cards=spare_cards, played=played)
     cluster = KubernetesCluster(ClusterPlace(kubeconfig=kubeconfig, requests_per_second=500.0, requests_burst=500))
     try:
-        plan = planned(history, played, cluster)
+        plan = planned(history, played, cluster, gaps_allowed=gaps_allowed)
         before = played.holders(api, namespace)
-        faults = _applied(plan, played, cluster, folder)
+        faults = _applied(plan, played, cluster, folder, gaps_allowed=gaps_allowed)
         wanted = sum(len(card.slices) for card in plan.placement)
         try:
             until(lambda: _count(played.holders(api, namespace)) == wanted, "", _SETTLED_SECONDS)
@@ -109,28 +111,60 @@ def carry_out(
     finally:
         cluster.close()
     return Placed(
-        planned=wanted, arrived=arrived(plan, after, history, names_cards=played.name != "kai"),
+        planned=wanted, arrived=(permitted if played.name == "kai" else arrived)(plan, after, history),
         grouped=grouped(plan, after, history), promised=plan.totals.cards_freed,
         freed=len(_cards(before)) - len(_cards(after)), faults=faults,
     )  # fmt: skip
 
 
-def planned(history: History, played: PlayedBackend, cluster: KubernetesCluster) -> Plan:
+def planned(history: History, played: PlayedBackend, cluster: KubernetesCluster, *, gaps_allowed: bool) -> Plan:
     """The plan for a fleet on a backend."""
     settings = Settings.model_validate(
-        {"risk": {"preset": "high"}, "plan": {"spare_card_ratio": 0.0}, "guard": {"gaps_allowed": True}}
-    )
+        {
+            "risk": {"preset": "high"}, "plan": {"spare_card_ratio": 0.0}, "guard": {"gaps_allowed": gaps_allowed},
+            # A week is all that is known of these fleets.
+            "recommender": {"reclaim_confidence_min": 0.0},
+        }
+    )  # fmt: skip
     now = cluster.now()
     profiles = profile_fleet(history, settings=settings.analyzer, now=now)
     record = capabilities_of(played.name)
     return seal_plan(make_plan(history, profiles, settings=settings, capability=record, now=now))
 
 
-def arrived(plan: Plan, after: Holders, history: History, *, names_cards: bool) -> int:
-    """How many pods are on the card that the plan gives them, or on its node where no pod can name its card."""
-    place = {one.card: one.card if names_cards else one.node for one in history.inventory.cards}
-    wanted, real = _by_place(plan, after, place)
-    return sum((wanted[one] & real[one]).total() for one in set(place.values()))
+def arrived(plan: Plan, after: Holders, history: History) -> int:
+    """How many pods are on the card that the plan gives them."""
+    cards = {one.card: one.card for one in history.inventory.cards}
+    wanted, real = _by_place(plan, after, cards)
+    return sum((wanted[one] & real[one]).total() for one in cards)
+
+
+def permitted(plan: Plan, after: Holders, history: History) -> int:
+    """How many pods are on their node, on a card with no others than the plan lets meet there.
+
+    Pods of a card meet as it is planned, or, where the plan shares several cards of a node, any so many of those pods
+    as it has on the fullest of them.
+    """
+    node_of = {one.card: one.node for one in history.inventory.cards}
+    wanted, real = _by_place(plan, after, {card: card for card in node_of})
+    found = 0
+    for node in set(node_of.values()):
+        cards = [card for card, its in node_of.items() if its == node and wanted[card]]
+        sliced = [card.card for card in plan.placement if card.node == node and not _is_whole(card)]
+        most = max((wanted[card].total() for card in sliced), default=0)
+        pool = sum((wanted[card] for card in sliced), Counter[str]())
+        left = sum((wanted[card] for card in cards), Counter[str]())
+        for card in (card for card, its in node_of.items() if its == node and real[card]):
+            as_planned = any(real[card] <= wanted[other] for other in cards)
+            in_any_order = real[card] <= pool and real[card].total() <= most
+            if as_planned or in_any_order:
+                found += (real[card] & left).total()
+                left -= real[card]
+    return found
+
+
+def _is_whole(card: CardPlacement) -> bool:
+    return len(card.slices) == 1 and card.slices[0].framebuffer_bytes == card.framebuffer_bytes
 
 
 def grouped(plan: Plan, after: Holders, history: History) -> int:
@@ -171,12 +205,14 @@ def clear_away(api: Api, namespace: str) -> None:
                 api.delete(f"{path}/{found['metadata']['name']}")
 
 
-def _applied(plan: Plan, played: PlayedBackend, cluster: KubernetesCluster, folder: Path) -> tuple[str, ...]:
+def _applied(
+    plan: Plan, played: PlayedBackend, cluster: KubernetesCluster, folder: Path, *, gaps_allowed: bool
+) -> tuple[str, ...]:
     backend = dict(BACKENDS)[played.name](cluster.now())
     tools = Tools(
         reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause,
         journal=Journal(Ledger(folder / f"ledger-{plan.plan_id}.jsonl")),
-        guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
+        guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=gaps_allowed)),
         signals=ClusterSignals(cluster), dialect=backend.dialect,
         policy=RolloutPolicy(watch_seconds=0.5, carry=CarryPolicy(poll_seconds=0.5, placement_seconds_max=60.0)),
     )  # fmt: skip

@@ -44,8 +44,8 @@ class PlayedBackend(Protocol):
         """Make a node that kwok plays and whose cards are shown as its device plugin shows them."""
         ...
 
-    def deploy(self, api: Api, namespace: str, name: str, replicas: int) -> None:
-        """Make a Deployment whose pods ask for a whole card each, on nodes with the label `fleet` of its namespace."""
+    def deploy(self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment") -> None:
+        """Make a workload whose pods ask for a whole card each, on nodes with the label `fleet` of its namespace."""
         ...
 
     def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -85,10 +85,10 @@ class RulesPlayed:
             self.rules.cards[name] = tuple(one.card for one in cards)
         _make_node(api, name, metadata, offered)
 
-    def deploy(self, api: Api, namespace: str, name: str, replicas: int) -> None:
+    def deploy(self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment") -> None:
         """See `PlayedBackend`."""
         made = deployment(
-            api, namespace, name, replicas=replicas, container=CONTAINER, limits=dict(self.rules.limits),
+            api, namespace, name, replicas=replicas, container=CONTAINER, kind=kind, limits=dict(self.rules.limits),
             pod_spec={"schedulerName": self.rules.scheduler, "nodeSelector": {FLEET: namespace}},
         )  # fmt: skip
         if self.rules.labels:
@@ -122,11 +122,11 @@ class HamiPlayed:
         """See `PlayedBackend`."""
         hami_node(api, name, [_HamiCard(shown=one, index=number) for number, one in enumerate(cards)])
 
-    def deploy(self, api: Api, namespace: str, name: str, replicas: int) -> None:
+    def deploy(self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment") -> None:
         """See `PlayedBackend`."""
         api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {NAMESPACE_LABEL: "on"}}})
         deployment(
-            api, namespace, name, replicas=replicas, container=CONTAINER, limits={"nvidia.com/gpu": "1"},
+            api, namespace, name, replicas=replicas, container=CONTAINER, kind=kind, limits={"nvidia.com/gpu": "1"},
             pod_spec={"nodeSelector": {FLEET: namespace}},
         )  # fmt: skip
 
@@ -166,7 +166,7 @@ class ClaimsPlayed:
         spec = {"driver": "gpu.nvidia.com", "nodeName": name, "devices": devices, "pool": pool}
         api.create(f"{_RESOURCES}/resourceslices", {"metadata": {"name": name}, "spec": spec})
 
-    def deploy(self, api: Api, namespace: str, name: str, replicas: int) -> None:
+    def deploy(self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment") -> None:
         """See `PlayedBackend`."""
         request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
         spec = {"spec": {"devices": {"requests": [request]}}}
@@ -256,12 +256,17 @@ def _hami_cards(pod: Manifest) -> tuple[str, ...]:
 def _held(
     found: Mapping[str, tuple[Manifest, tuple[str, ...]]],
 ) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Of pods that nobody has asked to go: a pod of a Deployment carries its name as label `app`."""
+    """Of pods that nobody has asked to go: a pod carries the name of its workload as label `app`."""
     return {
-        name: (f"{pod['metadata']['namespace']}/Deployment/{pod['metadata']['labels']['app']}", cards)
+        name: (f"{pod['metadata']['namespace']}/{_kind(pod)}/{pod['metadata']['labels']['app']}", cards)
         for name, (pod, cards) in found.items()
         if cards and "deletionTimestamp" not in pod["metadata"]
     }
+
+
+def _kind(pod: Manifest) -> str:
+    owner = str(pod["metadata"]["ownerReferences"][0]["kind"])
+    return "Deployment" if owner == "ReplicaSet" else owner
 
 
 def _name(pod: Manifest) -> str:

@@ -35,7 +35,7 @@ def stand_up(
     Args:
         api: by whose rights they are made.
         namespace: of all services.
-        services: one Deployment each; a pod takes a whole card.
+        services: one Deployment or StatefulSet each; a pod takes a whole card.
         prefix: of the names of nodes and cards, which no other test has.
         spare_cards: cards beyond those that the pods need.
         played: the backend that shares the cards.
@@ -51,7 +51,7 @@ def stand_up(
         # Other fleets may stand on nodes beside these.
         api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {FLEET: namespace}}})
     for service in services:
-        played.deploy(api, namespace, service.name, service.replicas)
+        played.deploy(api, namespace, service.name, service.replicas, service.kind)
     for service in services:
         until_ready(api, namespace, service.name, service.replicas, seconds=60.0 + len(services))
     return _as_it_stands(told, inventory, played.holders(api, namespace), datetime.now(UTC))

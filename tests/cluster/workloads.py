@@ -37,8 +37,9 @@ def deployment(
     spec: Manifest | None = None,
     pod_spec: Manifest | None = None,
     annotations: dict[str, str] | None = None,
+    kind: str = "Deployment",
 ) -> Manifest:
-    """Make a Deployment of one container, whose pods go one at a time with none beside the others."""
+    """Make a Deployment or StatefulSet of one container, whose pods go one at a time with none beside the others."""
     labels = {"app": name}
     only = {"name": container, "image": "registry/none:1", "resources": {"limits": limits or {}}}
     template = {
@@ -50,15 +51,18 @@ def deployment(
             **(pod_spec or {}),
         },
     }
+    way: Manifest = {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}}
+    if kind == "StatefulSet":
+        way = {"serviceName": name, "podManagementPolicy": "Parallel"}
     return api.create(
-        f"/apis/apps/v1/namespaces/{namespace}/deployments",
+        f"/apis/apps/v1/namespaces/{namespace}/{kind.lower()}s",
         {
             "metadata": {"name": name},
             "spec": {
                 "replicas": replicas,
                 "selector": {"matchLabels": labels},
-                "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
                 "template": template,
+                **way,
                 **(spec or {}),
             },
         },

@@ -63,7 +63,11 @@ def test_stage_whose_approval_is_withdrawn_while_an_earlier_one_runs_is_refused(
 
 def test_approval_that_one_of_two_people_withdraws_counts_for_the_cards_of_the_whole_run(tmp_path: Path) -> None:
     policy = replace(NEEDS_APPROVAL, two_approvals_cards_min=4)
-    site = Site(tmp_path, lambda _: people.pop(), policy)
+
+    def withdraw(_: Site) -> None:
+        people.pop()
+
+    site = Site(tmp_path, withdraw, policy)
     people = [Approval(plan_id=site.plan.plan_id, stages=(1, 2), by=by, at=NOW) for by in ("ann", "bob")]
     with pytest.raises(Refused, match=r"guard\.two_approvals_cards_min=4"):
         a_rollout(site.tools).apply(site.plan, by="ann", approved=lambda: people)

@@ -14,7 +14,7 @@ import pytest
 from bench.cluster_api import SimulatedApi, start_server
 from enforcer.cluster import FollowingReader
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
-from enforcer.kubernetes.followed import FollowedKind
+from enforcer.kubernetes.followed import FollowedKind, Kept
 from enforcer.manifest import Manifest
 from enforcer.rollout.watch import ClusterSignals
 from fleet.errors import GputideError, Misconfigured, Unavailable
@@ -47,9 +47,9 @@ class Server:
         self.while_listing: Callable[[], None] = lambda: None
         self.kind = FollowedKind("Pod", self._list, self._watch, lambda _: None)
 
-    def _list(self) -> tuple[str, list[Manifest]]:
+    def _list(self) -> tuple[str, list[Kept]]:
         self.lists += 1
-        answer = str(self.version), list(self.listed)
+        answer = str(self.version), [Kept.of(manifest) for manifest in self.listed]
         self.while_listing()
         return answer
 

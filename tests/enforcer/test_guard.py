@@ -14,7 +14,6 @@ from enforcer.cluster import FieldChange
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import Approval
-from enforcer.rollout.undo import Undo
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.gitops import gitops_manager
 from enforcer.safety.guard import Guard, GuardPolicy
@@ -36,6 +35,7 @@ from tests.enforcer.builders import (
     card_id,
     some_tools,
     standard_plan,
+    undo_all,
     where,
 )
 
@@ -261,8 +261,8 @@ def test_runs_in_another_cluster_are_neither_told_nor_undone(tmp_path: Path) -> 
     tools = some_tools(a_cluster(tmp_path), tmp_path)
     a_rollout(tools).apply(standard_plan(), by="ann")
     other = Journal(Ledger(tmp_path / "ledger.jsonl"), cluster="west")
-    assert (other.runs(), other.open_undo()) == ([], None)
+    assert (other.runs(), other.open_undos()) == ([], {})
     own = Journal(Ledger(tmp_path / "ledger.jsonl"), cluster=standard_plan().cluster)
     assert [run.cluster for run in own.runs()] == [standard_plan().cluster]
     with pytest.raises(Refused, match="nothing is applied"):
-        Undo(some_tools(a_cluster(tmp_path), tmp_path, journal=other)).undo_all()
+        undo_all(some_tools(a_cluster(tmp_path), tmp_path, journal=other), tmp_path)

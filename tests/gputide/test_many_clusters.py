@@ -18,7 +18,7 @@ from fleet.errors import Misconfigured, Refused
 from fleet.schema import Measure
 from fleet.settings.settings import ClusterChoice, Settings
 from gputide.container.cluster import check_uid, open_cluster_to_change, own_cluster
-from gputide.container.enforcer import MeasuredHarm
+from gputide.container.measured_harm import MeasuredHarm
 from gputide.container.pages import views_of
 from gputide.container.plans import chosen_plan, plan_store
 from gputide.container.warehouse import WarehouseMeasurements, cluster_name, warehouse

@@ -1,5 +1,6 @@
 """Small clusters for the recommender's tests: one line per workload, series drawn from a seed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +24,8 @@ PER_DAY = 144
 A10 = CardModelName("NVIDIA A10")
 ANY_CONFIDENCE = {"recommender": {"reclaim_confidence_min": 0.0}}
 """Settings by which a silent week is enough for a reclaim: little else is known of these small clusters."""
+MIXED_KINDS = ("Deployment",) * 6 + ("StatefulSet", "Notebook", "Job", "Job")
+"""Kinds of a fleet's workloads, as often as they are drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +102,27 @@ def cluster(*services: Service, days: int = 7, seed: int = 1, spare_cards: int =
         keys=tuple(keys), since=since, step_seconds=STEP_SECONDS, steps=steps, mean=mean, peak=mean
     )
     return History(inventory=inventory, slices=grid)
+
+
+def full_services_of(seed: int, kinds: Sequence[str] = MIXED_KINDS) -> tuple[Service, ...]:
+    """Workloads of one to six pods that leave no card free, an eighth of them idle; drawn from a seed."""
+    random = np.random.default_rng(seed)
+    found: list[Service] = []
+    used, wanted = 0, int(random.integers(16, 41))
+    while used < wanted:
+        kind = str(random.choice(kinds))
+        replicas = 1 if kind in ("Notebook", "Job") else int(random.choice([1, 2, 2, 3, 4, 6]))
+        is_idle = random.uniform() < 0.12
+        found.append(
+            Service(
+                name=f"{kind.lower()}-{len(found)}", kind=kind, replicas=replicas,
+                level=0.0 if is_idle else float(random.uniform(0.05, 0.4)), used_gib=float(random.uniform(1.0, 10.0)),
+                hours=(0, 24) if random.uniform() < 0.7 else (0, 8),
+                priority=Priority.LOW if kind == "Job" else Priority.HIGH,
+            )
+        )  # fmt: skip
+        used += replicas
+    return tuple(found)
 
 
 def _card(number: int) -> Card:

@@ -1,0 +1,60 @@
+"""What the warehouse knows of what applied plans saved and harmed.
+
+Loads what reads the warehouse (pandas, DuckDB: more than a hundred megabytes), so it is imported where it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from enforcer.safety.harm_budget import Harm
+from enforcer.verify import Measurements, harm_by_workload, verify
+from fleet.data_folder import DataFolder
+from fleet.decisions import Plan
+from fleet.errors import NotEnoughData
+from fleet.inventory import WorkloadId
+from fleet.outcomes import Outcome
+from fleet.settings.settings import Settings
+from gputide.container.enforcer import harm_policy
+from gputide.container.plans import journal
+from gputide.container.warehouse import WarehouseMeasurements
+
+
+def verified(folder: DataFolder, settings: Settings, plan: Plan, now: datetime) -> Outcome:
+    """What an applied plan saved and harmed until now, beside what was predicted; nothing is kept."""
+    kept = journal(folder)
+    return verify(
+        plan,
+        kept.runs(plan.plan_id),
+        WarehouseMeasurements(folder, settings, cluster=plan.cluster),
+        now=now,
+        settings=settings,
+        harm_policy=harm_policy(settings),
+        undone=kept.undone_recommendations(plan.plan_id),
+    )
+
+
+def harm_between(
+    folder: DataFolder, settings: Settings, cluster: str | None, since: datetime, until: datetime
+) -> Mapping[WorkloadId, Harm]:
+    """Harm per workload of a cluster between two moments, by the folder's warehouse."""
+    return MeasuredHarm(WarehouseMeasurements(folder, settings, cluster=cluster)).harm(since, until)
+
+
+class MeasuredHarm:
+    """What the warehouse knows of harm (the enforcer's port `HarmRecords`).
+
+    Args:
+        measurements: what was measured.
+    """
+
+    def __init__(self, measurements: Measurements) -> None:
+        self._measurements = measurements
+
+    def harm(self, since: datetime, until: datetime) -> Mapping[WorkloadId, Harm]:
+        """Harm per workload; see the port. A span in which nothing was collected reports nothing."""
+        try:
+            return harm_by_workload(self._measurements.history(since, until))
+        except NotEnoughData:
+            return {}
