@@ -94,8 +94,7 @@ def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Sna
             raise Corrupt(f"cannot read the cards of node {name}: {exc}") from exc
     makers = (found for kind in MAKERS if kind not in OWNER_KINDS for found in reader.list_objects(kind))
     parents = parents_of(chain(owners.values(), makers))
-    pods = reader.list_objects("Pod")
-    seats, doubts = _seats(pods, words, cards, parents)
+    seats, doubts, asking = _seats(reader.list_objects("Pod"), words, cards, parents)
     return Snapshot(
         owners=owners,
         seats={seat.pod_id: seat for seat in seats},
@@ -107,19 +106,8 @@ def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Sna
         doubts=doubts,
         parents=parents,
         wishes=wishes_in(reader),
-        asking=_asking(pods, parents),
+        asking=asking,
     )
-
-
-def _asking(pods: Iterable[Manifest], parents: Parents) -> dict[WorkloadId, list[Manifest]]:
-    found: dict[WorkloadId, list[Manifest]] = {}
-    for pod in pods:
-        metadata = pod["metadata"]
-        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-        if any(key in labels or key in annotations for key in WISH_LABELS):
-            kept = {"namespace": metadata.get("namespace", ""), "labels": labels, "annotations": annotations}
-            found.setdefault(workload_of_pod(pod, parents), []).append({"kind": "Pod", "metadata": kept})
-    return found
 
 
 def with_listed(reader: ClusterReader, dialect: Dialect) -> Dialect:
@@ -136,8 +124,9 @@ def with_listed(reader: ClusterReader, dialect: Dialect) -> Dialect:
 
 def _seats(
     pods: Iterable[Manifest], dialect: Dialect, cards: Mapping[str, StandingCard], parents: Parents
-) -> tuple[list[PodSeat], dict[str, str]]:
+) -> tuple[list[PodSeat], dict[str, str], dict[WorkloadId, list[Manifest]]]:
     seats: list[PodSeat] = []
+    asking: dict[WorkloadId, list[Manifest]] = {}
     doubts: dict[str, str] = {}
     for pod in pods:
         try:
@@ -152,7 +141,12 @@ def _seats(
         labels = pod["metadata"].get("labels") or {}
         role = workload_kind(workload_parts(workload)[1]).role_of(labels)
         seats.append(replace(seat, workload=workload, role=role))
-    return seats, doubts
+        annotations = pod["metadata"].get("annotations") or {}
+        if any(key in labels or key in annotations for key in WISH_LABELS):
+            own = {key: annotations[key] for key in WISH_LABELS if key in annotations}
+            metadata = {"namespace": seat.namespace, "labels": labels, "annotations": own}
+            asking.setdefault(workload, []).append({"kind": "Pod", "metadata": metadata})
+    return seats, doubts, asking
 
 
 def _doubt(seat: PodSeat, cards: Mapping[str, StandingCard]) -> str | None:

@@ -12,7 +12,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from enforcer.cluster import ClusterReader
 from enforcer.disruption import selects
 from enforcer.kubernetes.custom_resources import API_VERSION
 from enforcer.kubernetes.lease import LEASE_NAME
@@ -71,7 +70,7 @@ def cluster_checks(settings: Settings, *, roles: Sequence[str], account: str | N
         _check("plans", partial(plans_kept, scene), "kinds-missing approval-policy-missing"),
         _check("owners", partial(owners, scene), "gitops-owned autoscaled metrics-server-missing", seconds=60.0),
         _check("disruption budgets", partial(budgets, scene), "budget-blocks"),
-        _check("policies", lambda: policies(scene.reader), "policies-too-many"),
+        _check("policies", lambda: policies(scene.reader.list_objects(POLICY_KIND)), "policies-too-many"),
         _check("stops", partial(stops, scene), "frozen lease-held namespace-missing orders-missing"),
         _check("audit", _audit, ""),
     )
@@ -223,10 +222,10 @@ def budgets(scene: ClusterScene) -> Iterator[Diagnosis]:
         yield well(Area.CLUSTER, check, f"{len(listed)} budgets, none in the way of a pod with cards")
 
 
-def policies(reader: ClusterReader) -> Iterator[Diagnosis]:
+def policies(listed: Iterable[Manifest]) -> Iterator[Diagnosis]:
     """Namespaces that are left alone because they have more policies than are read."""
     check = "policies"
-    counts = Counter(str(one["metadata"]["namespace"]) for one in reader.list_objects(POLICY_KIND))
+    counts = Counter(str(one["metadata"]["namespace"]) for one in listed)
     crowded = {namespace: count for namespace, count in sorted(counts.items()) if count > POLICIES_MAX}
     for namespace, count in crowded.items():
         text = f"{count} policies, limit {POLICIES_MAX}"

@@ -29,7 +29,7 @@ UNTIL_ONE = ChangeWindow(begin=time(0), end=time(1), time_zone=ZoneInfo("UTC"))
 class Site:
     """A run of two stages; `meanwhile` happens once the first is kept."""
 
-    def __init__(self, folder: Path, meanwhile: Callable[[Site], None], policy: GuardPolicy = NEEDS_APPROVAL) -> None:
+    def __init__(self, folder: Path, meanwhile: Callable[[Site], object], policy: GuardPolicy = NEEDS_APPROVAL) -> None:
         self.cluster: SimulatedCluster = a_cluster(folder)
         self.approved = [1, 2]
         self.plan: Plan = standard_plan()
