@@ -14,6 +14,7 @@ from enforcer.cluster import FieldChange
 from enforcer.manifest import Manifest
 from enforcer.simulated.cluster import Faults, SimulatedCluster
 from fleet.errors import Unavailable
+from wire.kubernetes.refusals import Forbidden
 
 
 class FaultyCluster(SimulatedCluster):
@@ -27,6 +28,7 @@ class FaultyCluster(SimulatedCluster):
         lost_answers: how many further writes take effect without their answers' coming back.
         cut_reads: how many further reads fail.
         is_away: nothing is answered.
+        is_starting: the server has just started and has read no roles yet.
         skew: what the clock is off by.
     """
 
@@ -35,6 +37,7 @@ class FaultyCluster(SimulatedCluster):
         self.lost_answers = 0
         self.cut_reads = 0
         self.is_away = False
+        self.is_starting = False
         self.skew = timedelta(0)
 
     def cure(self) -> None:
@@ -57,44 +60,48 @@ class FaultyCluster(SimulatedCluster):
 
     def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
         """See the port."""
-        self._reach()
+        self.reach()
         version = super().patch(kind, namespace, name, fields, resource_version)
-        self._answer()
+        self.answer()
         return version
 
     def evict(self, namespace: str, pod: str) -> bool:
         """See the port."""
-        self._reach()
+        self.reach()
         is_evicted = super().evict(namespace, pod)
-        self._answer()
+        self.answer()
         return is_evicted
 
     def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
         """See the port."""
-        self._reach()
+        self.reach()
         super().record_event(kind, namespace, name, reason, message)
 
     def acquire(self, holder: str, seconds: float) -> bool:
         """See the port."""
-        self._reach()
+        self.reach()
         return super().acquire(holder, seconds)
 
     def release(self, holder: str) -> None:
         """See the port."""
-        self._reach()
+        self.reach()
         super().release(holder)
 
     def _read(self, what: str) -> None:
-        self._reach()
+        self.reach()
         if self.cut_reads > 0:
             self.cut_reads -= 1
             raise Unavailable(f"cannot read {what}: the connection was cut")
 
-    def _reach(self) -> None:
+    def reach(self) -> None:
+        """Nothing, as long as the API server answers."""
         if self.is_away:
             raise Unavailable("cannot reach the API server: connection refused")
+        if self.is_starting:
+            raise Forbidden("cannot get: RBAC lacks verb get")
 
-    def _answer(self) -> None:
+    def answer(self) -> None:
+        """Nothing, unless the answer to a write gets lost."""
         if self.lost_answers > 0:
             self.lost_answers -= 1
             raise Unavailable("cannot tell how a write ended: no answer within 30 s")

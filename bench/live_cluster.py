@@ -262,7 +262,7 @@ def apply_to(live: LiveCluster, fleet: StandingFleet) -> tuple[Plan, Applied]:
     tools = tools_on(cluster, live.folder / f"ledger-{fleet.namespace}.jsonl")
     stages: Sequence[int] = tuple(stage.stage for stage in plan.stages)
     asked, began, started = cluster.requests, live.audit.size(), time.monotonic()
-    results = Rollout(tools, HamiBackend(cluster.now())).apply(plan, stages, by="bench", approved=stages)
+    results = Rollout(tools, HamiBackend(cluster.now())).apply(plan, stages, by="bench", approved=lambda: stages)
     for result in results:
         if result.state is not StageState.PROMOTED:
             print(f"stage {result.stage} was taken back: {result.reason}", file=sys.stderr)

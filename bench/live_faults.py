@@ -146,7 +146,9 @@ class LiveCase:
 
     def _do(self) -> None:
         if self.way is Way.UNDO:
-            Rollout(self._tools(), HamiBackend(self._cluster.now())).apply(self._plan, by="bench", approved=(1, 2))
+            Rollout(self._tools(), HamiBackend(self._cluster.now())).apply(
+                self._plan, by="bench", approved=lambda: (1, 2)
+            )
         elif self.way is Way.RESTORE:
             self.live.double.held.add((self.name, "b-"))
         if self.fault is Fault.KILL:
@@ -180,7 +182,7 @@ class LiveCase:
         if self.way is Way.UNDO:
             Undo(tools).undo(self._plan.plan_id)
         else:
-            Rollout(tools, HamiBackend(self._cluster.now())).apply(self._plan, by="bench", approved=(1, 2))
+            Rollout(tools, HamiBackend(self._cluster.now())).apply(self._plan, by="bench", approved=lambda: (1, 2))
 
     def _is_point(self, step: str) -> bool:
         self.seen.append(step.replace(f"{self.name}/", "team/"))
@@ -311,8 +313,8 @@ class LiveCase:
             call: Callable[[], object]
             if is_again:
                 call = lambda: self._go(tools)  # noqa: E731, B023 - called at once
-            elif tools.journal.open_undo() is not None:
-                call = Undo(tools).resume
+            elif tools.journal.open_undos():
+                call = lambda: Undo(tools).resume(self._plan.plan_id)  # noqa: E731, B023
             elif any(run.is_open for run in tools.journal.runs(self._plan.plan_id)):
                 call = lambda: Rollout(tools, HamiBackend(self._cluster.now())).resume(self._plan)  # noqa: E731, B023
             else:
@@ -641,7 +643,7 @@ def be_killed(order: Path) -> None:
     if way is Way.UNDO:
         Undo(tools).undo(plan.plan_id)
     else:
-        Rollout(tools, HamiBackend(cluster.now())).apply(plan, by="bench", approved=(1, 2))
+        Rollout(tools, HamiBackend(cluster.now())).apply(plan, by="bench", approved=lambda: (1, 2))
 
 
 def _placed(app: str, seat: PodSeat) -> PlacedSlice:

@@ -53,6 +53,8 @@ class LiveStage:
         strategy: of the Deployments' rolling updates; None for no surge and one pod unavailable.
         kubeconfig: of the verbs; None for the writer's.
         stuck: Deployments whose containers do not start.
+        before: the Deployments before anything is applied.
+        plan_id: of the plan, once there is one.
     """
 
     live: LiveCluster
@@ -66,6 +68,7 @@ class LiveStage:
     kubeconfig: Path | None = None
     stuck: set[str] = field(default_factory=set)
     before: Sight = field(init=False)
+    plan_id: str = ""
     _cluster_name: str = ""
     _applying: subprocess.Popen[str] | None = None
     _over: threading.Event = field(default_factory=threading.Event)
@@ -90,7 +93,7 @@ class LiveStage:
         cluster = opened(self.live.kubeconfig, self.name)
         plan = plan_of(cluster, self.name, self.slot, nodes=self.nodes)
         cluster.close()
-        self._cluster_name = plan.cluster
+        self._cluster_name, self.plan_id = plan.cluster, plan.plan_id
         self.keep(plan)
 
     def keep(self, plan: Plan, data: str = DATA) -> None:
@@ -168,7 +171,7 @@ class LiveStage:
         while not moment(self.owner(app), pods(self.live.api, self.name, app)):
             if time.monotonic() > deadline or (self._applying is not None and self._applying.poll() is not None):
                 raise AssertionError(f"{self.name} never came to it: {self.applied()}")
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def owner(self, app: str) -> Manifest:
         """A Deployment as it stands."""
@@ -228,7 +231,7 @@ class LiveStage:
                         if time.monotonic() - since >= self.start_seconds and not is_stuck:
                             place = f"/api/v1/namespaces/{self.name}/pods/{metadata['name']}"
                             self.live.api.patch(place, {"metadata": {"annotations": {HOLD_ANNOTATION: None}}})
-            time.sleep(0.1)
+            time.sleep(0.25)
 
 
 def is_held(owner: Manifest, _: list[Manifest]) -> bool:

@@ -192,7 +192,7 @@ def ledger_complaints(ledger: Ledger, plan_id: str, ends: Mapping[int, str]) -> 
     journal = Journal(ledger)
     runs = journal.runs(plan_id)
     found = ["the ledger has an open run"] if any(run.is_open for run in runs) else []
-    found += ["the ledger has an open undo"] if journal.open_undo() is not None else []
+    found += ["the ledger has an open undo"] if journal.open_undos() else []
     last = {number: record.state for run in runs for number, record in run.records.items()}
     for stage, end in ends.items():
         is_kept = last.get(stage) is StageState.PROMOTED

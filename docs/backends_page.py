@@ -13,8 +13,15 @@ _HEADING = """# Ways of sharing cards
 `enforcer.backend` names one. What a record says here is what the planner reckons with and what the enforcer refuses by;
 nothing is claimed that its source code or a measurement does not show.
 
-The size of a slice is `free` where the plan says it, that of `replicas` or `equal parts` where all cards of a node are
-handed out alike, and of a `claim` where all pods of a workload name one card.
+The size of a slice is `free` where the plan says it, on the card that it names; `scheduler` where the plan says it, and
+the scheduler chooses the card; that of `replicas` or `equal parts` where all cards of a node are handed out alike; and
+of a `claim` where all pods of a workload name one card.
+
+Where the scheduler chooses the card, a node gets the slices of one card, or slices of which any that fit a card may
+share it: no set of one more fits, their peaks fit a card together, and the harm that is predicted is that of the
+busiest at every moment. Slices are sized up until they fill their card, so that no other pod joins them. So freed cards
+are as many as planned in whatever order pods come; groups that no node takes in this way keep whole cards, which frees
+fewer than a backend that lets pods name their card.
 
 ## What advice is carried out
 

@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from enforcer.cluster import Lease
-from enforcer.record.journal import Journal, RunRecord
+from enforcer.record.journal import Journal, RunRecord, StageState
 from enforcer.record.plan_store import PlanStore, Wish
 from enforcer.rollout.reconciler import Reconciler, due
+from enforcer.rollout.taking_back import Stuck
 from fleet.errors import GputideError, Unavailable
 from fleet.logs import logger
 from wire.kubernetes.backoff import Backoff
@@ -80,6 +82,7 @@ class Controller:
         self._metrics = metrics
         self._clock = clock
         self._retries: dict[str, _Retry] = {}
+        self._shown: dict[str, tuple[object, ...]] = {}
 
     def look(self) -> bool:
         """Do once, for each plan, what is due.
@@ -92,36 +95,46 @@ class Controller:
             Misconfigured: a right is missing.
         """
         with self._metrics.looks.one():
-            is_resumed = self._reconciler.resume_undo()
-            wishes, runs = self._plans.wishes(), _by_plan(self._journal.runs())
-            found = {
-                plan_id: (wish, runs.get(plan_id, ()))
-                for plan_id, wish in wishes.items()
-                if wish.stages is not None or any(run.is_open for run in runs.get(plan_id, ()))
-            }
-            self._metrics.plans.set(len(found))
+            undos, wishes, runs = self._journal.open_undos(), self._plans.wishes(), _by_plan(self._journal.runs())
+            found = {plan_id: (wish, runs.get(plan_id, ())) for plan_id, wish in wishes.items()}
+            active = [wish.stages is not None or _is_open(own) for wish, own in found.values()]
+            self._metrics.plans.set(sum(active))
+            # An undo needs no plan: that of one that was deleted, or can't be read, is ended too.
+            lone = [plan_id for plan_id in undos if plan_id not in found]
+            done = [self._tried(plan_id, (), partial(self._reconciler.resume_undo, plan_id)) for plan_id in lone]
             # A run that is open holds up all others: it goes first.
-            ordered = sorted(found.items(), key=lambda item: not any(run.is_open for run in item[1][1]))
-            done = [self._one(plan_id, wish, own) for plan_id, (wish, own) in ordered]
-            self._retries = {plan_id: retry for plan_id, retry in self._retries.items() if plan_id in found}
+            ordered = sorted(found.items(), key=lambda item: not _is_open(item[1][1]))
+            done += [self._one(plan_id, wish, own, plan_id in undos) for plan_id, (wish, own) in ordered]
+            known = {*found, *lone}
+            self._retries = {plan_id: retry for plan_id, retry in self._retries.items() if plan_id in known}
             self._metrics.waiting.set(len(self._retries))
-        return is_resumed or any(done)
+        return any(done)
 
-    def _one(self, plan_id: str, wish: Wish, runs: Sequence[RunRecord]) -> bool:
+    def _one(self, plan_id: str, wish: Wish, runs: Sequence[RunRecord], is_undoing: bool) -> bool:
         approved = self._plans.copied_approvals(plan_id)
         stages = frozenset(stage for approval in approved for stage in approval.stages)
-        if due(wish, runs, stages).is_nothing:
-            self._retries.pop(plan_id, None)
-            return False
+        if due(wish, runs, stages, is_undoing=is_undoing).is_nothing:
+            return self._tried(plan_id, ("shown",), partial(self._show, plan_id, (wish, approved, _states(runs))))
         signature = (wish.generation, stages, len(approved))
+        return self._tried(plan_id, signature, lambda: self._reconciler.reconcile(self._plans.get(plan_id)))
+
+    def _show(self, plan_id: str, stands: tuple[object, ...]) -> bool:
+        """Say where a plan stands of which nothing is due, once; others may have changed it."""
+        if self._shown.get(plan_id) != stands:
+            self._reconciler.say(plan_id)
+            self._shown[plan_id] = stands
+        return False
+
+    def _tried(self, plan_id: str, signature: tuple[object, ...], act: Callable[[], bool]) -> bool:
+        """Act for a plan, unless that was refused a moment ago; whether anything was done."""
         retry = self._retries.get(plan_id)
         if retry is not None and retry.signature == signature and self._clock() < retry.at:
             return False
         try:
-            is_done = self._reconciler.reconcile(self._plans.get(plan_id))
-        except Unavailable:
-            raise
+            is_done = act()
         except GputideError as exc:
+            if isinstance(exc, Unavailable) and not isinstance(exc, Stuck):
+                raise
             _log.warning("plan is not as it is wanted, and is tried again later", plan=plan_id, why=str(exc))
             if retry is None or retry.signature != signature:
                 backoff = Backoff(seconds_min=RETRY_SECONDS_MIN, seconds_max=RETRY_SECONDS_MAX)
@@ -185,6 +198,15 @@ class Leadership:
             (self._is_held.set if is_held else self._is_held.clear)()
             self._metrics.is_leader.set(is_held)
             self._over.wait(self._seconds / 6)
+
+
+def _is_open(runs: Sequence[RunRecord]) -> bool:
+    return any(run.is_open for run in runs)
+
+
+def _states(runs: Sequence[RunRecord]) -> tuple[tuple[int, StageState], ...]:
+    """How far each stage of a plan came."""
+    return tuple((number, record.state) for run in runs for number, record in run.records.items())
 
 
 def _by_plan(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -151,8 +152,8 @@ def holds_nothing(folder: Path) -> bool:
 
     The root of a fresh volume counts as empty.
     """
-    theirs = {_aside(folder / _STAMP), folder / LOST_AND_FOUND}
-    return all(path in theirs for path in folder.iterdir())
+    start = _aside_start(folder / _STAMP)
+    return all(path.name.startswith(start) or path.name == LOST_AND_FOUND for path in folder.iterdir())
 
 
 def sync_folder(folder: Path) -> None:
@@ -172,4 +173,9 @@ def unwritable(path: Path, error: OSError, *, knob: str = "--data-dir") -> Corru
 
 
 def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.new")
+    """A name beside a file, of this thread alone: several may write the same file, and the last one stays."""
+    return path.with_name(f"{_aside_start(path)}{os.getpid()}-{threading.get_ident()}.new")
+
+
+def _aside_start(path: Path) -> str:
+    return f".{path.name}."

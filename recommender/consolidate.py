@@ -6,7 +6,7 @@ prices, the cards that harm most per card they save are dissolved. Called by `pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -174,13 +174,17 @@ class Choice:
         bin_of: per group, bin of each item.
         harm: per group, harm per bin.
         violation_ratio: predicted violated active time / active time, all pods counted, 0-1.
+        active: pods that are active at a time, on average, all counted.
         bins: cards that carry an item.
+        resting_active: active pods on average of all that are in no group (they count in the ratio).
     """
 
     bin_of: tuple[NDArray[np.int32], ...]
     harm: tuple[Harm, ...]
     violation_ratio: float
+    active: float
     bins: int
+    resting_active: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,8 +349,26 @@ def judged(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]], resti
         bin_of=tuple(packings),
         harm=tuple(harms),
         violation_ratio=float(bad / active) if active > 0 else 0.0,
+        active=float(active),
         bins=sum(len(harm.violated) for harm in harms),
+        resting_active=resting_active,
     )
+
+
+def violation_of_seats(point: Point, seat_of: Mapping[int, int]) -> float:
+    """Predicted violation of a packing as far as its pods got seats, 0-1.
+
+    Args:
+        point: the packing.
+        seat_of: number of the seat of each row of the demand that got one; the others stay, and share nothing new.
+    """
+    packings = [
+        np.unique([seat_of.get(int(row), -1 - item) for item, row in enumerate(group.rows)], return_inverse=True)[1]
+        for group in point.groups
+    ]
+    return judged(
+        point.groups, [bin_of.astype(np.int32) for bin_of in packings], point.choice.resting_active
+    ).violation_ratio
 
 
 def _dissolved(point: Point, limit: float, resting_active: float) -> tuple[int, list[NDArray[np.int32]]]:

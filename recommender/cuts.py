@@ -14,7 +14,7 @@ from fleet.capabilities.capability import (
     equal_part_bytes,
     equal_part_percent,
 )
-from fleet.inventory import Priority, WorkloadId
+from fleet.inventory import Grant, Priority, WorkloadId
 from recommender.advice.case import Permits
 from recommender.bin_cards import Seat
 from recommender.consolidate import Group
@@ -44,6 +44,12 @@ class Cut:
     compute_ratio: float | None
     shown_bytes: int
     is_hard: bool
+
+
+def is_new(cut: Cut, grant: Grant) -> bool:
+    """Whether a slice differs from what a pod has."""
+    share = 1.0 if cut.compute_ratio is None else cut.compute_ratio
+    return grant.framebuffer_granted_bytes != cut.framebuffer_bytes or round(grant.compute_granted_ratio, 2) != share
 
 
 def cuts_of(

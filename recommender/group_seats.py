@@ -6,9 +6,10 @@ Called by `placement`, which lets services change cards without a gap afterwards
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from fleet.capabilities.capability import Division
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, WorkloadId
 from fleet.sharing import CONTENTION_RATIO_MAX
@@ -20,8 +21,10 @@ from recommender.demand import Demand
 from recommender.harm.pair_guard import PairGuard
 from recommender.latency.guard import LatencyGuard
 from recommender.problem import PlanningProblem
+from recommender.scheduler_choice import ChosenSeats, SchedulersChoice
 
 HOURS_PER_WEEK = 168
+_SLICE = RecommendationKind.SLICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,21 +64,28 @@ class Guards:
     Attributes:
         latency: keeps latency-critical services from being slowed.
         pairs: keeps pods apart that were measured to slow each other down.
+        violation_ratio_max: predicted violation that the plan may have, 0-1.
     """
 
     latency: LatencyGuard
     pairs: PairGuard
+    violation_ratio_max: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seated:
-    """Groups on physical cards: seats, what is known of each row that shares, slices, refusals, rows that stay."""
+    """Groups on physical cards: seats, what is known of each row that shares, slices, refusals, rows that stay.
+
+    Pods that are violated at a time beyond what was predicted for the packing, on average, count the worst that a
+    scheduler can choose.
+    """
 
     seats: list[Seat]
     sharing: dict[int, Sharing]
     cuts: dict[WorkloadId, Cut]
     refused: list[Refusal]
     resting: list[int]
+    violated: float
 
 
 def seated(
@@ -84,7 +94,7 @@ def seated(
     packing: Point,
     guards: Guards,
     seating: Seating | None,
-    stuck: Mapping[WorkloadId, bool],
+    stuck: Collection[WorkloadId],
     vain: frozenset[int],
 ) -> Seated:
     """Seats every group where its pods are, without the workloads that are stuck and the groups in vain."""
@@ -99,19 +109,39 @@ def seated(
     sharing: dict[int, Sharing] = {}
     cuts: dict[WorkloadId, Cut] = {}
     refused: list[Refusal] = []
+    violated = 0.0
     for number, group in enumerate(groups):
         bins, known = _bins_of(packing, number, permits, demand, only)
         left = {int(row) for row in group.rows if demand.grants[int(row)].workload_id in stuck}
         resting += sorted(left)
         bins = [rows for held in bins if (rows := [row for row in held if row not in left])]
         found: tuple[Seat, ...] | None
+        chosen: ChosenSeats | None = None
         if seating is None:
             bins, slowed = _kept_fast([part for rows in bins for part in guards.pairs.parted(rows)], guard)
             refused += _too_slow(slowed, demand, permits, guard)
             if number in vain:
                 resting += [int(row) for row in group.rows if int(row) not in left]
+                together = {demand.grants[row].workload_id for rows in bins if len(rows) > 1 for row in rows}
+                refused += [permits.cases[name].refuse(_SLICE, "frees_no_card") for name in sorted(together)]
                 continue
-            found = seat_bins(bins, demand.grants, inventory, resting)
+            if problem.capability.division is Division.SCHEDULER:
+                choice = SchedulersChoice(
+                    group=group,
+                    demand=demand,
+                    inventory=inventory,
+                    latency=guard,
+                    pairs=guards.pairs,
+                    terms=problem.terms,
+                    predicted=float(packing.choice.harm[number].violated.sum())
+                    + group.shortage_of(packing.choice.bin_of[number]),
+                    violated_max=(guards.violation_ratio_max - packing.choice.violation_ratio) * packing.choice.active
+                    - violated,
+                )
+                chosen = choice.seats(bins, resting)
+                found = None if chosen is None else chosen.seats
+            else:
+                found = seat_bins(bins, demand.grants, inventory, resting)
         else:
             found = seating.seats[number]
         if found is None:
@@ -121,8 +151,15 @@ def seated(
         seats += found
         sharing.update(known)
         new = cuts_of(group, found, demand, permits, always=frozenset() if seating is None else seating.sharing)
+        if chosen is not None:
+            resting += chosen.resting
+            violated += chosen.violated
+            new = {name: replace(cut, framebuffer_bytes=chosen.sizes[name]) for name, cut in new.items()}
+            sharing |= {
+                row: replace(known[row], violation_ratio=ratio) for row, ratio in chosen.violation_ratio.items()
+            }
         cuts.update(within_card(new, found, demand, problem.capability))
-    return Seated(seats=seats, sharing=sharing, cuts=cuts, refused=refused, resting=resting)
+    return Seated(seats=seats, sharing=sharing, cuts=cuts, refused=refused, resting=resting, violated=violated)
 
 
 def _bins_of(
@@ -190,10 +227,7 @@ def _kept_fast(bins: Sequence[Sequence[int]], guard: LatencyGuard) -> tuple[list
 
 def _too_slow(rows: Sequence[int], demand: Demand, permits: Permits, guard: LatencyGuard) -> list[Refusal]:
     names = sorted({demand.grants[row].workload_id for row in rows})
-    return [
-        permits.cases[name].refuse(RecommendationKind.SLICE, "latency", inflation_max=guard.inflation_max)
-        for name in names
-    ]
+    return [permits.cases[name].refuse(_SLICE, "latency", inflation_max=guard.inflation_max) for name in names]
 
 
 def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[RecommendationKind]]) -> RecommendationKind:

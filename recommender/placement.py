@@ -12,15 +12,15 @@ from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refu
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from recommender.advice.case import Permits
 from recommender.bin_cards import Seat
-from recommender.consolidate import Group, Point
-from recommender.cuts import Cut, equal_part_ratio, portions_of_nodes
+from recommender.consolidate import Group, Point, violation_of_seats
+from recommender.cuts import Cut, equal_part_ratio, is_new, portions_of_nodes
 from recommender.demand import Demand
-from recommender.group_seats import ALONE, Guards, Seating, Sharing, seated
+from recommender.group_seats import ALONE, Guards, Seated, Seating, Sharing, seated
 from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem
 from recommender.rehome import Rehoming
-from recommender.surge import must_gap, refused_surge, surge_seats
+from recommender.surge import surge_seats
 
 MIG_MODE = "mig"
 """Mode of a node with cards on which the plan counts with instances."""
@@ -66,6 +66,7 @@ class Arrangement:
         portions: into how many equal parts the cards of a node are divided, where the backend makes equal parts.
         sequence: workloads that change one after the other, in the order in which each finds room.
         surge_cards: cards that nobody held before and that this takes.
+        violation_ratio: predicted violated share of active time by the sharing that was seated, 0-1.
     """
 
     seats: tuple[Seat, ...]
@@ -82,6 +83,7 @@ class Arrangement:
     portions: Mapping[str, int] = field(default_factory=dict)
     sequence: tuple[WorkloadId, ...] = ()
     surge_cards: frozenset[CardId] = frozenset()
+    violation_ratio: float
 
     @property
     def freed(self) -> frozenset[CardId]:
@@ -106,7 +108,7 @@ def arrange(
     guards: Guards,
     *,
     seating: Seating | None = None,
-    stuck: Mapping[WorkloadId, bool] = MappingProxyType({}),
+    stuck: Mapping[WorkloadId, Refusal] = MappingProxyType({}),
     vain: frozenset[int] = frozenset(),
 ) -> Arrangement:
     """Seats a packing on physical cards.
@@ -120,7 +122,7 @@ def arrange(
         packing: groups and bins.
         guards: who keeps pods apart.
         seating: the seats, where they are not for this to find; the guards were asked before.
-        stuck: workloads that can't change without a gap: True where no free card would help.
+        stuck: workloads that can't change without a gap, and those beside them: they stay as they are.
         vain: numbers of groups that free no card beyond the spares without those: they stay as they are.
 
     Returns:
@@ -136,19 +138,19 @@ def arrange(
         gone = set(permits.reclaimed)
         gone_rows = {row for row, grant in enumerate(demand.grants) if grant.workload_id in gone} | permits.dropped
         surge = surge_seats(problem, seats, found.cuts, order, gone_rows, permits.cases)
-        found_stuck = {
-            **dict.fromkeys(surge.stuck, False),
-            **{name: True for name in order if must_gap(permits.cases[name])},
-        }
-        if found_stuck and not problem.settings.guard.gaps_allowed:
-            return arrange(problem, permits, packing, guards, stuck={**stuck, **found_stuck})
+        if surge.refused and not problem.settings.guard.gaps_allowed:
+            return arrange(problem, permits, packing, guards, stuck={**stuck, **surge.refused})
         seats = list(surge.seats)
         also_vain = vain | _in_vain(problem, packing.groups, seats, found.resting)
         if also_vain > vain:
             return arrange(problem, permits, packing, guards, stuck=stuck, vain=also_vain)
     moves = _moves_to(seats, found.sharing, demand, displaced)
     moved = {demand.grants[move.row].workload_id for move in moves}
-    cuts = {name: cut for name, cut in found.cuts.items() if name in moved or _is_new(cut, problem, name)}
+    cuts = {
+        name: cut
+        for name, cut in found.cuts.items()
+        if name in moved or any(is_new(cut, demand.grants[row]) for row in problem.rows_of[name])
+    }
     node_of = {card.card: card.node for card in problem.inventory.cards}
     packed = {int(row) for group in packing.groups for row in group.rows}
     seats += [
@@ -161,7 +163,7 @@ def arrange(
         seats=tuple(sorted(seats, key=lambda seat: seat.card)),
         cuts=cuts,
         moves=moves,
-        refused=(*found.refused, *refused_surge(stuck, permits)),
+        refused=(*found.refused, *stuck.values()),
         dropped=permits.dropped,
         inflations={row: ratio for seat in seats for row, ratio in guard.inflations(seat.rows).items()},
         cards_before=frozenset(grant.card for grant in demand.grants),
@@ -170,7 +172,15 @@ def arrange(
         portions=portions_of_nodes(seats) if problem.capability.division is Division.EQUAL_PARTS else {},
         sequence=() if surge is None else surge.order,
         surge_cards=frozenset() if surge is None else surge.cards,
+        violation_ratio=_violation_ratio(problem, packing, found, seats) if moves else 0.0,
     )
+
+
+def _violation_ratio(problem: PlanningProblem, packing: Point, found: Seated, seats: Sequence[Seat]) -> float:
+    """Predicted violated share of active time by the sharing that was seated; at most, where the scheduler chooses."""
+    if problem.capability.division is Division.SCHEDULER:
+        return packing.choice.violation_ratio + (found.violated / packing.choice.active if found.violated else 0.0)
+    return violation_of_seats(packing, {row: number for number, seat in enumerate(seats) for row in seat.rows})
 
 
 def _moves_to(
@@ -190,15 +200,6 @@ def _moves_to(
         for row in seat.rows
         if demand.grants[row].card != seat.card and row not in displaced
         for how in [sharing.get(row) or ALONE]
-    )
-
-
-def _is_new(cut: Cut, problem: PlanningProblem, name: WorkloadId) -> bool:
-    """Whether a pod of a workload has another slice now."""
-    share = 1.0 if cut.compute_ratio is None else cut.compute_ratio
-    return any(
-        grant.framebuffer_granted_bytes != cut.framebuffer_bytes or round(grant.compute_granted_ratio, 2) != share
-        for grant in (problem.demand.grants[row] for row in problem.rows_of[name])
     )
 
 

@@ -101,11 +101,11 @@ def make_plan(
     permits = permits_of(problem)
     packing = _packed(problem, permits)
     arrangement = _on_other_cards(problem, permits, packing.arrangement)
-    frontier = _frontier(problem, permits, packing, arrangement)
+    frontier = _frontier(problem, packing, arrangement)
     tide = plan_tide(problem, permits, arrangement) if problem.asks_for(RecommendationKind.TIDE) else None
     scene = Scene(problem=problem, permits=permits, arrangement=arrangement, tide=tide)
     recommendations, stages = propose(scene)
-    violation = _violation_ratio(problem, packing.chosen, arrangement)
+    violation = _violation_ratio(problem, arrangement)
     return Plan(
         plan_id="",
         created_at=now,
@@ -137,14 +137,14 @@ class _Packing:
 
     Attributes:
         chosen: groups and bins.
-        schemes: the packing of every preset.
         arrangement: seats of the chosen one.
+        presets: seats that each preset would take.
         beyond: how many cards more any other packing could free; None where nothing is proven.
     """
 
     chosen: Point
-    schemes: Mapping[RiskLevel, Point]
     arrangement: Arrangement
+    presets: Mapping[RiskLevel, Arrangement]
     beyond: int | None = None
 
 
@@ -152,20 +152,50 @@ def _packed(problem: PlanningProblem, permits: Permits) -> _Packing:
     resting = _resting_active(problem.demand, permits)
     if problem.capability.division in (Division.REPLICAS, Division.EQUAL_PARTS):
         return _on_shared_nodes(problem, permits, resting)
-    points = points_of(problem, permits, resting)
-    calibration_ratio = problem.past.calibration_ratio
-    schemes = {
-        level: choose(points, violation_ratio_max=most / calibration_ratio, resting_active=resting)
-        for level, most in problem.violation_limits.items()
+    points, guards = points_of(problem, permits, resting), _guards(problem, permits)
+    limits = problem.violation_limits
+    packings = {
+        level: choose(points, violation_ratio_max=most / problem.past.calibration_ratio, resting_active=resting)
+        for level, most in limits.items()
     }
-    chosen, arrangement = _seated(problem, permits, schemes)
-    return _Packing(chosen=chosen, schemes=schemes, arrangement=arrangement, beyond=proven_beyond(points, chosen))
+    arranged = {
+        level: arrange(
+            problem,
+            permits,
+            packing,
+            replace(guards, violation_ratio_max=limits[level] / problem.past.calibration_ratio),
+        )
+        for level, packing in packings.items()
+    }
+    # Of a dense packing less may be left than of a careful one, once each service must change cards without a gap,
+    # where the scheduler chooses cards, or where one kind alone is asked for: a preset takes the best of those that its
+    # limit allows.
+    best = {
+        preset: max(
+            (level for level in RiskLevel if limits[level] <= limits[preset]),
+            key=lambda level: (arranged[level].cards_freed, -arranged[level].violation_ratio, level is preset),
+        )
+        for preset in RiskLevel
+    }
+    taken = best[problem.settings.risk.preset]
+    # The proof is of the packing: it says nothing once pods of it stay where they are, or meet others.
+    is_whole = not _LESSENED & {item.reason for item in arranged[taken].refused}
+    is_proven = is_whole and problem.capability.division is not Division.SCHEDULER
+    return _Packing(
+        chosen=packings[taken],
+        arrangement=arranged[taken],
+        presets={preset: arranged[level] for preset, level in best.items()},
+        beyond=proven_beyond(points, packings[taken]) if is_proven else None,
+    )
 
 
-def _violation_ratio(problem: PlanningProblem, chosen: Point, arrangement: Arrangement) -> float:
+_LESSENED = frozenset({"frees_no_card", "gap_needs_yes", "no_surge_card"})
+"""Reasons of refusals that leave less of an arrangement than was packed."""
+
+
+def _violation_ratio(problem: PlanningProblem, arrangement: Arrangement) -> float:
     """Predicted violation of the whole plan: by sharing, if any pod moves, and by instances that are too small."""
-    sharing = chosen.choice.violation_ratio if arrangement.moves else 0.0
-    ratio = sharing + mig_violation_ratio(problem.demand, arrangement)
+    ratio = arrangement.violation_ratio + mig_violation_ratio(problem.demand, arrangement)
     return min(1.0, ratio * problem.past.calibration_ratio)
 
 
@@ -193,23 +223,11 @@ def _totals(scene: Scene, recommendations: Sequence[Recommendation], violation_r
     )
 
 
-def _seated(
-    problem: PlanningProblem, permits: Permits, schemes: Mapping[RiskLevel, Point]
-) -> tuple[Point, Arrangement]:
-    """The packing that is taken, and its seats."""
-    preset, limits, only = problem.settings.risk.preset, problem.violation_limits, problem.scope.only
-    guards = _guards(problem, permits)
-    # Where one kind alone is asked for, cards shared in another way fall apart, and a stricter limit may leave more.
-    asked = [level for level in RiskLevel if level is preset or (only is not None and limits[level] < limits[preset])]
-    arrangements = {level: arrange(problem, permits, schemes[level], guards) for level in asked}
-    best = max(arrangements, key=lambda level: arrangements[level].cards_freed)
-    return schemes[best], arrangements[best]
-
-
 def _guards(problem: PlanningProblem, permits: Permits) -> Guards:
     return Guards(
         latency=latency_guard(problem.demand, permits, inflation_max=problem.settings.risk.latency_inflation_max),
         pairs=pair_guard(problem.demand, problem.history, problem.past.interference),
+        violation_ratio_max=problem.violation_limits[problem.settings.risk.preset] / problem.past.calibration_ratio,
     )
 
 
@@ -245,27 +263,25 @@ def _digest_grid(update: Callable[[bytes], None], grid: SliceGrid | CardGrid) ->
 
 
 def _on_shared_nodes(problem: PlanningProblem, permits: Permits, resting: float) -> _Packing:
-    """The packing that is taken, that of every preset, and seats, where all cards of a node are shared alike."""
+    """The packing that is taken, its seats and those of every preset, where all cards of a node are shared alike."""
     guards = _guards(problem, permits)
     points = node_points(problem, permits, pairs=guards.pairs, resting_active=resting)
-    schemes = {
-        level: choose_nodes(points, violation_ratio_max=most / problem.past.calibration_ratio)
+
+    def seated(chosen: NodePoint) -> tuple[Point, Arrangement]:
+        arrangement = arrange(problem, permits, chosen.point, guards, seating=chosen.seating)
+        if problem.moves_max is None or moves_of(problem.demand, arrangement) <= problem.moves_max:
+            return chosen.point, arrangement
+        # Pods that only make room were not counted when moves were shared out; with too many, nothing is shared.
+        point = points[-1].point
+        return point, arrange(problem, permits, point, guards, seating=points[-1].seating)
+
+    presets = {
+        level: seated(choose_nodes(points, violation_ratio_max=most / problem.past.calibration_ratio))
         for level, most in problem.violation_limits.items()
     }
-
-    def seated(chosen: NodePoint) -> Arrangement:
-        return arrange(problem, permits, chosen.point, guards, seating=chosen.seating)
-
-    chosen = schemes[problem.settings.risk.preset]
-    arrangement = seated(chosen)
-    if problem.moves_max is not None and moves_of(problem.demand, arrangement) > problem.moves_max:
-        # Pods that only make room were not counted when moves were shared out; with too many, nothing is shared.
-        chosen = points[-1]
-        arrangement = seated(chosen)
+    chosen, arrangement = presets[problem.settings.risk.preset]
     return _Packing(
-        chosen=chosen.point,
-        schemes={level: item.point for level, item in schemes.items()},
-        arrangement=arrangement,
+        chosen=chosen, arrangement=arrangement, presets={level: found for level, (_, found) in presets.items()}
     )
 
 
@@ -280,34 +296,29 @@ def _resting_active(demand: Demand, permits: Permits) -> float:
     return float(((compute > ACTIVE_RATIO_MIN).sum(axis=1) / np.maximum(1, seen)).sum())
 
 
-def _frontier(
-    problem: PlanningProblem, permits: Permits, packing: _Packing, arrangement: Arrangement
-) -> tuple[FrontierPoint, ...]:
-    """The presets and the naive rules, judged on the same scenarios (naive rules: contention alone)."""
+def _frontier(problem: PlanningProblem, packing: _Packing, arrangement: Arrangement) -> tuple[FrontierPoint, ...]:
+    """The presets and the naive rules, judged on the same scenarios.
+
+    Naive rules count contention alone, and leave services without a pod while they change cards.
+    """
     demand, preset = problem.demand, problem.settings.risk.preset
-    schemes = {**packing.schemes, preset: packing.chosen}
-    resting = _resting_active(demand, permits)
-    points = []
+    # Instances and cheaper cards are the same in every preset.
+    beside = arrangement.cards_freed - packing.arrangement.cards_freed
+    points = [
+        FrontierPoint(
+            label=str(level.value),
+            cards_freed=seats.cards_freed + beside,
+            violation_ratio=seats.violation_ratio,
+            is_chosen=level is preset,
+            cards_beyond_max=packing.beyond if level is preset else None,
+        )
+        for level, seats in packing.presets.items()
+    ]
     stayed = {row for seat in arrangement.seats for row in seat.rows}
     given_back = len({grant.card for row, grant in enumerate(demand.grants) if row not in stayed} & arrangement.freed)
-    for level, scheme in schemes.items():
-        freed = given_back + sum(
-            _freed_of(demand, group, len(np.unique(bin_of)))
-            for group, bin_of in zip(scheme.groups, scheme.choice.bin_of, strict=True)
-        )
-        points.append(
-            FrontierPoint(
-                label=str(level.value),
-                cards_freed=arrangement.cards_freed if level is preset else freed,
-                violation_ratio=scheme.choice.violation_ratio,
-                is_chosen=level is preset,
-                cards_beyond_max=packing.beyond if level is preset else None,
-            )
-        )
-    scheme = schemes[preset]
     for rule in NAIVE_RULES:
-        freed, bad, active = given_back, 0.0, resting
-        for group in scheme.groups:
+        freed, bad, active = given_back, 0.0, packing.chosen.choice.resting_active
+        for group in packing.chosen.groups:
             bin_of, _ = naive_packing(rule, demand, group.rows, group.problem.capacity_bytes)
             bins = int(bin_of.max(initial=-1)) + 1
             freed += _freed_of(demand, group, bins)

@@ -117,7 +117,7 @@ def _left_by(scene: Scene, name: WorkloadId) -> list[tuple[CardId, int]]:
     """Framebuffer that is freed on each card once a workload has moved, and is cut with that where it waited."""
     moves = scene.moves_of[name]
     if not scene.waits(name):
-        return [(move.source, _size(scene, move.row)) for move in moves]
+        return [(move.source, scene.grants[move.row].framebuffer_granted_bytes) for move in moves]
     gone = {move.row for move in moves}
     return [
         (grant.card, grant.framebuffer_granted_bytes - (0 if row in gone else _size(scene, row)))
@@ -144,14 +144,15 @@ def _arrive(
 
 
 def _held(scene: Scene) -> tuple[dict[CardId, int], dict[CardId, int]]:
-    """Framebuffer granted per card once every workload that does not wait is cut in place, and what each card has."""
+    """Framebuffer granted per card once every pod is cut that neither moves nor waits, and what each card has."""
     held: dict[CardId, int] = defaultdict(int)
     capacity = {card.card: card.framebuffer_bytes for card in scene.problem.cards.values()}
     gone = set(scene.permits.reclaimed)
+    moved = {move.row for move in scene.arrangement.moves}
     for row, grant in enumerate(scene.grants):
         capacity[grant.card] = max(capacity.get(grant.card, 0), grant.framebuffer_bytes)
         if grant.workload_id not in gone and row not in scene.arrangement.dropped:
-            waits = scene.waits(grant.workload_id)
+            waits = row in moved or scene.waits(grant.workload_id)
             held[grant.card] += grant.framebuffer_granted_bytes if waits else _size(scene, row)
     return held, capacity
 

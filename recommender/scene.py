@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fleet.capabilities.capability import FramebufferIsolation
+from fleet.capabilities.capability import Division, FramebufferIsolation
 from fleet.decisions import Evidence, FreedCard, Need, Recommendation
 from fleet.inventory import CardId, CardModelName, Grant, WorkloadId
 from fleet.money.saving import saving_of
@@ -117,8 +117,8 @@ class Scene:
     def replaced(self) -> Mapping[CardId, CardId]:
         """Freed cards that are not counted, and the card that was unallocated and is used instead of each.
 
-        A cheaper card, or one of the same model: on shared nodes, under the pods that made room for them, and where a
-        service changes cards without a gap.
+        A cheaper card, or one of the same model: on shared nodes, under the pods that made room for them, where a
+        service changes cards without a gap, and where the scheduler chooses the cards of a node.
         """
         arrangement, cards = self.arrangement, self.problem.cards
         found = {
@@ -130,6 +130,8 @@ class Scene:
         nodes = {seat.node for seat in arrangement.seats if len(seat.rows) > 1} if arrangement.together else set()
         new = {seat.card for seat in arrangement.seats if seat.node in nodes} | set(arrangement.displaced.values())
         new |= arrangement.surge_cards
+        if self.problem.capability.division is Division.SCHEDULER:
+            new |= {seat.card for seat in arrangement.seats if len(seat.rows) > 1}
         left: dict[CardModelName, list[CardId]] = defaultdict(list)
         for card in sorted(new & arrangement.taken, reverse=True):
             left[cards[card].card_model].append(card)

@@ -3,8 +3,8 @@
 A pod that is cut on the card that it holds whole must leave before the new one has room. So pods that are to share a
 card go to one that is free (cards of workloads that are given back come first, for their stages do), and the cards that
 they leave are the targets of the next ones: with one free card every service of a card model can change cards in turn.
-Kinds that make no new pod before an old one leaves stay where they are, as do pods of running jobs and those beside
-them. Called by `placement` once every group has its seats; pure.
+Kinds that make no new pod before an old one leaves wait for room like the others; their pods leave first. Pods of
+running jobs stay where they are, and those beside them. Called by `placement` once every group has its seats; pure.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import Card, CardId, CardModelName, Grant, WorkloadId
-from fleet.workload_kinds import JOB_KINDS, ORDERED_KINDS, SERVICE_KINDS, SURGE_KINDS
-from recommender.advice.case import Case, Permits
+from fleet.workload_kinds import JOB_KINDS
+from recommender.advice.case import Case
 from recommender.bin_cards import NodeRoom, Seat
-from recommender.cuts import Cut
+from recommender.cuts import Cut, is_new
 from recommender.problem import PlanningProblem
-
-SPARING_REPLICAS_MIN = 4
-"""Fewest replicas of which one may be missing: Kubernetes' default of 25 % unavailable is rounded down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +29,14 @@ class SurgeSeats:
     Attributes:
         seats: the seats that were given, on other cards where that is needed.
         order: workloads that change, in the order in which each finds room beside those that stand there then.
-        stuck: services that find no free card, sorted: each would lose more pods at once than one.
+        refused: services that find none, or would miss a pod that they can't spare, and those on cards with them now.
         cards: cards that nobody holds now and that are taken: so many are needed at once, for each that is left since
             is taken first.
     """
 
     seats: tuple[Seat, ...]
     order: tuple[WorkloadId, ...]
-    stuck: tuple[WorkloadId, ...]
+    refused: Mapping[WorkloadId, Refusal]
     cards: frozenset[CardId]
 
 
@@ -71,7 +68,8 @@ def surge_seats(
             (done if chain.go(name) else later).append(name)
         if len(later) == len(waiting):
             # None finds a free card: one that may lose a pod meanwhile begins, and leaves its cards to the others.
-            able = (name for name in later if chain.spares_one(name) and chain.go(name, surges=False))
+            spared = (name for name in later if cases[name].can_surge and cases[name].spares_one)
+            able = (name for name in spared if chain.go(name, surges=False))
             begun = next(able, None)
             later = [name for name in later if name != begun]
             done += [] if begun is None else [begun]
@@ -81,27 +79,36 @@ def surge_seats(
     return SurgeSeats(
         seats=found,
         order=tuple(done),
-        stuck=tuple(sorted(name for name in waiting if chain.can_surge(name) or chain.is_ordered(name))),
+        refused=_refused(waiting, [name for name in order if chain.changes(name)], seats, problem, cases),
         cards=frozenset(seat.card for seat in found if seat.card not in before),
     )
 
 
-def must_gap(case: Case) -> bool:
-    """Whether changing a service leaves it without a pod that it can't spare: it makes no new one before."""
-    can_surge = case.workload_kind in SURGE_KINDS or case.workload_kind not in SERVICE_KINDS
-    pods = {grant.pod_id for grant in case.grants}
-    return not can_surge and (len(pods) == 1 or case.is_latency_critical)
-
-
-def refused_surge(stuck: Mapping[WorkloadId, bool], permits: Permits) -> list[Refusal]:
-    """Refusals of workloads that can't change without a gap: True where their kind makes no new pod before."""
-    return [
-        case.refuse(RecommendationKind.SLICE, "gap_needs_yes", workload_kind=case.workload_kind)
-        if must_gap
-        else case.refuse(RecommendationKind.SLICE, "no_surge_card", card_model=case.grants[0].card_model)
-        for name, must_gap in sorted(stuck.items())
-        for case in [permits.cases[name]]
-    ]
+def _refused(
+    waiting: Sequence[WorkloadId],
+    changing: Sequence[WorkloadId],
+    seats: Sequence[Seat],
+    problem: PlanningProblem,
+    cases: Mapping[WorkloadId, Case],
+) -> dict[WorkloadId, Refusal]:
+    """Workloads that can't change without a gap, and all that share a card with one of them, sorted."""
+    grants = problem.demand.grants
+    found = {
+        name: cases[name].refuse(RecommendationKind.SLICE, "no_surge_card", card_model=cases[name].grants[0].card_model)
+        for name in waiting
+        if cases[name].can_surge or cases[name].is_ordered
+    }
+    for name in changing:
+        case = cases[name]
+        if case.must_gap:
+            found[name] = case.refuse(RecommendationKind.SLICE, "gap_needs_yes", workload_kind=case.workload_kind)
+    seated = {grants[row].workload_id for seat in seats for row in seat.rows}
+    staying = sorted(found)
+    for name in staying:
+        beside = [other for other in cases[name].neighbours if other in seated and other not in found]
+        found.update({other: cases[other].refuse(None, "neighbour_stays", neighbour=name) for other in beside})
+        staying += beside
+    return dict(sorted(found.items()))
 
 
 @dataclass(slots=True)
@@ -158,26 +165,12 @@ class _Chain:
         self._pools = self._free_cards()
 
     def changes(self, name: WorkloadId) -> bool:
-        """Whether a pod of a workload gets another card or another amount of framebuffer."""
+        """Whether a pod of a workload gets another card or another slice."""
         return any(
             self._seats[self._seat_of[row]].card != self._grants[row].card
-            or self._size(row) != self._grants[row].framebuffer_granted_bytes
+            or is_new(self._cuts[name], self._grants[row])
             for row in self._problem.rows_of[name]
         )
-
-    def can_surge(self, name: WorkloadId) -> bool:
-        """Whether a new pod of a workload can be made beside the one that it is to replace."""
-        return self._grants[self._problem.rows_of[name][0]].workload_kind in SURGE_KINDS
-
-    def is_ordered(self, name: WorkloadId) -> bool:
-        """Whether the pods of a workload change in an order of their own, so that none may rely on another's card."""
-        return self._grants[self._problem.rows_of[name][0]].workload_kind in ORDERED_KINDS
-
-    def spares_one(self, name: WorkloadId) -> bool:
-        """Whether a workload may lose a pod while it changes: not one that must answer fast, or has too few of them."""
-        case = self._cases[name]
-        pods = {grant.pod_id for grant in case.grants}
-        return self.can_surge(name) and not case.is_latency_critical and len(pods) >= SPARING_REPLICAS_MIN
 
     def go(self, name: WorkloadId, *, surges: bool | None = None) -> bool:
         """Let every pod of a workload go to a seat with room; False, and nothing changed, where one finds none.
@@ -185,7 +178,8 @@ class _Chain:
         Args:
             surges: whether each leaves its card only once it is ready elsewhere; by its kind where None.
         """
-        is_early, is_ordered = self.can_surge(name) if surges is None else surges, self.is_ordered(name)
+        case = self._cases[name]
+        is_early, is_ordered = case.can_surge if surges is None else surges, case.is_ordered
         left = list(self._problem.rows_of[name])
         done: list[int] = []
         target, room, used = dict(self._target), self._room.copy(), dict(self._used)
@@ -225,11 +219,8 @@ class _Chain:
         grants = [(row, self._grants[row]) for row in seat.rows]
         if any(grant.workload_kind in JOB_KINDS for _, grant in grants):
             return True
-        there = [
-            row
-            for row, grant in grants
-            if grant.card == seat.card and grant.workload_id in self._changing and self.can_surge(grant.workload_id)
-        ]
+        here = [(row, grant.workload_id) for row, grant in grants if grant.card == seat.card]
+        there = [row for row, name in here if name in self._changing and self._cases[name].can_surge]
         left = self._problem.cards[seat.card].framebuffer_bytes - self._used[seat.card]
         return all(self._size(row) <= left for row in there)
 
@@ -240,6 +231,8 @@ class _Chain:
         crowd = Counter(grant.node for grant in self._grants)
         pools: defaultdict[CardModelName, _Pool] = defaultdict(_Pool)
         for card in sorted(self._problem.cards.values(), key=lambda card: (-crowd[card.node], card.node, card.card)):
+            if card.mig_mode:
+                continue
             if card.card not in held:
                 pools[card.card_model].unused[card.card] = card
             elif card.card in given_back:

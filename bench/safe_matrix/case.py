@@ -37,6 +37,7 @@ NEVER_FEWER = {"maxSurge": 1, "maxUnavailable": 0}
 START_SECONDS = 1.0
 WATCH_SECONDS = 4
 SETTLE_SECONDS_MAX = 45.0
+QUIET_SECONDS = 3.0
 ABORT_SECONDS_MAX = 60.0
 OPERATED_MAX = 4
 """How often the operator tries to bring a plan to an end."""
@@ -92,7 +93,7 @@ class Case:
         keeps: what people changed and must find as they left it.
         cures: what ends the fault.
         complaints: what is not as it should be, one sentence each.
-        abort_data: data folder from which the operator aborts.
+        operator_data: data folder from which the operator aborts.
         hurt_at: monotonic seconds of the fault.
         is_killed: the process that applies is killed.
     """
@@ -110,7 +111,7 @@ class Case:
     keeps: list[tuple[str, Callable[[Manifest], bool]]] = field(default_factory=list)
     cures: list[Callable[[], None]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
-    abort_data: str = DATA
+    operator_data: str = DATA
     way: FaultyWay | None = None
     hurt_at: float = 0.0
     is_killed: bool = False
@@ -147,8 +148,7 @@ class Case:
         phase = self.wanted.phase
         self.stage.apply()
         if phase in APPLYING:
-            app = "c" if self.wanted.seed % 2 else "a"
-            self.stage.until(MOMENTS[phase.value], app)
+            self.stage.until(MOMENTS[phase.value], self.watched_app())
             time.sleep(self.chance.uniform(0.0, 1.0))
         else:
             self._ended(must_be=(0,))
@@ -170,6 +170,12 @@ class Case:
             "spread": spread, "undo": undone,
         }  # fmt: skip
 
+    def watched_app(self) -> str:
+        """Whose moment the fault comes at: of stage 1 or 2, whose canary is the Deployment of one pod."""
+        if self.wanted.seed % 2:
+            return "c"
+        return "a" if self.wanted.phase is Phase.REST else "b"
+
     def hasten(self) -> None:
         """Let the operator abort what is under way at once."""
         self._end("abort")
@@ -187,7 +193,7 @@ class Case:
     def _end(self, verb: str, fine: Sequence[int] = _FINE) -> int:
         words = ("undo", "--yes") if verb == "undo" else ("apply", "--abort", "--yes")
         began = time.monotonic()
-        said = self.stage.call(*words, data=self.abort_data)
+        said = self.stage.call(*words, data=self.operator_data)
         seconds = time.monotonic() - began
         if verb == "abort" and seconds > ABORT_SECONDS_MAX:
             self.complaints.append(f"the abort took {seconds:.0f} s")
@@ -205,11 +211,16 @@ class Case:
         return status
 
     def _settled(self) -> float | None:
-        """Wait for pods to settle; seconds from the fault until no pod was missing, None where some still is."""
-        deadline = time.monotonic() + SETTLE_SECONDS_MAX
-        while time.monotonic() < deadline and Sight.of(self.live.api, self.name).complaints(self.replicas):
+        """Wait for pods to settle; seconds from the fault until no pod was missing, None where some still is.
+
+        A controller of somebody's acts some seconds later: they have settled once nothing has moved for as long.
+        """
+        since = time.monotonic()
+        deadline = since + SETTLE_SECONDS_MAX
+        while time.monotonic() < deadline and time.monotonic() - since < QUIET_SECONDS:
+            if Sight.of(self.live.api, self.name).complaints(self.replicas):
+                since = time.monotonic()
             time.sleep(0.3)
-        time.sleep(0.5)
         seconds = self.sampler.seconds_short(self.hurt_at, self.replicas)
         return None if seconds is None else round(seconds, 1)
 
@@ -239,7 +250,8 @@ class Case:
 
     def _undo(self, before: Sight) -> list[str]:
         """Undo what is applied; where objects differ from before, but for what people changed."""
-        self.abort_data = DATA
+        if (self.stage.folder / DATA).exists():
+            self.operator_data = DATA
         self._end("undo", fine=(0,))
         self._settled()
         after = Sight.of(self.live.api, self.name)

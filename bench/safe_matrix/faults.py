@@ -256,6 +256,14 @@ def _stopped(case: Case, seconds: float) -> None:
     case.stage.stop(seconds)
 
 
+def _machine_lost(case: Case) -> None:
+    """The machine that applies is gone with its data folder; the operator goes on from another, which has none."""
+    case.is_killed = case.stage.is_started
+    case.stage.kill()
+    shutil.rmtree(case.stage.folder / DATA)
+    case.operator_data = OTHER
+
+
 def _webhook_away(case: Case, seconds: float) -> None:
     case.live.admission.stop_answering()
     time.sleep(seconds)
@@ -369,7 +377,7 @@ def _two_plans(case: Case) -> None:
     finally:
         cluster.close()
     _refused_or_done(case, "apply", "--yes")
-    case.abort_data = OTHER if not case.stage.is_applying else DATA
+    case.operator_data = OTHER if not case.stage.is_applying else DATA
 
 
 def _other_cluster(case: Case) -> None:
@@ -382,6 +390,19 @@ def _other_cluster(case: Case) -> None:
         case.complaints.append(f"a plan of another cluster ended with {said.returncode}: {said.stderr[-200:]}")
 
 
+def _withdrawn(case: Case) -> None:
+    """Who approved the plan withdraws that: the stage that is under way is taken back, what is in force stays."""
+    path = "/apis/gputide.io/v1alpha1/gpuapprovals"
+    given = case.live.api.ask("GET", path)["items"]
+    for approval in given:
+        if approval["spec"]["plan"] == case.stage.plan_id:
+            case.live.api.delete(f"{path}/{approval['metadata']['name']}")
+    if case.wanted.phase in APPLYING:
+        app = case.watched_app()
+        before = case.stage.before.objects[app]["spec"]["template"]
+        case.keeps.append((app, lambda owner: bool(owner["spec"]["template"] == before)))
+
+
 def _refused_or_done(case: Case, *verb: str) -> None:
     said = case.stage.call(*verb, data=OTHER)
     if said.returncode not in (0, 4, 5):
@@ -390,7 +411,7 @@ def _refused_or_done(case: Case, *verb: str) -> None:
 
 def _aborted(case: Case, data: str) -> None:
     """Abort at a random moment, after a kill in every third case."""
-    case.abort_data = data
+    case.operator_data = data
     time.sleep(case.chance.uniform(0.0, 15.0))
     if case.wanted.seed % 3 == 2:
         case.stage.kill()
@@ -413,6 +434,7 @@ FAULTS: Mapping[str, Fault] = {
     "enforcer killed": Fault(strike=_killed, phases=(*APPLYING, Phase.UNDOING)),
     "enforcer away 1 s": Fault(strike=partial(_stopped, seconds=1.0), phases=(*APPLYING, Phase.UNDOING)),
     "enforcer away 1 min": Fault(strike=partial(_stopped, seconds=60.0), phases=(*APPLYING, Phase.UNDOING)),
+    "machine lost": Fault(strike=_machine_lost),
     "webhook away 1 s": Fault(strike=partial(_webhook_away, seconds=1.0)),
     "webhook away 1 min": Fault(strike=partial(_webhook_away, seconds=60.0), phases=APPLYING),
     "API away 1 s": Fault(strike=partial(_api_away, seconds=1.0), prepare=_over_a_bad_way),
@@ -426,6 +448,7 @@ FAULTS: Mapping[str, Fault] = {
     "two enforcers": Fault(strike=_two_enforcers, phases=APPLYING),
     "two plans": Fault(strike=_two_plans, phases=APPLYING),
     "plan of another cluster": Fault(strike=_other_cluster, phases=APPLYING),
+    "approval withdrawn": Fault(strike=_withdrawn),
     "abort": Fault(strike=partial(_aborted, data=DATA), phases=APPLYING, seeds=34),
     "abort elsewhere": Fault(strike=partial(_aborted, data=OTHER), phases=APPLYING, seeds=34),
 }

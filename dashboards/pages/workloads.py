@@ -139,9 +139,9 @@ def _all(address: Address, profiles: Profiles) -> Any:
         number_column("framebuffer_granted_gib", say("workloads.granted_gib"), ".1f", maxWidth=120),
         number_column("framebuffer_need_gib", say("workloads.needed_gib"), ".1f", maxWidth=120),
         {"field": "idle_since", "headerName": say("fleet.idle_since_utc"), "minWidth": 140},
-        number_column("off_peak_hours", say("workloads.off_peak_h"), ",d", maxWidth=110),
-        number_column("coverage_ratio", say("health.coverage"), ".0%", maxWidth=105),
-        number_column("confidence", say("plan.confidence"), ".0%", maxWidth=115),
+        number_column("off_peak_hours", say("workloads.off_peak_h"), ",d", minWidth=100, maxWidth=110),
+        number_column("coverage_ratio", say("health.coverage"), ".0%", minWidth=105, maxWidth=115),
+        number_column("confidence", say("plan.confidence"), ".0%", minWidth=115, maxWidth=125),
     ]
     return html.Div(
         [

@@ -318,12 +318,13 @@ class BackgroundRollouts:
         """Start to restore everything that the plan changed."""
         self._check(self._store.get(plan_id))
 
-        run = open_run(Journal(Ledger(self._folder.ledger)), plan_id)
+        journal = Journal(Ledger(self._folder.ledger))
+        run = open_run(journal, plan_id)
 
         def work() -> None:
             if run is not None:
                 with self._open_plans() as plans:
-                    plans.change_wish(plan_id, end_of(run, by=by))
+                    plans.change_wish(plan_id, end_of(run, journal.runs(plan_id), by=by))
             held = writing(self._folder) if run is None else stopped(self._folder, plan_id)
             with held, self._open(self._hear) as reconciler:
                 result = reconciler.undo(plan_id, by=by, ending=run)

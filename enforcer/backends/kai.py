@@ -4,9 +4,11 @@ KAI works on top of NVIDIA's device plugin: for every card that it shares, a pod
 `kai-resource-reservation` asks the plugin for the whole card, so what a node offers less what all its pods ask for is
 what is really free. Which pods share a card is KAI's choice, and it fills cards up before it opens new ones (unless its
 placement strategy was set to spread); pods are kept on the planned nodes (`node_pin`), so a node that the plan frees
-gets none. Where slices are of several sizes, KAI may need more cards of a node than the plan: that is said.
+gets none. A plan for KAI sizes the slices of a node so that it needs as many cards whatever KAI chooses
+(`fleet.scheduler_choice`). Where several cards of a node are shared, or sizes leave more open, a stage says so.
 
-Sources: kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go, docs/gpu-sharing/README.md.
+Sources: kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go, docs/gpu-sharing/README.md,
+pkg/scheduler/plugins/gpupack/gpupack.go.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ from fleet.grammars.kai import (
     FRAMEBUFFER_ANNOTATION,
     parse_kai_share,
 )
+from fleet.scheduler_choice import slices_that_meet
 from fleet.units import MIB
 
 SCHEDULER = "kai-scheduler"
@@ -142,7 +145,7 @@ class KaiBackend:
             stage=stage,
             changes=owners,
             moves=draft.moves,
-            warnings=tuple(dict.fromkeys([*warnings, *_packing_warnings(draft, snapshot)])),
+            warnings=tuple(dict.fromkeys([*warnings, *_choice_warnings(draft, snapshot)])),
         )
 
 
@@ -242,16 +245,26 @@ def _asked(target: Target) -> tuple[tuple[str, int, str], ...]:
     return tuple(sorted((part.container, part.framebuffer_mib, part.resource or "") for part in target.after))
 
 
-def _packing_warnings(draft: StageDraft, snapshot: Snapshot) -> list[str]:
-    """Nodes whose slices KAI may pack onto more cards than the plan does, since they are of several sizes."""
+def _choice_warnings(draft: StageDraft, snapshot: Snapshot) -> list[str]:
+    """What KAI chooses on each node of a stage where several cards are shared."""
     found = []
     for node in dict.fromkeys(card.node for card in draft.cards):
         cards = [card for card in draft.plan.placement if card.node == node]
-        sizes = {part.framebuffer_bytes // MIB for card in cards for part in card.slices if not is_whole(card, part)}
+        shared = [card for card in cards if not all(is_whole(card, part) for part in card.slices)]
+        sizes = [part.framebuffer_bytes for card in shared for part in card.slices]
+        if len(shared) < 2:
+            continue
+        most = slices_that_meet(sizes, KAI.shareable_bytes(shared[0].framebuffer_bytes))
         free = offered(node_of(snapshot, node or ""), CARD_RESOURCE) - len(cards)
-        if len(sizes) > 1 and free > 0:
+        if most and -(-len(sizes) // most) == len(shared):
             found.append(
-                f"KAI chooses which slices share a card: those of node {node} are of {len(sizes)} sizes, so it may use "
-                f"more than the plan's {len(cards)} cards there; what is really free is seen when they are placed"
+                f"KAI chooses which of the {len(sizes)} slices of node {node} share a card: any {most} of them, on "
+                f"{len(shared)} cards"
+            )
+        elif free > 0:
+            found.append(
+                f"KAI chooses which slices share a card, and the sizes of those of node {node} leave open which fit "
+                f"together, so it may use other than the plan's {len(cards)} cards there; what is really free is seen "
+                "when they are placed"
             )
     return found

@@ -20,8 +20,9 @@ from typing import Any
 
 from enforcer.kubernetes.custom_resources import API_VERSION, AS_MANAGER, OBJECT_BYTES_MAX, VERSION, kind_of, listed
 from enforcer.manifest import Manifest
+from enforcer.record.ledger import Overtaken
 from enforcer.record.shared_ledger import StoredEntry
-from fleet.errors import Corrupt, Refused, Unavailable
+from fleet.errors import Corrupt, Refused
 from fleet.units import format_time, parse_time
 from wire.kubernetes.refusals import Conflict, Deed
 from wire.kubernetes.write import Call, WritingApi
@@ -51,15 +52,18 @@ class GpuChanges:
     def __init__(self, api: WritingApi) -> None:
         self._api = api
         self._read: dict[str, _Object] = {}
+        self._checked: dict[str, tuple[tuple[str, ...], list[StoredEntry] | Corrupt]] = {}
 
-    def entries(self) -> Mapping[str, Sequence[StoredEntry]]:
+    def entries(self) -> Mapping[str, Sequence[StoredEntry] | Corrupt]:
         """See `ChangeStore`.
 
         Raises:
             Misconfigured: a right is missing.
         """
         self._look()
-        return {plan_id: _unchained(plan_id, objects) for plan_id, objects in self._by_plan().items()}
+        plans = self._by_plan()
+        self._checked = {plan_id: self._check(plan_id, objects) for plan_id, objects in plans.items()}
+        return {plan_id: found for plan_id, (_, found) in self._checked.items()}
 
     def append(
         self, plan_id: str, known: int, entries: Sequence[StoredEntry], summary: Mapping[str, str | int]
@@ -85,6 +89,17 @@ class GpuChanges:
             else:
                 number = 1 if last is None else int(last.manifest["spec"]["page"]) + 1
                 last = self._made(plan_id, number, chunk.entries, summary)
+
+    def _check(self, plan_id: str, objects: Sequence[_Object]) -> tuple[tuple[str, ...], list[StoredEntry] | Corrupt]:
+        """The versions of a plan's objects with their entries; read anew where a version is another one."""
+        versions = tuple(one.version for one in objects)
+        known = self._checked.get(plan_id)
+        if known is not None and known[0] == versions:
+            return known
+        try:
+            return versions, _unchained(plan_id, objects)
+        except Corrupt as damaged:
+            return versions, damaged
 
     def _look(self) -> None:
         """Read what has another version than it had."""
@@ -177,8 +192,8 @@ def _bytes_of(entries: Sequence[Manifest]) -> int:
     return len(json.dumps(entries, ensure_ascii=False).encode())
 
 
-def _late(plan_id: str) -> Unavailable:
-    return Unavailable(
+def _late(plan_id: str) -> Overtaken:
+    return Overtaken(
         f"cannot go on with plan {plan_id} for now: another enforcer has written of it since; look at what it did, "
         "then call again"
     )

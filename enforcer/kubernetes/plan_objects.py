@@ -57,20 +57,19 @@ class GpuPlans:
 
     def listed(self) -> Mapping[str, ListedPlan]:
         """See `PlanObjects`."""
-        approvals: dict[str, list[Approval]] = {}
-        for one in listed(self._api, _APPROVALS):
-            approval = _approval_of(one)
-            approvals.setdefault(approval.plan_id, []).append(approval)
+        approvals = self._approvals()
         return {
             str(one["spec"]["plan"]): ListedPlan(
                 made_at=_made_at(one),
                 wish=_wish_of(one),
-                approvals=tuple(
-                    sorted(approvals.get(str(one["spec"]["plan"]), ()), key=lambda given: (given.at, given.by))
-                ),
+                approvals=tuple(approvals.get(str(one["spec"]["plan"]), ())),
             )
             for one in listed(self._api, _PLANS)
         }
+
+    def approvals(self, plan_id: str) -> tuple[Approval, ...]:
+        """See `PlanObjects`."""
+        return tuple(self._approvals().get(plan_id, ()))
 
     def content(self, plan_id: str) -> tuple[bytes, bytes | None]:
         """See `PlanObjects`."""
@@ -174,6 +173,13 @@ class GpuPlans:
             Call(deed=deed, path=f"{_PLANS.path(VERSION, None, name)}/status", method="PATCH",
                  query={"fieldManager": FIELD_MANAGER, "force": "true"}, body=content, content_type=APPLY_PATCH)
         )  # fmt: skip
+
+    def _approvals(self) -> dict[str, list[Approval]]:
+        """Approvals of every plan, oldest first."""
+        found: dict[str, list[Approval]] = {}
+        for given in sorted(map(_approval_of, listed(self._api, _APPROVALS)), key=lambda one: (one.at, one.by)):
+            found.setdefault(given.plan_id, []).append(given)
+        return found
 
     def _got(self, kind: ApiResource, name: str, *, metadata_only: bool = False) -> Manifest | None:
         deed = Deed(verb="get", resource=kind.resource, name=name)

@@ -6,7 +6,8 @@ whole before the first object is touched, so whoever comes after a crash can go 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -15,8 +16,7 @@ from typing import Any
 from enforcer.backend import Move, NodeStep
 from enforcer.cluster import Owners
 from enforcer.dialect import SeatSlice
-from enforcer.record.ledger import Entry, Ledger
-from fleet.errors import Unavailable
+from enforcer.record.ledger import Entry, Ledger, Overtaken
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence, sentence_of
 
@@ -186,6 +186,10 @@ class UndoRecord:
     moves: tuple[Move, ...]
 
 
+Patiently = Callable[[Callable[[], Any]], Any]
+"""Makes a call, several times where it must."""
+
+
 class Journal:
     """Writes and reads what the enforcer does.
 
@@ -198,30 +202,37 @@ class Journal:
         self._ledger = ledger
         self._cluster = cluster
         self._fence: int | None = None
+        self._patiently: Patiently = _at_once
 
-    def fence(self) -> None:
+    def fence(self, patiently: Patiently | None = None) -> None:
         """From now on, until `unfence`, nothing is written any more once another enforcer has written of a run.
 
         A process that stood still for longer than its lease lasts does not know that another went on: what it
         remembers of the run is old, and written down it would hide what the other did.
+
+        Args:
+            patiently: makes the calls to the ledger of this run, again where it is away; once where None.
         """
-        self._fence = len(self._ledger.entries())
+        self._patiently = patiently or _at_once
+        self._fence = len(self._held())
 
     def unfence(self) -> None:
-        """Others may write again."""
-        self._fence = None
+        """Others may write again; the run is over."""
+        self._fence, self._patiently = None, _at_once
 
     def check_fence(self) -> None:
         """Nothing, as long as no other enforcer has written since `fence`.
 
         Raises:
-            Unavailable: another one has; called again, one goes on from what it did.
+            Overtaken: another one has; called again, one goes on from what it did.
         """
-        if self._fence is None:
-            return
-        for entry in self._ledger.entries()[self._fence :]:
+        if self._fence is not None:
+            self._check_fence(self._held())
+
+    def _check_fence(self, entries: Sequence[Entry]) -> None:
+        for entry in entries[self._fence :]:
             if entry.event in _RUN_EVENTS:
-                raise Unavailable(
+                raise Overtaken(
                     f"cannot go on for now: another enforcer went on while this one stood still (entry {entry.number} "
                     f"of the ledger, {entry.event!r} of plan {entry.plan_id}); look at what it did, then call again"
                 )
@@ -230,7 +241,7 @@ class Journal:
         """One entry.
 
         Raises:
-            Unavailable: another enforcer wrote since `fence`.
+            Overtaken: another enforcer wrote since `fence`.
         """
         self._append([(event, content)], plan_id, at)
 
@@ -244,21 +255,46 @@ class Journal:
         self._append(events, record.plan_id, at)
 
     def _append(self, events: Sequence[tuple[str, Mapping[str, Any]]], plan_id: str, at: datetime) -> None:
-        self.check_fence()
-        self._ledger.append(events, plan_id=plan_id, at=at)
+        asked = [(event, json.loads(json.dumps(content))) for event, content in events]
+        is_sent = False
+
+        def append() -> None:
+            nonlocal is_sent
+            if is_sent and self._has_landed(plan_id, asked):
+                return
+            if self._fence is not None:
+                self._check_fence(self._ledger.entries())
+            is_sent = True
+            self._ledger.append(events, plan_id=plan_id, at=at)
+
+        try:
+            self._patiently(append)
+        except Overtaken:
+            if not is_sent or not self._has_landed(plan_id, asked):
+                raise
         if self._fence is not None:
-            self._fence = len(self._ledger.entries())
+            self._fence = len(self._held())
+
+    def _has_landed(self, plan_id: str, asked: Sequence[tuple[str, Any]]) -> bool:
+        """Whether all that was written since `fence` is what was asked for: its answer was lost on the way."""
+        late = self._held()[self._fence :] if self._fence is not None else ()
+        return [(entry.event, entry.content) for entry in late if entry.plan_id == plan_id] == asked
+
+    def _held(self, plan_id: str | None = None) -> tuple[Entry, ...]:
+        """Entries of the ledger; a run waits for them."""
+        found: tuple[Entry, ...] = self._patiently(lambda: self._ledger.entries(plan_id))
+        return found
 
     def runs(self, plan_id: str | None = None) -> list[RunRecord]:
         """Every run, oldest first; of one plan where it is given."""
         return runs_of(self._entries(plan_id))
 
-    def open_undo(self) -> UndoRecord | None:
-        """The undo that was begun and not ended."""
-        found: UndoRecord | None = None
+    def open_undos(self) -> dict[str, UndoRecord]:
+        """The undo of each plan that was begun and not ended, by the plan's id; the one begun first stands first."""
+        found: dict[str, UndoRecord] = {}
         for entry in self._entries():
             if entry.event == "undo_begin":
-                found = UndoRecord(
+                found[entry.plan_id] = UndoRecord(
                     plan_id=entry.plan_id,
                     stages=tuple(entry.content["stages"]),
                     recommendation=entry.content["recommendation"],
@@ -266,13 +302,13 @@ class Journal:
                     moves=tuple(move_of(part) for part in entry.content["moves"]),
                 )
             elif entry.event == "undone":
-                found = None
+                found.pop(entry.plan_id, None)
         return found
 
     def _entries(self, plan_id: str | None = None) -> Iterator[Entry]:
         """Entries on plans that are of this journal's cluster."""
         foreign: set[str] = set()
-        for entry in self._ledger.entries(plan_id):
+        for entry in self._held(plan_id):
             if entry.event == "begin" and self._cluster is not None:
                 found = entry.content.get("cluster")
                 if found is not None and found != self._cluster:
@@ -284,9 +320,14 @@ class Journal:
         """Recommendations of a plan that were taken back one by one."""
         return frozenset(
             entry.content["recommendation"]
-            for entry in self._ledger.entries(plan_id)
+            for entry in self._held(plan_id)
             if entry.event == "undone" and entry.content["recommendation"]
         )
+
+
+def _at_once(call: Callable[[], Any]) -> Any:
+    """A call that is made once."""
+    return call()
 
 
 def runs_of(entries: Iterable[Entry]) -> list[RunRecord]:

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import Corrupt
+from fleet.errors import Corrupt, Unavailable
 from fleet.units import format_time, parse_time
 
 GENESIS = "0" * 64
@@ -42,6 +42,10 @@ class Entry:
     plan_id: str
     content: Mapping[str, Any]
     sha256: str
+
+
+class Overtaken(Unavailable):
+    """Another enforcer went on with what this one was at; waiting would not help: look at what it did, call again."""
 
 
 class Ledger:

@@ -104,8 +104,8 @@ def plan_status(
 
     Args:
         runs: its runs, oldest first.
-        refusal: why what is wanted can't be done now; None where nothing is in the way.
-        failed_generation: of the wish when a stage was last taken back; None for that of `wish`.
+        refusal: why what is wanted, or under way, can't be done now; None where nothing is in the way.
+        failed_generation: of the wish when a stage was last taken back; None where nobody knows: then before `wish`.
     """
     records = newest_records(runs)
     approved = frozenset(stage for approval in approvals for stage in approval.stages)
@@ -128,7 +128,7 @@ def plan_status(
         conditions=(
             _approved(plan, approved, approvals, wish.generation),
             _applied(wanted, applied, refusal, wish.generation),
-            _failed(failed, wish.generation if failed_generation is None else failed_generation),
+            _failed(failed, wish.generation, failed_generation or 0),
         ),
         stages=stages,
         generation=wish.generation,
@@ -175,8 +175,8 @@ def _approved(plan: Plan, approved: frozenset[int], approvals: Sequence[Approval
 
 def _applied(wanted: frozenset[int], applied: frozenset[int], refusal: str | None, generation: int) -> Condition:
     missing, extra = wanted - applied, applied - wanted
-    is_done = not missing and not extra
-    if refusal is not None and not is_done:
+    is_done = not missing and not extra and refusal is None
+    if refusal is not None:
         reason, message = REFUSED, refusal
     elif missing:
         reason, message = "Waiting", f"stages {_numbers(missing)} are wanted and not in force yet"
@@ -195,7 +195,7 @@ def _applied(wanted: frozenset[int], applied: frozenset[int], refusal: str | Non
     )
 
 
-def _failed(failed: Sequence[StageRecord], generation: int) -> Condition:
+def _failed(failed: Sequence[StageRecord], generation: int, failed_generation: int) -> Condition:
     if not failed:
         return Condition(
             type=ConditionType.FAILED,
@@ -210,7 +210,7 @@ def _failed(failed: Sequence[StageRecord], generation: int) -> Condition:
         is_true=True,
         reason="TakenBack",
         message=f"stage {first.stage} was taken back: {first.reason or 'no reason was kept'}",
-        generation=generation,
+        generation=failed_generation,
     )
 
 

@@ -59,6 +59,11 @@ class Wish:
     failed_generation: int | None = None
     refusal: str = ""
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a stage was taken back since it was said: nothing more of it is tried."""
+        return self.failed_generation is not None and self.failed_generation >= self.generation
+
     def changed(self, change: WishChange) -> Wish:
         """The wish with some stages more and some fewer; the same where that changes nothing."""
         before = change.in_force if self.stages is None else self.stages

@@ -41,11 +41,10 @@ class StoredEntry:
 class ChangeStore(Protocol):
     """Keeps the entries of each plan in the cluster."""
 
-    def entries(self) -> Mapping[str, Sequence[StoredEntry]]:
-        """Entries of every plan by its id, oldest first.
+    def entries(self) -> Mapping[str, Sequence[StoredEntry] | Corrupt]:
+        """Entries of every plan by its id, oldest first; the error where somebody edited those of a plan.
 
         Raises:
-            Corrupt: somebody edited them.
             Refused: the cluster does not know the kind of objects that hold them.
             Unavailable: the cluster can't be reached.
         """
@@ -61,6 +60,7 @@ class ChangeStore(Protocol):
 
         Raises:
             Unavailable: another one has written since, or the cluster can't be reached.
+            Corrupt: somebody edited those that it has.
             Refused: they are too large for it.
         """
         ...
@@ -80,6 +80,7 @@ class SharedLedger(Ledger):
         self._store = store
         self._cluster = cluster
         self._agreed: dict[str, int] = {}
+        self._damaged: dict[str, Corrupt] = {}
 
     def append(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, plan_id: str, at: datetime) -> None:
         """See `Ledger`; to the cluster first.
@@ -87,8 +88,10 @@ class SharedLedger(Ledger):
         Raises:
             Unavailable: another enforcer has written of this plan since, or the cluster can't be reached; nothing may
                 be done that was to be written.
+            Corrupt: as `entries`.
         """
         self.pull()
+        self._check(plan_id)
         before = super().entries(plan_id)
         added = [_stored(at, event, content) for event, content in events]
         after = [*before, *(_entry(plan_id, entry) for entry in added)]
@@ -99,11 +102,20 @@ class SharedLedger(Ledger):
     def entries(self, plan_id: str | None = None) -> tuple[Entry, ...]:
         """See `Ledger`; those that another machine wrote are brought here first.
 
+        Of a plan whose entries somebody edited in the cluster, those of the file count among all.
+
         Raises:
+            Corrupt: somebody edited those of the plan that is named.
             Unavailable: the cluster can't be reached.
         """
         self.pull()
+        if plan_id is not None:
+            self._check(plan_id)
         return super().entries(plan_id)
+
+    def _check(self, plan_id: str) -> None:
+        if plan_id in self._damaged:
+            raise self._damaged[plan_id].with_traceback(None)
 
     def pull(self) -> None:
         """Copy what the cluster has and this file lacks, and give back what a cluster has lost of plans in force.
@@ -118,7 +130,10 @@ class SharedLedger(Ledger):
             held.setdefault(entry.plan_id, []).append(entry)
         found = self._store.entries()
         missing: list[tuple[str, StoredEntry]] = []
+        self._damaged = {plan_id: stored for plan_id, stored in found.items() if isinstance(stored, Corrupt)}
         for plan_id, stored in found.items():
+            if isinstance(stored, Corrupt):
+                continue
             own = held.get(plan_id, [])
             shared = min(len(own), len(stored))
             for number in range(self._agreed.get(plan_id, 0), shared):
@@ -134,9 +149,11 @@ class SharedLedger(Ledger):
             super().append([(late.event, late.content)], plan_id=plan_id, at=late.at)
             self._agreed[plan_id] = self._agreed.get(plan_id, 0) + 1
         for plan_id, own in held.items():
-            lost = own[len(found.get(plan_id, ())) :]
-            runs = runs_of(own)
-            if lost and _is_in_force(runs) and all(run.cluster in (None, self._cluster) for run in runs):
+            stored = found.get(plan_id, ())
+            if isinstance(stored, Corrupt) or len(own) <= len(stored):
+                continue
+            lost, runs = own[len(stored) :], runs_of(own)
+            if _is_in_force(runs) and all(run.cluster in (None, self._cluster) for run in runs):
                 added = [_stored(entry.at, entry.event, entry.content) for entry in lost]
                 self._store.append(plan_id, len(own) - len(lost), added, summary_of(runs))
                 self._agreed[plan_id] = len(own)

@@ -53,6 +53,10 @@ class PlanObjects(Protocol):
         """Every plan by its id."""
         ...
 
+    def approvals(self, plan_id: str) -> tuple[Approval, ...]:
+        """Approvals of a plan, oldest first."""
+        ...
+
     def content(self, plan_id: str) -> tuple[bytes, bytes | None]:
         """A plan as JSON, and the fingerprint of what it was made for where that was kept.
 
@@ -104,6 +108,7 @@ class SharedPlans(PlanStore):
         self._objects = objects
         self._cluster = cluster
         self._damaged: dict[str, Corrupt | Refused] = {}
+        self._is_own: dict[str, bool] = {}
 
     def pull(self) -> None:
         """Copy what the cluster has and the folder lacks; approvals as they are there.
@@ -164,10 +169,11 @@ class SharedPlans(PlanStore):
         Raises:
             Unavailable: the cluster can't be reached.
         """
-        if not self.knows_user(self.get(plan_id)):
+        if plan_id not in self._is_own:
+            self._is_own[plan_id] = self.knows_user(self.get(plan_id))
+        if not self._is_own[plan_id]:
             return super().approvals(plan_id)
-        found = self._objects.listed().get(plan_id)
-        approvals = () if found is None else found.approvals
+        approvals = self._objects.approvals(plan_id)
         self.keep_approvals(plan_id, approvals)
         return approvals
 

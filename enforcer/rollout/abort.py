@@ -53,7 +53,7 @@ def abort(tools: Tools, run: RunRecord, *, by: str) -> AbortResult:
     tools.guard.check_frozen(tools.reader)
     tools.take_lease()
     try:
-        tools.journal.fence()
+        tools.fence()
         # What was read before the lease was ours may be old.
         now = open_run(tools.journal, run.plan_id)
         if now is not None:
@@ -64,10 +64,10 @@ def abort(tools: Tools, run: RunRecord, *, by: str) -> AbortResult:
             tools.journal.write(run.plan_id, tools.now(), "end")
     finally:
         tools.let_go()
-    return _ended(tools.journal, run)
+    return how_ended(tools.journal, run)
 
 
-def _ended(journal: Journal, run: RunRecord) -> AbortResult:
+def how_ended(journal: Journal, run: RunRecord) -> AbortResult:
     """How a run ended, whoever ended it."""
     records = next(found for found in journal.runs(run.plan_id) if found.began_at == run.began_at).records.values()
     before = {number for number, record in run.records.items() if record.state is StageState.RESTORED}

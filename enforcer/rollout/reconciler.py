@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.plan_status import PlanStatus, in_force, newest_records, plan_status
 from enforcer.record.plan_store import Approval, PlanStore, Wish, WishChange
-from enforcer.rollout.abort import abort, open_run, open_stages
+from enforcer.rollout.abort import AbortResult, abort, how_ended, open_run, open_stages
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.taking_back import StageResult
+from enforcer.rollout.taking_back import StageResult, Stuck
 from enforcer.rollout.tools import Tools
-from enforcer.rollout.undo import Undo, UndoResult
+from enforcer.rollout.undo import Undo, UndoResult, standing, undone_by
 from enforcer.safety.abort import Aborted
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
+from fleet.sentences import sentence
 
 _WATCH_SECONDS = 2.0
 
@@ -34,12 +35,14 @@ class Due:
     """What differs between what is wanted of a plan and what is in force.
 
     Attributes:
+        open_undo: an undo is open.
         unwanted_run: a run is open whose stage is no longer wanted.
         open_run: a run is open whose stage is wanted.
         remove: stages in force that are no longer wanted.
         add: stages that are wanted, approved and not in force.
     """
 
+    open_undo: bool
     unwanted_run: bool
     open_run: bool
     remove: tuple[int, ...]
@@ -48,10 +51,10 @@ class Due:
     @property
     def is_nothing(self) -> bool:
         """Whether everything is as it is wanted."""
-        return not (self.unwanted_run or self.open_run or self.remove or self.add)
+        return not (self.open_undo or self.unwanted_run or self.open_run or self.remove or self.add)
 
 
-def due(wish: Wish, runs: Sequence[RunRecord], approved: frozenset[int]) -> Due:
+def due(wish: Wish, runs: Sequence[RunRecord], approved: frozenset[int], *, is_undoing: bool) -> Due:
     """What there is to do for a plan.
 
     A stage that was taken back is not tried again before the wish changes: what spoke against it would do so again.
@@ -59,18 +62,19 @@ def due(wish: Wish, runs: Sequence[RunRecord], approved: frozenset[int]) -> Due:
     Args:
         runs: of the plan, oldest first.
         approved: stages that somebody approved.
+        is_undoing: an undo of it is open.
     """
     applied = in_force(runs)
     wanted = applied if wish.stages is None else wish.stages
     run = next((found for found in runs if found.is_open), None)
     left = () if run is None else tuple(record.stage for record in open_stages(run))
     is_unwanted = run is not None and wish.stages is not None and not set(left or run.stages) & wish.stages
-    has_failed = wish.failed_generation is not None and wish.failed_generation >= wish.generation
     return Due(
+        open_undo=is_undoing,
         unwanted_run=is_unwanted,
         open_run=run is not None and not is_unwanted,
         remove=tuple(sorted(applied - wanted)),
-        add=() if has_failed else tuple(sorted((wanted & approved) - applied)),
+        add=() if wish.has_failed else tuple(sorted((wanted & approved) - applied)),
     )
 
 
@@ -111,49 +115,85 @@ class Reconciler:
             As `Rollout.apply`. A run that is left open is still wanted: call again, or let a controller go on.
         """
         approvals = self._plans.approvals(plan.plan_id)
-        self.want(plan.plan_id, add=stages, by=by)
+        wish = self.want(plan.plan_id, add=stages, by=by)
+        failed: int | None = None
         try:
-            return self._applied(plan, stages, by, approvals)
+            results = self._applied(plan, stages, by)
+            failed = _failure(results, wish, failed)
+            return results
         finally:
             runs = self._tools.journal.runs(plan.plan_id)
             if not any(run.is_open for run in runs):
                 self.want(plan.plan_id, remove=frozenset(stages) - in_force(runs), by=by)
-            self._say(plan, approvals)
+            self._say(plan, approvals, failed=failed)
 
     def undo(
-        self, plan_id: str, stages: Sequence[int] | None = None, *, by: str, ending: RunRecord | None = None
+        self,
+        plan_id: str,
+        stages: Sequence[int] | None = None,
+        *,
+        by: str,
+        recommendation: str | None = None,
+        ending: RunRecord | None = None,
     ) -> UndoResult:
         """No longer want stages of a plan, all where None, and take them back now.
 
         Args:
             by: who asks.
+            recommendation: only this one, of stages that stay wanted; all where None.
             ending: as `Undo.undo` has it.
 
         Raises:
             As `Undo.undo`.
         """
-        applied = in_force(self._tools.journal.runs(plan_id))
-        self.want(plan_id, remove=applied if stages is None else stages, by=by)
-        return Undo(self._tools).undo(plan_id, stages=stages, ending=ending)
+        if recommendation is None:
+            applied = in_force(self._tools.journal.runs(plan_id))
+            self.want(plan_id, remove=applied if stages is None else stages, by=by)
+        try:
+            return Undo(self._tools).undo(plan_id, stages=stages, recommendation=recommendation, ending=ending)
+        finally:
+            self.say(plan_id)
 
     def undo_all(self, *, by: str) -> tuple[UndoResult, ...]:
         """No longer want anything that is in force, and take it back now, the last plan first.
 
         Raises:
-            As `Undo.undo_all`.
+            Refused: nothing is applied, or as `undo`.
+            Unavailable: as `undo`.
         """
-        undo = Undo(self._tools)
-        for plan_id in undo.applied_plans():
-            self.want(plan_id, remove=in_force(self._tools.journal.runs(plan_id)), by=by)
-        return undo.undo_all()
+        plans = Undo(self._tools).applied_plans()
+        if not plans:
+            raise Refused(sentence("guard.nothing_applied"))
+        return tuple(self.undo(plan_id, by=by) for plan_id in plans)
 
-    def resume_undo(self) -> bool:
-        """Go on with an undo that a dead process left open; whether there was one.
+    def abort(self, run: RunRecord, *, by: str) -> AbortResult:
+        """No longer want what a run has not promoted yet, and end it now.
+
+        Raises:
+            As `enforcer.rollout.abort.abort`.
+        """
+        self._plans.change_wish(run.plan_id, end_of(run, self._tools.journal.runs(run.plan_id), by=by))
+        try:
+            return abort(self._tools, run, by=by)
+        finally:
+            self.say(run.plan_id)
+
+    def say(self, plan_id: str) -> None:
+        """Report where a plan stands, if there still is one.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        if plan_id in self._plans.wishes():
+            self._say(self._plans.get(plan_id), self._plans.approvals(plan_id))
+
+    def resume_undo(self, plan_id: str) -> bool:
+        """Go on with the undo of a plan that a dead process left open; whether there was one.
 
         Raises:
             As `Undo.resume`.
         """
-        return self._tools.journal.open_undo() is not None and Undo(self._tools).resume() is not None
+        return Undo(self._tools).resume(plan_id) is not None
 
     def reconcile(self, plan: Plan) -> bool:
         """Do what is due for a plan.
@@ -166,42 +206,46 @@ class Reconciler:
             Corrupt: an object that a stage would change can't be read.
             Misconfigured: a right is missing.
             Unavailable: the cluster can't be reached; call again to go on.
+            Stuck: what is taken back waits for pods that don't get ready; call again to go on.
         """
         tools, plan_id = self._tools, plan.plan_id
         approvals, wish = self._plans.approvals(plan_id), self._plans.wish(plan_id)
         by = wish.by or "controller"
         runs = tools.journal.runs(plan_id)
-        found = due(wish, runs, frozenset(stage for approval in approvals for stage in approval.stages))
+        approved = frozenset(stage for approval in approvals for stage in approval.stages)
+        found = due(wish, runs, approved, is_undoing=plan_id in tools.journal.open_undos())
         if found.is_nothing:
             self._say(plan, approvals)
             return False
         refusal: str | None = None
         failed = wish.failed_generation
         try:
-            if found.unwanted_run:
+            if found.open_undo:
+                Undo(tools).resume(plan_id)
+            elif found.unwanted_run:
                 run = open_run(tools.journal, plan_id)
                 if run is not None:
                     abort(tools, run, by=by)
             elif found.open_run:
-                failed = _failure(self._rollout.resume(plan), wish, failed)
+                results = self._rollout.resume(plan, approved=lambda: self._plans.approvals(plan_id))
+                failed = _failure(results, wish, failed)
             elif found.remove:
                 Undo(tools).undo(plan_id, stages=found.remove)
             else:
-                failed = _failure(self._applied(plan, found.add, by, approvals), wish, failed)
+                failed = _failure(self._applied(plan, found.add, by), wish, failed)
         except Aborted:
             pass  # between two stages: what is wanted now is seen when it is called again
-        except (Refused, Corrupt, Misconfigured) as exc:
+        except (Refused, Corrupt, Misconfigured, Stuck) as exc:
             refusal = str(exc)
             raise
         finally:
             self._say(plan, approvals, refusal=refusal, failed=failed)
         return True
 
-    def _applied(
-        self, plan: Plan, stages: Sequence[int], by: str, approvals: Sequence[Approval]
-    ) -> tuple[StageResult, ...]:
+    def _applied(self, plan: Plan, stages: Sequence[int], by: str) -> tuple[StageResult, ...]:
+        plans, plan_id = self._plans, plan.plan_id
         return self._rollout.apply(
-            plan, stages, by=by, approved=approvals, fingerprint=self._plans.fingerprint(plan.plan_id)
+            plan, stages, by=by, approved=lambda: plans.approvals(plan_id), fingerprint=plans.fingerprint(plan_id)
         )
 
     def _say(
@@ -241,9 +285,13 @@ class Delegated(Reconciler):
         tools, plan_id = self._tools, plan.plan_id
         tools.guard.check_frozen(tools.reader)
         tools.guard.check_plan(plan, stages, self._plans.approvals(plan_id), tools.reader.now())
-        known = len(tools.journal.runs(plan_id))
-        # What was tried before and taken back is tried again by a wish that is new.
-        self.want(plan_id, remove=frozenset(stages) - in_force(tools.journal.runs(plan_id)), by=by)
+        runs = tools.journal.runs(plan_id)
+        known = sum(not run.is_open for run in runs)
+        before = self._plans.wish(plan_id)
+        if before.has_failed or before.refusal:
+            # It is tried again by a wish that is new; what is under way stays wanted.
+            under_way = {stage for run in runs if run.is_open for stage in run.stages}
+            self.want(plan_id, remove=frozenset(stages) - in_force(runs) - under_way, by=by)
         self.want(plan_id, add=stages, by=by)
         while self._controller() is not None:
             runs = tools.journal.runs(plan_id)
@@ -264,35 +312,74 @@ class Delegated(Reconciler):
         return super().apply(plan, stages, by=by)
 
     def undo(
-        self, plan_id: str, stages: Sequence[int] | None = None, *, by: str, ending: RunRecord | None = None
+        self,
+        plan_id: str,
+        stages: Sequence[int] | None = None,
+        *,
+        by: str,
+        recommendation: str | None = None,
+        ending: RunRecord | None = None,
     ) -> UndoResult:
-        """See `Reconciler`.
+        """See `Reconciler`. One recommendation is taken back here: a wish is of whole stages.
 
         Raises:
             Refused: nothing of it is applied, or a guard says no there.
             Unavailable: the cluster can't be reached.
         """
         tools = self._tools
-        applied = in_force(tools.journal.runs(plan_id))
-        asked = applied if stages is None else frozenset(stages) & applied
-        if not asked:
-            return super().undo(plan_id, stages, by=by, ending=ending)
-        record = Undo(tools).preview(plan_id, stages=sorted(asked))
+        if recommendation is not None:
+            return super().undo(plan_id, stages, by=by, recommendation=recommendation, ending=ending)
+        ended = None if ending is None else self.abort(ending, by=by)
+        asked = standing(tools.journal.runs(plan_id), stages)
+        if ended is not None and not asked:
+            return undone_by(ended)
+        record = Undo(tools).preview(plan_id, stages=stages)
         self.want(plan_id, remove=asked, by=by)
+
+        def is_done() -> bool:
+            runs = tools.journal.runs(plan_id)
+            is_open = any(run.is_open for run in runs) or plan_id in tools.journal.open_undos()
+            return not is_open and not standing(runs, asked)
+
+        if not self._watched(plan_id, is_done):
+            return super().undo(plan_id, stages, by=by)
+        records = newest_records(tools.journal.runs(plan_id))
+        return UndoResult(
+            plan_id=plan_id,
+            stages=record.stages,
+            recommendation=None,
+            workloads=tuple(sorted({str(move.workload) for move in record.moves})),
+            kept=tuple(dict.fromkeys(item for stage in record.stages for item in records[stage].kept)),
+        )
+
+    def abort(self, run: RunRecord, *, by: str) -> AbortResult:
+        """See `Reconciler`.
+
+        Raises:
+            Refused: a guard says no there.
+            Unavailable: the cluster can't be reached.
+        """
+        journal = self._tools.journal
+        self._plans.change_wish(run.plan_id, end_of(run, journal.runs(run.plan_id), by=by))
+        is_ended = self._watched(run.plan_id, lambda: open_run(journal, run.plan_id) is None)
+        return how_ended(journal, run) if is_ended else super().abort(run, by=by)
+
+    def _watched(self, plan_id: str, is_done: Callable[[], bool]) -> bool:
+        """Wait until the controller has done something; False where it, or the plan, is gone before.
+
+        Raises:
+            Refused: it can't, and why.
+        """
         while self._controller() is not None:
-            if not asked & in_force(tools.journal.runs(plan_id)) and tools.journal.open_undo() is None:
-                return UndoResult(
-                    plan_id=plan_id,
-                    stages=record.stages,
-                    recommendation=None,
-                    workloads=tuple(sorted({str(move.workload) for move in record.moves})),
-                    kept=(),
-                )
-            refusal = self._plans.wish(plan_id).refusal
-            if refusal:
-                raise Refused(refusal)
-            tools.pause(_WATCH_SECONDS)
-        return super().undo(plan_id, stages, by=by, ending=ending)
+            if is_done():
+                return True
+            wish = self._plans.wish(plan_id)
+            if wish.refusal:
+                raise Refused(wish.refusal)
+            if not wish.generation:
+                return False  # its GpuPlan is gone, so nobody can be asked
+            self._tools.pause(_WATCH_SECONDS)
+        return False
 
 
 def _result(stage: int, applied: frozenset[int], records: Mapping[int, StageRecord]) -> StageResult:
@@ -302,14 +389,15 @@ def _result(stage: int, applied: frozenset[int], records: Mapping[int, StageReco
     return StageResult(stage=stage, state=record.state, reason=record.reason, kept=record.kept)
 
 
-def end_of(run: RunRecord, *, by: str) -> WishChange:
-    """The wish that ends a run: what it has not promoted yet is no longer wanted.
+def end_of(run: RunRecord, runs: Sequence[RunRecord], *, by: str) -> WishChange:
+    """The wish that ends a run: what of it is not in force yet is no longer wanted.
 
     Args:
+        runs: all of its plan.
         by: who says so.
     """
-    promoted = frozenset(number for number, record in run.records.items() if record.state is StageState.PROMOTED)
-    return WishChange(remove=frozenset(run.stages) - promoted, by=by, in_force=frozenset(run.stages))
+    kept = in_force(runs)
+    return WishChange(remove=frozenset(run.stages) - kept, by=by, in_force=kept)
 
 
 def _failure(results: Sequence[StageResult], wish: Wish, before: int | None) -> int | None:

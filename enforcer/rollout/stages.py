@@ -7,7 +7,7 @@ fully restored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -24,7 +24,7 @@ from enforcer.rollout.intents import intended_stage
 from enforcer.rollout.load import Load
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.taking_back import Parts, StageResult, restore_stage
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.tools import Tools, UnderWay
 from enforcer.rollout.watch import complaints
 from enforcer.safety.abort import Aborted
 from enforcer.safety.harm_budget import Brake, Judgement
@@ -33,6 +33,9 @@ from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.sentences import Sentence, recorded, sentence
 from fleet.units import parse_time
+
+Approved = Callable[[], Sequence[Approval] | Sequence[int]]
+"""Says who has approved which stages by now; or the stages alone."""
 
 
 class Rollout:
@@ -59,7 +62,7 @@ class Rollout:
         stages: Sequence[int] | None = None,
         *,
         by: str,
-        approved: Sequence[Approval] | Sequence[int] = (),
+        approved: Approved = tuple,
         fingerprint: Fingerprint | None = None,
     ) -> tuple[StageResult, ...]:
         """Apply stages of a plan; one that is restored ends the run.
@@ -69,15 +72,15 @@ class Rollout:
         Args:
             stages: numbers; all where None.
             by: who asked, for the ledger.
-            approved: who approved which stages, or the stages alone.
+            approved: is asked before each stage, so that an approval that is withdrawn meanwhile counts no more.
             fingerprint: what the plan was made for, None where it was not kept.
 
         Returns:
             One result per stage that was begun; a stage that was promoted before counts as promoted.
 
         Raises:
-            Refused: a guard said no, or somebody asked to end the run between two stages (`Aborted`); what had been
-                promoted before stays.
+            Refused: a guard said no, also to a later stage of the run, or somebody asked to end the run between two
+                stages (`Aborted`); what had been promoted before stays.
             Corrupt: an object that a stage would change can't be read; what had been promoted before stays.
             Misconfigured: a right is missing; what had been promoted before stays.
             Unavailable: the cluster can't be reached; call again to go on.
@@ -87,10 +90,10 @@ class Rollout:
         tools.guard.check_frozen(tools.reader)
         run = next((found for found in tools.journal.runs(plan.plan_id) if found.is_open), None)
         if run is None:
-            tools.guard.check_plan(plan, chosen, approved, tools.reader.now())
+            tools.guard.check_plan(plan, chosen, approved(), tools.reader.now())
         tools.take_lease()
         try:
-            tools.journal.fence()
+            tools.fence()
             with tools.following():
                 # What was read before the lease was ours may be old.
                 if run is None and not any(found.is_open for found in tools.journal.runs(plan.plan_id)):
@@ -99,15 +102,18 @@ class Rollout:
                     snapshot, _ = as_planned(tools.snapshot(), own)
                     tools.guard.check_cluster(with_top_owners(plan, snapshot), chosen, snapshot, fingerprint, runs)
                     self._begin(plan, chosen, by, snapshot)
-                return self._run(plan)
+                return self._run(plan, approved)
         finally:
             tools.let_go()
 
-    def resume(self, plan: Plan) -> tuple[StageResult, ...]:
+    def resume(self, plan: Plan, *, approved: Approved = tuple) -> tuple[StageResult, ...]:
         """Go on with the run of a plan that a crash left open; nothing is done where there is none.
 
+        Args:
+            approved: as `apply` has it.
+
         Raises:
-            Refused: the cluster is frozen.
+            Refused: the cluster is frozen, or a guard says no to a stage that was not begun, which ends the run.
             Unavailable: the cluster can't be reached; call again to go on.
         """
         tools = self._tools
@@ -116,9 +122,9 @@ class Rollout:
         tools.guard.check_frozen(tools.reader)
         tools.take_lease()
         try:
-            tools.journal.fence()
+            tools.fence()
             with tools.following():
-                return self._run(plan)
+                return self._run(plan, approved)
         finally:
             tools.let_go()
 
@@ -135,10 +141,10 @@ class Rollout:
             cluster=plan.cluster,
         )
 
-    def _run(self, plan: Plan) -> tuple[StageResult, ...]:
+    def _run(self, plan: Plan, approved: Approved) -> tuple[StageResult, ...]:
         tools = self._tools
         try:
-            results = self._stages(plan)
+            results = self._stages(plan, approved)
         except Aborted:
             # Between two stages: nothing is open, and what was promoted stays.
             self._end(plan)
@@ -152,20 +158,21 @@ class Rollout:
         self._tools.step("end")
         self._tools.journal.write(plan.plan_id, self._tools.now(), "end")
 
-    def _stages(self, plan: Plan) -> tuple[StageResult, ...]:
+    def _stages(self, plan: Plan, approved: Approved) -> tuple[StageResult, ...]:
         tools = self._tools
         run = _open_run(tools.journal, plan)
         results: list[StageResult] = []
         promoted = _promoted(tools.journal, plan)
+        cards_freed = sum(entry.cards_freed for entry in plan.stages if entry.stage in run.stages)
         for stage in run.stages:
             record = run.records.get(stage)
-            tools.under_way = plan.plan_id, stage
+            tools.under_way = UnderWay(plan=plan, stage=stage, cards_freed=cards_freed)
             if stage in promoted:
                 results.append(StageResult(stage=stage, state=StageState.PROMOTED, reason=None, kept=()))
                 continue
             if record is None:
                 tools.check_abort()
-                results.append(self._stage(plan, self._intend(plan, stage)))
+                results.append(self._stage(plan, self._intend(plan, stage, run.stages, approved)))
             else:
                 results.append(self._begun(plan, record))
             if results[-1].state is not StageState.PROMOTED:
@@ -183,12 +190,17 @@ class Rollout:
                 return restore_stage(tools, record, exc.said)
         return self._stage(plan, record)
 
-    def _intend(self, plan: Plan, stage: int) -> StageRecord:
-        tools = self._tools
+    def _intend(self, plan: Plan, stage: int, run: Sequence[int], approved: Approved) -> StageRecord:
+        """Write down what a stage is going to do; hours may have passed since its run was begun."""
+        tools, guard = self._tools, self._tools.guard
         renew(tools.reader)
         snapshot, real = as_planned(tools.snapshot(), tools.journal.runs(plan.plan_id))
+        known = with_top_owners(plan, snapshot)
         try:
-            rendered = with_real_names(self._backend.render(with_top_owners(plan, snapshot), stage, snapshot), real)
+            tools.patiently(lambda: guard.check_frozen(tools.reader))
+            tools.patiently(lambda: guard.check_plan(plan, (stage,), approved(), tools.reader.now(), run=run))
+            guard.check_wishes(known, (stage,), snapshot)
+            rendered = with_real_names(self._backend.render(known, stage, snapshot), real)
             record = intended_stage(
                 plan.plan_id,
                 rendered,
@@ -199,7 +211,7 @@ class Rollout:
                 watch_seconds=tools.policy.watch_seconds,
             )
             tools.patiently(
-                lambda: tools.guard.check_stage(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
+                lambda: guard.check_stage(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
             )
         except (Refused, Corrupt, Misconfigured):
             # Nothing of this stage was begun; the run is over, what earlier stages did stays.

@@ -40,6 +40,10 @@ class StageResult:
     kept: tuple[str, ...]
 
 
+class Stuck(Unavailable):
+    """What is taken back can't end yet, because pods don't get ready; other plans may go on meanwhile."""
+
+
 def restore_stage(tools: Tools, record: StageRecord, reason: Sentence | str) -> StageResult:
     """Take back a stage that is under way, and write down that it is; may be repeated.
 
@@ -88,9 +92,10 @@ def take_back(
         What was kept and what could not go back to its old place, one sentence each.
 
     Raises:
-        Unavailable: the cluster can't be reached; or an owner's former pods don't get ready. It has its former template
-            then and rolls on, as many pods as it can spare at a time: given its strategy back, it would wait for room
-            that its other pods hold; driven on, it would lose the pods that serve. Call again to end it.
+        Unavailable: the cluster can't be reached.
+        Stuck: an owner's former pods don't get ready. It has its former template then and rolls on, as many pods as it
+            can spare at a time: given its strategy back, it would wait for room that its other pods hold; driven on, it
+            would lose the pods that serve. Call again to end it.
     """
     carrier, parts = tools.carrier(), Parts.of(objects, moves)
     # What somebody else changed rolls as they set it from this moment on.
@@ -116,7 +121,7 @@ def take_back(
         stuck = carrier.unfinished(load)
     if stuck:
         more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
-        raise Unavailable(
+        raise Stuck(
             f"cannot finish taking plan {plan_id} back: {stuck[0]}{more}; its fields are restored, and its pods follow "
             "as soon as nothing keeps them: see to it (free a card, or say yes to a gap with --set "
             "guard.gaps_allowed=true), then call again to end it"

@@ -16,16 +16,18 @@ from enforcer.dialect import Dialect
 from enforcer.record.journal import Journal
 from enforcer.rollout.carry import Carrier, CarryPolicy
 from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
-from enforcer.rollout.patience import Patience
+from enforcer.rollout.patience import RIGHTS_SECONDS_MAX, Patience
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.watch import Signals, WatchPolicy
 from enforcer.safety.abort import LOOK_SECONDS, Aborted, Wishes
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot
-from fleet.errors import Refused, Unavailable
+from fleet.decisions import Plan
+from fleet.errors import GputideError, Refused, Unavailable
 from fleet.logs import logger
 from fleet.sentences import Sentence, sentence
+from wire.kubernetes.refusals import Forbidden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,21 @@ def _unstopped(_: str) -> None:
     """A step that nobody stops."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderWay:
+    """What a run is at.
+
+    Attributes:
+        plan: the plan.
+        stage: the stage that is applied now.
+        cards_freed: cards that all stages of the run free together.
+    """
+
+    plan: Plan
+    stage: int
+    cards_freed: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Tools:
     """What rollout and undo work with; mutable: a test swaps the step at which it stops.
@@ -77,8 +94,9 @@ class Tools:
         holder: name under which the lease is held; the same after a restart, so that a crash does not lock us out.
         on_progress: who hears the news.
         step: called before every write with what it is, for tests that stop there.
-        wishes: which stages are wanted: a run ends where its stage no longer is; None where nobody can say so.
-        under_way: plan and stage that a run is at; None while nothing is applied, or it is taken back.
+        wishes: which stages are wanted and approved: a run ends where its stage no longer is; None where nobody can
+            say so.
+        under_way: what a run is at; None while nothing is applied, or it is taken back.
     """
 
     reader: ClusterReader
@@ -95,7 +113,7 @@ class Tools:
     on_progress: Callable[[Progress], None] = _unseen
     step: Callable[[str], None] = _unstopped
     wishes: Wishes | None = None
-    under_way: tuple[str, int] | None = None
+    under_way: UnderWay | None = None
     _taken_at: datetime | None = None
     _told: Progress | None = None
 
@@ -111,20 +129,24 @@ class Tools:
         self.journal.check_fence()
 
     def check_abort(self) -> None:
-        """Nothing, as long as the stage that is under way is wanted.
+        """Nothing, as long as the stage that is under way is wanted, and as many approve it as must.
 
         Raises:
-            Aborted: somebody no longer wants it.
+            Aborted: somebody no longer wants it, or has withdrawn an approval.
         """
         if self.wishes is None or self.under_way is None:
             return
-        plan_id, stage = self.under_way
+        plan, stage = self.under_way.plan, self.under_way.stage
         try:
-            wish = self.wishes.wish(plan_id)
-        except Unavailable:
+            wish, approvals = self.wishes.wish(plan.plan_id), self.wishes.approvals(plan.plan_id)
+        except (Unavailable, Forbidden):
             return  # nobody can say anything now; what comes next waits for the cluster, and then looks again
         if wish.stages is not None and stage not in wish.stages:
             raise Aborted(f"aborted by {wish.by or 'somebody'}")
+        try:
+            self.guard.check_approvals(plan, (stage,), approvals, self.under_way.cards_freed)
+        except Refused as exc:
+            raise Aborted(sentence("guard.approval_withdrawn", stage=stage, why=exc.said)) from exc
 
     def carrier(self, *, is_slow: bool = False) -> Carrier:
         """Hands for these tools; slow ones change one workload at a time."""
@@ -147,7 +169,16 @@ class Tools:
     @property
     def patiently(self) -> Patience:
         """Makes calls again while the cluster can't take them; afterwards the lease must be ours still."""
-        return Patience(self._wait, say=self._say_waiting, before_again=self._still_ours)
+        return self._patience(self._still_ours)
+
+    def fence(self) -> None:
+        """From now on this process alone writes the ledger, and waits where that lies in a cluster that is away."""
+        self.journal.fence(self._patience(self.keep_lease))
+
+    def _patience(self, before_again: Callable[[], None]) -> Patience:
+        """Patience of a run: whoever got the lease had all rights that it asks again for."""
+        rights = 0.0 if self._taken_at is None else RIGHTS_SECONDS_MAX
+        return Patience(self._wait, say=self._say_waiting, before_again=before_again, rights_seconds_max=rights)
 
     def take_lease(self) -> None:
         """Take or renew the lease, waiting for one that a crash left behind.
@@ -156,7 +187,7 @@ class Tools:
             Refused: somebody else holds it.
         """
         waited = 0.0
-        acquire = Patience(self._wait, say=self._say_waiting)
+        acquire = self._patience(_unkept)
         while not acquire(lambda: self.lease.acquire(self.holder, self.policy.lease_seconds)):
             if waited > 2 * self.policy.lease_seconds:
                 raise Refused(sentence("guard.lease_held"))
@@ -177,7 +208,7 @@ class Tools:
     def let_go(self) -> None:
         """Give the lease back at the end of a run; one that can't be given back runs out by itself."""
         self.journal.unfence()
-        with suppress(Unavailable):
+        with suppress(Unavailable, Forbidden):
             self.lease.release(self.holder)
 
     def rest(self, seconds: float) -> None:
@@ -203,7 +234,7 @@ class Tools:
 
     def now(self) -> datetime:
         """The cluster's clock, UTC."""
-        return Patience(self._wait, say=self._say_waiting)(self.reader.now)
+        return self._patience(_unkept)(self.reader.now)
 
     def _still_ours(self) -> None:
         """After the cluster was away: another may have gone on with the run.
@@ -215,7 +246,7 @@ class Tools:
         self.keep_lease()
         self.journal.check_fence()
 
-    def _say_waiting(self, why: Unavailable, seconds: float) -> None:
+    def _say_waiting(self, why: GputideError, seconds: float) -> None:
         said = sentence("progress.waiting", seconds=seconds, why=why.said)
         if not seconds:
             logger("enforcer.rollout").warning("waits for the cluster, which does not answer", why=str(why))

@@ -8,7 +8,7 @@ the ledger. Like the rollout it may be killed and called again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.admission import PLAN_ANNOTATION
@@ -26,7 +26,7 @@ from enforcer.record.journal import (
     move_content,
     object_content,
 )
-from enforcer.rollout.abort import abort, open_run
+from enforcer.rollout.abort import AbortResult, abort, open_run
 from enforcer.rollout.intents import held_owners
 from enforcer.rollout.load import backwards
 from enforcer.rollout.progress import ProgressPhase
@@ -171,22 +171,6 @@ class Undo:
         ]
         return tuple(dict.fromkeys(reversed(found)))
 
-    def undo_all(self) -> tuple[UndoResult, ...]:
-        """Take back everything that is applied, the last plan first.
-
-        Returns:
-            One result per plan.
-
-        Raises:
-            Refused: nothing is applied, or the cluster is frozen.
-            Unavailable: the cluster can't be reached; call again to go on.
-        """
-        begun = self.resume()
-        plans = self.applied_plans()
-        if not plans and begun is None:
-            raise Refused(sentence("guard.nothing_applied"))
-        return (*(() if begun is None else (begun,)), *(self.undo(plan_id) for plan_id in plans))
-
     def undo(
         self,
         plan_id: str,
@@ -195,7 +179,9 @@ class Undo:
         recommendation: str | None = None,
         ending: RunRecord | None = None,
     ) -> UndoResult:
-        """Take back what a plan did; a run of it that a process left open is aborted first.
+        """Take back what a plan did; a run of it that a process left open is aborted first, an open undo of it ended.
+
+        Open undos of other plans stay as they are.
 
         Args:
             stages: only these; all where None.
@@ -212,16 +198,22 @@ class Undo:
         run = open_run(tools.journal, plan_id) if ending is None else ending
         ended = None if run is None else abort(tools, run, by="undo")
         if ended is not None and not self._is_applied(plan_id, stages):
-            return UndoResult(
-                plan_id=plan_id,
-                stages=tuple(result.stage for result in ended.restored),
-                recommendation=None,
-                workloads=ended.workloads,
-                kept=tuple(sentence for result in ended.restored for sentence in result.kept),
-            )
-        lowered: tuple[Sentence, ...] = ()
-        if tools.journal.open_undo() is None:
-            record, lowered = self.way_back(self.preview(plan_id, stages=stages, recommendation=recommendation))
+            return undone_by(ended)
+        if plan_id not in tools.journal.open_undos():
+            self.preview(plan_id, stages=stages, recommendation=recommendation)
+        tools.take_lease()
+        try:
+            tools.fence()
+            # What was read before the lease was ours may be old.
+            begun = tools.journal.open_undos().get(plan_id)
+            first = None if begun is None else self._ended(begun)
+            try:
+                asked = self.preview(plan_id, stages=stages, recommendation=recommendation)
+            except Refused:
+                if first is None:
+                    raise
+                return first
+            record, lowered = self.way_back(asked)
             tools.guard.check_undo(plan_id, lowered)
             tools.step("undo begin")
             tools.journal.write(
@@ -233,50 +225,55 @@ class Undo:
                 objects=[object_content(entry) for entry in record.objects],
                 moves=[move_content(entry) for entry in record.moves],
             )
-        result = self.resume()
-        if result is None:
-            raise AssertionError("an undo that was begun can be gone on with")
-        return replace(result, lowered=lowered)
-
-    def _is_applied(self, plan_id: str, stages: Sequence[int] | None) -> bool:
-        return any(
-            record.state in _APPLIED and (stages is None or number in stages)
-            for run in self._tools.journal.runs(plan_id)
-            for number, record in run.records.items()
-        )
-
-    def resume(self) -> UndoResult | None:
-        """Go on with the undo that a crash left open; None where there is none."""
-        tools = self._tools
-        record = tools.journal.open_undo()
-        if record is None:
-            return None
-        stage = record.stages[0] if len(record.stages) == 1 else 0
-        tools.take_lease()
-        try:
-            tools.journal.fence()
-            if tools.journal.open_undo() is None:
-                raise Refused(f"cannot go on with the undo of plan {record.plan_id}: another enforcer finished it")
-            steps = [
-                step
-                for run in tools.journal.runs(record.plan_id)
-                for number, own in sorted(run.records.items())
-                if number in record.stages
-                for step in own.node_steps
-            ]
-            with tools.following():
-                kept = take_back(tools, record.plan_id, stage, record.objects, record.moves, steps)
-            tools.step("undo end")
-            tools.journal.write(
-                record.plan_id,
-                tools.now(),
-                "undone",
-                stages=list(record.stages),
-                recommendation=record.recommendation,
-                kept=list(kept),
-            )
+            second = replace(self._ended(record), lowered=lowered)
+            return second if first is None else _together(first, second)
         finally:
             tools.let_go()
+
+    def _is_applied(self, plan_id: str, stages: Sequence[int] | None) -> bool:
+        return bool(standing(self._tools.journal.runs(plan_id), stages))
+
+    def resume(self, plan_id: str) -> UndoResult | None:
+        """Go on with the undo of a plan that a crash left open; None where there is none.
+
+        Raises:
+            Refused: the cluster is frozen, or somebody else holds the lease.
+            Unavailable: the cluster can't be reached, or a former pod does not get ready; call again to go on.
+        """
+        tools = self._tools
+        if plan_id not in tools.journal.open_undos():
+            return None
+        tools.guard.check_frozen(tools.reader)
+        tools.take_lease()
+        try:
+            tools.fence()
+            record = tools.journal.open_undos().get(plan_id)
+            return None if record is None else self._ended(record)
+        finally:
+            tools.let_go()
+
+    def _ended(self, record: UndoRecord) -> UndoResult:
+        """Take back what an undo that was begun has left; the lease is ours."""
+        tools = self._tools
+        stage = record.stages[0] if len(record.stages) == 1 else 0
+        steps = [
+            step
+            for run in tools.journal.runs(record.plan_id)
+            for number, own in sorted(run.records.items())
+            if number in record.stages
+            for step in own.node_steps
+        ]
+        with tools.following():
+            kept = take_back(tools, record.plan_id, stage, record.objects, record.moves, steps)
+        tools.step("undo end")
+        tools.journal.write(
+            record.plan_id,
+            tools.now(),
+            "undone",
+            stages=list(record.stages),
+            recommendation=record.recommendation,
+            kept=list(kept),
+        )
         said = sentence("progress.plan_restored", plan=record.plan_id)
         tools.tell(record.plan_id, stage, ProgressPhase.RESTORED, said)
         return UndoResult(
@@ -286,6 +283,38 @@ class Undo:
             workloads=tuple(sorted({str(move.workload) for move in record.moves})),
             kept=kept,
         )
+
+
+def standing(runs: Sequence[RunRecord], stages: Iterable[int] | None = None) -> frozenset[int]:
+    """Stages of a plan of which something may stand in the cluster.
+
+    Args:
+        runs: of the plan.
+        stages: only of these; of all where None.
+    """
+    found = {number for run in runs for number, record in run.records.items() if record.state in _APPLIED}
+    return frozenset(found if stages is None else found & set(stages))
+
+
+def undone_by(ended: AbortResult) -> UndoResult:
+    """What the end of a run took back, for who asked for an undo."""
+    return UndoResult(
+        plan_id=ended.plan_id,
+        stages=tuple(result.stage for result in ended.restored),
+        recommendation=None,
+        workloads=ended.workloads,
+        kept=tuple(sentence for result in ended.restored for sentence in result.kept),
+    )
+
+
+def _together(first: UndoResult, second: UndoResult) -> UndoResult:
+    """What an undo that was open and the one after it did to a plan."""
+    return replace(
+        second,
+        stages=tuple(sorted({*first.stages, *second.stages})),
+        workloads=tuple(sorted({*first.workloads, *second.workloads})),
+        kept=(*first.kept, *second.kept),
+    )
 
 
 def _lost_cards(back: Sequence[Move], snapshot: Snapshot) -> set[str]:

@@ -1,9 +1,9 @@
-"""How a stage that is under way is ended: somebody no longer wants it, which the process that applies looks for.
+"""How a stage that is under way is ended: somebody no longer wants it, or takes back the approval that it needs.
 
 The wish stands with the plan: in `spec.apply` of its `GpuPlan`, or in the folder of a simulated cluster's plans
-(`enforcer.record.plan_store.Wish`). So it is said from any machine. The process that applies looks before every write
-and while it waits, takes the open stage back and ends its run; where none applies, whoever asked does so
-(`enforcer.rollout.abort`).
+(`enforcer.record.plan_store.Wish`); so do approvals. So it is said from any machine. The process that applies looks
+before every write and while it waits, takes the open stage back and ends its run; where none applies, the process that
+asks for it does so (`enforcer.rollout.abort`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from enforcer.record.plan_store import Wish
+from enforcer.record.plan_store import Approval, Wish
 from fleet.data_folder import DataFolder, writing
 from fleet.durable import FolderLock
 from fleet.errors import Refused, Unavailable
@@ -33,15 +33,22 @@ class Aborted(Refused):
 
 
 class Wishes(Protocol):
-    """Says which stages are wanted."""
+    """Says which stages are wanted, and who approved them.
+
+    Each call raises:
+        Unavailable: nobody can be asked now.
+    """
 
     def wish(self, plan_id: str) -> Wish:
-        """The stages of a plan that are wanted in force.
-
-        Raises:
-            Unavailable: nobody can be asked now.
-        """
+        """The stages of a plan that are wanted in force."""
         ...
+
+    def approvals(self, plan_id: str) -> tuple[Approval, ...]:
+        """Approvals of a plan that stand, oldest first."""
+        ...
+
+
+Answer = TypeVar("Answer")
 
 
 class SeldomAsked:
@@ -55,21 +62,32 @@ class SeldomAsked:
     def __init__(self, inner: Wishes, clock: Callable[[], float] = time.monotonic) -> None:
         self._inner = inner
         self._clock = clock
-        self._seen: dict[str, tuple[float, Wish]] = {}
+        self._wishes: dict[str, tuple[float, Wish | None]] = {}
+        self._approvals: dict[str, tuple[float, tuple[Approval, ...] | None]] = {}
 
     def wish(self, plan_id: str) -> Wish:
         """See `Wishes`; as it was a moment ago."""
-        until, wish = self._seen.get(plan_id, (0.0, Wish()))
-        now = self._clock()
-        if plan_id in self._seen and now < until:
-            return wish
+        return self._asked(self._inner.wish, plan_id, self._wishes)
+
+    def approvals(self, plan_id: str) -> tuple[Approval, ...]:
+        """See `Wishes`; as they were a moment ago."""
+        return self._asked(self._inner.approvals, plan_id, self._approvals)
+
+    def _asked(
+        self, ask: Callable[[str], Answer], plan_id: str, seen: dict[str, tuple[float, Answer | None]]
+    ) -> Answer:
+        until, known = seen.get(plan_id, (None, None))
+        if until is not None and self._clock() < until:
+            if known is None:
+                raise Unavailable(f"cannot ask what is wanted of plan {plan_id}: the cluster was away a moment ago")
+            return known
         try:
-            wish = self._inner.wish(plan_id)
+            found = ask(plan_id)
         except Unavailable:
-            self._seen[plan_id] = self._clock() + _AWAY_SECONDS, wish
+            seen[plan_id] = self._clock() + _AWAY_SECONDS, known
             raise
-        self._seen[plan_id] = self._clock() + LOOK_SECONDS, wish
-        return wish
+        seen[plan_id] = self._clock() + LOOK_SECONDS, found
+        return found
 
 
 @contextmanager

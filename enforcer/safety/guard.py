@@ -99,7 +99,13 @@ class Guard:
             raise Refused(sentence("guard.frozen_config_map", name=f"{FREEZE_NAMESPACE}/{name}"))
 
     def check_plan(
-        self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval] | Iterable[int], now: datetime
+        self,
+        plan: Plan,
+        stages: Sequence[int],
+        approvals: Iterable[Approval] | Iterable[int],
+        now: datetime,
+        *,
+        run: Sequence[int] | None = None,
     ) -> None:
         """Refuse a plan for what it is, whatever the cluster looks like.
 
@@ -107,6 +113,7 @@ class Guard:
             stages: stages that are to be applied.
             approvals: who approved which; or the stages alone, where it does not matter who did.
             now: the moment, UTC.
+            run: all stages of the run that they are of, whose freed cards count together; None where they are all.
 
         Raises:
             Refused: edited, of another cluster, expired, made from too little or too old a history, too large, not at
@@ -134,9 +141,10 @@ class Guard:
         if missing or not stages:
             stages_known = str(sorted(known))
             raise Refused(sentence("guard.stages_unknown", stages=str(missing), plan=plan.plan_id, known=stages_known))
-        freed = sum(known[stage].cards_freed for stage in set(stages))
+        together = stages if run is None else run
+        freed = sum(known[stage].cards_freed for stage in set(together))
         self.check_approvals(plan, stages, list(approvals), freed)
-        self._check_size(plan, stages, freed)
+        self._check_size(plan, together, freed)
 
     def check_schedule(self, plan: Plan, approvals: Iterable[Approval], now: datetime) -> None:
         """Refuse to begin a night by a plan, for what the plan is.
@@ -240,7 +248,7 @@ class Guard:
         if busy:
             raise Refused(sentence("guard.other_plan_runs", plan=plan.plan_id, other=busy[0]))
         workloads = workloads_of(plan, stages)
-        _check_wishes(plan, stages, snapshot)
+        self.check_wishes(plan, stages, snapshot)
         _check_neighbours(plan, workloads, snapshot)
         _check_keepers(workloads, snapshot)
         _check_cards(plan, snapshot)
@@ -249,6 +257,27 @@ class Guard:
             _check_fingerprint(plan, workloads, snapshot, fingerprint)
         _check_rollouts(workloads, snapshot)
         _check_pods(plan, workloads, snapshot)
+
+    def check_wishes(self, plan: Plan, stages: Sequence[int], snapshot: Snapshot) -> None:
+        """Refuse stages that touch who opted out, or stop who is latency-critical (it may get a slice).
+
+        Raises:
+            Refused: naming the workload and what it asks for, or the workload that is gone.
+        """
+        reclaimed = {
+            workload
+            for entry in plan.recommendations
+            if entry.kind is RecommendationKind.RECLAIM
+            for workload in entry.workloads
+        }
+        for workload in workloads_of(plan, stages):
+            owner = snapshot.owners.get(workload)
+            if owner is None:
+                raise Refused(sentence("guard.workload_gone", plan=plan.plan_id, workload=workload))
+            labels = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL) if workload in reclaimed else (OPT_OUT_LABEL,)
+            for label in labels:
+                if snapshot.wishes.of(label, owner) == "true":
+                    raise Refused(sentence("guard.spared", plan=plan.plan_id, workload=workload, label=label))
 
     def check_stage(self, record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int) -> None:
         """Refuse a stage for what it would ask of the cluster, before anything of it is written down.
@@ -324,24 +353,6 @@ def workloads_of(plan: Plan, stages: Sequence[int]) -> tuple[WorkloadId, ...]:
         for workload in recommendations[name].workloads
     ]
     return tuple(dict.fromkeys(found))
-
-
-def _check_wishes(plan: Plan, stages: Sequence[int], snapshot: Snapshot) -> None:
-    """Who opted out is not touched; who is latency-critical may get a slice, but is never stopped."""
-    reclaimed = {
-        workload
-        for entry in plan.recommendations
-        if entry.kind is RecommendationKind.RECLAIM
-        for workload in entry.workloads
-    }
-    for workload in workloads_of(plan, stages):
-        owner = snapshot.owners.get(workload)
-        if owner is None:
-            raise Refused(sentence("guard.workload_gone", plan=plan.plan_id, workload=workload))
-        labels = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL) if workload in reclaimed else (OPT_OUT_LABEL,)
-        for label in labels:
-            if snapshot.wishes.of(label, owner) == "true":
-                raise Refused(sentence("guard.spared", plan=plan.plan_id, workload=workload, label=label))
 
 
 def _check_neighbours(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Snapshot) -> None:

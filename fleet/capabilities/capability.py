@@ -72,6 +72,9 @@ class Division(StrEnum):
     """Nobody: all cards of a node are handed out equally often, and any of its pods may meet on a card."""
     EQUAL_PARTS = "equal_parts"
     """The node: as replicas, each of which is held to its equal part of the card."""
+    SCHEDULER = "scheduler"
+    """The plan says the size of every slice and its node; the scheduler chooses the card, by framebuffer alone, and
+    fills one before it opens another: any slices of the node that fit a card may meet there."""
     CLAIM = "claim"
     """The claim: a template names one, so all pods of a workload that shares are on one card, in one namespace."""
 

@@ -6,6 +6,7 @@ from fleet.capabilities.capability import (
     AcceptedBy,
     Capabilities,
     ComputeIsolation,
+    Division,
     FramebufferIsolation,
     Granularity,
     Oversubscription,
@@ -15,8 +16,8 @@ from fleet.units import MIB
 
 _COUNTED = (
     "the scheduler counts framebuffer, and nothing stops a process from taking more (but its add-on with HAMi-core); "
-    "compute is not limited, and which pods of a node share a card is its choice: it fills cards by framebuffer alone, "
-    "so more pods may share one than the plan says"
+    "compute is not limited; which pods of a node share a card is its choice, by framebuffer alone, so a node gets "
+    "slices for one card, or slices of which any that fit a card may share it, sized up to fill it"
 )
 
 KAI = Capabilities(
@@ -35,6 +36,9 @@ KAI = Capabilities(
     live_framebuffer_change_accounted=False,
     # An annotation of the pod; a node needs no other mode.
     granularity=Granularity.POD,
+    # Its plugin gpupack takes the fullest card of the node that has room; a group that a pending pod names is not kept
+    # (AllocateFractionalGPUTaskToNode).
+    division=Division.SCHEDULER,
     # No limit of its own; a share of a card is planned in hundredths at the finest.
     slices_per_card_max=100,
     # gpu-memory is in MiB.
@@ -82,6 +86,8 @@ KAI = Capabilities(
             ),
         ),
         Source(where="kai-scheduler/KAI-Scheduler:docs/gpu-sharing/hami/README.md", facts="framebuffer_isolation"),
+        Source(where="kai-scheduler/KAI-Scheduler:pkg/scheduler/plugins/gpupack/gpupack.go", facts="division"),
+        Source(where="kai-scheduler/KAI-Scheduler:pkg/scheduler/gpu_sharing/gpuSharing.go", facts="division"),
         Source(where="kai-scheduler/KAI-Scheduler:pkg/binder/plugins/hamicore/hami_core.go", facts="compute_isolation"),
         Source(where="kai-scheduler/KAI-Scheduler#45", facts="framebuffer_isolation"),
         Source(where="kai-scheduler/KAI-Scheduler#262", facts="priority_levels"),

@@ -31,6 +31,7 @@ from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured, Refused
 from fleet.settings.settings import ClusterChoice, ClusterSettings, Settings
+from gputide.container.warehouse import warehouse
 from gputide.replay.clock import read_replay_clock
 
 if TYPE_CHECKING:
@@ -55,8 +56,6 @@ def own_cluster(folder: DataFolder, settings: Settings) -> str | None:
     if settings.cluster.name != _UNNAMED:
         # Another cluster may be the only one that has sent yet.
         return settings.cluster.name
-    from gputide.container.warehouse import warehouse  # loads pandas, which a node agent does without
-
     known = warehouse(folder, settings).clusters()
     return known[0] if len(known) == 1 else settings.cluster.name
 

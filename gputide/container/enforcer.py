@@ -114,7 +114,8 @@ def open_enforcer(
                 ),
             ),
             harm=harm_budgets(folder, settings, is_apart=ledger is not None),
-            holder=lease_holder(folder),
+            # A controller shares its pod's folder with other processes and does not lock it.
+            holder=lease_holder(folder) if ledger is None else f"{lease_holder(folder)} for controller",
             on_progress=on_progress,
             wishes=plans if cluster.plans is None else SeldomAsked(plans),
         )
@@ -142,10 +143,8 @@ def run_under_way(folder: DataFolder, settings: Settings, plan_id: str | None = 
     """
     if not is_known(folder, settings):
         return None
-    # Of its own: the process that applies may be writing the folder's.
-    with open_cluster(folder, settings) as cluster, TemporaryDirectory() as place:
-        ledger = folder.ledger if cluster.changes is None else Path(place) / folder.ledger.name
-        return open_run(_journal(cluster, own_cluster(folder, settings), ledger), plan_id)
+    with _looked_at(folder, settings) as (_, kept):
+        return open_run(kept, plan_id)
 
 
 def no_longer_want(folder: DataFolder, settings: Settings, run: RunRecord, *, by: str) -> None:
@@ -158,8 +157,18 @@ def no_longer_want(folder: DataFolder, settings: Settings, run: RunRecord, *, by
         Misconfigured: there is no way into the cluster, or a right is missing.
         Unavailable: it can't be reached.
     """
-    with open_cluster(folder, settings) as cluster:
-        plans_of(folder, cluster, own_cluster(folder, settings)).change_wish(run.plan_id, end_of(run, by=by))
+    with _looked_at(folder, settings) as (cluster, kept):
+        change = end_of(run, kept.runs(run.plan_id), by=by)
+        plans_of(folder, cluster, own_cluster(folder, settings)).change_wish(run.plan_id, change)
+
+
+@contextmanager
+def _looked_at(folder: DataFolder, settings: Settings) -> Iterator[tuple[LiveCluster, Journal]]:
+    """The cluster, and what was changed in it, for who has not locked the folder."""
+    # Of its own: the process that applies may be writing the folder's.
+    with open_cluster(folder, settings) as cluster, TemporaryDirectory() as place:
+        ledger = folder.ledger if cluster.changes is None else Path(place) / folder.ledger.name
+        yield cluster, _journal(cluster, own_cluster(folder, settings), ledger)
 
 
 def _unread(_plan_id: str, _status: PlanStatus) -> None:

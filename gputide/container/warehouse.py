@@ -1,4 +1,8 @@
-"""Opens the warehouse that the settings name, and says which cluster's history in it is meant."""
+"""Opens the warehouse that the settings name, and says which cluster's history in it is meant.
+
+What reads and writes tables (pandas, numba, DuckDB) takes seconds to load, so it is imported where a warehouse is
+opened: `gputide apply --abort` and other verbs that open none start without it.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,12 @@ from fleet.errors import Misconfigured, NotEnoughData
 from fleet.settings.pipeline import WarehouseKind
 from fleet.settings.settings import Settings
 from fleet.usage import History
-from pipeline.rollup.rollup import Rollup
-from pipeline.rollup.upkeep import TendingRollup
-from pipeline.warehouse.compact import Upkeep, compact, remove_replaced, retain
-from pipeline.warehouse.files import WarehouseFiles
-from pipeline.warehouse.parquet_reads import ParquetReads
-from pipeline.warehouse.row_store import arrow_rows
-from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 
 if TYPE_CHECKING:
+    from pipeline.rollup.rollup import Rollup
+    from pipeline.warehouse.compact import Upkeep
+    from pipeline.warehouse.parquet_reads import ParquetReads
+    from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
     from pipeline.warehouse.warehouse_hive import HiveWarehouse
 
 
@@ -39,6 +40,10 @@ def warehouse(folder: DataFolder, settings: Settings) -> ParquetReads:
     Raises:
         Misconfigured: they lie on a file system that can't be used.
     """
+    from pipeline.warehouse.files import WarehouseFiles
+    from pipeline.warehouse.parquet_reads import ParquetReads
+    from pipeline.warehouse.row_store import arrow_rows
+
     path, hive = warehouse_folder(folder, settings), settings.hive
     if settings.warehouse.kind is WarehouseKind.HIVE and hive.is_elsewhere and hive.location is not None:
         return ParquetReads(WarehouseFiles(path, rows=arrow_rows(hive.location)))
@@ -54,6 +59,8 @@ def open_warehouse(folder: DataFolder, settings: Settings) -> Iterator[DuckdbWar
     """
     path = warehouse_folder(folder, settings)
     if settings.warehouse.kind is WarehouseKind.DUCKDB:
+        from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
+
         with closing(DuckdbWarehouse(path)) as embedded:
             yield embedded
         return
@@ -69,6 +76,9 @@ def open_warehouse(folder: DataFolder, settings: Settings) -> Iterator[DuckdbWar
 
 def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings) -> Rollup:
     """The rollup, merging and dropping partitions of its warehouse while its bus is empty, as the settings say."""
+    from pipeline.rollup.upkeep import TendingRollup
+    from pipeline.warehouse.compact import compact, remove_replaced, retain
+
     policy = settings.warehouse
     if policy.upkeep_seconds is None:
         return rollup
@@ -83,6 +93,7 @@ def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings) -> Rol
 
 
 _CLUSTERS_NAMED_MAX = 10
+_NOTHING_YET = "nothing was recorded yet; feed the folder with `gputide admin replay DIR` or `gputide run receive`"
 
 
 def cluster_name(folder: DataFolder, settings: Settings, asked: str | None = None) -> str:
@@ -95,9 +106,7 @@ def cluster_name(folder: DataFolder, settings: Settings, asked: str | None = Non
     """
     known = warehouse(folder, settings).clusters()
     if not known:
-        raise NotEnoughData(
-            "nothing was recorded yet; feed the folder with `gputide admin replay DIR` or `gputide run receive`"
-        )
+        raise NotEnoughData(_NOTHING_YET)
     if asked is not None:
         if asked not in known:
             raise Misconfigured(f"cannot use --cluster {asked[:253]!r}: data came of {_listed(known)}")
@@ -132,6 +141,8 @@ class WarehouseMeasurements:
 
     def history(self, since: datetime, until: datetime) -> History:
         """Usage and grants between two moments; see the port."""
+        if not warehouse_folder(self._folder, self._settings).exists():
+            raise NotEnoughData(_NOTHING_YET)
         cluster = self._cluster if self._cluster is not None else cluster_name(self._folder, self._settings)
         return warehouse(self._folder, self._settings).history(
             cluster, since=since, until=until, time_zone=self._settings.cluster.time_zone

@@ -61,12 +61,12 @@ class ClusterScene:
         return frozenset(str(group.get("name", "")) for group in (told or {}).get("groups", []))
 
     @cached_property
-    def nodes(self) -> tuple[Manifest, ...]:
+    def nodes(self) -> Sequence[Manifest]:
         """All nodes."""
         return self.reader.list_objects("Node")
 
     @cached_property
-    def pods(self) -> tuple[Manifest, ...]:
+    def pods(self) -> Sequence[Manifest]:
         """All pods."""
         return self.reader.list_objects("Pod")
 

@@ -11,7 +11,7 @@ import typer
 from enforcer.emit.files import EmitForm, emit_files
 from enforcer.preview import preview
 from enforcer.record.journal import RunRecord, StageState
-from enforcer.rollout.abort import AbortResult, abort, open_stages
+from enforcer.rollout.abort import AbortResult, open_stages
 from enforcer.rollout.taking_back import StageResult
 from enforcer.safety.abort import stopped
 from enforcer.safety.freeze import freeze_changes, thaw_changes
@@ -112,7 +112,7 @@ def _aborted(session: Session, plan: str | None, *, by: str, yes: bool) -> Answe
         session.progress("moving pods back") as tick,
         open_enforcer(folder, settings, now, on_progress=lambda news: tick(news.done, news.total)) as enforcer,
     ):
-        return _ended(abort(enforcer.tools, run, by=by))
+        return _ended(enforcer.reconciler.abort(run, by=by))
 
 
 def _abortable(run: RunRecord) -> Answer:

@@ -69,10 +69,9 @@ def undo(
             )
         elif plan_id is None:
             answer = _undone(enforcer.reconciler.undo_all(by=who()))
-        elif recommendation is not None:
-            answer = _undone((hands.undo(plan_id, stages=stage, recommendation=recommendation, ending=run),))
         else:
-            answer = _undone((enforcer.reconciler.undo(plan_id, stage, by=who(), ending=run),))
+            result = enforcer.reconciler.undo(plan_id, stage, by=who(), recommendation=recommendation, ending=run)
+            answer = _undone((result,))
     print_answer(answer, form=form, target=output)
 
 

@@ -21,7 +21,7 @@ from fleet.inventory import (
 from fleet.profiles import Profile
 from fleet.sentences import Sentence, Value
 from fleet.settings.settings import Settings
-from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS
+from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS, ORDERED_KINDS, SERVICE_KINDS, SURGE_KINDS
 from recommender.consolidate import Member
 
 DAY_SECONDS = 86400
@@ -29,6 +29,8 @@ WEEK_SECONDS = 7 * DAY_SECONDS
 SPAN_SLACK_RATIO = 0.98
 """A pod's first and last steps are seldom whole: this share of the span counts as all of it."""
 _DIGITS_MAX = 9
+SPARING_REPLICAS_MIN = 4
+"""Fewest replicas of which one may be missing: Kubernetes' default of 25 % unavailable is rounded down."""
 _FALSE_WORDS = frozenset({"false", "no", "0", "off", ""})
 
 
@@ -103,6 +105,32 @@ class Case:
     def is_latency_critical(self) -> bool:
         """True where a pod is labelled latency-critical."""
         return self.has_flag(LATENCY_CRITICAL_LABEL)
+
+    @property
+    def can_surge(self) -> bool:
+        """Whether its controller can make a new pod beside the one that it is to replace."""
+        return self.workload_kind in SURGE_KINDS
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its pods change in an order of their own, so that none may rely on another's card."""
+        return self.workload_kind in ORDERED_KINDS
+
+    @property
+    def spares_one(self) -> bool:
+        """Whether it may lose a pod while it changes: it has enough of them, and need not answer fast."""
+        return self.pods >= SPARING_REPLICAS_MIN and not self.is_latency_critical
+
+    @property
+    def must_gap(self) -> bool:
+        """Whether changing it leaves it without a pod that it can't spare: it makes no new one before."""
+        is_service = self.workload_kind in SERVICE_KINDS
+        return is_service and not self.can_surge and (self.pods == 1 or self.is_latency_critical)
+
+    @property
+    def pods(self) -> int:
+        """How many pods it has."""
+        return len({grant.pod_id for grant in self.grants})
 
     @property
     def autoscaler(self) -> Autoscaler | None:

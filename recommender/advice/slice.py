@@ -46,9 +46,18 @@ def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:
         )
     if case.isolation == "hard" and case.node_policy is CorePolicy.BURST:
         return case.refuse(kind, "node_policy_is_burst")
+    if _gaps_without_named_cards(case):
+        return case.refuse(kind, "gap_of_backend", backend=name)
     if case.node_bar is not None:
         return case.refuse(kind, "node_shares_nothing", bar=case.node_bar.code, **dict(case.node_bar.values))
     return _unfit_template(case, kind) or _unfit_division(case, kind)
+
+
+def _gaps_without_named_cards(case: Case) -> bool:
+    """Whether a service would miss a pod that it can't spare, for nobody knows where a new pod would find room."""
+    if case.capability.admits_pods or case.settings.guard.gaps_allowed:
+        return False
+    return case.must_gap or (case.can_surge and not case.spares_one)
 
 
 def _unfit_template(case: Case, kind: RecommendationKind) -> Refusal | None:

@@ -24,7 +24,7 @@ from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import Guard, GuardPolicy
 from fleet.capabilities.register import capabilities_of
-from fleet.decisions import Plan
+from fleet.decisions import CardPlacement, Plan
 from fleet.documents import seal_plan
 from fleet.errors import Refused
 from fleet.inventory import CardId
@@ -50,7 +50,8 @@ class Placed:
     Attributes:
         planned: pods that the plan places, once per card.
         arrived: those of them that are on their card; of replicas, as many as are planned there. Of a backend that lets
-            no pod name its card, those that are on their node.
+            no pod name its card, those that are on their node beside none but pods that the plan lets share a card with
+            them there.
         grouped: those of them that share their card with the planned neighbours, as far as cards of a node are alike.
         promised: cards that the plan frees.
         freed: cards that really are.
@@ -110,7 +111,7 @@ def carry_out(
     finally:
         cluster.close()
     return Placed(
-        planned=wanted, arrived=arrived(plan, after, history, names_cards=played.name != "kai"),
+        planned=wanted, arrived=(permitted if played.name == "kai" else arrived)(plan, after, history),
         grouped=grouped(plan, after, history), promised=plan.totals.cards_freed,
         freed=len(_cards(before)) - len(_cards(after)), faults=faults,
     )  # fmt: skip
@@ -131,11 +132,39 @@ def planned(history: History, played: PlayedBackend, cluster: KubernetesCluster,
     return seal_plan(make_plan(history, profiles, settings=settings, capability=record, now=now))
 
 
-def arrived(plan: Plan, after: Holders, history: History, *, names_cards: bool) -> int:
-    """How many pods are on the card that the plan gives them, or on its node where no pod can name its card."""
-    place = {one.card: one.card if names_cards else one.node for one in history.inventory.cards}
-    wanted, real = _by_place(plan, after, place)
-    return sum((wanted[one] & real[one]).total() for one in set(place.values()))
+def arrived(plan: Plan, after: Holders, history: History) -> int:
+    """How many pods are on the card that the plan gives them."""
+    cards = {one.card: one.card for one in history.inventory.cards}
+    wanted, real = _by_place(plan, after, cards)
+    return sum((wanted[one] & real[one]).total() for one in cards)
+
+
+def permitted(plan: Plan, after: Holders, history: History) -> int:
+    """How many pods are on their node, on a card with no others than the plan lets meet there.
+
+    Pods of a card meet as it is planned, or, where the plan shares several cards of a node, any so many of those pods
+    as it has on the fullest of them.
+    """
+    node_of = {one.card: one.node for one in history.inventory.cards}
+    wanted, real = _by_place(plan, after, {card: card for card in node_of})
+    found = 0
+    for node in set(node_of.values()):
+        cards = [card for card, its in node_of.items() if its == node and wanted[card]]
+        sliced = [card.card for card in plan.placement if card.node == node and not _is_whole(card)]
+        most = max((wanted[card].total() for card in sliced), default=0)
+        pool = sum((wanted[card] for card in sliced), Counter[str]())
+        left = sum((wanted[card] for card in cards), Counter[str]())
+        for card in (card for card, its in node_of.items() if its == node and real[card]):
+            as_planned = any(real[card] <= wanted[other] for other in cards)
+            in_any_order = real[card] <= pool and real[card].total() <= most
+            if as_planned or in_any_order:
+                found += (real[card] & left).total()
+                left -= real[card]
+    return found
+
+
+def _is_whole(card: CardPlacement) -> bool:
+    return len(card.slices) == 1 and card.slices[0].framebuffer_bytes == card.framebuffer_bytes
 
 
 def grouped(plan: Plan, after: Holders, history: History) -> int:
@@ -189,7 +218,7 @@ def _applied(
     )  # fmt: skip
     stages = tuple(stage.stage for stage in plan.stages)
     try:
-        results = Rollout(tools, backend).apply(plan, stages, by="bench", approved=stages)
+        results = Rollout(tools, backend).apply(plan, stages, by="bench", approved=lambda: stages)
     except Refused as refusal:
         return (str(refusal),)
     return tuple(

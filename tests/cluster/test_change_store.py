@@ -134,7 +134,7 @@ def test_entry_that_somebody_edited_is_found_out(api: Api, machine: Callable[[st
     found["spec"]["entries"][1]["content"] = '{"stage":7}'
     api.ask("PUT", f"{PATH}/plan-{plan}-1", found)
     with pytest.raises(Corrupt, match=f"GpuChange objects of plan {plan}: entry 2 was edited"):
-        machine("there").entries()
+        machine("there").entries(plan)
 
 
 def test_api_server_takes_no_object_with_fewer_entries_or_of_another_plan(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 
 from dashboards.access.namespace_cut import namespace_of
 from dashboards.queries import (
@@ -110,8 +111,9 @@ HOSTILE = '=cmd|"/C calc"!A0<img src=x onerror=alert(1)>'
 """A name that a tenant might choose to harm whoever reads it."""
 
 
+@cache
 def make_profiles(*, scale: int = 1, seed: int = 7) -> Profiles:
-    """The fleet; `scale` multiplies its nodes."""
+    """The fleet, made once in a process; `scale` multiplies its nodes."""
     rng = random.Random(seed)
     cards: list[CardProfile] = []
     held: list[tuple[str, int, CardState]] = []
@@ -141,6 +143,7 @@ def make_profiles(*, scale: int = 1, seed: int = 7) -> Profiles:
     )
 
 
+@cache
 def make_plan(
     profiles: Profiles, *, created_at: datetime = NOW - timedelta(hours=2), risk: RiskLevel = RiskLevel.LOW
 ) -> Plan:
@@ -571,7 +574,13 @@ def make_views(*, with_past: bool = True, scale: int = 1) -> tuple[Views, Embedd
     ), cluster
 
 
-def make_past(profiles: Profiles, plan: Plan) -> Iterator[tuple[PlanEntry, Outcome, tuple[LedgerEntry, ...]]]:
+@cache
+def make_past(profiles: Profiles, plan: Plan) -> tuple[tuple[PlanEntry, Outcome, tuple[LedgerEntry, ...]], ...]:
+    """Four plans of the weeks before, made once in a process."""
+    return tuple(_past(profiles, plan))
+
+
+def _past(profiles: Profiles, plan: Plan) -> Iterator[tuple[PlanEntry, Outcome, tuple[LedgerEntry, ...]]]:
     """Four plans of the weeks before: two came true, one was undone, one fell short."""
     facts = (
         (31, 120, 112, 0.0009, 0.0007, 2, False),

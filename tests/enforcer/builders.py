@@ -11,11 +11,13 @@ from enforcer.backends.hami import HamiBackend
 from enforcer.cluster import FieldChange
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
+from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.carry import CarryPolicy
 from enforcer.rollout.holding import strategy_limit
+from enforcer.rollout.reconciler import Reconciler
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
-from enforcer.rollout.undo import Undo
+from enforcer.rollout.undo import Undo, UndoResult
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import Faults, SimulatedCluster
@@ -305,6 +307,10 @@ def let_all_go(cluster: SimulatedCluster, *owners: str) -> SimulatedCluster:
 
 def an_undo(tools: Tools) -> Undo:
     return Undo(tools)
+
+
+def undo_all(tools: Tools, folder: Path) -> tuple[UndoResult, ...]:
+    return Reconciler(a_rollout(tools), PlanStore(folder / "plans"), lambda *_: None).undo_all(by="ann")
 
 
 def where(cluster: SimulatedCluster) -> dict[str, tuple[int, int] | str]:

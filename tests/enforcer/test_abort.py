@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from enforcer.record.journal import StageState
-from enforcer.record.plan_store import PlanStore, Wish, WishChange
+from enforcer.record.plan_store import Approval, PlanStore, Wish, WishChange
 from enforcer.rollout.abort import abort, open_run
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import Tools
 from enforcer.safety.abort import Aborted, SeldomAsked, stopped
+from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.data_folder import open_data_folder, writing
 from fleet.errors import Unavailable
-from tests.enforcer.builders import a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
+from tests.enforcer.builders import NOW, a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
 from tests.enforcer.test_rollout import AFTER, BEFORE, STAGE_1, Killed, owners
 
 PLAN = standard_plan().plan_id
 
 
+TWO_APPROVE = Guard(GuardPolicy(gaps_allowed=True, two_approvals_cards_min=1))
 NOTHING = WishChange(remove=frozenset({1, 2}), by="bob")
 
 
@@ -60,7 +65,24 @@ def holds(cluster: SimulatedCluster) -> list[object]:
     ]
 
 
-def test_wish_to_abort_ends_the_run_whole_at_every_step(tmp_path: Path) -> None:
+def abort_by_wish(plans: PlanStore) -> None:
+    plans.change_wish(PLAN, NOTHING)
+
+
+def withdraw_one_approval(plans: PlanStore) -> None:
+    plans.keep_approvals(PLAN, plans.approvals(PLAN)[:1])
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (abort_by_wish, "aborted by bob"),
+        (withdraw_one_approval, "an approval was withdrawn: .* two different people must have approved, and one has"),
+    ],
+)
+def test_run_that_is_no_longer_wanted_or_approved_ends_whole_at_every_step(
+    tmp_path: Path, end: Callable[[PlanStore], None], reason: str
+) -> None:
     steps = steps_of_apply(tmp_path / "whole")
     ends: set[str] = set()
     for number in range(len(steps)):
@@ -68,17 +90,19 @@ def test_wish_to_abort_ends_the_run_whole_at_every_step(tmp_path: Path) -> None:
         folder.mkdir()
         cluster = a_cluster(folder)
         free, count, plans = holds(cluster), itertools.count(), wanted(folder)
+        for person in ("ann", "bob"):
+            plans.approve(standard_plan(), [1, 2], by=person, at=NOW)
 
         def step(_: str, count: itertools.count[int] = count, number: int = number, plans: PlanStore = plans) -> None:
             if next(count) == number:
-                plans.change_wish(PLAN, NOTHING)
+                end(plans)
 
-        tools = some_tools(cluster, folder, step=step, wishes=plans)
+        tools = some_tools(cluster, folder, step=step, wishes=plans, guard=TWO_APPROVE)
         try:
-            results = a_rollout(tools).apply(standard_plan(), by="ann")
+            results = a_rollout(tools).apply(standard_plan(), by="ann", approved=partial(plans.approvals, PLAN))
             ends.add(results[-1].state)
             if results[-1].state is StageState.RESTORED:
-                assert results[-1].reason == "aborted by bob", steps[number]
+                assert re.search(reason, str(results[-1].reason)), steps[number]
         except Aborted:
             ends.add("between stages")
         assert is_whole(cluster, tools), steps[number]
@@ -147,9 +171,16 @@ def test_run_ends_before_a_stage_that_is_not_wanted_and_keeps_those_before(tmp_p
 
 def test_cluster_is_asked_what_is_wanted_once_a_second_and_less_while_it_is_away(tmp_path: Path) -> None:
     asked: list[float] = []
+    asked_for_approvals: list[float] = []
     now = 0.0
 
     class Cluster:
+        def approvals(self, plan_id: str) -> tuple[Approval, ...]:
+            asked_for_approvals.append(now)
+            if now < 20.0:
+                raise Unavailable(f"no answer about {plan_id}")
+            return (Approval(plan_id=plan_id, stages=(1,), by="ann", at=NOW),)
+
         def wish(self, plan_id: str) -> Wish:
             asked.append(now)
             if 10.0 <= now < 20.0:
@@ -161,9 +192,12 @@ def test_cluster_is_asked_what_is_wanted_once_a_second_and_less_while_it_is_away
         now = tenth / 10
         with suppress(Unavailable):
             assert seldom.wish(PLAN).stages is not None
+        with suppress(Unavailable):
+            assert seldom.approvals(PLAN)
     assert len(asked) <= 25
     assert max(late - early for early, late in pairwise(asked)) <= 10.0
     assert sum(10.0 <= at < 20.0 for at in asked) == 1
+    assert sum(at < 20.0 for at in asked_for_approvals) == 2
 
 
 def test_preview_of_an_undo_shows_the_stage_that_is_under_way(tmp_path: Path) -> None:

@@ -177,15 +177,28 @@ def test_replicas_with_different_shares_are_refused() -> None:
         rendered(plan)
 
 
-def test_slices_of_several_sizes_may_need_more_cards_than_planned() -> None:
+def test_stage_says_what_kai_chooses_where_several_cards_of_a_node_are_shared() -> None:
+    said = [warning for warning in rendered(halves()).warnings if "KAI chooses" in warning]
+    assert said == ["KAI chooses which of the 4 slices of node node-0 share a card: any 2 of them, on 2 cards"]
+
+
+def test_stage_says_nothing_of_a_choice_where_one_card_of_a_node_is_shared() -> None:
+    plan = a_plan(
+        {0: [a_slice("a-0"), a_slice("b-0")], 1: [whole("a-1")], 2: [whole("b-1")]},
+        [[a_recommendation("slice-1", RecommendationKind.SLICE, ["a-0", "b-0"], OWNERS, 0)]],
+    )
+    pods = [entry for entry in objects() if entry["metadata"]["name"] not in ("a-1", "b-1")]
+    assert not any("KAI chooses" in warning for warning in rendered(plan, pods).warnings)
+
+
+def test_stage_says_that_slices_may_need_other_cards_than_planned_where_their_sizes_leave_it_open() -> None:
     small = HALF // 2
     plan = a_plan(
         {0: [a_slice("a-0"), a_slice("b-0", framebuffer_bytes=small)],
          1: [a_slice("a-1"), a_slice("b-1", framebuffer_bytes=small)]},
         [[a_recommendation("slice-1", RecommendationKind.SLICE, PODS, OWNERS, 2)]],
     )  # fmt: skip
-    assert any("may use more than the plan's 2 cards" in warning for warning in rendered(plan).warnings)
-    assert not any("may use more" in warning for warning in rendered(halves()).warnings)
+    assert any("may use other than the plan's 2 cards" in warning for warning in rendered(plan).warnings)
 
 
 @pytest.mark.parametrize("kind", ["colocate", "oversubscribe", "mig"])

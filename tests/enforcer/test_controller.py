@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from bench.faulty_cluster import FaultyCluster
 from enforcer.controller import Controller, ControllerMetrics
-from enforcer.record.plan_store import PlanStore, Wish, WishChange
+from enforcer.record.plan_store import Approval, PlanStore, Wish, WishChange
 from enforcer.rollout.abort import open_run
-from enforcer.rollout.reconciler import Reconciler, due
+from enforcer.rollout.reconciler import Reconciler, due, end_of
 from enforcer.rollout.tools import Tools
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
+from fleet.errors import Unavailable
 from tests.enforcer.builders import NOW, a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
 from tests.enforcer.test_abort import NOTHING, PLAN, killed_at, steps_of_apply
+from tests.enforcer.test_patience import Absence, a_faulty_cluster
 from tests.enforcer.test_rollout import AFTER, BEFORE, STAGE_1, Killed
 from wire.own_metrics import OwnMetrics
 
@@ -25,10 +28,11 @@ NEEDS_APPROVAL = Guard(GuardPolicy(gaps_allowed=True))
 class World:
     """A simulated cluster, its plans, and a controller; `now` is the controller's clock."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cluster: SimulatedCluster | None = None, plans: PlanStore | None = None) -> None:
         self.now = 0.0
-        self.cluster: SimulatedCluster = a_cluster(folder)
-        self.plans = PlanStore(folder / "plans")
+        self.folder = folder
+        self.cluster: SimulatedCluster = cluster or a_cluster(folder)
+        self.plans = plans or PlanStore(folder / "plans")
         self.plans.add(standard_plan())
         self.tools: Tools = some_tools(self.cluster, folder, wishes=self.plans, guard=NEEDS_APPROVAL)
         self.states: list[str] = []
@@ -74,7 +78,8 @@ def test_stage_that_is_no_longer_wanted_is_taken_back(world: World) -> None:
 
 
 def test_plan_of_which_nobody_has_said_anything_is_left_as_it_is(world: World) -> None:
-    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=[1, 2])
+    world.approve(1)
+    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=lambda: [1])
     assert not world.controller.look()
     assert where(world.cluster) == STAGE_1
 
@@ -109,7 +114,7 @@ def test_undo_that_a_dead_process_left_is_ended(tmp_path: Path) -> None:
     world.plans.change_wish(PLAN, NOTHING)
     with pytest.raises(Killed):
         an_undo(dying).undo(PLAN)
-    assert world.tools.journal.open_undo() is not None
+    assert world.tools.journal.open_undos()
     assert world.controller.look()
     assert where(world.cluster) == BEFORE
 
@@ -129,7 +134,72 @@ def test_plan_that_is_refused_is_tried_again_later_and_at_once_when_it_is_approv
     assert where(world.cluster) == STAGE_1
 
 
+class PlansInCluster(PlanStore):
+    """Plans that lie in a cluster: while it is away nobody says what is wanted."""
+
+    def __init__(self, folder: Path, cluster: FaultyCluster) -> None:
+        super().__init__(folder / "plans")
+        self._cluster = cluster
+
+    def _reach(self) -> None:
+        if self._cluster.is_away:
+            raise Unavailable("connection refused")
+
+    def wish(self, plan_id: str) -> Wish:
+        self._reach()
+        return super().wish(plan_id)
+
+    def approvals(self, plan_id: str) -> tuple[Approval, ...]:
+        self._reach()
+        return super().approvals(plan_id)
+
+
+HOUR_AWAY_AT = ["look", "begin", "intend 1", "patch team/Deployment/a", "watched canary", "promote 2", "end"]
+
+
+@pytest.mark.parametrize("at", HOUR_AWAY_AT)
+def test_controller_ends_what_it_began_once_the_api_server_is_back_after_an_hour(tmp_path: Path, at: str) -> None:
+    cluster = a_faulty_cluster(tmp_path)
+    absence = Absence(cluster, at, hours=1)
+    world = World(tmp_path, cluster, PlansInCluster(tmp_path, cluster))
+    world.tools.step, world.tools.pause = absence.step, absence.pause
+    world.want(1, 2)
+    world.approve(1, 2)
+    absence.step("look")
+    looks, is_over = 0, False
+    while not is_over:
+        looks += 1
+        try:
+            is_over = not world.controller.look()
+        except Unavailable:
+            # As long as the process waits between two looks at a cluster that is away.
+            absence.pause(60.0)
+    assert 3600.0 <= absence.spent <= 3660.0
+    assert looks <= 70
+    assert where(cluster) == AFTER
+    assert open_run(world.tools.journal) is None
+    assert world.states[-1] == "Applied"
+
+
 def test_stage_that_was_taken_back_is_tried_again_only_by_a_new_wish() -> None:
     wish = Wish(stages=frozenset({1}), generation=3, failed_generation=3)
-    assert due(wish, (), frozenset({1})).is_nothing
-    assert due(Wish(stages=frozenset({1}), generation=4, failed_generation=3), (), frozenset({1})).add == (1,)
+    assert due(wish, (), frozenset({1}), is_undoing=False).is_nothing
+    again = Wish(stages=frozenset({1}), generation=4, failed_generation=3)
+    assert due(again, (), frozenset({1}), is_undoing=False).add == (1,)
+
+
+def test_abort_of_a_run_takes_back_no_stage_of_an_earlier_one(world: World) -> None:
+    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=lambda: [1, 2])
+
+    def step(what: str) -> None:
+        if what == "watched canary":
+            raise Killed
+
+    with pytest.raises(Killed):
+        a_rollout(some_tools(world.cluster, world.folder, step=step)).apply(standard_plan(), by="ann")
+    runs = world.tools.journal.runs(PLAN)
+    world.plans.change_wish(PLAN, end_of(runs[-1], runs, by="bob"))
+    for _ in range(3):
+        world.controller.look()
+    assert where(world.cluster) == STAGE_1
+    assert open_run(world.tools.journal) is None

@@ -14,7 +14,6 @@ from enforcer.cluster import FieldChange
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import Approval
-from enforcer.rollout.undo import Undo
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.gitops import gitops_manager
 from enforcer.safety.guard import Guard, GuardPolicy
@@ -35,6 +34,7 @@ from tests.enforcer.builders import (
     a_slice,
     some_tools,
     standard_plan,
+    undo_all,
     where,
 )
 
@@ -51,7 +51,7 @@ def refused(folder: Path, match: str, policy: GuardPolicy | None = None, **how: 
     before = where(cluster), cluster.list_objects("Deployment")
     tools = some_tools(cluster, folder, guard=Guard(policy or GuardPolicy(needs_approval=False, gaps_allowed=True)))
     with pytest.raises(Refused, match=match):
-        a_rollout(tools).apply(plan, by="ann", approved=how.get("approved", ()))  # type: ignore[arg-type]
+        a_rollout(tools).apply(plan, by="ann", approved=lambda: how.get("approved", ()))  # type: ignore[arg-type, return-value]
     assert (where(cluster), cluster.list_objects("Deployment")) == before
     assert not any(run.is_open for run in tools.journal.runs())
 
@@ -240,8 +240,8 @@ def test_runs_in_another_cluster_are_neither_told_nor_undone(tmp_path: Path) -> 
     tools = some_tools(a_cluster(tmp_path), tmp_path)
     a_rollout(tools).apply(standard_plan(), by="ann")
     other = Journal(Ledger(tmp_path / "ledger.jsonl"), cluster="west")
-    assert (other.runs(), other.open_undo()) == ([], None)
+    assert (other.runs(), other.open_undos()) == ([], {})
     own = Journal(Ledger(tmp_path / "ledger.jsonl"), cluster=standard_plan().cluster)
     assert [run.cluster for run in own.runs()] == [standard_plan().cluster]
     with pytest.raises(Refused, match="nothing is applied"):
-        Undo(some_tools(a_cluster(tmp_path), tmp_path, journal=other)).undo_all()
+        undo_all(some_tools(a_cluster(tmp_path), tmp_path, journal=other), tmp_path)

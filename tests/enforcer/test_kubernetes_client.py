@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def a_page(*names: str, token: str = "", version: str = "1") -> Told:
     return Told(document={"metadata": metadata, "items": [an_object("1", name=name) for name in names]})
 
 
-def names_of(found: tuple[Manifest, ...]) -> list[str]:
+def names_of(found: Sequence[Manifest]) -> list[str]:
     return [item["metadata"]["name"] for item in found]
 
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from enforcer.kubernetes.json_patch import json_patch
 from enforcer.kubernetes.kinds import API_KINDS, kind_named
 from enforcer.kubernetes.reader import VERSIONS_MAX, SeenContents
-from fleet.errors import GputideError, Misconfigured, Refused, Unavailable
+from fleet.errors import GputideError, Refused, Unavailable
 from wire.http_answer import Busy
 from wire.kubernetes.read import ServerClock
-from wire.kubernetes.refusals import BudgetForbids, Conflict, Deed, Expired, refusal
+from wire.kubernetes.refusals import BudgetForbids, Conflict, Deed, Expired, Forbidden, refusal
 from wire.kubernetes.request_rate import RequestRate
 
 RULES = Path(__file__).resolve().parents[2] / "docs" / "rbac-writer.yaml"
@@ -128,8 +128,8 @@ def test_documented_rights_cover_every_kind_and_no_verb_that_empties() -> None:
 @pytest.mark.parametrize(
     ("status", "told", "retry_after", "expected"),
     [
-        (401, "Unauthorized", None, Misconfigured),
-        (403, 'User "u" cannot patch resource "deployments" in API group "apps"', None, Misconfigured),
+        (401, "Unauthorized", None, Forbidden),
+        (403, 'User "u" cannot patch resource "deployments" in API group "apps"', None, Forbidden),
         (403, "exceeded quota: compute", None, Refused),
         (400, 'admission webhook "w" denied the request', None, Refused),
         (409, "the object has been modified", None, Conflict),
@@ -155,7 +155,7 @@ def test_every_refusal_is_one_of_our_errors(
 @pytest.mark.parametrize(
     ("status", "retry_after", "expected"),
     [
-        (403, None, Misconfigured),
+        (403, None, Forbidden),
         (404, None, Expired),
         (410, None, Expired),
         (400, None, Unavailable),

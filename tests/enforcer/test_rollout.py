@@ -42,6 +42,7 @@ from tests.enforcer.builders import (
     some_tools,
     standard_grants,
     standard_plan,
+    undo_all,
     where,
 )
 
@@ -616,14 +617,14 @@ def test_undo_of_all_takes_the_last_plan_off_first_weeks_later_and_after_a_resta
     cluster.close()
     again = SimulatedCluster.open(tmp_path / "cluster.sqlite")
     again.advance(NOW + timedelta(days=30))
-    undo = an_undo(some_tools(again, tmp_path))
-    assert undo.applied_plans() == (later.plan_id, standard_plan().plan_id)
-    assert [result.plan_id for result in undo.undo_all()] == [later.plan_id, standard_plan().plan_id]
+    tools = some_tools(again, tmp_path)
+    assert an_undo(tools).applied_plans() == (later.plan_id, standard_plan().plan_id)
+    assert [result.plan_id for result in undo_all(tools, tmp_path)] == [later.plan_id, standard_plan().plan_id]
     # Replicas are alike: which of a's pods sits on which of its two cards does not matter.
     assert {seat: pod[0] for pod, seat in where(again).items()} == {seat: pod[0] for pod, seat in BEFORE.items()}
     assert owners(again) == before
     with pytest.raises(Refused, match="nothing is applied"):
-        undo.undo_all()
+        undo_all(tools, tmp_path)
 
 
 def test_undo_says_before_it_begins_what_a_later_plan_or_somebody_set_since(tmp_path: Path) -> None:

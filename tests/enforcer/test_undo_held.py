@@ -53,7 +53,7 @@ def test_undo_whose_pod_does_not_get_ready_stays_open_and_ends_restored_once_it_
     with pytest.raises(Unavailable, match=rf"cannot finish .* {workload} .* does not get ready.*call again"):
         an_undo(some_tools(cluster, tmp_path)).undo(standard_plan().plan_id)
     tools = some_tools(cluster, tmp_path)
-    assert tools.journal.open_undo() is not None
+    assert tools.journal.open_undos()
     owner = cluster.get("Deployment", "team", broken[5])
     assert owner is not None
     assert owner["spec"]["strategy"]["rollingUpdate"] == held
@@ -155,6 +155,6 @@ def test_object_that_the_server_refuses_beside_somebodys_edit_is_theirs_and_the_
     tools = some_tools(strict, tmp_path)
     result = an_undo(tools).undo(standard_plan().plan_id)
     assert any("team/Deployment/c: what the plan set beside that was left too" in sentence for sentence in result.kept)
-    assert tools.journal.open_undo() is None
+    assert not tools.journal.open_undos()
     others = [owner for owner in owners(strict) if owner["metadata"]["name"] != "c"]
     assert others == [owner for owner in before if owner["metadata"]["name"] != "c"]

@@ -24,6 +24,7 @@ from fleet.capabilities.register import (
 )  # fmt: skip
 from fleet.decisions import Plan, Recommendation, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Card, CardId, Priority
+from fleet.scheduler_choice import slices_that_meet
 from fleet.units import GIB
 from fleet.usage import History
 from tests.recommender.builders import ANY_CONFIDENCE, Service, plan_of
@@ -282,10 +283,25 @@ def check_divided(plan: Plan, backend: Capabilities) -> None:
             assert len({next(n for n, ids in enumerate(named) if of_pod[p.pod_id] in ids) for p in slices}) == 1
             if backend.division is Division.EQUAL_PARTS:
                 assert {part.compute_ratio for part in slices} == {(100 // parts) / 100}
+    if backend.division is Division.SCHEDULER:
+        check_scheduler_may_choose(plan, backend)
     if backend.division is Division.CLAIM:
         for card in plan.placement:
             if len(card.slices) > 1:
                 assert len({part.namespace for part in card.slices}) == 1
+
+
+def check_scheduler_may_choose(plan: Plan, backend: Capabilities) -> None:
+    """Every node needs as many cards as planned, in whatever order its pods come."""
+    sliced = defaultdict(list)
+    for card in plan.placement:
+        if any(part.framebuffer_bytes < card.framebuffer_bytes for part in card.slices):
+            sliced[card.node].append(card)
+    for cards in sliced.values():
+        sizes = [part.framebuffer_bytes for card in cards for part in card.slices]
+        most = slices_that_meet(sizes, backend.shareable_bytes(cards[0].framebuffer_bytes))
+        assert most is not None
+        assert -(-len(sizes) // most) == len(cards)
 
 
 PARTS = st.builds(

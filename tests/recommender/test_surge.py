@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from fleet.capabilities.register import MGPU
 from fleet.decisions import Plan, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL
+from fleet.units import GIB
 from fleet.usage import History
 from tests.recommender.builders import ANY_CONFIDENCE, Service, cluster, plan_of
 
@@ -29,7 +31,7 @@ def sources(history: History) -> dict[str, str]:
 def gapless(history: History, plan: Plan, spared: str = "") -> bool:
     """Whether every pod finds room in its seat while its workload's pods still run, workload by workload, by stages.
 
-    Pods whose names begin with `spared` may leave their card before.
+    A pod goes in the last stage that names it. Those whose names begin with `spared` may leave their card before.
     """
     size = {card.card: card.framebuffer_bytes for card in plan.placement}
     target = {part.pod_id: (str(card.card), part) for card in plan.placement for part in card.slices}
@@ -37,15 +39,16 @@ def gapless(history: History, plan: Plan, spared: str = "") -> bool:
     for grant in history.inventory.grants:
         held.setdefault(str(grant.card), Counter())[grant.pod_id] = grant.framebuffer_granted_bytes
     before = sources(history)
-    done: set[str] = set()
     named = {item.id: item for item in plan.recommendations}
-    for stage in plan.stages:
-        items = [named[name] for name in stage.recommendations]
+    of_stage = [[named[name] for name in stage.recommendations] for stage in plan.stages]
+    last = {pod: number for number, items in enumerate(of_stage) for item in items for pod in item.pods}
+    for number, items in enumerate(of_stage):
         for item in items:
             if item.kind is RecommendationKind.RECLAIM:
                 for pod in item.pods:
                     held[before[pod]].pop(pod)
-        left = {pod for item in items for pod in item.pods if item.kind is not RecommendationKind.RECLAIM} - done
+        moved = {pod for item in items for pod in item.pods if item.kind is not RecommendationKind.RECLAIM}
+        left = {pod for pod in moved if last[pod] == number}
         while left:
             able = None
             for pod in sorted(left):
@@ -61,7 +64,6 @@ def gapless(history: History, plan: Plan, spared: str = "") -> bool:
             held[before[able]].pop(able)
             held.setdefault(card, Counter())[able] = part.framebuffer_bytes
             left.discard(able)
-            done.add(able)
     return True
 
 
@@ -83,6 +85,9 @@ def test_without_a_free_card_nothing_is_staged_and_the_card_that_would_help_is_n
     assert len(stuck) == len(SINGLES)
     assert dict(stuck[0].values)["card_model"] == "NVIDIA A10"
     assert plan_of(cluster(*SINGLES)).totals.cards_freed > 0, "somebody who says yes to gaps gets the whole plan"
+    presets = {point.label: point for point in plan.frontier if point.label in ("low", "medium", "high")}
+    assert {point.cards_freed for point in presets.values()} == {0}
+    assert {point.cards_beyond_max for point in presets.values()} == {None}, "nothing is proven of what stays"
 
 
 def test_nothing_moves_where_no_card_is_freed_beyond_the_spares() -> None:
@@ -90,6 +95,7 @@ def test_nothing_moves_where_no_card_is_freed_beyond_the_spares() -> None:
     assert careful(history).totals.moves == 2
     plan = careful(history, plan={"spare_card_ratio": 1.0})
     assert (plan.recommendations, plan.totals.spare_cards, plan.totals.moves) == ((), 0, 0)
+    assert [item.reason for item in plan.refused] == ["frees_no_card"] * 2
 
 
 def test_card_of_an_idle_workload_is_given_back_first_and_is_the_first_target() -> None:
@@ -163,3 +169,72 @@ def test_where_no_card_is_free_a_service_of_four_begins_and_leaves_cards_to_the_
     critical = replace(four, labels=((LATENCY_CRITICAL_LABEL, "true"),))
     assert careful(cluster(*SINGLES, critical)).totals.cards_freed == 0
     assert careful(cluster(*SINGLES, replace(four, replicas=3))).totals.cards_freed == 0
+
+
+def shared_by(history: History, card: int, *pods: str, gib: float) -> History:
+    """The same with these pods on one card of the cluster, each with so much framebuffer."""
+    taken = history.inventory.cards[card]
+    known = {f"team/{pod}" for pod in pods}
+    grants = tuple(
+        replace(grant, card=taken.card, node=taken.node, framebuffer_granted_bytes=int(gib * GIB))
+        if grant.pod_id in known else grant
+        for grant in history.inventory.grants
+    )  # fmt: skip
+    keys = tuple(
+        replace(key, card=taken.card, node=taken.node) if f"{key.namespace}/{key.pod}" in known else key
+        for key in history.slices.keys
+    )
+    return replace(
+        history, inventory=replace(history.inventory, grants=grants), slices=replace(history.slices, keys=keys)
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_notebooks_take_their_turn_so_that_no_service_waits_for_the_card_of_a_later_stage(count: int) -> None:
+    notebooks = [Service(name=f"nb{number}", kind="Notebook", level=0.1, used_gib=3.0) for number in range(count)]
+    history = cluster(*notebooks, *SINGLES)
+    plan = careful(history)
+    assert plan.totals.cards_freed > 0
+    assert gapless(history, plan, spared="team/nb")
+
+
+def test_workload_beside_one_that_stays_stays_too_and_no_card_is_named_twice() -> None:
+    names = (Service(name="a", level=0.1, used_gib=3.0), Service(name="s", kind="StatefulSet", level=0.1, used_gib=3.0))
+    others = [Service(name=name, level=0.1, used_gib=3.0) for name in "bd"]
+    history = shared_by(cluster(*names, *others, spare_cards=1), 0, "a-0", "s-0", gib=6.0)
+    plan = careful(history)
+    cards = [card.card for card in plan.placement]
+    assert len(cards) == len(set(cards))
+    for card in plan.placement:
+        assert sum(part.framebuffer_bytes for part in card.slices) <= card.framebuffer_bytes
+    reasons = {str(item.workload).rpartition("/")[2]: item.reason for item in plan.refused}
+    assert {name: reasons.get(name) for name in "as"} == {"a": "neighbour_stays", "s": "gap_needs_yes"}
+
+
+def test_free_card_in_mig_mode_is_no_target() -> None:
+    history = cluster(*SINGLES, spare_cards=1)
+    *cards, spare = history.inventory.cards
+    cut = replace(history, inventory=replace(history.inventory, cards=(*cards, replace(spare, mig_mode=True))))
+    plan = careful(cut)
+    assert (plan.stages, plan.totals.surge_cards) == ((), 0)
+
+
+def test_new_share_of_compute_needs_room_like_a_move() -> None:
+    pair = [Service(name=name, level=0.1, used_gib=8.0, changes={"compute_granted_ratio": 0.5}) for name in "ab"]
+    history = cluster(*pair, *(Service(name=name, level=0.1, used_gib=8.0) for name in "cd"), spare_cards=1)
+    slices = {part.pod_id: part for card in plan_of(history).placement for part in card.slices}
+    size = slices["team/a-0"].framebuffer_bytes
+    assert size is not None
+    assert 2 * size <= 24 * GIB < 3 * size
+    history = shared_by(history, 0, "a-0", "b-0", gib=size / GIB)
+    plan = careful(history)
+    assert plan.totals.cards_freed > 0
+    assert gapless(history, plan)
+
+
+def test_backend_that_names_no_cards_changes_no_service_that_can_spare_no_pod() -> None:
+    history = cluster(*SINGLES, Service(name="many", replicas=4, level=0.1, used_gib=3.0), spare_cards=2)
+    plan = plan_of(history, capability=MGPU, settings={"guard": {"gaps_allowed": False}})
+    assert {item.reason for item in plan.refused} == {"gap_of_backend"}
+    assert len(plan.refused) == len(SINGLES)
+    assert plan_of(history, capability=MGPU).totals.cards_freed > 0

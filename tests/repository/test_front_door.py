@@ -100,10 +100,10 @@ def test_the_node_exporter_loads_no_words_settings_warehouse_or_pandas() -> None
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("verb", ["agent", "admission"])
-def test_what_runs_beside_every_pod_loads_no_warehouse(verb: str) -> None:
+@pytest.mark.parametrize("verb", ["run.agent", "run.admission", "apply", "undo"])
+def test_what_runs_beside_every_pod_or_restores_one_loads_no_warehouse(verb: str) -> None:
     unwanted = ("duckdb", "numba", "pandas", "pyarrow")
-    modules = f"gputide.cli, gputide.verbs.run.{verb}, enforcer.kubernetes.cluster"
+    modules = f"gputide.cli, gputide.verbs.{verb}, enforcer.kubernetes.cluster"
     code = f"import sys, {modules}; print([name for name in {unwanted} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

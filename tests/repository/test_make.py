@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import stat
 import subprocess
@@ -94,7 +95,7 @@ def test_a_tier_that_cannot_run_is_a_failure_in_ci_alone(
 
 
 @pytest.mark.long
-def test_lanes_run_side_by_side_and_one_failure_is_a_failure(
+def test_tiers_run_side_by_side_and_one_failure_is_a_failure(
     run_tiers: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
 ) -> None:
     waits = "import time\nfrom pathlib import Path\nhere = Path(__file__).parent\n"
@@ -106,7 +107,7 @@ def test_lanes_run_side_by_side_and_one_failure_is_a_failure(
         )
     tiers = tuple(
         run_tiers.Tier(
-            name=name, marker_expression="", prepare=dict, lane=name,
+            name=name, marker_expression="", prepare=dict,
             pytest_arguments=("-p", "no:cacheprovider", str(tmp_path / f"test_{name}.py")),
         )
         for name in ("sun", "moon")
@@ -159,6 +160,22 @@ def test_every_marker_of_pytest_is_left_out_of_the_quick_tier(
     (quick,) = [tier for tier in run_tiers.TIERS if tier.name == "quick"]
     assert own <= registered
     assert all(f"not {marker}" in quick.marker_expression for marker in own)
+
+
+def test_every_test_of_a_tier_is_in_the_folder_that_the_tier_reads(run_tiers: ModuleType, repository: Path) -> None:
+    files = list((repository / "tests").rglob("test_*.py"))
+    for tier in run_tiers.TIERS:
+        marker = re.compile(rf"pytest\.mark\.{tier.name}\b")
+        marked = [path for path in files if marker.search(path.read_text(encoding="utf-8"))]
+        assert marked or tier.name == "quick"
+        assert [path for path in marked if not path.is_relative_to(repository / tier.folder)] == []
+
+
+def test_make_lets_python_keep_its_bytecode_whatever_the_shell_says(repository: Path) -> None:
+    command = ["make", "-C", str(repository), "--eval", 'shown: ; @echo "[$$PYTHONDONTWRITEBYTECODE]"', "shown"]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert "[]" in shown
 
 
 def _load(path: Path) -> ModuleType:

@@ -52,6 +52,10 @@ class Conflict(Refused):
     """The object is there in another version than the one that the write depends on."""
 
 
+class Forbidden(Misconfigured):
+    """The API server does not know who asks, or that they may; one that has just started knows neither yet."""
+
+
 class BudgetForbids(Unavailable):
     """A disruption budget forbids an eviction now; the message names it."""
 
@@ -73,7 +77,7 @@ def refusal(
         rules_file: where the rights are written that this process needs.
 
     Returns:
-        Misconfigured for what a person must set right, Refused for a change that the server will not make however
+        `Forbidden` for a right that a person must give, Refused for a change that the server will not make however
         often it is asked, Unavailable (`Busy` where it says for how long) for what may work later.
     """
     said = _shortened(str(told.get("message", "")))
@@ -81,10 +85,10 @@ def refusal(
     is_read = deed.verb in _READS
     match status:
         case HTTPStatus.UNAUTHORIZED:
-            return Misconfigured(f"{what}: the API server does not know who asks ({said}); check token and kubeconfig")
+            return Forbidden(f"{what}: the API server does not know who asks ({said}); check token and kubeconfig")
         case HTTPStatus.FORBIDDEN if is_read or f" cannot {deed.verb} resource" in str(told.get("message", "")):
             where = f"in namespace {deed.namespace}" if deed.namespace else "in the whole cluster"
-            return Misconfigured(
+            return Forbidden(
                 f"{what}: RBAC lacks verb {deed.verb} on resource {deed.resource} {where} ({said}); add rule "
                 f"{_rule(deed)} of {rules_file}"
             )

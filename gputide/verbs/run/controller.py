@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from enforcer.controller import Controller, ControllerMetrics, Leadership
-from fleet.errors import Misconfigured, Refused, Unavailable
+from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from gputide.container.cluster import own_cluster
 from gputide.container.enforcer import copy_changes, open_enforcer
 from gputide.container.own_metrics import open_own_metrics
@@ -66,7 +66,7 @@ def controller(
             try:
                 if looking.look():
                     copy_changes(folder, enforcer.cluster, own)
-            except (Refused, Unavailable) as exc:
+            except (Corrupt, Refused, Unavailable) as exc:
                 typer.echo(f"not now: {exc}", err=True)
                 time.sleep(backoff.failed())
             else:

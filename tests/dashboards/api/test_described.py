@@ -15,7 +15,7 @@ from dashboards.app import create_app
 from tests.dashboards.access.keys import HOST, a_right, a_roster, an_app, bearer, some_sessions
 from tests.dashboards.embedded import CLUSTER, make_views
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.long
 
 EXAMPLES = 40
 NAMES = [operation.name for operation in OPERATIONS]
