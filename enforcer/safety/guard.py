@@ -292,7 +292,7 @@ class Guard:
             for label in labels:
                 if snapshot.is_flagged(label, workload):
                     facts = {"plan": plan.plan_id, "workload": workload, "label": label}
-                    if policies := snapshot.wishes.policies_asking(label, "true", owner):
+                    if policies := snapshot.wishes.policies_asking(label, "true", snapshot.owners[workload]):
                         names = listed(policies, _NAMED_MAX)
                         raise Refused(sentence("guard.spared_by_policy", policies=names, **facts))
                     raise Refused(sentence("guard.spared", **facts))
