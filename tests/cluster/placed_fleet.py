@@ -208,6 +208,8 @@ def clear_away(api: Api, namespace: str) -> None:
 def _applied(
     plan: Plan, played: PlayedBackend, cluster: KubernetesCluster, folder: Path, *, gaps_allowed: bool
 ) -> tuple[str, ...]:
+    if not plan.stages:
+        return ()
     backend = dict(BACKENDS)[played.name](cluster.now())
     tools = Tools(
         reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause,
