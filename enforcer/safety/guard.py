@@ -21,6 +21,7 @@ from enforcer.record.plan_store import Approval
 from enforcer.rollout.landing import is_rolled_out
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.change_window import ChangeWindow
+from enforcer.safety.freed_cards import cards_left_empty
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
 from enforcer.safety.pod_admission import check_admission
@@ -220,7 +221,7 @@ class Guard:
         Raises:
             Refused: the cards that they leave empty are too many at once, or for how many people approved.
         """
-        freed = len(_left_empty(plan, stages, snapshot))
+        freed = len(cards_left_empty(plan, set(workloads_of(plan, stages)), snapshot))
         self.check_approvals(plan, stages, list(approvals), freed)
         self._check_cards_max(plan, freed)
 
@@ -371,26 +372,6 @@ def workloads_of(plan: Plan, stages: Sequence[int]) -> tuple[WorkloadId, ...]:
         for workload in recommendations[name].workloads
     ]
     return tuple(dict.fromkeys(found))
-
-
-def _left_empty(plan: Plan, stages: Sequence[int], snapshot: Snapshot) -> set[str]:
-    """Cards that hold pods now and none once these stages are applied; not those that nodes only count."""
-    going = set(workloads_of(plan, stages))
-    held = {
-        card
-        for name in going
-        for seat in snapshot.pods.get(name, ())
-        for card in seat.cards
-        if card in snapshot.cards and not snapshot.cards[card].is_counted
-    }
-    # Pods of a plan that the cluster does not have keep no card.
-    kept: set[str] = {
-        card.card for card in plan.placement if any(part.pod_id in snapshot.seats for part in card.slices)
-    }
-    staying = {
-        card for name, seats in snapshot.pods.items() if name not in going for seat in seats for card in seat.cards
-    }
-    return held - kept - staying
 
 
 def _check_neighbours(plan: Plan, workloads: Sequence[WorkloadId], snapshot: Snapshot) -> None:

@@ -67,10 +67,11 @@ class ObjectsApi:
         return Told(document=held[name]) if heard.method == "GET" else self._write(held[name], heard.body, part)
 
     def _make(self, held: dict[str, dict[str, Any]], body: dict[str, Any]) -> Told:
-        name = body["metadata"]["name"]
+        metadata = body["metadata"]
+        name = metadata.setdefault("name", f"{metadata.get('generateName', '')}{self._version}")
         if name in held:
             return Told(status=409, document={"kind": "Status", "reason": "AlreadyExists", "message": "is there"})
-        body["metadata"].update({"generation": 1, "uid": name, "creationTimestamp": "2026-01-12T00:00:00Z"})
+        metadata.update({"generation": 1, "uid": name, "creationTimestamp": "2026-01-12T00:00:00Z"})
         held[name] = body
         self._touch(body)
         return Told(status=201, document=body)
