@@ -418,7 +418,7 @@ def wish(cluster: SimulatedCluster, kind: str, name: str, label: str, value: str
 def test_workload_that_opted_out_since_is_refused(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path)
     wish(cluster, "Deployment", "a", "gputide.io/opt-out")
-    refused(tmp_path, standard_plan(), "has gputide.io/opt-out=true; make a new plan", cluster=cluster)
+    refused(tmp_path, standard_plan(), "gputide.io/opt-out is set for team/Deployment/a", cluster=cluster)
 
 
 def test_workload_whose_policy_opts_out_is_refused_but_where_its_own_mark_says_otherwise(tmp_path: Path) -> None:

@@ -69,7 +69,12 @@ def fleet_of(card_mib: int, policy: str | None) -> History:
 def planned_and_carried_out(history: History, backend: str) -> tuple[dict[str, Any], BackendCluster]:
     """The plan's JSON, and the cluster after all its stages."""
     settings = Settings.model_validate(
-        {"risk": {"preset": "high"}, "plan": {"spare_card_ratio": 0.0}, "recommender": {"packing": "greedy"}}
+        {
+            "risk": {"preset": "high"},
+            "plan": {"spare_card_ratio": 0.0},
+            "recommender": {"packing": "greedy"},
+            "guard": {"gaps_allowed": True},
+        }  # fmt: skip
     )
     profiles = profile_fleet(history, settings=settings.analyzer, now=NOW)
     plan = seal_plan(make_plan(history, profiles, settings=settings, capability=capabilities_of(backend), now=NOW))
