@@ -74,7 +74,7 @@ def planned_and_carried_out(history: History, backend: str) -> tuple[dict[str, A
             "plan": {"spare_card_ratio": 0.0},
             "recommender": {"packing": "greedy"},
             "guard": {"gaps_allowed": True},
-        }  # fmt: skip
+        }
     )
     profiles = profile_fleet(history, settings=settings.analyzer, now=NOW)
     plan = seal_plan(make_plan(history, profiles, settings=settings, capability=capabilities_of(backend), now=NOW))
