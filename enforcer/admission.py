@@ -2,8 +2,9 @@
 
 Seats stand on the owner, never in its template: a template that named a card or a node would keep its pods from
 starting for good once that node is lost. A pod is pinned to its seat only while the seat's card is there on a node that
-takes pods; otherwise, and where there are more replicas than seats, it goes wherever a card fits, and says why. A
-template carries only a hash of the seats that it was written with, by which a pod of an older one is left alone.
+takes pods; otherwise, and where there are more replicas than seats, it goes wherever a card fits, and says why.
+Replicas beyond the seats are spread: they get a free card where there is one, else the one with most left. A template
+carries only a hash of the seats that it was written with, by which a pod of an older one is left alone.
 
 Seats are named by the pods that sat there when the plan was made; a pod that comes in place of one of them under
 another name takes the seat of one that is gone. Called by the simulated cluster, and for a real one by
@@ -32,6 +33,7 @@ from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest
 from enforcer.node_choice import may_run_on
 from fleet.errors import Corrupt, Misconfigured
+from fleet.grammars import hami, vgpumanager
 from fleet.grammars.hami import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, PRIORITY_RESOURCE, USE_CARD_ANNOTATION
 from fleet.units import parse_quantity
 
@@ -52,6 +54,13 @@ PREVIOUS_ANNOTATION = "gputide.io/previous"
 
 GRANT_RESOURCES = (FRAMEBUFFER_RESOURCE, CORES_RESOURCE, PRIORITY_RESOURCE)
 """Resources that a seat may set otherwise than the template."""
+
+_SPREADING = {
+    hami.USE_CARD_ANNOTATION: (hami.NODE_POLICY_ANNOTATION, hami.CARD_POLICY_ANNOTATION),
+    vgpumanager.USE_CARD_ANNOTATION: (vgpumanager.NODE_POLICY_ANNOTATION, vgpumanager.CARD_POLICY_ANNOTATION),
+}
+"""Annotations by which a pod asks a backend's scheduler to spread, by the one that names cards; Volcano has none."""
+_PACKED = ("binpack", None)
 
 _LOOKS_MAX = 8
 """Most seats that are looked at for one pod: where that many are lost in a row, it is not pinned."""
@@ -120,8 +129,9 @@ def admit(
         The pod with its seat's name and grant, the backend's choice of its cards (such as `nvidia.com/use-gpuuuid`)
         and node affinity to its node: its own seat by name; else that of a pod that is gone, else one that no sibling
         was given, first those on whose cards no sibling sits that was not moved yet, and rather one that nothing stands
-        against. Where something does it has the grant alone, and where no seat is left it is as it came; either way
-        `gputide.io/unpinned` says why. A pod without seats comes back as it is.
+        against. Where something does it has the grant alone, and where no seat is left it is spread over nodes and
+        cards, unless it asks for something else; either way `gputide.io/unpinned` says why. A pod without seats comes
+        back as it is.
     """
     metadata = pod["metadata"]
     own = {name: seat for name, seat in seats.items() if may_go_to(pod["spec"], seat.node)}
@@ -130,7 +140,11 @@ def admit(
     name, why = _chosen(metadata["name"], own, siblings, hindrance)
     annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key not in _OURS}
     spec = pod["spec"]
-    if name is not None:
+    if name is None:
+        for policy in _SPREADING.get(next(iter(own.values())).annotation, ()):
+            if annotations.get(policy) in _PACKED:
+                annotations[policy] = "spread"
+    else:
         seat = seats[name]
         annotations[SEAT_ANNOTATION] = name
         spec = {**spec, "containers": [_with_limits(container, seat.limits) for container in spec["containers"]]}

@@ -31,8 +31,11 @@ from fleet.capabilities.register import VGPU_MANAGER, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Refused
 from fleet.grammars.vgpumanager import (
+    CARD_POLICY_ANNOTATION,
+    NODE_POLICY_ANNOTATION,
     REAL_ALLOCATED_ANNOTATION,
     REGISTER_ANNOTATION,
+    USE_CARD_ANNOTATION,
     parse_vgpu_allocation,
     parse_vgpu_register,
 )
@@ -55,12 +58,12 @@ VGPU_MANAGER_WORDS = Words(
     framebuffer_percent=None,
     cores="nvidia.com/vgpu-cores",
     priority=None,
-    use_card="nvidia.com/include-gpu-uuid",
+    use_card=USE_CARD_ANNOTATION,
     avoid_card="nvidia.com/exclude-gpu-uuid",
     use_model="nvidia.com/include-gpu-type",
     avoid_model="nvidia.com/exclude-gpu-type",
-    node_policy="nvidia.com/node-scheduler-policy",
-    card_policy="nvidia.com/device-scheduler-policy",
+    node_policy=NODE_POLICY_ANNOTATION,
+    card_policy=CARD_POLICY_ANNOTATION,
 )
 
 

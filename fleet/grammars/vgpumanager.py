@@ -38,6 +38,11 @@ REAL_ALLOCATED_ANNOTATION = "nvidia.com/real-allocated"
 """Pod annotation with what the device plugin handed out; the truth about which card a pod got."""
 
 
+USE_CARD_ANNOTATION = "nvidia.com/include-gpu-uuid"
+NODE_POLICY_ANNOTATION = "nvidia.com/node-scheduler-policy"
+CARD_POLICY_ANNOTATION = "nvidia.com/device-scheduler-policy"
+"""Pod annotations: only these cards; `binpack` or `spread` over nodes, and over a node's cards."""
+
 REGISTER_ANNOTATION = "nvidia.com/node-device-register"
 """Node annotation in which the device plugin lists the node's cards, as JSON."""
 

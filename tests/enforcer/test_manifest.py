@@ -134,8 +134,21 @@ def test_pod_of_another_name_takes_the_seat_of_one_that_is_gone() -> None:
 def test_pod_for_which_no_seat_is_left_goes_wherever_a_card_fits() -> None:
     waiting = Sibling(name="b-x", seat="b-0", cards=())
     pod = admit(a_pod({}), {"b-0": a_seat(1)}, [waiting], open_to_all)
-    assert pod["metadata"]["annotations"] == {"gputide.io/unpinned": "each of its 1 planned seats is taken"}
+    assert pod["metadata"]["annotations"] == {
+        "gputide.io/unpinned": "each of its 1 planned seats is taken",
+        "hami.io/gpu-scheduler-policy": "spread",
+        "hami.io/node-scheduler-policy": "spread",
+    }
     assert pod["spec"] == a_pod({})["spec"]
+
+
+def test_pod_beyond_the_seats_keeps_a_policy_that_is_not_ours() -> None:
+    waiting = Sibling(name="b-x", seat="b-0", cards=())
+    asked = {"hami.io/gpu-scheduler-policy": "topology-aware", "hami.io/node-scheduler-policy": "binpack"}
+    pod = admit(a_pod(asked), {"b-0": a_seat(1)}, [waiting], open_to_all)
+    found = pod["metadata"]["annotations"]
+    assert found["hami.io/gpu-scheduler-policy"] == "topology-aware"
+    assert found["hami.io/node-scheduler-policy"] == "spread"
 
 
 def test_pod_whose_seat_is_lost_keeps_its_grant_and_goes_wherever_a_card_fits() -> None:
