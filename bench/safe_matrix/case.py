@@ -229,7 +229,7 @@ class Case:
         seconds = time.monotonic() - began
         if verb == "abort" and seconds > ABORT_SECONDS_MAX:
             self.complaints.append(f"the abort took {seconds:.0f} s")
-        is_over = verb == "undo" and "nothing is applied" in said.stderr
+        is_over = verb == "undo" and said.stderr.strip().endswith(("is applied", "undone already"))
         if said.returncode not in fine and not is_over:
             self.complaints.append(f"{verb} ended with {said.returncode}: {said.stderr.strip()[-300:]}")
         return 0 if is_over else said.returncode

@@ -90,14 +90,16 @@ class Undo:
         objects = folded([_without(record.objects, recommendation, taken) for record in records])
         moves = _folded_moves(records, recommendation, taken)
         if not objects:
-            what = recommendation or (f"stages {list(stages)}" if stages is not None else "plan")
+            what = recommendation or ("" if stages is None else f"stages {list(stages)}")
             was_undone = recommendation in taken or any(
                 record.state is StageState.UNDONE and (stages is None or number in stages)
                 for run in runs
                 for number, record in run.records.items()
             )
-            code = "guard.undone_already" if was_undone else "guard.not_applied"
-            raise Refused(sentence(code, what=what, plan=plan_id))
+            if what:
+                code = "guard.undone_already_part" if was_undone else "guard.not_applied_part"
+                raise Refused(sentence(code, what=what, plan=plan_id))
+            raise Refused(sentence("guard.undone_already" if was_undone else "guard.not_applied", plan=plan_id))
         return UndoRecord(
             plan_id=plan_id,
             stages=tuple(sorted({record.stage for record in records})),

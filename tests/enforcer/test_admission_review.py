@@ -193,12 +193,13 @@ def test_pod_whose_seat_is_lost_is_not_pinned_and_says_why(node: Manifest | None
     assert answer["response"]["warnings"] == [f"gputide: the pod is not pinned: {why}"]
 
 
-def test_pods_beyond_the_planned_ones_are_not_pinned() -> None:
+def test_pods_beyond_the_planned_ones_are_not_pinned_but_spread() -> None:
     there = [seated(f"web-5d4f-{number}", f"web-{number}") for number in range(3)]
     admission = PodAdmission(a_cluster(*there, replicas=6))
     for _ in range(3):
-        (entry,) = patch_of(admission.review(a_review(a_pod(None))))
-        assert entry["path"] == f"/metadata/annotations/{UNPINNED_ANNOTATION.replace('/', '~1')}"
+        paths = {entry["path"] for entry in patch_of(admission.review(a_review(a_pod(None))))}
+        added = (UNPINNED_ANNOTATION, "hami.io/gpu-scheduler-policy", "hami.io/node-scheduler-policy")
+        assert paths == {f"/metadata/annotations/{name.replace('/', '~1')}" for name in added}
 
 
 def test_pods_that_come_at_once_beyond_the_planned_ones_get_no_seat_twice() -> None:
