@@ -237,7 +237,7 @@ def _closed(api: Api, admission: ServedAdmission) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (_unregistered, r"no MutatingWebhookConfiguration has a webhook pods\.gputide\.io"),
+        (_unregistered, r"no MutatingWebhookConfiguration has the webhook pods\.gputide\.io"),
         (_silent, "does not answer the API server"),
         (_elsewhere, r"leaves out namespace test-\d+"),
         (_closed, "failurePolicy Fail"),
