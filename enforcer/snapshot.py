@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -15,10 +16,11 @@ from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
 from enforcer.seat import PodSeat, seat_of_pod, seats_by_workload
 from enforcer.wishes import Wishes, wishes_in
+from fleet.decisions import Plan
 from fleet.errors import Corrupt
 from fleet.inventory import WISH_LABELS, WorkloadId, is_yes
 
-__all__ = ["OWNER_KINDS", "Snapshot", "StandingCard", "take_snapshot"]
+__all__ = ["OWNER_KINDS", "Snapshot", "StandingCard", "cards_left_empty", "take_snapshot"]
 
 OWNER_KINDS = tuple(sorted(WORKLOAD_KINDS))
 """Kinds whose template or scale may be changed."""
@@ -63,6 +65,31 @@ class Snapshot:
     def is_flagged(self, key: str, workload: WorkloadId) -> bool:
         """Whether somebody sets a flag of a workload."""
         return any(map(is_yes, self.asked(key, workload)))
+
+
+def cards_left_empty(plan: Plan, going: AbstractSet[WorkloadId], snapshot: Snapshot) -> set[str]:
+    """Cards that hold pods now and none once a plan places some workloads anew, whatever it claims of itself.
+
+    Cards that nodes only count are left out.
+
+    Args:
+        going: workloads that are placed as the plan says; all others stay.
+    """
+    held = {
+        card
+        for name in going
+        for seat in snapshot.pods.get(name, ())
+        for card in seat.cards
+        if card in snapshot.cards and not snapshot.cards[card].is_counted
+    }
+    # Pods of a plan that the cluster does not have keep no card.
+    kept: set[str] = {
+        card.card for card in plan.placement if any(part.pod_id in snapshot.seats for part in card.slices)
+    }
+    staying = {
+        card for name, seats in snapshot.pods.items() if name not in going for seat in seats for card in seat.cards
+    }
+    return held - kept - staying
 
 
 def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Snapshot:

@@ -5,7 +5,7 @@ KAI works on top of NVIDIA's device plugin: for every card that it shares, a pod
 what is really free. Which pods share a card is KAI's choice, and it fills cards up before it opens new ones (unless its
 placement strategy was set to spread); pods are kept on the planned nodes (`node_pin`), so a node that the plan frees
 gets none. A plan for KAI sizes the slices of a node so that it needs as many cards whatever KAI chooses
-(`fleet.scheduler_choice`). Where several cards of a node are shared, or sizes leave more open, a stage says so.
+(`slices_that_meet`). Where several cards of a node are shared, or sizes leave more open, a stage says so.
 
 Sources: kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go, docs/gpu-sharing/README.md,
 pkg/scheduler/plugins/gpupack/gpupack.go.
@@ -42,7 +42,7 @@ from enforcer.backends.stage import (
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.snapshot import Snapshot
-from fleet.capabilities.capability import Capabilities
+from fleet.capabilities.capability import Capabilities, slices_that_meet
 from fleet.capabilities.kai import KAI
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
@@ -53,7 +53,6 @@ from fleet.grammars.kai import (
     FRAMEBUFFER_ANNOTATION,
     parse_kai_share,
 )
-from fleet.scheduler_choice import slices_that_meet
 from fleet.units import MIB
 
 SCHEDULER = "kai-scheduler"

@@ -21,12 +21,11 @@ from enforcer.record.plan_store import Approval
 from enforcer.rollout.landing import is_rolled_out
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.change_window import ChangeWindow
-from enforcer.safety.freed_cards import cards_left_empty
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
 from enforcer.safety.pod_admission import check_admission
 from enforcer.safety.quotas import check_quotas
-from enforcer.snapshot import Snapshot
+from enforcer.snapshot import Snapshot, cards_left_empty
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
 from fleet.errors import Refused

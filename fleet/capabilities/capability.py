@@ -6,6 +6,7 @@ one family a file in `fleet.capability_*`, the list of all in `fleet.capabilitie
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -223,6 +224,24 @@ class Capabilities:
         if self.compute_isolation is ComputeIsolation.NONE or not (is_hard or self.adds_up_cores):
             return None
         return min(SHARED_PERCENT_MAX, max(1, int(ratio * 100 + 1e-6)))
+
+
+def slices_that_meet(sizes: Sequence[int], card_size: int) -> int | None:
+    """Most slices of a node that meet on one of its cards, whichever the scheduler puts there by framebuffer alone.
+
+    A scheduler that fills cards before it opens new ones then needs `len(sizes)` / that many cards, rounded up, in
+    whatever order pods come.
+
+    Args:
+        sizes: framebuffer of every slice of the node, in one unit.
+        card_size: framebuffer that pods can share of each of its cards, in that unit.
+
+    Returns:
+        None where some sets of so many fit a card and others do not.
+    """
+    ordered = sorted(sizes)
+    most = next((count for count in range(len(ordered), 0, -1) if sum(ordered[-count:]) <= card_size), 0)
+    return most if most == len(ordered) or sum(ordered[: most + 1]) > card_size else None
 
 
 def equal_part_bytes(card_bytes: int, parts: int) -> int:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet.capabilities.capability import slices_that_meet
 from fleet.capabilities.register import (
     DRA_SHARED,
     HAMI,
@@ -24,7 +25,6 @@ from fleet.capabilities.register import (
 )  # fmt: skip
 from fleet.decisions import Plan, Recommendation, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Card, CardId, Priority
-from fleet.scheduler_choice import slices_that_meet
 from fleet.units import GIB
 from fleet.usage import History
 from tests.recommender.builders import ANY_CONFIDENCE, Service, plan_of

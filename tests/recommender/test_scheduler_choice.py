@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.capabilities.capability import slices_that_meet
 from fleet.capabilities.kai import KAI
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
-from fleet.scheduler_choice import slices_that_meet
 from fleet.units import MIB
 from tests.cluster import kai_rules
 from tests.cluster.placed_fleet import permitted, services_of
