@@ -297,7 +297,7 @@ def _wanted_by(annotations: Mapping[str, Any], stages: Sequence[int]) -> str:
         by = str(noted["by"]) if noted["apply"] == list(stages) else ""
     except (ValueError, TypeError, KeyError, RecursionError):
         return ""
-    # Whoever may patch a plan writes it: it goes into the audit log, and to terminals.
+    # Anybody who may patch a plan writes it: it goes into the audit log, and to terminals.
     return by if len(by) <= _NAME_LENGTH_MAX and by.isprintable() else ""
 
 

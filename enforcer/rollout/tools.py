@@ -176,7 +176,7 @@ class Tools:
         self.journal.fence(self._patience(self.keep_lease))
 
     def _patience(self, before_again: Callable[[], None]) -> Patience:
-        """Patience of a run: whoever got the lease had all rights that it asks again for."""
+        """Patience of a run: once it holds the lease, a right that is missing is one that it had, and it asks again."""
         rights = 0.0 if self._taken_at is None else RIGHTS_SECONDS_MAX
         return Patience(self._wait, say=self._say_waiting, before_again=before_again, rights_seconds_max=rights)
 

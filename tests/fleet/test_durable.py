@@ -1,4 +1,4 @@
-"""A file is put in place whole, whoever else writes it at the same moment."""
+"""A file is put in place whole, also where others write it at the same moment."""
 
 from __future__ import annotations
 
