@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzer.activity import demand
 from analyzer.presence import Bools, SilenceBasis, card_rows
+from analyzer.state.idleness import demand
 from analyzer.survey import Survey
 from fleet.inventory import Card, CardId
 from fleet.profiles import CardProfile, CardState

@@ -14,7 +14,6 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.activity import DAY_SEEN_MIN, Weekdays, idleness, nearly_used, weekdays
 from analyzer.company import replica_correlation
 from analyzer.confidence import DayRecord, day_starts, kept_promises
 from analyzer.drift import TREND_DAYS_MIN, day_levels, drift
@@ -36,6 +35,7 @@ from analyzer.rhythm import (
     week_upper,
     whole_week,
 )
+from analyzer.state.idleness import DAY_SEEN_MIN, Weekdays, idleness, nearly_used, weekdays
 from analyzer.survey import Survey
 from analyzer.trust import of_workload
 from fleet.inventory import WorkloadId

@@ -23,8 +23,8 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.activity import demand
 from analyzer.presence import Tenure, Timeline
+from analyzer.state.idleness import demand
 from fleet.inventory import Grant, WorkloadId
 from fleet.schema import Measure
 from fleet.usage import SliceGrid

@@ -14,7 +14,6 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.activity import Activity, activity, demand, gives_way
 from analyzer.presence import (
     Bools,
     SilenceBasis,
@@ -30,6 +29,7 @@ from analyzer.presence import (
     tenures,
     timeline,
 )
+from analyzer.state.idleness import Activity, activity, demand, gives_way
 from analyzer.succession import Succession, succession
 from analyzer.trust import CardView, findings
 from fleet.inventory import CardId, Priority, WorkloadId

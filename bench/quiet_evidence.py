@@ -13,11 +13,11 @@ from datetime import timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.activity import NEAR_USE_SHARE
 from analyzer.confidence import IDLE_PRIOR, Calibration, DayRecord, breaks, hazards, streaks, waking_signs
 from analyzer.presence import Timeline
 from analyzer.promises import DAYS_SEEN_MIN, PromiseEvidence, promise_evidence
 from analyzer.rhythm import hourly_peaks, local_hours
+from analyzer.state.idleness import NEAR_USE_SHARE
 from bench.service_demand import Services
 from fleet.profiles import Profiles, WorkloadClass, WorkloadState
 from fleet.settings.settings import AnalyzerSettings

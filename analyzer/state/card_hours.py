@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.activity import gives_way
+from analyzer.state.idleness import gives_way
 from fleet.profiles import HourMeasure
 from fleet.settings.settings import AnalyzerSettings
 

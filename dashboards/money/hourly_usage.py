@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from analyzer.activity import COMPUTE, ENGINES
 from analyzer.state.card_hours import SeenHours, idle_hours, window_hours
+from analyzer.state.idleness import COMPUTE, ENGINES
 from fleet.inventory import Priority
 from fleet.money.tenancies import Tenancies
 from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, Measure, Table

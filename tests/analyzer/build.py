@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.activity import COMPUTE
 from analyzer.profile import profile_fleet
+from analyzer.state.idleness import COMPUTE
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Priority
 from fleet.profiles import CardProfile, Profile, Profiles
 from fleet.schema import Measure
