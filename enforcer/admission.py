@@ -1,10 +1,11 @@
 """Gives a new pod the seat that the plan keeps for it: a pure step at admission.
 
 Seats stand on the owner, never in its template: a template that named a card or a node would keep its pods from
-starting for good once that node is lost. A pod is pinned to its seat only while the seat's card is there on a node that
-takes pods; otherwise, and where there are more replicas than seats, it goes wherever a card fits, and says why.
-Replicas beyond the seats are spread: they get a free card where there is one, else the one with most left. A template
-carries only a hash of the seats that it was written with, by which a pod of an older one is left alone.
+starting for good once that node is lost. A pod is pinned to its seat only while the seat's card is there, with room, on
+a node that takes pods; otherwise, and where there are more replicas than seats, it goes wherever a card fits, and says
+why. Such a pod is spread: it gets a free card where there is one, else the one with most left, so that it does not take
+the room of seats that are still to be given. A template carries only a hash of the seats that it was written with, by
+which a pod of an older one is left alone.
 
 Seats are named by the pods that sat there when the plan was made; a pod that comes in place of one of them under
 another name takes the seat of one that is gone. Called by the simulated cluster, and for a real one by
@@ -25,10 +26,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from enforcer.card_room import CardRoom
+from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest
 from enforcer.node_choice import may_run_on
@@ -82,6 +85,8 @@ class PlannedSeat:
     Attributes:
         node: node of its cards.
         cards: cards, sorted; empty where the backend lets no pod choose one.
+        shares: framebuffer, MiB, and compute, percent, that the pod gets on each of these cards; empty where that is
+            not known.
         limits: resources of each GPU container that differ from the template's; None takes one away.
         annotation: pod annotation that names the cards to the backend's scheduler.
         role: which of its owner's templates the pod is made from, as `enforcer.kinds` calls it; empty where there is
@@ -90,6 +95,7 @@ class PlannedSeat:
 
     node: str
     cards: tuple[str, ...] = ()
+    shares: tuple[tuple[int, int], ...] = ()
     limits: tuple[tuple[str, str | None], ...] = ()
     annotation: str = USE_CARD_ANNOTATION
     role: str = ""
@@ -129,9 +135,9 @@ def admit(
         The pod with its seat's name and grant, the backend's choice of its cards (such as `nvidia.com/use-gpuuuid`)
         and node affinity to its node: its own seat by name; else that of a pod that is gone, else one that no sibling
         was given, first those on whose cards no sibling sits that was not moved yet, and rather one that nothing stands
-        against. Where something does it has the grant alone, and where no seat is left it is spread over nodes and
-        cards, unless it asks for something else; either way `gputide.io/unpinned` says why. A pod without seats comes
-        back as it is.
+        against. Where something does it has the grant alone, and where no seat is left not even that; either way it is
+        spread over nodes and cards, unless it asks for something else, and `gputide.io/unpinned` says why. A pod
+        without seats comes back as it is.
     """
     metadata = pod["metadata"]
     own = {name: seat for name, seat in seats.items() if may_go_to(pod["spec"], seat.node)}
@@ -140,11 +146,7 @@ def admit(
     name, why = _chosen(metadata["name"], own, siblings, hindrance)
     annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key not in _OURS}
     spec = pod["spec"]
-    if name is None:
-        for policy in _SPREADING.get(next(iter(own.values())).annotation, ()):
-            if annotations.get(policy) in _PACKED:
-                annotations[policy] = "spread"
-    else:
+    if name is not None:
         seat = seats[name]
         annotations[SEAT_ANNOTATION] = name
         spec = {**spec, "containers": [_with_limits(container, seat.limits) for container in spec["containers"]]}
@@ -153,6 +155,9 @@ def admit(
             if seat.cards:
                 annotations[seat.annotation] = ",".join(seat.cards)
     if why is not None:
+        for policy in _SPREADING.get(next(iter(own.values())).annotation, ()):
+            if annotations.get(policy) in _PACKED:
+                annotations[policy] = "spread"
         annotations[UNPINNED_ANNOTATION] = why
     return {**pod, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
 
@@ -204,12 +209,31 @@ def why_closed(seat: PlannedSeat, spec: Mapping[str, Any], node: Manifest | None
     return f"node {seat.node} offers card {lost[0]} no more" if lost else None
 
 
+def why_full(seat: PlannedSeat, cards: Iterable[StandingCard], parts: Iterable[SeatSlice]) -> str | None:
+    """Why a pod would wait in vain for the room that its seat promises; None where nothing is known against it.
+
+    Args:
+        cards: cards of its node.
+        parts: shares of other pods that stay on them.
+    """
+    rooms = {card.card: CardRoom(card.framebuffer_mib, card.slices_max) for card in cards}
+    for part in parts:
+        if part.card in rooms:
+            rooms[part.card].count(part, 1)
+    for card, (mib, percent) in zip(seat.cards, seat.shares, strict=bool(seat.shares)):
+        own = SeatSlice(container="", card=card, framebuffer_mib=mib, core_percent=percent, priority=None)
+        if (mib or percent) and card in rooms and not rooms[card].takes(own):
+            return f"others took the room on card {card} that was planned for it"
+    return None
+
+
 def seats_text(seats: Mapping[str, PlannedSeat]) -> str:
     """Write `gputide.io/seats`."""
     content = {
         pod: {
             "node": seat.node,
             **({"cards": list(seat.cards)} if seat.cards else {}),
+            **({"shares": [list(share) for share in seat.shares]} if seat.shares else {}),
             **({"limits": dict(seat.limits)} if seat.limits else {}),
             **({"by": seat.annotation} if seat.annotation != USE_CARD_ANNOTATION else {}),
             **({"role": seat.role} if seat.role else {}),
@@ -238,6 +262,7 @@ def parse_seats(text: str) -> dict[str, PlannedSeat]:
             str(pod): PlannedSeat(
                 node=str(seat["node"]),
                 cards=tuple(str(card) for card in seat.get("cards", ())),
+                shares=tuple((int(mib), int(percent)) for mib, percent in seat.get("shares", ())),
                 limits=tuple(
                     (str(name), None if value is None else str(value))
                     for name, value in sorted(seat.get("limits", {}).items())
@@ -248,7 +273,7 @@ def parse_seats(text: str) -> dict[str, PlannedSeat]:
             for pod, seat in content.items()
         }
         wrong = next((what for seat in found.values() for what in _wrong_words(seat)), None)
-    except (ValueError, RecursionError, TypeError, KeyError, AttributeError, Misconfigured) as exc:
+    except (ValueError, ArithmeticError, RecursionError, LookupError, TypeError, AttributeError, Misconfigured) as exc:
         raise Corrupt(f"cannot read {SEATS_ANNOTATION}: {text[:64]!r} is no map of pods to seats") from exc
     if wrong is not None:
         raise Corrupt(f"cannot read {SEATS_ANNOTATION}: a pod can't be given {wrong[:64]!r}")
@@ -259,6 +284,8 @@ def _wrong_words(seat: PlannedSeat) -> Iterator[str]:
     """Annotation, resources and amounts of a seat that can't be patched into a pod; Misconfigured for no quantity."""
     if not _QUALIFIED.fullmatch(seat.annotation) or seat.annotation.startswith(_OWN_PREFIX):
         yield seat.annotation
+    if (seat.shares and len(seat.shares) != len(seat.cards)) or any(min(share) < 0 for share in seat.shares):
+        yield str(seat.shares)
     for name, value in seat.limits:
         if not _QUALIFIED.fullmatch(name):
             yield name

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enforcer.admission import PlannedSeat, seats_text
 from enforcer.backends.planned_seats import SEATS_FIELD, TEMPLATE_ANNOTATIONS, seat_marks
 from enforcer.backends.stage import Target, check_init_containers
-from enforcer.dialect import SeatSlice
+from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
 from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
@@ -168,9 +168,16 @@ def _planned_seat(
     return PlannedSeat(
         node=node or "",
         cards=cards,
+        shares=tuple(_share_of(target, card) for card in cards),
         limits=() if is_said else tuple(zip(words.grant_resources, grant, strict=True)),
         annotation=words.use_card or USE_CARD_ANNOTATION,
     )
+
+
+def _share_of(target: Target, card: str) -> tuple[int, int]:
+    parts = [part for part in target.after if part.card == card]
+    percent = sum(part.core_percent for part in parts)
+    return sum(part.framebuffer_mib for part in parts), min(percent, WHOLE_CORE_PERCENT)
 
 
 def _one_grant(target: Target, style: TemplateStyle, words: Words) -> Limits:

@@ -1,9 +1,9 @@
 """Answers the API server's question about a new pod: the seat that the plan keeps for it, as a patch.
 
 What is given is decided by `enforcer.admission`; here stands what it must know of a real cluster: the owner with the
-seats, the nodes of those, and who else belongs to the workload, also pods that were answered a moment ago and are not
-there yet, by this process or by another replica. A pod without a plan's mark costs no request. A pod is never held up:
-where something can't be read, it passes as it is, with a warning to its author.
+seats, the nodes of those and the pods on them, and who else belongs to the workload, also pods that were answered a
+moment ago and are not there yet, by this process or by another replica. A pod without a plan's mark costs no request. A
+pod is never held up: where something can't be read, it passes as it is, with a warning to its author.
 
 Source: kubernetes/api:admission/v1 (AdmissionReview),
 kubernetes/website:content/en/docs/reference/access-authn-authz/extensible-admission-controllers.md.
@@ -15,7 +15,8 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,11 +32,13 @@ from enforcer.admission import (
     admit,
     seats_for,
     why_closed,
+    why_full,
 )
 from enforcer.backends.hami_cordon import cordoned_cards
 from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader
-from enforcer.dialect import Dialect
+from enforcer.dialect import Dialect, SeatSlice
+from enforcer.kinds.kind import Reach
 from enforcer.kinds.register import WORKLOAD_KINDS, workload_kind
 from enforcer.kubernetes.admission_probe import ANSWERED_ANNOTATION, ASKED_ANNOTATION
 from enforcer.kubernetes.departures import Departure
@@ -43,7 +46,7 @@ from enforcer.kubernetes.json_patch import differences
 from enforcer.kubernetes.kinds import API_KINDS
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import LINKS_MAX, controller_of, workload_of_pod
-from enforcer.rollout.held_mark import released
+from enforcer.rollout.held_mark import HELD_ANNOTATION, released
 from fleet.errors import Corrupt, GputideError, Refused
 from fleet.inventory import WorkloadId
 from wire.kubernetes.write import FIELD_MANAGER
@@ -55,6 +58,19 @@ NOTEBOOK_LABEL = "notebook-name"
 """On a pod of a Kubeflow Notebook: its name (kubeflow/kubeflow:components/notebook-controller/controllers)."""
 
 _OVER = ("Succeeded", "Failed")
+
+
+class AdmissionReader(ClusterReader, Protocol):
+    """A reader that knows who is on a node."""
+
+    def pods_on(self, node: str) -> Sequence[Manifest]:
+        """Pods of all namespaces that are bound to a node.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: the cluster can't be reached.
+        """
+        ...
 
 
 class SeatNotes(Protocol):
@@ -116,7 +132,7 @@ class PodAdmission:
 
     def __init__(
         self,
-        reader: ClusterReader,
+        reader: AdmissionReader,
         clock: Callable[[], float] = time.monotonic,
         *,
         dialect: Dialect = HAMI_DIALECT,
@@ -203,7 +219,7 @@ class PodAdmission:
         elsewhere: list[Sibling] = []
         while True:
             admitted = admit(
-                pod, planned.seats, [*siblings, *elsewhere], lambda seat: self._why_closed(seat, pod["spec"])
+                pod, planned.seats, [*siblings, *elsewhere], lambda seat: self._why_closed(seat, pod, planned)
             )
             seat = _seat_of(admitted)
             if seat is None or is_dry or self._notes is None or seat in own:
@@ -238,13 +254,32 @@ class PodAdmission:
             kind, name = above
         return nothing
 
-    def _why_closed(self, seat: PlannedSeat, spec: Manifest) -> str | None:
+    def _why_closed(self, seat: PlannedSeat, pod: Manifest, planned: _Planned) -> str | None:
         """What stands against pinning a pod to a seat, by its node as it is now: an old look would pin it for good."""
         node = self._reader.get("Node", "", seat.node)
         cards = () if node is None or not seat.cards else self._dialect.cards_of_node(node)
         closed = () if node is None else cordoned_cards(node)
         open_cards = {card.card for card in cards if card.is_healthy and card.card not in closed}
-        return why_closed(seat, spec, node, open_cards)
+        why = why_closed(seat, pod["spec"], node, open_cards)
+        return why_full(seat, cards, self._staying(seat, planned)) if why is None and seat.shares else why
+
+    def _staying(self, seat: PlannedSeat, planned: _Planned) -> Iterator[SeatSlice]:
+        """Shares of the pods on the node of a seat, but for those that leave or may leave before its turn.
+
+        Of the workload's own these are all that the plan has not placed; of others only while a stage is under way,
+        which a kind that does not roll never says.
+        """
+        owner = planned.owner or {}
+        marks = owner["metadata"].get("annotations") or {} if owner else {}
+        is_settled = owner and workload_kind(owner["kind"]).reach is Reach.ROLLS and HELD_ANNOTATION not in marks
+        for other in self._reader.pods_on(seat.node):
+            annotations = other["metadata"].get("annotations") or {}
+            is_placed = SEAT_ANNOTATION in annotations or UNPINNED_ANNOTATION in annotations
+            stays = is_placed and annotations.get(PLAN_ANNOTATION) == marks.get(PLAN_ANNOTATION)
+            stays = stays or (is_settled and workload_of_pod(other, {}) != planned.workload)
+            if stays and _is_there(other):
+                with suppress(Corrupt, Refused):  # Whatever a tenant wrote there is no place that it holds.
+                    yield from self._dialect.slices_of_pod(other)
 
     def _siblings(self, pod: Manifest, workload: WorkloadId) -> tuple[list[Sibling], list[Sibling]]:
         """Who else of the workload is there, and who was given a seat and is not there yet."""

@@ -122,6 +122,10 @@ class KubernetesCluster:
         """See `ClusterReader`."""
         return self._reader.list_objects(kind, namespace)
 
+    def pods_on(self, node: str) -> Sequence[Manifest]:
+        """Pods of all namespaces that are bound to a node; see `KubernetesReader.pods_on`."""
+        return self._reader.pods_on(node)
+
     def now(self) -> datetime:
         """See `ClusterReader`."""
         return self._reader.now()

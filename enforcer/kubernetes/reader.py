@@ -98,6 +98,17 @@ class KubernetesReader:
         _, found = self._listed(served, version, namespace, lambda manifest: manifest)
         return tuple(sorted(found, key=_place))
 
+    def pods_on(self, node: str) -> Sequence[Manifest]:
+        """Pods of all namespaces that are bound to a node, as they are now.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: the cluster can't be reached.
+        """
+        bound = {"fieldSelector": f"spec.nodeName={node}"}
+        _, found = self._listed(kind_named("Pod"), "v1", None, lambda manifest: manifest, bound)
+        return tuple(found)
+
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
         """See `FollowingReader`; within another call of this it does nothing more."""
@@ -204,27 +215,30 @@ class KubernetesReader:
             self._contents.see(manifest)
 
     def _listed(
-        self, served: ApiResource, version: str, namespace: str | None, take: Callable[[Manifest], _Taken]
-    ) -> tuple[str, list[_Taken]]:
+        self, served: ApiResource, version: str, namespace: str | None, take: Callable[[Manifest], _Taken],
+        query: Mapping[str, str] | None = None,
+    ) -> tuple[str, list[_Taken]]:  # fmt: skip
         """Everything, in pages of one version, and that version.
 
         Args:
             take: what is kept of each object: pages go one by one, and all of them parsed would take much memory.
+            query: further parameters.
         """
         for _ in range(_ATTEMPTS_MAX):
             # Where the list took longer than the server remembers one version: from the start.
             with contextlib.suppress(Expired):
-                return self._pages(served, version, namespace, take)
+                return self._pages(served, version, namespace, take, query)
         raise Unavailable(f"cannot list {served.resource}: the server forgot the list {_ATTEMPTS_MAX} times on the way")
 
     def _pages(
-        self, served: ApiResource, version: str, namespace: str | None, take: Callable[[Manifest], _Taken]
-    ) -> tuple[str, list[_Taken]]:
+        self, served: ApiResource, version: str, namespace: str | None, take: Callable[[Manifest], _Taken],
+        query: Mapping[str, str] | None,
+    ) -> tuple[str, list[_Taken]]:  # fmt: skip
         found: list[_Taken] = []
         listed_at = ""
 
         def read(limit: int, token: str | None) -> Page:
-            page = self._api.page(served, version, limit=limit, token=token, namespace=namespace)
+            page = self._api.page(served, version, limit=limit, token=token, namespace=namespace, query=query)
             return page or Page(manifests=(), version="", next_token=None)
 
         for page in pages_of(read, objects_max=PAGE_OBJECTS):

@@ -17,6 +17,7 @@ from fleet.errors import Refused
 from fleet.grammars.hami import (
     DEVICES_ALLOCATED_ANNOTATION,
     NODE_REGISTER_ANNOTATION,
+    DeviceGrant,
     RegisteredDevice,
     parse_devices_allocated,
 )
@@ -26,7 +27,7 @@ from tests.cluster.audit import AuditLog
 from tests.cluster.hami_double import HamiDouble, hami_node
 from tests.cluster.served_admission import CONFIGURATIONS, NAME, ServedAdmission
 from tests.cluster.test_apply_and_undo import Standing, apply_all, contents, plan_of
-from tests.cluster.workloads import pods, until, until_ready
+from tests.cluster.workloads import deployment, pods, until, until_ready
 from tests.recommender.builders import Service
 
 pytestmark = pytest.mark.cluster
@@ -132,6 +133,26 @@ def test_card_that_is_lost_after_a_plan_is_left_for_any_that_fits(
         api.delete(f"/api/v1/nodes/{spare}")
 
 
+def test_pod_whose_planned_card_was_filled_by_somebody_else_comes_up_on_another(api: Api, standing: Standing) -> None:
+    applied(standing)
+    owner = f"/apis/apps/v1/namespaces/{standing.namespace}/deployments/web"
+    seated = pods(api, standing.namespace, "web")
+    card, rest = cards_of(seated[0])[0], _CARD_MIB
+    for pod in (pod for pod in all_pods(api, standing) if pod["metadata"]["labels"]["app"] != "web"):
+        rest -= sum(grant.framebuffer_mib for grant in grants_of(pod) if grant.card == card)
+    api.patch(owner, {"spec": {"replicas": 0}})
+    until(lambda: not pods(api, standing.namespace, "web"), "the service is scaled in")
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(rest), "nvidia.com/gpucores": "1"}
+    deployment(api, standing.namespace, "filler", limits=limits, annotations={"nvidia.com/use-gpuuuid": card})
+    until_ready(api, standing.namespace, "filler", 1)
+    api.patch(owner, {"spec": {"replicas": 2}})
+    until_ready(api, standing.namespace, "web", 2)
+    found = pods(api, standing.namespace, "web")
+    reasons = [why_unpinned(pod) for pod in found]
+    assert reasons.count(f"others took the room on card {card} that was planned for it") >= 1
+    assert all(cards_of(pod) != [card] for pod in found)
+
+
 def test_services_that_would_not_survive_the_loss_of_a_node_are_known_before(api: Api, standing: Standing) -> None:
     applied(standing)
     every = list(standing.cluster.list_objects("Pod", standing.namespace))
@@ -165,9 +186,13 @@ def be_unhealthy(api: Api, node: str, card: str) -> None:
     api.patch(path, {"metadata": {"annotations": {NODE_REGISTER_ANNOTATION: json.dumps(register)}}})
 
 
-def cards_of(pod: Manifest) -> list[str]:
+def grants_of(pod: Manifest) -> list[DeviceGrant]:
     text = pod["metadata"].get("annotations", {}).get(DEVICES_ALLOCATED_ANNOTATION, "")
-    return [grant.card for parts in parse_devices_allocated(text) for grant in parts]
+    return [grant for parts in parse_devices_allocated(text) for grant in parts]
+
+
+def cards_of(pod: Manifest) -> list[str]:
+    return [grant.card for grant in grants_of(pod)]
 
 
 def test_replicas_beyond_the_planned_ones_are_not_pinned_and_no_template_names_a_place(

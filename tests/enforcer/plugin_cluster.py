@@ -35,6 +35,9 @@ class StandingCluster:
         keys = sorted(key for key in self._objects if key[0] == kind and namespace in (None, key[1]))
         return tuple(self._objects[key] for key in keys)
 
+    def pods_on(self, node: str) -> tuple[Manifest, ...]:
+        return tuple(pod for pod in self.list_objects("Pod") if pod["spec"].get("nodeName") == node)
+
     def now(self) -> datetime:
         return NOW
 

@@ -30,7 +30,12 @@ from enforcer.kubernetes.admission_server import REVIEW_BYTES_MAX, AdmissionMetr
 from enforcer.kubernetes.departures import Departure
 from enforcer.manifest import Manifest
 from fleet.errors import Corrupt, Misconfigured, Unavailable
-from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, RegisteredDevice, render_node_register
+from fleet.grammars.hami import (
+    DEVICES_ALLOCATED_ANNOTATION,
+    NODE_REGISTER_ANNOTATION,
+    RegisteredDevice,
+    render_node_register,
+)
 from fleet.inventory import WorkloadId
 from tests.enforcer.plugin_cluster import StandingCluster
 from tests.scraping import scraped
@@ -175,6 +180,11 @@ def test_pod_goes_to_the_node_of_its_seat_alone() -> None:
     assert "n1" in json.dumps(affinity)
 
 
+SPREAD = {
+    f"/metadata/annotations/hami.io~1{what}-scheduler-policy": "spread" for what in ("gpu", "node")
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("node", "why"),
     [
@@ -188,9 +198,52 @@ def test_pod_whose_seat_is_lost_is_not_pinned_and_says_why(node: Manifest | None
     cluster = StandingCluster([an_owner(seats), *([] if node is None else [node])])
     answer = PodAdmission(cluster).review(a_review(a_pod(None, seats=seats)))
     assert {entry["path"]: entry["value"] for entry in patch_of(answer)} == {
-        "/metadata/annotations/gputide.io~1seat": "web-0", "/metadata/annotations/gputide.io~1unpinned": why,
+        "/metadata/annotations/gputide.io~1seat": "web-0", "/metadata/annotations/gputide.io~1unpinned": why, **SPREAD,
     }  # fmt: skip
     assert answer["response"]["warnings"] == [f"gputide: the pod is not pinned: {why}"]
+
+
+SHARES = seats_text({f"web-{n}": PlannedSeat(node="n1", cards=("GPU-0",), shares=((8_192, 0),)) for n in range(2)})
+FULL = "others took the room on card GPU-0 that was planned for it"
+
+
+def a_holder(mib: int, *, owner: str = "other-5d4f", **annotations: str) -> Manifest:
+    """A pod on node n1 with a share of card GPU-0."""
+    pod = a_pod(f"{owner}-x", seats=None, owner=("ReplicaSet", owner))
+    granted = f"GPU-0,NVIDIA,{mib},0:;"
+    pod["metadata"]["annotations"] |= {DEVICES_ALLOCATED_ANNOTATION: granted}
+    pod["metadata"]["annotations"] |= {f"gputide.io/{name}": value for name, value in annotations.items()}
+    pod["spec"]["nodeName"] = "n1"
+    return pod
+
+
+def why_not_pinned(*others: Manifest, **owner_marks: str) -> str | None:
+    owner = an_owner(SHARES)
+    owner["metadata"]["annotations"] |= {f"gputide.io/{name}": value for name, value in owner_marks.items()}
+    cluster = StandingCluster([a_node(0, 1, 2), owner, *others])
+    patch = patch_of(PodAdmission(cluster).review(a_review(a_pod(None, seats=SHARES))))
+    return next((str(entry["value"]) for entry in patch if entry["path"].endswith("unpinned")), None)
+
+
+def test_pod_whose_planned_card_is_full_is_not_pinned_to_wait_there_for_ever() -> None:
+    assert why_not_pinned(a_holder(16_384)) is None
+    assert why_not_pinned(a_holder(16_385)) == FULL
+
+
+def test_pod_that_leaves_its_card_does_not_fill_it() -> None:
+    going = a_holder(20_000)
+    going["metadata"]["deletionTimestamp"] = "x"
+    assert why_not_pinned(going) is None
+    # Its own workload's pods of before the plan make room for those that come.
+    assert why_not_pinned(a_holder(20_000, owner="web-5d4f")) is None
+
+
+def test_while_a_stage_is_under_way_only_pods_that_it_placed_fill_a_card() -> None:
+    marks = {"held": "{}", "plan-id": "p"}
+    assert why_not_pinned(a_holder(20_000), **marks) is None
+    assert why_not_pinned(a_holder(20_000, **{"seat": "other-0", "plan-id": "before"}), **marks) is None
+    assert why_not_pinned(a_holder(20_000, **{"seat": "other-0", "plan-id": "p"}), **marks) == FULL
+    assert why_not_pinned(a_holder(20_000, **{"unpinned": "node n2 is gone", "plan-id": "p"}), **marks) == FULL
 
 
 def test_pods_beyond_the_planned_ones_are_not_pinned_but_spread() -> None:
@@ -198,8 +251,7 @@ def test_pods_beyond_the_planned_ones_are_not_pinned_but_spread() -> None:
     admission = PodAdmission(a_cluster(*there, replicas=6))
     for _ in range(3):
         paths = {entry["path"] for entry in patch_of(admission.review(a_review(a_pod(None))))}
-        added = (UNPINNED_ANNOTATION, "hami.io/gpu-scheduler-policy", "hami.io/node-scheduler-policy")
-        assert paths == {f"/metadata/annotations/{name.replace('/', '~1')}" for name in added}
+        assert paths == {f"/metadata/annotations/{UNPINNED_ANNOTATION.replace('/', '~1')}", *SPREAD}
 
 
 def test_pods_that_come_at_once_beyond_the_planned_ones_get_no_seat_twice() -> None:

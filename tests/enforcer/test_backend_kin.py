@@ -394,7 +394,7 @@ def test_seat_of_a_notebook_stands_where_its_api_keeps_it(kin: Kin) -> None:
     stage = kin.backend.render(notebook_beside(), 1, seen(kin))
     told = {change.field: change.new for change in stage.changes}
     assert not any(field.startswith("spec.template.metadata") for field in told)
-    seats = {"book-0": {"node": "node-1", "cards": [card_id(4)]}}
+    seats = {"book-0": {"node": "node-1", "cards": [card_id(4)], "shares": [[12288, 40]]}}
     assert json.loads(told["metadata.annotations[gputide.io/seats]"] or "") == seats
     assert told["spec.template.spec.containers[server].resources.limits[nvidia.com/gpumem]"] == "12288"
 

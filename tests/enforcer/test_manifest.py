@@ -156,6 +156,7 @@ def test_pod_whose_seat_is_lost_keeps_its_grant_and_goes_wherever_a_card_fits() 
     pod = admit(a_pod({}), {"a-0": seat}, [], lambda _: "node n1 is gone")
     assert pod["metadata"]["annotations"] == {
         "gputide.io/seat": "a-0", "gputide.io/unpinned": "node n1 is gone",
+        "hami.io/gpu-scheduler-policy": "spread", "hami.io/node-scheduler-policy": "spread",
     }  # fmt: skip
     assert "affinity" not in pod["spec"]
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] == "500"
@@ -248,7 +249,8 @@ def test_seat_is_open_on_a_ready_node_that_has_its_card() -> None:
             PlannedSeat,
             node=st.text(),
             role=st.text(),
-            cards=st.lists(st.text()).map(tuple),
+            cards=st.just(("GPU-0", "GPU-1")),
+            shares=st.just(()) | st.tuples(*[st.tuples(st.integers(0), st.integers(0))] * 2),
             limits=st.dictionaries(
                 st.from_regex(r"[a-z0-9]{1,9}(\.[a-z]{1,9})?/[A-Za-z0-9]{1,9}", fullmatch=True),
                 st.none() | st.integers(min_value=0).map(str),
@@ -277,6 +279,12 @@ def test_seat_by_an_annotation_that_no_pod_can_have_or_that_is_ours_is_corrupt(b
 def test_seat_with_a_resource_or_an_amount_that_no_pod_can_have_is_corrupt(limits: dict[str, str]) -> None:
     with pytest.raises(Corrupt):
         parse_seats(json.dumps({"a": {"node": "n1", "limits": limits}}))
+
+
+@pytest.mark.parametrize("shares", ["[[1, -1]]", "[[1]]", "[[1, 2], [3, 4]]", "[[Infinity, 1]]", "[1]", '[["x", 1]]'])
+def test_seat_with_a_share_that_no_card_can_have_is_corrupt(shares: str) -> None:
+    with pytest.raises(Corrupt):
+        parse_seats(f'{{"a": {{"node": "n1", "cards": ["GPU-0"], "shares": {shares}}}}}')
 
 
 @pytest.mark.parametrize("by", ["volcano.sh/vgpu-use-gpuuuid", "nvidia.com/include-gpu-uuid"])
