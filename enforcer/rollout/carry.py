@@ -19,7 +19,7 @@ from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.change_time import change_seconds_max
 from enforcer.rollout.holding import Phase, changes_template, surges
-from enforcer.rollout.intent_writer import IntentWriter
+from enforcer.rollout.intent_writer import IntentWriter, set_since
 from enforcer.rollout.landing import Landing, is_rolled_out, landing_of, made_anew, wanted_pods
 from enforcer.rollout.load import Load, units_of
 from enforcer.rollout.move_order import Order, OrderedUnit, Unit, waves
@@ -87,6 +87,7 @@ class Carrier:
         self._step = step
         self._parents: Parents | None = None
         self._left: set[WorkloadId] = set()
+        self._restored: dict[WorkloadId, ObjectIntent] = {}
         self._written: dict[WorkloadId, ObjectIntent] = {}
         self._ending: set[WorkloadId] = set()
         # A look at what a watch keeps costs the cluster nothing.
@@ -244,6 +245,19 @@ class Carrier:
         self.kept += kept
         if kept or intent.workload in self.objects.overridden:
             self._left.add(intent.workload)
+        self._restored[intent.workload] = intent
+
+    def _leave_what_came_back(self, owners: Mapping[WorkloadId, Manifest]) -> None:
+        """Leave owners to which somebody gave the plan's fields again after they had been taken back: a rollback."""
+        for workload, owner in owners.items():
+            intent = self._restored.get(workload)
+            if intent is None or workload in self._left or not self.objects.has_come_back(intent, owner):
+                continue
+            # What was heard of may be older than our write.
+            fresh = self._patiently(lambda: self._reader.get(*intent.key))  # noqa: B023
+            for part in self.objects.has_come_back(intent, fresh) if fresh is not None else ():
+                self._left.add(workload)
+                self.kept.append(set_since(intent, part.field, part.new))
 
     def _evict_unready(self, workload: WorkloadId) -> None:
         """Evict pods of a StatefulSet that never became ready: it waits for them, whatever their template says now."""
@@ -275,6 +289,7 @@ class Carrier:
             workloads = list(dict.fromkeys(unit[0].workload for unit in waiting))
             pods = self._pods(workloads)
             owners = self._owners(workloads)
+            self._leave_what_came_back(owners)
             still: list[Unit] = []
             failures: list[Sentence] = []
             for unit in waiting:

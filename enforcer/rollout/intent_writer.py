@@ -12,7 +12,7 @@ from dataclasses import replace
 from enforcer.cluster import ClusterReader, ClusterWriter, DisowningWriter, FieldChange, identity
 from enforcer.kinds.register import WORKLOAD_KINDS
 from enforcer.manifest import Manifest, field_of, is_signal, values_equal
-from enforcer.record.journal import ObjectIntent
+from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.rollout.holding import Phase, held_values
 from enforcer.rollout.outside_change import outside_change
 from enforcer.rollout.patience import Patience
@@ -89,6 +89,16 @@ class IntentWriter:
             for value in (field_of(current, part.field),)
         )
 
+    def has_come_back(self, intent: ObjectIntent, current: Manifest) -> list[FieldIntent]:
+        """Fields of an intent that was taken back which have the plan's values again."""
+        return [
+            part
+            for part in intent.fields
+            if not is_signal(part.field)
+            and not values_equal(part.field, part.old, part.new)
+            and values_equal(part.field, field_of(current, part.field), part.new)
+        ]
+
     def hold(self, intent: ObjectIntent, phase: Phase) -> None:
         """Let an owner roll as far as a phase says; nothing is written where it is held so already.
 
@@ -132,12 +142,7 @@ class IntentWriter:
                 if values_equal(part.field, value, part.new):
                     fields.append((part.field, part.old))
                 else:
-                    kept.append(
-                        sentence(
-                            "rollout.set_since", workload=intent.workload, field=part.field,
-                            who=sentence("rollout.somebody"), value=repr(value),
-                        )
-                    )  # fmt: skip
+                    kept.append(set_since(intent, part.field, value))
             phase = Phase.REST
             if outside_change(intent, current, is_written=False) is not None:
                 self.overridden.add(intent.workload)
@@ -215,6 +220,12 @@ class IntentWriter:
                 raise
             return False
         return True
+
+
+def set_since(intent: ObjectIntent, field: str, value: str | None) -> Sentence:
+    """Says that a field is as somebody else set it, and stays so."""
+    who = sentence("rollout.somebody")
+    return sentence("rollout.set_since", workload=intent.workload, field=field, who=who, value=repr(value))
 
 
 def _fields(intent: ObjectIntent) -> list[str]:

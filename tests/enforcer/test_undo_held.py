@@ -15,6 +15,11 @@ from fleet.errors import Refused, Unavailable
 from tests.enforcer.builders import a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
 from tests.enforcer.test_rollout import AFTER, BEFORE, owners
 
+OF_TEMPLATE = (
+    "spec.template.metadata.annotations[gputide.io/seating]",
+    "spec.template.spec.containers[server].resources.limits[nvidia.com/gpumem]",
+)
+
 
 def applied(folder: Path, faults: Faults) -> tuple[SimulatedCluster, list[Manifest]]:
     """A cluster that the standard plan was applied to, and its owners before."""
@@ -158,3 +163,32 @@ def test_object_that_the_server_refuses_beside_somebodys_edit_is_theirs_and_the_
     assert not tools.journal.open_undos()
     others = [owner for owner in owners(strict) if owner["metadata"]["name"] != "c"]
     assert others == [owner for owner in before if owner["metadata"]["name"] != "c"]
+
+
+def test_undo_leaves_an_owner_to_which_somebody_gives_the_plans_template_again_meanwhile(tmp_path: Path) -> None:
+    """`kubectl rollout undo` brings back the template before the last, which is the plan's."""
+    cluster, _ = applied(tmp_path, Faults())
+    owner = cluster.get("Deployment", "team", "a")
+    assert owner is not None
+    of_plan = {field: field_of(owner, field) for field in OF_TEMPLATE}
+    waited = 0.0
+
+    def pause(seconds: float) -> None:
+        nonlocal waited
+        now = cluster.get("Deployment", "team", "a")
+        assert now is not None
+        if not waited and field_of(now, OF_TEMPLATE[0]) != of_plan[OF_TEMPLATE[0]]:
+            changes = [FieldChange(field=field, value=value) for field, value in of_plan.items()]
+            cluster.patch("Deployment", "team", "a", changes, now["metadata"]["resourceVersion"])
+            waited = seconds
+        elif waited:
+            waited += seconds
+        cluster.pause(seconds)
+
+    result = an_undo(some_tools(cluster, tmp_path, pause=pause)).undo(standard_plan().plan_id)
+    assert any("team/Deployment/a" in str(said) and "somebody set it" in str(said) for said in result.kept)
+    assert 0 < waited < 120.0
+    after = cluster.get("Deployment", "team", "a")
+    assert after is not None
+    assert {field: field_of(after, field) for field in OF_TEMPLATE} == of_plan
+    assert after["spec"]["strategy"] == owner["spec"]["strategy"]
