@@ -43,6 +43,7 @@ from recommender.planner import make_plan
 from tests.cluster.api import Api
 from tests.cluster.audit import POLICY, AuditLog, Write, unwanted
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble
+from tests.cluster.placed_fleet import Ground
 from tests.cluster.played_backends import PlayedBackend
 from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.standing_fleet import cards_in_use, stand_up
@@ -181,8 +182,8 @@ def live_cluster(found: KubernetesPrograms, folder: Path) -> Iterator[LiveCluste
 
 
 @contextmanager
-def admitted_plane(found: KubernetesPrograms, folder: Path, played: PlayedBackend) -> Iterator[tuple[Api, Path]]:
-    """A control plane with a backend that is played and admission: its administrator and the writer's kubeconfig."""
+def admitted_plane(found: KubernetesPrograms, folder: Path, played: PlayedBackend) -> Iterator[Ground]:
+    """A control plane with a backend that is played, and admission."""
     quick = ["--kube-api-qps=500", "--kube-api-burst=500"]
     plane = ControlPlane(found, folder, controller_arguments=quick)
     try:
@@ -196,7 +197,7 @@ def admitted_plane(found: KubernetesPrograms, folder: Path, played: PlayedBacken
         with played.running(plane, found, api, folder):
             admission.start()
             try:
-                yield api, kubeconfig
+                yield Ground(api=api, approver=plane.kubeconfig(), writer=kubeconfig, played=played, folder=folder)
             finally:
                 admission.stop()
     finally:

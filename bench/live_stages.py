@@ -29,7 +29,7 @@ from fleet.settings.settings import Settings
 from gputide.container.plans import keep_plan
 from tests.cluster.api import Manifest
 from tests.cluster.workloads import is_ready, is_settled, pods, until
-from tests.control_plane import HOLD_ANNOTATION
+from tests.control_plane import ENDS_WITH_US, HOLD_ANNOTATION
 
 PROGRAM = Path(sys.executable).with_name("gputide")
 WAIT_SECONDS_MAX = 240.0
@@ -216,7 +216,7 @@ class LiveStage:
             "enforcer.requests_per_second": 500, "enforcer.requests_burst": 500,
         }  # fmt: skip
         flags = [flag for name, value in chosen.items() for flag in ("--set", f"{name}={value}")]
-        return [str(PROGRAM), "--data-dir", str(self.folder / data), *flags, *verb]
+        return [*ENDS_WITH_US, str(PROGRAM), "--data-dir", str(self.folder / data), *flags, *verb]
 
     def _start_containers(self) -> None:
         """A pod that was bound for some seconds starts."""

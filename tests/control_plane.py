@@ -45,6 +45,9 @@ KWOK_ANNOTATION = "kwok.x-k8s.io/node"
 HOLD_ANNOTATION = "kwok.gputide.io/never-ready"
 """A pod with this annotation is placed and does not turn ready as long as it has it."""
 
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+"""Before a command: what it starts is killed where the thread that started it ends, however this process is ended."""
+
 _SOURCES = Path(__file__).with_name("engines_data") / "kubernetes"
 _START_SECONDS_MAX = 180.0
 _ASK_SECONDS = 5.0
@@ -196,7 +199,7 @@ class ControlPlane:
                 continue
             environ = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(self._folder)}
             log = self._folder / f"{part.value}.log"
-            command = [str(self._programs.kt), part.value, *self._arguments(part)]
+            command = [*ENDS_WITH_US, str(self._programs.kt), part.value, *self._arguments(part)]
             record = start_process(part.value, command, folder=self._folder, log=log, environ=environ)
             self._processes[part] = record
             wait_until(self._question(part), record, seconds_max=_START_SECONDS_MAX)

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.measured_run import print_bar, print_unmeasured
 from bench.safe_matrix.case import Phase, Wanted
-from bench.safe_matrix.matrix import CLUSTERS, Line, cells, run
+from bench.safe_matrix.matrix import Line, add_clusters, cells, run
 from fleet.errors import Unavailable
 
 Judged = tuple[float | str, bool, Mapping[str, Any]]
@@ -41,7 +41,7 @@ def bar_over_matrix(
     parser.add_argument("--seconds", type=float, default=1200.0, help="begin no case after so long")
     parser.add_argument("--seeds", type=int, default=seeds, help="how often each cell")
     parser.add_argument("--results", type=Path, help="lines of earlier calls, and where to add; kept nowhere if absent")
-    parser.add_argument("--clusters", type=int, default=CLUSTERS, help="control planes at once")
+    add_clusters(parser)
     parser.add_argument("--any-version", action="store_true", help="results of other code count as well; says so")
     chosen = parser.parse_args()
     wanted = cells(faults, phases, chosen.seeds)

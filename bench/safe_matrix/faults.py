@@ -16,14 +16,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
+import yaml
+
 from bench.faulty_way import FaultyWay
-from bench.live_faults import CARD_MIB, CARDS, REPLICAS, STAGES, make_node, node_name, opened, plan_of
+from bench.live_faults import CARD_MIB, CARDS, REPLICAS, STAGES, make_node, node_name, opened, plan_of, planned_grants
 from bench.live_stages import DATA, HOTFIX
-from bench.safe_matrix.case import APPLYING, LIFTED_SECONDS, NODES, START_SECONDS, Case, Phase
+from bench.measured_run import ROOT
+from bench.safe_matrix.case import APPLYING, LIFTED_SECONDS, NODES, START_SECONDS, WATCH_SECONDS, Case, Phase
 from bench.safe_matrix.judge import Sight, credential_of, shares_of
+from enforcer.agent.hami_evictions import HamiNodeActions
+from enforcer.kubernetes.cluster import KubernetesCluster
 from fleet.documents import seal_plan
+from fleet.errors import Refused, Unavailable
 from tests.cluster.api import Manifest
 from tests.cluster.workloads import deployment, is_ready
 from tests.control_plane import ControlPart
@@ -38,6 +45,8 @@ _REVERTED_SECONDS = 15.0
 _DRAIN_SECONDS_MAX = 30.0
 _REFUSED_SECONDS_MAX = 20.0
 _LOOK_SECONDS = 0.5
+_AGENT_LOOKS_MAX = 5
+_AGENT_PAGE = ROOT / "docs" / "agent.yaml"
 _ABORTED_SECONDS = {Phase.CANARY: 8.0, Phase.WATCHED: 4.0, Phase.REST: 1.0}
 """Within which an abort comes, so that the stage that is looked at is still under way."""
 
@@ -140,8 +149,7 @@ def _card_lost(case: Case) -> None:
     """A card that several pods share is lost (XID 79): its node registers it as unhealthy, and its pods end."""
     own = [pod for pods in Sight.of(case.live.api, case.name).pods.values() for pod in pods]
     card, shares = max(shares_of(own).items(), key=lambda item: len(item[1]))
-    place = int(card.rsplit("-", 1)[1]) // CARDS
-    path = f"/api/v1/nodes/{node_name(case.slot, place)}"
+    path = f"/api/v1/nodes/{_node_of(case, card)}"
     annotation = next(name for name in case.live.api.ask("GET", path)["metadata"]["annotations"] if "register" in name)
     text = case.live.api.ask("GET", path)["metadata"]["annotations"][annotation]
     entries = [{**one, "health": one["id"] != card} for one in json.loads(text)]
@@ -153,6 +161,10 @@ def _card_lost(case: Case) -> None:
     case.sampler.lose((share.app, share.pod) for share in shares)
     for share in shares:
         _gone(case, share.pod)
+
+
+def _node_of(case: Case, card: str) -> str:
+    return node_name(case.slot, int(card.rsplit("-", 1)[1]) // CARDS)
 
 
 def _annotate(case: Case, path: str, annotation: str, text: str) -> None:
@@ -348,6 +360,49 @@ def _token_taken(case: Case) -> None:
     case.stage.kubeconfig = case.live.kubeconfig
 
 
+def _with_an_agent(case: Case) -> None:
+    for manifest in yaml.safe_load_all(_AGENT_PAGE.read_text(encoding="utf-8")):
+        if manifest["kind"] != "DaemonSet":
+            case.live.api.apply(manifest)
+
+
+def _agent_killed(case: Case) -> None:
+    """Agents of nodes are killed after they closed the cards that the plan needs; those that follow open them.
+
+    A stage asks an agent nothing, so that what it left in the cluster is all that it can do to one. When the rest of a
+    canary follows, its pods may have come to their cards already.
+    """
+    planned = {card for app in REPLICAS for card, _ in planned_grants(case.stage.planned, app)}
+    token = case.live.api.token("gputide", "gputide-agent")
+    cluster = opened(case.live.plane.kubeconfig_of_token(f"{case.name}-agent", token), case.name)
+    case.cures.append(cluster.close)
+    over = time.time() + WATCH_SECONDS + case.chance.uniform(*LIFTED_SECONDS)
+    for card in planned:
+        _acted(cluster, _node_of(case, card), methodcaller("close_card", card, over))
+    has_hurt = False
+    while time.time() < over:
+        pods = [pod for own in Sight.of(case.live.api, case.name).pods.values() for pod in own]
+        has_hurt |= any("nodeName" not in pod["spec"] for pod in pods)
+        time.sleep(_LOOK_SECONDS)
+    for node in {_node_of(case, card) for card in planned}:
+        _acted(cluster, node, methodcaller("open_cards", time.time()))
+    if not has_hurt:
+        case.miss("no pod was to come to a card that was closed")
+
+
+def _acted(cluster: KubernetesCluster, node: str, act: Callable[[HamiNodeActions], object]) -> None:
+    """Let the agent of a node act, at its next look where somebody else changed the node meanwhile."""
+    for look in range(_AGENT_LOOKS_MAX):
+        try:
+            act(HamiNodeActions(cluster, cluster, node))
+        except (Refused, Unavailable):
+            if look == _AGENT_LOOKS_MAX - 1:
+                raise
+            time.sleep(_LOOK_SECONDS)
+        else:
+            return
+
+
 # --- what the API server refuses ---
 
 
@@ -400,6 +455,9 @@ def _pending(case: Case) -> None:
     own = [pod for pods in Sight.of(case.live.api, case.name).pods.values() for pod in pods]
     case.displaced |= REPLICAS.keys()
     free = NODES * CARDS - len(shares_of(own))
+    if not free:
+        case.miss("no card was free")
+        return
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(CARD_MIB)}
     deployment(
         case.live.api, case.name, "filler", replicas=free, limits=limits,
@@ -454,9 +512,11 @@ def _withdrawn(case: Case) -> None:
     """Who approved the plan withdraws that: the stage that is under way is taken back, what is in force stays."""
     path = "/apis/gputide.io/v1alpha1/gpuapprovals"
     given = case.live.api.ask("GET", path)["items"]
-    for approval in given:
-        if approval["spec"]["plan"] == case.stage.planned.plan_id:
-            case.live.api.delete(f"{path}/{approval['metadata']['name']}")
+    own = [one for one in given if one["spec"]["plan"] == case.stage.planned.plan_id]
+    for approval in own:
+        case.live.api.delete(f"{path}/{approval['metadata']['name']}")
+    if not own:
+        case.miss("nobody had approved the plan")
     if case.wanted.phase in APPLYING:
         app = case.watched_app()
         before = case.stage.before.objects[app]["spec"]["template"]
@@ -493,6 +553,7 @@ FAULTS: Mapping[str, Fault] = {
     "machine lost": Fault(strike=_machine_lost),
     "webhook away 1 s": Fault(strike=partial(_webhook_away, seconds=1.0)),
     "webhook away 1 min": Fault(strike=partial(_webhook_away, seconds=60.0), phases=APPLYING),
+    "agent killed": Fault(strike=_agent_killed, phases=(Phase.CANARY, Phase.WATCHED), prepare=_with_an_agent),
     "API away 1 s": Fault(strike=partial(_api_away, seconds=1.0), prepare=_over_a_bad_way),
     "API away 1 min": Fault(strike=partial(_api_away, seconds=60.0), prepare=_over_a_bad_way),
     "API killed": Fault(strike=partial(_api_killed, seconds=1.0)),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -34,8 +35,8 @@ from bench.safe_matrix.case import Case, Phase, Wanted, is_good
 from bench.safe_matrix.faults import FAULTS
 from bench.shipped_modules import ShippedModules
 
-CLUSTERS = 2
-"""Control planes at once, each with one case at a time."""
+CLUSTERS_PER_CORE = 2
+"""Control planes at once, each with one case at a time: a case mostly waits, and one takes an eighth of a core."""
 
 Line = dict[str, Any]
 
@@ -68,7 +69,7 @@ def code_digest(root: Path = ROOT) -> str:
 
 
 def run(
-    wanted: Sequence[Wanted], results: Path, seconds: float, clusters: int = CLUSTERS, *, any_version: bool = False
+    wanted: Sequence[Wanted], results: Path, seconds: float, clusters: int, *, any_version: bool = False
 ) -> list[Line]:
     """Run the cases that the results lack, until the time is over.
 
@@ -134,6 +135,13 @@ def _line(live: LiveCluster, wanted: Wanted, name: str) -> Line:
         return {**asdict(wanted), **dict.fromkeys(JUDGED), "complaints": [f"{type(exc).__name__}: {exc}"]}
 
 
+def add_clusters(parser: ArgumentParser) -> None:
+    """Add the option that says how many control planes run at once."""
+    usual = CLUSTERS_PER_CORE * (os.cpu_count() or 1)
+    said = f"control planes at once (default: {CLUSTERS_PER_CORE} per core, %(default)s here)"
+    parser.add_argument("--clusters", type=int, default=usual, help=said)
+
+
 def main() -> None:
     parser = ArgumentParser(description="Runs the fault matrix.")
     parser.add_argument("--results", type=Path, default=Path("safe-matrix.jsonl"), help="where lines are added")
@@ -141,7 +149,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=sorted(FAULTS), help="a fault; several where repeated")
     parser.add_argument("--phase", action="append", choices=[one.value for one in Phase], help="a phase")
     parser.add_argument("--seeds", type=int, help="at most so many of each")
-    parser.add_argument("--clusters", type=int, default=CLUSTERS, help="control planes at once")
+    add_clusters(parser)
     parser.add_argument("--any-version", action="store_true", help="lines of other code count as well")
     chosen = parser.parse_args()
     phases = tuple(map(Phase, chosen.phase)) if chosen.phase else tuple(Phase)

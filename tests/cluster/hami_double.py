@@ -55,7 +55,7 @@ from tests.cluster.hami_rules import (
     place,
     released,
 )
-from tests.control_plane import HOLD_ANNOTATION, ControlPlane, KubernetesPrograms
+from tests.control_plane import ENDS_WITH_US, HOLD_ANNOTATION, ControlPlane, KubernetesPrograms
 
 NAMESPACE_LABEL = "hami-double"
 """Pods of namespaces with this label, of value `on`, pass the webhook."""
@@ -331,7 +331,7 @@ class HamiDouble:
             config["percentageOfNodesToScore"] = 100
         path = self._folder / "hami-scheduler.json"
         path.write_text(json.dumps(config), encoding="utf-8")
-        command = [str(self._programs.kt), "kube-scheduler", f"--config={path}", "--secure-port=0"]
+        command = [*ENDS_WITH_US, str(self._programs.kt), "kube-scheduler", f"--config={path}", "--secure-port=0"]
         log = self._folder / "hami-scheduler.log"
         environ = {"PATH": "/usr/bin:/bin", "HOME": str(self._folder)}
         self._scheduler = start_process("hami-scheduler", command, folder=self._folder, log=log, environ=environ)

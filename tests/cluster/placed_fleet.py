@@ -1,46 +1,132 @@
-"""A fleet that is planned and applied on a backend that is played, and where its pods really came to.
+"""A fleet that the program's verbs plan and apply on a backend that is played, and where its pods really came to.
 
-The plan is the product's, and so is its carrying out; where pods are is read from what the backend's scheduler wrote.
+What a fleet did in a week is recorded and replayed into a data folder; from it, from the cluster and from settings the
+verbs find out all they need, each in a process of its own. Where pods are is read from what the backend's scheduler
+wrote.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from analyzer.profile import profile_fleet
-from enforcer.backends.register import BACKENDS
-from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
-from enforcer.record.journal import Journal, StageState
-from enforcer.record.ledger import Ledger
-from enforcer.rollout.carry import CarryPolicy
-from enforcer.rollout.stages import Rollout
-from enforcer.rollout.tools import RolloutPolicy, Tools
-from enforcer.rollout.watch import ClusterSignals
-from enforcer.safety.guard import Guard, GuardPolicy
-from fleet.capabilities.register import capabilities_of
+from exporter.trace_usage import Piece
+from exporter.trace_writer import write_trace
+from fleet.data_folder import open_data_folder
 from fleet.decisions import CardPlacement, Plan
-from fleet.documents import seal_plan
-from fleet.errors import Refused
 from fleet.inventory import CardId
-from fleet.settings.settings import Settings
 from fleet.usage import History
-from recommender.planner import make_plan
+from gputide.container.plans import chosen_plan
 from tests.cluster.api import Api
 from tests.cluster.played_backends import PlayedBackend
 from tests.cluster.standing_fleet import stand_up
 from tests.cluster.workloads import until
+from tests.control_plane import ENDS_WITH_US
 from tests.recommender.builders import Service
 
 CARDS_PER_NODE = 4
+_PROGRAM = Path(sys.executable).with_name("gputide")
 _SETTLED_SECONDS = 60.0
+_NOT_APPLIED = (4, 5)
+"""Exit statuses of a verb that a guard stopped, and of one that could not go on."""
 
 Holders = Mapping[str, tuple[str, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """Where a fleet stands: a cluster with a backend. A plan is for all of it, so there is one fleet at a time.
+
+    Attributes:
+        api: an administrator's hand.
+        approver: kubeconfig of who plans and approves.
+        writer: kubeconfig of who applies.
+        played: the backend.
+        folder: for traces and data folders.
+    """
+
+    api: Api
+    approver: Path
+    writer: Path
+    played: PlayedBackend
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """Calls the program's verbs on a fleet of its own.
+
+    Attributes:
+        ground: where the fleet stands.
+        namespace: the fleet's.
+        gaps_allowed: whether services of one replica may lose their pod for a while.
+    """
+
+    ground: Ground
+    namespace: str
+    gaps_allowed: bool
+
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        return self.ground.folder / f"data-{self.namespace}"
+
+    def call(self, *verb: str, kubeconfig: Path, fine: Sequence[int] = (0,)) -> subprocess.CompletedProcess[str]:
+        """Call a verb and wait for its end.
+
+        Raises:
+            AssertionError: it ends with a status that is not fine.
+        """
+        chosen = {
+            "enforcer.cluster": "kubernetes", "enforcer.kubeconfig": kubeconfig,
+            "enforcer.backend": self.ground.played.name,
+            "enforcer.poll_seconds": 0.5, "enforcer.watch_seconds": 1, "enforcer.requests_per_second": 500,
+            "enforcer.requests_burst": 500, "risk.preset": "high", "plan.spare_card_ratio": 0,
+            "guard.gaps_allowed": self.gaps_allowed,
+            # No real scheduler of some backends was asked yet; see `Capabilities.accepted_by`.
+            "enforcer.experimental": True,
+            # A week is all that is known of these fleets.
+            "recommender.reclaim_confidence_min": 0,
+        }  # fmt: skip
+        flags = [flag for name, value in chosen.items() for flag in ("--set", f"{name}={value}")]
+        said = subprocess.run(
+            [*ENDS_WITH_US, str(_PROGRAM), "--data-dir", str(self.data), "--quiet", *flags, *verb], check=False,
+            capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        )  # fmt: skip
+        if said.returncode not in fine:
+            raise AssertionError(f"{' '.join(verb)} ended with {said.returncode}: {said.stderr.strip()[-600:]}")
+        return said
+
+    def planned(self, history: History) -> Plan:
+        """Replay what was recorded, and make the plan."""
+        trace = self.ground.folder / f"trace-{self.namespace}"
+        _record(history, trace)
+        self.call("admin", "replay", str(trace), kubeconfig=self.ground.approver)
+        self.call("plan", "make", kubeconfig=self.ground.approver)
+        return chosen_plan(open_data_folder(self.data, create=False), None)
+
+    def cards_freed_if(self, *assumptions: str) -> int:
+        """How many cards a plan would free if settings were others."""
+        words = [word for one in assumptions for word in ("--what-if", one)]
+        said = self.call("plan", "make", *words, "--format", "json", kubeconfig=self.ground.approver)
+        document: dict[str, Any] = json.loads(said.stdout)
+        return int(document["compared"]["what_if"]["cards_freed"])
+
+    def applied(self, plan_id: str) -> tuple[str, ...]:
+        """Approve and apply a plan; what was refused or taken back, in words."""
+        self.call("plan", "approve", "--plan", plan_id, kubeconfig=self.ground.approver)
+        said = self.call("apply", "--yes", "--plan", plan_id, kubeconfig=self.ground.writer, fine=(0, *_NOT_APPLIED))
+        return () if said.returncode == 0 else (said.stderr.strip()[-600:],)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,32 +170,21 @@ def services_of(seed: int) -> tuple[tuple[Service, ...], int]:
     return tuple(found), cards - used
 
 
-def carry_out(
-    api: Api, kubeconfig: Path, played: PlayedBackend, namespace: str, services: Sequence[Service], spare_cards: int,
-    folder: Path, *, gaps_allowed: bool = True,
-) -> Placed:  # fmt: skip
-    """Stand a fleet up, plan it, apply the plan, and look.
-
-    Args:
-        kubeconfig: the writer's.
-        folder: for the ledger.
-        gaps_allowed: whether services of one replica may lose their pod for a while.
-    """
+def carry_out(operator: Operator, services: Sequence[Service], spare_cards: int) -> Placed:
+    """Stand a fleet up, plan it, apply the plan, and look."""
+    ground, namespace = operator.ground, operator.namespace
+    api, played = ground.api, ground.played
     api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
     history = stand_up(api, namespace, *services, prefix=namespace, spare_cards=spare_cards, played=played)
-    cluster = KubernetesCluster(ClusterPlace(kubeconfig=kubeconfig, requests_per_second=500.0, requests_burst=500))
+    plan = operator.planned(history)
+    before = played.holders(api, namespace)
+    faults = operator.applied(plan.plan_id) if plan.stages else ()
+    wanted = sum(len(card.slices) for card in plan.placement)
     try:
-        plan = planned(history, played, cluster, gaps_allowed=gaps_allowed)
-        before = played.holders(api, namespace)
-        faults = _applied(plan, played, cluster, folder, gaps_allowed=gaps_allowed)
-        wanted = sum(len(card.slices) for card in plan.placement)
-        try:
-            until(lambda: _count(played.holders(api, namespace)) == wanted, "", _SETTLED_SECONDS)
-        except AssertionError:
-            faults += (f"{_count(played.holders(api, namespace))} of {wanted} pods hold a card",)
-        after = played.holders(api, namespace)
-    finally:
-        cluster.close()
+        until(lambda: _count(played.holders(api, namespace)) == wanted, "", _SETTLED_SECONDS)
+    except AssertionError:
+        faults += (f"{_count(played.holders(api, namespace))} of {wanted} pods hold a card",)
+    after = played.holders(api, namespace)
     return Placed(
         planned=wanted, arrived=(permitted if played.name == "kai" else arrived)(plan, after, history),
         grouped=grouped(plan, after, history), promised=plan.totals.cards_freed,
@@ -117,19 +192,15 @@ def carry_out(
     )  # fmt: skip
 
 
-def planned(history: History, played: PlayedBackend, cluster: KubernetesCluster, *, gaps_allowed: bool) -> Plan:
-    """The plan for a fleet on a backend."""
-    settings = Settings.model_validate(
-        {
-            "risk": {"preset": "high"}, "plan": {"spare_card_ratio": 0.0}, "guard": {"gaps_allowed": gaps_allowed},
-            # A week is all that is known of these fleets.
-            "recommender": {"reclaim_confidence_min": 0.0},
-        }
-    )  # fmt: skip
-    now = cluster.now()
-    profiles = profile_fleet(history, settings=settings.analyzer, now=now)
-    record = capabilities_of(played.name)
-    return seal_plan(make_plan(history, profiles, settings=settings, capability=record, now=now))
+def _record(history: History, folder: Path) -> None:
+    """Write a history as a trace."""
+    inventory, grid = history.inventory, history.slices
+    number = {(grant.pod_id, grant.card): place for place, grant in enumerate(inventory.grants)}
+    keys = np.array([number[f"{key.namespace}/{key.pod}", key.card] for key in grid.keys], np.int32)
+    ends = round(grid.since.timestamp() * 1000) + np.arange(1, grid.steps + 1) * grid.step_seconds * 1000
+    values = {measure: of.T.ravel().astype(np.float64) for measure, of in grid.mean.items()}
+    usage = Piece(keys=np.tile(keys, grid.steps), ts_ms=np.repeat(ends, len(keys)), values=values)
+    write_trace(folder, cards=inventory.cards, nodes=inventory.nodes, grants=inventory.grants, usage=[usage])
 
 
 def arrived(plan: Plan, after: Holders, history: History) -> int:
@@ -196,36 +267,14 @@ def _by_place(
     return wanted, real
 
 
-def clear_away(api: Api, namespace: str) -> None:
+def clear_away(operator: Operator) -> None:
     """Take a fleet's namespace, nodes and what its drivers published away."""
+    api, namespace = operator.ground.api, operator.namespace
     api.delete(f"/api/v1/namespaces/{namespace}")
     for path in ("/apis/resource.k8s.io/v1/resourceslices", "/api/v1/nodes"):
         for found in api.ask("GET", path)["items"]:
             if found["metadata"]["name"].startswith(f"{namespace}-"):
                 api.delete(f"{path}/{found['metadata']['name']}")
-
-
-def _applied(
-    plan: Plan, played: PlayedBackend, cluster: KubernetesCluster, folder: Path, *, gaps_allowed: bool
-) -> tuple[str, ...]:
-    if not plan.stages:
-        return ()
-    backend = dict(BACKENDS)[played.name](cluster.now())
-    tools = Tools(
-        reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause,
-        journal=Journal(Ledger(folder / f"ledger-{plan.plan_id}.jsonl")),
-        guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=gaps_allowed)),
-        signals=ClusterSignals(cluster), dialect=backend.dialect,
-        policy=RolloutPolicy(watch_seconds=0.5, carry=CarryPolicy(poll_seconds=0.5, placement_seconds_max=60.0)),
-    )  # fmt: skip
-    stages = tuple(stage.stage for stage in plan.stages)
-    try:
-        results = Rollout(tools, backend).apply(plan, stages, by="bench", approved=lambda: stages)
-    except Refused as refusal:
-        return (str(refusal),)
-    return tuple(
-        f"stage {one.stage} {one.state}: {one.reason}" for one in results if one.state is not StageState.PROMOTED
-    )
 
 
 def _cards(holders: Holders) -> set[str]:

@@ -83,14 +83,17 @@ class ServedAdmission:
 
     def stop(self) -> None:
         """End it, and take its registration away."""
-        if self._api.has(f"{CONFIGURATIONS}/{NAME}"):
-            self._api.delete(f"{CONFIGURATIONS}/{NAME}")
-        if self._server is not None and self._serving is not None:
-            self._server.stop()
-            self._serving.join()
-        self._events.close()
-        if self._cluster is not None:
-            self._cluster.close()
+        try:
+            if self._api.has(f"{CONFIGURATIONS}/{NAME}"):
+                self._api.delete(f"{CONFIGURATIONS}/{NAME}")
+        finally:
+            # Also where the API server is gone: the thread that serves would keep this process for ever.
+            if self._server is not None and self._serving is not None:
+                self._server.stop()
+                self._serving.join()
+            self._events.close()
+            if self._cluster is not None:
+                self._cluster.close()
 
 
 def registered(page: Manifest, port: int) -> Manifest:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.api import Api
+from tests.cluster.conftest import CACHE
 from tests.control_plane import KUBERNETES_VERSION, ControlPart, ControlPlane, KubernetesPrograms
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_api_server_is_the_version_that_is_claimed(api: Api):
@@ -42,3 +48,24 @@ def test_part_that_was_killed_comes_back_with_its_data(control_plane: ControlPla
     control_plane.kill(ControlPart.API_SERVER)
     control_plane.start()
     assert api.ask("GET", f"/api/v1/namespaces/{namespace}/configmaps/kept")["data"] == {"a": "b"}
+
+
+def test_fault_matrix_that_is_ended_leaves_no_process(programs: KubernetesPrograms, tmp_path: Path):
+    assert programs.kt.exists()
+    command = [sys.executable, "-m", "bench.safe_matrix.matrix", "--only", "none", "--clusters", "1"]
+    environ = {**os.environ, "GPUTIDE_ENGINES_CACHE": str(CACHE), "TMPDIR": str(tmp_path)}
+    results = f"--results={tmp_path.with_suffix('.jsonl')}"
+    matrix = subprocess.Popen([*command, results], cwd=ROOT, env=environ, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: [one for one in commands_in(tmp_path) if " apply " in one], seconds_max=180.0)
+        assert len(commands_in(tmp_path)) >= len(ControlPart) + 2, "HAMi's scheduler and the verb beside the parts"
+    finally:
+        matrix.terminate()
+        matrix.wait(30.0)
+    until(lambda: commands_in(tmp_path) == [], seconds_max=10.0)
+
+
+def commands_in(folder: Path) -> list[str]:
+    """Command lines of processes that are told of something in a folder."""
+    said = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    return [line for line in said.splitlines() if f"{folder}/" in line]

@@ -15,7 +15,7 @@ import pytest
 
 from enforcer.backends.register import BACKENDS
 from tests.cluster.api import Api
-from tests.cluster.placed_fleet import carry_out, clear_away
+from tests.cluster.placed_fleet import Ground, Operator, carry_out, clear_away
 from tests.cluster.played_backends import PlayedBackend, played_backends
 from tests.cluster.served_admission import ServedAdmission
 from tests.control_plane import ControlPlane, KubernetesPrograms
@@ -62,14 +62,18 @@ def test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned(
     writer_kubeconfig: Path, tmp_path: Path,
 ) -> None:  # fmt: skip
     namespace = f"placed-{played.name.replace('_', '-')}"
+    ground = Ground(
+        api=api, approver=control_plane.kubeconfig(), writer=writer_kubeconfig, played=played, folder=tmp_path
+    )  # fmt: skip
+    operator = Operator(ground=ground, namespace=namespace, gaps_allowed=True)
     admission = ServedAdmission(control_plane, api, dict(BACKENDS)[played.name](datetime.now(UTC)).dialect)
     with played.running(control_plane, programs, api, tmp_path):
         admission.start()
         try:
-            found = carry_out(api, writer_kubeconfig, played, namespace, SERVICES, 2, tmp_path)
+            found = carry_out(operator, SERVICES, 2)
         finally:
             admission.stop()
-            clear_away(api, namespace)
+            clear_away(operator)
     assert found.faults == ()
     assert found.promised >= 1
     assert (found.arrived, found.freed) == (found.planned, found.promised)

@@ -152,6 +152,16 @@ def test_nobody_approves_a_plan_of_a_cluster_that_was_not_meant(planned: Path, p
     assert [len(store.approvals(plan.plan_id)) for plan in (own, foreign)] == [1, 1]
 
 
+def test_plan_that_is_named_is_approved_whichever_its_cluster(planned: Path, program: Program) -> None:
+    folder = open_data_folder(planned, create=False)
+    own = chosen_plan(folder, None)
+    foreign = seal_plan(replace(own, cluster="west"))
+    plan_store(folder).add(foreign)
+    said = program(planned, "plan", "approve", "--by", "ann", "--plan", foreign.plan_id)
+    assert said.status == 0, said.err
+    assert [len(plan_store(folder).approvals(plan.plan_id)) for plan in (own, foreign)] == [0, 1]
+
+
 def test_plan_of_another_cluster_is_neither_shown_applied_nor_undone_here(planned: Path, program: Program) -> None:
     folder = open_data_folder(planned, create=False)
     own = chosen_plan(folder, None)

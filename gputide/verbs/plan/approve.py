@@ -46,7 +46,9 @@ def approve(
     session = session_of(context)
     folder = session.folder()
     with writing(folder), open_plans(folder, session.settings) as plans:
-        chosen = chosen_plan(folder, plan, cluster=_cluster_meant(folder, session.settings, cluster))
+        # A plan that is named needs no cluster.
+        meant = _cluster_meant(folder, session.settings, cluster) if plan is None else cluster
+        chosen = chosen_plan(folder, plan, cluster=meant)
         own_name = "" if plans.signs_as_user(chosen) else who()
         approval = plans.approve(
             chosen, chosen_stages(chosen, stage), by=own_name if by is None else by, at=session.now()
