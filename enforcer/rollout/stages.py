@@ -253,6 +253,10 @@ class Rollout:
                 reasons = [exc.said]
             if reasons:
                 return restore_stage(tools, record, first_of(reasons))
+        try:
+            tools.check_abort(is_last=True)
+        except Aborted as exc:
+            return restore_stage(tools, record, exc.said)
         tools.step(f"promote {record.stage}")
         tools.journal.write(plan.plan_id, tools.now(), "promoted", stage=record.stage)
         tools.tell(plan.plan_id, record.stage, ProgressPhase.PROMOTED, sentence("progress.kept", stage=record.stage))
