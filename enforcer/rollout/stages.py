@@ -129,10 +129,10 @@ class Rollout:
         self, plan: Plan, stages: Sequence[int], approved: Approved, fingerprint: Fingerprint | None
     ) -> list[str]:
         """Cards that pods hold before a run whose stages the guard allows; nothing else of the cluster is kept."""
-        tools, runs = self._tools, self._tools.journal.runs()
-        snapshot, _ = as_planned(tools.snapshot(), [found for found in runs if found.plan_id == plan.plan_id])
+        tools = self._tools
+        snapshot, _ = as_planned(tools.snapshot(), tools.journal.runs(plan.plan_id))
         known = with_top_owners(plan, snapshot)
-        tools.guard.check_cluster(known, stages, snapshot, fingerprint, runs)
+        tools.guard.check_cluster(known, stages, snapshot, fingerprint, tools.journal.runs())
         tools.guard.check_freed(known, stages, approved(), snapshot)
         return sorted({card for seat in snapshot.seats.values() for card in seat.cards})
 
