@@ -7,12 +7,13 @@ another is given: each look has a copy of its own. Called by the reader of a rea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import Generic, TypeVar, overload
 
 from enforcer.manifest import Manifest
-from fleet.inventory import WorkloadId
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 def as_text(manifest: Manifest) -> bytes:
@@ -24,6 +25,12 @@ def as_manifest(text: bytes) -> Manifest:
     """The manifest of a text."""
     found: Manifest = json.loads(text)
     return found
+
+
+def with_texts(listed: Sequence[Manifest]) -> Iterator[tuple[bytes, Manifest]]:
+    """Each manifest of a list beside its text, which is the list's own where that keeps texts."""
+    texts = listed.texts if isinstance(listed, ListedManifests) else map(as_text, listed)
+    return ((text, as_manifest(text)) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +59,27 @@ class ListedManifests(Sequence[Manifest]):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerManifests(Mapping[WorkloadId, Manifest]):
-    """Manifests of workloads; mutable: it is filled.
+class KeptManifests(Mapping[Key, Manifest], Generic[Key]):
+    """Manifests by workload or by name; mutable: `texts` is filled.
 
     Attributes:
         texts: as JSON.
     """
 
-    texts: dict[WorkloadId, bytes] = field(default_factory=dict)
+    texts: dict[Key, bytes] = field(default_factory=dict)
 
-    def put(self, workload: WorkloadId, manifest: Manifest) -> None:
-        """Keep one."""
-        self.texts[workload] = as_text(manifest)
+    def __getitem__(self, key: Key) -> Manifest:
+        """One of them."""
+        return as_manifest(self.texts[key])
 
-    def __getitem__(self, workload: WorkloadId) -> Manifest:
-        """That of a workload."""
-        return as_manifest(self.texts[workload])
-
-    def __iter__(self) -> Iterator[WorkloadId]:
-        """Every workload."""
+    def __iter__(self) -> Iterator[Key]:
+        """Every key."""
         return iter(self.texts)
 
     def __len__(self) -> int:
         """How many there are."""
         return len(self.texts)
 
-    def __contains__(self, workload: object) -> bool:
-        """Whether there is a workload, without a look at it."""
-        return workload in self.texts
+    def __contains__(self, key: object) -> bool:
+        """Whether there is one, without a look at it."""
+        return key in self.texts

@@ -49,6 +49,7 @@ def node_losses(snapshot: Snapshot, pods: Sequence[Manifest]) -> tuple[NodeLoss,
         pods: all pods of the namespaces that it has seats in.
     """
     manifests = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pod for pod in pods}
+    nodes = dict(snapshot.nodes)
     healthy = {name: card for name, card in snapshot.cards.items() if card.is_healthy}
     by_node: dict[str, list[PodSeat]] = {}
     for seat in snapshot.seats.values():
@@ -62,7 +63,7 @@ def node_losses(snapshot: Snapshot, pods: Sequence[Manifest]) -> tuple[NodeLoss,
             seat
             for seat in sorted(lost, key=_size, reverse=True)
             if workload_parts(seat.workload)[1] != "DaemonSet"
-            and not _finds_room(seat, manifests.get(seat.pod_id), snapshot.nodes, left, rooms)
+            and not _finds_room(seat, manifests.get(seat.pod_id), nodes, left, rooms)
         ]
         for workload in sorted({seat.workload for seat in homeless}):
             own = sum(seat.workload == workload for seat in lost)

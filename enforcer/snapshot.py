@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, identity
 from enforcer.dialect import Dialect, ListingDialect, ObjectKey, StandingCard
-from enforcer.kept_manifests import OwnerManifests
+from enforcer.kept_manifests import KeptManifests, with_texts
 from enforcer.kinds.register import WORKLOAD_KINDS, workload_kind
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
@@ -107,20 +106,17 @@ def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Sna
     configs = {key: manifest for key, manifest in found.items() if manifest is not None}
     words = dialect.configured(configs)
     words = with_listed(reader, words)
-    owners = OwnerManifests()
-    for kind in OWNER_KINDS:
-        for owner in reader.list_objects(kind):
-            _, namespace, name = identity(owner)
-            owners.put(WorkloadId(f"{namespace}/{kind}/{name}"), owner)
-    nodes = {node["metadata"]["name"]: node for node in reader.list_objects("Node")}
+    owners: KeptManifests[WorkloadId] = KeptManifests()
+    parents = parents_of(_makers(reader, owners))
+    nodes: KeptManifests[str] = KeptManifests()
     cards: dict[str, StandingCard] = {}
-    for name, node in nodes.items():
+    for text, node in with_texts(reader.list_objects("Node")):
+        name = str(node["metadata"]["name"])
+        nodes.texts[name] = text
         try:
             cards.update({card.card: card for card in words.cards_of_node(node)})
         except Corrupt as exc:
             raise Corrupt(f"cannot read the cards of node {name}: {exc}") from exc
-    makers = (found for kind in MAKERS if kind not in OWNER_KINDS for found in reader.list_objects(kind))
-    parents = parents_of(chain(owners.values(), makers))
     seats, doubts, asking = _seats(reader.list_objects("Pod"), words, cards, parents)
     return Snapshot(
         owners=owners,
@@ -135,6 +131,16 @@ def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Sna
         wishes=wishes_in(reader),
         asking=asking,
     )
+
+
+def _makers(reader: ClusterReader, owners: KeptManifests[WorkloadId]) -> Iterator[Manifest]:
+    """What may own pods, one after the other; owners of workloads are kept."""
+    for kind in dict.fromkeys((*OWNER_KINDS, *MAKERS)):
+        for text, found in with_texts(reader.list_objects(kind)):
+            if kind in OWNER_KINDS:
+                _, namespace, name = identity(found)
+                owners.texts[WorkloadId(f"{namespace}/{kind}/{name}")] = text
+            yield found
 
 
 def with_listed(reader: ClusterReader, dialect: Dialect) -> Dialect:

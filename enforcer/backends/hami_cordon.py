@@ -39,7 +39,8 @@ def cordon_changes(
     """
     closing, opening = set(close), set(reopen)
     changes: list[Change] = []
-    for name, node in sorted(snapshot.nodes.items()):
+    for name in sorted(snapshot.nodes):
+        node = snapshot.nodes[name]
         own = {card.card for card in snapshot.cards.values() if card.node == name}
         standing = cordoned_cards(node)
         wanted = sorted((set(standing) | (closing & own)) - (opening & own))

@@ -2,7 +2,8 @@
 
 A plan has one object, and further ones where one would grow beyond what the API server takes. Each entry is chained to
 the one before it by a hash, so an object that somebody edited is found out; each write depends on the version that was
-read, so of two writers one learns that it is late. Objects whose version is known are not read again.
+read, so of two writers one learns that it is late. Objects whose version is known are not read again, and lie packed:
+parsed, those of a year would take a gigabyte, and hardly any is looked at again.
 
 Source: kubernetes/website:content/en/docs/reference/using-api/api-concepts.md (resource versions),
 etcd-io/website:content/en/docs/v3.5/dev-guide/limit.md (1.5 MiB per request).
@@ -14,10 +15,11 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
+from enforcer.kept_manifests import as_manifest, as_text
 from enforcer.kubernetes.custom_resources import API_VERSION, AS_MANAGER, OBJECT_BYTES_MAX, VERSION, kind_of, listed
 from enforcer.manifest import Manifest
 from enforcer.record.ledger import Overtaken
@@ -37,13 +39,46 @@ _CHANGES = kind_of("GpuChange", metadata_only=True)
 class _Object:
     """One `GpuChange` as it was read last."""
 
+    name: str
     version: str
-    manifest: Manifest
+    plan_id: str
+    page: int
+    packed: bytes
+
+    @property
+    def manifest(self) -> Manifest:
+        return as_manifest(zlib.decompress(self.packed))
 
     @property
     def entries(self) -> list[Manifest]:
         found: list[Manifest] = self.manifest["spec"].get("entries") or []
         return found
+
+
+class _Chain(Sequence[StoredEntry]):
+    """The entries of a plan, unpacked where somebody looks at them.
+
+    Raises:
+        Corrupt: somebody edited them.
+    """
+
+    def __init__(self, plan_id: str, objects: Sequence[_Object]) -> None:
+        self._plan_id = plan_id
+        self._objects = objects
+        self._count = sum(1 for _ in self)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[StoredEntry]:
+        return _unchained(self._plan_id, self._objects)
+
+    @overload
+    def __getitem__(self, place: int) -> StoredEntry: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[StoredEntry]: ...
+    def __getitem__(self, place: int | slice) -> StoredEntry | Sequence[StoredEntry]:
+        return list(self)[place]
 
 
 class GpuChanges:
@@ -52,7 +87,7 @@ class GpuChanges:
     def __init__(self, api: WritingApi) -> None:
         self._api = api
         self._read: dict[str, _Object] = {}
-        self._checked: dict[str, tuple[tuple[str, ...], list[StoredEntry] | Corrupt]] = {}
+        self._checked: dict[str, tuple[tuple[str, ...], _Chain | Corrupt]] = {}
 
     def entries(self) -> Mapping[str, Sequence[StoredEntry] | Corrupt]:
         """See `ChangeStore`.
@@ -87,17 +122,17 @@ class GpuChanges:
             if last is not None and chunk.goes_on:
                 last = self._written(last, [*last.entries, *chunk.entries], summary)
             else:
-                number = 1 if last is None else int(last.manifest["spec"]["page"]) + 1
+                number = 1 if last is None else last.page + 1
                 last = self._made(plan_id, number, chunk.entries, summary)
 
-    def _check(self, plan_id: str, objects: Sequence[_Object]) -> tuple[tuple[str, ...], list[StoredEntry] | Corrupt]:
+    def _check(self, plan_id: str, objects: Sequence[_Object]) -> tuple[tuple[str, ...], _Chain | Corrupt]:
         """The versions of a plan's objects with their entries; read anew where a version is another one."""
         versions = tuple(one.version for one in objects)
         known = self._checked.get(plan_id)
         if known is not None and known[0] == versions:
             return known
         try:
-            return versions, _unchained(plan_id, objects)
+            return versions, _Chain(plan_id, objects)
         except Corrupt as damaged:
             return versions, damaged
 
@@ -116,15 +151,18 @@ class GpuChanges:
                     self._keep(manifest)
 
     def _keep(self, manifest: Manifest) -> _Object:
-        metadata = manifest["metadata"]
-        found = _Object(version=str(metadata["resourceVersion"]), manifest=manifest)
-        self._read[str(metadata["name"])] = found
+        metadata, spec = manifest["metadata"], manifest["spec"]
+        found = _Object(
+            name=str(metadata["name"]), version=str(metadata["resourceVersion"]), plan_id=str(spec["plan"]),
+            page=int(spec["page"]), packed=zlib.compress(as_text(manifest), 1),
+        )  # fmt: skip
+        self._read[found.name] = found
         return found
 
     def _by_plan(self) -> dict[str, list[_Object]]:
         found: dict[str, list[_Object]] = {}
-        for one in sorted(self._read.values(), key=lambda one: int(one.manifest["spec"]["page"])):
-            found.setdefault(str(one.manifest["spec"]["plan"]), []).append(one)
+        for one in sorted(self._read.values(), key=lambda one: one.page):
+            found.setdefault(one.plan_id, []).append(one)
         return found
 
     def _made(self, plan_id: str, number: int, entries: list[Manifest], summary: Mapping[str, str | int]) -> _Object:
@@ -140,11 +178,11 @@ class GpuChanges:
                                         query=AS_MANAGER, body=body))  # fmt: skip
 
     def _written(self, last: _Object, entries: list[Manifest], summary: Mapping[str, str | int]) -> _Object:
-        name, spec = str(last.manifest["metadata"]["name"]), last.manifest["spec"]
-        deed = Deed(verb="update", resource=_CHANGES.resource, name=name)
-        body = {**last.manifest, "spec": {**spec, "entries": entries}, "status": dict(summary)}
-        path = _CHANGES.path(VERSION, None, name)
-        return self._sent(str(spec["plan"]), Call(deed=deed, path=path, method="PUT", query=AS_MANAGER, body=body))
+        manifest = last.manifest
+        deed = Deed(verb="update", resource=_CHANGES.resource, name=last.name)
+        body = {**manifest, "spec": {**manifest["spec"], "entries": entries}, "status": dict(summary)}
+        path = _CHANGES.path(VERSION, None, last.name)
+        return self._sent(last.plan_id, Call(deed=deed, path=path, method="PUT", query=AS_MANAGER, body=body))
 
     def _sent(self, plan_id: str, call: Call) -> _Object:
         try:
@@ -209,8 +247,7 @@ def _chained(entry: StoredEntry, previous: str) -> Manifest:
     return {**body, "sha256": _hash(previous, body)}
 
 
-def _unchained(plan_id: str, objects: Sequence[_Object]) -> list[StoredEntry]:
-    found: list[StoredEntry] = []
+def _unchained(plan_id: str, objects: Sequence[_Object]) -> Iterator[StoredEntry]:
     previous = ""
     for number, one in enumerate((entry for part in objects for entry in part.entries), start=1):
         body = {key: value for key, value in one.items() if key != "sha256"}
@@ -220,8 +257,7 @@ def _unchained(plan_id: str, objects: Sequence[_Object]) -> list[StoredEntry]:
                 "missing"
             )
         previous = one["sha256"]
-        found.append(StoredEntry(at=parse_time(body["at"]), event=body["event"], content=_content(plan_id, body)))
-    return found
+        yield StoredEntry(at=parse_time(body["at"]), event=body["event"], content=_content(plan_id, body))
 
 
 def _content(plan_id: str, body: Mapping[str, str]) -> Mapping[str, Any]:

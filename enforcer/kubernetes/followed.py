@@ -67,8 +67,8 @@ class Kept:
         )  # fmt: skip
 
 
-Listing = Callable[[], tuple[str, list[Kept]]]
-"""Lists everything; returns the version of the list too."""
+Listing = Callable[[Callable[[Manifest], Kept]], tuple[str, list[Kept]]]
+"""Lists everything, and keeps of each object what it is given says; returns the version of the list too."""
 
 
 class FollowedKind:
@@ -162,7 +162,7 @@ class FollowedKind:
             self._is_old = False
             self._ended.clear()
         try:
-            version, listed = self._listing()
+            version, listed = self._listing(self._kept_of)
         except GputideError:
             self.renew()
             raise
@@ -179,6 +179,14 @@ class FollowedKind:
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._follow, name=f"follow {self._name}", daemon=True)
                     self._thread.start()
+
+    def _kept_of(self, manifest: Manifest) -> Kept:
+        """What is kept of an object that is listed: what is kept already, where that is of the same version."""
+        metadata = manifest["metadata"]
+        with self._changed:
+            kept = self._kept.get(str(metadata.get("namespace", "")), {}).get(str(metadata["name"]))
+        is_same = kept is not None and (kept.uid, kept.version) == (metadata.get("uid"), metadata["resourceVersion"])
+        return kept if kept is not None and is_same else Kept.of(manifest)
 
     def _follow(self) -> None:
         while (version := self._next_version()) is not None:

@@ -27,7 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from enforcer.kubernetes.followed import FOLLOWED_KINDS, FollowedKind, Kept
+from enforcer.kept_manifests import ListedManifests, as_text
+from enforcer.kubernetes.followed import FOLLOWED_KINDS, FollowedKind
 from enforcer.kubernetes.kinds import kind_named
 from enforcer.manifest import Manifest
 from fleet.errors import Unavailable
@@ -95,8 +96,8 @@ class KubernetesReader:
         followed = self._follower(served, version)
         if followed is not None:
             return followed.objects(namespace)
-        _, found = self._listed(served, version, namespace, lambda manifest: manifest)
-        return tuple(sorted(found, key=_place))
+        _, found = self._listed(served, version, namespace, lambda manifest: (*_place(manifest), as_text(manifest)))
+        return ListedManifests(tuple(text for _, _, text in sorted(found)))
 
     def pods_on(self, node: str) -> Sequence[Manifest]:
         """Pods of all namespaces that are bound to a node, as they are now.
@@ -187,7 +188,7 @@ class KubernetesReader:
             if served.kind not in self._followed:
                 self._followed[served.kind] = FollowedKind(
                     served.kind,
-                    lambda: self._listed(served, version, None, Kept.of),
+                    lambda keep: self._listed(served, version, None, keep),
                     lambda since, stands: self._events(connection, served, version, since, stands),
                     self._see_listed,
                 )

@@ -219,6 +219,7 @@ class Journal:
     def unfence(self) -> None:
         """Others may write again; the run is over."""
         self._fence, self._patiently = None, _at_once
+        self._ledger.rest()
 
     def check_fence(self) -> None:
         """Nothing, as long as no other enforcer has written since `fence`.

@@ -109,6 +109,9 @@ class Ledger:
         self._tail()
         return tuple(entry for entry in self._entries if plan_id in (None, entry.plan_id))
 
+    def rest(self) -> None:
+        """Nothing is under way: a ledger that only follows another one may let go of what nobody needs now."""
+
     def verify(self) -> int:
         """Check the whole chain from the file.
 

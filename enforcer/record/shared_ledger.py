@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -72,12 +73,18 @@ class SharedLedger(Ledger):
         path: the file; made with the first entry.
         store: keeps the entries in the cluster.
         cluster: its name: of plans of other clusters nothing is written to it.
+        is_lean: the file is for this process alone, which runs for months: of plans of which nothing stands or goes on
+            entries are read where that plan is asked for, and not held.
     """
 
-    def __init__(self, path: Path, store: ChangeStore, cluster: str | None) -> None:
+    def __init__(self, path: Path, store: ChangeStore, cluster: str | None, *, is_lean: bool = False) -> None:
         super().__init__(path)
         self._store = store
         self._cluster = cluster
+        self._is_lean = is_lean
+        self._over: dict[str, tuple[int, bool]] = {}
+        self._left_out: dict[str, Sequence[StoredEntry]] = {}
+        self._begun: set[str] = set()
         self._agreed: dict[str, int] = {}
         self._damaged: dict[str, Corrupt] = {}
 
@@ -89,6 +96,7 @@ class SharedLedger(Ledger):
                 be done that was to be written.
             Corrupt: as `entries`.
         """
+        self._begun.add(plan_id)
         self.pull()
         self._check(plan_id)
         before = super().entries(plan_id)
@@ -110,7 +118,18 @@ class SharedLedger(Ledger):
         self.pull()
         if plan_id is not None:
             self._check(plan_id)
+            if plan_id in self._left_out:
+                return tuple(_entry(plan_id, stored) for stored in self._left_out[plan_id])
         return super().entries(plan_id)
+
+    def rest(self) -> None:
+        """See `Ledger`: a lean one begins anew, as that of a process that has just been started."""
+        if self._is_lean:
+            self._path.unlink(missing_ok=True)
+            self._head_path.unlink(missing_ok=True)
+            self._last, self._entries = None, []
+            self._agreed.clear()
+            self._begun.clear()
 
     def _check(self, plan_id: str) -> None:
         if plan_id in self._damaged:
@@ -130,19 +149,26 @@ class SharedLedger(Ledger):
         found = self._store.entries()
         missing: list[tuple[str, StoredEntry]] = []
         self._damaged = {plan_id: stored for plan_id, stored in found.items() if isinstance(stored, Corrupt)}
+        self._left_out = {}
         for plan_id, stored in found.items():
             if isinstance(stored, Corrupt):
                 continue
             own = held.get(plan_id, [])
+            if self._is_lean and not own and plan_id not in self._begun and self._is_over(plan_id, stored):
+                self._left_out[plan_id] = stored
+                continue
             shared = min(len(own), len(stored))
-            for number in range(self._agreed.get(plan_id, 0), shared):
-                if _stored(own[number].at, own[number].event, own[number].content) != stored[number]:
+            agreed = min(self._agreed.get(plan_id, 0), shared)
+            # To look at an entry is to unpack all before it.
+            fresh = list(islice(stored, agreed, None)) if agreed < len(stored) else []
+            for number in range(agreed, shared):
+                if _stored(own[number].at, own[number].event, own[number].content) != fresh[number - agreed]:
                     raise Corrupt(
                         f"cannot go on: entry {number + 1} of plan {plan_id} in ledger {self._path} is not the one of "
                         f"the cluster's GpuChange objects; keep both, and move the file away to follow the cluster"
                     )
             self._agreed[plan_id] = shared
-            missing += [(plan_id, entry) for entry in stored[shared:]]
+            missing += [(plan_id, entry) for entry in fresh[shared - agreed :]]
         # Plans that other machines wrote of at the same time stand one after the other, as they happened.
         for plan_id, late in sorted(missing, key=lambda one: one[1].at):
             super().append([(late.event, late.content)], plan_id=plan_id, at=late.at)
@@ -158,6 +184,17 @@ class SharedLedger(Ledger):
                 added = [_stored(entry.at, entry.event, entry.content) for entry in lost]
                 self._store.append(plan_id, len(own) - len(lost), added, summary_of(runs))
                 self._agreed[plan_id] = len(own)
+
+    def _is_over(self, plan_id: str, stored: Sequence[StoredEntry]) -> bool:
+        """Whether nothing of a plan stands in the cluster or goes on."""
+        known = self._over.get(plan_id)
+        if known is None or known[0] != len(stored):
+            entries = [_entry(plan_id, one) for one in stored]
+            undos = [entry.event for entry in entries if entry.event in ("undo_begin", "undone")]
+            runs = runs_of(entries)
+            is_open = undos[-1:] == ["undo_begin"] or any(run.is_open for run in runs)
+            known = self._over[plan_id] = len(stored), not is_open and not standing(runs)
+        return known[1]
 
 
 def summary_of(runs: Sequence[RunRecord]) -> dict[str, str | int]:

@@ -386,12 +386,11 @@ class Carrier:
     def _known_parents(self) -> Parents:
         """Who controls what makes pods; read once, for ReplicaSets that come later tell their maker by their names."""
         if self._parents is None:
-            makers = [
+            self._parents = parents_of(
                 found
                 for kind in MAKERS
                 for found in self._patiently(lambda: self._reader.list_objects(kind))  # noqa: B023
-            ]
-            self._parents = parents_of(makers)
+            )
         return self._parents
 
     def _owners(self, workloads: Sequence[WorkloadId]) -> dict[WorkloadId, Manifest]:

@@ -29,7 +29,6 @@ from enforcer.rollout.tools import Tools, UnderWay
 from enforcer.rollout.watch import complaints
 from enforcer.safety.abort import Aborted
 from enforcer.safety.harm_budget import Brake, Judgement
-from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.sentences import Sentence, first_of, recorded, sentence
@@ -98,13 +97,8 @@ class Rollout:
             with tools.following():
                 # What was read before the lease was ours may be old.
                 if run is None and not any(found.is_open for found in tools.journal.runs(plan.plan_id)):
-                    runs = tools.journal.runs()
-                    own = [found for found in runs if found.plan_id == plan.plan_id]
-                    snapshot, _ = as_planned(tools.snapshot(), own)
-                    known = with_top_owners(plan, snapshot)
-                    tools.guard.check_cluster(known, chosen, snapshot, fingerprint, runs)
-                    tools.guard.check_freed(known, chosen, approved(), snapshot)
-                    self._begin(plan, chosen, by, snapshot)
+                    granted = self._checked(plan, chosen, approved, fingerprint)
+                    self._begin(plan, chosen, by, granted)
                 return self._run(plan, approved)
         finally:
             tools.let_go()
@@ -131,8 +125,18 @@ class Rollout:
         finally:
             tools.let_go()
 
-    def _begin(self, plan: Plan, stages: Sequence[int], by: str, snapshot: Snapshot) -> None:
-        granted = sorted({card for seat in snapshot.seats.values() for card in seat.cards})
+    def _checked(
+        self, plan: Plan, stages: Sequence[int], approved: Approved, fingerprint: Fingerprint | None
+    ) -> list[str]:
+        """Cards that pods hold before a run whose stages the guard allows; nothing else of the cluster is kept."""
+        tools = self._tools
+        snapshot, _ = as_planned(tools.snapshot(), tools.journal.runs(plan.plan_id))
+        known = with_top_owners(plan, snapshot)
+        tools.guard.check_cluster(known, stages, snapshot, fingerprint, tools.journal.runs())
+        tools.guard.check_freed(known, stages, approved(), snapshot)
+        return sorted({card for seat in snapshot.seats.values() for card in seat.cards})
+
+    def _begin(self, plan: Plan, stages: Sequence[int], by: str, granted: Sequence[str]) -> None:
         self._tools.step("begin")
         self._tools.journal.write(
             plan.plan_id,
@@ -140,7 +144,7 @@ class Rollout:
             "begin",
             stages=list(stages),
             by=by,
-            cards_granted=granted,
+            cards_granted=list(granted),
             cluster=plan.cluster,
         )
 
@@ -184,14 +188,15 @@ class Rollout:
 
     def _begun(self, plan: Plan, record: StageRecord) -> StageResult:
         """Go on with a stage, if its owners and budgets still allow it."""
-        tools = self._tools
+        tools, refusal = self._tools, None
         if record.state is StageState.OPEN:
             try:
                 wave_max = tools.policy.carry.parallel_pods_max
                 tools.guard.check_availability(record, tools.snapshot(), tools.reader, wave_max)
             except Refused as exc:
-                return restore_stage(tools, record, exc.said)
-        return self._stage(plan, record)
+                refusal = exc.said
+        # Outside of the error, which holds the snapshot.
+        return self._stage(plan, record) if refusal is None else restore_stage(tools, record, refusal)
 
     def _intend(self, plan: Plan, stage: int, run: Sequence[int], approved: Approved) -> StageRecord:
         """Write down what a stage is going to do; hours may have passed since its run was begun."""
@@ -248,6 +253,10 @@ class Rollout:
                 reasons = [exc.said]
             if reasons:
                 return restore_stage(tools, record, first_of(reasons))
+        try:
+            tools.check_abort(is_last=True)
+        except Aborted as exc:
+            return restore_stage(tools, record, exc.said)
         tools.step(f"promote {record.stage}")
         tools.journal.write(plan.plan_id, tools.now(), "promoted", stage=record.stage)
         tools.tell(plan.plan_id, record.stage, ProgressPhase.PROMOTED, sentence("progress.kept", stage=record.stage))

@@ -19,7 +19,7 @@ from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
 from enforcer.rollout.patience import RIGHTS_SECONDS_MAX, Patience
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.watch import Signals, WatchPolicy
-from enforcer.safety.abort import LOOK_SECONDS, Aborted, Wishes, aborted_by
+from enforcer.safety.abort import LOOK_SECONDS, Aborted, SeldomAsked, Wishes, aborted_by
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot
@@ -128,14 +128,19 @@ class Tools:
         self.check_abort()
         self.journal.check_fence()
 
-    def check_abort(self) -> None:
+    def check_abort(self, *, is_last: bool = False) -> None:
         """Nothing, as long as the stage that is under way is wanted, and as many approve it as must.
+
+        Args:
+            is_last: nobody looks again before the stage is kept: what was known a moment ago does not count.
 
         Raises:
             Aborted: somebody no longer wants it, or has withdrawn an approval.
         """
         if self.wishes is None or self.under_way is None:
             return
+        if is_last and isinstance(self.wishes, SeldomAsked):
+            self.wishes.renew()
         plan, stage = self.under_way.plan, self.under_way.stage
         try:
             wish, approvals = self.wishes.wish(plan.plan_id), self.wishes.approvals(plan.plan_id)

@@ -93,10 +93,15 @@ class ClusterSignals:
         """Health of pods; see the port."""
         found = []
         spaces = Counter(pod_id.partition("/")[0] for pod_id in pods)
+        asked = frozenset(pods)
         # Who follows what goes on has all pods at hand; of another, a list pays where many are asked for.
         is_cheap = isinstance(self._reader, FollowingReader)
         known = {
-            namespace: {pod["metadata"]["name"]: pod for pod in self._reader.list_objects("Pod", namespace)}
+            namespace: {
+                pod["metadata"]["name"]: pod
+                for pod in self._reader.list_objects("Pod", namespace)
+                if f"{namespace}/{pod['metadata']['name']}" in asked
+            }
             for namespace, count in spaces.items()
             if is_cheap or count >= _LISTED_FROM
         }

@@ -25,6 +25,9 @@ STOP_SECONDS_MAX = 60.0
 LOOK_SECONDS = 1.0
 """Longest pause between two looks for somebody who no longer wants a stage; a cluster is not asked more often."""
 
+APPROVALS_LOOK_SECONDS = 5.0
+"""The same for approvals, of which a cluster lists those of all plans; who keeps a stage looks anew before."""
+
 _AWAY_SECONDS = 10.0
 _LOCK_LOOK_SECONDS = 0.2
 
@@ -58,7 +61,7 @@ Answer = TypeVar("Answer")
 
 
 class SeldomAsked:
-    """Wishes of a cluster that is asked once a second, and less often while it is away.
+    """Wishes of a cluster that is asked once a second, for approvals in five, and less often while it is away.
 
     Args:
         inner: asks it.
@@ -71,16 +74,21 @@ class SeldomAsked:
         self._wishes: dict[str, tuple[float, Wish | None]] = {}
         self._approvals: dict[str, tuple[float, tuple[Approval, ...] | None]] = {}
 
+    def renew(self) -> None:
+        """The next answers are fresh."""
+        self._wishes.clear()
+        self._approvals.clear()
+
     def wish(self, plan_id: str) -> Wish:
         """See `Wishes`; as it was a moment ago."""
-        return self._asked(self._inner.wish, plan_id, self._wishes)
+        return self._asked(self._inner.wish, plan_id, self._wishes, LOOK_SECONDS)
 
     def approvals(self, plan_id: str) -> tuple[Approval, ...]:
         """See `Wishes`; as they were a moment ago."""
-        return self._asked(self._inner.approvals, plan_id, self._approvals)
+        return self._asked(self._inner.approvals, plan_id, self._approvals, APPROVALS_LOOK_SECONDS)
 
     def _asked(
-        self, ask: Callable[[str], Answer], plan_id: str, seen: dict[str, tuple[float, Answer | None]]
+        self, ask: Callable[[str], Answer], plan_id: str, seen: dict[str, tuple[float, Answer | None]], seconds: float
     ) -> Answer:
         until, known = seen.get(plan_id, (None, None))
         if until is not None and self._clock() < until:
@@ -92,7 +100,7 @@ class SeldomAsked:
         except Unavailable:
             seen[plan_id] = self._clock() + _AWAY_SECONDS, known
             raise
-        seen[plan_id] = self._clock() + LOOK_SECONDS, found
+        seen[plan_id] = self._clock() + seconds, found
         return found
 
 

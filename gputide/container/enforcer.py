@@ -97,7 +97,7 @@ def open_enforcer(
             writer=cluster,
             lease=cluster,
             pause=cluster.pause,
-            journal=_journal(cluster, own, ledger or folder.ledger),
+            journal=_journal(cluster, own, ledger or folder.ledger, is_lean=ledger is not None),
             guard=guard(folder, settings),
             signals=_signals(cluster, settings),
             policy=RolloutPolicy(
@@ -175,9 +175,11 @@ def _unread(_plan_id: str, _status: PlanStatus) -> None:
     """A plan of a folder has no status of its own: it is made from the ledger when somebody looks."""
 
 
-def _journal(cluster: LiveCluster, own: str | None, ledger: Path) -> Journal:
+def _journal(cluster: LiveCluster, own: str | None, ledger: Path, *, is_lean: bool = False) -> Journal:
     """What was changed: of a real cluster the record lies there, and a ledger file follows it."""
-    kept = Ledger(ledger) if cluster.changes is None else SharedLedger(ledger, cluster.changes, own)
+    if cluster.changes is None:
+        return Journal(Ledger(ledger), cluster=own)
+    kept = SharedLedger(ledger, cluster.changes, own, is_lean=is_lean)
     return Journal(kept, cluster=own)
 
 

@@ -58,7 +58,11 @@ class AuditLog:
     def arguments(self, policy: Path) -> list[str]:
         """Write the policy, and return the flags that make the server keep the log."""
         policy.write_text(json.dumps(POLICY), encoding="utf-8")
-        return [f"--audit-policy-file={policy}", f"--audit-log-path={self._path}", "--audit-log-mode=blocking-strict"]
+        return [
+            f"--audit-policy-file={policy}", f"--audit-log-path={self._path}", "--audit-log-mode=blocking-strict",
+            # The server begins a new file after 100 MiB by itself, and places to read on from would be lost.
+            "--audit-log-maxsize=100000",
+        ]  # fmt: skip
 
     def size(self) -> int:
         """Bytes so far, to read on from."""

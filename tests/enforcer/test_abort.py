@@ -169,7 +169,7 @@ def test_run_ends_before_a_stage_that_is_not_wanted_and_keeps_those_before(tmp_p
     assert open_run(tools.journal) is None
 
 
-def test_cluster_is_asked_what_is_wanted_once_a_second_and_less_while_it_is_away(tmp_path: Path) -> None:
+def test_cluster_is_asked_what_is_wanted_once_a_second_and_less_while_it_is_away() -> None:
     asked: list[float] = []
     asked_for_approvals: list[float] = []
     now = 0.0
@@ -197,7 +197,26 @@ def test_cluster_is_asked_what_is_wanted_once_a_second_and_less_while_it_is_away
     assert len(asked) <= 25
     assert max(late - early for early, late in pairwise(asked)) <= 10.0
     assert sum(10.0 <= at < 20.0 for at in asked) == 1
-    assert sum(at < 20.0 for at in asked_for_approvals) == 2
+    assert asked_for_approvals == [0.0, 10.0, 20.0, 25.0, 30.0]
+
+
+@pytest.mark.parametrize("end", [abort_by_wish, withdraw_one_approval])
+def test_stage_is_not_kept_by_what_was_known_a_moment_ago(tmp_path: Path, end: Callable[[PlanStore], None]) -> None:
+    cluster, store = a_cluster(tmp_path), wanted(tmp_path)
+    for by in ("ann", "bob"):
+        store.approve(standard_plan(), [1, 2], by=by, at=NOW)
+    batches = 0
+
+    def step(what: str) -> None:
+        nonlocal batches
+        batches += what == "watched rest"
+        if what == "watched rest" and batches == 2:
+            end(store)
+
+    seldom = SeldomAsked(store, clock=lambda: 0.0)
+    tools = some_tools(cluster, tmp_path, wishes=seldom, guard=TWO_APPROVE, step=step)
+    a_rollout(tools).apply(standard_plan(), by="ann", approved=lambda: store.approvals(PLAN))
+    assert where(cluster) == STAGE_1
 
 
 def test_preview_of_an_undo_shows_the_stage_that_is_under_way(tmp_path: Path) -> None:

@@ -13,14 +13,16 @@ import pytest
 
 from bench.cluster_api import SimulatedApi, start_server
 from enforcer.cluster import FollowingReader
+from enforcer.kept_manifests import KeptManifests, as_manifest
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.kubernetes.followed import FollowedKind, Kept
 from enforcer.manifest import Manifest
 from enforcer.rollout.watch import ClusterSignals
+from enforcer.snapshot import take_snapshot
 from fleet.errors import GputideError, Misconfigured, Unavailable
 from tests.exporter.kubeconfigs import write_kubeconfig
 
-PODS = "/api/v1/pods"
+PODS, DEPLOYMENTS = "/api/v1/pods", "/apis/apps/v1/deployments"
 
 
 def a_pod(name: str, version: int, **metadata: Any) -> Manifest:
@@ -47,9 +49,9 @@ class Server:
         self.while_listing: Callable[[], None] = lambda: None
         self.kind = FollowedKind("Pod", self._list, self._watch, lambda _: None)
 
-    def _list(self) -> tuple[str, list[Kept]]:
+    def _list(self, keep: Callable[[Manifest], Kept]) -> tuple[str, list[Kept]]:
         self.lists += 1
-        answer = str(self.version), [Kept.of(manifest) for manifest in self.listed]
+        answer = str(self.version), [keep(manifest) for manifest in self.listed]
         self.while_listing()
         return answer
 
@@ -141,6 +143,16 @@ def test_fresh_list_is_asked_for_once_and_holds_what_was_heard_since(server: Ser
     assert server.lists == lists + 1
 
 
+def test_fresh_list_holds_no_second_copy_of_what_did_not_change(server: Server) -> None:
+    server.kind.put(a_pod("b", 11))
+    before = server.kind.objects("team").texts
+    server.listed, server.version = [a_pod("a", 10), a_pod("b", 12, labels={"by": "them"})], 12
+    server.kind.renew()
+    after = server.kind.objects("team").texts
+    assert after[0] is before[0]
+    assert as_manifest(after[1])["metadata"]["labels"] == {"by": "them"}
+
+
 def test_every_look_is_a_list_while_the_watch_is_cut(server: Server) -> None:
     server.events.put(Unavailable("the connection was cut"))
     server.events.put(Unavailable("and again"))
@@ -207,4 +219,20 @@ def test_cluster_that_follows_asks_once_and_hears_of_changes_until_it_ends(
     names()
     assert len(served.requests) == asked + 1
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("follow")]
+    cluster.close()
+
+
+def test_snapshots_share_the_owners_that_a_watch_keeps(api: tuple[SimulatedApi, str], tmp_path: Path) -> None:
+    served, address = api
+    served.serve(DEPLOYMENTS)
+    served.put(DEPLOYMENTS, {"metadata": {"namespace": "team", "name": "a", "uid": "uid-a"}, "spec": {}})
+    cluster = KubernetesCluster(ClusterPlace(kubeconfig=write_kubeconfig(tmp_path, address)))
+    with cluster.following():
+        owners = []
+        for _ in range(2):
+            owners.append(take_snapshot(cluster).owners)
+            cluster.renew()
+    first, second = (found.texts for found in owners if isinstance(found, KeptManifests))
+    assert list(first) == ["team/Deployment/a"]
+    assert all(first[name] is second[name] for name in first)
     cluster.close()

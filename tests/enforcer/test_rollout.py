@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from enforcer.rollout.tools import Tools
 from enforcer.rollout.watch import PodHealth
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import Faults, SimulatedCluster
-from enforcer.snapshot import take_snapshot
+from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Refused, Unavailable
 from fleet.inventory import Priority, WorkloadId
@@ -80,6 +81,17 @@ def test_plan_is_applied_as_placed(tmp_path: Path) -> None:
     results = a_rollout(some_tools(cluster, tmp_path)).apply(standard_plan(), by="ann")
     assert [result.state for result in results] == [StageState.PROMOTED, StageState.PROMOTED]
     assert where(cluster) == AFTER
+
+
+def test_one_snapshot_at_a_time_is_held_while_a_plan_is_applied(tmp_path: Path) -> None:
+    def alive() -> list[Snapshot]:
+        gc.collect()
+        return [one for one in gc.get_objects() if isinstance(one, Snapshot)]
+
+    others, held = alive(), []
+    tools = some_tools(a_cluster(tmp_path), tmp_path, step=lambda _: held.append(len(alive()) - len(others)))
+    a_rollout(tools).apply(standard_plan(), by="ann")
+    assert max(held) == 1
 
 
 def test_applying_again_changes_nothing(tmp_path: Path) -> None:

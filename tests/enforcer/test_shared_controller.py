@@ -51,7 +51,9 @@ class Shared:
         """Plans and tools of a machine with a folder of its own."""
         place, opened = self.folder / name, self.api.cluster()
         plans = SharedPlans(place / "plans", opened.plans, "c1")
-        journal = Journal(SharedLedger(place / "ledger.jsonl", opened.changes, "c1"), cluster="c1")
+        # As the command has it.
+        kept = SharedLedger(place / "ledger.jsonl", opened.changes, "c1", is_lean=name == "controller")
+        journal = Journal(kept, cluster="c1")
         made = {"journal": journal, "wishes": SeldomAsked(plans), "guard": NEEDS_APPROVAL, "holder": name, **changes}
         return plans, some_tools(self.cluster, self.folder, **made)
 
@@ -159,6 +161,21 @@ def test_run_is_aborted_and_everything_undone_by_the_controller_alone(shared: Sh
     (result,) = console.undo_all(by="bob")
     assert (result.stages, where(shared.cluster)) == ((1,), BEFORE)
     assert shared.head["status"]["state"] == "Undone"
+
+
+def test_controller_holds_nothing_of_a_plan_of_which_nothing_stands_and_applies_it_again(shared: Shared) -> None:
+    ledger = shared.tools.journal._ledger
+    shared.console().apply(standard_plan(), [1, 2], by="ann")
+    assert ledger.entries()
+    shared.console().undo(PLAN, by="ann")
+    shared.controller.look()
+    assert ledger.entries() == ()
+    (run,) = shared.tools.journal.runs(PLAN)
+    assert {record.state for record in run.records.values()} == {StageState.UNDONE}
+    assert shared.head["status"]["state"] == "Undone"
+    shared.console().apply(standard_plan(), [1, 2], by="ann")
+    assert where(shared.cluster) == AFTER
+    assert len(shared.tools.journal.runs()) == 2
 
 
 def test_undo_without_a_controller_is_shown_by_the_plan(shared: Shared) -> None:
