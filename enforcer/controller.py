@@ -99,9 +99,10 @@ class Controller:
             found = {plan_id: (wish, runs.get(plan_id, ())) for plan_id, wish in wishes.items()}
             active = [wish.stages is not None or _is_open(own) for wish, own in found.values()]
             self._metrics.plans.set(sum(active))
-            # An undo needs no plan: that of one that was deleted, or can't be read, is ended too.
-            lone = [plan_id for plan_id in undos if plan_id not in found]
-            done = [self._tried(plan_id, (), partial(self._reconciler.resume_undo, plan_id)) for plan_id in lone]
+            # The record of changes is enough to take back what is open of a plan that was deleted, or can't be read.
+            open_ids = dict.fromkeys((*undos, *(plan_id for plan_id, own in runs.items() if _is_open(own))))
+            lone = [plan_id for plan_id in open_ids if plan_id not in found]
+            done = [self._tried(plan_id, (), partial(self._reconciler.end_orphan, plan_id)) for plan_id in lone]
             # A run that is open holds up all others: it goes first.
             ordered = sorted(found.items(), key=lambda item: not _is_open(item[1][1]))
             done += [self._one(plan_id, wish, own, plan_id in undos) for plan_id, (wish, own) in ordered]

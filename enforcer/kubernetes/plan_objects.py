@@ -30,7 +30,7 @@ from enforcer.kubernetes.custom_resources import (
 from enforcer.manifest import Manifest
 from enforcer.record.fingerprint import Fingerprint, fingerprint_to_json
 from enforcer.record.plan_status import REFUSED, ConditionType, PlanStatus
-from enforcer.record.plan_store import Approval, Wish, WishChange
+from enforcer.record.plan_store import GONE, Approval, Wish, WishChange
 from enforcer.record.shared_plans import ListedPlan
 from fleet.decisions import Plan
 from fleet.documents import plan_to_json
@@ -151,11 +151,11 @@ class GpuPlans:
         name = name_of(plan_id)
         for _ in range(_TRIES):
             head = self._got(_PLANS, name)
-            if head is None and change.add:
+            before = GONE if head is None else _wish_of(head)
+            if before.is_gone and change.add:
                 raise Refused(f"cannot change what is wanted of plan {plan_id}: its GpuPlan is gone")
-            if head is None:
-                return Wish(stages=frozenset())
-            before = _wish_of(head)
+            if head is None or before.is_gone:
+                return GONE
             wish = before.changed(change)
             if wish == before:
                 return before
@@ -267,6 +267,8 @@ def _owner_of(head: Manifest) -> Manifest:
 
 def _wish_of(head: Manifest) -> Wish:
     metadata, said = head["metadata"], head["spec"].get("apply")
+    if "deletionTimestamp" in metadata:
+        return GONE  # somebody's finalizer keeps it for a while
     stages = sorted(int(stage) for stage in said or ())
     return Wish(
         stages=None if said is None else frozenset(stages), by=_wanted_by(metadata.get("annotations") or {}, stages),

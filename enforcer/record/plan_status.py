@@ -147,7 +147,6 @@ def plan_status(
     records = newest_records(runs)
     approved = frozenset(stage for approval in approvals for stage in approval.stages)
     applied = in_force(runs)
-    wanted = applied if wish.stages is None else wish.stages
     failed = [record for _, record in sorted(records.items()) if record.state is StageState.RESTORED]
     stages = tuple(
         StageStatus(
@@ -164,7 +163,7 @@ def plan_status(
         applied=tuple(sorted(applied)),
         conditions=(
             _approved(every, approved, approvals, wish.generation),
-            _applied(wanted, applied, refusal, wish.generation),
+            _applied(wish.wanted(applied), applied, refusal, wish.generation),
             _failed(failed, wish.generation, failed_generation or 0),
         ),
         stages=stages,

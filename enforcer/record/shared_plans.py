@@ -16,7 +16,7 @@ from typing import Protocol
 
 from enforcer.record.fingerprint import Fingerprint, fingerprint_from_json
 from enforcer.record.plan_status import PlanStatus
-from enforcer.record.plan_store import Approval, DamagedPlan, PlanStore, Wish, WishChange, approval_of
+from enforcer.record.plan_store import GONE, Approval, DamagedPlan, PlanStore, Wish, WishChange, approval_of
 from fleet.decisions import Plan
 from fleet.documents import plan_from_json
 from fleet.errors import Corrupt, Refused
@@ -179,12 +179,12 @@ class SharedPlans(PlanStore):
         return approvals
 
     def wish(self, plan_id: str) -> Wish:
-        """See `PlanStore`; of a plan that the cluster has no more nothing is wanted.
+        """See `PlanStore`; `GONE` of a plan that the cluster has no more.
 
         Raises:
             Unavailable: the cluster can't be reached.
         """
-        return self._objects.wish(plan_id) or Wish(stages=frozenset())
+        return self._objects.wish(plan_id) or GONE
 
     def wishes(self) -> Mapping[str, Wish]:
         """See `PlanStore`; of this cluster's plans, which are copied to the folder.

@@ -65,7 +65,7 @@ def due(wish: Wish, runs: Sequence[RunRecord], approved: frozenset[int], *, is_u
         is_undoing: an undo of it is open.
     """
     applied = in_force(runs)
-    wanted = applied if wish.stages is None else wish.stages
+    wanted = wish.wanted(applied)
     run = next((found for found in runs if found.is_open), None)
     left = () if run is None else tuple(record.stage for record in open_stages(run))
     is_unwanted = run is not None and wish.stages is not None and not set(left or run.stages) & wish.stages
@@ -201,13 +201,24 @@ class Reconciler:
         )
         self._report(plan_id, status)
 
-    def resume_undo(self, plan_id: str) -> bool:
-        """Go on with the undo of a plan that a dead process left open; whether there was one.
+    def end_orphan(self, plan_id: str) -> bool:
+        """End what a dead process left open of a plan that is not listed: its undo; its run, where the plan is gone.
+
+        Returns:
+            Whether there was something.
 
         Raises:
-            As `Undo.resume`.
+            As `Undo.resume` and `enforcer.rollout.abort.abort`.
         """
-        return Undo(self._tools).resume(plan_id) is not None
+        tools = self._tools
+        if Undo(tools).resume(plan_id) is not None:
+            return True
+        run = open_run(tools.journal, plan_id)
+        # It may have been stored since plans were listed, or be damaged.
+        if run is None or not self._plans.wish(plan_id).is_gone:
+            return False
+        abort(tools, run, by="")
+        return True
 
     def reconcile(self, plan: Plan) -> bool:
         """Do what is due for a plan.

@@ -268,3 +268,21 @@ def test_wish_that_somebody_edits_by_hand_is_of_nobody_we_know(api: Api, machine
     assert here.change_wish(plan.plan_id, WishChange(add=frozenset({1, 2}), by="ann")).by == "ann"
     api.patch(f"{PATH}/gpuplans/plan-{plan.plan_id}", {"spec": {"apply": [1]}})
     assert (here.wish(plan.plan_id).stages, here.wish(plan.plan_id).by) == (frozenset({1}), "")
+
+
+def test_plan_that_is_being_deleted_is_gone_though_a_finalizer_of_somebody_keeps_it(
+    api: Api, machine: Machine, plan: Plan
+) -> None:
+    here, path = machine("here"), f"{PATH}/gpuplans/plan-{plan.plan_id}"
+    here.add(plan)
+    here.change_wish(plan.plan_id, WishChange(add=frozenset({1}), by="ann"))
+    api.patch(path, {"metadata": {"finalizers": ["example.com/keep"]}})
+    try:
+        api.delete(path)
+        assert here.wish(plan.plan_id).is_gone
+        assert here.wishes()[plan.plan_id].is_gone
+        with pytest.raises(Refused, match="its GpuPlan is gone"):
+            here.change_wish(plan.plan_id, WishChange(add=frozenset({2}), by="ann"))
+    finally:
+        api.patch(path, {"metadata": {"finalizers": None}})
+    assert here.wish(plan.plan_id).is_gone

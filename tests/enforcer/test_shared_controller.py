@@ -179,6 +179,44 @@ def test_plan_whose_object_is_gone_is_undone_by_the_console_itself(shared: Share
     assert where(shared.cluster) == BEFORE
 
 
+def delete_plan(shared: Shared) -> None:
+    """What `kubectl delete gpuplan` leaves: its parts and approvals go with it."""
+    for kind in ("gpuplans", "gpuplanparts", "gpuapprovals"):
+        shared.api.objects[kind].clear()
+
+
+def test_run_that_a_dead_process_left_is_taken_back_once_its_plan_is_deleted_and_holds_up_no_other(
+    shared: Shared,
+) -> None:
+    shared.die_at("promote 1")
+    delete_plan(shared)
+    other = stopped_notebook()
+    shared.plans.add(other)
+    shared.plans.approve(other, [1], by="ann", at=NOW)
+    shared.plans.change_wish(other.plan_id, WishChange(add=frozenset({1}), by="ann"))
+    assert shared.controller.look()
+    assert open_run(shared.tools.journal) is None
+    assert where(shared.cluster) == {**BEFORE, "book-0": "stopped"}
+
+
+def test_plan_that_is_deleted_as_the_controller_turns_to_it_stays_in_force(shared: Shared) -> None:
+    shared.console().apply(standard_plan(), [1], by="ann")
+    delete_plan(shared)
+    assert not Reconciler(a_rollout(shared.tools), shared.plans, shared.plans.report).reconcile(standard_plan())
+    assert not shared.controller.look()
+    assert where(shared.cluster) == STAGE_1
+
+
+def test_plan_that_a_finalizer_of_somebody_keeps_counts_as_deleted(shared: Shared) -> None:
+    shared.console().apply(standard_plan(), [1], by="ann")
+    shared.console().want(PLAN, add=[2], by="ann")
+    shared.api.change("gpuplans", HEAD, lambda head: head["metadata"].update(deletionTimestamp="2026-01-12T00:00:00Z"))
+    assert not shared.controller.look()
+    assert where(shared.cluster) == STAGE_1
+    with pytest.raises(Refused, match="its GpuPlan is gone"):
+        shared.console().want(PLAN, add=[2], by="ann")
+
+
 def test_plan_of_which_nothing_is_due_is_shown_as_it_stands(shared: Shared) -> None:
     assert not shared.controller.look()
     assert shared.head["status"]["state"] == "Approved"
