@@ -61,7 +61,7 @@ class Wish:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the cluster no longer has the plan: no stage of it is begun or gone on with, what is in force stays."""
+        """Whether the cluster no longer has the plan: nothing more of it is applied, and what is in force stays."""
         return self.stages is not None and not self.generation
 
     def wanted(self, in_force: frozenset[int]) -> frozenset[int]:
