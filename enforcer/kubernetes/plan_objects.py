@@ -27,14 +27,17 @@ from enforcer.kubernetes.custom_resources import (
     listed,
     unserved,
 )
+from enforcer.kubernetes.events import write_event
+from enforcer.kubernetes.plan_events import events_between
 from enforcer.manifest import Manifest
 from enforcer.record.fingerprint import Fingerprint, fingerprint_to_json
-from enforcer.record.plan_status import REFUSED, ConditionType, PlanStatus
+from enforcer.record.plan_status import REFUSED, Condition, ConditionType, PlanStatus
 from enforcer.record.plan_store import GONE, Approval, Wish, WishChange
 from enforcer.record.shared_plans import ListedPlan
 from fleet.decisions import Plan
 from fleet.documents import plan_to_json
-from fleet.errors import Corrupt, Refused, Unavailable
+from fleet.errors import Corrupt, GputideError, Refused, Unavailable
+from fleet.logs import logger
 from fleet.units import Money, format_money_short, format_time, parse_time
 from wire.kubernetes.refusals import Conflict, Deed
 from wire.kubernetes.resource import ApiResource
@@ -53,6 +56,7 @@ STAGES_MAX = 500
 _TRIES = 5
 _NAME_LENGTH_MAX = 256
 _MESSAGE_LENGTH_MAX = 4096
+_log = logger("enforcer.kubernetes.plan_objects")
 _PLANS, _PARTS, _APPROVALS = kind_of("GpuPlan"), kind_of("GpuPlanPart"), kind_of("GpuApproval")
 
 
@@ -179,7 +183,7 @@ class GpuPlans:
         raise Unavailable(f"cannot change what is wanted of plan {plan_id} now: others change it; call again")
 
     def report(self, plan_id: str, status: PlanStatus) -> None:
-        """See `PlanWishes`; a status that stands there already is not written again."""
+        """See `PlanWishes`; a status that stands there already is not written again. A change leaves events."""
         name = name_of(plan_id)
         head = self._got(_PLANS, name)
         if head is None:
@@ -194,6 +198,11 @@ class GpuPlans:
             Call(deed=deed, path=f"{_PLANS.path(VERSION, None, name)}/status", method="PATCH",
                  query={"fieldManager": FIELD_MANAGER, "force": "true"}, body=content, content_type=APPLY_PATCH)
         )  # fmt: skip
+        try:
+            for event in events_between(before, body):
+                write_event(self._api, {**head, "apiVersion": API_VERSION, "kind": _PLANS.kind}, event)
+        except GputideError as exc:
+            _log.warning("an event on a plan was not written", plan=plan_id, why=str(exc))
 
     def _approvals(self) -> dict[str, list[Approval]]:
         """Approvals of every plan, oldest first."""
@@ -323,23 +332,26 @@ def _status_body(status: PlanStatus, before: Manifest, now: datetime) -> Manifes
         "state": status.state,
         "approved": _numbers(status.approved),
         "applied": _numbers(status.applied),
+        "progress": status.progress,
+        "underWay": status.under_way,
         "observedGeneration": status.generation,
         "conditions": [
-            {
-                "type": one.type.value,
-                "status": str(one.is_true),
-                "reason": one.reason,
-                "message": one.message[:_MESSAGE_LENGTH_MAX],
-                "observedGeneration": one.generation,
-                "lastTransitionTime": (
-                    held[one.type.value]["lastTransitionTime"]
-                    if one.type.value in held and held[one.type.value].get("status") == str(one.is_true)
-                    else now.strftime("%Y-%m-%dT%H:%M:%SZ")
-                ),
-            }
-            for one in status.conditions
+            *(_condition(one, held.get(one.type.value), now) for one in status.conditions),
+            *(kept for kind, kept in held.items() if kind not in {one.type.value for one in status.conditions}),
         ],
         "stages": [{"stage": one.stage, "state": one.state, "reason": one.reason} for one in status.stages],
+    }
+
+
+def _condition(one: Condition, before: Manifest | None, now: datetime) -> Manifest:
+    is_old = before is not None and before.get("status") == str(one.is_true)
+    return {
+        "type": one.type.value,
+        "status": str(one.is_true),
+        "reason": one.reason,
+        "message": one.message[:_MESSAGE_LENGTH_MAX],
+        "observedGeneration": one.generation,
+        "lastTransitionTime": before["lastTransitionTime"] if before and is_old else now.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
 

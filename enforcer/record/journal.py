@@ -318,11 +318,19 @@ class Journal:
 
     def undone_recommendations(self, plan_id: str) -> frozenset[str]:
         """Recommendations of a plan that were taken back one by one."""
-        return frozenset(
-            entry.content["recommendation"]
-            for entry in self._held(plan_id)
-            if entry.event == "undone" and entry.content["recommendation"]
-        )
+        return frozenset(_undone(self._held(plan_id)).get(plan_id, ()))
+
+    def all_undone_recommendations(self) -> Mapping[str, set[str]]:
+        """The same of every plan that has some, by one look."""
+        return _undone(self._held())
+
+
+def _undone(entries: Iterable[Entry]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for entry in entries:
+        if entry.event == "undone" and entry.content["recommendation"]:
+            found.setdefault(entry.plan_id, set()).add(entry.content["recommendation"])
+    return found
 
 
 def _at_once(call: Callable[[], Any]) -> Any:

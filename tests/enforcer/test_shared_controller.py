@@ -293,3 +293,43 @@ def test_plan_that_is_damaged_in_the_cluster_is_shown_as_refused_until_its_maker
     shared.now += 1000.0
     assert fresh.look()
     assert where(shared.cluster) == STAGE_1
+
+
+def test_status_shows_each_step_of_a_stage_once(shared: Shared) -> None:
+    seen: list[tuple[str, str, str]] = []
+
+    def noted() -> None:
+        status = shared.head["status"]
+        seen.append((status["state"], status["progress"], status["underWay"]))
+
+    shared.api.on_status = noted
+    shared.console().want(PLAN, add=[1, 2], by="ann")
+    assert shared.controller.look()
+    assert seen == [
+        ("Applying", "0/2", "1"), ("Applying", "1/2", ""), ("Applying", "1/2", "2"), ("Applying", "2/2", ""),
+        ("Applied", "2/2", ""),
+    ]  # fmt: skip
+    seen.clear()
+    shared.console().want(PLAN, remove=[2], by="ann")
+    assert shared.controller.look()
+    assert seen == [("Undoing", "1/2", "2 (undoing)"), ("PartlyApplied", "1/2", "")]
+
+
+def test_pods_that_are_elsewhere_than_planned_are_named_by_the_plan_and_replicas_beyond_it_too(shared: Shared) -> None:
+    shared.console().apply(standard_plan(), [1, 2], by="ann")
+    shared.now += 1000.0
+    assert not shared.controller.look()
+    assert shared.condition("Departed")["status"] == "False"
+    shared.cluster.delete("Node", "", "node-1")
+    shared.cluster.pause(120.0)
+    shared.now += 1000.0
+    assert not shared.controller.look()
+    departed = shared.condition("Departed")
+    assert (departed["status"], departed["reason"]) == ("True", "PlacedElsewhere")
+    assert "team/Deployment/" in departed["message"]
+    assert "node node-1 is gone" in departed["message"]
+    # A console that has not looked leaves it as it stands.
+    plans, tools = shared.machine("alone")
+    plans.pull()
+    Reconciler(a_rollout(tools), plans, plans.report).say(PLAN)
+    assert shared.condition("Departed") == departed
