@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -14,6 +14,7 @@ import pytest
 
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.fingerprint import fingerprint_of
+from enforcer.record.journal import StageState
 from enforcer.record.plan_status import ConditionType, plan_status
 from enforcer.record.plan_store import PlanStore, Wish, WishChange
 from enforcer.record.shared_plans import SharedPlans
@@ -21,11 +22,13 @@ from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
+from fleet.inventory import WorkloadId
 from tests.cluster.api import Api, Manifest
 from tests.cluster.workloads import until
 from tests.contracts.plans import PlanStoreContract
 from tests.control_plane import ControlPlane, User
 from tests.enforcer.builders import NOW, a_cluster, standard_plan
+from tests.enforcer.test_plan_status import a_run
 
 pytestmark = pytest.mark.cluster
 
@@ -260,6 +263,49 @@ def test_status_is_written_by_our_field_manager_and_times_change_with_the_condit
     assert {one["type"] for one in second["conditions"]} == {kind.value for kind in ConditionType}
     owners = {one["manager"] for one in first["metadata"]["managedFields"] if one.get("subresource") == "status"}
     assert owners == {"gputide"}
+
+
+def test_what_happens_to_a_plan_is_told_by_its_status_and_by_events_that_describe_shows(
+    api: Api, machine: Machine, writer_kubeconfig: Path, plan: Plan
+) -> None:
+    writer = machine("writer", writer_kubeconfig)
+    writer.add(plan)
+    uid = head(api, plan)["metadata"]["uid"]
+    away = {WorkloadId("team/Deployment/a"): "node node-1 is gone"}
+
+    def said(
+        *states: StageState, departed: Mapping[WorkloadId, str] | None = None, refusal: str | None = None
+    ) -> list[tuple[str, str, str, int]]:
+        wish = Wish(stages=frozenset({1, 2}), generation=2)
+        status = plan_status(
+            [1, 2], (), [replace(a_run(*states), is_open=True)], wish, departed=departed, refusal=refusal
+        )
+        for _ in range(2):
+            writer.report(plan.plan_id, status)
+        # As `kubectl describe` asks for them.
+        found = api.ask("GET", f"/api/v1/events?fieldSelector=involvedObject.uid%3D{uid}")["items"]
+        return sorted((one["type"], one["reason"], one["message"], one["count"]) for one in found)
+
+    kept = ("Normal", "Promoted", "kept stage 1", 1)
+    departed = ("Warning", "Departed", "pods go wherever a card fits: team/Deployment/a: node node-1 is gone", 1)
+    assert said(StageState.OPEN) == []
+    assert shown(api, plan) == {"State": "Applying", "Progress": "0/2", "Under Way": "1"}
+    assert said(StageState.PROMOTED, StageState.OPEN) == [kept]
+    assert said(StageState.PROMOTED, StageState.RESTORING, departed=away) == [kept, departed]
+    assert shown(api, plan) == {"State": "Restoring", "Progress": "1/2", "Under Way": "2 (restoring)"}
+    assert said(StageState.PROMOTED, refusal="it is Sunday") == [
+        kept, departed, ("Warning", "Refused", "it is Sunday", 1)
+    ]  # fmt: skip
+    (now,) = [one for one in head(api, plan)["status"]["conditions"] if one["type"] == ConditionType.DEPARTED]
+    assert (now["status"], now["reason"]) == ("True", "PlacedElsewhere")
+
+
+def shown(api: Api, plan: Plan) -> dict[str, str]:
+    """Where a plan stands, in the list that kubectl prints."""
+    table: Any = api.ask("GET", f"{PATH}/gpuplans", accept="application/json;as=Table;v=v1;g=meta.k8s.io")
+    titles = [column["name"] for column in table["columnDefinitions"]]
+    (row,) = [one["cells"] for one in table["rows"] if one["object"]["metadata"]["name"] == f"plan-{plan.plan_id}"]
+    return {name: cell for name, cell in zip(titles, row, strict=True) if name in ("State", "Progress", "Under Way")}
 
 
 def test_wish_that_somebody_edits_by_hand_is_of_nobody_we_know(api: Api, machine: Machine, plan: Plan) -> None:
