@@ -6,6 +6,7 @@ import urllib.error
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from enforcer.record.fingerprint import fingerprint_of
 from enforcer.record.journal import StageState
 from enforcer.record.plan_status import ConditionType, plan_status
 from enforcer.record.plan_store import PlanStore, Wish, WishChange
+from enforcer.record.shared_ledger import stored_runs
 from enforcer.record.shared_plans import SharedPlans
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan
@@ -47,7 +49,7 @@ def machine(control_plane: ControlPlane, writer_kubeconfig: Path, tmp_path: Path
         chosen = kubeconfig or control_plane.kubeconfig()
         place = ClusterPlace(kubeconfig=chosen, requests_per_second=500.0, requests_burst=500)
         opened.append(KubernetesCluster(place))
-        made = SharedPlans(tmp_path / name, opened[-1].plans, "c1")
+        made = SharedPlans(tmp_path / name, opened[-1].plans, "c1", partial(stored_runs, opened[-1].changes))
         made.pull()
         return made
 
@@ -300,12 +302,29 @@ def test_what_happens_to_a_plan_is_told_by_its_status_and_by_events_that_describ
     assert (now["status"], now["reason"]) == ("True", "PlacedElsewhere")
 
 
-def shown(api: Api, plan: Plan) -> dict[str, str]:
+def shown(api: Api, plan: Plan) -> dict[str, str | None]:
     """Where a plan stands, in the list that kubectl prints."""
     table: Any = api.ask("GET", f"{PATH}/gpuplans", accept="application/json;as=Table;v=v1;g=meta.k8s.io")
     titles = [column["name"] for column in table["columnDefinitions"]]
     (row,) = [one["cells"] for one in table["rows"] if one["object"]["metadata"]["name"] == f"plan-{plan.plan_id}"]
     return {name: cell for name, cell in zip(titles, row, strict=True) if name in ("State", "Progress", "Under Way")}
+
+
+def test_plan_of_somebody_who_may_report_nothing_is_shown_as_proposed(
+    api: Api, machine: Machine, control_plane: ControlPlane, plan: Plan
+) -> None:
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "a-planner"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gputide-planner"},
+        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "gputide"}],
+    }  # fmt: skip
+    api.create(ROLES, binding)
+    try:
+        planner = control_plane.kubeconfig_of_token("planner", api.token("gputide", "default"))
+        machine("planner", planner).add(plan)
+    finally:
+        api.delete(f"{ROLES}/a-planner")
+    assert shown(api, plan) == {"State": "Proposed", "Progress": None, "Under Way": None}
 
 
 def test_wish_that_somebody_edits_by_hand_is_of_nobody_we_know(api: Api, machine: Machine, plan: Plan) -> None:

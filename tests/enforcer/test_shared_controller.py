@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from enforcer.controller import Controller, ControllerMetrics
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.plan_store import WishChange
-from enforcer.record.shared_ledger import SharedLedger
+from enforcer.record.shared_ledger import SharedLedger, stored_runs
 from enforcer.record.shared_plans import SharedPlans
 from enforcer.rollout.abort import abort, open_run
 from enforcer.rollout.reconciler import Delegated, Reconciler
@@ -50,7 +51,7 @@ class Shared:
     def machine(self, name: str, **changes: object) -> tuple[SharedPlans, Tools]:
         """Plans and tools of a machine with a folder of its own."""
         place, opened = self.folder / name, self.api.cluster()
-        plans = SharedPlans(place / "plans", opened.plans, "c1")
+        plans = SharedPlans(place / "plans", opened.plans, "c1", partial(stored_runs, opened.changes))
         journal = Journal(SharedLedger(place / "ledger.jsonl", opened.changes, "c1"), cluster="c1")
         made = {"journal": journal, "wishes": SeldomAsked(plans), "guard": NEEDS_APPROVAL, "holder": name, **changes}
         return plans, some_tools(self.cluster, self.folder, **made)
@@ -283,7 +284,7 @@ def test_plan_that_is_damaged_in_the_cluster_is_shown_as_refused_until_its_maker
     shared.console().want(PLAN, add=[1], by="ann")
     part = shared.api.objects["gpuplanparts"].pop(f"{HEAD}-1")
     _, tools = shared.machine("fresh")
-    plans = SharedPlans(shared.folder / "fresh" / "plans", shared.api.cluster().plans, "c1")
+    plans = SharedPlans(shared.folder / "fresh" / "plans", shared.api.cluster().plans, "c1", lambda _: ())
     reconciler = Reconciler(a_rollout(tools), plans, plans.report)
     fresh = Controller(plans, tools.journal, reconciler, shared.metrics, lambda: shared.now)
     assert not fresh.look()
@@ -333,3 +334,15 @@ def test_pods_that_are_elsewhere_than_planned_are_named_by_the_plan_and_replicas
     plans.pull()
     Reconciler(a_rollout(tools), plans, plans.report).say(PLAN)
     assert shared.condition("Departed") == departed
+
+
+def test_plan_says_where_it_stands_once_it_is_made_and_approved_though_no_controller_runs(shared: Shared) -> None:
+    delete_plan(shared)
+    plans, tools = shared.machine("alone")
+    plans.add(standard_plan())
+    assert shared.head["status"]["state"] == "Proposed"
+    plans.approve(standard_plan(), [1], by="ann", at=NOW)
+    assert (shared.head["status"]["state"], shared.condition("Approved")["reason"]) == ("Approved", "PartlyApproved")
+    Reconciler(a_rollout(tools), plans, plans.report).apply(standard_plan(), [1], by="ann")
+    plans.approve(standard_plan(), [2], by="ann", at=NOW)
+    assert (shared.head["status"]["state"], shared.head["status"]["approved"]) == ("PartlyApplied", "1, 2")
