@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.error
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -199,6 +200,45 @@ def test_approval_in_another_name_is_refused_by_the_admission_policy(api: Api, m
     until(lambda: bool(refusal()), "the policy is in force", 60.0)
     assert refusal().startswith("403 ")
     assert "spec.approvedBy must be admin" in refusal()
+
+
+def test_approval_counts_only_if_the_admission_policy_stood_when_it_was_made(
+    api: Api, machine: Machine, plan: Plan
+) -> None:
+    path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+    here = machine("here")
+    here.add(plan)
+    here.approve(plan, [1], by="", at=NOW)
+    assert [given.by for given in machine("there").approvals(plan.plan_id)] == ["admin"]
+    binding = api.ask("GET", f"{path}/gputide-approvals")
+    forged = {"apiVersion": "gputide.io/v1alpha1", "kind": "GpuApproval",
+              "metadata": {"name": f"forged-{plan.plan_id}"},
+              "spec": {"plan": plan.plan_id, "stages": [1, 2], "approvedBy": "bob"}}  # fmt: skip
+
+    def is_forged() -> bool:
+        try:
+            return bool(api.ask("POST", f"{PATH}/gpuapprovals", forged))
+        except urllib.error.HTTPError:
+            return False
+
+    api.delete(f"{path}/gputide-approvals")
+    try:
+        until(is_forged, "nobody checks names any more", 60.0)
+        assert machine("now").approvals(plan.plan_id) == ()
+        with pytest.raises(Refused, match="no admission policy held approvals"):
+            machine("now").approve(plan, [1], by="", at=NOW)
+        time.sleep(1.1)  # the server's times are whole seconds
+    finally:
+        del binding["metadata"]["resourceVersion"], binding["metadata"]["uid"]
+        api.create(path, binding)
+    again = machine("again")
+    assert again.approvals(plan.plan_id) == ()
+    again.report(plan.plan_id, plan_status([1, 2], (), (), Wish()))
+    (said,) = [one for one in head(api, plan)["status"]["conditions"] if one["type"] == ConditionType.APPROVED]
+    assert "approvals of admin, bob do not count" in said["message"]
+    again.approve(plan, [1], by="", at=NOW)
+    assert [(given.by, given.stages) for given in again.approvals(plan.plan_id)] == [("admin", (1,))]
+    api.delete(f"{PATH}/gpuapprovals/forged-{plan.plan_id}")
 
 
 def test_approval_that_is_withdrawn_counts_no_more(api: Api, machine: Machine, plan: Plan) -> None:
