@@ -123,14 +123,13 @@ def departures(journal: Journal, reader: ClusterReader) -> Mapping[str, Mapping[
 def _last_written(journal: Journal) -> _Written:
     """What plans in force wrote last."""
     last: dict[tuple[str, str, str, str], tuple[RunRecord, int, ObjectIntent, FieldIntent]] = {}
-    undone_of = journal.all_undone_recommendations()
+    undone = journal.undone_recommendations()
     for run in journal.runs():
-        undone = undone_of.get(run.plan_id, ())
         for number, record in sorted(run.records.items()):
             if record.state is not StageState.PROMOTED:
                 continue
             for intent in record.objects:
-                if intent.kind == "Pod" or intent.recommendation in undone:
+                if intent.kind == "Pod" or (run.plan_id, intent.recommendation) in undone:
                     continue
                 for part in intent.fields:
                     last[*intent.key, part.field] = (run, number, intent, part)

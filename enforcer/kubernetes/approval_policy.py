@@ -18,6 +18,7 @@ from wire.kubernetes.refusals import Deed
 UNSERVED = datetime.min.replace(tzinfo=UTC)
 """Since when, in a cluster older than Kubernetes 1.30: it has no such policies, so who may approve must be trusted."""
 
+_NARROWING = "namespaceSelector", "objectSelector", "excludeResourceRules"
 _PATH = "/apis/admissionregistration.k8s.io/v1"
 _EXPRESSION = "object.spec.approvedBy == request.userInfo.username"
 
@@ -52,16 +53,23 @@ def _listed(get: Callable[[Deed, str], Manifest | None], kind: str) -> Sequence[
 
 
 def _guards(spec: Manifest) -> bool:
+    """Whether a policy refuses every approval in another's name, wherever it is bound."""
+    matched = spec.get("matchConstraints") or {}
     return (
         spec.get("failurePolicy") in (None, "Fail")
         and not spec.get("matchConditions")
-        and any(_takes_approvals(rule) for rule in (spec.get("matchConstraints") or {}).get("resourceRules") or ())
+        and not any(matched.get(name) for name in _NARROWING)
+        and any(_takes_approvals(rule) for rule in matched.get("resourceRules") or ())
         and any(one.get("expression") == _EXPRESSION for one in spec.get("validations") or ())
     )
 
 
 def _takes_approvals(rule: Manifest) -> bool:
-    return "gpuapprovals" in (rule.get("resources") or ()) and "CREATE" in (rule.get("operations") or ())
+    return (
+        "gpuapprovals" in (rule.get("resources") or ())
+        and "CREATE" in (rule.get("operations") or ())
+        and not rule.get("resourceNames")
+    )
 
 
 def _denies(spec: Manifest) -> bool:

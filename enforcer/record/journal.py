@@ -316,21 +316,13 @@ class Journal:
             if entry.plan_id not in foreign:
                 yield entry
 
-    def undone_recommendations(self, plan_id: str) -> frozenset[str]:
-        """Recommendations of a plan that were taken back one by one."""
-        return frozenset(_undone(self._held(plan_id)).get(plan_id, ()))
-
-    def all_undone_recommendations(self) -> Mapping[str, set[str]]:
-        """The same of every plan that has some, by one look."""
-        return _undone(self._held())
-
-
-def _undone(entries: Iterable[Entry]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for entry in entries:
-        if entry.event == "undone" and entry.content["recommendation"]:
-            found.setdefault(entry.plan_id, set()).add(entry.content["recommendation"])
-    return found
+    def undone_recommendations(self, plan_id: str | None = None) -> frozenset[tuple[str, str]]:
+        """Plans with recommendations that were taken back one by one; of one plan where it is given."""
+        return frozenset(
+            (entry.plan_id, entry.content["recommendation"])
+            for entry in self._held(plan_id)
+            if entry.event == "undone" and entry.content["recommendation"]
+        )
 
 
 def _at_once(call: Callable[[], Any]) -> Any:
