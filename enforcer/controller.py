@@ -25,6 +25,8 @@ from wire.own_metrics import OwnMetrics
 
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 10.0, 300.0
 """Shortest and longest pause before a plan that was refused is tried again."""
+DEPARTURES_SECONDS = 300.0
+"""How often is looked for pods elsewhere than planned: it lists the pods of each namespace with planned seats."""
 LEASE_SECONDS = 30.0
 
 _log = logger("enforcer.controller")
@@ -83,6 +85,7 @@ class Controller:
         self._clock = clock
         self._retries: dict[str, _Retry] = {}
         self._shown: dict[str, tuple[object, ...]] = {}
+        self._departures_at: float | None = None
 
     def look(self) -> bool:
         """Do once, for each plan, what is due.
@@ -97,11 +100,15 @@ class Controller:
         with self._metrics.looks.one():
             undos, wishes, runs = self._journal.open_undos(), self._plans.wishes(), _by_plan(self._journal.runs())
             found = {plan_id: (wish, runs.get(plan_id, ())) for plan_id, wish in wishes.items()}
+            if self._departures_at is None or self._clock() >= self._departures_at:
+                self._reconciler.look_for_departures()
+                self._departures_at = self._clock() + DEPARTURES_SECONDS
             active = [wish.stages is not None or _is_open(own) for wish, own in found.values()]
             self._metrics.plans.set(sum(active))
-            # An undo needs no plan: that of one that was deleted, or can't be read, is ended too.
-            lone = [plan_id for plan_id in undos if plan_id not in found]
-            done = [self._tried(plan_id, (), partial(self._reconciler.resume_undo, plan_id)) for plan_id in lone]
+            # The record of changes is enough to take back what is open of a plan that was deleted, or can't be read.
+            open_ids = dict.fromkeys((*undos, *(plan_id for plan_id, own in runs.items() if _is_open(own))))
+            lone = [plan_id for plan_id in open_ids if plan_id not in found]
+            done = [self._tried(plan_id, (), partial(self._reconciler.end_orphan, plan_id)) for plan_id in lone]
             # A run that is open holds up all others: it goes first.
             ordered = sorted(found.items(), key=lambda item: not _is_open(item[1][1]))
             done += [self._one(plan_id, wish, own, plan_id in undos) for plan_id, (wish, own) in ordered]
@@ -118,7 +125,8 @@ class Controller:
         approved = self._plans.copied_approvals(plan_id)
         stages = frozenset(stage for approval in approved for stage in approval.stages)
         if due(wish, runs, stages, is_undoing=is_undoing).is_nothing:
-            stands, say = (wish, approved, _states(runs)), partial(self._reconciler.say, plan_id)
+            stands = (wish, approved, _states(runs), self._reconciler.departed(plan_id))
+            say = partial(self._reconciler.say, plan_id)
             return self._tried(plan_id, ("shown",), partial(self._show, plan_id, stands, say))
         signature = (wish.generation, stages, len(approved))
         return self._tried(plan_id, signature, lambda: self._reconciler.reconcile(self._plans.get(plan_id)))

@@ -1,7 +1,8 @@
 """What applied plans wrote and what stands in the cluster now: shown, and written again only when somebody asks.
 
 Somebody edits an object, a chart is upgraded, a controller fills a field in anew: then a plan's saving is gone or its
-slices are not what they were promised to be, and nobody notices. Called by `gputide plan drift`.
+slices are not what they were promised to be, and nobody notices. Called by `gputide plan drift`
+and, for pods in other seats, by the reconciler.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class Drift:
         return WorkloadId(f"{self.namespace}/{self.kind}/{self.name}")
 
 
+_Written = Mapping[tuple[str, str, str, str], tuple[RunRecord, int, ObjectIntent, FieldIntent]]
+"""Fields with the run, stage and intent that wrote them, by kind, namespace, name and field."""
+
+
 def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
     """Fields that are not as the plans in force left them, and pods that could not be pinned to their seats.
 
@@ -63,17 +68,7 @@ def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
     Raises:
         Unavailable: it can't be reached.
     """
-    last: dict[tuple[str, str, str, str], tuple[RunRecord, int, ObjectIntent, FieldIntent]] = {}
-    for run in journal.runs():
-        undone = journal.undone_recommendations(run.plan_id)
-        for number, record in sorted(run.records.items()):
-            if record.state is not StageState.PROMOTED:
-                continue
-            for intent in record.objects:
-                if intent.kind == "Pod" or intent.recommendation in undone:
-                    continue
-                for part in intent.fields:
-                    last[*intent.key, part.field] = (run, number, intent, part)
+    last = _last_written(journal)
     objects: dict[tuple[str, str, str], Manifest | None] = {}
     found = []
     for (kind, namespace, name, field), (run, number, intent, part) in sorted(last.items()):
@@ -101,9 +96,47 @@ def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
     return (*found, *_unpinned({place: entry for place, entry in last.items() if place[3] == SEATS_FIELD}, reader))
 
 
-def _unpinned(
-    seated: Mapping[tuple[str, str, str, str], tuple[RunRecord, int, ObjectIntent, FieldIntent]], reader: ClusterReader
-) -> list[Drift]:
+def departures(journal: Journal, reader: ClusterReader) -> Mapping[str, Mapping[WorkloadId, str]]:
+    """Why pods of services are not in the seats that plans in force have for them; replicas beyond a plan too.
+
+    Args:
+        journal: every run.
+
+    Returns:
+        One reason per service, by plan. Pods are listed of namespaces that have planned seats.
+
+    Raises:
+        Unavailable: the cluster can't be reached.
+    """
+    seated = {place: entry for place, entry in _last_written(journal).items() if place[3] == SEATS_FIELD}
+    found: dict[str, dict[WorkloadId, str]] = {}
+    for namespace in dict.fromkeys(place[1] for place in seated):
+        for pod in reader.list_objects("Pod", namespace):
+            why = (pod["metadata"].get("annotations") or {}).get(UNPINNED_ANNOTATION)
+            place = None if why is None else _place_of(pod, seated)
+            if place is not None:
+                run, _, intent, _ = seated[place]
+                found.setdefault(run.plan_id, {}).setdefault(intent.workload, str(why))
+    return found
+
+
+def _last_written(journal: Journal) -> _Written:
+    """What plans in force wrote last."""
+    last: dict[tuple[str, str, str, str], tuple[RunRecord, int, ObjectIntent, FieldIntent]] = {}
+    undone = journal.undone_recommendations()
+    for run in journal.runs():
+        for number, record in sorted(run.records.items()):
+            if record.state is not StageState.PROMOTED:
+                continue
+            for intent in record.objects:
+                if intent.kind == "Pod" or (run.plan_id, intent.recommendation) in undone:
+                    continue
+                for part in intent.fields:
+                    last[*intent.key, part.field] = (run, number, intent, part)
+    return last
+
+
+def _unpinned(seated: _Written, reader: ClusterReader) -> list[Drift]:
     """Pods that go wherever a card fits though a seat was planned for them.
 
     A pod without a seat counts only where a planned seat is held by nobody: a replica beyond them has none to miss.
@@ -140,9 +173,7 @@ def _unpinned(
     return found
 
 
-def _place_of(
-    pod: Manifest, seated: Mapping[tuple[str, str, str, str], tuple[RunRecord, int, ObjectIntent, FieldIntent]]
-) -> tuple[str, str, str, str] | None:
+def _place_of(pod: Manifest, seated: _Written) -> tuple[str, str, str, str] | None:
     """Which owner's seats a pod belongs to: its workload's, else those of the plan that its template is of."""
     namespace, kind, name = workload_parts(workload_of_pod(pod, {}))
     if (kind, namespace, name, SEATS_FIELD) in seated:

@@ -152,7 +152,7 @@ class StoredPlans:
             approved_by=tuple(dict.fromkeys(approval.by for approval in approvals)),
             applied_stages=applied,
             once_applied_stages=_in_place(plan, placed, once_applied),
-            undone_recommendations=kept.undone_recommendations(plan.plan_id),
+            undone_recommendations=frozenset(item for _, item in kept.undone_recommendations(plan.plan_id)),
             applied_at=min(moments, default=None),
             undone_at=max(undone, default=None) if not applied else None,
             apply_refusal=self._refusal(plan, approved, applied),

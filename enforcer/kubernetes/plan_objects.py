@@ -13,28 +13,34 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from enforcer.kubernetes.approval_policy import guarded_since
 from enforcer.kubernetes.custom_resources import (
     API_VERSION,
     AS_MANAGER,
+    CUSTOM_RESOURCES_FILE,
     OBJECT_BYTES_MAX,
     VERSION,
     kind_of,
     listed,
     unserved,
 )
+from enforcer.kubernetes.events import write_event
+from enforcer.kubernetes.plan_events import events_between
 from enforcer.manifest import Manifest
 from enforcer.record.fingerprint import Fingerprint, fingerprint_to_json
-from enforcer.record.plan_status import REFUSED, ConditionType, PlanStatus
-from enforcer.record.plan_store import Approval, Wish, WishChange
+from enforcer.record.plan_status import REFUSED, Condition, ConditionType, PlanStatus
+from enforcer.record.plan_store import GONE, Approval, Wish, WishChange
 from enforcer.record.shared_plans import ListedPlan
 from fleet.decisions import Plan
 from fleet.documents import plan_to_json
-from fleet.errors import Corrupt, Refused, Unavailable
+from fleet.errors import Corrupt, GputideError, Refused, Unavailable
+from fleet.logs import logger
 from fleet.units import Money, format_money_short, format_time, parse_time
 from wire.kubernetes.refusals import Conflict, Deed
 from wire.kubernetes.resource import ApiResource
@@ -51,8 +57,15 @@ STAGES_MAX = 500
 """Most stages of a plan, as the kind has it."""
 
 _TRIES = 5
+_GUARD_SECONDS = 30.0
+"""For how long it is not asked again whether approvals are held to who makes them."""
+_UNGUARDED = (
+    "no admission policy held approvals to the name of who makes them when they were made; "
+    f"kubectl apply -f {CUSTOM_RESOURCES_FILE}"
+)
 _NAME_LENGTH_MAX = 256
 _MESSAGE_LENGTH_MAX = 4096
+_log = logger("enforcer.kubernetes.plan_objects")
 _PLANS, _PARTS, _APPROVALS = kind_of("GpuPlan"), kind_of("GpuPlanPart"), kind_of("GpuApproval")
 
 
@@ -61,6 +74,8 @@ class GpuPlans:
 
     def __init__(self, api: WritingApi) -> None:
         self._api = api
+        self._guarded: tuple[float, datetime | None] | None = None
+        self._left_out: Mapping[str, str] = {}
 
     def listed(self) -> Mapping[str, ListedPlan]:
         """See `PlanObjects`."""
@@ -123,14 +138,21 @@ class GpuPlans:
                 self._made(_PARTS, name, {"plan": plan.plan_id, "part": number, "data": data}, (_owner_of(head),))
 
     def approve(self, approval: Approval) -> Approval:
-        """See `PlanObjects`. The admission policy of the chart holds the object to the name of who makes it."""
+        """See `PlanObjects`. The admission policy of the chart holds the object to the name of who makes it.
+
+        Raises:
+            Refused: there is none, so the approval would not count.
+        """
         own = self._api.user()
         by = approval.by or own
         head = self._got(_PLANS, name_of(approval.plan_id))
         if head is None:
             raise Refused(f"cannot approve plan {approval.plan_id}: its GpuPlan is gone")
+        if (since := guarded_since(self._api.get)) is None:
+            raise Refused(f"cannot approve plan {approval.plan_id}: {_UNGUARDED}")
         spec = {"plan": approval.plan_id, "stages": list(approval.stages), "approvedBy": by}
-        given = next((one for one in listed(self._api, _APPROVALS) if one["spec"] == spec), None)
+        found = listed(self._api, _APPROVALS)
+        given = next((one for one in found if one["spec"] == spec and _made_at(one) >= since), None)
         if given is None:
             # The server chooses the name, so nobody can have made an object of it before.
             metadata = {"generateName": f"{name_of(approval.plan_id)}-", "ownerReferences": [_owner_of(head)]}
@@ -151,11 +173,11 @@ class GpuPlans:
         name = name_of(plan_id)
         for _ in range(_TRIES):
             head = self._got(_PLANS, name)
-            if head is None and change.add:
+            before = GONE if head is None else _wish_of(head)
+            if before.is_gone and change.add:
                 raise Refused(f"cannot change what is wanted of plan {plan_id}: its GpuPlan is gone")
-            if head is None:
-                return Wish(stages=frozenset())
-            before = _wish_of(head)
+            if head is None or before.is_gone:
+                return GONE
             wish = before.changed(change)
             if wish == before:
                 return before
@@ -179,13 +201,13 @@ class GpuPlans:
         raise Unavailable(f"cannot change what is wanted of plan {plan_id} now: others change it; call again")
 
     def report(self, plan_id: str, status: PlanStatus) -> None:
-        """See `PlanWishes`; a status that stands there already is not written again."""
+        """See `PlanWishes`; a status that stands there already is not written again. A change leaves events."""
         name = name_of(plan_id)
         head = self._got(_PLANS, name)
         if head is None:
             return
         before: Manifest = head.get("status") or {}
-        body = _status_body(status, before, self._api.now())
+        body = _status_body(status, before, self._api.now(), self._left_out.get(plan_id, ""))
         if body == before:
             return
         deed = Deed(verb="patch", resource=f"gpuplans/status.{_PLANS.group}", name=name)
@@ -194,13 +216,35 @@ class GpuPlans:
             Call(deed=deed, path=f"{_PLANS.path(VERSION, None, name)}/status", method="PATCH",
                  query={"fieldManager": FIELD_MANAGER, "force": "true"}, body=content, content_type=APPLY_PATCH)
         )  # fmt: skip
+        try:
+            for event in events_between(before, body):
+                write_event(self._api, {**head, "apiVersion": API_VERSION, "kind": _PLANS.kind}, event)
+        except GputideError as exc:
+            _log.warning("an event on a plan was not written", plan=plan_id, why=str(exc))
 
     def _approvals(self) -> dict[str, list[Approval]]:
-        """Approvals of every plan, oldest first."""
+        """Approvals of every plan whose names somebody checked, oldest first."""
         found: dict[str, list[Approval]] = {}
+        left_out: dict[str, list[str]] = {}
         for given in sorted(map(_approval_of, listed(self._api, _APPROVALS)), key=lambda one: (one.at, one.by)):
-            found.setdefault(given.plan_id, []).append(given)
+            since = self._guarded_since()
+            if since is not None and given.at >= since:
+                found.setdefault(given.plan_id, []).append(given)
+            else:
+                left_out.setdefault(given.plan_id, []).append(given.by)
+        told = {plan_id: f"approvals of {', '.join(people)} do not count: {_UNGUARDED}; approve again afterwards"
+                for plan_id, people in left_out.items()}  # fmt: skip
+        for plan_id in told.keys() - self._left_out.keys():
+            _log.warning("approvals are left out", plan=plan_id, why=told[plan_id])
+        self._left_out = told
         return found
+
+    def _guarded_since(self) -> datetime | None:
+        """Since when approvals are held to who makes them, as it was a moment ago."""
+        now = time.monotonic()
+        if self._guarded is None or now >= self._guarded[0]:
+            self._guarded = now + _GUARD_SECONDS, guarded_since(self._api.get)
+        return self._guarded[1]
 
     def _got(self, kind: ApiResource, name: str, *, metadata_only: bool = False) -> Manifest | None:
         deed = Deed(verb="get", resource=kind.resource, name=name)
@@ -267,6 +311,8 @@ def _owner_of(head: Manifest) -> Manifest:
 
 def _wish_of(head: Manifest) -> Wish:
     metadata, said = head["metadata"], head["spec"].get("apply")
+    if "deletionTimestamp" in metadata:
+        return GONE  # somebody's finalizer keeps it for a while
     stages = sorted(int(stage) for stage in said or ())
     return Wish(
         stages=None if said is None else frozenset(stages), by=_wanted_by(metadata.get("annotations") or {}, stages),
@@ -315,29 +361,33 @@ def _made_at(found: Manifest) -> datetime:
     return parse_time(str(found["metadata"]["creationTimestamp"]))
 
 
-def _status_body(status: PlanStatus, before: Manifest, now: datetime) -> Manifest:
+def _status_body(status: PlanStatus, before: Manifest, now: datetime, left_out: str) -> Manifest:
     held = {one.get("type"): one for one in before.get("conditions") or ()}
     return {
         "state": status.state,
         "approved": _numbers(status.approved),
         "applied": _numbers(status.applied),
+        "progress": status.progress,
+        "underWay": status.under_way,
         "observedGeneration": status.generation,
         "conditions": [
-            {
-                "type": one.type.value,
-                "status": str(one.is_true),
-                "reason": one.reason,
-                "message": one.message[:_MESSAGE_LENGTH_MAX],
-                "observedGeneration": one.generation,
-                "lastTransitionTime": (
-                    held[one.type.value]["lastTransitionTime"]
-                    if one.type.value in held and held[one.type.value].get("status") == str(one.is_true)
-                    else now.strftime("%Y-%m-%dT%H:%M:%SZ")
-                ),
-            }
-            for one in status.conditions
+            *(_condition(one, held.get(one.type.value), now, left_out) for one in status.conditions),
+            *(kept for kind, kept in held.items() if kind not in {one.type.value for one in status.conditions}),
         ],
         "stages": [{"stage": one.stage, "state": one.state, "reason": one.reason} for one in status.stages],
+    }
+
+
+def _condition(one: Condition, before: Manifest | None, now: datetime, left_out: str) -> Manifest:
+    message = "; ".join(filter(None, (one.message, left_out if one.type is ConditionType.APPROVED else "")))
+    is_old = before is not None and before.get("status") == str(one.is_true)
+    return {
+        "type": one.type.value,
+        "status": str(one.is_true),
+        "reason": one.reason,
+        "message": message[:_MESSAGE_LENGTH_MAX],
+        "observedGeneration": one.generation,
+        "lastTransitionTime": before["lastTransitionTime"] if before and is_old else now.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
 

@@ -3,19 +3,18 @@
 Fulfils `enforcer.cluster.ClusterWriter`. Nothing is forced: a write depends on the version that was read, and carries
 our name as its field manager, so that the server shows which fields are ours.
 
-Sources: kubernetes/website:content/en/docs/concepts/scheduling-eviction/api-eviction.md,
-kubernetes/api:core/v1 (Event).
+Source: kubernetes/website:content/en/docs/concepts/scheduling-eviction/api-eviction.md.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from enforcer.cluster import FieldChange, Owners, identity
+from enforcer.kubernetes.events import Event, write_event
 from enforcer.kubernetes.field_owners import disowned, owned_by_others
 from enforcer.kubernetes.json_patch import json_patch
 from enforcer.kubernetes.kinds import kind_named
@@ -23,16 +22,11 @@ from enforcer.kubernetes.reader import PAGE_OBJECTS, KubernetesReader, whole
 from enforcer.manifest import Manifest, set_field
 from fleet.errors import Refused, Unavailable
 from fleet.logs import logger
-from fleet.units import format_time
 from wire.kubernetes.page import Page, pages_of
 from wire.kubernetes.refusals import BudgetForbids, Conflict, Deed
-from wire.kubernetes.resource import ApiResource
 from wire.kubernetes.write import FIELD_MANAGER, JSON_PATCH, Call, WritingApi
 
 _RACES_MAX = 4
-_EVENT_MESSAGE_LENGTH_MAX = 1000
-_EVENT_NAMESPACE = "default"
-"""Where events on objects of no namespace lie."""
 
 
 class KubernetesWriter:
@@ -189,52 +183,18 @@ class KubernetesWriter:
             return
 
     def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
-        """See `ClusterWriter`; the same event again is counted, not written twice.
+        """See `ClusterWriter`.
 
         Raises:
             Misconfigured: a right is missing.
             Unavailable: as there.
         """
-        served = kind_named(kind)
-        now = format_time(self._api.now())
-        place = namespace or _EVENT_NAMESPACE
-        told = message[:_EVENT_MESSAGE_LENGTH_MAX]
-        digest = hashlib.sha256("\0".join((kind, namespace, name, reason, told)).encode()).hexdigest()[:16]
-        event_name = f"{name[:200].rstrip('.-')}.{digest}"
-        path = f"/api/v1/namespaces/{place}/events"
-        deed = Deed(verb="create", resource="events", namespace=place, name=event_name)
-        event = {
-            "metadata": {"name": event_name, "namespace": place},
-            "involvedObject": _reference(served, namespace, name),
-            "reason": reason,
-            "message": told,
-            "type": "Normal",
-            "count": 1,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "source": {"component": FIELD_MANAGER},
-            "reportingComponent": FIELD_MANAGER,
-        }
-        query = {"fieldManager": FIELD_MANAGER}
-        try:
-            self._api.send(Call(deed=deed, path=path, method="POST", body=event, query=query))
-        except Conflict:
-            self._count_event(path, event_name, place, now)
-
-    def _count_event(self, path: str, name: str, namespace: str, now: str) -> None:
-        deed = Deed(verb="get", resource="events", namespace=namespace, name=name)
-        before = self._api.get(deed, f"{path}/{name}")
-        if before is None:
-            return
-        after = {**before, "count": int(before.get("count") or 1) + 1, "lastTimestamp": now}
-        operations = json_patch(before, after, str(before["metadata"]["resourceVersion"]))
-        deed = Deed(verb="patch", resource="events", namespace=namespace, name=name)
-        call = Call(deed=deed, path=f"{path}/{name}", method="PATCH", body=operations, content_type=JSON_PATCH)
-        try:
-            self._api.send(call)
-        except Conflict:
-            # Somebody counted it at the same moment: an event is no ledger.
-            return
+        about = self._reader.get(kind, namespace, name)
+        if about is None:  # an evicted pod
+            served = kind_named(kind)
+            group = "/".join(filter(None, (served.group, served.versions[0])))
+            about = {"apiVersion": group, "kind": kind, "metadata": {"namespace": namespace, "name": name}}
+        write_event(self._api, about, Event(reason=reason, message=message))
 
     def _patched(
         self,
@@ -300,10 +260,3 @@ class KubernetesWriter:
         if written is None:
             raise Refused(f"cannot change {kind} {namespace}/{name}: it is gone")
         return whole(written, served, version)
-
-
-def _reference(served: ApiResource, namespace: str, name: str) -> Manifest:
-    version = served.versions[0]
-    group = f"{served.group}/{version}" if served.group else version
-    reference: Manifest = {"apiVersion": group, "kind": served.kind, "name": name}
-    return reference | ({"namespace": namespace} if namespace else {})

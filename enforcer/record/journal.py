@@ -317,10 +317,10 @@ class Journal:
             if entry.plan_id not in foreign:
                 yield entry
 
-    def undone_recommendations(self, plan_id: str) -> frozenset[str]:
-        """Recommendations of a plan that were taken back one by one."""
+    def undone_recommendations(self, plan_id: str | None = None) -> frozenset[tuple[str, str]]:
+        """Plans with recommendations that were taken back one by one; of one plan where it is given."""
         return frozenset(
-            entry.content["recommendation"]
+            (entry.plan_id, entry.content["recommendation"])
             for entry in self._held(plan_id)
             if entry.event == "undone" and entry.content["recommendation"]
         )

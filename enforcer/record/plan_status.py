@@ -5,15 +5,20 @@ Pure: from approvals, the ledger and the wish. Called by everything that changes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.plan_store import Approval, Wish
+from fleet.inventory import WorkloadId
 
 REFUSED = "Refused"
 """Reason of a condition `Applied` of what a guard, a right or another holder of the lease is in the way of."""
+
+
+_DEPARTED_NAMED_MAX = 10
+"""Most services that a condition names."""
 
 
 STANDING = (StageState.OPEN, StageState.RESTORING, StageState.PROMOTED, StageState.UNDOING)
@@ -27,6 +32,8 @@ class ConditionType(StrEnum):
     APPLIED = "Applied"
     FAILED = "Failed"
     """A stage was taken back; it is not tried again before the wish changes."""
+    DEPARTED = "Departed"
+    """Pods of services in force are not in their planned seats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +78,9 @@ class PlanStatus:
         state: one word for lists.
         approved: stages that somebody approved.
         applied: stages in force.
-        conditions: one of each type.
+        progress: how many stages are in force, of how many.
+        under_way: stages that are begun or being taken back.
+        conditions: one of each type; none of type `Departed` where nobody has looked for it.
         stages: every stage.
         generation: of the object whose wish this was made from.
     """
@@ -79,6 +88,8 @@ class PlanStatus:
     state: str
     approved: tuple[int, ...]
     applied: tuple[int, ...]
+    progress: str
+    under_way: str
     conditions: tuple[Condition, ...]
     stages: tuple[StageStatus, ...]
     generation: int
@@ -135,6 +146,7 @@ def plan_status(
     *,
     refusal: str | None = None,
     failed_generation: int | None = None,
+    departed: Mapping[WorkloadId, str] | None = None,
 ) -> PlanStatus:
     """Where a plan stands.
 
@@ -143,11 +155,11 @@ def plan_status(
         runs: its runs, oldest first.
         refusal: why what is wanted, or under way, can't be done now; None where nothing is in the way.
         failed_generation: of the wish when a stage was last taken back; None where nobody knows: then before `wish`.
+        departed: services with pods that are not in their planned seats, and why; None where nobody has looked.
     """
     records = newest_records(runs)
     approved = frozenset(stage for approval in approvals for stage in approval.stages)
     applied = in_force(runs)
-    wanted = applied if wish.stages is None else wish.stages
     failed = [record for _, record in sorted(records.items()) if record.state is StageState.RESTORED]
     stages = tuple(
         StageStatus(
@@ -162,10 +174,17 @@ def plan_status(
         state=_state(every, runs, approved, applied),
         approved=tuple(sorted(approved)),
         applied=tuple(sorted(applied)),
+        progress=f"{len(applied)}/{len(every)}",
+        under_way=", ".join(
+            f"{number}" if record.state is StageState.OPEN else f"{number} ({record.state})"
+            for number, record in sorted(records.items())
+            if record.state in STANDING and record.state is not StageState.PROMOTED
+        ),
         conditions=(
             _approved(every, approved, approvals, wish.generation),
-            _applied(wanted, applied, refusal, wish.generation),
+            _applied(wish.wanted(applied), applied, refusal, wish.generation),
             _failed(failed, wish.generation, failed_generation or 0),
+            *_departed(departed if applied else {}, wish.generation),
         ),
         stages=stages,
         generation=wish.generation,
@@ -231,6 +250,21 @@ def _failed(failed: Sequence[StageRecord], generation: int, failed_generation: i
         reason="TakenBack",
         message=f"stage {first.stage} was taken back: {first.reason or 'no reason was kept'}",
         generation=failed_generation,
+    )
+
+
+def _departed(departed: Mapping[WorkloadId, str] | None, generation: int) -> Iterator[Condition]:
+    if departed is None:
+        return
+    named = [f"{workload}: {why}" for workload, why in sorted(departed.items())]
+    more = len(named) - _DEPARTED_NAMED_MAX
+    shown = "; ".join((*named[:_DEPARTED_NAMED_MAX], *((f"and {more} more services",) if more > 0 else ())))
+    yield Condition(
+        type=ConditionType.DEPARTED,
+        is_true=bool(departed),
+        reason="PlacedElsewhere" if departed else "AsPlanned",
+        message=f"pods go wherever a card fits: {shown}" if departed else "no pod is elsewhere than planned",
+        generation=generation,
     )
 
 

@@ -60,6 +60,15 @@ class Wish:
     refusal: str = ""
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the cluster no longer has the plan: nothing more of it is applied, and what is in force stays."""
+        return self.stages is not None and not self.generation
+
+    def wanted(self, in_force: frozenset[int]) -> frozenset[int]:
+        """Stages that are wanted in force; those that are where nobody says otherwise."""
+        return in_force if self.stages is None or self.is_gone else self.stages
+
+    @property
     def has_failed(self) -> bool:
         """Whether a stage was taken back since it was said: nothing more of it is tried."""
         return self.failed_generation is not None and self.failed_generation >= self.generation
@@ -71,6 +80,10 @@ class Wish:
         if stages == self.stages:
             return self
         return replace(self, stages=stages, by=change.by, generation=self.generation + 1, refusal="")
+
+
+GONE = Wish(stages=frozenset())
+"""The wish of a plan that the cluster no longer has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -197,6 +197,20 @@ class SharedLedger(Ledger):
         return known[1]
 
 
+def stored_runs(store: ChangeStore, plan_id: str) -> Sequence[RunRecord]:
+    """Runs of a plan, oldest first, by what the cluster keeps alone.
+
+    Raises:
+        Corrupt: somebody edited them.
+        Refused: the cluster does not know the kind of objects that hold them.
+        Unavailable: the cluster can't be reached.
+    """
+    found = store.entries().get(plan_id, ())
+    if isinstance(found, Corrupt):
+        raise found
+    return runs_of([_entry(plan_id, entry) for entry in found])
+
+
 def summary_of(runs: Sequence[RunRecord]) -> dict[str, str | int]:
     """What is shown of a plan's changes in a list: state, stages in force, pods moved, who asked last."""
     records, applied = newest_records(runs), sorted(in_force(runs))

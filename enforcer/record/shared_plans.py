@@ -8,18 +8,19 @@ the folder.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from enforcer.record.fingerprint import Fingerprint, fingerprint_from_json
-from enforcer.record.plan_status import PlanStatus
-from enforcer.record.plan_store import Approval, DamagedPlan, PlanStore, Wish, WishChange, approval_of
+from enforcer.record.journal import RunRecord
+from enforcer.record.plan_status import PlanStatus, plan_status
+from enforcer.record.plan_store import GONE, Approval, DamagedPlan, PlanStore, Wish, WishChange, approval_of
 from fleet.decisions import Plan
 from fleet.documents import plan_from_json
-from fleet.errors import Corrupt, Refused
+from fleet.errors import Corrupt, GputideError, Refused
 from fleet.logs import logger
 
 _log = logger("enforcer.record.shared_plans")
@@ -101,10 +102,14 @@ class SharedPlans(PlanStore):
         path: the folder; made with the first plan.
         objects: the cluster's.
         cluster: its name; None where that is not known: then any plan may be of it.
+        runs: what was changed by a plan, oldest first; asked when one is stored or approved.
     """
 
-    def __init__(self, path: Path, objects: ClusterPlans, cluster: str | None) -> None:
+    def __init__(
+        self, path: Path, objects: ClusterPlans, cluster: str | None, runs: Callable[[str], Sequence[RunRecord]]
+    ) -> None:
         super().__init__(path)
+        self._runs = runs
         self._objects = objects
         self._cluster = cluster
         self._damaged: dict[str, Corrupt | Refused] = {}
@@ -144,6 +149,7 @@ class SharedPlans(PlanStore):
         super().add(plan, fingerprint)
         if self.signs_as_user(plan):
             self._objects.add(plan, fingerprint)
+            self._say(plan)
 
     def approve(self, plan: Plan, stages: Sequence[int], *, by: str, at: datetime) -> Approval:
         """See `PlanStore`; of this cluster's plans in the cluster.
@@ -161,7 +167,7 @@ class SharedPlans(PlanStore):
         wanted = approval_of(plan, stages, by=by, at=at)
         self._objects.add(plan, self.fingerprint(plan.plan_id))
         made = self._objects.approve(wanted)
-        self.approvals(plan.plan_id)
+        self._say(plan)
         return made
 
     def approvals(self, plan_id: str) -> tuple[Approval, ...]:
@@ -179,12 +185,12 @@ class SharedPlans(PlanStore):
         return approvals
 
     def wish(self, plan_id: str) -> Wish:
-        """See `PlanStore`; of a plan that the cluster has no more nothing is wanted.
+        """See `PlanStore`; `GONE` of a plan that the cluster has no more.
 
         Raises:
             Unavailable: the cluster can't be reached.
         """
-        return self._objects.wish(plan_id) or Wish(stages=frozenset())
+        return self._objects.wish(plan_id) or GONE
 
     def wishes(self) -> Mapping[str, Wish]:
         """See `PlanStore`; of this cluster's plans, which are copied to the folder.
@@ -221,6 +227,17 @@ class SharedPlans(PlanStore):
     def signs_as_user(self, plan: Plan) -> bool:
         """See `PlanStore`."""
         return self._cluster in (None, plan.cluster)
+
+    def _say(self, plan: Plan) -> None:
+        """Say where a plan stands; where a right to that is missing, a controller does it later."""
+        try:
+            approvals = self.approvals(plan.plan_id)
+            runs, wish = self._runs(plan.plan_id), self.wish(plan.plan_id)
+            stages = [stage.stage for stage in plan.stages]
+            status = plan_status(stages, approvals, runs, wish, failed_generation=wish.failed_generation)
+            self._objects.report(plan.plan_id, status)
+        except GputideError as exc:
+            _log.debug("where the plan stands is not shown yet", plan=plan.plan_id, why=str(exc))
 
     def _pulled(self) -> Mapping[str, ListedPlan]:
         listed, known = self._objects.listed(), set(self._ids())

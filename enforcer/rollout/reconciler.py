@@ -11,20 +11,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from enforcer.reconcile import departures
 from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.plan_status import PlanStatus, in_force, newest_records, plan_status, standing
 from enforcer.record.plan_store import Approval, DamagedPlan, PlanStore, Wish, WishChange
 from enforcer.rollout.abort import AbortResult, abort, how_ended, open_run, open_stages
+from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.taking_back import StageResult, Stuck
 from enforcer.rollout.tools import Tools
 from enforcer.rollout.undo import Undo, UndoResult, undone_by
 from enforcer.safety.abort import Aborted, aborted_by
 from fleet.decisions import Plan
-from fleet.errors import Corrupt, Misconfigured, Refused
+from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
+from fleet.inventory import WorkloadId
+from fleet.logs import logger
 from fleet.sentences import sentence
 
 _WATCH_SECONDS = 2.0
+_UNDER_WAY = (ProgressPhase.CHANGING, ProgressPhase.MOVING, ProgressPhase.WATCHING)
+
+_log = logger("enforcer.rollout.reconciler")
 
 Report = Callable[[str, PlanStatus], None]
 """Takes where a plan stands, by its id."""
@@ -65,7 +72,7 @@ def due(wish: Wish, runs: Sequence[RunRecord], approved: frozenset[int], *, is_u
         is_undoing: an undo of it is open.
     """
     applied = in_force(runs)
-    wanted = applied if wish.stages is None else wish.stages
+    wanted = wish.wanted(applied)
     run = next((found for found in runs if found.is_open), None)
     left = () if run is None else tuple(record.stage for record in open_stages(run))
     is_unwanted = run is not None and wish.stages is not None and not set(left or run.stages) & wish.stages
@@ -84,7 +91,7 @@ class Reconciler:
     Args:
         rollout: applies stages; its tools take them back.
         plans: the plans, who approved them, what is wanted of them.
-        report: called with where a plan stands after each change.
+        report: called with where a plan stands after each change, and at each step of a stage.
     """
 
     def __init__(self, rollout: Rollout, plans: PlanStore, report: Report) -> None:
@@ -92,6 +99,10 @@ class Reconciler:
         self._tools = rollout.tools
         self._plans = plans
         self._report = report
+        self._departed: Mapping[str, Mapping[WorkloadId, str]] | None = None
+        self._stages: dict[str, tuple[int, ...]] = {}
+        self._heard: tuple[str, int, str] | None = None
+        self._pass_on, self._tools.on_progress = self._tools.on_progress, self._on_progress
 
     @property
     def tools(self) -> Tools:
@@ -125,7 +136,7 @@ class Reconciler:
             runs = self._tools.journal.runs(plan.plan_id)
             if not any(run.is_open for run in runs):
                 self.want(plan.plan_id, remove=frozenset(stages) - in_force(runs), by=by)
-            self._say(plan, approvals, failed=failed)
+            self._say(plan.plan_id, approvals, failed=failed)
 
     def undo(
         self,
@@ -185,7 +196,19 @@ class Reconciler:
             Unavailable: the cluster can't be reached.
         """
         if plan_id in self._plans.wishes():
-            self._say(self._plans.get(plan_id), self._plans.approvals(plan_id))
+            self._say(plan_id, self._plans.approvals(plan_id))
+
+    def look_for_departures(self) -> None:
+        """Find out which services of plans in force have pods elsewhere than planned; what is reported says so.
+
+        Raises:
+            Unavailable: the cluster can't be reached.
+        """
+        self._departed = departures(self._tools.journal, self._tools.reader)
+
+    def departed(self, plan_id: str) -> Mapping[WorkloadId, str] | None:
+        """Services of a plan with pods elsewhere than planned, and why; None where nobody has looked."""
+        return None if self._departed is None else self._departed.get(plan_id, {})
 
     def say_damaged(self, plan_id: str, damaged: DamagedPlan) -> None:
         """Report that a plan can't be read, so that nothing is done for it.
@@ -197,17 +220,29 @@ class Reconciler:
         approved = {stage for approval in damaged.approvals for stage in approval.stages}
         stages = sorted(approved | (wish.stages or frozenset()) | newest_records(runs).keys())
         status = plan_status(
-            stages, damaged.approvals, runs, wish, refusal=damaged.why, failed_generation=wish.failed_generation
-        )
+            stages, damaged.approvals, runs, wish, refusal=damaged.why, failed_generation=wish.failed_generation,
+            departed=self.departed(plan_id),
+        )  # fmt: skip
         self._report(plan_id, status)
 
-    def resume_undo(self, plan_id: str) -> bool:
-        """Go on with the undo of a plan that a dead process left open; whether there was one.
+    def end_orphan(self, plan_id: str) -> bool:
+        """End what a dead process left open of a plan that is not listed: its undo; its run, where the plan is gone.
+
+        Returns:
+            Whether there was something.
 
         Raises:
-            As `Undo.resume`.
+            As `Undo.resume` and `enforcer.rollout.abort.abort`.
         """
-        return Undo(self._tools).resume(plan_id) is not None
+        tools = self._tools
+        if Undo(tools).resume(plan_id) is not None:
+            return True
+        run = open_run(tools.journal, plan_id)
+        # It may have been stored since plans were listed, or be damaged.
+        if run is None or not self._plans.wish(plan_id).is_gone:
+            return False
+        abort(tools, run, by="")
+        return True
 
     def reconcile(self, plan: Plan) -> bool:
         """Do what is due for a plan.
@@ -229,7 +264,7 @@ class Reconciler:
         approved = frozenset(stage for approval in approvals for stage in approval.stages)
         found = due(wish, runs, approved, is_undoing=plan_id in tools.journal.open_undos())
         if found.is_nothing:
-            self._say(plan, approvals)
+            self._say(plan_id, approvals)
             return False
         refusal: str | None = None
         failed = wish.failed_generation
@@ -253,7 +288,7 @@ class Reconciler:
             refusal = str(exc)
             raise
         finally:
-            self._say(plan, approvals, refusal=refusal, failed=failed)
+            self._say(plan_id, approvals, refusal=refusal, failed=failed)
         return True
 
     def _applied(self, plan: Plan, stages: Sequence[int], by: str) -> tuple[StageResult, ...]:
@@ -262,17 +297,32 @@ class Reconciler:
             plan, stages, by=by, approved=lambda: plans.approvals(plan_id), fingerprint=plans.fingerprint(plan_id)
         )
 
+    def _on_progress(self, news: Progress) -> None:
+        """Pass news on, and report where the plan stands once for each step that one of its stages takes."""
+        self._pass_on(news)
+        step = "open" if news.phase in _UNDER_WAY else news.phase.value
+        if self._heard == (news.plan_id, news.stage, step):
+            return
+        self._heard = news.plan_id, news.stage, step
+        try:
+            self._say(news.plan_id, self._plans.copied_approvals(news.plan_id))
+        except GputideError as exc:
+            # Nobody waits for a report; what is wrong with the cluster, the run finds out by itself.
+            _log.warning("where a plan stands can't be reported now", plan=news.plan_id, why=str(exc))
+
     def _say(
-        self, plan: Plan, approvals: Sequence[Approval], *, refusal: str | None = None, failed: int | None = None
+        self, plan_id: str, approvals: Sequence[Approval], *, refusal: str | None = None, failed: int | None = None
     ) -> None:
-        wish = self._plans.wish(plan.plan_id)
-        runs = self._tools.journal.runs(plan.plan_id)
+        wish = self._plans.wish(plan_id)
+        runs = self._tools.journal.runs(plan_id)
         generation = wish.failed_generation if failed is None else failed
-        stages = [entry.stage for entry in plan.stages]
-        self._report(
-            plan.plan_id,
-            plan_status(stages, approvals, runs, wish, refusal=refusal, failed_generation=generation),
-        )
+        if plan_id not in self._stages:  # a large plan takes seconds to read
+            self._stages[plan_id] = tuple(entry.stage for entry in self._plans.get(plan_id).stages)
+        status = plan_status(
+            self._stages[plan_id], approvals, runs, wish, refusal=refusal, failed_generation=generation,
+            departed=self.departed(plan_id),
+        )  # fmt: skip
+        self._report(plan_id, status)
 
 
 class Delegated(Reconciler):

@@ -86,7 +86,7 @@ class Undo:
             for number, record in sorted(run.records.items())
             if record.state in STANDING and (stages is None or number in stages)
         ]
-        taken = self._tools.journal.undone_recommendations(plan_id)
+        taken = frozenset(item for _, item in self._tools.journal.undone_recommendations(plan_id))
         objects = folded([_without(record.objects, recommendation, taken) for record in records])
         moves = _folded_moves(records, recommendation, taken)
         if not objects:

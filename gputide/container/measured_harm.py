@@ -31,7 +31,7 @@ def verified(folder: DataFolder, settings: Settings, plan: Plan, now: datetime) 
         now=now,
         settings=settings,
         harm_policy=harm_policy(settings),
-        undone=kept.undone_recommendations(plan.plan_id),
+        undone=frozenset(item for _, item in kept.undone_recommendations(plan.plan_id)),
     )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 
 from enforcer.preview import StagePreview, preview, preview_of_history
 from enforcer.record.fingerprint import fingerprint_of
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
+from enforcer.record.shared_ledger import stored_runs
 from enforcer.record.shared_plans import SharedPlans
 from enforcer.snapshot import take_snapshot
 from fleet.data_folder import DataFolder
@@ -44,7 +46,9 @@ def plans_of(folder: DataFolder, cluster: LiveCluster, own: str | None) -> PlanS
     Args:
         own: the cluster's name.
     """
-    return plan_store(folder) if cluster.plans is None else SharedPlans(folder.plans, cluster.plans, own)
+    if cluster.plans is None or cluster.changes is None:
+        return plan_store(folder)
+    return SharedPlans(folder.plans, cluster.plans, own, partial(stored_runs, cluster.changes))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from enforcer.disruption import selects
+from enforcer.kubernetes.approval_policy import UNSERVED, guarded_since
 from enforcer.kubernetes.custom_resources import API_VERSION
 from enforcer.kubernetes.lease import LEASE_NAME
 from enforcer.manifest import Manifest
@@ -130,7 +131,6 @@ def _audit() -> Iterator[Diagnosis]:
 
 
 _KINDS = ("gpuplans", "gpuplanparts", "gpuapprovals", "gpuchanges")
-_POLICIES = "/apis/admissionregistration.k8s.io/v1"
 
 
 def plans_kept(scene: ClusterScene) -> Iterator[Diagnosis]:
@@ -145,28 +145,10 @@ def plans_kept(scene: ClusterScene) -> Iterator[Diagnosis]:
     if missing:
         yield finding(kind_of("kinds-missing"), check, f"not served: {', '.join(missing)}")
         return
-    if not _holds_approvals(scene):
+    if guarded_since(scene.client.get) in (None, UNSERVED):
         yield finding(kind_of("approval-policy-missing"), check, "no policy in force names gpuapprovals")
         return
     yield well(Area.CLUSTER, check, f"{', '.join(_KINDS)} are served, and a policy guards approvals")
-
-
-def _holds_approvals(scene: ClusterScene) -> bool:
-    names = "validatingadmissionpolicies", "validatingadmissionpolicybindings"
-    listed = [
-        (scene.get(f"{_POLICIES}/{name}", f"{name}.admissionregistration.k8s.io", verb="list") or {}).get("items", [])
-        for name in names
-    ]
-    guarding = {
-        one["metadata"]["name"]
-        for one in listed[0]
-        for rule in ((one.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or ()
-        if "gpuapprovals" in rule.get("resources", ()) and "CREATE" in rule.get("operations", ())
-    }
-    return any(
-        one["spec"].get("policyName") in guarding and "Deny" in one["spec"].get("validationActions", ())
-        for one in listed[1]
-    )
 
 
 _METRICS_GROUP = "metrics.k8s.io"

@@ -173,7 +173,10 @@ def test_the_same_event_is_counted(api: Api, cluster: KubernetesCluster, team: s
     for _ in range(3):
         cluster.record_event("Deployment", team, "a", "GputideApplied", "plan 7")
     cluster.record_event("Node", "", "node-shared", "GputideApplied", "plan 7")
-    events = api.ask("GET", f"/api/v1/namespaces/{team}/events?fieldSelector=reason%3DGputideApplied")["items"]
+    # As `kubectl describe` asks for them.
+    uid = api.ask("GET", f"/apis/apps/v1/namespaces/{team}/deployments/a")["metadata"]["uid"]
+    events = api.ask("GET", f"/api/v1/namespaces/{team}/events?fieldSelector=involvedObject.uid%3D{uid}")["items"]
+    events = [event for event in events if event["reason"] == "GputideApplied"]
     assert [(event["involvedObject"]["name"], event["count"]) for event in events] == [("a", 3)]
     of_nodes = api.ask("GET", "/api/v1/namespaces/default/events?fieldSelector=reason%3DGputideApplied")["items"]
     assert "node-shared" in {event["involvedObject"]["name"] for event in of_nodes}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,18 +16,22 @@ import pytest
 
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.fingerprint import fingerprint_of
+from enforcer.record.journal import StageState
 from enforcer.record.plan_status import ConditionType, plan_status
 from enforcer.record.plan_store import PlanStore, Wish, WishChange
+from enforcer.record.shared_ledger import stored_runs
 from enforcer.record.shared_plans import SharedPlans
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
+from fleet.inventory import WorkloadId
 from tests.cluster.api import Api, Manifest
 from tests.cluster.workloads import until
 from tests.contracts.plans import PlanStoreContract
 from tests.control_plane import ControlPlane, User
 from tests.enforcer.builders import NOW, a_cluster, standard_plan
+from tests.enforcer.test_plan_status import a_run
 
 pytestmark = pytest.mark.cluster
 
@@ -44,7 +50,7 @@ def machine(control_plane: ControlPlane, writer_kubeconfig: Path, tmp_path: Path
         chosen = kubeconfig or control_plane.kubeconfig()
         place = ClusterPlace(kubeconfig=chosen, requests_per_second=500.0, requests_burst=500)
         opened.append(KubernetesCluster(place))
-        made = SharedPlans(tmp_path / name, opened[-1].plans, "c1")
+        made = SharedPlans(tmp_path / name, opened[-1].plans, "c1", partial(stored_runs, opened[-1].changes))
         made.pull()
         return made
 
@@ -196,6 +202,45 @@ def test_approval_in_another_name_is_refused_by_the_admission_policy(api: Api, m
     assert "spec.approvedBy must be admin" in refusal()
 
 
+def test_approval_counts_only_if_the_admission_policy_stood_when_it_was_made(
+    api: Api, machine: Machine, plan: Plan
+) -> None:
+    path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+    here = machine("here")
+    here.add(plan)
+    here.approve(plan, [1], by="", at=NOW)
+    assert [given.by for given in machine("there").approvals(plan.plan_id)] == ["admin"]
+    binding = api.ask("GET", f"{path}/gputide-approvals")
+    forged = {"apiVersion": "gputide.io/v1alpha1", "kind": "GpuApproval",
+              "metadata": {"name": f"forged-{plan.plan_id}"},
+              "spec": {"plan": plan.plan_id, "stages": [1, 2], "approvedBy": "bob"}}  # fmt: skip
+
+    def is_forged() -> bool:
+        try:
+            return bool(api.ask("POST", f"{PATH}/gpuapprovals", forged))
+        except urllib.error.HTTPError:
+            return False
+
+    api.delete(f"{path}/gputide-approvals")
+    try:
+        until(is_forged, "nobody checks names any more", 60.0)
+        assert machine("now").approvals(plan.plan_id) == ()
+        with pytest.raises(Refused, match="no admission policy held approvals"):
+            machine("now").approve(plan, [1], by="", at=NOW)
+        time.sleep(1.1)  # the server's times are whole seconds
+    finally:
+        del binding["metadata"]["resourceVersion"], binding["metadata"]["uid"]
+        api.create(path, binding)
+    again = machine("again")
+    assert again.approvals(plan.plan_id) == ()
+    again.report(plan.plan_id, plan_status([1, 2], (), (), Wish()))
+    (said,) = [one for one in head(api, plan)["status"]["conditions"] if one["type"] == ConditionType.APPROVED]
+    assert "approvals of admin, bob do not count" in said["message"]
+    again.approve(plan, [1], by="", at=NOW)
+    assert [(given.by, given.stages) for given in again.approvals(plan.plan_id)] == [("admin", (1,))]
+    api.delete(f"{PATH}/gpuapprovals/forged-{plan.plan_id}")
+
+
 def test_approval_that_is_withdrawn_counts_no_more(api: Api, machine: Machine, plan: Plan) -> None:
     here = machine("here")
     here.add(plan)
@@ -262,9 +307,87 @@ def test_status_is_written_by_our_field_manager_and_times_change_with_the_condit
     assert owners == {"gputide"}
 
 
+def test_what_happens_to_a_plan_is_told_by_its_status_and_by_events_that_describe_shows(
+    api: Api, machine: Machine, writer_kubeconfig: Path, plan: Plan
+) -> None:
+    writer = machine("writer", writer_kubeconfig)
+    writer.add(plan)
+    uid = head(api, plan)["metadata"]["uid"]
+    away = {WorkloadId("team/Deployment/a"): "node node-1 is gone"}
+
+    def said(
+        *states: StageState, departed: Mapping[WorkloadId, str] | None = None, refusal: str | None = None
+    ) -> list[tuple[str, str, str, int]]:
+        wish = Wish(stages=frozenset({1, 2}), generation=2)
+        status = plan_status(
+            [1, 2], (), [replace(a_run(*states), is_open=True)], wish, departed=departed, refusal=refusal
+        )
+        for _ in range(2):
+            writer.report(plan.plan_id, status)
+        # As `kubectl describe` asks for them.
+        found = api.ask("GET", f"/api/v1/events?fieldSelector=involvedObject.uid%3D{uid}")["items"]
+        return sorted((one["type"], one["reason"], one["message"], one["count"]) for one in found)
+
+    kept = ("Normal", "Promoted", "kept stage 1", 1)
+    departed = ("Warning", "Departed", "pods go wherever a card fits: team/Deployment/a: node node-1 is gone", 1)
+    assert said(StageState.OPEN) == []
+    assert shown(api, plan) == {"State": "Applying", "Progress": "0/2", "Under Way": "1"}
+    assert said(StageState.PROMOTED, StageState.OPEN) == [kept]
+    assert said(StageState.PROMOTED, StageState.RESTORING, departed=away) == [kept, departed]
+    assert shown(api, plan) == {"State": "Restoring", "Progress": "1/2", "Under Way": "2 (restoring)"}
+    assert said(StageState.PROMOTED, refusal="it is Sunday") == [
+        kept, departed, ("Warning", "Refused", "it is Sunday", 1)
+    ]  # fmt: skip
+    (now,) = [one for one in head(api, plan)["status"]["conditions"] if one["type"] == ConditionType.DEPARTED]
+    assert (now["status"], now["reason"]) == ("True", "PlacedElsewhere")
+
+
+def shown(api: Api, plan: Plan) -> dict[str, str | None]:
+    """Where a plan stands, in the list that kubectl prints."""
+    table: Any = api.ask("GET", f"{PATH}/gpuplans", accept="application/json;as=Table;v=v1;g=meta.k8s.io")
+    titles = [column["name"] for column in table["columnDefinitions"]]
+    (row,) = [one["cells"] for one in table["rows"] if one["object"]["metadata"]["name"] == f"plan-{plan.plan_id}"]
+    return {name: cell for name, cell in zip(titles, row, strict=True) if name in ("State", "Progress", "Under Way")}
+
+
+def test_plan_of_somebody_who_may_report_nothing_is_shown_as_proposed(
+    api: Api, machine: Machine, control_plane: ControlPlane, plan: Plan
+) -> None:
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "a-planner"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gputide-planner"},
+        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "gputide"}],
+    }  # fmt: skip
+    api.create(ROLES, binding)
+    try:
+        planner = control_plane.kubeconfig_of_token("planner", api.token("gputide", "default"))
+        machine("planner", planner).add(plan)
+    finally:
+        api.delete(f"{ROLES}/a-planner")
+    assert shown(api, plan) == {"State": "Proposed", "Progress": None, "Under Way": None}
+
+
 def test_wish_that_somebody_edits_by_hand_is_of_nobody_we_know(api: Api, machine: Machine, plan: Plan) -> None:
     here = machine("here")
     here.add(plan)
     assert here.change_wish(plan.plan_id, WishChange(add=frozenset({1, 2}), by="ann")).by == "ann"
     api.patch(f"{PATH}/gpuplans/plan-{plan.plan_id}", {"spec": {"apply": [1]}})
     assert (here.wish(plan.plan_id).stages, here.wish(plan.plan_id).by) == (frozenset({1}), "")
+
+
+def test_plan_that_is_being_deleted_is_gone_though_a_finalizer_of_somebody_keeps_it(
+    api: Api, machine: Machine, plan: Plan
+) -> None:
+    here, path = machine("here"), f"{PATH}/gpuplans/plan-{plan.plan_id}"
+    here.add(plan)
+    here.change_wish(plan.plan_id, WishChange(add=frozenset({1}), by="ann"))
+    api.patch(path, {"metadata": {"finalizers": ["example.com/keep"]}})
+    try:
+        api.delete(path)
+        assert here.wish(plan.plan_id).is_gone
+        assert here.wishes()[plan.plan_id].is_gone
+        with pytest.raises(Refused, match="its GpuPlan is gone"):
+            here.change_wish(plan.plan_id, WishChange(add=frozenset({2}), by="ann"))
+    finally:
+        api.patch(path, {"metadata": {"finalizers": None}})
+    assert here.wish(plan.plan_id).is_gone

@@ -19,11 +19,15 @@ _MISSING = Told(status=404, document={"kind": "Status", "message": "not found"})
 
 
 class ObjectsApi:
-    """Keeps objects; `objects` holds them by plural and name, for tests to look at and to change."""
+    """Keeps objects; `objects` holds them by plural and name, for tests to look at and to change.
+
+    `on_status` is called after each write of a status.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.objects: dict[str, dict[str, dict[str, Any]]] = {}
         self.is_away = False
+        self.on_status: Callable[[], None] | None = None
         self._version = 0
         self._api = ScriptedApi(folder, lambda heard, _: self._answer(heard))
         self._opened: list[KubernetesCluster] = []
@@ -86,6 +90,8 @@ class ObjectsApi:
         found["metadata"]["generation"] += json.dumps(found["spec"], sort_keys=True) != before
         found["status"] = body.get("status", found.get("status"))
         self._touch(found)
+        if part == "status" and self.on_status is not None:
+            self.on_status()
         return Told(document=found)
 
     def _touch(self, found: dict[str, Any]) -> None:

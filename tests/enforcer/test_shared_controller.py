@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from enforcer.controller import Controller, ControllerMetrics
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.plan_store import WishChange
-from enforcer.record.shared_ledger import SharedLedger
+from enforcer.record.shared_ledger import SharedLedger, stored_runs
 from enforcer.record.shared_plans import SharedPlans
 from enforcer.rollout.abort import abort, open_run
 from enforcer.rollout.reconciler import Delegated, Reconciler
@@ -50,7 +51,7 @@ class Shared:
     def machine(self, name: str, **changes: object) -> tuple[SharedPlans, Tools]:
         """Plans and tools of a machine with a folder of its own."""
         place, opened = self.folder / name, self.api.cluster()
-        plans = SharedPlans(place / "plans", opened.plans, "c1")
+        plans = SharedPlans(place / "plans", opened.plans, "c1", partial(stored_runs, opened.changes))
         # As the command has it.
         kept = SharedLedger(place / "ledger.jsonl", opened.changes, "c1", is_lean=name == "controller")
         journal = Journal(kept, cluster="c1")
@@ -196,6 +197,44 @@ def test_plan_whose_object_is_gone_is_undone_by_the_console_itself(shared: Share
     assert where(shared.cluster) == BEFORE
 
 
+def delete_plan(shared: Shared) -> None:
+    """What `kubectl delete gpuplan` leaves: its parts and approvals go with it."""
+    for kind in ("gpuplans", "gpuplanparts", "gpuapprovals"):
+        shared.api.objects[kind].clear()
+
+
+def test_run_that_a_dead_process_left_is_taken_back_once_its_plan_is_deleted_and_holds_up_no_other(
+    shared: Shared,
+) -> None:
+    shared.die_at("promote 1")
+    delete_plan(shared)
+    other = stopped_notebook()
+    shared.plans.add(other)
+    shared.plans.approve(other, [1], by="ann", at=NOW)
+    shared.plans.change_wish(other.plan_id, WishChange(add=frozenset({1}), by="ann"))
+    assert shared.controller.look()
+    assert open_run(shared.tools.journal) is None
+    assert where(shared.cluster) == {**BEFORE, "book-0": "stopped"}
+
+
+def test_plan_that_is_deleted_as_the_controller_turns_to_it_stays_in_force(shared: Shared) -> None:
+    shared.console().apply(standard_plan(), [1], by="ann")
+    delete_plan(shared)
+    assert not Reconciler(a_rollout(shared.tools), shared.plans, shared.plans.report).reconcile(standard_plan())
+    assert not shared.controller.look()
+    assert where(shared.cluster) == STAGE_1
+
+
+def test_plan_that_a_finalizer_of_somebody_keeps_counts_as_deleted(shared: Shared) -> None:
+    shared.console().apply(standard_plan(), [1], by="ann")
+    shared.console().want(PLAN, add=[2], by="ann")
+    shared.api.change("gpuplans", HEAD, lambda head: head["metadata"].update(deletionTimestamp="2026-01-12T00:00:00Z"))
+    assert not shared.controller.look()
+    assert where(shared.cluster) == STAGE_1
+    with pytest.raises(Refused, match="its GpuPlan is gone"):
+        shared.console().want(PLAN, add=[2], by="ann")
+
+
 def test_plan_of_which_nothing_is_due_is_shown_as_it_stands(shared: Shared) -> None:
     assert not shared.controller.look()
     assert shared.head["status"]["state"] == "Approved"
@@ -262,7 +301,7 @@ def test_plan_that_is_damaged_in_the_cluster_is_shown_as_refused_until_its_maker
     shared.console().want(PLAN, add=[1], by="ann")
     part = shared.api.objects["gpuplanparts"].pop(f"{HEAD}-1")
     _, tools = shared.machine("fresh")
-    plans = SharedPlans(shared.folder / "fresh" / "plans", shared.api.cluster().plans, "c1")
+    plans = SharedPlans(shared.folder / "fresh" / "plans", shared.api.cluster().plans, "c1", lambda _: ())
     reconciler = Reconciler(a_rollout(tools), plans, plans.report)
     fresh = Controller(plans, tools.journal, reconciler, shared.metrics, lambda: shared.now)
     assert not fresh.look()
@@ -272,3 +311,55 @@ def test_plan_that_is_damaged_in_the_cluster_is_shown_as_refused_until_its_maker
     shared.now += 1000.0
     assert fresh.look()
     assert where(shared.cluster) == STAGE_1
+
+
+def test_status_shows_each_step_of_a_stage_once(shared: Shared) -> None:
+    seen: list[tuple[str, str, str]] = []
+
+    def noted() -> None:
+        status = shared.head["status"]
+        seen.append((status["state"], status["progress"], status["underWay"]))
+
+    shared.api.on_status = noted
+    shared.console().want(PLAN, add=[1, 2], by="ann")
+    assert shared.controller.look()
+    assert seen == [
+        ("Applying", "0/2", "1"), ("Applying", "1/2", ""), ("Applying", "1/2", "2"), ("Applying", "2/2", ""),
+        ("Applied", "2/2", ""),
+    ]  # fmt: skip
+    seen.clear()
+    shared.console().want(PLAN, remove=[2], by="ann")
+    assert shared.controller.look()
+    assert seen == [("Undoing", "1/2", "2 (undoing)"), ("PartlyApplied", "1/2", "")]
+
+
+def test_pods_that_are_elsewhere_than_planned_are_named_by_the_plan_and_replicas_beyond_it_too(shared: Shared) -> None:
+    shared.console().apply(standard_plan(), [1, 2], by="ann")
+    shared.now += 1000.0
+    assert not shared.controller.look()
+    assert shared.condition("Departed")["status"] == "False"
+    shared.cluster.delete("Node", "", "node-1")
+    shared.cluster.pause(120.0)
+    shared.now += 1000.0
+    assert not shared.controller.look()
+    departed = shared.condition("Departed")
+    assert (departed["status"], departed["reason"]) == ("True", "PlacedElsewhere")
+    assert "team/Deployment/" in departed["message"]
+    assert "node node-1 is gone" in departed["message"]
+    # A console that has not looked leaves it as it stands.
+    plans, tools = shared.machine("alone")
+    plans.pull()
+    Reconciler(a_rollout(tools), plans, plans.report).say(PLAN)
+    assert shared.condition("Departed") == departed
+
+
+def test_plan_says_where_it_stands_once_it_is_made_and_approved_though_no_controller_runs(shared: Shared) -> None:
+    delete_plan(shared)
+    plans, tools = shared.machine("alone")
+    plans.add(standard_plan())
+    assert shared.head["status"]["state"] == "Proposed"
+    plans.approve(standard_plan(), [1], by="ann", at=NOW)
+    assert (shared.head["status"]["state"], shared.condition("Approved")["reason"]) == ("Approved", "PartlyApproved")
+    Reconciler(a_rollout(tools), plans, plans.report).apply(standard_plan(), [1], by="ann")
+    plans.approve(standard_plan(), [2], by="ann", at=NOW)
+    assert (shared.head["status"]["state"], shared.head["status"]["approved"]) == ("PartlyApplied", "1, 2")
