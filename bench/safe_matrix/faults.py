@@ -545,7 +545,8 @@ FAULTS: Mapping[str, Fault] = {
     "hotfix": Fault(strike=_hotfix),
     "rollback": Fault(strike=_rolled_back),
     "kubectl edit": Fault(strike=_edited),
-    "reverter": Fault(strike=_reverted),
+    # An undo wants what stands in Git as well: there is nothing to revert.
+    "reverter": Fault(strike=_reverted, phases=(*APPLYING, Phase.APPLIED)),
     "image pull fails": Fault(strike=_image_fails, phases=APPLYING),
     "enforcer killed": Fault(strike=Case.kill, phases=(*APPLYING, Phase.UNDOING)),
     "enforcer away 1 s": Fault(strike=partial(_stopped, seconds=1.0), phases=(*APPLYING, Phase.UNDOING)),

@@ -91,9 +91,14 @@ def run(
     found, deadline, writing = programs(), time.monotonic() + seconds, threading.Lock()
 
     def work(number: int) -> None:
-        """Cases one after the other on a cluster of their own: in each one plan is applied at a time."""
-        if left.empty():
-            return
+        """Cases one after the other on a cluster of their own: in each one plan is applied at a time.
+
+        A case that came to no end leaves its plan open, so the next one has a new cluster.
+        """
+        while not left.empty() and time.monotonic() <= deadline:
+            on_a_cluster(number)
+
+    def on_a_cluster(number: int) -> None:
         with tempfile.TemporaryDirectory() as scratch, live_cluster(found, Path(scratch)) as live:
             for case in count(1):
                 if time.monotonic() > deadline:
@@ -106,6 +111,8 @@ def run(
                     file.write(f"{json.dumps(line)}\n")
                 said = "good" if is_good(line) else "BAD "
                 print(f"{said} {json.dumps(line)}", file=sys.stderr, flush=True)
+                if line["unwanted"] is None:
+                    return
 
     with ThreadPoolExecutor(clusters) as pool:
         list(pool.map(work, range(clusters)))
