@@ -96,7 +96,8 @@ def _is_wanted(write: Write, named: set[tuple[str, str]], lease_namespace: str) 
             # A Deployment's pods are called by it, by the hash of their template, and by five letters of their own.
             return (write.namespace, write.name.rsplit("-", 2)[0]) in named
         case (("create" | "patch"), "events"):
-            return write.namespace in {namespace for namespace, _ in named}
+            of_plan = write.namespace == "default" and write.name.startswith("plan-")
+            return of_plan or write.namespace in {namespace for namespace, _ in named}
         case (("create" | "update" | "patch"), _) if write.resource.partition("/")[0] in OWN_KINDS:
             return True
         case (("create" | "update"), "leases"):

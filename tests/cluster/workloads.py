@@ -18,6 +18,9 @@ OFFERED = {
     "pods": "110",
 }
 
+_TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""Taints that nodes have until kwok plays them; a cordon is none of them."""
+
 
 def sharing_node(api: Api, name: str, **metadata: Any) -> None:
     """Make a node that offers cards by HAMi's resources to the plain scheduler."""
@@ -46,7 +49,7 @@ def deployment(
         "metadata": {"labels": labels, "annotations": annotations or {}},
         "spec": {
             "containers": [only],
-            "tolerations": [{"operator": "Exists"}],
+            "tolerations": [{"key": key, "operator": "Exists"} for key in _TOLERATED],
             "terminationGracePeriodSeconds": 0,
             **(pod_spec or {}),
         },
