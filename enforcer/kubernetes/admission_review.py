@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 from enforcer.admission import (
@@ -58,6 +59,7 @@ NOTEBOOK_LABEL = "notebook-name"
 """On a pod of a Kubeflow Notebook: its name (kubeflow/kubeflow:components/notebook-controller/controllers)."""
 
 _OVER = ("Succeeded", "Failed")
+_PodsOn = Callable[[str], Sequence[Manifest]]
 
 
 class AdmissionReader(ClusterReader, Protocol):
@@ -217,9 +219,11 @@ class PodAdmission:
     ) -> tuple[Manifest, int]:
         """The pod in a seat that no other replica has just given, and how many those have; `own` are our own."""
         elsewhere: list[Sibling] = []
+        # Seats of one workload are often on one node, whose pods are asked for once.
+        pods_on = cache(self._reader.pods_on)
         while True:
             admitted = admit(
-                pod, planned.seats, [*siblings, *elsewhere], lambda seat: self._why_closed(seat, pod, planned)
+                pod, planned.seats, [*siblings, *elsewhere], lambda seat: self._why_closed(seat, pod, planned, pods_on)
             )
             seat = _seat_of(admitted)
             if seat is None or is_dry or self._notes is None or seat in own:
@@ -254,16 +258,16 @@ class PodAdmission:
             kind, name = above
         return nothing
 
-    def _why_closed(self, seat: PlannedSeat, pod: Manifest, planned: _Planned) -> str | None:
+    def _why_closed(self, seat: PlannedSeat, pod: Manifest, planned: _Planned, pods_on: _PodsOn) -> str | None:
         """What stands against pinning a pod to a seat, by its node as it is now: an old look would pin it for good."""
         node = self._reader.get("Node", "", seat.node)
         cards = () if node is None or not seat.cards else self._dialect.cards_of_node(node)
         closed = () if node is None else cordoned_cards(node)
         open_cards = {card.card for card in cards if card.is_healthy and card.card not in closed}
         why = why_closed(seat, pod["spec"], node, open_cards)
-        return why_full(seat, cards, self._staying(seat, planned)) if why is None and seat.shares else why
+        return why_full(seat, cards, self._staying(pods_on(seat.node), planned)) if why is None and seat.shares else why
 
-    def _staying(self, seat: PlannedSeat, planned: _Planned) -> Iterator[SeatSlice]:
+    def _staying(self, pods: Sequence[Manifest], planned: _Planned) -> Iterator[SeatSlice]:
         """Shares of the pods on the node of a seat, but for those that leave or may leave before its turn.
 
         Of the workload's own these are all that the plan has not placed; of others only while a stage is under way,
@@ -272,7 +276,7 @@ class PodAdmission:
         owner = planned.owner or {}
         marks = owner["metadata"].get("annotations") or {} if owner else {}
         is_settled = owner and workload_kind(owner["kind"]).reach is Reach.ROLLS and HELD_ANNOTATION not in marks
-        for other in self._reader.pods_on(seat.node):
+        for other in pods:
             annotations = other["metadata"].get("annotations") or {}
             is_placed = SEAT_ANNOTATION in annotations or UNPINNED_ANNOTATION in annotations
             stays = is_placed and annotations.get(PLAN_ANNOTATION) == marks.get(PLAN_ANNOTATION)

@@ -50,8 +50,8 @@ def write_event(api: WritingApi, about: Manifest, event: Event) -> None:
     namespace, name = metadata.get("namespace") or "", str(metadata["name"])
     place, message = namespace or _NAMESPACE, event.message[:_MESSAGE_LENGTH_MAX]
     uid = str(metadata.get("uid", ""))
-    told = "\0".join((about["kind"], namespace, name, uid, event.reason, message))
-    event_name = f"{name[:200].rstrip('.-')}.{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    known_by = "\0".join((about["kind"], namespace, name, uid, event.reason, message))
+    event_name = f"{name[:200].rstrip('.-')}.{hashlib.sha256(known_by.encode()).hexdigest()[:16]}"
     involved = {
         "apiVersion": about["apiVersion"],
         "kind": about["kind"],

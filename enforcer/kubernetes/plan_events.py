@@ -1,6 +1,6 @@
 """What happened to a plan between two of its statuses, as the events that `kubectl describe gpuplan` shows.
 
-Pure. Called by the store of plans whenever it writes a status, so whoever reports leaves the same events.
+Pure. Called by the store of plans whenever it writes a status, so every process that reports leaves the same events.
 """
 
 from __future__ import annotations

@@ -232,11 +232,11 @@ class GpuPlans:
                 found.setdefault(given.plan_id, []).append(given)
             else:
                 left_out.setdefault(given.plan_id, []).append(given.by)
-        told = {plan_id: f"approvals of {', '.join(people)} do not count: {_UNGUARDED}; approve again afterwards"
+        reasons = {plan_id: f"approvals of {', '.join(people)} do not count: {_UNGUARDED}; approve again afterwards"
                 for plan_id, people in left_out.items()}  # fmt: skip
-        for plan_id in told.keys() - self._left_out.keys():
-            _log.warning("approvals are left out", plan=plan_id, why=told[plan_id])
-        self._left_out = told
+        for plan_id in reasons.keys() - self._left_out.keys():
+            _log.warning("approvals are left out", plan=plan_id, why=reasons[plan_id])
+        self._left_out = reasons
         return found
 
     def _guarded_since(self) -> datetime | None:

@@ -83,21 +83,11 @@ class IntentWriter:
 
     def is_restored(self, intent: ObjectIntent, current: Manifest | None) -> bool:
         """Whether nothing of an intent is left to be taken back."""
-        return current is None or all(
-            values_equal(part.field, value, part.old) or not values_equal(part.field, value, part.new)
-            for part in intent.fields
-            for value in (field_of(current, part.field),)
-        )
+        return current is None or not _in_force(current, intent)
 
     def has_come_back(self, intent: ObjectIntent, current: Manifest) -> list[FieldIntent]:
         """Fields of an intent that was taken back which have the plan's values again."""
-        return [
-            part
-            for part in intent.fields
-            if not is_signal(part.field)
-            and not values_equal(part.field, part.old, part.new)
-            and values_equal(part.field, field_of(current, part.field), part.new)
-        ]
+        return [part for part in _in_force(current, intent) if not is_signal(part.field)]
 
     def hold(self, intent: ObjectIntent, phase: Phase) -> None:
         """Let an owner roll as far as a phase says; nothing is written where it is held so already.
@@ -246,6 +236,16 @@ def _refuse_changed(current: Manifest | None, intent: ObjectIntent) -> None:
         if not any(values_equal(part.field, value, known) for known in (part.old, part.new)):
             then, now = repr(part.old), repr(value)
             raise Refused(sentence("guard.field_changed", what=what, field=part.field, then=then, now=now))
+
+
+def _in_force(current: Manifest, intent: ObjectIntent) -> list[FieldIntent]:
+    """Fields that have the value of an intent, where that is not the one of before."""
+    return [
+        part
+        for part in intent.fields
+        for value in (field_of(current, part.field),)
+        if values_equal(part.field, value, part.new) and not values_equal(part.field, value, part.old)
+    ]
 
 
 def _is_written(current: Manifest | None, intent: ObjectIntent) -> bool:
