@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import ssl
+import threading
 import urllib.error
 import urllib.request
+from contextlib import suppress
+from http.client import BadStatusLine, HTTPSConnection
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 Manifest = dict[str, Any]
 
 
+_SECONDS_MAX = 30
+
+
 class Api:
     """Speaks to an API server by a kubeconfig's token.
+
+    What is read goes over one connection per thread: judges look many times a second, and a handshake costs the server
+    more than the answer.
 
     Args:
         url: its address.
@@ -24,6 +35,7 @@ class Api:
     def __init__(self, url: str, ca: Path, kubeconfig: Path) -> None:
         self._url = url
         self._context = ssl.create_default_context(cafile=str(ca))
+        self._kept = threading.local()
         self._token = json.loads(kubeconfig.read_text(encoding="utf-8"))["users"][0]["user"]["token"]
 
     def create(self, path: str, manifest: Manifest) -> Manifest:
@@ -110,10 +122,35 @@ class Api:
     ) -> Manifest:
         """Ask anything, as whoever holds a token, by default the administrator."""
         bearer = f"Bearer {self._token if token is None else token}"
+        headers = {"Authorization": bearer, "Content-Type": content_type, "Accept": accept}
+        if method == "GET":
+            return self._read(path, headers)
         request = urllib.request.Request(
-            self._url + path, method=method, data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": bearer, "Content-Type": content_type, "Accept": accept},
-        )  # fmt: skip
-        with urllib.request.urlopen(request, context=self._context, timeout=30) as answer:
+            self._url + path, method=method, data=None if body is None else json.dumps(body).encode(), headers=headers
+        )
+        with urllib.request.urlopen(request, context=self._context, timeout=_SECONDS_MAX) as answer:
             found: Manifest = json.load(answer)
             return found
+
+    def _read(self, path: str, headers: dict[str, str]) -> Manifest:
+        """Read over this thread's connection; one that the server closed meanwhile is opened once more."""
+        kept: HTTPSConnection | None = getattr(self._kept, "connection", None)
+        if kept is not None:
+            with suppress(ConnectionError, BadStatusLine):
+                return self._answer(kept, path, headers)
+        fresh = HTTPSConnection(urlsplit(self._url).netloc, context=self._context, timeout=_SECONDS_MAX)
+        return self._answer(fresh, path, headers)
+
+    def _answer(self, connection: HTTPSConnection, path: str, headers: dict[str, str]) -> Manifest:
+        """The answer over a connection, which is kept where it can serve again."""
+        self._kept.connection = None
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        if not answer.will_close:
+            self._kept.connection = connection
+        if answer.status >= 400:
+            url, words = self._url + path, BytesIO(content)
+            raise urllib.error.HTTPError(url, answer.status, answer.reason, answer.headers, words)
+        found: Manifest = json.loads(content)
+        return found
