@@ -34,9 +34,12 @@ from bench.measured_run import ROOT
 from bench.safe_matrix.case import Case, Phase, Wanted, is_good
 from bench.safe_matrix.faults import FAULTS
 from bench.shipped_modules import ShippedModules
+from fleet.errors import Unavailable
 
 CLUSTERS_PER_CORE = 2
 """Control planes at once, each with one case at a time: a case mostly waits, and one takes an eighth of a core."""
+TRIES = 3
+"""How often one control plane may fail to start."""
 
 Line = dict[str, Any]
 
@@ -93,10 +96,17 @@ def run(
     def work(number: int) -> None:
         """Cases one after the other on a cluster of their own: in each one plan is applied at a time.
 
-        A case that came to no end leaves its plan open, so the next one has a new cluster.
+        A case that came to no end leaves its plan open, so the next one has a new cluster. Two control planes that
+        start at once may draw the same port, so one that did not start is tried again.
         """
+        tries_left = TRIES
         while not left.empty() and time.monotonic() <= deadline:
-            on_a_cluster(number)
+            try:
+                on_a_cluster(number)
+            except Unavailable:
+                tries_left -= 1
+                if not tries_left:
+                    raise
 
     def on_a_cluster(number: int) -> None:
         with tempfile.TemporaryDirectory() as scratch, live_cluster(found, Path(scratch)) as live:
