@@ -3,8 +3,9 @@
 Seats stand on the owner, never in its template: a template that named a card or a node would keep its pods from
 starting for good once that node is lost. A pod is pinned to its seat only while the seat's card is there, with room, on
 a node that takes pods; otherwise, and where there are more replicas than seats, it goes wherever a card fits, and says
-why. Such a pod is spread: it gets a free card where there is one, else the one with most left, so that it does not take
-the room of seats that are still to be given. A template carries only a hash of the seats that it was written with, by
+why. So does a pod that asks for something else than its template was given, as somebody has edited it since. Such a pod
+is spread: it gets a free card where there is one, else the one with most left, so that it does not take the room of
+seats that are still to be given. A template carries the grant and only a hash of the seats that it was written with, by
 which a pod of an older one is left alone.
 
 Seats are named by the pods that sat there when the plan was made; a pod that comes in place of one of them under
@@ -44,7 +45,7 @@ SEATS_ANNOTATION = "gputide.io/seats"
 """On an owner: JSON object, pod name to its planned seat (`node`, `cards`, and `limits` that the template lacks)."""
 
 SEATING_ANNOTATION = "gputide.io/seating"
-"""On a pod template and its pods: hash of the seats that it was written with, see `seating_of`."""
+"""On a pod template and its pods: the seats and the grant that it was written with, see `seating_mark`."""
 
 SEAT_ANNOTATION = "gputide.io/seat"
 """On a pod that was given a planned seat: the seat's name in `gputide.io/seats`."""
@@ -135,21 +136,23 @@ def admit(
         The pod with its seat's name and grant, the backend's choice of its cards (such as `nvidia.com/use-gpuuuid`)
         and node affinity to its node: its own seat by name; else that of a pod that is gone, else one that no sibling
         was given, first those on whose cards no sibling sits that was not moved yet, and rather one that nothing stands
-        against. Where something does it has the grant alone, and where no seat is left not even that; either way it is
-        spread over nodes and cards, unless it asks for something else, and `gputide.io/unpinned` says why. A pod
-        without seats comes back as it is.
+        against. Where something does it has the grant alone, and where no seat is left, or it asks for something else
+        than its template was given, not even that. Either way it is spread over nodes and cards, unless it wants
+        another policy, and `gputide.io/unpinned` says why. A pod without seats comes back as it is.
     """
     metadata = pod["metadata"]
     own = {name: seat for name, seat in seats.items() if may_go_to(pod["spec"], seat.node)}
     if not own:
         return pod
-    name, why = _chosen(metadata["name"], own, siblings, hindrance)
+    otherwise = asked_otherwise(pod)
+    name, why = _chosen(metadata["name"], own, siblings, hindrance if otherwise is None else lambda _: otherwise)
     annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key not in _OURS}
     spec = pod["spec"]
     if name is not None:
         seat = seats[name]
         annotations[SEAT_ANNOTATION] = name
-        spec = {**spec, "containers": [_with_limits(container, seat.limits) for container in spec["containers"]]}
+        if otherwise is None:
+            spec = {**spec, "containers": [_with_limits(container, seat.limits) for container in spec["containers"]]}
         if why is None:
             spec = on_node(spec, seat.node)
             if seat.cards:
@@ -175,7 +178,7 @@ def seats_for(pod: Manifest, owner: Manifest) -> dict[str, PlannedSeat]:
     role = workload_kind(str(owner["kind"])).role_of(metadata.get("labels") or {})
     found = {name: seat for name, seat in parse_seats(text).items() if seat.role in ("", role)}
     mark = (metadata.get("annotations") or {}).get(SEATING_ANNOTATION)
-    is_current = owner["kind"] in WITHOUT_SEATING if mark is None else mark == seating_of(found)
+    is_current = owner["kind"] in WITHOUT_SEATING if mark is None else mark.partition(";")[0] == seating_of(found)
     return found if is_current else {}
 
 
@@ -207,6 +210,31 @@ def why_closed(seat: PlannedSeat, spec: Mapping[str, Any], node: Manifest | None
         return f"the pod may not run on node {seat.node} by its own selector, affinity or tolerations"
     lost = [card for card in seat.cards if card not in cards]
     return f"node {seat.node} offers card {lost[0]} no more" if lost else None
+
+
+def asked_otherwise(pod: Manifest) -> str | None:
+    """Where a container of a pod asks for something else than the plan's template gave it, in words; None for nowhere.
+
+    The seat has room for what was planned, so that a pod that is pinned to it with more would wait for ever.
+    """
+    mark = (pod["metadata"].get("annotations") or {}).get(SEATING_ANNOTATION) or ""
+    grant = [part.partition("=")[::2] for part in mark.split(";")[1:]]
+    vendors = {name.partition("/")[0] for name, _ in grant}
+    for container in pod["spec"]["containers"]:
+        limits = (container.get("resources") or {}).get("limits") or {}
+        for name, given in grant if any(limit.partition("/")[0] in vendors for limit in limits) else ():
+            asked = str(limits.get(name, ""))
+            if not _is_same_amount(asked, given):
+                return f"container {container['name']} asks for {name}={asked or 'none'}, planned was {given or 'none'}"
+    return None
+
+
+def _is_same_amount(first: str, second: str) -> bool:
+    """Whether two quantities are equal, however they are written: the API server shortens 9000 to 9k."""
+    try:
+        return first == second or (bool(first and second) and parse_quantity(first) == parse_quantity(second))
+    except Misconfigured:
+        return False
 
 
 def why_full(seat: PlannedSeat, cards: Iterable[StandingCard], parts: Iterable[SeatSlice]) -> str | None:
@@ -247,6 +275,18 @@ def seating_of(seats: Mapping[str, PlannedSeat]) -> str:
     """Hash of the places and grants of seats, whatever their pods are called: replicas are alike."""
     found = sorted(json.dumps([seat.node, seat.cards, sorted(seat.limits), seat.annotation]) for seat in seats.values())
     return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
+
+
+def seating_mark(seats: Mapping[str, PlannedSeat], grant: Mapping[str, str | None]) -> str:
+    """What a template carries of the seats that it was written with.
+
+    Args:
+        grant: resources that it gives to each container that asks for cards; None for one that it takes away.
+
+    Returns:
+        The hash of the seats, and behind each `;` a resource, `=` and its amount, which is empty for None.
+    """
+    return ";".join((seating_of(seats), *(f"{name}={value or ''}" for name, value in grant.items())))
 
 
 def parse_seats(text: str) -> dict[str, PlannedSeat]:

@@ -24,6 +24,18 @@ LOST_AND_FOUND = "lost+found"
 _STAMP = "FORMAT.json"
 
 
+class Held(Unavailable):
+    """Another process holds a role in a folder.
+
+    Attributes:
+        holder: its process id, as it wrote it.
+    """
+
+    def __init__(self, folder: Path, role: str, holder: str) -> None:
+        super().__init__(f"cannot use {folder} as {role}: process {holder} holds it; stop it first")
+        self.holder = holder
+
+
 class FolderLock:
     """The exclusive right to one role in a folder.
 
@@ -32,7 +44,7 @@ class FolderLock:
         role: what the holder does, such as `writer`; names the lock file.
 
     Raises:
-        Unavailable: another process holds it; the message names its id.
+        Held: another process holds it.
         Corrupt: the folder can't be written.
     """
 
@@ -48,7 +60,7 @@ class FolderLock:
         except OSError as exc:
             holder = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._file)
-            raise Unavailable(f"cannot use {folder} as {role}: process {holder} holds it; stop it first") from exc
+            raise Held(folder, role, holder) from exc
         try:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)

@@ -47,6 +47,8 @@ LIFTED_SECONDS = (3.0, 25.0)
 _BEGUN_SECONDS_MAX = 60.0
 _FINE = (0, 4)
 """Applied, or refused and taken back."""
+_GOES_ON = 5
+"""It is not over yet, and somebody else goes on with it."""
 
 
 class Phase(StrEnum):
@@ -208,9 +210,9 @@ class Case:
             return "c"
         return "a" if self.wanted.phase is Phase.REST else "b"
 
-    def hasten(self) -> None:
-        """Let the operator abort what is under way at once."""
-        self._end("abort")
+    def hasten(self, *, must_end: bool = True) -> None:
+        """Let the operator abort what is under way at once; it must end, unless the fault keeps pods from starting."""
+        self._end("abort", fine=_FINE if must_end else (*_FINE, _GOES_ON), is_bounded=must_end)
 
     def _operate(self) -> None:
         """What an operator does: waits, and brings to an end what was left under way."""
@@ -222,12 +224,12 @@ class Case:
             self.is_killed = False
         self.complaints.append(f"the operator could not end it: status {status}")
 
-    def _end(self, verb: str, fine: Sequence[int] = _FINE) -> int:
+    def _end(self, verb: str, fine: Sequence[int] = _FINE, *, is_bounded: bool = True) -> int:
         words = ("undo", "--yes") if verb == "undo" else ("apply", "--abort", "--yes")
         began = time.monotonic()
         said = self.stage.call(*words, data=self.operator_data)
         seconds = time.monotonic() - began
-        if verb == "abort" and seconds > ABORT_SECONDS_MAX:
+        if verb == "abort" and is_bounded and seconds > ABORT_SECONDS_MAX:
             self.complaints.append(f"the abort took {seconds:.0f} s")
         is_over = verb == "undo" and said.stderr.strip().endswith(("is applied", "undone already"))
         if said.returncode not in fine and not is_over:

@@ -115,7 +115,7 @@ def seat_fields(
     if kind == "Notebook":
         check_notebook(owner, further, style.annotation_defaults)
         annotations = {}
-    fields = seat_marks(kind, seats, plan_id)
+    fields = seat_marks(kind, seats, plan_id, dict(zip(resources, common, strict=True)))
     fields.update({f"{TEMPLATE_ANNOTATIONS}[{name}]": value for name, value in annotations.items()})
     if style.scheduler_name is not None:
         fields["spec.template.spec.schedulerName"] = style.scheduler_name

@@ -16,7 +16,7 @@ from enforcer.admission import (
     WITHOUT_SEATING,
     PlannedSeat,
     parse_seats,
-    seating_of,
+    seating_mark,
     seats_text,
 )
 from enforcer.manifest import Manifest, field_of
@@ -26,16 +26,19 @@ SEATS_FIELD = f"metadata.annotations[{SEATS_ANNOTATION}]"
 TEMPLATE_ANNOTATIONS = "spec.template.metadata.annotations"
 
 
-def seat_marks(kind: str, seats: Mapping[str, PlannedSeat], plan_id: str) -> dict[str, str | None]:
+def seat_marks(
+    kind: str, seats: Mapping[str, PlannedSeat], plan_id: str, grant: Mapping[str, str | None] | None = None
+) -> dict[str, str | None]:
     """The seats of the pods of one template as fields of their owner, and the marks of the template.
 
     Args:
         kind: kind of the owner.
         seats: by the names that the pods have now.
+        grant: resources that the template gives to each container that asks for cards; None where pods name no card.
     """
     fields: dict[str, str | None] = {SEATS_FIELD: seats_text(seats)}
     if kind not in WITHOUT_SEATING:
-        marks = {PLAN_ANNOTATION: plan_id, SEATING_ANNOTATION: seating_of(seats)}
+        marks = {PLAN_ANNOTATION: plan_id, SEATING_ANNOTATION: seating_mark(seats, grant or {})}
         fields.update({f"{TEMPLATE_ANNOTATIONS}[{name}]": value for name, value in marks.items()})
     return fields
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from enforcer.record.plan_store import Approval, Wish
 from fleet.data_folder import DataFolder, writing
-from fleet.durable import FolderLock
+from fleet.durable import FolderLock, Held
 from fleet.errors import Refused, Unavailable
 from fleet.sentences import Sentence, sentence
 
@@ -128,11 +128,12 @@ def stopped(
         try:
             FolderLock(folder.path, "writer").release()
             break
-        except Unavailable as exc:
+        except Held as exc:
             if waited >= seconds:
                 raise Unavailable(
-                    f"cannot end plan {plan_id} yet: {exc}; the wish is noted, and the process takes its stage "
-                    "back as soon as it looks; call again to see it end"
+                    f"cannot see plan {plan_id} end: process {exc.holder}, which applies it, still takes its stage "
+                    f"back after {seconds:.0f} s, for example because pods don't start again; the wish is noted, and "
+                    "it goes on; call again to see it end, or stop that process and call again to do it from here"
                 ) from exc
             pause(_LOCK_LOOK_SECONDS)
             waited += _LOCK_LOOK_SECONDS

@@ -153,6 +153,32 @@ def test_pod_whose_planned_card_was_filled_by_somebody_else_comes_up_on_another(
     assert all(cards_of(pod) != [card] for pod in found)
 
 
+def test_pods_whose_share_somebody_edits_after_a_plan_come_up_where_it_fits(api: Api, standing: Standing) -> None:
+    applied(standing)
+    spare = a_spare_node(api, standing)
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "20000"}
+    (container,) = pods(api, standing.namespace, "web")[0]["spec"]["containers"]
+    edited = {"name": container["name"], "resources": {"limits": limits, "requests": limits}}
+    try:
+        api.ask(
+            "PATCH", f"/apis/apps/v1/namespaces/{standing.namespace}/deployments/web",
+            {"spec": {"template": {"spec": {"containers": [edited]}}}},
+            content_type="application/strategic-merge-patch+json",
+        )  # fmt: skip
+        until_ready(api, standing.namespace, "web", 2)
+        until(lambda: {_limit(pod) for pod in pods(api, standing.namespace, "web")} == {"20k"}, "all are new")
+        found = pods(api, standing.namespace, "web")
+        assert all("asks for nvidia.com/gpumem=20k" in (why_unpinned(pod) or "") for pod in found)
+        assert all(pod["spec"].get("nodeName") for pod in found)
+    finally:
+        api.delete(f"/api/v1/nodes/{spare}")
+
+
+def _limit(pod: Manifest) -> str | None:
+    found: str | None = pod["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpumem")
+    return found
+
+
 def test_services_that_would_not_survive_the_loss_of_a_node_are_known_before(api: Api, standing: Standing) -> None:
     applied(standing)
     every = list(standing.cluster.list_objects("Pod", standing.namespace))

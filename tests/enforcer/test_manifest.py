@@ -16,6 +16,7 @@ from enforcer.admission import (
     admit,
     on_node,
     parse_seats,
+    seating_mark,
     seating_of,
     seats_for,
     seats_text,
@@ -194,6 +195,40 @@ def test_seat_may_hold_another_grant_than_the_template() -> None:
     seated = admit(pod, {"a-0": seat}, [], open_to_all)
     assert seated["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "500"}
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpucores"] == "40"
+
+
+GRANT = {"nvidia.com/gpumem": "9000", "nvidia.com/gpucores": None}
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"nvidia.com/gpumem": "9000"}, None),
+        # As the API server writes it.
+        ({"nvidia.com/gpumem": "9k"}, None),
+        ({"nvidia.com/gpumem": "9001"}, "container server asks for nvidia.com/gpumem=9001, planned was 9000"),
+        ({"nvidia.com/gpumem": "a lot"}, "container server asks for nvidia.com/gpumem=a lot, planned was 9000"),
+        ({}, "container server asks for nvidia.com/gpumem=none, planned was 9000"),
+        (
+            {"nvidia.com/gpumem": "9000", "nvidia.com/gpucores": "40"},
+            "container server asks for nvidia.com/gpucores=40, planned was none",
+        ),
+    ],
+)
+def test_pod_that_asks_for_something_else_than_its_template_was_given_is_not_pinned(
+    asked: dict[str, str], why: str | None
+) -> None:
+    limits = (("nvidia.com/gpumem", "500"),)
+    seats = {"a-0": PlannedSeat(node="n1", cards=("GPU-1",), limits=limits)}
+    pod = a_pod({"gputide.io/seating": seating_mark(seats, GRANT)}, {"nvidia.com/gpu": "1", **asked})
+    pod["spec"]["containers"].append({"name": "sidecar", "resources": {"limits": {"cpu": "1"}}})
+    assert seats_for(pod, an_owner_of(seats)) == seats
+    seated = admit(pod, seats, [], open_to_all)
+    assert seated["metadata"]["annotations"].get("gputide.io/unpinned") == why
+    assert (card_of(seated), "affinity" in seated["spec"]) == (("GPU-1", True) if why is None else (None, False))
+    # What somebody wrote stays as it is.
+    granted = seated["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpumem")
+    assert granted == ("500" if why is None else asked.get("nvidia.com/gpumem"))
 
 
 def an_owner_of(seats: dict[str, PlannedSeat], kind: str = "Deployment") -> dict[str, Any]:
