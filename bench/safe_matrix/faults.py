@@ -46,6 +46,7 @@ _DRAIN_SECONDS_MAX = 30.0
 _REFUSED_SECONDS_MAX = 20.0
 _LOOK_SECONDS = 0.5
 _AGENT_LOOKS_MAX = 5
+_TURN_SECONDS_MAX = 45.0
 _AGENT_PAGE = ROOT / "docs" / "agent.yaml"
 _ABORTED_SECONDS = {Phase.CANARY: 8.0, Phase.WATCHED: 4.0, Phase.REST: 1.0}
 """Within which an abort comes, so that the stage that is looked at is still under way."""
@@ -280,12 +281,17 @@ def _image_fails(case: Case) -> None:
     apps = next(apps for apps in STAGES.values() if case.watched_app() in apps)
     app = case.chance.choice([app for app in apps if _has_pods_to_come(case, owners[app])] or apps)
     case.stage.stuck.add(app)
-    over, unready = time.monotonic() + case.chance.uniform(*LIFTED_SECONDS), Counter[str]()
-    while time.monotonic() < over:
+    begun, seconds, unready = time.monotonic(), case.chance.uniform(*LIFTED_SECONDS), Counter[str]()
+
+    def has_struck() -> bool:
+        return max(unready.values(), default=0) * _LOOK_SECONDS > START_SECONDS
+
+    # Others of its stage may have their turn first.
+    while time.monotonic() < begun + (seconds if has_struck() else _TURN_SECONDS_MAX) and case.stage.is_applying:
         own = Sight.of(case.live.api, case.name).pods[app]
         unready.update(pod["metadata"]["uid"] for pod in own if not is_ready(pod))
         time.sleep(_LOOK_SECONDS)
-    if max(unready.values(), default=0) * _LOOK_SECONDS <= START_SECONDS:
+    if not has_struck():
         case.miss(f"no pod of {app} was held back")
     if case.wanted.seed % 2:
         # What is taken back needs new pods, too.
