@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from analyzer.presence import Bools, Tenure, Timeline
 from fleet.profiles import FramebufferProfile
 from fleet.schema import Measure
+from fleet.servers import preallocates
 from fleet.sharing import PREALLOCATED_RATIO, framebuffer_need
 from fleet.trust_thresholds import ABOVE_ONE_MIN, FRAMEBUFFER_OVER_CARD_MIN
 from fleet.usage import Float32, SliceGrid
 
-PREALLOCATING_SERVERS = frozenset({"vllm", "sglang", "lmdeploy", "tensorrt-llm", "tgi", "jax", "tensorflow"})
-"""Servers and frameworks that take framebuffer ahead of need by default; lower case."""
 CONSTANT_RATIO_MAX = 0.01
 """Framebuffer that moves by no more than this share of itself is constant."""
 CONSTANT_STEPS_MIN = 36
@@ -126,7 +125,7 @@ def _preallocated(lives: Sequence[Tenure], used: Float32, collected: Bools, work
         if grant.kv_cache_pool_bytes is not None:
             found[number] = True
         elif grant.server is not None:
-            found[number] = grant.server.lower() in PREALLOCATING_SERVERS
+            found[number] = preallocates(grant.server)
         else:
             found[number] = _is_constant(
                 used[number][collected[number]], grant.framebuffer_granted_bytes, worked[number]

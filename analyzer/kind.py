@@ -10,18 +10,13 @@ from collections.abc import Sequence
 
 from fleet.inventory import Grant, Priority
 from fleet.profiles import WorkloadClass
+from fleet.servers import Use, known_server
 
 NOTEBOOK_KINDS = frozenset({"notebook", "workspace", "jupyterserver"})
 TRAINING_KINDS = frozenset(
     {"job", "pytorchjob", "tfjob", "mpijob", "paddlejob", "xgboostjob", "jaxjob", "rayjob", "trainjob", "vcjob"}
 )
 SERVING_KINDS = frozenset({"inferenceservice", "seldondeployment", "rayservice", "leaderworkerset"})
-NOTEBOOK_SERVERS = frozenset({"jupyter", "jupyterlab", "vscode", "rstudio"})
-SERVING_SERVERS = frozenset(
-    {"vllm", "triton", "sglang", "tgi", "tensorrt-llm", "torchserve", "diffusers", "ollama", "lmdeploy", "tei"}
-)
-TRAINING_SERVERS = frozenset({"pytorch", "deepspeed", "megatron", "jax", "tensorflow", "horovod"})
-TRANSCODING_SERVERS = frozenset({"ffmpeg", "gstreamer"})
 VIDEO_LEAD_RATIO = 0.05
 """Video engines busier than this, and than the SMs, make a transcoder."""
 STEADY_RATIO_MIN = 0.4
@@ -49,19 +44,20 @@ def workload_class(
         serves_requests: a request rate above zero was seen.
     """
     latest = grants[-1]
-    kind, server = latest.workload_kind.lower(), (latest.server or "").lower()
-    if kind in NOTEBOOK_KINDS or server in NOTEBOOK_SERVERS:
+    kind, server = latest.workload_kind.lower(), known_server(latest.server)
+    use = None if server is None else server.use
+    if kind in NOTEBOOK_KINDS or use is Use.NOTEBOOK:
         return WorkloadClass.NOTEBOOK
     transcodes = video_p95 is not None and video_p95 > max(VIDEO_LEAD_RATIO, compute_p95 or 0.0)
-    if server in TRANSCODING_SERVERS or transcodes:
+    if use is Use.TRANSCODING or transcodes:
         return WorkloadClass.TRANSCODING
-    if kind == "cronjob" or (kind in TRAINING_KINDS and server in SERVING_SERVERS):
+    if kind == "cronjob" or (kind in TRAINING_KINDS and use is Use.SERVING):
         return WorkloadClass.NEAR_LINE
     if kind in TRAINING_KINDS:
         return WorkloadClass.TRAINING
-    if kind in SERVING_KINDS or server in SERVING_SERVERS or serves_requests:
+    if kind in SERVING_KINDS or use is Use.SERVING or serves_requests:
         return WorkloadClass.NEAR_LINE if latest.priority is Priority.LOW else WorkloadClass.INFERENCE
-    if server in TRAINING_SERVERS:
+    if use is Use.TRAINING:
         return WorkloadClass.TRAINING
     return _by_behaviour(compute_p50, compute_p95, period_hours)
 

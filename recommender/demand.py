@@ -19,6 +19,7 @@ from analyzer.presence import tenures, timeline
 from analyzer.succession import Heir, succession
 from fleet.inventory import Grant, WorkloadId
 from fleet.schema import Measure
+from fleet.servers import preallocates
 from fleet.sharing import framebuffer_need
 from fleet.usage import Float32, History, SliceGrid, SliceKey
 
@@ -68,10 +69,6 @@ class Demand:
     def steps(self) -> int:
         """Steps of the history."""
         return int(self.compute.shape[1])
-
-
-PREALLOCATING_SERVERS = frozenset({"vllm", "sglang", "tgi", "lmdeploy"})
-"""Servers that take their share of the framebuffer at start (see `fleet.sharing.PREALLOCATED_RATIO`)."""
 
 
 def demand_of(history: History) -> Demand:
@@ -228,9 +225,9 @@ def _taken(values: Float32 | None, rows: NDArray[np.int64], steps: int) -> Float
 
 def _has_need(grants: tuple[Grant, ...], pools: NDArray[np.float64], usage: Float32 | None) -> NDArray[np.bool_]:
     seen = np.zeros(len(grants), bool) if usage is None else np.isfinite(usage).any(axis=1)
-    preallocates = np.array([grant.server in PREALLOCATING_SERVERS for grant in grants], bool)
+    hides_need = np.array([preallocates(grant.server) for grant in grants], bool)
     has_pool = ~np.isnan(pools)
-    return np.where(has_pool, seen, ~preallocates)
+    return np.where(has_pool, seen, ~hides_need)
 
 
 def alike(demand: Demand, rows: NDArray[np.int64]) -> NDArray[np.int32]:

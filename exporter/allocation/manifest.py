@@ -71,6 +71,11 @@ def texts(value: object) -> Mapping[str, str]:
     return {key: entry for key, entry in value.items() if isinstance(entry, str)} if isinstance(value, dict) else {}
 
 
+def words(value: object) -> list[str]:
+    """The texts of a list, such as a command; none where it is no list."""
+    return [entry for entry in value if isinstance(entry, str)] if isinstance(value, list) else []
+
+
 def text(value: object) -> str:
     """The text, kept once however often it comes; empty where there is none or it is longer than any name."""
     return sys.intern(value) if isinstance(value, str) and len(value) <= _TEXT_LENGTH_MAX else ""

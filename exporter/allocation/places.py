@@ -188,6 +188,7 @@ def slice_info_labels(
         framebuffer_granted_bytes=holding.framebuffer_bytes,
         compute_granted_ratio=1.0 if holding.compute_ratio is None else holding.compute_ratio,
         priority=needs.priority,
+        server=needs.server,
         mig_profile=holding.mig_profile,
         cpu_request_cores=needs.cpu_cores,
         memory_request_bytes=needs.memory_bytes,

@@ -30,6 +30,7 @@ from exporter.allocation.manifest import (
     quantity,
     text,
     texts,
+    words,
 )
 from exporter.allocation.records import ContainerNeeds, DistrustReason, OwnedRecord, OwnerLinkRecord, PodRecord
 from exporter.allocation.shares import AnnotatedShares, annotated_shares, reserved_cards, speaks_of_grants
@@ -40,6 +41,7 @@ from fleet.grammars.kai import FRACTION_ANNOTATION, FRAMEBUFFER_ANNOTATION, RESE
 from fleet.grammars.mgpu import RECLAIMED_CORES_RESOURCE
 from fleet.inventory import KEPT_APART_LABEL, Priority
 from fleet.selectors import selects_labels
+from fleet.servers import server_of
 
 _OVER = ("Succeeded", "Failed")
 _QUEUE_LABELS = ("kueue.x-k8s.io/queue-name", "kai.scheduler/queue")
@@ -76,13 +78,13 @@ def pod_record(
     state = mapping(status)
     labels = texts(metadata.get("labels"))
     reserves = reserved_cards(annotations, labels) if is_reservation else ()
-    priority = _pod_priority(annotations)
+    priority, told = _pod_priority(annotations), {**annotations, **labels}
     containers = (
         *(
-            _needs(container, priority, device_resources, is_init=not _is_sidecar(container))
+            _needs(container, priority, device_resources, told, is_init=not _is_sidecar(container))
             for container in inits[:_CONTAINERS_MAX]
         ),
-        *(_needs(container, priority, device_resources, is_init=False) for container in mains[:_CONTAINERS_MAX]),
+        *(_needs(container, priority, device_resources, told, is_init=False) for container in mains[:_CONTAINERS_MAX]),
     )
     node = text(spec.get("nodeName")) or None
     phase = state.get("phase")
@@ -147,7 +149,12 @@ def _wants_cards(
 
 
 def _needs(
-    container: Mapping[str, object], priority: Priority, device_resources: AbstractSet[str], *, is_init: bool
+    container: Mapping[str, object],
+    priority: Priority,
+    device_resources: AbstractSet[str],
+    told: Mapping[str, str],
+    *,
+    is_init: bool,
 ) -> ContainerNeeds:
     resources = mapping(container.get("resources"))
     limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
@@ -164,6 +171,9 @@ def _needs(
         priority=set_priority or priority,
         claims=claims,
         is_init=is_init,
+        server=server_of(
+            text(container.get("image")), [*words(container.get("command")), *words(container.get("args"))], told
+        ),
     )
 
 

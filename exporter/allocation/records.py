@@ -134,6 +134,7 @@ class ContainerNeeds:
         priority: priority of its GPU work.
         claims: names, within the pod, of the resource claims that it uses.
         is_init: it runs before the others and ends; a sidecar does not.
+        server: server or framework that runs in it (`fleet.servers`); None where nothing says it.
     """
 
     container: str
@@ -143,6 +144,7 @@ class ContainerNeeds:
     priority: Priority
     claims: tuple[str, ...] = ()
     is_init: bool = False
+    server: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

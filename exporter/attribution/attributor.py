@@ -264,6 +264,7 @@ def _slice(pod: _Pod, container: str, parts: Sequence[tuple[Held, bool]]) -> Att
             framebuffer_granted_bytes=framebuffer if len(held) == 1 else min(framebuffer, card.framebuffer_bytes),
             compute_granted_ratio=min(1.0, ratio),
             priority=Priority.NORMAL if needs is None else needs.priority,
+            server=None if needs is None else needs.server,
             # Of several instances the largest: a slice has one profile.
             mig_profile=instances[0].profile if instances else None,
             cpu_request_cores=None if needs is None else needs.cpu_cores,

@@ -33,6 +33,7 @@ from fleet.inventory import (
     Priority,
 )
 from fleet.series import Subject, known_names, resolve
+from fleet.servers import SERVER_LABEL, server_of, server_of_metric
 from fleet.units import MIB
 from pipeline.history.places import Places, fits
 from pipeline.history.source import HistorySource
@@ -49,6 +50,7 @@ POD_INFO, POD_CREATED, POD_LABELS, POD_ANNOTATIONS = (
     "kube_pod_annotations",
 )
 REQUESTS = "kube_pod_container_resource_requests"
+CONTAINER_INFO = "kube_pod_container_info"
 ALLOCATABLE, TAINTS = "kube_node_status_allocatable", "kube_node_spec_taint"
 FRAMEBUFFER_NAMES = (
     "DCGM_FI_DEV_FB_TOTAL",
@@ -63,6 +65,7 @@ FACT_NAMES = (
     POD_LABELS,
     POD_ANNOTATIONS,
     REQUESTS,
+    CONTAINER_INFO,
     ALLOCATABLE,
     TAINTS,
     *FRAMEBUFFER_NAMES,
@@ -78,6 +81,7 @@ _OWN_LABELS = (
     WARM_REPLICAS_LABEL,
     ISOLATION_LABEL,
     AUTOSCALED_LABEL,
+    SERVER_LABEL,
 )
 
 SeatName = tuple[str, str, str, str]
@@ -135,6 +139,8 @@ class Facts:
         cpu_cores: CPU requested by namespace, pod, container.
         memory_bytes: host memory requested by namespace, pod, container.
         priorities: HAMi's priority of a container, by namespace, pod, container: 0 is high, all else low.
+        servers: server or framework that runs in a container, by namespace, pod, container; of a pod whose own
+            metrics say it, with an empty container.
         labels: what of ours is set on a pod.
         wants_cards: pods that ask for cards, and when they were last seen.
         nodes: nodes by name.
@@ -153,6 +159,7 @@ class Facts:
     cpu_cores: dict[tuple[str, str, str], float] = field(default_factory=dict)
     memory_bytes: dict[tuple[str, str, str], int] = field(default_factory=dict)
     priorities: dict[tuple[str, str, str], Priority] = field(default_factory=dict)
+    servers: dict[tuple[str, str, str], str] = field(default_factory=dict)
     labels: dict[PodName, dict[str, str]] = field(default_factory=dict)
     wants_cards: dict[PodName, int] = field(default_factory=dict)
     nodes: dict[str, NodeFact] = field(default_factory=dict)
@@ -183,6 +190,7 @@ def read_facts(source: HistorySource, names: frozenset[str], places: Places, *, 
     _read_kai(asked)
     _read_framebuffers(asked)
     _read_requests(asked)
+    _read_servers(asked)
     _read_nodes(asked)
     return facts
 
@@ -400,6 +408,23 @@ def _read_requests(asked: _Asked) -> None:
             facts.priorities[namespace, pod, container] = Priority.HIGH if value == 0 else Priority.LOW
         elif resource.startswith(_CARD_RESOURCES) and value > 0:
             facts.wants_cards[namespace, pod] = max(last_ms, facts.wants_cards.get((namespace, pod), 0))
+
+
+def _read_servers(asked: _Asked) -> None:
+    """What runs in containers: by their images, and where those don't say it by the metrics that a pod gives."""
+    facts = asked.facts
+    for labels in asked.label_sets(CONTAINER_INFO):
+        pod = pod_of(labels)
+        container = labels.get("exported_container") or labels.get("container") or ""
+        server = server_of(labels.get("image_spec") or labels.get("image") or "", (), facts.labels.get(pod, {}))
+        if server is not None:
+            facts.servers[(*pod, container)] = server
+    for name in known_names():
+        server = server_of_metric(name)
+        for labels in asked.label_sets(name) if server is not None else ():
+            meaning = resolve(name, labels)
+            if server is not None and meaning is not None and meaning.identity.pod is not None:
+                facts.servers[meaning.identity.namespace or "", meaning.identity.pod, ""] = server
 
 
 def _read_nodes(asked: _Asked) -> None:

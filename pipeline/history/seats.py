@@ -212,6 +212,7 @@ def _add_grants(
         labels = facts.labels.get((namespace, pod), {})
         cores = facts.cpu_cores.get((namespace, pod, container))
         memory = facts.memory_bytes.get((namespace, pod, container))
+        server = facts.servers.get((namespace, pod, container), facts.servers.get((namespace, pod, "")))
         created_ms = facts.created_ms.get((namespace, pod))
         for number, period in enumerate(periods):
             is_last = number == len(periods) - 1
@@ -234,7 +235,7 @@ def _add_grants(
                 "framebuffer_granted_bytes": str(granted),
                 "compute_granted_ratio": repr(ratio),
                 "priority": facts.priorities.get((namespace, pod, container), Priority.NORMAL).value,
-                "server": "",
+                "server": server or "",
                 "kv_cache_pool_bytes": "",
                 "mig_profile": profile or "",
                 "cpu_request_cores": "" if cores is None else repr(cores),

@@ -164,6 +164,25 @@ def test_pods_are_known_by_the_object_at_the_top(scanned):
     assert [grant.workload_id for grant in history.inventory.grants] == ["team/Deployment/svc"]
 
 
+def test_servers_are_known_by_images_by_their_own_metrics_and_by_a_label(scanned):
+    image = {"namespace": "team", "container": "main"}
+    _, history, _ = scanned(
+        [
+            *(line for card in range(5) for line in dcgm(card, 50, 4_000, pod=f"pod-{card}")),
+            series("kube_pod_container_info", {**image, "pod": "pod-0", "image_spec": "lmsysorg/sglang:v0.5"}, 1),
+            series("kube_pod_container_info", {**image, "pod": "pod-1", "image": "docker.io/vllm/vllm-openai:v1"}, 1),
+            series("kube_pod_container_info", {**image, "pod": "pod-2", "image": "registry/ours:1"}, 1),
+            series("vllm:kv_cache_usage_perc", {"namespace": "team", "pod": "pod-2", "engine": "0"}, 0.5),
+            # Somebody's word goes before the image.
+            series("kube_pod_container_info", {**image, "pod": "pod-3", "image": "vllm/vllm-openai"}, 1),
+            series("kube_pod_labels", {"namespace": "team", "pod": "pod-3", "label_gputide_io_server": "triton"}, 1),
+        ]
+    )
+    assert {grant.pod: grant.server for grant in history.inventory.grants} == {
+        "pod-0": "sglang", "pod-1": "vllm", "pod-2": "vllm", "pod-3": "triton", "pod-4": None,
+    }  # fmt: skip
+
+
 def test_what_hami_granted_is_granted_and_cards_of_two_exporters_are_one(scanned):
     hami = {"deviceuuid": "GPU-1", "devicetype": "NVIDIA-NVIDIA A10", "nodeid": "n1"}
     pod = {"podnamespace": "team", "podname": "a", "ctrname": "main"}

@@ -1,0 +1,59 @@
+"""Both exporters say which server runs in a container, by the same rule, so that one slice is reported once."""
+
+from __future__ import annotations
+
+from exporter.allocation.manifest import Shared
+from exporter.allocation.state import Allocation
+from exporter.attribution.attributor import attribute
+from exporter.attribution.pods import pod_facts
+from exporter.cluster_reader import Watched
+from fleet.schema import GRANT_LABELS
+from tests.exporter import node as seen_on_node
+from tests.exporter.allocation_manifests import Manifest, container, grant, node, pod, rows, take
+
+LIMITS = {"nvidia.com/gpu": "1"}
+
+
+def serving(name: str = "main", **spec: object) -> Manifest:
+    return container(name, LIMITS, image="registry/ours:1", command=["vllm", "serve"], args=["org/model"], **spec)
+
+
+def told_by_the_cluster(*containers: Manifest, **more: dict[str, str]) -> str:
+    allocation = Allocation("c1")
+    take(allocation, Watched.NODES, node(cards=1))
+    take(allocation, Watched.PODS, pod("p1", granted=grant(0) + ";", containers=list(containers), **more))
+    (labels,) = rows(allocation)["gputide_slice_info"]
+    return labels[GRANT_LABELS.index("server")]
+
+
+def told_on_the_node(*containers: Manifest) -> str | None:
+    manifest = seen_on_node.manifest("p1", 1)
+    manifest["spec"]["containers"] = list(containers)
+    facts = pod_facts(manifest, Shared())
+    assert facts is not None
+    handed = seen_on_node.row("p1", seen_on_node.handed(seen_on_node.card_id(1)))
+    return seen_on_node.only(attribute(seen_on_node.view(rows=[handed], pods=[facts]), seen_on_node.NOW)).grant.server
+
+
+def test_both_say_what_the_command_starts() -> None:
+    assert told_by_the_cluster(serving()) == told_on_the_node(serving()) == "vllm"
+
+
+def test_a_container_speaks_for_itself_alone() -> None:
+    beside = container("beside", {}, command=["jupyter", "lab"])
+    assert told_by_the_cluster(serving(), beside) == told_on_the_node(serving(), beside) == "vllm"
+
+
+def test_nothing_is_said_where_nothing_says_it() -> None:
+    plain = container("main", LIMITS, image="registry/ours:1")
+    assert (told_by_the_cluster(plain), told_on_the_node(plain)) == ("", None)
+
+
+def test_an_annotation_says_it_where_the_command_hides_it() -> None:
+    plain = container("main", LIMITS, image="registry/ours:1")
+    assert told_by_the_cluster(plain, annotations={"gputide.io/server": "sglang"}) == "sglang"
+
+
+def test_what_is_no_text_is_passed_over() -> None:
+    odd = container("main", LIMITS, image=7, command=[None, 3, "vllm", {"a": 1}, "serve"], args="vllm serve")
+    assert told_by_the_cluster(odd) == told_on_the_node(odd) == "vllm"
