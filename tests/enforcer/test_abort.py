@@ -248,9 +248,7 @@ def test_process_that_does_not_stop_is_named(tmp_path: Path) -> None:
     waited: list[float] = []
     with (
         writing(folder),
-        pytest.raises(
-            Unavailable, match=r"process \d+, which applies it, still takes .*the wish is noted"
-        ),
+        pytest.raises(Unavailable, match=r"process \d+, which applies it, still takes .*the wish is noted"),
         stopped(folder, PLAN, pause=waited.append),
     ):
         raise AssertionError("the folder was held")
