@@ -1,12 +1,12 @@
 """The fault matrix of the enforcer: faults by phases by seeds on the real API server, one JSON line per case.
 
-It goes on where it stopped: a case that the results hold already, of the same code, is not run again. `--seconds`
-bounds one call, `--only` chooses faults, `--seeds` how many of each. Whole it takes hours; bars run a sample of it. The
-judge is `bench.safe_matrix.judge`. Lines lie in `--results`, one object each: code (digest of what is shipped and of
-the matrix), fault, phase, seed, ends, complaints, struck (whether the fault met what it was meant for), breaches (looks
-at which a service had fewer ready pods than its users allow), looks, apart_seconds_max (longest time between two),
-unwanted (writes by the audit log), pending, rescheduled_seconds, spread, undo (what differs from before the plan after
-the undo), seconds. A case that came to no end has None for what was not judged.
+It goes on where it stopped: a case that the results hold already, of the same code, is not run again, unless it came to
+no end. `--seconds` bounds one call, `--only` chooses faults, `--seeds` how many of each. Whole it takes hours; bars run
+a sample of it. The judge is `bench.safe_matrix.judge`. Lines lie in `--results`, one object each: code (digest of what
+is shipped and of the matrix), fault, phase, seed, ends, complaints, struck (whether the fault met what it was meant
+for), breaches (looks at which a service had fewer ready pods than its users allow), looks, apart_seconds_max (longest
+time between two), unwanted (writes by the audit log), pending, rescheduled_seconds, spread, undo (what differs from
+before the plan after the undo), seconds. A case that came to no end has None for what was not judged.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def run(
     known = read(results, None if any_version else code)
     left: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
     for one in wanted:
-        if (one.fault, one.phase.value, one.seed) not in known:
+        line = known.get((one.fault, one.phase.value, one.seed))
+        if line is None or line["unwanted"] is None:
             left.put(one)
     found, deadline, writing = programs(), time.monotonic() + seconds, threading.Lock()
 
