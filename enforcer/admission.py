@@ -66,6 +66,9 @@ _SPREADING = {
 """Annotations by which a pod asks a backend's scheduler to spread, by the one that names cards; Volcano has none."""
 _PACKED = ("binpack", None)
 
+_GRANT_MAX = 8
+"""Most resources that a template's grant is of."""
+
 _LOOKS_MAX = 8
 """Most seats that are looked at for one pod: where that many are lost in a row, it is not pinned."""
 
@@ -218,7 +221,8 @@ def asked_otherwise(pod: Manifest) -> str | None:
     The seat has room for what was planned, so that a pod that is pinned to it with more would wait for ever.
     """
     mark = (pod["metadata"].get("annotations") or {}).get(SEATING_ANNOTATION) or ""
-    grant = [part.partition("=")[::2] for part in mark.split(";")[1:]]
+    # What stands behind the last that a plan can have written, a tenant wrote.
+    grant = [part.partition("=")[::2] for part in mark.split(";", _GRANT_MAX + 1)[1 : _GRANT_MAX + 1]]
     vendors = {name.partition("/")[0] for name, _ in grant}
     for container in pod["spec"]["containers"]:
         limits = (container.get("resources") or {}).get("limits") or {}

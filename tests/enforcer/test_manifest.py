@@ -14,6 +14,7 @@ from enforcer.admission import (
     PlannedSeat,
     Sibling,
     admit,
+    asked_otherwise,
     on_node,
     parse_seats,
     seating_mark,
@@ -229,6 +230,12 @@ def test_pod_that_asks_for_something_else_than_its_template_was_given_is_not_pin
     # What somebody wrote stays as it is.
     granted = seated["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpumem")
     assert granted == ("500" if why is None else asked.get("nvidia.com/gpumem"))
+
+
+def test_a_tenants_long_grant_is_not_read_to_its_end() -> None:
+    pod = a_pod({"gputide.io/seating": "hash" + ";cpu=" * 50_000 + ";cpu=1"}, {"cpu": "", "nvidia.com/gpu": "1"})
+    pod["spec"]["containers"] *= 1000
+    assert asked_otherwise(pod) is None
 
 
 def an_owner_of(seats: dict[str, PlannedSeat], kind: str = "Deployment") -> dict[str, Any]:
