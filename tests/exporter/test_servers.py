@@ -18,10 +18,11 @@ def serving(name: str = "main", **spec: object) -> Manifest:
     return container(name, LIMITS, image="registry/ours:1", command=["vllm", "serve"], args=["org/model"], **spec)
 
 
-def told_by_the_cluster(*containers: Manifest, **more: dict[str, str]) -> str:
+def told_by_the_cluster(*containers: Manifest, annotations: dict[str, str] | None = None) -> str:
     allocation = Allocation("c1")
     take(allocation, Watched.NODES, node(cards=1))
-    take(allocation, Watched.PODS, pod("p1", granted=grant(0) + ";", containers=list(containers), **more))
+    found = pod("p1", granted=grant(0) + ";", containers=list(containers), annotations=annotations)
+    take(allocation, Watched.PODS, found)
     (labels,) = rows(allocation)["gputide_slice_info"]
     return labels[GRANT_LABELS.index("server")]
 
