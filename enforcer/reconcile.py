@@ -61,6 +61,8 @@ _Written = Mapping[tuple[str, str, str, str], tuple[RunRecord, int, ObjectIntent
 def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
     """Fields that are not as the plans in force left them, and pods that could not be pinned to their seats.
 
+    Of an owner whose shares somebody edited the pods are left out: they are where they are because of that.
+
     Args:
         journal: every run. Of a field that several wrote the last one counts; stages and recommendations that were
             restored or undone count for nothing, and neither do fields of pods, which come and go.
@@ -93,7 +95,9 @@ def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
                 is_gone=manifest is None,
             )
         )
-    return (*found, *_unpinned({place: entry for place, entry in last.items() if place[3] == SEATS_FIELD}, reader))
+    edited = {(drift.kind, drift.namespace, drift.name) for drift in found if ".resources." in drift.field}
+    seated = {place: last[place] for place in last if place[3] == SEATS_FIELD and place[:3] not in edited}
+    return (*found, *_unpinned(seated, reader))
 
 
 def departures(journal: Journal, reader: ClusterReader) -> Mapping[str, Mapping[WorkloadId, str]]:
