@@ -7,7 +7,7 @@ and, for pods in other seats, by the reconciler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from enforcer.admission import PLAN_ANNOTATION, SEAT_ANNOTATION, UNPINNED_ANNOTATION, parse_seats
@@ -96,8 +96,8 @@ def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
             )
         )
     edited = {(drift.kind, drift.namespace, drift.name) for drift in found if ".resources." in drift.field}
-    seated = {place: last[place] for place in last if place[3] == SEATS_FIELD and place[:3] not in edited}
-    return (*found, *_unpinned(seated, reader))
+    seated = {place: entry for place, entry in last.items() if place[3] == SEATS_FIELD}
+    return (*found, *_unpinned(seated, edited, reader))
 
 
 def departures(journal: Journal, reader: ClusterReader) -> Mapping[str, Mapping[WorkloadId, str]]:
@@ -140,8 +140,8 @@ def _last_written(journal: Journal) -> _Written:
     return last
 
 
-def _unpinned(seated: _Written, reader: ClusterReader) -> list[Drift]:
-    """Pods that go wherever a card fits though a seat was planned for them.
+def _unpinned(seated: _Written, edited: Collection[tuple[str, str, str]], reader: ClusterReader) -> list[Drift]:
+    """Pods that go wherever a card fits though a seat was planned for them, but for those of edited owners.
 
     A pod without a seat counts only where a planned seat is held by nobody: a replica beyond them has none to miss.
     """
@@ -157,7 +157,7 @@ def _unpinned(seated: _Written, reader: ClusterReader) -> list[Drift]:
             if place is None or (why is None and not has_seat) or (not has_seat and free[place] <= 0):
                 continue
             free[place] -= 1
-            if why is None:
+            if why is None or place[:3] in edited:
                 continue
             run, number, intent, _ = seated[place]
             found.append(
