@@ -15,7 +15,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -24,14 +24,10 @@ from typing import Any, Protocol
 from enforcer.admission import (
     PLAN_ANNOTATION,
     SEAT_ANNOTATION,
-    SEATING_ANNOTATION,
-    SEATS_ANNOTATION,
     UNPINNED_ANNOTATION,
-    WITHOUT_SEATING,
     PlannedSeat,
     Sibling,
     admit,
-    seats_for,
     why_closed,
     why_full,
 )
@@ -42,11 +38,12 @@ from enforcer.dialect import Dialect, SeatSlice
 from enforcer.kinds.kind import Reach
 from enforcer.kinds.register import WORKLOAD_KINDS, workload_kind
 from enforcer.kubernetes.admission_probe import ANSWERED_ANNOTATION, ASKED_ANNOTATION
-from enforcer.kubernetes.departures import Departure
+from enforcer.kubernetes.departures import Departure, departure_of
 from enforcer.kubernetes.json_patch import differences
-from enforcer.kubernetes.kinds import API_KINDS
-from enforcer.manifest import Manifest, workload_parts
-from enforcer.ownership import LINKS_MAX, controller_of, workload_of_pod
+from enforcer.kubernetes.planned_pods import PlannedPod, planned_pod
+from enforcer.manifest import Manifest
+from enforcer.node_choice import why_no_room
+from enforcer.ownership import workload_of_pod
 from enforcer.rollout.held_mark import HELD_ANNOTATION, released
 from fleet.errors import Corrupt, GputideError, Refused
 from fleet.inventory import WorkloadId
@@ -54,9 +51,6 @@ from wire.kubernetes.write import FIELD_MANAGER
 
 UNSEEN_SECONDS_MAX = 10.0
 """For how long a seat that was given counts as taken while no pod is seen in it: its creation may have failed since."""
-
-NOTEBOOK_LABEL = "notebook-name"
-"""On a pod of a Kubeflow Notebook: its name (kubeflow/kubeflow:components/notebook-controller/controllers)."""
 
 _OVER = ("Succeeded", "Failed")
 _PodsOn = Callable[[str], Sequence[Manifest]]
@@ -79,7 +73,7 @@ class SeatNotes(Protocol):
     """What all replicas of the admission know of seats that were given a moment ago."""
 
     def take(self, workload: WorkloadId, seat: str, seconds: float) -> bool:
-        """Note that a seat is given; False where somebody noted it less than `seconds` ago.
+        """Note for so many seconds that a seat is given; False where somebody's note of it still holds.
 
         Raises:
             Misconfigured: a right is missing.
@@ -103,23 +97,6 @@ class _Given:
 
     seat: str
     at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Planned:
-    """What a plan wants of a pod.
-
-    Attributes:
-        workload: whose replicas share the seats.
-        seats: those that the pod may be given.
-        wanted: how many pods their owner asks for; None where it does not say.
-        owner: who carries the seats; None where nobody does.
-    """
-
-    workload: WorkloadId
-    seats: Mapping[str, PlannedSeat]
-    wanted: int | None
-    owner: Manifest | None
 
 
 class PodAdmission:
@@ -185,7 +162,7 @@ class PodAdmission:
 
     def _seated(self, pod: Manifest, metadata: Mapping[str, Any], *, is_dry: bool) -> Manifest:
         """The pod in its seat, with the metadata that it came with but for annotations."""
-        planned = self._planned(pod)
+        planned = planned_pod(pod, self._reader)
         if not planned.seats:
             return {**pod, "metadata": metadata}
         workload = planned.workload
@@ -205,13 +182,13 @@ class PodAdmission:
                 self._given.setdefault(workload, []).append(_Given(seat=seat, at=self._clock()))
         why = (admitted["metadata"].get("annotations") or {}).get(UNPINNED_ANNOTATION)
         if why is not None and planned.owner is not None and not is_dry:
-            self._departed(_departure(planned.owner, str(why)))
+            self._departed(departure_of(planned.owner, str(why)))
         return {**admitted, "metadata": {**metadata, "annotations": admitted["metadata"].get("annotations") or {}}}
 
     def _admitted(
         self,
         pod: Manifest,
-        planned: _Planned,
+        planned: PlannedPod,
         siblings: list[Sibling],
         *,
         is_dry: bool,
@@ -233,57 +210,23 @@ class PodAdmission:
                 return admitted, len(elsewhere)
             elsewhere.append(Sibling(name="", seat=seat, cards=()))
 
-    def _planned(self, pod: Manifest) -> _Planned:
-        """The seats that are written on a pod's owner, or on an owner above that."""
-        workload = workload_of_pod(pod, {})
-        namespace, kind, name = workload_parts(workload)
-        metadata = pod["metadata"]
-        nothing = _Planned(workload=workload, seats={}, wanted=None, owner=None)
-        notebook = (metadata.get("labels") or {}).get(NOTEBOOK_LABEL)
-        if kind == "StatefulSet" and notebook is not None:
-            kind, name = "Notebook", str(notebook)
-        is_marked = SEATING_ANNOTATION in (metadata.get("annotations") or {})
-        if not is_marked and not (kind in WITHOUT_SEATING and _wants_cards(pod)):
-            return nothing
-        for _ in range(LINKS_MAX):
-            owner = self._reader.get(kind, namespace, name) if kind in API_KINDS else None
-            if owner is None:
-                return nothing
-            if SEATS_ANNOTATION in (owner["metadata"].get("annotations") or {}):
-                wanted = workload_kind(kind).wanted(owner)
-                return _Planned(workload=workload, seats=seats_for(pod, owner), wanted=wanted, owner=owner)
-            above = controller_of(owner)
-            if above is None:
-                return nothing
-            kind, name = above
-        return nothing
-
-    def _why_closed(self, seat: PlannedSeat, pod: Manifest, planned: _Planned, pods_on: _PodsOn) -> str | None:
+    def _why_closed(self, seat: PlannedSeat, pod: Manifest, planned: PlannedPod, pods_on: _PodsOn) -> str | None:
         """What stands against pinning a pod to a seat, by its node as it is now: an old look would pin it for good."""
         node = self._reader.get("Node", "", seat.node)
         cards = () if node is None or not seat.cards else self._dialect.cards_of_node(node)
         closed = () if node is None else cordoned_cards(node)
         open_cards = {card.card for card in cards if card.is_healthy and card.card not in closed}
         why = why_closed(seat, pod["spec"], node, open_cards)
-        return why_full(seat, cards, self._staying(pods_on(seat.node), planned)) if why is None and seat.shares else why
+        if why is not None or node is None:
+            return why
+        others = list(_staying(pods_on(seat.node), planned))
+        return why_no_room(pod, node, others) or why_full(seat, cards, self._shares(others))
 
-    def _staying(self, pods: Sequence[Manifest], planned: _Planned) -> Iterator[SeatSlice]:
-        """Shares of the pods on the node of a seat, but for those that leave or may leave before its turn.
-
-        Of the workload's own these are all that the plan has not placed; of others only while a stage is under way,
-        which a kind that does not roll never says.
-        """
-        owner = planned.owner or {}
-        marks = owner["metadata"].get("annotations") or {} if owner else {}
-        is_settled = owner and workload_kind(owner["kind"]).reach is Reach.ROLLS and HELD_ANNOTATION not in marks
-        for other in pods:
-            annotations = other["metadata"].get("annotations") or {}
-            is_placed = SEAT_ANNOTATION in annotations or UNPINNED_ANNOTATION in annotations
-            stays = is_placed and annotations.get(PLAN_ANNOTATION) == marks.get(PLAN_ANNOTATION)
-            stays = stays or (is_settled and workload_of_pod(other, {}) != planned.workload)
-            if stays and _is_there(other):
-                with suppress(Corrupt, Refused):  # Whatever a tenant wrote there is no place that it holds.
-                    yield from self._dialect.slices_of_pod(other)
+    def _shares(self, pods: Iterable[Manifest]) -> Iterator[SeatSlice]:
+        """What pods hold of cards; whatever a tenant wrote there is no place that it holds."""
+        for pod in pods:
+            with suppress(Corrupt, Refused):
+                yield from self._dialect.slices_of_pod(pod)
 
     def _siblings(self, pod: Manifest, workload: WorkloadId) -> tuple[list[Sibling], list[Sibling]]:
         """Who else of the workload is there, and who was given a seat and is not there yet."""
@@ -307,15 +250,22 @@ class PodAdmission:
         return any(self._clock() - one.at < UNSEEN_SECONDS_MAX for one in given)
 
 
-def _departure(owner: Manifest, why: str) -> Departure:
-    metadata = owner["metadata"]
-    return Departure(
-        kind=str(owner["kind"]),
-        namespace=str(metadata.get("namespace", "")),
-        name=str(metadata["name"]),
-        plan_id=(metadata.get("annotations") or {}).get(PLAN_ANNOTATION),
-        why=why,
-    )
+def _staying(pods: Sequence[Manifest], planned: PlannedPod) -> Iterator[Manifest]:
+    """Pods on the node of a seat, but for those that leave or may leave before its turn.
+
+    Of the workload's own these are all that the plan has not placed; of others only while a stage is under way, which a
+    kind that does not roll never says.
+    """
+    owner = planned.owner or {}
+    marks = owner["metadata"].get("annotations") or {} if owner else {}
+    is_settled = owner and workload_kind(owner["kind"]).reach is Reach.ROLLS and HELD_ANNOTATION not in marks
+    for other in pods:
+        annotations = other["metadata"].get("annotations") or {}
+        is_placed = SEAT_ANNOTATION in annotations or UNPINNED_ANNOTATION in annotations
+        stays = is_placed and annotations.get(PLAN_ANNOTATION) == marks.get(PLAN_ANNOTATION)
+        stays = stays or (is_settled and workload_of_pod(other, {}) != planned.workload)
+        if stays and _is_there(other):
+            yield other
 
 
 def _answer(uid: str, patch: Sequence[Manifest], warning: str | None = None) -> Manifest:
@@ -362,12 +312,3 @@ def _sibling(pod: Manifest, dialect: Dialect) -> Sibling:
         # Whatever a tenant wrote there is no place that it holds.
         cards = ()
     return Sibling(name=str(pod["metadata"]["name"]), seat=annotations.get(SEAT_ANNOTATION), cards=cards)
-
-
-def _wants_cards(pod: Manifest) -> bool:
-    return any("/" in name for container in pod["spec"]["containers"] for name in _limits(container))
-
-
-def _limits(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = (container.get("resources") or {}).get("limits") or {}
-    return found if isinstance(found, Mapping) else {}

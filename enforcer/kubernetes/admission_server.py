@@ -56,6 +56,9 @@ class AdmissionMetrics:
         for result in _RESULTS:
             self.reviews.labels(result)  # a first one counts as an increase only where there was a zero before
         self.seconds = own.histogram("review_seconds", "Time of one review, seconds.", buckets=_SECONDS)
+        self.freed = own.counter(
+            "freed_pods_total", "Pods that waited in vain for their planned seats and were evicted."
+        )
         self.api_requests = own.followed_counter("api_requests_total", "Requests to the Kubernetes API.")
 
 

@@ -126,6 +126,10 @@ class KubernetesCluster:
         """Pods of all namespaces that are bound to a node; see `KubernetesReader.pods_on`."""
         return self._reader.pods_on(node)
 
+    def pending_pods(self) -> Sequence[Manifest]:
+        """Pods of all namespaces in phase Pending; see `KubernetesReader.pending_pods`."""
+        return self._reader.pending_pods()
+
     def now(self) -> datetime:
         """See `ClusterReader`."""
         return self._reader.now()

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from enforcer.admission import PLAN_ANNOTATION
+from enforcer.manifest import Manifest
 from fleet.errors import GputideError
 from fleet.logs import logger
 
@@ -42,6 +44,22 @@ class Departure:
     name: str
     plan_id: str | None
     why: str
+
+
+def departure_of(owner: Manifest, why: str) -> Departure:
+    """That a pod is not pinned to a seat that stands on an owner.
+
+    Args:
+        why: why it is not.
+    """
+    metadata = owner["metadata"]
+    return Departure(
+        kind=str(owner["kind"]),
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata["name"]),
+        plan_id=(metadata.get("annotations") or {}).get(PLAN_ANNOTATION),
+        why=why,
+    )
 
 
 class EventWriter(Protocol):

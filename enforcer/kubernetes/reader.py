@@ -106,8 +106,20 @@ class KubernetesReader:
             Misconfigured: a right is missing.
             Unavailable: the cluster can't be reached.
         """
-        bound = {"fieldSelector": f"spec.nodeName={node}"}
-        _, found = self._listed(kind_named("Pod"), "v1", None, lambda manifest: manifest, bound)
+        return self._pods_with(f"spec.nodeName={node}")
+
+    def pending_pods(self) -> Sequence[Manifest]:
+        """Pods of all namespaces in phase Pending, as they are now.
+
+        Raises:
+            Misconfigured: a right is missing.
+            Unavailable: the cluster can't be reached.
+        """
+        return self._pods_with("status.phase=Pending")
+
+    def _pods_with(self, field: str) -> Sequence[Manifest]:
+        query = {"fieldSelector": field}
+        _, found = self._listed(kind_named("Pod"), "v1", None, lambda manifest: manifest, query)
         return tuple(found)
 
     @contextlib.contextmanager

@@ -26,10 +26,16 @@ SEATS_NAMESPACE = "gputide-seats"
 """Where the leases lie: apart from the enforcer's own, which whoever gives seats has no right to."""
 
 GIVEN_ANNOTATION = "gputide.io/given"
-"""On such a lease: hash of workload and seat to the moment it was given, seconds since 1970, as JSON."""
+"""On such a lease: hash of workload and seat to the moment until which it counts as given, seconds since 1970,
+as JSON."""
 
 LEASES_MAX = 256
 """Most leases that there ever are."""
+
+_NOTES_MAX = 1024
+"""Most notes on one lease: an object's annotations have 256 KiB."""
+_SECONDS_MAX = 3600.0
+"""For how long a note may hold: one that is longer is not ours."""
 
 _RESOURCE = "leases.coordination.k8s.io"
 _ATTEMPTS_MAX = 8
@@ -59,7 +65,7 @@ class SeatClaims:
         self._namespace = namespace
 
     def take(self, workload: WorkloadId, seat: str, seconds: float) -> bool:
-        """Note that a seat is given; False where somebody noted it less than `seconds` ago.
+        """Note for so many seconds that a seat is given; False where somebody's note of it still holds.
 
         Raises:
             Misconfigured: a right or the namespace is missing.
@@ -72,10 +78,12 @@ class SeatClaims:
                 kind_named("Lease").path("v1", self._namespace, name),
             )
             now = self._api.now().timestamp()
-            fresh = {held: at for held, at in _given(found).items() if abs(now - at) < seconds}
+            fresh = {held: until for held, until in _given(found).items() if now < until < now + _SECONDS_MAX}
             if note in fresh:
                 return False
-            if self._noted(found, name, {**fresh, note: round(now, 3)}):
+            # Of more than fit on a lease, those that are over first are forgotten.
+            kept = sorted(fresh.items(), key=lambda item: item[1])[-_NOTES_MAX:]
+            if self._noted(found, name, {**dict(kept), note: round(now + seconds, 3)}):
                 return True
         raise Unavailable(f"cannot note a seat of {workload}: others wrote at every attempt of {_ATTEMPTS_MAX}")
 
@@ -115,6 +123,6 @@ def _given(lease: Manifest | None) -> dict[str, float]:
     text = {} if lease is None else (lease["metadata"].get("annotations") or {})
     try:
         found = json.loads(text.get(GIVEN_ANNOTATION, "{}"))
-        return {str(seat): float(at) for seat, at in found.items()}
+        return {str(seat): float(until) for seat, until in found.items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
         return {}

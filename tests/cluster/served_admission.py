@@ -15,6 +15,8 @@ from enforcer.kubernetes.admission_review import PodAdmission
 from enforcer.kubernetes.admission_server import AdmissionMetrics, AdmissionServer
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.kubernetes.departures import DepartureEvents
+from enforcer.kubernetes.seat_claims import SEATS_NAMESPACE
+from enforcer.kubernetes.stuck_pods import StuckPods
 from tests.cluster.api import Api, Manifest
 from tests.control_plane import ControlPlane
 from wire.own_metrics import OwnMetrics
@@ -55,11 +57,13 @@ class ServedAdmission:
         kubeconfig = self._plane.kubeconfig_of_token("admission", self._api.token("gputide", NAME))
         place = ClusterPlace(kubeconfig=kubeconfig, requests_per_second=500.0, requests_burst=500)
         self._cluster = KubernetesCluster(place)
-        events = DepartureEvents(self._cluster)
+        events, notes = DepartureEvents(self._cluster), self._cluster.seat_claims(SEATS_NAMESPACE)
+        metrics = AdmissionMetrics(OwnMetrics("admission"))
         self._events.enter_context(events.writing())
+        self._events.enter_context(StuckPods(self._cluster, notes, events.note, metrics.freed.inc).watching())
         self._server = AdmissionServer(
-            PodAdmission(self._cluster, dialect=self._dialect, departed=events.note),
-            AdmissionMetrics(OwnMetrics("admission")),
+            PodAdmission(self._cluster, dialect=self._dialect, notes=notes, departed=events.note),
+            metrics,
             host="127.0.0.1", port=0,
             certificate_file=CERTIFICATES / "receiver.pem", key_file=CERTIFICATES / "receiver.key.pem",
         )  # fmt: skip

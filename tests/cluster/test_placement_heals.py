@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from enforcer.admission import SEAT_ANNOTATION, UNPINNED_ANNOTATION
+from enforcer.kubernetes.admission_review import UNSEEN_SECONDS_MAX
 from enforcer.kubernetes.departures import REASON
 from enforcer.node_loss import node_losses
 from enforcer.reconcile import find_drift
@@ -145,6 +147,7 @@ def test_pod_whose_planned_card_was_filled_by_somebody_else_comes_up_on_another(
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(rest), "nvidia.com/gpucores": "1"}
     deployment(api, standing.namespace, "filler", limits=limits, annotations={"nvidia.com/use-gpuuuid": card})
     until_ready(api, standing.namespace, "filler", 1)
+    time.sleep(UNSEEN_SECONDS_MAX)  # so long a seat that was given counts as taken
     api.patch(owner, {"spec": {"replicas": 2}})
     until_ready(api, standing.namespace, "web", 2)
     found = pods(api, standing.namespace, "web")
@@ -168,7 +171,9 @@ def test_pods_whose_share_somebody_edits_after_a_plan_come_up_where_it_fits(api:
         until_ready(api, standing.namespace, "web", 2)
         until(lambda: {_limit(pod) for pod in pods(api, standing.namespace, "web")} == {"20k"}, "all are new")
         found = pods(api, standing.namespace, "web")
-        assert all("asks for nvidia.com/gpumem=20k" in (why_unpinned(pod) or "") for pod in found)
+        reasons = [why_unpinned(pod) or "" for pod in found]
+        assert any("asks for nvidia.com/gpumem=20k" in why for why in reasons)
+        assert all(reasons)
         assert all(pod["spec"].get("nodeName") for pod in found)
     finally:
         api.delete(f"/api/v1/nodes/{spare}")
@@ -177,6 +182,64 @@ def test_pods_whose_share_somebody_edits_after_a_plan_come_up_where_it_fits(api:
 def _limit(pod: Manifest) -> str | None:
     found: str | None = pod["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpumem")
     return found
+
+
+def test_pod_whose_planned_node_has_no_room_left_for_it_comes_up_on_another(api: Api, standing: Standing) -> None:
+    applied(standing)
+    owner = f"/apis/apps/v1/namespaces/{standing.namespace}/deployments/rank"
+    (seated,) = pods(api, standing.namespace, "rank")
+    node = seated["spec"]["nodeName"]
+    spare = a_spare_node(api, standing)
+    try:
+        api.patch(owner, {"spec": {"replicas": 0}})
+        until(lambda: not pods(api, standing.namespace, "rank"), "the service is scaled in")
+        offered = {"status": {"allocatable": {"pods": str(_pods_on(api, node))}}}
+        api.patch(f"/api/v1/nodes/{node}/status", offered)
+        api.patch(owner, {"spec": {"replicas": 1}})
+        until_ready(api, standing.namespace, "rank", 1)
+        (pod,) = pods(api, standing.namespace, "rank")
+        assert why_unpinned(pod) == f"node {node} has 0 pods left of the 1 it asks for"
+        assert pod["spec"]["nodeName"] != node
+    finally:
+        api.patch(f"/api/v1/nodes/{node}/status", {"status": {"allocatable": {"pods": "110"}}})
+        api.delete(f"/api/v1/nodes/{spare}")
+
+
+def _pods_on(api: Api, node: str) -> int:
+    return len(api.ask("GET", f"/api/v1/pods?fieldSelector=spec.nodeName%3D{node}")["items"])
+
+
+def test_pod_that_the_scheduler_cannot_place_in_its_seat_is_made_anew_and_comes_up_elsewhere(
+    api: Api, audit: AuditLog, standing: Standing
+) -> None:
+    applied(standing)
+    owner = f"/apis/apps/v1/namespaces/{standing.namespace}/deployments/rank"
+    (seated,) = pods(api, standing.namespace, "rank")
+    node, port = seated["spec"]["nodeName"], [{"containerPort": 8080, "hostPort": 31_999}]
+    spare = a_spare_node(api, standing)
+    on_node = {"nodeSelector": {"kubernetes.io/hostname": node}}
+    api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": on_node["nodeSelector"]}})
+    holder = {"name": "server", "image": "registry/none:1", "ports": port}
+    try:
+        deployment(api, standing.namespace, "holder", pod_spec={"containers": [holder], **on_node})
+        until_ready(api, standing.namespace, "holder", 1)
+        api.patch(owner, {"spec": {"replicas": 0}})
+        until(lambda: not pods(api, standing.namespace, "rank"), "the service is scaled in")
+        began = audit.size()
+        edited = {"name": seated["spec"]["containers"][0]["name"], "ports": port}
+        api.ask(
+            "PATCH", owner, {"spec": {"replicas": 1, "template": {"spec": {"containers": [edited]}}}},
+            content_type="application/strategic-merge-patch+json",
+        )  # fmt: skip
+        until_ready(api, standing.namespace, "rank", 1, 90.0)
+        (pod,) = pods(api, standing.namespace, "rank")
+        assert why_unpinned(pod) == "each of its 1 planned seats is taken"
+        assert pod["spec"]["nodeName"] != node
+        evicted = [write for write in audit.writes(began) if write.resource == "pods/eviction"]
+        assert [write.user for write in evicted] == ["system:serviceaccount:gputide:gputide-admission"]
+        until(lambda: any("could not be scheduled" in one for one in departures(api, standing)), "an event says why")
+    finally:
+        api.delete(f"/api/v1/nodes/{spare}")
 
 
 def test_services_that_would_not_survive_the_loss_of_a_node_are_known_before(api: Api, standing: Standing) -> None:

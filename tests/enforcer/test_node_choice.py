@@ -1,4 +1,4 @@
-"""Where a pod may run by its own word."""
+"""Where a pod may run by its own word, and where it has room."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.node_choice import may_run_on, nodes_for
+from enforcer.node_choice import may_run_on, nodes_for, why_no_room
 
 ZONE = {"zone": "a", "cards": "8"}
 TAINT = {"key": "gpu", "value": "team", "effect": "NoSchedule"}
@@ -74,3 +74,51 @@ def test_taint_keeps_off_who_does_not_tolerate_it(tolerations: tuple[dict[str, s
 def test_only_nodes_that_fit_are_named() -> None:
     nodes = {"n": node("n"), "m": node("m", zone="b")}
     assert nodes_for(pod(nodeSelector={"zone": "b"}), nodes) == {"m"}
+
+
+def asking(*inits: dict[str, Any], spec: dict[str, Any] | None = None, **amounts: str) -> dict[str, Any]:
+    """A pod of one container that asks for amounts of `gpu` (whole cards) and resources by their names."""
+    return pod(
+        containers=[{"name": "c", "resources": resources(**amounts)}], initContainers=list(inits), **(spec or {})
+    )
+
+
+def resources(**amounts: str) -> dict[str, Any]:
+    return {"requests": {{"gpu": "nvidia.com/gpu"}.get(name, name): amount for name, amount in amounts.items()}}
+
+
+def offering(**amounts: str) -> dict[str, Any]:
+    return {**node(), "status": {"allocatable": {"pods": "3", **resources(**amounts)["requests"]}}}
+
+
+SIDECAR = {"name": "s", "restartPolicy": "Always", "resources": resources(cpu="2")}
+INIT = {"name": "i", "resources": resources(cpu="5")}
+LIMIT_ALONE = {"containers": [{"name": "c", "resources": {"limits": {"cpu": "3"}}}]}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "others", "short_of"),
+    [
+        (asking(gpu="1"), [asking(gpu="1")], None),
+        (asking(gpu="1"), [asking(gpu="1"), asking(gpu="1")], "0 nvidia.com/gpu left of the 1"),
+        (asking(cpu="1500m"), [asking(cpu="7")], "1 cpu left of the 1.5"),
+        (asking(cpu="1"), [asking(cpu="7")], None),
+        (asking(memory="2Gi"), [asking(memory="63Gi")], "1073741824 memory left of the 2147483648"),
+        (asking(), [asking()] * 3, "0 pods left of the 1"),
+        (asking(unlisted="9"), [], None),
+        # A sidecar runs beside the containers, an init container before them and beside the sidecars.
+        (asking(SIDECAR, cpu="6"), [], None),
+        (asking(SIDECAR, cpu="7"), [], "8 cpu left of the 9"),
+        (asking(SIDECAR, INIT, cpu="1"), [asking(cpu="1")], None),
+        (asking(SIDECAR, INIT, cpu="1"), [asking(cpu="2")], "6 cpu left of the 7"),
+        (asking(INIT, SIDECAR, cpu="1"), [asking(cpu="3")], None),
+        (asking(cpu="1", spec={"overhead": {"cpu": "8"}}), [], "8 cpu left of the 9"),
+        (asking(cpu="1", spec={"resources": resources(cpu="9")}), [], "8 cpu left of the 9"),
+        (asking(cpu="6"), [pod(**LIMIT_ALONE)], "5 cpu left of the 6"),
+    ],
+)
+def test_room_is_counted_as_the_scheduler_books_it(
+    wanted: dict[str, Any], others: list[dict[str, Any]], short_of: str | None
+) -> None:
+    found = why_no_room(wanted, offering(cpu="8", memory="64Gi", gpu="2"), others)
+    assert found == (None if short_of is None else f"node n has {short_of} it asks for")

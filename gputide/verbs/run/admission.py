@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +27,11 @@ def admission(
     key: Annotated[Path, typer.Option(help="Its key, PEM.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT to listen on.")] = "0.0.0.0:9443",
     seats_namespace: Annotated[
-        str, typer.Option(help="Namespace of the leases by which replicas share what they gave; empty for one replica.")
+        str,
+        typer.Option(
+            help="Namespace of the leases by which replicas share what they gave; empty for one replica, "
+            "which frees no pods that wait."
+        ),
     ] = SEATS_NAMESPACE,
     client_ca: Annotated[
         Path | None,
@@ -36,11 +41,13 @@ def admission(
     """Answer the API server's question about each new pod: it goes to the card or the node that a plan keeps for it.
 
     Plans are applied only while it answers: no template names a card or a node, so without it pods go wherever a card
-    fits. A pod whose card or node is lost, and one beyond the planned replicas, is not pinned.
+    fits. A pod whose card or node is lost, and one beyond the planned replicas, is not pinned. One that waits in vain
+    for its seat is evicted after twenty seconds, and the one in its place is not pinned.
     """
     from enforcer.kubernetes.admission_review import PodAdmission
     from enforcer.kubernetes.admission_server import AdmissionMetrics, AdmissionServer
     from enforcer.kubernetes.departures import DepartureEvents
+    from enforcer.kubernetes.stuck_pods import StuckPods
 
     host, port = host_and_port(listen)
     settings = session_of(context).settings
@@ -53,7 +60,8 @@ def admission(
         server = AdmissionServer(
             reviews, metrics, host=host, port=port, certificate_file=certificate, key_file=key, client_ca_file=client_ca
         )
-        with metrics.api_requests.following(lambda: cluster.requests), events.writing():
+        stuck = nullcontext() if notes is None else StuckPods(cluster, notes, events.note, metrics.freed.inc).watching()
+        with metrics.api_requests.following(lambda: cluster.requests), events.writing(), stuck:
             serving = threading.Thread(target=server.serve, name="admission", daemon=True)
             serving.start()
             shown, bound = server.address
