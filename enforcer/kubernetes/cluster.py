@@ -6,7 +6,7 @@ Called by the command line, which hands it to rollout, undo, preview and verify 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -126,9 +126,9 @@ class KubernetesCluster:
         """Pods of all namespaces that are bound to a node; see `KubernetesReader.pods_on`."""
         return self._reader.pods_on(node)
 
-    def pending_pods(self) -> Sequence[Manifest]:
-        """Pods of all namespaces in phase Pending; see `KubernetesReader.pending_pods`."""
-        return self._reader.pending_pods()
+    def pending_pods(self, keep: Callable[[Manifest], bool]) -> Sequence[Manifest]:
+        """Some pods of all namespaces in phase Pending; see `KubernetesReader.pending_pods`."""
+        return self._reader.pending_pods(keep)
 
     def now(self) -> datetime:
         """See `ClusterReader`."""

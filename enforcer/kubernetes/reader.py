@@ -108,19 +108,21 @@ class KubernetesReader:
         """
         return self._pods_with(f"spec.nodeName={node}")
 
-    def pending_pods(self) -> Sequence[Manifest]:
-        """Pods of all namespaces in phase Pending, as they are now.
+    def pending_pods(self, keep: Callable[[Manifest], bool]) -> Sequence[Manifest]:
+        """Those of all pods in phase Pending, as they are now, that are to be kept; there may be many others.
 
         Raises:
             Misconfigured: a right is missing.
             Unavailable: the cluster can't be reached.
         """
-        return self._pods_with("status.phase=Pending")
+        return self._pods_with("status.phase=Pending", keep)
 
-    def _pods_with(self, field: str) -> Sequence[Manifest]:
-        query = {"fieldSelector": field}
-        _, found = self._listed(kind_named("Pod"), "v1", None, lambda manifest: manifest, query)
-        return tuple(found)
+    def _pods_with(self, field: str, keep: Callable[[Manifest], bool] = lambda _: True) -> Sequence[Manifest]:
+        def take(pod: Manifest) -> Manifest | None:
+            return pod if keep(pod) else None
+
+        _, found = self._listed(kind_named("Pod"), "v1", None, take, {"fieldSelector": field})
+        return tuple(pod for pod in found if pod is not None)
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ Source: kubernetes:pkg/registry/core/pod/storage/eviction.go (canIgnorePDB), kub
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -35,7 +36,7 @@ from fleet.logs import logger
 from fleet.units import parse_time
 
 LOOK_SECONDS = 10.0
-"""How often is looked for such pods."""
+"""How often is looked for such pods, at most."""
 WAIT_SECONDS = 20.0
 """For how long a pod is unschedulable before it is freed."""
 UNHELD_WAIT_SECONDS = 300.0
@@ -45,8 +46,10 @@ SEAT_CLOSED_SECONDS = 600.0
 
 _LEAVING_SECONDS = 10.0
 """For how long a pod may still be there after the moment at which it must be gone."""
-FREED_MAX = 20
-"""Most pods that are freed at one look."""
+FREED_MAX = 5
+"""Most pods that are freed at one look: reviews of new pods share the requests that may be sent in a second."""
+_PAUSE_PER_SECOND = 20.0
+"""Seconds between two looks for each that the last one took: a list of very many pods costs the server much."""
 _MADE_ANEW_BY = frozenset({"ReplicaSet", "StatefulSet", "RayCluster"})
 """Owners that make a pod anew and count no failure."""
 
@@ -56,8 +59,8 @@ _log = logger("enforcer.kubernetes.stuck_pods")
 class StuckPodsCluster(AdmissionReader, Protocol):
     """A cluster in which pods that wait can be listed and evicted."""
 
-    def pending_pods(self) -> Sequence[Manifest]:
-        """Pods of all namespaces in phase Pending.
+    def pending_pods(self, keep: Callable[[Manifest], bool]) -> Sequence[Manifest]:
+        """Those pods of all namespaces in phase Pending that are to be kept.
 
         Raises:
             Misconfigured: a right is missing.
@@ -112,31 +115,32 @@ class StuckPods:
             Unavailable: the cluster can't be reached.
         """
         now, count = self._cluster.now(), 0
-        for pod in self._cluster.pending_pods():
-            waited = _seconds_unschedulable(pod, now)
-            if waited is not None and waited >= WAIT_SECONDS and count < FREED_MAX:
-                try:
-                    count += self._is_freed(pod, waited, now)
-                except (GputideError, LookupError, TypeError, AttributeError, ValueError) as exc:
-                    # What a tenant wrote on one pod is no reason to leave others waiting.
-                    _log.warning("cannot free a pod that waits for its seat", why=str(exc)[:300])
+        for pod in self._cluster.pending_pods(lambda pod: _seconds_unschedulable(pod, now) >= WAIT_SECONDS):
+            try:
+                count += count < FREED_MAX and self._is_freed(pod, now)
+            except (GputideError, LookupError, TypeError, AttributeError, ValueError) as exc:
+                # What a tenant wrote on one pod is no reason to leave others waiting.
+                _log.warning("cannot free a pod that waits for its seat", why=str(exc)[:300])
         return count
 
     def _look_on(self) -> None:
-        while not self._over.wait(LOOK_SECONDS):
+        pause = LOOK_SECONDS
+        while not self._over.wait(pause):
+            began = time.monotonic()
             try:
                 self._freed(self.look())
             except GputideError as exc:
                 _log.warning("cannot look for pods that wait for their seats", why=str(exc)[:300])
+            pause = max(LOOK_SECONDS, _PAUSE_PER_SECOND * (time.monotonic() - began))
 
-    def _is_freed(self, pod: Manifest, waited: float, now: datetime) -> bool:
+    def _is_freed(self, pod: Manifest, now: datetime) -> bool:
         metadata = pod["metadata"]
         maker = controller_of(pod)
         if maker is None or maker[0] not in _MADE_ANEW_BY:
             return False
         planned = planned_pod(pod, self._cluster)
         seat = planned.seats.get(metadata["annotations"][SEAT_ANNOTATION])
-        if planned.owner is None or seat is None or _is_awaited(planned.owner, waited):
+        if planned.owner is None or seat is None or _is_awaited(planned.owner, _seconds_unschedulable(pod, now)):
             return False
         if any(_is_leaving(other, now) for other in self._cluster.pods_on(seat.node)):
             return False
@@ -151,20 +155,20 @@ class StuckPods:
         return True
 
 
-def _seconds_unschedulable(pod: Manifest, now: datetime) -> float | None:
-    """For how long the scheduler has called a pinned pod unschedulable; None where it does not, or it is not pinned."""
+def _seconds_unschedulable(pod: Manifest, now: datetime) -> float:
+    """For how long the scheduler has called a pinned pod unschedulable; 0 where it does not, or it is not pinned."""
     metadata: Mapping[str, Any] = pod["metadata"]
     annotations = metadata.get("annotations") or {}
     is_pinned = SEAT_ANNOTATION in annotations and UNPINNED_ANNOTATION not in annotations
     if not is_pinned or pod["spec"].get("nodeName") or "deletionTimestamp" in metadata:
-        return None
+        return 0.0
     said = condition(pod, "PodScheduled")
     if said.get("status") != "False" or said.get("reason") != "Unschedulable":
-        return None
+        return 0.0
     try:
         return (now - parse_time(str(said.get("lastTransitionTime")))).total_seconds()
     except Misconfigured:
-        return None
+        return 0.0
 
 
 def _is_awaited(owner: Manifest, waited: float) -> bool:

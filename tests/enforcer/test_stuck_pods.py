@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -35,8 +36,8 @@ class Cluster(StandingCluster):
         super().__init__(manifests)
         self.evicted: list[str] = []
 
-    def pending_pods(self) -> tuple[Manifest, ...]:
-        return tuple(pod for pod in self.list_objects("Pod") if pod["status"]["phase"] == "Pending")
+    def pending_pods(self, keep: Callable[[Manifest], bool]) -> tuple[Manifest, ...]:
+        return tuple(pod for pod in self.list_objects("Pod") if pod["status"]["phase"] == "Pending" and keep(pod))
 
     def evict(self, namespace: str, pod: str) -> bool:
         self.evicted.append(f"{namespace}/{pod}")
