@@ -6,11 +6,10 @@ there can't be unpinned, and without this it would wait for ever with free cards
 over a pod that never ran. Its seat is noted as given for a while, so that no other pod is pinned there either.
 
 Left alone are pods of an owner that a stage holds, whose seats others are about to leave; those of a node that some pod
-is still leaving; and those of Jobs and what is built upon them, where an evicted pod counts as a failure. Called by
-`gputide run admission`.
+is still leaving; those of a Job that would fail by it; and those of training jobs. Called by `gputide run admission`.
 
 Source: kubernetes:pkg/registry/core/pod/storage/eviction.go (canIgnorePDB), kubernetes:pkg/scheduler/schedule_one.go
-(PodScheduled, Unschedulable).
+(PodScheduled, Unschedulable), kubernetes:pkg/controller/job (a pod that is deleted has failed).
 """
 
 from __future__ import annotations
@@ -52,6 +51,10 @@ _PAUSE_PER_SECOND = 20.0
 """Seconds between two looks for each that the last one took: a list of very many pods costs the server much."""
 _MADE_ANEW_BY = frozenset({"ReplicaSet", "StatefulSet", "RayCluster"})
 """Owners that make a pod anew and count no failure."""
+_BACKOFF_LIMIT = 6
+"""`spec.backoffLimit` of a Job that says none."""
+_FAILURES_LEFT_MIN = 2
+"""How many of its pods may still fail before a Job does, where one of them is evicted."""
 
 _log = logger("enforcer.kubernetes.stuck_pods")
 
@@ -135,8 +138,7 @@ class StuckPods:
 
     def _is_freed(self, pod: Manifest, now: datetime) -> bool:
         metadata = pod["metadata"]
-        maker = controller_of(pod)
-        if maker is None or maker[0] not in _MADE_ANEW_BY:
+        if not self._is_made_anew(pod):
             return False
         planned = planned_pod(pod, self._cluster)
         seat = planned.seats.get(metadata["annotations"][SEAT_ANNOTATION])
@@ -153,6 +155,17 @@ class StuckPods:
         why = f"it could not be scheduled to its seat on node {seat.node} for {WAIT_SECONDS:.0f} s: {said}"
         self._departed(departure_of(planned.owner, why))
         return True
+
+    def _is_made_anew(self, pod: Manifest) -> bool:
+        """Whether another pod comes in place of one that is evicted. A Job counts that as a failure of its pod."""
+        kind, name = controller_of(pod) or ("", "")
+        if kind != "Job":
+            return kind in _MADE_ANEW_BY
+        job = self._cluster.get(kind, pod["metadata"]["namespace"], name)
+        if job is None:
+            return False
+        failures_max = job["spec"].get("backoffLimit", _BACKOFF_LIMIT)
+        return bool(failures_max - (job.get("status") or {}).get("failed", 0) >= _FAILURES_LEFT_MIN)
 
 
 def _seconds_unschedulable(pod: Manifest, now: datetime) -> float:

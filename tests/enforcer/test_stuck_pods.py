@@ -117,17 +117,23 @@ def test_what_one_replica_of_the_admission_frees_another_leaves_to_it() -> None:
         waiting(marks={UNPINNED_ANNOTATION: "no room"}),
         waiting(deletionTimestamp=format_time(NOW)),
         waiting(seat="of an older plan"),
-        waiting(kind="Job"),
+        waiting(kind="PyTorchJob", waited=UNHELD_WAIT_SECONDS),
         {**waiting(), "spec": {"nodeName": "n1", "containers": []}},
         {**waiting(), "status": {"phase": "Pending"}},
     ],
 )
 def test_pod_that_may_still_start_or_is_not_pinned_is_left_alone(pod: Manifest) -> None:
-    assert looked(owner(), owner("Job"), pod)[0].evicted == []
+    assert looked(owner(), owner("PyTorchJob"), pod)[0].evicted == []
 
 
 def test_pod_of_an_owner_that_a_stage_holds_is_left_alone() -> None:
     assert looked(owner(**{HELD_ANNOTATION: "{}"}), waiting())[0].evicted == []
+
+
+@pytest.mark.parametrize(("job", "evicted"), [({}, 1), ({"backoffLimit": 2}, 0), ({"backoffLimit": 3}, 1)])
+def test_pod_of_a_job_is_evicted_only_where_the_job_does_not_fail_by_it(job: dict[str, int], evicted: int) -> None:
+    found = {**owner("Job"), "spec": job, "status": {"failed": 1}}
+    assert len(looked(found, waiting(kind="Job", waited=UNHELD_WAIT_SECONDS))[0].evicted) == evicted
 
 
 def test_pod_of_a_kind_that_is_never_held_waits_longer() -> None:
