@@ -228,6 +228,11 @@ NODE_INFO_LABELS = ("cluster", "node", "cpu_cores", "memory_bytes", "taints", "l
 """Labels of `gputide_node_info`; `taints` and `labels` are JSON."""
 QUOTA_INFO_LABELS = ("cluster", "kind", "namespace", "name", "parent", "resource", "deserved", "quota_limit", "held")
 """Labels of `gputide_quota_info`, one series per quota or queue and resource; amounts in the resource's unit."""
+SERVER_LABELS = (
+    "cluster", "namespace", "pod", "container", "server", "model", "cache_dtype", "pool_blocks", "block_tokens",
+    "pool_bytes",
+)  # fmt: skip
+"""What an inference server says of itself in its own metrics; of each series what it has, empty text for the rest."""
 
 
 def _sightings(name: str, labels: tuple[str, ...]) -> Table:
@@ -248,8 +253,10 @@ INVENTORY_CARDS = _sightings("inventory_cards", CARD_INFO_LABELS)
 INVENTORY_NODES = _sightings("inventory_nodes", NODE_INFO_LABELS)
 QUOTAS = _sightings("quotas", QUOTA_INFO_LABELS)
 """What namespaces and queues were promised, may have and held of a resource, and when that was seen."""
+SERVERS = _sightings("servers", SERVER_LABELS)
+"""What inference servers said of their models and KV caches, and when; `fleet.kv_cache` reads it."""
 
-TABLES: tuple[Table, ...] = (CARD_USAGE, POD_USAGE, ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS)
+TABLES: tuple[Table, ...] = (CARD_USAGE, POD_USAGE, ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS, SERVERS)
 """Every table, in the order of the flow."""
 
 SCHEMA_VERSION = 1

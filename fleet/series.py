@@ -8,7 +8,7 @@ Sources of the table: NVIDIA/dcgm-exporter:etc/default-counters.csv and internal
 Project-HAMi/HAMi:cmd/scheduler/metrics.go and cmd/vGPUmonitor/metrics.go (names from v2.9 on; the older ones with
 `--legacy-metrics`), Project-HAMi/volcano-vgpu-device-plugin:cmd/vgpu-monitor/metrics.go,
 volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/metrics.go,
-kubernetes/kube-state-metrics:docs/metrics/workload/pod-metrics.md, vllm-project/vllm:vllm/engine/metrics.py.
+kubernetes/kube-state-metrics:docs/metrics/workload/pod-metrics.md; those of inference servers: `fleet.server_series`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from fleet.schema import CARD_MEASURES, SLICE_MEASURES, Measure
+from fleet.server_series import SERVER_METRICS, ServerFacts, server_facts
 
 CARD_PREFIX = "gputide_card_"
 SLICE_PREFIX = "gputide_slice_"
@@ -40,6 +41,8 @@ class Subject(StrEnum):
     """A measure of what one container does on one card."""
     KV_CACHE = "kv_cache"
     """A measure of an inference server; names a pod and no card."""
+    SERVER = "server"
+    """What an inference server says of its model and its KV cache (`server`); names a pod and no card."""
     CARD_INFO = "card_info"
     SLICE_INFO = "slice_info"
     NODE_INFO = "node_info"
@@ -104,10 +107,12 @@ class SeriesMeaning:
         identity: whom it speaks of.
         measure: the measure, for CARD, SLICE and KV_CACHE; None for others.
         fact: for GRANT and CAPACITY, the field that the value gives: `framebuffer_granted_bytes`,
-            `compute_granted_ratio`, `framebuffer_capacity_bytes`; None for others.
+            `compute_granted_ratio`, `framebuffer_capacity_bytes`; for SERVER the column of `server` that the value
+            gives, where labels don't say all; None for others.
         factor: what a sample is multiplied by to be in the unit of its measure or fact.
         value_max: values above it (after `factor`) are known to occur in this source and mean it; None where none are.
         owner: the link, for OWNER; None for others.
+        server: what its labels say, for SERVER; None for others.
     """
 
     subject: Subject
@@ -117,6 +122,7 @@ class SeriesMeaning:
     factor: float = 1.0
     value_max: float | None = None
     owner: OwnerLink | None = None
+    server: ServerFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,11 +213,9 @@ _HAMI_LEGACY = _LabelNames(
     container=("ctrname",),
 )
 _VOLCANO = _LabelNames(node=("NodeName",), card=("devID",), pod=("podName",))
-_VLLM = _LabelNames(
-    node=("node", "kubernetes_node"),
-    namespace=_EXPORTED_POD.namespace,
-    pod=_EXPORTED_POD.pod,
-    container=_EXPORTED_POD.container,
+# A server is no exporter: it speaks for the pod that was scraped, and `exported_…` is what it claims itself.
+_SERVER = _LabelNames(
+    node=("node", "kubernetes_node"), namespace=("namespace",), pod=("pod",), container=("container",)
 )
 
 
@@ -278,9 +282,16 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
             Subject.GRANT, _VOLCANO, _GRANTED_RATIO, _PERCENT
         ),
         "volcano_vgpu_device_memory_limit": _fact(Subject.CAPACITY, _VOLCANO, _CAPACITY_BYTES, _MIB),
-        # vLLM: the name says perc, the value is 0-1; renamed with the V1 engine.
-        "vllm:gpu_cache_usage_perc": _Alias(subject=Subject.KV_CACHE, labels=_VLLM, measure=Measure.KV_CACHE_USAGE),
-        "vllm:kv_cache_usage_perc": _Alias(subject=Subject.KV_CACHE, labels=_VLLM, measure=Measure.KV_CACHE_USAGE),
+        **{
+            name: _Alias(
+                subject=Subject.SERVER if metric.measure is None else Subject.KV_CACHE,
+                labels=_SERVER,
+                measure=metric.measure,
+                fact=metric.fact,
+                factor=metric.factor,
+            )
+            for name, metric in SERVER_METRICS.items()
+        },
         # Our own.
         **{f"{CARD_PREFIX}{column.measure.value}": _card(_OWN, column.measure) for column in CARD_MEASURES},
         **{f"{SLICE_PREFIX}{column.measure.value}": _slice(_OWN, column.measure) for column in SLICE_MEASURES},
@@ -303,7 +314,7 @@ _OWNER_SERIES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
 _CARD_SUBJECTS = frozenset(
     {Subject.CARD, Subject.SLICE, Subject.CARD_INFO, Subject.SLICE_INFO, Subject.GRANT, Subject.CAPACITY}
 )
-_POD_SUBJECTS = frozenset({Subject.SLICE, Subject.SLICE_INFO, Subject.KV_CACHE})
+_POD_SUBJECTS = frozenset({Subject.SLICE, Subject.SLICE_INFO, Subject.KV_CACHE, Subject.SERVER})
 # What the scrape's own target is called where an exporter leaves a card without a pod and Prometheus fills the gap with
 # the exporter's.
 _EXPORTER_PODS = ("dcgm-exporter", "nvidia-dcgm-exporter")
@@ -379,6 +390,7 @@ def resolve(name: str, labels: Mapping[str, str]) -> SeriesMeaning | None:
         fact=alias.fact,
         factor=alias.factor,
         value_max=alias.value_max,
+        server=server_facts(name, labels) if subject is Subject.SERVER else None,
     )
 
 

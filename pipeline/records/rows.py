@@ -143,7 +143,9 @@ def rows_of(body: DecodedBody, table: SeriesTable) -> tuple[tuple[Section, ...],
             if section is not None:
                 sections.append(section)
     if by_verdict[Verdict.SIGHTING]:
-        sections += _sightings(body, table, series, starts, ends, histograms)
+        sighted, silent = _sightings(body, table, series, starts, ends, histograms)
+        sections += sighted
+        bad_values += silent
     return tuple(sections), Tally(
         written=by_verdict[Verdict.USAGE] + by_verdict[Verdict.SIGHTING] - bad_values - bad_times,
         unwanted=by_verdict[Verdict.UNWANTED],
@@ -179,23 +181,33 @@ def _sightings(
     starts: NDArray[np.int32],
     ends: NDArray[np.int32],
     histograms: NDArray[np.int32],
-) -> list[Section]:
-    """One row per info series and day: when it was first and last seen, and when it ended."""
+) -> tuple[list[Section], int]:
+    """One row per info series and day: when it was first and last seen, and when it ended.
+
+    Where a value is part of the sighting, a day's last one counts; the second number is of values that say nothing.
+    """
     is_sighting = (series >= 0) & (table.columns.verdict[series] == Verdict.SIGHTING)
     places = np.flatnonzero(is_sighting & (ends > starts) & (histograms == 0))
     numbers = series[places]
     found: dict[str, list[tuple[int, int, int, float]]] = {}
+    silent = 0
     bits = body.values.view(np.uint64)
     for number, start, end in zip(numbers.tolist(), starts[places].tolist(), ends[places].tolist(), strict=True):
-        times = body.ts_ms[start:end]
+        times, values = body.ts_ms[start:end], body.values[start:end]
         valid = (times >= TS_MIN_MS) & (times <= TS_MAX_MS)
         stale = times[valid & (bits[start:end] == STALE_BITS)]
-        seen = times[valid & ~np.isnan(body.values[start:end])]
-        kind, row = table.sightings[number]
+        is_seen = valid & ~np.isnan(values)
+        seen = times[is_seen]
         days = np.unique((np.concatenate((seen, stale)) - 1) // 86_400_000)
         for day in days.tolist():
             seen_then = seen[(seen - 1) // 86_400_000 == day]
             stale_then = stale[(stale - 1) // 86_400_000 == day]
+            value = float(values[is_seen & (times == seen_then.max())][-1]) if len(seen_then) else np.nan
+            sighted = table.sighting(number, value)
+            if sighted is None:
+                silent += len(seen_then)
+                continue
+            kind, row = sighted
             ended = float(stale_then.max()) if len(stale_then) else np.nan
             # A marker without a sighting beside it: the grant was last known to be there just then.
             first = int(seen_then.min()) if len(seen_then) else int(ended)
@@ -219,7 +231,7 @@ def _sightings(
                 identity_set=taken,
             )
         )
-    return sections
+    return sections, silent
 
 
 def _fault(table: SeriesTable, number: int, histograms: int) -> str:

@@ -1,14 +1,15 @@
 """Sightings: what the labels of info series say, as text columns, and as inventory records.
 
 `series_table` refuses labels that could not be read back (`fault_of_sighting`); the warehouse makes the inventory of
-them (`inventory_of`). Label sets: `GRANT_LABELS`, `CARD_INFO_LABELS`, `NODE_INFO_LABELS` in `fleet.schema`; empty text
-means absent.
+them (`inventory_of`). Label sets: `GRANT_LABELS`, `CARD_INFO_LABELS`, `NODE_INFO_LABELS`, `SERVER_LABELS` in
+`fleet.schema`; empty text means absent. What a server says counts for grants of its own pod alone.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,12 +17,20 @@ from typing import Any
 
 from fleet.errors import Corrupt
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority, Quota
-from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS, Table
+from fleet.kv_cache import pool_bytes_per_card
+from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS, SERVERS, Table
+from fleet.series import SeriesIdentity
+from fleet.server_series import ServerFacts
+from fleet.units import MIB
 
 SILENT_SECONDS = 2 * 3600
 """A grant that was last seen this long before the newest sighting of its cluster has ended: sightings come hourly."""
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+_AT_ONCE_MS = 600_000
+"""Two servers that were last seen within this time of each other ran at once, one before the other if not."""
+_SERVER_BOUNDS = (("pool_blocks", 2**40), ("block_tokens", 2**20), ("pool_bytes", 2**44))
+_SERVER_TEXT_MAX = 512
 
 
 def fault_of_sighting(table: Table, row: Sequence[str]) -> str | None:
@@ -39,11 +48,27 @@ def fault_of_sighting(table: Table, row: Sequence[str]) -> str | None:
             _card(seen)
         elif table is QUOTAS:
             _quota(seen)
+        elif table is SERVERS:
+            _check_server(seen)
         else:
             _node(seen)
     except Corrupt as exc:
         return str(exc)
     return None
+
+
+def server_row(identity: SeriesIdentity, said: ServerFacts) -> dict[str, str]:
+    """The columns of `SERVERS` of one series of an inference server."""
+    named = {name: getattr(identity, name) or "" for name in ("cluster", "namespace", "pod", "container")}
+    return named | {name: getattr(said, name) for name in SERVERS.keys if name not in named}
+
+
+def sighted_text(value: float) -> str:
+    """A sample's value as the text of a sighting, in whole MiB: the last digits of a size are no news.
+
+    Negative, infinite and huge values have texts that `fault_of_sighting` refuses.
+    """
+    return f"{round(value / MIB) * MIB}" if math.isfinite(value) else str(value)
 
 
 def inventory_of(
@@ -56,7 +81,7 @@ def inventory_of(
     later end is not known yet.
 
     Args:
-        rows: per table name (`allocations`, `inventory_cards`, `inventory_nodes`, `quotas`) one mapping per label set.
+        rows: per table name (of `INVENTORY_TABLES`) one mapping per label set.
         cluster: name of the cluster.
         as_of: the moment; None for the newest sighting.
         time_zone: IANA name.
@@ -64,7 +89,10 @@ def inventory_of(
     Raises:
         Corrupt: stored labels can't be read.
     """
-    newest = max((row["last_seen"] for table in rows.values() for row in table), default=None)
+    # A tenant's server has no say in what time it is.
+    newest = max(
+        (row["last_seen"] for name, table in rows.items() if name != SERVERS.name for row in table), default=None
+    )
     if as_of is None:
         as_of = _NEVER if newest is None else _moment(newest)
     limit_ms = round(as_of.timestamp() * 1000)
@@ -73,6 +101,7 @@ def inventory_of(
     grants = _told_once(
         [_grant(row, newest_ms=newest_ms, as_of=as_of) for row in _by_age(known.get(ALLOCATIONS.name, ()))]
     )
+    grants = _with_servers(grants, known.get(SERVERS.name, ()))
     cards = {card.card: card for card in map(_card, _by_age(known.get(INVENTORY_CARDS.name, ())))}
     nodes = {node.node: node for node in map(_node, _by_age(known.get(INVENTORY_NODES.name, ())))}
     return Inventory(
@@ -150,6 +179,85 @@ def _grant(row: Mapping[str, Any], *, newest_ms: int, as_of: datetime) -> Grant:
         started_at=started_at,
         ended_at=_ended_at(row, newest_ms=newest_ms, as_of=as_of),
     )
+
+
+def _with_servers(grants: list[Grant], rows: Sequence[Mapping[str, Any]]) -> list[Grant]:
+    """Grants with what the servers in their pods say of themselves, where their own sightings don't say it."""
+    said: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        said[row["namespace"], row["pod"]].append(row)
+    beside: dict[tuple[str, str], list[Grant]] = defaultdict(list)
+    for grant in grants:
+        beside[grant.namespace, grant.pod].append(grant)
+    return [
+        _with_server(grant, beside[pod], said[pod]) if (pod := (grant.namespace, grant.pod)) in said else grant
+        for grant in grants
+    ]
+
+
+def _with_server(grant: Grant, beside: Sequence[Grant], rows: Sequence[Mapping[str, Any]]) -> Grant:
+    is_alone = len({other.container for other in beside}) == 1
+    began_ms = round(grant.started_at.timestamp() * 1000)
+    ended_ms = math.inf if grant.ended_at is None else grant.ended_at.timestamp() * 1000
+    own = [
+        row
+        for row in rows
+        if (is_alone or row["container"] == grant.container)
+        and row["last_seen"] >= began_ms
+        and row["first_seen"] <= ended_ms
+    ]
+    if not own:
+        return grant
+    cards = {
+        other.card
+        for other in beside
+        if other.container == grant.container
+        and (grant.ended_at is None or other.started_at < grant.ended_at)
+        and (other.ended_at is None or other.ended_at > grant.started_at)
+    }
+    pool = _pool_bytes(own, len(cards)) if grant.kv_cache_pool_bytes is None else grant.kv_cache_pool_bytes
+    is_possible = pool is not None and 0 < pool <= grant.framebuffer_granted_bytes
+    return replace(
+        grant,
+        server=grant.server or max(own, key=lambda row: row["last_seen"])["server"] or None,
+        kv_cache_pool_bytes=pool if is_possible else grant.kv_cache_pool_bytes,
+    )
+
+
+def _pool_bytes(rows: Sequence[Mapping[str, Any]], cards: int) -> int | None:
+    """Bytes of a server's KV cache on each of its cards; None where they are not sure."""
+    told = _newest(rows, "pool_bytes")
+    if told is not None:
+        return _integer(told, "pool_bytes")
+    blocks, named = _newest(rows, "pool_blocks", "block_tokens", "cache_dtype"), _newest(rows, "model")
+    if blocks is None or named is None:
+        return None
+    tokens = (_integer(blocks, "pool_blocks") or 0) * (_integer(blocks, "block_tokens") or 0)
+    return pool_bytes_per_card(model=named["model"], cache_dtype=blocks["cache_dtype"], tokens=tokens, cards=cards)
+
+
+def _newest(rows: Sequence[Mapping[str, Any]], *columns: str) -> Mapping[str, Any] | None:
+    """What was said last of some columns; None where nothing was, or two servers say different things at once."""
+    saying = [row for row in rows if row[columns[0]]]
+    newest = max(saying, key=lambda row: row["last_seen"], default=None)
+    if newest is None:
+        return None
+    rivals = [
+        row
+        for row in saying
+        if any(row[column] != newest[column] for column in columns)
+        and row["last_seen"] >= max(newest["first_seen"], newest["last_seen"] - _AT_ONCE_MS)
+    ]
+    return None if rivals else newest
+
+
+def _check_server(row: Mapping[str, Any]) -> None:
+    for name, most in _SERVER_BOUNDS:
+        value = _integer(row, name)
+        if value is not None and value > most:
+            raise Corrupt(f"cannot read sighting of pod {row['pod']!r}: {name}={value} exceeds {most}")
+    if max(len(row[name]) for name in SERVERS.keys) > _SERVER_TEXT_MAX:
+        raise Corrupt(f"cannot read sighting of pod {row['pod'][:200]!r}: a text exceeds {_SERVER_TEXT_MAX} characters")
 
 
 def _ended_at(row: Mapping[str, Any], *, newest_ms: int, as_of: datetime) -> datetime | None:
@@ -291,5 +399,5 @@ def _moment(epoch_ms: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=epoch_ms)
 
 
-INVENTORY_TABLES = (ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS)
+INVENTORY_TABLES = (ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS, SERVERS)
 """The tables that hold sightings."""

@@ -24,13 +24,14 @@ from fleet.schema import (
     MEASURES,
     POD_USAGE,
     QUOTAS,
+    SERVERS,
     SLICE_IDENTITY,
     MeasureColumn,
     Table,
 )
 from fleet.series import SeriesIdentity, SeriesMeaning, Subject, meaning_of_name, resolve
 from pipeline.records.label_rows import LabelRows
-from pipeline.records.sightings import fault_of_sighting
+from pipeline.records.sightings import fault_of_sighting, server_row, sighted_text
 from pipeline.remote_write import kernels
 from pipeline.remote_write.byte_words import Texts
 from pipeline.remote_write.decode import DecodedBody, Version
@@ -49,8 +50,11 @@ INFO_TABLES = {
     Subject.CARD_INFO: INVENTORY_CARDS,
     Subject.NODE_INFO: INVENTORY_NODES,
     Subject.QUOTA_INFO: QUOTAS,
+    Subject.SERVER: SERVERS,
 }
 """Which table the sightings of an info series go to."""
+SIGHTED_VALUES_MAX = 16
+"""Values of one series that are remembered as sightings: such a value changes with a restart, if at all."""
 
 IDENTITY_TABLES = {POD_USAGE.name: SLICE_IDENTITY, CARD_USAGE.name: CARD_IDENTITY}
 """Identity columns of each usage table."""
@@ -69,6 +73,16 @@ class _Target:
     slice_identity: int
     card_identity: int
     claims_other_cluster: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SightedValues:
+    """A series whose value is part of its sightings: where it belongs, and numbers of rows by the value's text."""
+
+    row: dict[str, str]
+    fact: str
+    factor: float
+    numbers: dict[str, int | None]
 
 
 class SeriesTable:
@@ -113,6 +127,7 @@ class SeriesTable:
         self.slices = LabelRows(SLICE_IDENTITY, seed)
         self.cards = LabelRows(CARD_IDENTITY, seed)
         self.sightings: dict[int, tuple[Table, int]] = {}
+        self._sighted_values: dict[int, _SightedValues] = {}
         self.sighting_rows = {table.name: LabelRows(table.keys, seed) for table in INFO_TABLES.values()}
 
     def __len__(self) -> int:
@@ -375,7 +390,15 @@ class SeriesTable:
         meaning = resolve(labels["__name__"], labels)
         if meaning is None:
             return
-        if meaning.subject in INFO_TABLES:
+        if meaning.server is not None:
+            row = server_row(meaning.identity, meaning.server)
+            row["cluster"] = row["cluster"] or self._default_cluster
+            self._add_sighting(number, SERVERS, row)
+            if meaning.fact is not None and number in self.sightings:
+                self._sighted_values[number] = _SightedValues(
+                    row=row, fact=meaning.fact, factor=meaning.factor, numbers={}
+                )
+        elif meaning.subject in INFO_TABLES:
             self._add_sighting(number, INFO_TABLES[meaning.subject], labels)
         elif meaning.measure is not None:
             self._add_usage(number, meaning)
@@ -387,6 +410,26 @@ class SeriesTable:
             return
         self._columns.verdict[number] = Verdict.SIGHTING
         self.sightings[number] = (table, self.sighting_rows[table.name].number_of(row))
+
+    def sighting(self, number: int, value: float) -> tuple[Table, int] | None:
+        """Table and row of what a series' sample says stands there; None for a value that says nothing.
+
+        Args:
+            number: the series.
+            value: the sample's; NaN for the end of the series.
+        """
+        table, row = self.sightings[number]
+        if number not in self._sighted_values:
+            return table, row
+        one = self._sighted_values[number]
+        text = sighted_text(value * one.factor)
+        if text not in one.numbers and len(one.numbers) < SIGHTED_VALUES_MAX:
+            texts = one.row | {one.fact: text}
+            found = tuple(texts[name] for name in table.keys)
+            is_bad = fault_of_sighting(table, found) is not None
+            one.numbers[text] = None if is_bad else self.sighting_rows[table.name].number_of(found)
+        known = one.numbers.get(text)
+        return None if known is None else (table, known)
 
     def _default(self, name: str) -> str:
         return self._default_cluster if name == "cluster" else ""

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from fleet.errors import Unavailable
-from fleet.schema import ALLOCATIONS, CARD_USAGE, POD_USAGE, Measure
+from fleet.schema import ALLOCATIONS, CARD_USAGE, POD_USAGE, SERVERS, Measure
 from pipeline.records.rows import STALE_BITS, unpack
 from pipeline.remote_write.decode import Version, decode
 from pipeline.remote_write.encode import LabelSets
+from pipeline.remote_write.series_table import SIGHTED_VALUES_MAX
 from tests.pipeline.builders import START_MS, Sample, body_of, encoded, file_bus, intake_of, labels_of, series_table
 
 STALE = float(np.array([STALE_BITS], dtype=np.uint64).view(np.float64)[0])
@@ -115,6 +116,21 @@ def test_time_out_of_this_century_is_counted_and_never_stored(tmp_path, ts_ms):
     )
     assert sections(bus) == []
     assert intake.counts["samples_out_of_time"] == 1
+
+
+def test_a_server_s_size_that_never_stands_still_is_remembered_a_few_times_and_counted_from_then_on(tmp_path):
+    bus = file_bus(tmp_path)
+    intake = intake_of(bus)
+    labels = {"__name__": "sglang:kv_cache_memory_usage_gb", "cluster": "c1", "namespace": "team", "pod": "pod-0"}
+    for step in range(40):
+        sample = Sample(0, Measure.DUTY_CYCLE, START_MS + step * 60_000, 8.0 + step / 8)
+        assert intake.take(body([(labels, sample)], Version.V2), Version.V2).status == 204
+    ending = Sample(0, Measure.DUTY_CYCLE, START_MS + 41 * 60_000, STALE)
+    assert intake.take(body([(labels, ending)], Version.V2), Version.V2).status == 204
+    assert {section.table for section in sections(bus)} == {SERVERS}
+    sizes = [text for section in sections(bus) for text in section.identities.column("pool_bytes").to_pylist()]
+    assert sizes == [str(2**33 + step * 2**27) for step in range(SIGHTED_VALUES_MAX)]
+    assert intake.counts["samples_out_of_range"] == 40 - SIGHTED_VALUES_MAX
 
 
 def test_series_beyond_label_limits_is_dropped_and_counted(tmp_path):

@@ -47,6 +47,8 @@ def expected(labels: dict[str, str]) -> tuple[Verdict, tuple[str, ...] | None, t
     if len(pairs) > LABELS_MAX or any(len(text.encode()) > LABEL_BYTES_MAX for pair in pairs for text in pair):
         return Verdict.DROPPED, None, None
     meaning = resolve(labels["__name__"], labels)
+    if meaning is not None and meaning.server is not None:
+        return Verdict.SIGHTING, None, None
     if meaning is None or meaning.measure is None or meaning.subject in INFO_TABLES:
         return Verdict.UNWANTED, None, None
     column = next(column for column in MEASURES if column.measure is meaning.measure)
