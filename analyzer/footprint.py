@@ -19,7 +19,7 @@ from analyzer.presence import Bools, Tenure, Timeline
 from fleet.profiles import FramebufferProfile
 from fleet.schema import Measure
 from fleet.servers import preallocates
-from fleet.sharing import PREALLOCATED_RATIO, framebuffer_need
+from fleet.sharing import PREALLOCATED_RATIO, believed_pools, framebuffer_need
 from fleet.trust_thresholds import ABOVE_ONE_MIN, FRAMEBUFFER_OVER_CARD_MIN
 from fleet.usage import Float32, SliceGrid
 
@@ -146,7 +146,8 @@ def _need(
     lives: Sequence[Tenure], used: Float32, cache: Float32 | None, preallocated: Bools, line: Timeline
 ) -> tuple[Float32, Bools]:
     """Need of each slice (rows, steps), and where it is hidden (rows,)."""
-    pools = np.array([_bytes_or_nan(life.latest.kv_cache_pool_bytes) for life in lives], np.float64)
+    told = np.array([_bytes_or_nan(life.latest.kv_cache_pool_bytes) for life in lives], np.float64)
+    pools = believed_pools(told, used)
     need = framebuffer_need(used, cache, pools)
     for number, life in enumerate(lives):
         # A pool that shrank with its grant was larger before: each period counts with its own.

@@ -93,6 +93,17 @@ def framebuffer_need(used: Float32, kv_cache_usage: Float32 | None, pool_bytes: 
     return need
 
 
+def believed_pools(pool_bytes: NDArray[np.float64], used: Float32) -> NDArray[np.float64]:
+    """Sizes of KV caches, NaN for one that is larger than all that its slice ever held: nobody has such a cache.
+
+    Args:
+        pool_bytes: what servers or inventories say, (rows,); NaN where nobody says.
+        used: framebuffer used, bytes, (rows, steps); a row without any says nothing against a size.
+    """
+    most = np.fmax.reduce(used, axis=1, initial=-np.inf, where=~np.isnan(used))
+    return np.where(np.isfinite(most) & (pool_bytes > most), np.nan, pool_bytes)
+
+
 def sum_by_card(values: NDArray[np.float32], card: NDArray[np.int64], cards: int) -> Float32:
     """Sum rows that sit on one card.
 

@@ -20,7 +20,7 @@ from analyzer.succession import Heir, succession
 from fleet.inventory import Grant, WorkloadId
 from fleet.schema import Measure
 from fleet.servers import preallocates
-from fleet.sharing import framebuffer_need
+from fleet.sharing import believed_pools, framebuffer_need
 from fleet.usage import Float32, History, SliceGrid, SliceKey
 
 DAY_SECONDS = 86400
@@ -94,7 +94,7 @@ def demand_of(history: History) -> Demand:
     counted = _taken(grid.mean.get(counter), rows, grid.steps)
     used = _taken(grid.peak.get(Measure.FRAMEBUFFER_USED), rows, grid.steps)
     cache = grid.peak.get(Measure.KV_CACHE_USAGE)
-    pools = _pools(grants)
+    pools = believed_pools(_pools(grants), used)
     usage = None if cache is None else _taken(cache, rows, grid.steps)
     compute = _busiest(
         counted, [_taken(grid.mean[engine], rows, grid.steps) for engine in VIDEO if engine in grid.mean]

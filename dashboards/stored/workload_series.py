@@ -18,7 +18,7 @@ from dashboards.queries import Event, Series, WorkloadHistory
 from fleet.coarse_grid import coarse_grid
 from fleet.inventory import Grant
 from fleet.schema import Measure
-from fleet.sharing import framebuffer_need
+from fleet.sharing import believed_pools, framebuffer_need
 from fleet.usage import Float32, History, SliceGrid
 
 STEPS_MAX = 2000
@@ -96,9 +96,8 @@ class WorkloadSeries:
         used = _of(grid.mean, (Measure.FRAMEBUFFER_USED,), rows, starts, is_peak=False)
         kv_cache = _of(grid.mean, (Measure.KV_CACHE_USAGE,), rows, starts, is_peak=False)
         rate = _of(grid.mean, (Measure.REQUEST_RATE,), rows, starts, is_peak=False)
-        pools = np.array(
-            [np.nan if grant.kv_cache_pool_bytes is None else grant.kv_cache_pool_bytes for _, grant in entries], float
-        )
+        said = [np.nan if grant.kv_cache_pool_bytes is None else grant.kv_cache_pool_bytes for _, grant in entries]
+        pools = believed_pools(np.array(said, float), used)
         times = tuple(grid.since + timedelta(seconds=float(grid.step_seconds * start)) for start in starts)
         return WorkloadHistory(
             times=times,
