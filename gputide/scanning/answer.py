@@ -13,6 +13,7 @@ from fleet.inventory import CardModelName
 from fleet.money.prices import PriceBook
 from fleet.profiles import CardState, Profiles, WorkloadState
 from fleet.schema import Measure
+from fleet.servers import preallocates
 from fleet.settings.settings import Settings
 from fleet.units import format_bytes_short, format_count, format_duration, format_percent, format_time
 from fleet.usage import History
@@ -129,7 +130,7 @@ _MEASURES = {
     ),
     Measure.FRAMEBUFFER_USED: "who holds how much framebuffer stays unknown: nothing can share a card",
     Measure.DUTY_CYCLE: "whether a card works at all stays unknown where SM active is missing too",
-    Measure.KV_CACHE_USAGE: "what servers that pre-allocate really need stays unknown, with or without vLLM's metrics",
+    Measure.KV_CACHE_USAGE: "what servers that pre-allocate really need stays unknown (scrape their own metrics)",
     Measure.ENCODER: "a transcoder look like idle pods (enable DCGM_FI_DEV_ENC_UTIL)",
     Measure.POWER: "energy of idle cards is not reported (enable DCGM_FI_DEV_POWER_USAGE)",
 }
@@ -205,6 +206,16 @@ def _measures(history: History) -> Iterator[Missed]:
     for measure, costs in _MEASURES.items():
         if measure not in measured:
             yield Missed(what=f"measure {measure.value}", costs=costs)
+    unsized = {
+        grant.pod_id
+        for grant in history.inventory.live_grants()
+        if preallocates(grant.server) and grant.kv_cache_pool_bytes is None
+    }
+    if unsized and Measure.KV_CACHE_USAGE in measured:
+        yield Missed(
+            what=f"size of the KV cache of {format_count(len(unsized))} pods",
+            costs="what they really need stays unknown: they keep what they hold (which sizes are known: docs/scan.md)",
+        )
 
 
 def _facts(scanned: Scanned) -> Iterator[Missed]:
@@ -230,6 +241,11 @@ def _doubts(scanned: Scanned, profiles: Profiles) -> Iterator[Missed]:
         yield Missed(
             what=f"{format_count(scanned.reading.bad_values)} samples outside their range",
             costs="they are left out, as if they had not been collected",
+        )
+    if scanned.seats.unreadable:
+        yield Missed(
+            what=f"{format_count(len(scanned.seats.unreadable))} facts of cards, pods and servers",
+            costs=f"they can't be true and are left out, such as: {scanned.seats.unreadable[0][:200]}",
         )
     for name, count in sorted(scanned.reading.nameless.items()):
         yield Missed(

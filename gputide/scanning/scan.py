@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.schema import CARD_IDENTITY, CARD_USAGE, POD_USAGE, SLICE_IDENTITY, Table
-from fleet.series import known_names
+from fleet.series import known_names, meaning_of_name
 from fleet.settings.settings import Settings
 from fleet.units import epoch_ms, format_time, time_from_epoch_ms
 from gputide.container.warehouse import open_warehouse
@@ -107,7 +107,7 @@ def scan(folder: DataFolder, settings: Settings, *, now: datetime, tick: Tick) -
         step_seconds = settings.scan.step_seconds or _step_seconds(len(places.cards), until_ms - since_ms)
         reading = HistoryReading(
             source,
-            names=usage,
+            names=[name for name in usage if (meaning := meaning_of_name(name)) is not None and meaning.measure],
             scales=scales,
             places=places,
             samples_max=settings.scan.samples_per_append_max,

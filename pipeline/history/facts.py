@@ -32,15 +32,20 @@ from fleet.inventory import (
     WARM_REPLICAS_LABEL,
     Priority,
 )
-from fleet.series import Subject, known_names, resolve
+from fleet.schema import SERVERS
+from fleet.series import Subject, known_names, meaning_of_name, resolve
 from fleet.servers import SERVER_LABEL, server_of, server_of_metric
 from fleet.units import MIB
 from pipeline.history.places import Places, fits
+from pipeline.history.presence import Period
 from pipeline.history.source import HistorySource
+from pipeline.records.sightings import server_row, sighted_text
 from wire.prometheus_query import TooMuch
 
 LOOK_MS = 3_600_000
 """Time between two looks at a fact."""
+CLOSE_LOOK_MS = 60_000
+"""The same in the last hour, for facts of pods that have just started."""
 
 OWNER_NAMES = ("kube_pod_owner", "kube_replicaset_owner", "kube_job_owner")
 POD_INFO, POD_CREATED, POD_LABELS, POD_ANNOTATIONS = (
@@ -141,6 +146,7 @@ class Facts:
         priorities: HAMi's priority of a container, by namespace, pod, container: 0 is high, all else low.
         servers: server or framework that runs in a container, by namespace, pod, container; of a pod whose own
             metrics say it, with an empty container.
+        said_by_servers: when servers said what of themselves, by the row of `fleet.schema.SERVERS`.
         labels: what of ours is set on a pod.
         wants_cards: pods that ask for cards, and when they were last seen.
         nodes: nodes by name.
@@ -160,6 +166,7 @@ class Facts:
     memory_bytes: dict[tuple[str, str, str], int] = field(default_factory=dict)
     priorities: dict[tuple[str, str, str], Priority] = field(default_factory=dict)
     servers: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    said_by_servers: dict[tuple[str, ...], Period] = field(default_factory=dict)
     labels: dict[PodName, dict[str, str]] = field(default_factory=dict)
     wants_cards: dict[PodName, int] = field(default_factory=dict)
     nodes: dict[str, NodeFact] = field(default_factory=dict)
@@ -228,26 +235,32 @@ class _Asked:
             return [self.places.labels(labels) for labels in found]
         return []
 
-    def values(self, name: str) -> Iterator[tuple[Mapping[str, str], float, int, int]]:
-        """Labels, last value, and first and last look of each series of a metric."""
-        if name not in self._names:
-            return
-        try:
-            block = self._source.looks(name, since_ms=self._since_ms, until_ms=self._until_ms, step_ms=LOOK_MS)
-        except Unavailable as exc:
-            self.facts.failed[name] = str(exc)
-            return
-        for place, labels in enumerate(block.labels):
-            span = slice(int(block.starts[place]), int(block.starts[place + 1]))
-            is_there = np.isfinite(block.values[span])
-            if is_there.any():
-                times = block.ts_ms[span][is_there]
-                yield (
-                    self.places.labels(labels),
-                    float(block.values[span][is_there][-1]),
-                    int(times[0]),
-                    int(times[-1]),
-                )
+    def values(self, name: str, *, until_now: bool = False) -> Iterator[tuple[Mapping[str, str], float, int, int]]:
+        """Labels, last value, and first and last look of each series of a metric.
+
+        Args:
+            name: the metric.
+            until_now: look closely at the last hour too; series of it come again.
+        """
+        since_ms, until_ms = self._since_ms, self._until_ms
+        spans = [(since_ms, LOOK_MS), (max(since_ms, until_ms - LOOK_MS), CLOSE_LOOK_MS)]
+        for start_ms, step_ms in spans[: 2 if until_now else 1] if name in self._names else ():
+            try:
+                block = self._source.looks(name, since_ms=start_ms, until_ms=until_ms, step_ms=step_ms)
+            except Unavailable as exc:
+                self.facts.failed[name] = str(exc)
+                return
+            for place, labels in enumerate(block.labels):
+                span = slice(int(block.starts[place]), int(block.starts[place + 1]))
+                is_there = np.isfinite(block.values[span])
+                if is_there.any():
+                    times = block.ts_ms[span][is_there]
+                    yield (
+                        self.places.labels(labels),
+                        float(block.values[span][is_there][-1]),
+                        int(times[0]),
+                        int(times[-1]),
+                    )
 
 
 def _read_pods(asked: _Asked) -> None:
@@ -420,11 +433,28 @@ def _read_servers(asked: _Asked) -> None:
         if server is not None:
             facts.servers[(*pod, container)] = server
     for name in known_names():
-        server = server_of_metric(name)
+        server, named = server_of_metric(name), meaning_of_name(name)
         for labels in asked.label_sets(name) if server is not None else ():
             meaning = resolve(name, labels)
             if server is not None and meaning is not None and meaning.identity.pod is not None:
                 facts.servers[meaning.identity.namespace or "", meaning.identity.pod, ""] = server
+        if server is not None and named is not None and named.measure is None:
+            _read_said(asked, name)
+
+
+def _read_said(asked: _Asked, name: str) -> None:
+    """What servers say of themselves in one of their metrics."""
+    said = asked.facts.said_by_servers
+    for labels, value, first_ms, last_ms in asked.values(name, until_now=True):
+        meaning = resolve(name, labels)
+        if meaning is None or meaning.server is None or not fits(meaning.identity):
+            continue
+        columns = server_row(asked.places.settled(meaning.identity), meaning.server)
+        if meaning.fact is not None:
+            columns[meaning.fact] = sighted_text(value * meaning.factor)
+        row = tuple(columns[column] for column in SERVERS.keys)
+        before = said.get(row, Period(first_ms=first_ms, last_ms=last_ms))
+        said[row] = Period(first_ms=min(before.first_ms, first_ms), last_ms=max(before.last_ms, last_ms))
 
 
 def _read_nodes(asked: _Asked) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fleet.catalogue import CardModel, find_model
 from fleet.inventory import Priority
-from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, Table
+from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, SERVERS, Table
 from fleet.units import format_time, time_from_epoch_ms
 from pipeline.history.facts import Facts, PodName, SeatName
 from pipeline.history.places import Places
@@ -116,6 +116,10 @@ def sightings_of(
         _add(rows, tally, INVENTORY_NODES, row, whole, None)
     _add_grants(rows, tally, facts, places, seats, sizes, newest_ms)
     placed = {(namespace, pod) for namespace, pod, _, _ in seats}
+    for said, period in sorted(facts.said_by_servers.items(), key=lambda item: item[0]):
+        labels = dict(zip(SERVERS.keys, said, strict=True))
+        if (labels["namespace"], labels["pod"]) in placed:
+            _add(rows, tally, SERVERS, labels, period, None)
     measured = {(namespace, pod) for _, namespace, pod, _, _, _, _ in slices}
     tally.unmeasured = len(
         {
@@ -310,4 +314,4 @@ def _section(table: Table, found: list[tuple[tuple[str, ...], Period, int | None
     )
 
 
-_TABLES = (ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES)
+_TABLES = (ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, SERVERS)
