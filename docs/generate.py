@@ -18,17 +18,17 @@ sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 from backends_page import backends_page  # noqa: E402
 from doctor_page import doctor_page  # noqa: E402
 from metrics_page import metrics_page  # noqa: E402
+from settings_page import settings_page  # noqa: E402
 from sizing import sizing_page  # noqa: E402
 
 from fleet.catalogue import catalogue  # noqa: E402 - the path is set above, so that the script runs anywhere
 from fleet.schema import TABLES  # noqa: E402
-from fleet.settings.settings import settings_reference  # noqa: E402
 
 
 def pages() -> dict[str, str]:
     """The generated pages: file name to text."""
     return {
-        "settings.md": _settings(),
+        "settings.md": settings_page(),
         "metrics.md": metrics_page(),
         "backends.md": backends_page(),
         "card-models.md": _card_models(),
@@ -36,13 +36,6 @@ def pages() -> dict[str, str]:
         "doctor.md": doctor_page(),
         "sizing.md": sizing_page(DOCS / "sizing-figures.toml"),
     }
-
-
-def _settings() -> str:
-    return (
-        "# Settings\n\nDefaults < TOML file (`--config`) < environment < `--set NAME=VALUE`. Sizes and durations take "
-        "units (`64MiB`, `15m`). `gputide --check` validates and exits.\n\n" + settings_reference()
-    )
 
 
 def _card_models() -> str:

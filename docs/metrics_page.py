@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dashboards.notify.sending import NotifyMetrics
 from dashboards.own_metrics import WebMetrics
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
+from docs.metrics_catalogue import CATALOGUE
+from docs.peer_names import peer_names
 from enforcer.agent.loop import AgentMetrics
 from enforcer.controller import ControllerMetrics
 from enforcer.kubernetes.admission_server import AdmissionMetrics
@@ -18,10 +20,8 @@ from enforcer.tide.runner import TideMetrics
 from exporter.compat.figures import SHOWN_FIGURES, Of
 from exporter.compat.grant_sums import GRANT_SUMS
 from exporter.compat.names import NameSource, names_of
-from exporter.compat.peers import peer_names
 from exporter.cross_checks.checks import OutcomeWindow
 from exporter.cross_checks.columns import On
-from exporter.exposition.catalogue import CATALOGUE
 from exporter.families import CataloguedFamily
 from fleet.schema import MEASURES, Measure
 from fleet.series import Subject, card_series, known_names, slice_series

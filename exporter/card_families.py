@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-import numpy as np
-
-from exporter.families import CataloguedFamily, Family, FamilyKind
+from exporter.families import CataloguedFamily, Family, KeptLabels, counter, gauge, info
 from exporter.nvml.figures import (
     Activity,
     CardFigures,
@@ -37,13 +35,11 @@ Row = tuple[Labels, float]
 
 
 def _gauge(name: str, help_text: str, labels: Labels = _CARD) -> CataloguedFamily:
-    return CataloguedFamily(name=f"gputide_card_{name}", kind=FamilyKind.GAUGE, help_text=help_text, label_names=labels)
+    return gauge(f"gputide_card_{name}", help_text, labels)
 
 
 def _counter(name: str, help_text: str, labels: Labels = _CARD) -> CataloguedFamily:
-    return CataloguedFamily(
-        name=f"gputide_card_{name}", kind=FamilyKind.COUNTER, help_text=help_text, label_names=labels
-    )
+    return counter(f"gputide_card_{name}", help_text, labels)
 
 
 _ACTIVITY_WORDS: Mapping[Activity, str] = MappingProxyType(
@@ -195,17 +191,13 @@ _LAST_XID = _gauge(
     "last_xid",
     "Code of the last XID event since the exporter started, 0 where there was none; never goes back to 0.",
 )
-_HARDWARE = CataloguedFamily(
-    name="gputide_card_hardware_info",
-    kind=FamilyKind.INFO,
-    help_text="Which board the card is.",
-    label_names=(*_CARD, "index", "minor_number", "pci_bus_id", "serial"),
+_HARDWARE = info(
+    "gputide_card_hardware_info", "Which board the card is.", (*_CARD, "index", "minor_number", "pci_bus_id", "serial")
 )
-_DRIVER = CataloguedFamily(
-    name="gputide_driver_info",
-    kind=FamilyKind.INFO,
-    help_text="Versions of the driver, of its library and of the newest CUDA that it supports.",
-    label_names=("node", "driver", "nvml", "cuda"),
+_DRIVER = info(
+    "gputide_driver_info",
+    "Versions of the driver, of its library and of the newest CUDA that it supports.",
+    ("node", "driver", "nvml", "cuda"),
 )
 _UNNAMED = _gauge(
     "unnamed_count",
@@ -259,7 +251,7 @@ class CardFamilies:
 
     def __init__(self, node: str) -> None:
         self._node = node
-        self._labels: dict[str, tuple[Labels, ...]] = {}
+        self._kept = KeptLabels()
 
     def of(self, reading: CardsReading) -> tuple[Family, ...]:
         """The families of one reading, without those that nobody has."""
@@ -272,14 +264,7 @@ class CardFamilies:
             labels = self._node, card.identity.card, card.identity.card_model
             for family, row in _rows_of(card, labels):
                 rows[family.name].append(row)
-        return tuple(self._family(family, rows[family.name]) for family in CARD_FAMILIES if rows[family.name])
-
-    def _family(self, family: CataloguedFamily, rows: list[Row]) -> Family:
-        labels = tuple(row[0] for row in rows)
-        # The renderer of the families compares the tuples by identity.
-        labels = self._labels[family.name] if self._labels.get(family.name) == labels else labels
-        self._labels[family.name] = labels
-        return family.of(labels, np.array([row[1] for row in rows], np.float64))
+        return tuple(self._kept.family(family, rows[family.name]) for family in CARD_FAMILIES if rows[family.name])
 
 
 def _rows_of(card: CardReading, labels: Labels) -> Iterator[tuple[CataloguedFamily, Row]]:
@@ -311,12 +296,12 @@ def _figures(figures: CardFigures, labels: Labels) -> Iterator[tuple[CataloguedF
         if activity in _MEANS:
             yield _MEANS[activity], (labels, spread.mean)
         yield _PEAKS[activity], (labels, spread.peak)
-    for gauge, family in _GAUGES.items():
-        if gauge in figures.gauges:
-            yield family, (labels, figures.gauges[gauge])
-    for counter, family in _COUNTERS.items():
-        if counter in figures.counters:
-            yield family, (labels, figures.counters[counter])
+    for name, family in _GAUGES.items():
+        if name in figures.gauges:
+            yield family, (labels, figures.gauges[name])
+    for total, family in _COUNTERS.items():
+        if total in figures.counters:
+            yield family, (labels, figures.counters[total])
     if figures.framebuffer is not None:
         yield from _framebuffer(figures.framebuffer, labels)
     yield from _modes(figures, labels)

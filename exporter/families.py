@@ -7,6 +7,7 @@ figures that are shown to a scraper.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -62,7 +63,7 @@ class CataloguedFamily:
     """What is known of a family before anything was measured: its line in the catalogue of metrics.
 
     A source that makes families keeps a tuple of these beside its code, makes its families by `of`, and is named in
-    `exporter.exposition.catalogue`.
+    `docs/metrics_catalogue.py`.
 
     Attributes:
         name: metric name, with its suffix.
@@ -91,6 +92,35 @@ class CataloguedFamily:
             labels=labels,
             values=values,
         )
+
+
+def gauge(name: str, help_text: str, label_names: tuple[str, ...]) -> CataloguedFamily:
+    """A family of values that go up and down."""
+    return CataloguedFamily(name=name, kind=FamilyKind.GAUGE, help_text=help_text, label_names=label_names)
+
+
+def counter(name: str, help_text: str, label_names: tuple[str, ...]) -> CataloguedFamily:
+    """A family of values that only grow."""
+    return CataloguedFamily(name=name, kind=FamilyKind.COUNTER, help_text=help_text, label_names=label_names)
+
+
+def info(name: str, help_text: str, label_names: tuple[str, ...]) -> CataloguedFamily:
+    """A family whose labels say everything; always 1."""
+    return CataloguedFamily(name=name, kind=FamilyKind.INFO, help_text=help_text, label_names=label_names)
+
+
+class KeptLabels:
+    """Label tuples of the reading before: the renderer of the families compares the tuples by identity."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, tuple[tuple[str, ...], ...]] = {}
+
+    def family(self, family: CataloguedFamily, rows: Sequence[tuple[tuple[str, ...], float]]) -> Family:
+        """A family of rows of labels and value, with the tuples it had where they are the same."""
+        labels = tuple(row[0] for row in rows)
+        labels = self._labels[family.name] if self._labels.get(family.name) == labels else labels
+        self._labels[family.name] = labels
+        return family.of(labels, np.array([row[1] for row in rows], np.float64))
 
 
 Column = tuple[Family | CataloguedFamily, tuple[tuple[str, ...], ...], NDArray[np.float64]]

@@ -12,54 +12,43 @@ from dataclasses import dataclass
 import numpy as np
 
 from exporter.attribution.records import AttributedSlice, Attribution, FindingKind
-from exporter.families import CataloguedFamily, Family, FamilyKind
+from exporter.families import CataloguedFamily, Family, counter, gauge, info
 from exporter.nvml.figures import MigFigures
 from fleet.schema import SLICE_IDENTITY
 from fleet.usage import SliceKey
 
 _NODE_LABELS = ("cluster", "node")
 
-_SOURCE_AGE = CataloguedFamily(
-    name="gputide_node_source_age_seconds",
-    kind=FamilyKind.GAUGE,
-    help_text="Seconds since a source of this node's figures last answered; absent for one that never did.",
-    label_names=(*_NODE_LABELS, "source"),
+_SOURCE_AGE = gauge(
+    "gputide_node_source_age_seconds",
+    "Seconds since a source of this node's figures last answered; absent for one that never did.",
+    (*_NODE_LABELS, "source"),
 )
-_SOURCE_FAILURES = CataloguedFamily(
-    name="gputide_node_source_failures_total",
-    kind=FamilyKind.COUNTER,
-    help_text="Times that a source of this node's figures could not be asked.",
-    label_names=(*_NODE_LABELS, "source"),
+_SOURCE_FAILURES = counter(
+    "gputide_node_source_failures_total",
+    "Times that a source of this node's figures could not be asked.",
+    (*_NODE_LABELS, "source"),
 )
-_PROCESSES = CataloguedFamily(
-    name="gputide_slice_processes",
-    kind=FamilyKind.GAUGE,
-    help_text="Processes of a slice that the driver lists on its card.",
-    label_names=SLICE_IDENTITY,
+_PROCESSES = gauge("gputide_slice_processes", "Processes of a slice that the driver lists on its card.", SLICE_IDENTITY)
+_CERTAIN = gauge(
+    "gputide_slice_certain",
+    "1 where card and amount of a grant are known, 0 where either is the best guess of its only source.",
+    (*SLICE_IDENTITY, "source"),
 )
-_CERTAIN = CataloguedFamily(
-    name="gputide_slice_certain",
-    kind=FamilyKind.GAUGE,
-    help_text="1 where card and amount of a grant are known, 0 where either is the best guess of its only source.",
-    label_names=(*SLICE_IDENTITY, "source"),
+_INSTANCE = info(
+    "gputide_slice_mig_info",
+    "A MIG instance that a container was granted; always 1.",
+    (*SLICE_IDENTITY, "mig", "mig_profile", "gpu_instance", "compute_instance"),
 )
-_INSTANCE = CataloguedFamily(
-    name="gputide_slice_mig_info",
-    kind=FamilyKind.INFO,
-    help_text="A MIG instance that a container was granted; always 1.",
-    label_names=(*SLICE_IDENTITY, "mig", "mig_profile", "gpu_instance", "compute_instance"),
+_FINDINGS = gauge(
+    "gputide_attribution_findings",
+    "What is odd about who was granted what on this node, by kind.",
+    (*_NODE_LABELS, "kind"),
 )
-_FINDINGS = CataloguedFamily(
-    name="gputide_attribution_findings",
-    kind=FamilyKind.GAUGE,
-    help_text="What is odd about who was granted what on this node, by kind.",
-    label_names=(*_NODE_LABELS, "kind"),
-)
-_FINDING = CataloguedFamily(
-    name="gputide_attribution_finding_info",
-    kind=FamilyKind.INFO,
-    help_text="A pod or card about which something is odd; always 1.",
-    label_names=(*_NODE_LABELS, "kind", "namespace", "pod", "container", "card"),
+_FINDING = info(
+    "gputide_attribution_finding_info",
+    "A pod or card about which something is odd; always 1.",
+    (*_NODE_LABELS, "kind", "namespace", "pod", "container", "card"),
 )
 FAMILIES: tuple[CataloguedFamily, ...] = (
     _SOURCE_AGE,

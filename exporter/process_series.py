@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from exporter.attribution.records import AttributedSlice
-from exporter.families import CataloguedFamily, Family, FamilyKind
+from exporter.families import CataloguedFamily, Family, KeptLabels, counter, gauge, info
 from exporter.nvml.figures import CardFigures, ProcessFigures
 from exporter.process_stat import ProcessStats
 from fleet.inventory import Card, CardId
@@ -27,16 +25,13 @@ Row = tuple[Labels, float]
 
 
 def _gauge(name: str, help_text: str, labels: Labels = _ON_CARD) -> CataloguedFamily:
-    return CataloguedFamily(
-        name=f"gputide_process_{name}", kind=FamilyKind.GAUGE, help_text=help_text, label_names=labels
-    )
+    return gauge(f"gputide_process_{name}", help_text, labels)
 
 
-_INFO = CataloguedFamily(
-    name="gputide_process_info",
-    kind=FamilyKind.INFO,
-    help_text="A process on a card, the name that it gives itself, and whose container it is in; always 1.",
-    label_names=(*_ON_CARD, "name", "kind", "namespace", "pod", "container"),
+_INFO = info(
+    "gputide_process_info",
+    "A process on a card, the name that it gives itself, and whose container it is in; always 1.",
+    (*_ON_CARD, "name", "kind", "namespace", "pod", "container"),
 )
 _FRAMEBUFFER = _gauge("framebuffer_used_bytes", "Framebuffer that a process holds on a card, bytes.")
 _PEAK = _gauge("framebuffer_peak_bytes", "Most framebuffer that a process ever held, where the driver keeps accounts.")
@@ -52,12 +47,7 @@ _LIFE_MEMORY_COPY = _gauge(
     "lifetime_memory_copy_ratio",
     "Share of its whole life in which the process read or wrote the framebuffer, 0-1, where the driver keeps accounts.",
 )
-_CPU = CataloguedFamily(
-    name="gputide_process_cpu_seconds_total",
-    kind=FamilyKind.COUNTER,
-    help_text="CPU time of a process on a card, seconds.",
-    label_names=_OF_HOST,
-)
+_CPU = counter("gputide_process_cpu_seconds_total", "CPU time of a process on a card, seconds.", _OF_HOST)
 _RESIDENT = _gauge("resident_bytes", "Host memory that a process on a card holds, bytes.", _OF_HOST)
 _STARTED = _gauge("started_timestamp_seconds", "When a process on a card began, epoch seconds.", _OF_HOST)
 _LEFT_OUT = _gauge("left_out_count", "Processes on cards that have no series of their own: too many.", ("node",))
@@ -92,7 +82,7 @@ class ProcessSeries:
         self._processes_max = processes_max
         self._stats = stats
         self._began_at = stats.began_at()
-        self._labels: dict[str, tuple[Labels, ...]] = {}
+        self._kept = KeptLabels()
 
     def of(
         self,
@@ -123,7 +113,7 @@ class ProcessSeries:
         for family, row in self._rows(listed[: self._processes_max], cards, sees_host=sees_host):
             rows[family.name].append(row)
         rows[_LEFT_OUT.name].append(((self._node,), float(max(0, len(listed) - self._processes_max))))
-        return tuple(self._family(family, rows[family.name]) for family in FAMILIES if rows[family.name])
+        return tuple(self._kept.family(family, rows[family.name]) for family in FAMILIES if rows[family.name])
 
     def _rows(
         self, listed: list[_Listed], cards: Mapping[CardId, Card], *, sees_host: bool
@@ -144,13 +134,6 @@ class ProcessSeries:
             yield _RESIDENT, (host, stat.resident_bytes)
             if self._began_at is not None:
                 yield _STARTED, (host, self._began_at + stat.started_seconds)
-
-    def _family(self, family: CataloguedFamily, rows: list[Row]) -> Family:
-        labels = tuple(row[0] for row in rows)
-        # The renderer of the families compares the tuples by identity.
-        labels = self._labels[family.name] if self._labels.get(family.name) == labels else labels
-        self._labels[family.name] = labels
-        return family.of(labels, np.array([row[1] for row in rows], np.float64))
 
 
 def _of_driver(process: ProcessFigures) -> Iterator[tuple[CataloguedFamily, float]]:

@@ -203,6 +203,8 @@ CARD_MEASURES = tuple(column for column in MEASURES if column.of_card)
 
 POD_USAGE = Table(name="pod_usage", columns=_usage_columns(SLICE_IDENTITY, SLICE_MEASURES))
 CARD_USAGE = Table(name="card_usage", columns=_usage_columns(CARD_IDENTITY, CARD_MEASURES))
+USAGE_MEASURES = {POD_USAGE.name: SLICE_MEASURES, CARD_USAGE.name: CARD_MEASURES}
+"""Measures of a row, by table; tables that are not named hold sightings."""
 
 GRANT_LABELS = (
     *SLICE_IDENTITY,

@@ -18,7 +18,7 @@ from dashboards.queries import PlanEntry, Views
 from enforcer.record.harm import harm_budgets, standing_outcomes
 from enforcer.record.savings import expected_of, realised_of, savings_steps
 from enforcer.record.verdict import Standing, verdict_of
-from exporter.families import CataloguedFamily, Family, FamilyKind
+from exporter.families import CataloguedFamily, Family, gauge, info
 from exporter.reader import Reading
 from fleet.errors import NotEnoughData
 from fleet.money.saving import cards_in
@@ -32,83 +32,78 @@ PLANS_MAX = 50
 """Newest plans that have series; older ones are in the plan store."""
 
 
-def _gauge(name: str, help_text: str, labels: tuple[str, ...]) -> CataloguedFamily:
-    return CataloguedFamily(name=name, kind=FamilyKind.GAUGE, help_text=help_text, label_names=labels)
-
-
-_PLAN_INFO = CataloguedFamily(
-    name="gputide_plan_info",
-    kind=FamilyKind.INFO,
-    help_text="A plan and where it stands: waiting, approved, applied, undone or expired; always 1.",
-    label_names=(*_PLAN, "state"),
+_PLAN_INFO = info(
+    "gputide_plan_info",
+    "A plan and where it stands: waiting, approved, applied, undone or expired; always 1.",
+    (*_PLAN, "state"),
 )
-_PROMISED = _gauge("gputide_plan_cards_promised", "Whole cards that a plan frees, as planned.", _PLAN)
-_REALISED = _gauge(
+_PROMISED = gauge("gputide_plan_cards_promised", "Whole cards that a plan frees, as planned.", _PLAN)
+_REALISED = gauge(
     "gputide_plan_cards_realised", "Whole cards that a plan freed, as measured; absent once it is undone.", _PLAN
 )
-_EXPECTED = _gauge(
+_EXPECTED = gauge(
     "gputide_plan_cards_expected",
     "Whole cards that the measured stages of a plan were to free, without what was undone.",
     _PLAN,
 )
-_GIVEN_BACK = _gauge("gputide_plan_cards_given_back", "Cards of a plan that were free and are granted again.", _PLAN)
-_PREDICTED = _gauge(
+_GIVEN_BACK = gauge("gputide_plan_cards_given_back", "Cards of a plan that were free and are granted again.", _PLAN)
+_PREDICTED = gauge(
     "gputide_plan_violation_ratio_predicted", "Violated share of active time as a plan predicts it, 0-1.", _PLAN
 )
-_HARM = _gauge(
+_HARM = gauge(
     "gputide_plan_violation_ratio",
     "Violated share of active time as observed for the services that a plan changed last, 0-1; absent "
     "while not decided yet.",
     _PLAN,
 )
-_OVER_BUDGET = _gauge(
+_OVER_BUDGET = gauge(
     "gputide_plan_services_over_harm_budget",
     "Services that a plan changed last and that are over their harm budget now.",
     _PLAN,
 )
-_EXPIRES = _gauge("gputide_plan_expires_timestamp_seconds", "When a plan expires, epoch seconds.", _PLAN)
-_STEP_CARDS = _gauge(
+_EXPIRES = gauge("gputide_plan_expires_timestamp_seconds", "When a plan expires, epoch seconds.", _PLAN)
+_STEP_CARDS = gauge(
     "gputide_savings_cards",
     "Whole cards by step of the funnel: found, accepted, applied, verified, realised.",
     ("cluster", "step"),
 )
-_STEP_MONEY = _gauge(
+_STEP_MONEY = gauge(
     "gputide_savings_per_week",
     "Amortised price of a week of these cards, in the currency.",
     ("cluster", "step", "currency"),
 )
-_HOURS = _gauge(
+_HOURS = gauge(
     "gputide_week_card_hours",
     "Card-hours of the last seven days by namespace and measure: unallocated, stranded (both without a namespace), "
     "idle, idle_held, unused, used.",
     ("cluster", "namespace", "measure"),
 )
-_HOURS_COST = _gauge(
+_HOURS_COST = gauge(
     "gputide_week_card_hours_cost",
     "Amortised price of these card-hours, in the currency.",
     ("cluster", "namespace", "measure", "currency"),
 )
-_CARDS = _gauge("gputide_cards", "Cards by model and state, as the analyzer says.", ("cluster", "card_model", "state"))
-_WORKLOAD_CARDS = _gauge(
+_CARDS = gauge("gputide_cards", "Cards by model and state, as the analyzer says.", ("cluster", "card_model", "state"))
+_WORKLOAD_CARDS = gauge(
     "gputide_workload_cards", "Cards that a workload holds, with its state as the analyzer says.", (*_WORKLOAD, "state")
 )
-_LIMIT = _gauge(
+_LIMIT = gauge(
     "gputide_workload_off_peak_limit_ratio",
     "Activity that a workload is promised to stay under in this hour, 0-1; no series in hours without a promise.",
     _WORKLOAD,
 )
-_DISTRUSTED = _gauge(
+_DISTRUSTED = gauge(
     "gputide_distrusted_workloads", "Workloads whose counters failed a cross-check, by check.", ("cluster", "check")
 )
-_AGE = _gauge(
+_AGE = gauge(
     "gputide_warehouse_data_age_seconds", "Age of the newest window in the warehouse, by the clock of the data.",
     ("cluster",),
 )  # fmt: skip
-_COVERAGE = _gauge(
+_COVERAGE = gauge(
     "gputide_warehouse_coverage_ratio", "Windows with a row of those expected over the last day, 0-1.", ("cluster",)
 )
 
-_SILENT = _gauge(
+_SILENT = gauge(
     "gputide_cluster_silent_since_timestamp_seconds",
     "Since when a cluster sends nothing (cluster.silent_seconds), epoch seconds; no series while it sends.",
     ("cluster",),

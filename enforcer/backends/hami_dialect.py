@@ -64,8 +64,6 @@ DEVICE_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "hami-device-plugin")
 
 DEVICE_PLUGIN: ObjectKey = ("DaemonSet", "kube-system", "hami-device-plugin")
 
-DEVICE_CONFIG_FIELD = "data[config.json]"
-
 _RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 
 _NAME_LENGTH_MAX = 317

@@ -7,7 +7,7 @@ be full, and missing is not zero. Called by `exporter.allocation.state`; the cat
 
 from __future__ import annotations
 
-from exporter.families import CataloguedFamily, FamilyKind
+from exporter.families import CataloguedFamily, gauge, info
 from fleet.schema import (
     CARD_IDENTITY,
     CARD_INFO_LABELS,
@@ -24,122 +24,114 @@ _QUOTA = ("cluster", "namespace", "quota", "resource")
 _NODE = ("cluster", "node")
 
 
-def _info(name: str, help_text: str, label_names: tuple[str, ...]) -> CataloguedFamily:
-    return CataloguedFamily(name=name, kind=FamilyKind.INFO, help_text=help_text, label_names=label_names)
-
-
-def _gauge(name: str, help_text: str, label_names: tuple[str, ...]) -> CataloguedFamily:
-    return CataloguedFamily(name=name, kind=FamilyKind.GAUGE, help_text=help_text, label_names=label_names)
-
-
-SLICE_GRANT_INFO = _info(SLICE_INFO, "A slice that is granted, from the moment it is granted.", GRANT_LABELS)
-SLICE_FRAMEBUFFER_GRANTED = _gauge(
+SLICE_GRANT_INFO = info(SLICE_INFO, "A slice that is granted, from the moment it is granted.", GRANT_LABELS)
+SLICE_FRAMEBUFFER_GRANTED = gauge(
     "gputide_slice_framebuffer_granted_bytes", "Framebuffer granted to a container on a card, bytes.", SLICE_IDENTITY
 )
-SLICE_COMPUTE_GRANTED = _gauge(
+SLICE_COMPUTE_GRANTED = gauge(
     "gputide_slice_compute_granted_ratio",
     "Share of the card's compute that a container may use, 0-1; 1 where nothing limits it.",
     SLICE_IDENTITY,
 )
-CONTAINER_DEVICES_GRANTED = _gauge(
+CONTAINER_DEVICES_GRANTED = gauge(
     "gputide_container_devices_granted",
     "Devices granted to a container that is bound to a node, in pieces of the resource.",
     (*_POD, "container", "node", "resource"),
 )
 
-CARD_GRANT_INFO = _info(CARD_INFO, "A card, by its id, with its model and whole framebuffer.", CARD_INFO_LABELS)
-CARD_SHARING_INFO = _info(
+CARD_GRANT_INFO = info(CARD_INFO, "A card, by its id, with its model and whole framebuffer.", CARD_INFO_LABELS)
+CARD_SHARING_INFO = info(
     "gputide_card_sharing_info", "Who hands out a card, and in which mode.", (*CARD_IDENTITY, "backend", "mode")
 )
-CARD_GRANTABLE = _gauge(
+CARD_GRANTABLE = gauge(
     "gputide_card_framebuffer_grantable_bytes",
     "Framebuffer of a card that may be granted in all, oversubscription included, bytes.",
     CARD_IDENTITY,
 )
-CARD_GRANTED = _gauge(
+CARD_GRANTED = gauge(
     "gputide_card_framebuffer_granted_bytes", "Framebuffer granted on a card to living pods, bytes.", CARD_IDENTITY
 )
-CARD_FREE = _gauge(
+CARD_FREE = gauge(
     "gputide_card_framebuffer_left_to_grant_bytes",
     "Framebuffer of a card that may still be granted, bytes; 0 where more is granted than may be.",
     CARD_IDENTITY,
 )
-CARD_COMPUTE_GRANTED = _gauge(
+CARD_COMPUTE_GRANTED = gauge(
     "gputide_card_compute_granted_ratio",
     "Sum of the compute limits granted on a card, as share of the card; slices without a limit add nothing.",
     CARD_IDENTITY,
 )
-CARD_COMPUTE_FREE = _gauge(
+CARD_COMPUTE_FREE = gauge(
     "gputide_card_compute_free_ratio", "Compute of a card that may still be granted, share of the card.", CARD_IDENTITY
 )
-CARD_TENANTS = _gauge("gputide_card_tenants", "Pods that were granted a slice of a card.", CARD_IDENTITY)
-CARD_SLICES_MAX = _gauge("gputide_card_slices_max", "Slices that a card is split into at most.", CARD_IDENTITY)
-CARD_HEALTHY = _gauge("gputide_card_healthy", "1 where the device plugin calls a card healthy, else 0.", CARD_IDENTITY)
-CARD_CORDONED = _gauge("gputide_card_cordoned", "1 where nothing new is granted on a card, else 0.", CARD_IDENTITY)
+CARD_TENANTS = gauge("gputide_card_tenants", "Pods that were granted a slice of a card.", CARD_IDENTITY)
+CARD_SLICES_MAX = gauge("gputide_card_slices_max", "Slices that a card is split into at most.", CARD_IDENTITY)
+CARD_HEALTHY = gauge("gputide_card_healthy", "1 where the device plugin calls a card healthy, else 0.", CARD_IDENTITY)
+CARD_CORDONED = gauge("gputide_card_cordoned", "1 where nothing new is granted on a card, else 0.", CARD_IDENTITY)
 
-NODE_GRANT_INFO = _info(NODE_INFO, "A node that has cards.", NODE_INFO_LABELS)
-NODE_SHARING_INFO = _info(
+NODE_GRANT_INFO = info(NODE_INFO, "A node that has cards.", NODE_INFO_LABELS)
+NODE_SHARING_INFO = info(
     "gputide_node_sharing_info", "A way in which a node's cards are handed out.", (*_NODE, "backend", "mode")
 )
-NODE_MIG_INFO = _info(
+NODE_MIG_INFO = info(
     "gputide_node_mig_info",
     "MIG strategy of a node, the configuration that is wanted, and what became of it.",
     (*_NODE, "strategy", "config", "state"),
 )
-NODE_DEVICES = _gauge(
+NODE_DEVICES = gauge(
     "gputide_node_devices_allocatable", "Devices that a node offers, in pieces of the resource.", (*_NODE, "resource")
 )
-NODE_DEVICES_GRANTED = _gauge(
+NODE_DEVICES_GRANTED = gauge(
     "gputide_node_devices_granted",
     "Devices granted to living pods of a node, in pieces of the resource.",
     (*_NODE, "resource"),
 )
-NODE_UNREADABLE = _gauge(
+NODE_UNREADABLE = gauge(
     "gputide_node_unreadable_registers",
     "Annotations of a node that list its cards and can't be read; nodes without any have no series.",
     _NODE,
 )
 
-DISTRUSTED_GRANTS = _gauge(
+DISTRUSTED_GRANTS = gauge(
     "gputide_distrusted_grants",
     "Pods whose annotations speak of a grant that they don't hold, by the reason for not counting it.",
     ("cluster", "reason"),
 )
-PENDING_POD_INFO = _info(
+PENDING_POD_INFO = info(
     "gputide_pending_pod_info",
     "A pod that wants cards and is bound to no node.",
     (*_POD, "reason", "queue", "scheduler", "workload", "workload_kind"),
 )
-PENDING_SINCE = _gauge(
+PENDING_SINCE = gauge(
     "gputide_pending_pod_since_timestamp_seconds", "Since when a pod that wants cards waits, epoch seconds.", _POD
 )
-PENDING_PODS = _gauge("gputide_pending_pods", "Pods that want cards and wait, by reason.", ("cluster", "reason"))
-PENDING_DEVICES = _gauge(
+PENDING_PODS = gauge("gputide_pending_pods", "Pods that want cards and wait, by reason.", ("cluster", "reason"))
+PENDING_DEVICES = gauge(
     "gputide_pending_devices", "Devices that waiting pods want, in pieces of the resource.", ("cluster", "resource")
 )
-WAITING_GROUP_INFO = _info(
+WAITING_GROUP_INFO = info(
     "gputide_waiting_group_info",
     "A PodGroup of Volcano or Workload of Kueue that waits as a whole.",
     ("cluster", "kind", "namespace", "name", "queue", "reason"),
 )
 
-QUEUE_INFO = _info("gputide_queue_info", "A queue, and its parent, cohort or cluster queue.", (*_QUEUE, "parent"))
-QUEUE_DESERVED = _gauge(
+QUEUE_INFO = info("gputide_queue_info", "A queue, and its parent, cohort or cluster queue.", (*_QUEUE, "parent"))
+QUEUE_DESERVED = gauge(
     "gputide_queue_deserved", "What a queue is promised of a resource, in its unit.", (*_QUEUE, "resource")
 )
-QUEUE_LIMIT = _gauge(
+QUEUE_LIMIT = gauge(
     "gputide_queue_limit", "What a queue may have at most of a resource, in its unit.", (*_QUEUE, "resource")
 )
-QUEUE_USED = _gauge("gputide_queue_used", "What a queue holds of a resource, in its unit.", (*_QUEUE, "resource"))
-QUEUE_PENDING = _gauge("gputide_queue_pending_workloads", "Workloads that wait in a queue.", _QUEUE)
-QUEUE_ADMITTED = _gauge("gputide_queue_admitted_workloads", "Workloads that run by a queue.", _QUEUE)
-QUOTA_DETAILS = _info(
+QUEUE_USED = gauge("gputide_queue_used", "What a queue holds of a resource, in its unit.", (*_QUEUE, "resource"))
+QUEUE_PENDING = gauge("gputide_queue_pending_workloads", "Workloads that wait in a queue.", _QUEUE)
+QUEUE_ADMITTED = gauge("gputide_queue_admitted_workloads", "Workloads that run by a queue.", _QUEUE)
+QUOTA_DETAILS = info(
     QUOTA_INFO,
     "What a quota or queue promises, allows and holds of a resource, in its unit; empty where it does not say.",
     QUOTA_INFO_LABELS,
 )
-QUOTA_LIMIT = _gauge("gputide_quota_limit", "What a namespace may have of a resource, in its unit.", _QUOTA)
-QUOTA_USED = _gauge("gputide_quota_used", "What a namespace holds of a resource, in its unit.", _QUOTA)
+QUOTA_LIMIT = gauge("gputide_quota_limit", "What a namespace may have of a resource, in its unit.", _QUOTA)
+QUOTA_USED = gauge("gputide_quota_used", "What a namespace holds of a resource, in its unit.", _QUOTA)
 
 FAMILIES_OF_NODES: tuple[CataloguedFamily, ...] = (
     NODE_GRANT_INFO, NODE_SHARING_INFO, NODE_MIG_INFO, NODE_DEVICES, NODE_UNREADABLE, CARD_GRANT_INFO,

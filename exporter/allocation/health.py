@@ -8,52 +8,35 @@ import numpy as np
 
 from exporter.cluster_reader import Watched
 from exporter.cluster_reader_watch import WatchState
-from exporter.families import CataloguedFamily, Family, FamilyKind
+from exporter.families import CataloguedFamily, Family, counter, gauge
 
 _LABELS = ("cluster", "resource")
 
-WATCH_OBJECTS = CataloguedFamily(
-    name="gputide_watch_objects",
-    kind=FamilyKind.GAUGE,
-    help_text="Objects of a kind that are kept, those that have nothing to do with cards left out.",
-    label_names=_LABELS,
+WATCH_OBJECTS = gauge(
+    "gputide_watch_objects",
+    "Objects of a kind that are kept, those that have nothing to do with cards left out.",
+    _LABELS,
 )
-WATCH_IS_KNOWN = CataloguedFamily(
-    name="gputide_watch_known",
-    kind=FamilyKind.GAUGE,
-    help_text="1 where all objects of a kind have been read, else 0; kinds that the API does not serve have no series.",
-    label_names=_LABELS,
+WATCH_IS_KNOWN = gauge(
+    "gputide_watch_known",
+    "1 where all objects of a kind have been read, else 0; kinds that the API does not serve have no series.",
+    _LABELS,
 )
-WATCH_AGE = CataloguedFamily(
-    name="gputide_watch_age_seconds",
-    kind=FamilyKind.GAUGE,
-    help_text="Time since the API server last said anything of a kind, seconds; a watch where nothing happens grows "
-    "to some four minutes old.",
-    label_names=_LABELS,
+WATCH_AGE = gauge(
+    "gputide_watch_age_seconds",
+    (
+        "Time since the API server last said anything of a kind, seconds; a watch where nothing happens grows "
+        "to some four minutes old."
+    ),
+    _LABELS,
 )
-WATCH_LISTS = CataloguedFamily(
-    name="gputide_watch_lists_total",
-    kind=FamilyKind.COUNTER,
-    help_text="Whole lists of a kind that were read.",
-    label_names=_LABELS,
-)
-WATCH_EVENTS = CataloguedFamily(
-    name="gputide_watch_events_total",
-    kind=FamilyKind.COUNTER,
-    help_text="Events of a kind that were taken in.",
-    label_names=_LABELS,
-)
-WATCH_RESTARTS = CataloguedFamily(
-    name="gputide_watch_restarts_total",
-    kind=FamilyKind.COUNTER,
-    help_text="Watches of a kind that failed and were begun anew.",
-    label_names=_LABELS,
-)
-WATCH_ERRORS = CataloguedFamily(
-    name="gputide_watch_errors_total",
-    kind=FamilyKind.COUNTER,
-    help_text="Failures to read a kind: expired, unavailable, refused, corrupt or bug.",
-    label_names=(*_LABELS, "kind"),
+WATCH_LISTS = counter("gputide_watch_lists_total", "Whole lists of a kind that were read.", _LABELS)
+WATCH_EVENTS = counter("gputide_watch_events_total", "Events of a kind that were taken in.", _LABELS)
+WATCH_RESTARTS = counter("gputide_watch_restarts_total", "Watches of a kind that failed and were begun anew.", _LABELS)
+WATCH_ERRORS = counter(
+    "gputide_watch_errors_total",
+    "Failures to read a kind: expired, unavailable, refused, corrupt or bug.",
+    (*_LABELS, "kind"),
 )
 
 HEALTH_FAMILIES: tuple[CataloguedFamily, ...] = (

@@ -16,12 +16,12 @@ from typing import TypeVar
 
 from exporter.allocation.records import CardShare, ContainerNeeds, GroupShare, SharingBackend
 from fleet.errors import Corrupt
+from fleet.grammars.device_ids import is_card_uuid
 from fleet.grammars.hami import (
     DEVICES_ALLOCATED_ANNOTATION,
     VGPU_NODE_ANNOTATION,
     DeviceGrant,
     containers_of_parts,
-    is_card_uuid,
     parse_devices_allocated,
 )
 from fleet.grammars.kai import RESERVED_CARD_ANNOTATION, kai_groups, parse_kai_share

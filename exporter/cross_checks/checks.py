@@ -18,7 +18,7 @@ import numpy as np
 from exporter.collector import Snapshot
 from exporter.cross_checks.columns import COMPUTE, Bools, Compared, Comparing, On, rows_before
 from exporter.cross_checks.rules import CHECKS, Check, Judged
-from exporter.families import CataloguedFamily, Family, FamilyKind
+from exporter.families import CataloguedFamily, Family, counter, gauge
 from exporter.reader import Float64
 from fleet.schema import SLICE_IDENTITY, Measure
 from fleet.trust_thresholds import FROZEN_BAND, FROZEN_STEPS_MIN
@@ -26,32 +26,24 @@ from fleet.usage import CardKey, SliceKey
 
 _ABOUT = (*SLICE_IDENTITY, "counter", "check")
 
-TRUSTED_FAMILY = CataloguedFamily(
-    name="gputide_counter_trusted",
-    kind=FamilyKind.GAUGE,
-    help_text=(
+TRUSTED_FAMILY = gauge(
+    "gputide_counter_trusted",
+    (
         "1 where a counter of a slice (or, without a pod, of a card) passed every cross-check that could be made, "
         "0 for each check that it failed."
     ),
-    label_names=_ABOUT,
+    _ABOUT,
 )
-REMARKED_FAMILY = CataloguedFamily(
-    name="gputide_counter_remarked",
-    kind=FamilyKind.GAUGE,
-    help_text="1 where a check found something odd about the work, not about the number; 0 where it looked and didn't.",
-    label_names=_ABOUT,
+REMARKED_FAMILY = gauge(
+    "gputide_counter_remarked",
+    "1 where a check found something odd about the work, not about the number; 0 where it looked and didn't.",
+    _ABOUT,
 )
-COMPARISONS_FAMILY = CataloguedFamily(
-    name="gputide_cross_check_comparisons_total",
-    kind=FamilyKind.COUNTER,
-    help_text="Comparisons made, by check.",
-    label_names=("check",),
-)
-FAILURES_FAMILY = CataloguedFamily(
-    name="gputide_cross_check_failures_total",
-    kind=FamilyKind.COUNTER,
-    help_text="Comparisons that failed, by check; a check speaks up when enough of the last ones did.",
-    label_names=("check",),
+COMPARISONS_FAMILY = counter("gputide_cross_check_comparisons_total", "Comparisons made, by check.", ("check",))
+FAILURES_FAMILY = counter(
+    "gputide_cross_check_failures_total",
+    "Comparisons that failed, by check; a check speaks up when enough of the last ones did.",
+    ("check",),
 )
 CROSS_CHECK_FAMILIES: tuple[CataloguedFamily, ...] = (
     TRUSTED_FAMILY,
@@ -198,10 +190,10 @@ def _trust_columns(checks: Sequence[Check]) -> Iterator[_Column]:
     for number, check in enumerate(checks):
         if check.distrusts:
             by_counter.setdefault(check.counter, []).append(number)
-    for counter, numbers in by_counter.items():
-        yield _Column(counter=counter, check="", numbers=tuple(numbers))
+    for name, numbers in by_counter.items():
+        yield _Column(counter=name, check="", numbers=tuple(numbers))
         for number in numbers:
-            yield _Column(counter=counter, check=checks[number].name, numbers=(number,))
+            yield _Column(counter=name, check=checks[number].name, numbers=(number,))
 
 
 WINDOW_READINGS = 20

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from exporter.collector import Snapshot
-from exporter.families import CataloguedFamily, Column, FamilyKind
+from exporter.families import CataloguedFamily, Column, gauge, info
 from exporter.series_blocks import SeriesLabels, card_info_labels, grant_info_labels, key_labels, node_info_labels
 from fleet.inventory import Card, Grant, Node
 from fleet.schema import (
@@ -30,35 +30,19 @@ from fleet.series import CARD_INFO, NODE_INFO, SLICE_INFO, card_series, slice_se
 from fleet.usage import CardKey, SliceKey
 
 CARD_FAMILIES: Mapping[Measure, CataloguedFamily] = {
-    column.measure: CataloguedFamily(
-        name=card_series(column.measure),
-        kind=FamilyKind.GAUGE,
-        help_text=column.help_text,
-        label_names=CARD_IDENTITY,
-    )
-    for column in CARD_MEASURES
+    column.measure: gauge(card_series(column.measure), column.help_text, CARD_IDENTITY) for column in CARD_MEASURES
 }
 """The family of each measure of a card."""
 
 SLICE_FAMILIES: Mapping[Measure, CataloguedFamily] = {
-    column.measure: CataloguedFamily(
-        name=slice_series(column.measure),
-        kind=FamilyKind.GAUGE,
-        help_text=column.help_text,
-        label_names=SLICE_IDENTITY,
-    )
-    for column in SLICE_MEASURES
+    column.measure: gauge(slice_series(column.measure), column.help_text, SLICE_IDENTITY) for column in SLICE_MEASURES
 }
 """The family of each measure of a slice."""
 
 
-def _info(name: str, help_text: str, label_names: tuple[str, ...]) -> CataloguedFamily:
-    return CataloguedFamily(name=name, kind=FamilyKind.INFO, help_text=help_text, label_names=label_names)
-
-
-CARD_INFO_FAMILY = _info(CARD_INFO, "A card; always 1.", CARD_INFO_LABELS)
-NODE_INFO_FAMILY = _info(NODE_INFO, "A node that holds cards; always 1.", NODE_INFO_LABELS)
-SLICE_INFO_FAMILY = _info(SLICE_INFO, "A grant: what one container was given on one card; always 1.", GRANT_LABELS)
+CARD_INFO_FAMILY = info(CARD_INFO, "A card; always 1.", CARD_INFO_LABELS)
+NODE_INFO_FAMILY = info(NODE_INFO, "A node that holds cards; always 1.", NODE_INFO_LABELS)
+SLICE_INFO_FAMILY = info(SLICE_INFO, "A grant: what one container was given on one card; always 1.", GRANT_LABELS)
 
 READING_FAMILIES: tuple[CataloguedFamily, ...] = (
     *CARD_FAMILIES.values(),

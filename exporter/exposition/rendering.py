@@ -20,7 +20,7 @@ from exporter.compat.translation import Compat, CompatFamilies
 from exporter.exposition.block import TextBlock
 from exporter.exposition.lines import head, prefix
 from exporter.exposition.readings import ReadingFamilies
-from exporter.families import CataloguedFamily, Column, FamilyKind
+from exporter.families import CataloguedFamily, Column, counter, gauge
 
 
 class TextFormat(StrEnum):
@@ -30,21 +30,9 @@ class TextFormat(StrEnum):
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-AGE_FAMILY = CataloguedFamily(
-    name="gputide_exporter_data_age_seconds",
-    kind=FamilyKind.GAUGE,
-    help_text="Age of the figures, seconds; grows while a device hangs.",
-    label_names=(),
-)
-READINGS_FAMILY = CataloguedFamily(
-    name="gputide_exporter_readings_total", kind=FamilyKind.COUNTER, help_text="Readings taken.", label_names=()
-)
-FAILURES_FAMILY = CataloguedFamily(
-    name="gputide_exporter_reading_failures_total",
-    kind=FamilyKind.COUNTER,
-    help_text="Readings that failed.",
-    label_names=(),
-)
+AGE_FAMILY = gauge("gputide_exporter_data_age_seconds", "Age of the figures, seconds; grows while a device hangs.", ())
+READINGS_FAMILY = counter("gputide_exporter_readings_total", "Readings taken.", ())
+FAILURES_FAMILY = counter("gputide_exporter_reading_failures_total", "Readings that failed.", ())
 
 OWN_FAMILIES: tuple[CataloguedFamily, ...] = (AGE_FAMILY, READINGS_FAMILY, FAILURES_FAMILY)
 """What the exporter says of itself in every answer."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exporter.families import CataloguedFamily, Family, FamilyKind
+from exporter.families import CataloguedFamily, Family, gauge
 from exporter.regions.columns import ContainerColumns, HamiReading, SliceColumns
 from exporter.regions.figures import DutyDoubt
 from fleet.regions.doubts import doubts_of
@@ -28,84 +28,78 @@ SLICE_LABELS = (*SLICE_IDENTITY, "pod_uid")
 Labels = tuple[tuple[str, ...], ...]
 
 
-def _gauge(name: str, help_text: str, label_names: tuple[str, ...]) -> CataloguedFamily:
-    return CataloguedFamily(name=name, kind=FamilyKind.GAUGE, help_text=help_text, label_names=label_names)
-
-
 _SLICE = (
-    _gauge("gputide_slice_framebuffer_limit_bytes", "Framebuffer limit of a container on a card, bytes.", SLICE_LABELS),
-    _gauge(
+    gauge("gputide_slice_framebuffer_limit_bytes", "Framebuffer limit of a container on a card, bytes.", SLICE_LABELS),
+    gauge(
         "gputide_slice_framebuffer_context_bytes",
         "Framebuffer that HAMi's library counted for a container on a card, the part of contexts, bytes.",
         SLICE_LABELS,
     ),
-    _gauge(
+    gauge(
         "gputide_slice_framebuffer_module_bytes",
         "Framebuffer that HAMi's library counted for a container on a card, the part of loaded code, bytes.",
         SLICE_LABELS,
     ),
-    _gauge(
+    gauge(
         "gputide_slice_framebuffer_data_bytes",
         "Framebuffer that HAMi's library counted for a container on a card, the part of data, bytes.",
         SLICE_LABELS,
     ),
-    _gauge(
+    gauge(
         "gputide_slice_framebuffer_of_driver_bytes",
         "Framebuffer that the driver counts for those processes of a container on a card that HAMi's library found.",
         SLICE_LABELS,
     ),
-    _gauge(
-        "gputide_slice_compute_limit_ratio", "Compute limit of a container on a card, 0-1; 1 is none.", SLICE_LABELS
-    ),
+    gauge("gputide_slice_compute_limit_ratio", "Compute limit of a container on a card, 0-1; 1 is none.", SLICE_LABELS),
 )
-_DUTY_TRUSTED = _gauge(
+_DUTY_TRUSTED = gauge(
     "gputide_slice_duty_cycle_trusted",
     "1 where a container's duty cycle on a card can be believed, 0 with the reason where it can't and is left out.",
     (*SLICE_LABELS, "reason"),
 )
 _CONTAINER = (
-    _gauge("gputide_container_priority", "Priority of a container in HAMi's sense; 0 is high.", CONTAINER_LABELS),
-    _gauge(
+    gauge("gputide_container_priority", "Priority of a container in HAMi's sense; 0 is high.", CONTAINER_LABELS),
+    gauge(
         "gputide_container_since_last_kernel_seconds",
         "Seconds since a container launched its last kernel or started a process; CUDA graphs don't count.",
         CONTAINER_LABELS,
     ),
-    _gauge(
+    gauge(
         "gputide_container_blocked",
         "1 where a container may launch no kernel, because one of higher priority is at work, else 0.",
         CONTAINER_LABELS,
     ),
-    _gauge(
+    gauge(
         "gputide_container_recently_active",
         "1 where a container launched a kernel within some ten seconds, as far as its library gates launches, else 0.",
         CONTAINER_LABELS,
     ),
-    _gauge(
+    gauge(
         "gputide_container_compute_limited",
         "1 where a container's compute limit is switched on, else 0.",
         CONTAINER_LABELS,
     ),
-    _gauge("gputide_container_processes", "Processes of a container that called CUDA.", CONTAINER_LABELS),
-    _gauge("gputide_container_suspended_processes", "Processes of a container that are paused.", CONTAINER_LABELS),
+    gauge("gputide_container_processes", "Processes of a container that called CUDA.", CONTAINER_LABELS),
+    gauge("gputide_container_suspended_processes", "Processes of a container that are paused.", CONTAINER_LABELS),
 )
-_REGION_TRUSTED = _gauge(
+_REGION_TRUSTED = gauge(
     "gputide_region_trusted",
     "1 where a container's shared region can be believed, 0 for each reason not to; what is in doubt is left out.",
     (*CONTAINER_LABELS, "layout", "reason"),
 )
-_REGIONS = _gauge("gputide_regions", "Shared regions of a node by layout.", ("cluster", "node", "layout"))
+_REGIONS = gauge("gputide_regions", "Shared regions of a node by layout.", ("cluster", "node", "layout"))
 _NODE = (
-    _gauge(
+    gauge(
         "gputide_containers_without_region",
         "Containers with a directory for a shared region and none in it: they never called CUDA.",
         ("cluster", "node"),
     ),
-    _gauge(
+    gauge(
         "gputide_containers_with_several_regions",
         "Containers with more than one file that could be the region; the youngest that looks right is read.",
         ("cluster", "node"),
     ),
-    _gauge(
+    gauge(
         "gputide_region_foreign_directories",
         "Entries beside the containers' directories that are no one container's, or are too many.",
         ("cluster", "node"),

@@ -2,8 +2,7 @@
 
 HAMi cuts an Ascend chip by templates, each with a fixed framebuffer and number of AI cores, or, where the pod asks for
 it, softly by framebuffer and percent. Which template was granted stands in an annotation of its own beside HAMi's
-(`fleet.grammars.hami`), one entry per card, in the same order. Pure parsing and rendering; read by
-`fleet.grammars.vendors`.
+(`fleet.grammars.hami`), one entry per card, in the same order. Pure parsing; read by `fleet.grammars.vendors`.
 
 Sources: Project-HAMi/HAMi:charts/hami/templates/scheduler/device-configmap.yaml, pkg/device/ascend/device.go
 (trimMemory, PatchAnnotations).
@@ -11,7 +10,6 @@ Sources: Project-HAMi/HAMi:charts/hami/templates/scheduler/device-configmap.yaml
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -158,17 +156,6 @@ def parse_ascend_grants(text: str, annotation: str) -> tuple[AscendGrant, ...]:
             )
         )
     return tuple(grants)
-
-
-def render_ascend_grants(grants: Sequence[AscendGrant]) -> str:
-    """Writes `huawei.com/<chip>`; the inverse of `parse_ascend_grants`."""
-    entries = [
-        {"UUID": grant.card, "temp": grant.template, "memory": grant.framebuffer_mib, "core": grant.core_percent}
-        for grant in grants
-    ]
-    return json.dumps(
-        [{key: value for key, value in entry.items() if value} for entry in entries], separators=(",", ":")
-    )
 
 
 def _ratio_of_template(chip: str, template: str | None, framebuffer_mib: int) -> float | None:

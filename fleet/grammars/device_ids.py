@@ -1,6 +1,6 @@
 """Device ids as device plugins write them for the kubelet, and what each can say of the real card.
 
-Pure parsing and rendering; read by the exporter's attribution. An id is a plugin's word for a unit that it hands out,
+Pure parsing; read by the exporter's attribution. An id is a plugin's word for a unit that it hands out,
 not a card: HAMi's and Volcano's name a card that the pod may not hold at all, ids of framebuffer and cores are mere
 counts, and MIG instances and GKE's numbers need the driver to find their card (`IdTruth`).
 
@@ -182,29 +182,6 @@ def parse_device_id(text: str) -> DeviceId:
             number=_optional(match["gke_slice"]),
         )
     return _part_of_card(match)
-
-
-def render_device_id(device: DeviceId) -> str:
-    """Writes a device id in its form; the inverse of `parse_device_id`."""
-    replica = "" if device.number is None else f"::{device.number}"
-    match device.form:
-        case DeviceIdForm.CARD:
-            return f"{device.card}"
-        case DeviceIdForm.HAMI_SLICE:
-            return f"{device.card}-{device.number}"
-        case DeviceIdForm.REPLICA:
-            return f"{device.card}{replica}"
-        case DeviceIdForm.VOLCANO_FRAMEBUFFER:
-            return f"{device.card}-memory-{device.number}"
-        case DeviceIdForm.VOLCANO_CORES:
-            return f"{device.card}-core-{device.number}"
-        case DeviceIdForm.MIG | DeviceIdForm.MIG_REPLICA:
-            return f"{device.mig}{replica}"
-        case DeviceIdForm.MIG_LEGACY:
-            return f"MIG-{device.card}/{device.gpu_instance}/{device.compute_instance}{replica}"
-        case DeviceIdForm.GKE:
-            instance = "" if device.gpu_instance is None else f"/gi{device.gpu_instance}"
-            return f"nvidia{device.index}{instance}" + ("" if device.number is None else f"/vgpu{device.number}")
 
 
 def _part_of_card(match: re.Match[str]) -> DeviceId:

@@ -18,11 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleet.errors import Corrupt
-from fleet.grammars.device_ids import DeviceId, DeviceIdForm, is_card_uuid, parse_device_id, render_device_id
 from fleet.grammars.text import (
     CONTAINERS_MAX,
     DEVICES_MAX,
-    TEXT_LENGTH_MAX,
     check_length,
     device_type,
     flag_member,
@@ -37,50 +35,8 @@ from fleet.grammars.text import (
     text_member,
 )
 
-__all__ = [
-    "AVOID_CARD_ANNOTATION",
-    "AVOID_MODEL_ANNOTATION",
-    "CARD_POLICY_ANNOTATION",
-    "CORES_RESOURCE",
-    "CORE_POLICY_ENV",
-    "COUNT_RESOURCE",
-    "DEVICES_ALLOCATED_ANNOTATION",
-    "DEVICES_TO_ALLOCATE_ANNOTATION",
-    "DEVICE_CORDON_ANNOTATION",
-    "DISABLE_CONTROL_ENV",
-    "FRAMEBUFFER_PERCENT_RESOURCE",
-    "FRAMEBUFFER_RESOURCE",
-    "NODE_HANDSHAKE_ANNOTATION",
-    "NODE_POLICY_ANNOTATION",
-    "NODE_REGISTER_ANNOTATION",
-    "PRIORITY_ENV",
-    "PRIORITY_RESOURCE",
-    "TEXT_LENGTH_MAX",
-    "USE_CARD_ANNOTATION",
-    "USE_MODEL_ANNOTATION",
-    "VGPU_NODE_ANNOTATION",
-    "DeviceGrant",
-    "DeviceId",
-    "DeviceIdForm",
-    "RegisteredDevice",
-    "containers_of_parts",
-    "is_card_uuid",
-    "parse_container_devices",
-    "parse_device_id",
-    "parse_devices_allocated",
-    "parse_node_register",
-    "render_container_devices",
-    "render_device_id",
-    "render_devices_allocated",
-    "render_node_register",
-    "render_node_register_csv",
-]
-
 DEVICES_ALLOCATED_ANNOTATION = "hami.io/vgpu-devices-allocated"
 """Pod annotation with what the HAMi scheduler granted; the truth about which card a pod got."""
-
-DEVICES_TO_ALLOCATE_ANNOTATION = "hami.io/vgpu-devices-to-allocate"
-"""The same text while the device plugin has still to hand it out."""
 
 NODE_REGISTER_ANNOTATION = "hami.io/node-nvidia-register"
 """Node annotation in which HAMi's device plugin lists the node's cards."""
@@ -268,17 +224,6 @@ def render_node_register(devices: Sequence[RegisteredDevice]) -> str:
     return json.dumps(
         [{key: value for key, value in entry.items() if value} for entry in entries], separators=(",", ":")
     )
-
-
-def render_node_register_csv(devices: Sequence[RegisteredDevice]) -> str:
-    """Writes `hami.io/node-nvidia-register` as releases before JSON did: 9 fields, or 7 where no mode is known."""
-    parts = []
-    for device in devices:
-        fields: list[object] = [device.card, device.slices_max, device.framebuffer_mib, device.core_percent]
-        fields += [device.device_type, device.numa, "true" if device.is_healthy else "false"]
-        fields += [] if device.mode is None else [device.index, device.mode]
-        parts.append(",".join(str(field) for field in fields) + ":")
-    return "".join(parts)
 
 
 def _device_grant(text: str, annotation: str) -> DeviceGrant:

@@ -2,7 +2,7 @@
 
 A pod with a fraction has no device of its own. A reservation pod holds the whole card for the group; the pods of the
 group carry its name as a label, and the reservation pod writes the card's UUID into an annotation of its own (whose
-name says index). Pure parsing and rendering; read by the exporter's attribution and the scheduler layer.
+name says index). Pure parsing; read by the exporter's attribution and the scheduler layer.
 
 Sources: kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go, docs/gpu-sharing/README.md,
 pkg/resourcereservation/patcher/pod_patcher.go (PatchDeviceInfo).
@@ -89,27 +89,6 @@ def kai_groups(labels: Mapping[str, str]) -> tuple[str, ...]:
         if not _GROUP.fullmatch(group):
             raise Corrupt(f"cannot read label {GROUP_LABEL}: {shown(group)} is no group")
     return tuple(sorted(groups))
-
-
-def render_kai_annotations(share: KaiShare) -> dict[str, str]:
-    """The annotations by which a pod asks for the share, for a manifest."""
-    annotations: dict[str, str] = {}
-    if share.ratio is not None:
-        annotations[FRACTION_ANNOTATION] = f"{share.ratio:.9f}".rstrip("0").rstrip(".")
-    elif share.framebuffer_mib is not None:
-        annotations[FRAMEBUFFER_ANNOTATION] = str(share.framebuffer_mib)
-    if share.cards != 1:
-        annotations[CARDS_ANNOTATION] = str(share.cards)
-    if share.container is not None:
-        annotations[CONTAINER_ANNOTATION] = share.container
-    return annotations
-
-
-def render_kai_labels(share: KaiShare) -> dict[str, str]:
-    """The labels that bind a pod to the share's groups, for a manifest."""
-    if len(share.groups) == 1:
-        return {GROUP_LABEL: share.groups[0]}
-    return {f"{GROUP_LABEL_PREFIX}{group}": group for group in share.groups}
 
 
 def _ratio(text: str) -> float:

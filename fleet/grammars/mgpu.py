@@ -1,14 +1,12 @@
 """Volcengine mGPU's annotations: which cards of its node each container of a pod got.
 
 Cards are named by their number on the node alone, so only the driver knows which card that is. How much of them was
-granted stands in the container's requests. Pure parsing and rendering; read by the exporter's attribution.
+granted stands in the container's requests. Pure parsing; read by the exporter's attribution.
 
 Source: volcano-sh/volcano's proposal for mGPU (`VKEAnnotationMGPUContainer`, its examples).
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from fleet.errors import Corrupt
 from fleet.grammars.text import check_length, number, separated, shown
@@ -36,8 +34,3 @@ def parse_card_indexes(text: str) -> tuple[int, ...]:
     if len(set(indexes)) != len(indexes):
         raise Corrupt(f"cannot read {INDEX_ANNOTATION_PREFIX}…: {shown(text)} names a card twice")
     return indexes
-
-
-def render_card_indexes(indexes: Sequence[int]) -> str:
-    """Writes `vke.volcengine.com/gpu-index-container-…`; the inverse of `parse_card_indexes`."""
-    return ",".join(str(index) for index in indexes)

@@ -1,16 +1,14 @@
 """HAMi's record of the MIG instances that it made for a pod, and the names of MIG profiles.
 
 Since v2.10 HAMi's scheduler reserves a place on a card, its device plugin makes the instance there and fills in what
-the driver named it. Pure parsing and rendering; read by the exporter's attribution and the scheduler layer.
+the driver named it. Pure parsing; read by the exporter's attribution and the scheduler layer.
 
 Sources: Project-HAMi/HAMi:docs/develop/dynamic-mig.md, pkg/device/nvidia.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleet.errors import Corrupt
@@ -84,25 +82,6 @@ def parse_mig_allocations(text: str) -> tuple[MigAllocation, ...]:
         _allocation(json_object(entry, MIG_ALLOCATIONS_ANNOTATION))
         for entry in json_list(text, MIG_ALLOCATIONS_ANNOTATION)
     )
-
-
-def render_mig_allocations(allocations: Sequence[MigAllocation]) -> str:
-    """Writes `hami.io/vgpu-mig-allocations`; the inverse of `parse_mig_allocations`."""
-    entries: list[dict[str, object]] = []
-    for allocation in allocations:
-        entry: dict[str, object] = {
-            "containerIndex": allocation.container_index,
-            "deviceIndex": allocation.device_index,
-            "gpuUUID": allocation.card,
-            "profile": allocation.profile,
-            "placement": {"start": allocation.placement_start, "size": allocation.placement_size},
-        }
-        if allocation.instance is not None:
-            entry["migUUID"] = allocation.instance
-            entry["gpuInstanceID"] = allocation.gpu_instance
-            entry["computeInstanceID"] = allocation.compute_instance
-        entries.append(entry)
-    return json.dumps(entries, separators=(",", ":"))
 
 
 def _allocation(entry: dict[str, object]) -> MigAllocation:

@@ -1,7 +1,7 @@
 """vgpu-manager's annotations: what its device plugin really handed out, and which cards a node has.
 
-Its kubelet device ids are packed numbers that name no card, so the annotation is all there is. Pure parsing and
-rendering; read by the exporter's attribution and the scheduler layer.
+Its kubelet device ids are packed numbers that name no card, so the annotation is all there is. Pure parsing; read by
+the exporter's attribution and the scheduler layer.
 
 Sources: coldzerofear/vgpu-manager:pkg/util (PodVGPURealAllocAnnotation, MakeDeviceID), pkg/device
 (PodDevices.MarshalText, NodeDeviceInfo).
@@ -9,9 +9,7 @@ Sources: coldzerofear/vgpu-manager:pkg/util (PodVGPURealAllocAnnotation, MakeDev
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleet.errors import Corrupt
@@ -91,16 +89,6 @@ def parse_vgpu_allocation(text: str) -> tuple[ContainerVgpus, ...]:
     return tuple(_container(part) for part in separated(text, ";", CONTAINERS_MAX, REAL_ALLOCATED_ANNOTATION))
 
 
-def render_vgpu_allocation(containers: Sequence[ContainerVgpus]) -> str:
-    """Writes `nvidia.com/real-allocated`; the inverse of `parse_vgpu_allocation`."""
-    return ";".join(
-        f"{part.container}["
-        + ",".join(f"{grant.index}_{grant.card}_{grant.core_percent}_{grant.framebuffer_mib}" for grant in part.grants)
-        + "]"
-        for part in containers
-    )
-
-
 def parse_vgpu_register(text: str) -> tuple[RegisteredDevice, ...]:
     """Reads `nvidia.com/node-device-register`.
 
@@ -108,25 +96,6 @@ def parse_vgpu_register(text: str) -> tuple[RegisteredDevice, ...]:
         Corrupt: not the grammar, or larger than its bounds.
     """
     return tuple(_registered(entry) for entry in json_list(text, REGISTER_ANNOTATION))
-
-
-def render_vgpu_register(devices: Sequence[RegisteredDevice]) -> str:
-    """Writes `nvidia.com/node-device-register`, the fields that the records know."""
-    entries = [
-        {
-            "id": device.index,
-            "type": device.device_type,
-            "uuid": device.card,
-            "core": device.core_percent,
-            "memory": device.framebuffer_mib,
-            "number": device.slices_max,
-            "numa": device.numa,
-            "mig": device.mode == "mig",
-            "healthy": device.is_healthy,
-        }
-        for device in devices
-    ]
-    return json.dumps(entries, separators=(",", ":"))
 
 
 def _container(text: str) -> ContainerVgpus:

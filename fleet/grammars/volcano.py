@@ -1,7 +1,7 @@
 """Volcano vGPU's annotations: what its scheduler granted a pod, and which cards a node has.
 
-The pieces are HAMi's, the punctuation is its own. Pure parsing and rendering; read by the exporter's attribution and
-the scheduler layer.
+The pieces are HAMi's, the punctuation is its own. Pure parsing; read by the exporter's attribution and the
+scheduler layer.
 
 Sources: Project-HAMi/volcano-vgpu-device-plugin:pkg/util/util.go (EncodePodDevices, EncodeNodeDevices) and
 pkg/util/types.go.
@@ -9,10 +9,8 @@ pkg/util/types.go.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fleet.errors import Corrupt
-from fleet.grammars.hami import DeviceGrant, RegisteredDevice, parse_container_devices, render_container_devices
+from fleet.grammars.hami import DeviceGrant, RegisteredDevice, parse_container_devices
 from fleet.grammars.text import (
     CONTAINERS_MAX,
     DEVICES_MAX,
@@ -60,15 +58,6 @@ def parse_volcano_ids(text: str) -> tuple[tuple[DeviceGrant, ...], ...]:
     )
 
 
-def render_volcano_ids(containers: Sequence[Sequence[DeviceGrant]]) -> str:
-    """Writes `volcano.sh/vgpu-ids-new`.
-
-    The inverse of `parse_volcano_ids`, but for a single container without a card, which the grammar can't tell from
-    no container.
-    """
-    return ";".join(render_container_devices(grants) for grants in containers)
-
-
 def parse_volcano_register(text: str) -> tuple[RegisteredDevice, ...]:
     """Reads `volcano.sh/node-vgpu-register`: `UUID,count,MiB,type,health,mode:` per card; older ones have no mode.
 
@@ -80,17 +69,6 @@ def parse_volcano_register(text: str) -> tuple[RegisteredDevice, ...]:
     check_length(text, REGISTER_ANNOTATION)
     cards = terminated(text, ":", DEVICES_MAX, REGISTER_ANNOTATION)
     return tuple(_registered(card, index) for index, card in enumerate(cards))
-
-
-def render_volcano_register(devices: Sequence[RegisteredDevice]) -> str:
-    """Writes `volcano.sh/node-vgpu-register`; what the grammar has no field for is lost."""
-    parts = []
-    for device in devices:
-        health = "true" if device.is_healthy else "false"
-        fields: list[object] = [device.card, device.slices_max, device.framebuffer_mib, device.device_type, health]
-        fields += [] if device.mode is None else [device.mode]
-        parts.append(",".join(str(field) for field in fields) + ":")
-    return "".join(parts)
 
 
 def _registered(text: str, index: int) -> RegisteredDevice:

@@ -297,7 +297,7 @@ def load_settings(config_path: Path | None, overrides: Mapping[str, str], enviro
     Raises:
         Misconfigured: an unknown name, a value out of range, or an unreadable file; the message names the source.
     """
-    fields = dict(_fields())
+    fields = dict(setting_fields())
     return _validated({}, _all_values(config_path, overrides, environ, fields), fields)
 
 
@@ -311,26 +311,11 @@ def changed_settings(settings: Settings, overrides: Mapping[str, str]) -> Settin
     Raises:
         Misconfigured: an unknown name, or a value that is out of range or contradicts another setting.
     """
-    return _validated(settings.model_dump(), _flags(overrides), dict(_fields()))
+    return _validated(settings.model_dump(), _flags(overrides), dict(setting_fields()))
 
 
-def setting_names() -> tuple[str, ...]:
-    """The dotted names of all settings, in the tree's order."""
-    return tuple(name for name, _ in _fields())
-
-
-def settings_reference() -> str:
-    """The reference of all settings as a Markdown table, for the documentation."""
-    lines = ["| setting | environment | default | range | meaning |", "|---|---|---|---|---|"]
-    for name, field in _fields():
-        default = field.get_default(call_default_factory=False)
-        value = "none" if default is None else json.dumps(default, default=str)
-        meaning = " ".join((field.description or "").split())
-        lines.append(f"| `{name}` | `{_environment_name(name)}` | `{value}` | {_range(field)} | {meaning} |")
-    return "\n".join(lines) + "\n"
-
-
-def _fields() -> Iterator[tuple[str, FieldInfo]]:
+def setting_fields() -> Iterator[tuple[str, FieldInfo]]:
+    """The dotted name and the field of every setting, in the tree's order."""
     for section, section_field in Settings.model_fields.items():
         model = section_field.annotation
         if not (isinstance(model, type) and issubclass(model, BaseModel)):
@@ -449,21 +434,3 @@ def _absent_or(value: object, field: FieldInfo) -> object:
     if isinstance(field.default, tuple):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
-
-
-def _environment_name(name: str) -> str:
-    return _ENVIRONMENT_PREFIX + name.upper().replace(".", "__")
-
-
-def _range(field: FieldInfo) -> str:
-    words = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    bounds = [
-        f"{sign} {getattr(item, attribute)}"
-        for item in field.metadata
-        for attribute, sign in words.items()
-        if getattr(item, attribute, None) is not None
-    ]
-    annotation = field.annotation
-    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
-        return ", ".join(annotation)
-    return ", ".join(bounds)

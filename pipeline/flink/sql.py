@@ -14,10 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
-from fleet.schema import CARD_USAGE, POD_USAGE, TABLES, ColumnKind, Table
+from fleet.schema import CARD_USAGE, POD_USAGE, TABLES, USAGE_MEASURES, ColumnKind, Table
 from pipeline.flink.sql_unread import PLACE, UNREAD_INSERT, unread_definitions
 from pipeline.flink.sql_words import (
-    USAGE_MEASURES,
     FlinkTopic,
     field_types,
     is_whole,

@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fleet.schema import CARD_MEASURES, CARD_USAGE, POD_USAGE, SCHEMA_VERSION, SLICE_MEASURES, ColumnKind, Merge, Table
+from fleet.schema import (
+    SCHEMA_VERSION,
+    USAGE_MEASURES,
+    ColumnKind,
+    Merge,
+    Table,
+)
 
 HEADER = "schema"
 """Header of every record; its value is the schema's version in ASCII digits."""
@@ -16,10 +22,6 @@ DEAD_SUFFIX = ".dead"
 """What the name of the dead-letter topic ends with."""
 RECORD_START = f'{{"schema_version":{SCHEMA_VERSION},"body":"'
 """What every record of this version begins with; `records.json_rows` writes it."""
-
-
-USAGE_MEASURES = {POD_USAGE.name: SLICE_MEASURES, CARD_USAGE.name: CARD_MEASURES}
-"""Measures of a row, by table; tables that are not named hold sightings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 Integers only, so an engine that reads them has nothing left to do but add: a usage row carries the hash of its identity
 (signed), its texts, `ts_ms`, and per measure the integer that the schema stores, `floor(value × scale)`, beside
 `<measure>_bin` where the measure has a histogram. Called by the intake (`pack_rows`) where `bus.record_format` is
-`rows`; `flink.sql` declares the same columns to Flink, and `unpack_rows` reads them back. The inner loop is compiled by
-numba and cached beside this file.
+`rows`; `flink.sql` declares the same columns to Flink, which reads them. The inner loop is compiled by numba and cached
+beside this file.
 
     {"schema_version":1,"body":"9f…","pod_usage":[{"hash":-7,"cluster":"c1",…,"ts_ms":1767571260000,
     "duty_cycle_ratio":250000,"duty_cycle_ratio_bin":25}],"allocations":[{…,"first_seen":1,"last_seen":2}]}
@@ -23,17 +23,18 @@ import pyarrow as pa
 from numba import njit
 from numpy.typing import NDArray
 
-from fleet.errors import Corrupt
-from fleet.schema import CARD_MEASURES, CARD_USAGE, MEASURES, POD_USAGE, SCHEMA_VERSION, SLICE_MEASURES, TABLES, Table
-from pipeline.records.rows import Section, identities_schema
+from fleet.schema import (
+    MEASURES,
+    SCHEMA_VERSION,
+    USAGE_MEASURES,
+)
+from pipeline.records.rows import Section
 from pipeline.remote_write.byte_words import Texts, joined_texts
 
 HASH_FIELD = "hash"
 """The identity's 64-bit hash, as a signed integer."""
 TIME_FIELD = "ts_ms"
 """End of a usage row's step."""
-USAGE_MEASURES = {POD_USAGE.name: SLICE_MEASURES, CARD_USAGE.name: CARD_MEASURES}
-"""Measures of a row, by table; tables that are not named hold sightings."""
 RECORD_START = f'{{"schema_version":{SCHEMA_VERSION},"body":"'
 """What every record of this version begins with."""
 
@@ -73,34 +74,6 @@ def pack_rows(sections: tuple[Section, ...], body_hash: bytes) -> bytes:
         at += 1
     out[at] = ord("}")
     return out[: at + 1].tobytes()
-
-
-def unpack_rows(record: bytes) -> tuple[Section, ...]:
-    """The sections of one record; values come back as numbers that are stored as the same integers and bins.
-
-    Raises:
-        Corrupt: the record is no JSON object of this version, or a row of it is damaged.
-    """
-    try:
-        document = json.loads(record)
-    except (ValueError, RecursionError) as exc:
-        raise Corrupt(f"cannot read bus record of {len(record)} bytes: {exc}") from exc
-    if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
-        version = document.get("schema_version") if isinstance(document, dict) else None
-        raise Corrupt(
-            f"cannot read bus record of schema version {str(version)[:80]!r}: this program reads rows of version "
-            f"{SCHEMA_VERSION}"
-        )
-    sections = []
-    for table in TABLES:
-        rows = document.get(table.name)
-        if not rows:
-            continue
-        try:
-            sections.append(_section(table, rows))
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, pa.ArrowException) as exc:
-            raise Corrupt(f"cannot read rows of {table.name} in a bus record: {str(exc)[:200]!r}") from exc
-    return tuple(sections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,54 +217,3 @@ def _write_integer(out: Any, at: int, value: Any) -> int:
         out[place] = 48 + np.uint8(left - rest * np.uint64(10))
         left = rest
     return at + digits
-
-
-def _section(table: Table, rows: list[dict[str, Any]]) -> Section:
-    schema = identities_schema(table)
-    hashes = np.array([_whole(row[HASH_FIELD]) for row in rows], dtype=np.int64).view(np.uint64)
-    named, firsts, identity = np.unique(hashes, return_index=True, return_inverse=True)
-    texts = [[rows[place][name] for place in firsts.tolist()] for name in schema.names[1:]]
-    if not all(isinstance(text, str) for column in texts for text in column):
-        raise TypeError("an identity's text is missing")
-    is_usage = table.name in USAGE_MEASURES
-    if is_usage:
-        columns = [column for column in USAGE_MEASURES[table.name] if any(column.measure.value in row for row in rows)]
-        measures = tuple(MEASURES.index(column) for column in columns)
-        values = np.array([_values_of(column.measure.value, column.scale, rows) for column in columns])
-    else:
-        measures = ()
-        values = np.array([_integers(name, rows) for name in _SIGHTING_FIELDS])
-        if np.isnan(values[0]).any():
-            raise KeyError("last_seen")
-    time_field = TIME_FIELD if is_usage else "first_seen"
-    return Section(
-        table=table,
-        identities=pa.RecordBatch.from_arrays(
-            [pa.array(named), *(pa.array(column, pa.string()) for column in texts)], schema=schema
-        ),
-        identity=identity.astype(np.int32),
-        ts_ms=np.array([_whole(row[time_field]) for row in rows], dtype=np.int64),
-        measures=measures,
-        values=values.reshape(-1, len(rows)),
-    )
-
-
-def _whole(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
-    return value
-
-
-def _integers(name: str, rows: list[dict[str, Any]]) -> NDArray[np.float64]:
-    return np.array([np.nan if row.get(name) is None else float(_whole(row[name])) for row in rows])
-
-
-def _values_of(name: str, scale: int, rows: list[dict[str, Any]]) -> NDArray[np.float64]:
-    """A value that is stored as the integer given and falls into the bin given."""
-    stored, bins = _integers(name, rows), _integers(bin_field(name), rows)
-    values = stored / scale
-    too_low = np.floor(values * scale) < stored
-    values[too_low] = np.nextafter(values[too_low], np.inf)
-    other_bin = ~np.isnan(bins) & (np.minimum(100, np.floor(100 * values)) != bins)
-    values[other_bin] = (stored[other_bin] + 0.5) / scale
-    return values

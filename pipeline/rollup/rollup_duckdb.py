@@ -18,7 +18,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fleet.errors import Corrupt
-from fleet.schema import CARD_MEASURES, CARD_USAGE, MEASURES, POD_USAGE, SLICE_MEASURES, WINDOW_SECONDS, Table
+from fleet.schema import (
+    CARD_USAGE,
+    MEASURES,
+    POD_USAGE,
+    USAGE_MEASURES,
+    WINDOW_SECONDS,
+    Table,
+)
 from pipeline.bus.bus import Bus, Chunk, DeadLetters
 from pipeline.records.rows import Section, unpack
 from pipeline.records.sightings import INVENTORY_TABLES
@@ -32,8 +39,6 @@ DAY_MS = 86_400_000
 ROWS_PER_STEP_MAX = 1_000_000
 """Partial rows that one step takes in before it stops reading, whatever their bytes: bounds its memory."""
 _BUCKETS_MAX = 1 << 16
-
-_TABLE_MEASURES = {POD_USAGE.name: SLICE_MEASURES, CARD_USAGE.name: CARD_MEASURES}
 
 
 class RollupTarget(Warehouse, SeenStore, Protocol):
@@ -155,7 +160,7 @@ class EmbeddedRollup:
         day = (ts_ms - 1) // DAY_MS
         cluster = cluster_of[identity]
         borders = np.flatnonzero((np.diff(day) != 0) | (np.diff(cluster) != 0)) + 1
-        columns = _TABLE_MEASURES[table.name]
+        columns = USAGE_MEASURES[table.name]
         bits = np.array([columns.index(MEASURES[place]) for place in places], dtype=np.uint32)
         for start, end in zip([0, *borders.tolist()], [*borders.tolist(), len(identity)], strict=True):
             rows = kernels.SampleRows(

@@ -109,11 +109,6 @@ class MigGeometry:
         """Cards needed."""
         return len(self.cuts)
 
-    @property
-    def recuts(self) -> int:
-        """Cards that have to be cut anew."""
-        return sum(cut.is_recut for cut in self.cuts)
-
 
 def is_valid_layout(family: MigFamily, layout: Sequence[MigPlacement]) -> bool:
     """Whether these instances can stand on one card together.

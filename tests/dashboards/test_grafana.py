@@ -17,11 +17,11 @@ from dashboards.grafana.shipped import ShippedForm, boards, rule_files, rule_gro
 from dashboards.notify.sending import NotifyMetrics
 from dashboards.shown.savings_series import SAVINGS_FAMILIES
 from dashboards.tokens import STATE_COLOURS
+from docs.metrics_catalogue import CATALOGUE
 from enforcer.agent.loop import AgentMetrics
 from enforcer.kubernetes.admission_server import AdmissionMetrics
 from enforcer.relief.runner import ReliefMetrics
 from enforcer.tide.runner import TideMetrics
-from exporter.exposition.catalogue import CATALOGUE
 from fleet.series import known_names
 from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
 from pipeline.bus.bridge_kafka import BridgeMetrics

@@ -25,18 +25,18 @@ from fleet.grammars.hami import (
     render_devices_allocated,
     render_node_register,
 )
-from fleet.grammars.vgpumanager import (
-    REAL_ALLOCATED_ANNOTATION,
-    ContainerVgpus,
-    VgpuGrant,
-    render_vgpu_allocation,
-    render_vgpu_register,
-)
+from fleet.grammars.vgpumanager import REAL_ALLOCATED_ANNOTATION, ContainerVgpus, VgpuGrant
 from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
-from fleet.grammars.volcano import IDS_ANNOTATION, render_volcano_ids, render_volcano_register
+from fleet.grammars.volcano import IDS_ANNOTATION
 from fleet.grammars.volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
 from tests.enforcer.builders import NOW, card_id
 from tests.enforcer.plugin_cluster import StandingCluster, a_config
+from tests.fleet.written_annotations import (
+    render_vgpu_allocation,
+    render_vgpu_register,
+    render_volcano_ids,
+    render_volcano_register,
+)
 
 CARD_MIB = 24 * 1024
 CARDS_PER_NODE = 4

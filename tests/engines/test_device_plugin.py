@@ -11,11 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.allocation.manifest import counts_devices
 from exporter.reader import Reading
-from fleet.grammars.device_ids import DeviceIdForm, parse_device_id, render_device_id
+from fleet.grammars.device_ids import DeviceIdForm, parse_device_id
 from fleet.schema import Measure
 from tests.engines.device_manager import HandedOut, RefusedByPluginError
 from tests.engines.nvidia_node import NvidiaNode, instance_used_bytes
 from tests.exporter.nvml.standin import A100, DATA_VARIABLE, GIB, library_file, uuid
+from tests.fleet.written_annotations import render_device_id
 from tests.gputide.test_node_exporter import exporting
 
 pytestmark = pytest.mark.engines

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from docs.metrics_catalogue import CATALOGUE
 from exporter.collector import Collector
 from exporter.compat.translation import Compat
-from exporter.exposition.catalogue import CATALOGUE
 from exporter.exposition.rendering import OWN_FAMILIES
 from exporter.families import Family, FamilyKind
 from exporter.reader import Reading

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
+from docs.metrics_catalogue import CATALOGUE
 from exporter.collector import CollectorState, Snapshot
 from exporter.compat.figures import SHOWN_FIGURES, Of
 from exporter.compat.names import WRITTEN_LABELS, NameSource, names_of
 from exporter.compat.translation import Compat, CompatFamilies
-from exporter.exposition.catalogue import CATALOGUE
 from exporter.exposition.readings import READING_FAMILIES
 from exporter.exposition.rendering import OWN_FAMILIES, Exposition, TextFormat
 from exporter.families import Family, FamilyKind

@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
+from docs.metrics_catalogue import CATALOGUE
+from docs.peer_names import Peer, PeerName, peer_names
 from exporter.compat.figures import SHOWN_FIGURES
 from exporter.compat.grant_sums import GRANT_SUMS
 from exporter.compat.names import NameSource, names_of
-from exporter.compat.peers import Peer, PeerName, peer_names
-from exporter.exposition.catalogue import CATALOGUE
 from fleet.series import Subject, known_names
 from fleet.servers import server_of_metric
 

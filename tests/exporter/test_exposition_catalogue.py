@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
+from docs.metrics_catalogue import CATALOGUE
 from exporter.collector import CollectorState, Snapshot
-from exporter.exposition.catalogue import CATALOGUE
 from exporter.exposition.rendering import OWN_FAMILIES, Exposition, TextFormat
 from exporter.families import CataloguedFamily, FamilyKind
 from exporter.reader import Reading

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
 from fleet.grammars import hami as grammar
-from fleet.grammars.hami import DeviceGrant, DeviceId, DeviceIdForm, RegisteredDevice
+from fleet.grammars.device_ids import DeviceId, DeviceIdForm, is_card_uuid, parse_device_id
+from fleet.grammars.hami import DeviceGrant, RegisteredDevice
+from tests.fleet.written_annotations import render_device_id, render_node_register_csv
 
 CARDS = st.uuids().map(lambda value: f"GPU-{value}")
 NUMBERS = st.integers(0, 999_999)
@@ -54,11 +56,11 @@ CARD = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
 
 @given(DEVICE_IDS)
 def test_device_ids_are_the_same_after_writing_and_reading(device: DeviceId) -> None:
-    assert grammar.parse_device_id(grammar.render_device_id(device)) == device
+    assert parse_device_id(render_device_id(device)) == device
 
 
 def test_a_hami_id_is_a_slice_of_the_card_before_its_last_number() -> None:
-    assert grammar.parse_device_id(f"{CARD}-3") == DeviceId(form=DeviceIdForm.HAMI_SLICE, card=CARD, number=3)
+    assert parse_device_id(f"{CARD}-3") == DeviceId(form=DeviceIdForm.HAMI_SLICE, card=CARD, number=3)
 
 
 @given(st.lists(st.lists(GRANTS, max_size=3), max_size=4))
@@ -93,7 +95,7 @@ def test_a_numa_node_that_nobody_knows_makes_no_register_unreadable() -> None:
 @given(st.lists(REGISTERED, max_size=4))
 def test_registers_are_the_same_after_writing_and_reading_in_both_grammars(devices: list[RegisteredDevice]) -> None:
     assert grammar.parse_node_register(grammar.render_node_register(devices)) == tuple(devices)
-    assert grammar.parse_node_register(grammar.render_node_register_csv(devices)) == tuple(devices)
+    assert grammar.parse_node_register(render_node_register_csv(devices)) == tuple(devices)
 
 
 def test_fields_left_out_of_a_json_register_are_zero_and_unhealthy() -> None:
@@ -114,7 +116,7 @@ def test_the_older_register_of_seven_fields_is_read() -> None:
 
 @given(st.text(max_size=80))
 def test_any_text_is_read_or_corrupt(text: str) -> None:
-    for read in (grammar.parse_device_id, grammar.parse_devices_allocated, grammar.parse_node_register):
+    for read in (parse_device_id, grammar.parse_devices_allocated, grammar.parse_node_register):
         try:
             read(text)
         except Corrupt as error:
@@ -140,6 +142,6 @@ def test_an_allocation_that_is_garbage_is_corrupt(text: str) -> None:
 
 
 def test_a_card_uuid_has_small_hexadecimal_digits_only() -> None:
-    assert grammar.is_card_uuid(f"GPU-{uuid.UUID(int=5)}")
-    assert not grammar.is_card_uuid(f"GPU-{uuid.UUID(int=5)}-1")
-    assert not grammar.is_card_uuid("GPU-xyz")
+    assert is_card_uuid(f"GPU-{uuid.UUID(int=5)}")
+    assert not is_card_uuid(f"GPU-{uuid.UUID(int=5)}-1")
+    assert not is_card_uuid("GPU-xyz")

@@ -5,15 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
-from fleet.grammars.ascend import (
-    ASCEND_CHIPS,
-    MODE_ANNOTATION,
-    AscendGrant,
-    ascend_annotation,
-    parse_ascend_grants,
-    render_ascend_grants,
-)
+from fleet.grammars.ascend import ASCEND_CHIPS, MODE_ANNOTATION, AscendGrant, ascend_annotation, parse_ascend_grants
 from fleet.grammars.vendors import VendorGrant, parse_vendor_allocations
+from tests.fleet.written_annotations import render_ascend_grants
 
 B3 = "Ascend910B3"
 ALLOCATED = f"hami.io/{B3}-devices-allocated"

@@ -5,14 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
-from fleet.grammars.device_ids import (
-    DeviceId,
-    DeviceIdForm,
-    IdTruth,
-    is_instance_uuid,
-    parse_device_id,
-    render_device_id,
-)
+from fleet.grammars.device_ids import DeviceId, DeviceIdForm, IdTruth, is_instance_uuid, parse_device_id
+from tests.fleet.written_annotations import render_device_id
 
 CARD = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
 INSTANCE = "MIG-6a96bd8b-0c4e-5f1c-8e3a-0d6f2b7c9a11"

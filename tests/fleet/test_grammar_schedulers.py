@@ -6,26 +6,18 @@ from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
 from fleet.grammars.hami import DeviceGrant, RegisteredDevice
-from fleet.grammars.kai import KaiShare, kai_groups, parse_kai_share, render_kai_annotations, render_kai_labels
-from fleet.grammars.mgpu import parse_card_indexes, render_card_indexes
-from fleet.grammars.mig import (
-    MigAllocation,
-    is_mig_profile,
-    parse_mig_allocations,
-    profile_of_resource,
+from fleet.grammars.kai import KaiShare, kai_groups, parse_kai_share
+from fleet.grammars.mgpu import parse_card_indexes
+from fleet.grammars.mig import MigAllocation, is_mig_profile, parse_mig_allocations, profile_of_resource
+from fleet.grammars.vgpumanager import ContainerVgpus, VgpuGrant, parse_vgpu_allocation, parse_vgpu_register
+from fleet.grammars.volcano import parse_volcano_ids, parse_volcano_register
+from tests.fleet.written_annotations import (
+    render_card_indexes,
+    render_kai_annotations,
+    render_kai_labels,
     render_mig_allocations,
-)
-from fleet.grammars.vgpumanager import (
-    ContainerVgpus,
-    VgpuGrant,
-    parse_vgpu_allocation,
-    parse_vgpu_register,
     render_vgpu_allocation,
     render_vgpu_register,
-)
-from fleet.grammars.volcano import (
-    parse_volcano_ids,
-    parse_volcano_register,
     render_volcano_ids,
     render_volcano_register,
 )

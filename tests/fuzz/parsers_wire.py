@@ -20,7 +20,6 @@ from fleet.probe_results import PROBE_SCHEMA, parse_probe
 from pipeline.bus.adapter_messages import AdapterDecoder
 from pipeline.history.matrix import read_matrix
 from pipeline.receiver.receiver import version_of
-from pipeline.records.json_rows import unpack_rows
 from pipeline.records.rows import unpack
 from pipeline.remote_write.decode import Decoder, Version
 from tests.fuzz.hostile_bodies import field, varint
@@ -100,15 +99,14 @@ def _of_bytes(name: str, read: Callable[[bytes], object], *seeds: bytes | str, c
     return Parser(name=name, seeds=tuple(s.encode() if isinstance(s, str) else s for s in seeds), read=read, cost=cost)
 
 
-def _records() -> tuple[bytes, bytes]:
-    """A record of the bus in either format, as the receiver writes it for a small body."""
-    from pipeline.records.json_rows import pack_rows  # noqa: PLC0415 - loads kernels, which the other readers do without
-    from pipeline.records.rows import pack, rows_of  # noqa: PLC0415
+def _record() -> bytes:
+    """A record of the bus, as the receiver writes it for a small body."""
+    from pipeline.records.rows import pack, rows_of  # noqa: PLC0415 - loads kernels, which the other readers do without
     from tests.pipeline.builders import body_of, series_table, small_fleet  # noqa: PLC0415
 
     body = body_of(small_fleet(pods=2, hours=1)[:6])
     sections, _ = rows_of(Decoder(1 << 20).decode(body, Version.V2), series_table())
-    return pack(sections, b"h" * 16), pack_rows(sections, b"h" * 16)
+    return pack(sections, b"h" * 16)
 
 
 _VIEW = {
@@ -154,7 +152,6 @@ _SCRAPE = (
 
 def wire_parsers() -> tuple[Parser, ...]:
     """In the order of the data flow."""
-    packed, rows = _records()
     snappy = tuple(bytes(cramjam.snappy.compress_raw(message)) for message in (_body_v1(), _body_v1() * 300))
     return (
         _of_bytes("pod-resources-list", decode_list, _pod_resources()),
@@ -166,8 +163,7 @@ def wire_parsers() -> tuple[Parser, ...]:
         _of_bytes("remote-write-v2", lambda data: _DECODER.decode(_packed(data), Version.V2), _body_v2(), cost=2),
         _of_bytes("snappy", lambda data: _DECODER.decode(data, Version.V1), *snappy),
         _of_bytes("adapter-message", _adapter_bad, json.dumps(_ADAPTER)),
-        _of_bytes("bus-record", unpack, packed, cost=2),
-        _of_bytes("bus-record-rows", unpack_rows, rows, cost=4),
+        _of_bytes("bus-record", unpack, _record(), cost=2),
         _of_bytes("promql-matrix", read_matrix, json.dumps(_MATRIX)),
         _of_bytes("promql-vector", lambda data: read_vector(read_object(data)), json.dumps(_VECTOR)),
         _of_bytes("node-view", parse_view, json.dumps(_VIEW)),

@@ -28,12 +28,13 @@ from fleet.decisions import Plan
 from fleet.grammars.hami import RegisteredDevice
 from fleet.grammars.kai import FRAMEBUFFER_ANNOTATION
 from fleet.grammars.mig import is_mig_profile
-from fleet.grammars.vgpumanager import REAL_ALLOCATED_ANNOTATION, ContainerVgpus, VgpuGrant, render_vgpu_allocation
+from fleet.grammars.vgpumanager import REAL_ALLOCATED_ANNOTATION, ContainerVgpus, VgpuGrant
 from fleet.inventory import Card, CardId, Grant, Inventory
 from fleet.units import MIB
 from fleet.usage import History
 from tests.enforcer.kin_cluster import KINS, Kin, a_plugin_pod
 from tests.enforcer.plugin_cluster import StandingCluster, a_config, a_node
+from tests.fleet.written_annotations import render_vgpu_allocation
 
 _KIN_OF = {kin.name: kin for kin in KINS}
 _CLAIM = "gpu"

@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 from enforcer.agent.view_server import ViewServer
 from fleet.data_folder import open_data_folder
 from fleet.errors import Unavailable
-from fleet.settings.settings import Settings, setting_names
+from fleet.settings.settings import Settings, setting_fields
 from gputide import cli
 from gputide.doctor import data as doctor_data
 from gputide.doctor.answer import exit_status
@@ -55,7 +55,7 @@ AwIDSAAwRQIhAPzbHKeAqO6WxeP/iOVQjcDWdCuO5upN4H1h+CaQb8RlAiB4JF6B
 -----END CERTIFICATE-----
 """
 """Held for the first of January 2020."""
-SETTINGS = frozenset(setting_names())
+SETTINGS = frozenset(dict(setting_fields()))
 HOSTILE = "'; rm -rf /\n\u202eevil"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.settings.settings import setting_names
+from fleet.settings.settings import setting_fields
 from tests.gputide.conftest import Program
 from tests.security.authority import Authority
 from tests.waiting import until
@@ -31,7 +31,7 @@ SECRET = {
 """Settings that name files with secrets."""
 PUBLIC = {
     name
-    for name in setting_names()
+    for name in dict(setting_fields())
     if name.endswith(("ca_file", "certificate_file", "rights_file"))  # of tokens the digests alone stand there
 }
 TOKENS = ("receiver.tokens_file", "receiver.scrape_tokens_file", "exporter.scrape_tokens_file", "agent.tokens_file")
@@ -144,7 +144,7 @@ def leaks(text: str) -> list[str]:
 
 
 def test_every_setting_of_a_file_is_known_to_be_secret_or_public() -> None:
-    of_files = {name for name in setting_names() if name.endswith(("_file", "kubeconfig"))}
+    of_files = {name for name in dict(setting_fields()) if name.endswith(("_file", "kubeconfig"))}
     assert of_files == SECRET | PUBLIC
 
 

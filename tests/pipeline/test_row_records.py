@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.errors import Corrupt
-from fleet.schema import CARD_USAGE, INVENTORY_NODES, MEASURES, POD_USAGE, SLICE_MEASURES
-from pipeline.records.json_rows import RECORD_START, pack_rows, unpack_rows
+from fleet.schema import INVENTORY_NODES, MEASURES, POD_USAGE, SLICE_MEASURES
+from pipeline.records.json_rows import RECORD_START, pack_rows
 from pipeline.records.rows import Section, identities_schema, rows_of
 from pipeline.remote_write.decode import Decoder, Version
 from tests.pipeline.builders import body_of, series_table, small_fleet
@@ -56,13 +53,6 @@ def test_any_text_hash_and_value_is_read_by_a_plain_json_parser(texts: list[str]
             assert row.get(f"{column.measure.value}_bin") == (min(100, math.floor(100 * value)) if is_binned else None)
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_what_was_read_back_is_packed_into_the_same_integers(values: list[float]) -> None:
-    count = len(values)
-    record = pack_rows((usage(["x"] * count, list(range(count)), [values, values, values]),), HASH)
-    assert pack_rows(unpack_rows(record), HASH) == record
-
-
 def test_real_samples_and_sightings_survive_with_their_identities() -> None:
     sections, _ = rows_of(Decoder(1 << 24).decode(body_of(small_fleet()), Version.V2), series_table())
     nodes = identities_schema(INVENTORY_NODES)
@@ -76,41 +66,19 @@ def test_real_samples_and_sightings_survive_with_their_identities() -> None:
         measures=(),
         values=np.array([[2000.0, 4000.0], [math.nan, 5000.0]]),
     )
-    back = {section.table.name: section for section in unpack_rows(pack_rows((*sections, seen), HASH))}
-    assert set(back) == {POD_USAGE.name, CARD_USAGE.name, INVENTORY_NODES.name}
-    np.testing.assert_array_equal(back[INVENTORY_NODES.name].values, seen.values)
-    assert back[INVENTORY_NODES.name].identities.equals(seen.identities)
+    record = json.loads(pack_rows((*sections, seen), HASH))
+    assert {row["node"] for row in record[INVENTORY_NODES.name]} == {'"node\\\n'}
+    assert [[row.get("last_seen"), row.get("ended_at")] for row in record[INVENTORY_NODES.name]] == [
+        [2000, None], [4000, 5000],
+    ]  # fmt: skip
     for section in sections:
-        found = back[section.table.name]
-        for batch, places in ((found.identities, found.identity), (section.identities, section.identity)):
-            assert batch.num_rows > 1
-            assert len(places) == len(section.ts_ms)
-        assert found.identities.take(pa.array(found.identity)).equals(
-            section.identities.take(pa.array(section.identity))
-        )
-        np.testing.assert_array_equal(found.ts_ms, section.ts_ms)
-        np.testing.assert_allclose(found.values, section.values, atol=1e-6)
+        rows, identities = record[section.table.name], section.identities.to_pylist()
+        assert section.identities.num_rows > 1
+        assert len(rows) == len(section.ts_ms)
+        for row, place, ts_ms in zip(rows, section.identity, section.ts_ms, strict=True):
+            wanted = dict(identities[place]) | {"ts_ms": ts_ms}
+            assert {name: row[name] % 2**64 if name == "hash" else row[name] for name in wanted} == wanted
 
 
 def test_record_begins_as_declared_and_names_its_request() -> None:
     assert pack_rows((), HASH).decode() == RECORD_START + HASH.hex() + '"}'
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        b"", b"GTR2", b"[]", b"null", b'{"schema_version":2}', b'{"schema_version":1', b"\xff\xfe", b"[" * 100_000,
-        b'{"schema_version":1,"pod_usage":[{}]}', b'{"schema_version":1,"pod_usage":{"a":1}}',
-        b'{"schema_version":1,"pod_usage":[{"hash":1.5}]}', b'{"schema_version":1,"pod_usage":[7]}',
-        b'{"schema_version":1,"inventory_nodes":[{"hash":99999999999999999999}]}',
-    ],
-)  # fmt: skip
-def test_what_is_no_record_is_refused(record: bytes) -> None:
-    with pytest.raises(Corrupt):
-        unpack_rows(record)
-
-
-@given(st.binary(max_size=60))
-def test_garbage_is_refused_or_read_as_nothing(record: bytes) -> None:
-    with contextlib.suppress(Corrupt):
-        assert unpack_rows(b'{"schema_version":1,' + record) == ()

@@ -1,6 +1,6 @@
 """Every name of dcgm-exporter, HAMi's two exporters and nvitop's, and which series of ours holds it, or why none.
 
-Read by the generator of the documentation and by tests, and by nobody at run time.
+Read by `metrics_page` and by tests.
 
 Sources: NVIDIA/dcgm-exporter:etc/default-counters.csv and etc/dcp-metrics-included.csv, lines that are commented out
 included, and pkg/cmd/app.go; Project-HAMi/HAMi:cmd/vGPUmonitor/metrics.go and cmd/scheduler/metrics.go;

@@ -1,7 +1,7 @@
 """Every family that the exporters may show, by who shows it: the catalogue of metrics.
 
-Read by the generator of the documentation, and by nobody at run time. A source of figures keeps its families as a tuple
-of `CataloguedFamily` beside its code and is named here.
+Read by `metrics_page` and by tests. A source of figures keeps its families as a tuple of `CataloguedFamily` beside its
+code and is named here.
 """
 
 from __future__ import annotations
