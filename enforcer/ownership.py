@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fleet.inventory import WorkloadId
+from fleet.workload_kinds import NO_WORKLOADS, OWNER_LINKS_MAX, TEMPLATE_HASHES
 
 MAKERS = (
     "ReplicaSet",
@@ -33,14 +34,7 @@ MAKERS = (
 Parents = Mapping[tuple[str, str, str], tuple[str, str]]
 """Kind, namespace and name of an object to kind and name of its controller."""
 
-LINKS_MAX = 16
-"""Most controllers above one another that are followed."""
-
-# Label with the hash → kind that makes ReplicaSets with it.
-_TEMPLATE_HASHES = (("rollouts-pod-template-hash", "Rollout"), ("pod-template-hash", "Deployment"))
 _GROUP_NAME, _GROUP_NUMBER = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"
-# A static pod is owned by the node that it runs on, which is nobody's workload.
-_NO_WORKLOADS = frozenset({"Node"})
 
 
 def parents_of(objects: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], tuple[str, str]]:
@@ -58,7 +52,7 @@ def controller_of(manifest: Mapping[str, Any]) -> tuple[str, str] | None:
     """Kind and name of an object's controller; None where it has none."""
     references = manifest["metadata"].get("ownerReferences") or ()
     for reference in references:
-        if reference.get("controller", len(references) == 1) and reference.get("kind") not in _NO_WORKLOADS:
+        if reference.get("controller", len(references) == 1) and reference.get("kind") not in NO_WORKLOADS:
             return str(reference["kind"]), str(reference["name"])
     return None
 
@@ -74,7 +68,7 @@ def workload_of_pod(pod: Mapping[str, Any], parents: Parents) -> WorkloadId:
     namespace = str(metadata["namespace"])
     here = ("Pod", str(metadata["name"]))
     above = controller_of(pod)
-    for _ in range(LINKS_MAX):
+    for _ in range(OWNER_LINKS_MAX):
         if above is None:
             break
         here = above
@@ -86,7 +80,7 @@ def top_owner(workload: WorkloadId, parents: Parents) -> WorkloadId:
     """The workload that keeps another one in the end, as far as controllers are known; itself where nobody does."""
     namespace, kind, name = workload.split("/", 2)
     here = (kind, name)
-    for _ in range(LINKS_MAX):
+    for _ in range(OWNER_LINKS_MAX):
         above = parents.get((here[0], namespace, here[1]))
         if above is None:
             break
@@ -112,7 +106,7 @@ def _told_maker(here: tuple[str, str], labels: Mapping[str, Any]) -> tuple[str, 
 
 
 def _maker_of_replica_set(name: str, labels: Mapping[str, Any]) -> tuple[str, str] | None:
-    for label, kind in _TEMPLATE_HASHES:
+    for label, kind in TEMPLATE_HASHES:
         template_hash = labels.get(label)
         maker = name.removesuffix(f"-{template_hash}")
         if template_hash and maker and maker != name:

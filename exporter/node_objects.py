@@ -21,6 +21,7 @@ from exporter.cluster_reader import ObjectReader, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.grammars.claims import ClaimAllocation, PublishedDevice, parse_claim, parse_published
 from fleet.logs import logger
+from fleet.workload_kinds import OWNER_LINKS_MAX
 from wire.http_answer import Busy, TooLarge
 from wire.kubernetes.backoff import Backoff
 
@@ -39,7 +40,6 @@ _OWNER_KINDS: Mapping[str, Watched] = {
     "StatefulSet": Watched.STATEFUL_SETS,
     "Job": Watched.JOBS,
 }
-_LINKS_MAX = 16
 _PAGE_OBJECTS = 100
 _BACKOFF_SECONDS_MIN = 1.0
 _BACKOFF_SECONDS_MAX = 60.0
@@ -180,7 +180,7 @@ class NodeLookups:
         for facts in pods:
             record = facts.record
             link, links = record.owner, 0
-            while link is not None and link.kind in _OWNER_KINDS and links < _LINKS_MAX:
+            while link is not None and link.kind in _OWNER_KINDS and links < OWNER_LINKS_MAX:
                 question = _Question(
                     watched=_OWNER_KINDS[link.kind], namespace=record.namespace, name=link.name, uid=link.uid
                 )

@@ -21,3 +21,15 @@ ORDERED_KINDS = frozenset({"LeaderWorkerSet", "StatefulSet"})
 
 CHANGEABLE_KINDS = SERVICE_KINDS | JOB_KINDS | {"Notebook", "RayCluster"}
 """Kinds of owners that the enforcer can change."""
+
+NO_WORKLOADS = frozenset({"Node"})
+"""Owners that are nobody's workload: a static pod is owned by the node that it runs on."""
+
+TEMPLATE_HASHES = (("rollouts-pod-template-hash", "Rollout"), ("pod-template-hash", "Deployment"))
+"""Label with the hash that ends a ReplicaSet's name, and the kind that makes ReplicaSets with it.
+
+Source: kubernetes:pkg/controller/deployment/sync.go (getNewReplicaSet), argoproj/argo-rollouts:utils/defaults.
+"""
+
+OWNER_LINKS_MAX = 16
+"""Most controllers above one another that are followed."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.state.card_hours import measured_parts, window_hours
-from dashboards.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, Windows, hourly_usage, idle_grants
+from dashboards.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, hourly_usage, idle_grants
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
 from fleet.money.charged_day import ChargedDay
@@ -156,7 +156,7 @@ def period_of(
 
 
 def charged_days(
-    warehouse: Windows,
+    warehouse: ParquetReads,
     who: Tenancies,
     book: PriceBook,
     *,

@@ -5,10 +5,9 @@ Called by `charged_days`. Means are over the samples of the hour; NaN where ther
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from fleet.money.tenancies import Tenancies
 from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, Measure, Table
 from fleet.settings.settings import AnalyzerSettings
 from fleet.units import epoch_ms
+from pipeline.warehouse.parquet_reads import ParquetReads
 
 HOUR_SECONDS = 3600
 HOUR_MS = HOUR_SECONDS * 1000
@@ -29,24 +29,6 @@ HOUR_MS = HOUR_SECONDS * 1000
 _SCALE = {column.measure: column.scale for column in MEASURES}
 _SLICE = ("namespace", "pod", "container", "card")
 _POD = ("namespace", "pod")
-
-
-class Windows(Protocol):
-    """What is asked of the warehouse."""
-
-    def windows(
-        self,
-        table: Table,
-        *,
-        cluster: str,
-        level_seconds: int,
-        since: datetime,
-        until: datetime,
-        with_histograms: bool = True,
-        measures: Collection[Measure] | None = None,
-    ) -> pa.Table:
-        """Merged rows of one level with since ≤ window_start < until."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +65,9 @@ class HourlyUsage:
         )
 
 
-def hourly_usage(warehouse: Windows, who: Tenancies, *, cluster: str, since: datetime, until: datetime) -> HourlyUsage:
+def hourly_usage(
+    warehouse: ParquetReads, who: Tenancies, *, cluster: str, since: datetime, until: datetime
+) -> HourlyUsage:
     """Reads the hours of a span of at most some days.
 
     Args:
@@ -131,7 +115,7 @@ def hourly_usage(warehouse: Windows, who: Tenancies, *, cluster: str, since: dat
 
 
 def idle_grants(
-    warehouse: Windows,
+    warehouse: ParquetReads,
     who: Tenancies,
     *,
     cluster: str,

@@ -1,6 +1,6 @@
-"""The rows of a grid as a file or in the clipboard: the buttons, and what answers them.
+"""The rows of a grid: page by page as it asks for them, and in full as a file or in the clipboard.
 
-Called by the pages that have a grid. The rows are those that the grid shows, with its filter and order, in full.
+Called by the pages that have a grid. Files hold the rows that the grid shows, with its filter and order.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
+from dashboards.address import Address, read_address
+from dashboards.shown.grid_rows import GridRows, Places
 from dashboards.spreadsheet import csv_text, excel, tab_separated
 from dashboards.words.reading import say
+from fleet.errors import GputideError
 
 _EXCEL_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 _FILE_FORMS = {"csv": "CSV", "xlsx": "Excel", "json": "JSON"}
 
 
 def downloads(name: str) -> list[Any]:
-    """Buttons that save the rows of a grid as a file or copy them; `register_downloads` answers them."""
+    """Buttons that save the rows of a grid as a file or copy them; `register_rows` answers them."""
     return [
         *(html.Button(words, id=f"{name}-{form}", className="quiet") for form, words in _FILE_FORMS.items()),
         html.Button(say("frame.copy"), id=f"{name}-copy", className="quiet"),
@@ -29,17 +32,38 @@ def downloads(name: str) -> list[Any]:
     ]
 
 
-def register_downloads(
-    app: Dash, name: str, columns: Sequence[str], chosen: Callable[[Any, str, str], Iterable[Mapping[str, Any]]]
+def register_rows(
+    app: Dash, name: str, columns: Sequence[str], asked: Callable[[Address], tuple[GridRows[Any], Places | None]]
 ) -> None:
-    """Answer the buttons of `downloads`.
+    """Answer a grid, and the buttons of `downloads`.
 
     Args:
         name: name of the grid, which is `NAME-grid`, and of its files.
-        columns: fields of a row, in order.
-        chosen: gives the rows that a request of the grid asks for; also takes the address's path and search.
+        columns: fields of a row in files, in order.
+        asked: the table that an address means, and which rows of it are meant at all; None for all.
     """
-    asked = (
+
+    @app.callback(
+        Output(f"{name}-grid", "getRowsResponse"),
+        Input(f"{name}-grid", "getRowsRequest"),
+        State("address", "pathname"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def _rows(request: dict[str, Any] | None, path: str, search: str) -> Any:
+        if request is None:
+            return no_update
+        try:
+            rows, among = asked(read_address(path, search))
+            return rows.page(request, among=among)
+        except GputideError:
+            return {"rowData": [], "rowCount": 0}
+
+    def chosen(request: Any, path: str, search: str) -> Iterator[Mapping[str, Any]]:
+        rows, among = asked(read_address(path, search))
+        return (rows.row(int(place)) for place in rows.chosen(request, among=among))
+
+    shown = (
         State(f"{name}-grid", "getRowsRequest"),
         State("address", "pathname"),
         State("address", "search"),
@@ -48,20 +72,20 @@ def register_downloads(
     @app.callback(
         Output(f"{name}-download", "data"),
         *(Input(f"{name}-{form}", "n_clicks") for form in _FILE_FORMS),
-        *asked,
+        *shown,
         prevent_initial_call=True,
     )
     def _file(*values: Any) -> Any:
         form = str(ctx.triggered_id).rpartition("-")[2]
         if not ctx.triggered or not ctx.triggered[0]["value"]:
             return no_update
-        return file_of(name, columns, chosen(*values[-len(asked) :]), form)
+        return file_of(name, columns, chosen(*values[-len(shown) :]), form)
 
     @app.callback(
         Output(f"{name}-clipboard", "content"),
         Output(f"{name}-clipboard", "n_clicks"),  # it copies when this changes
         Input(f"{name}-copy", "n_clicks"),
-        *asked,
+        *shown,
         prevent_initial_call=True,
     )
     def _copy(clicks: int | None, *values: Any) -> Any:

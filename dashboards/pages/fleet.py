@@ -6,7 +6,6 @@ square is a group of nodes, and a click on it shows its cards. The address holds
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
@@ -16,7 +15,7 @@ from dashboards.figures.card_map import SMALL_FLEET_CARDS, SquareKind, fleet_gro
 from dashboards.figures.figures import card_map_figure
 from dashboards.pages.advice import detail
 from dashboards.pages.card import holders
-from dashboards.pages.downloads import downloads, register_downloads
+from dashboards.pages.downloads import downloads, register_rows
 from dashboards.pages.frame import (
     card,
     figure_number,
@@ -45,7 +44,6 @@ from dashboards.shown.rows import (
 )
 from dashboards.tokens import STATE_LETTERS
 from dashboards.words.reading import READING, reader_words, say, say_code
-from fleet.errors import GputideError
 from fleet.money.week_hours import IDLE, WASTED, WeekHours, part_of
 from fleet.profiles import CardProfile, CardState, HourMeasure, Profiles
 from fleet.units import format_bytes_short, format_count
@@ -61,7 +59,6 @@ MAP_COLUMNS = 85
 SMALL_MAP_COLUMNS = 48
 """Up to this many cards squares are drawn larger."""
 SQUARE_PX = 12.6
-_NO_ROWS = {"rowData": [], "rowCount": 0}
 
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
@@ -194,27 +191,7 @@ def register(app: Dash, views: Views) -> None:
 
 
 def _register_table(app: Dash, views: Views) -> None:
-    @app.callback(
-        Output("cards-grid", "getRowsResponse"),
-        Input("cards-grid", "getRowsRequest"),
-        State("address", "pathname"),
-        State("address", "search"),
-        prevent_initial_call=True,
-    )
-    def _rows(request: dict[str, Any] | None, path: str, search: str) -> Any:
-        if request is None:
-            return no_update
-        try:
-            rows, among = _asked(views, read_address(path, search))
-            return rows.page(request, among=among)
-        except GputideError:
-            return _NO_ROWS
-
-    def _chosen(request: Any, path: str, search: str) -> Iterator[Mapping[str, Any]]:
-        rows, among = _asked(views, read_address(path, search))
-        return (rows.row(int(place)) for place in rows.chosen(request, among=among))
-
-    register_downloads(app, "cards", FILE_COLUMNS, _chosen)
+    register_rows(app, "cards", FILE_COLUMNS, lambda address: _asked(views, address))
 
 
 def _headline(views: Views, address: Address, profiles: Profiles, week: WeekHours | str) -> Any:

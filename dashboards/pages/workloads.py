@@ -9,7 +9,6 @@ What a request or a token of one workload costs, on its page. Called by `pages.w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any
 
@@ -18,7 +17,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dashboards.address import RANGES, Address, read_address
 from dashboards.figures.figures import hour_of_week_figure, strips_figure
 from dashboards.pages.advice import change_of_mind, detail, reason, state_reason
-from dashboards.pages.downloads import downloads, register_downloads
+from dashboards.pages.downloads import downloads, register_rows
 from dashboards.pages.frame import (
     card,
     figure_number,
@@ -38,7 +37,7 @@ from dashboards.shown.rows import percent_words, saving_words, state_sentence, w
 from dashboards.words.advice import finding_words
 from dashboards.words.reading import READING, reader_words, say, say_code
 from fleet.decisions import Plan
-from fleet.errors import Corrupt, GputideError, Misconfigured, Unavailable
+from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
 from fleet.money.unit_costs import UnitCost
 from fleet.profiles import Profile, Profiles, WorkloadState
@@ -51,7 +50,6 @@ FILE_COLUMNS = (
     "workload", "namespace", "class", "state", "cards", "pods", "compute_p95", "framebuffer_granted_gib",
     "framebuffer_need_gib", "idle_since", "off_peak_hours", "coverage_ratio", "confidence",
 )  # fmt: skip
-_NO_ROWS = {"rowData": [], "rowCount": 0}
 
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
@@ -71,22 +69,6 @@ def register(app: Dash, views: Views) -> None:
     """Callbacks of the page."""
 
     @app.callback(
-        Output("workloads-grid", "getRowsResponse"),
-        Input("workloads-grid", "getRowsRequest"),
-        State("address", "pathname"),
-        State("address", "search"),
-        prevent_initial_call=True,
-    )
-    def _rows(request: dict[str, Any] | None, path: str, search: str) -> Any:
-        if request is None:
-            return no_update
-        try:
-            rows, among = _asked(views, read_address(path, search))
-            return rows.page(request, among=among)
-        except GputideError:
-            return _NO_ROWS
-
-    @app.callback(
         Output("address", "href", allow_duplicate=True),
         Input("workloads-grid", "cellClicked"),
         State("address", "pathname"),
@@ -98,11 +80,7 @@ def register(app: Dash, views: Views) -> None:
             return no_update
         return read_address(path, search).href("/workloads", w=cell["rowId"], team=None)
 
-    def _chosen(request: Any, path: str, search: str) -> Iterator[Mapping[str, Any]]:
-        rows, among = _asked(views, read_address(path, search))
-        return (rows.row(int(place)) for place in rows.chosen(request, among=among))
-
-    register_downloads(app, "workloads", FILE_COLUMNS, _chosen)
+    register_rows(app, "workloads", FILE_COLUMNS, lambda address: _asked(views, address))
 
 
 def _table(profiles: Profiles) -> GridRows[Profile]:

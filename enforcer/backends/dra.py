@@ -37,7 +37,7 @@ from enforcer.backends.dra_claims import (
     shared_claim,
 )
 from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, owner_changes
-from enforcer.dialect import Dialect, ObjectKey, SeatSlice, StandingCard
+from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of, workload_parts
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
@@ -64,6 +64,9 @@ class DraDialect:
             scheduler's choice, and any is right.
     """
 
+    config_objects: tuple[ObjectKey, ...] = ()
+    listed_kinds = _LISTED
+
     def __init__(
         self,
         claims: Mapping[tuple[str, str], ClaimAllocation] | None = None,
@@ -76,16 +79,6 @@ class DraDialect:
         self.card_claims = card_claims
         self._wide_templates = wide_templates
         self._plugin = DevicePluginDialect()
-
-    @property
-    def config_objects(self) -> tuple[ObjectKey, ...]:
-        """None: the classes' names are the driver's."""
-        return ()
-
-    @property
-    def listed_kinds(self) -> tuple[str, ...]:
-        """Claims, their templates, and what drivers publish."""
-        return _LISTED
 
     def configured(self, configs: Mapping[ObjectKey, Manifest]) -> DraDialect:
         """The same; see the port."""
@@ -188,23 +181,13 @@ class DraBackend:
 
     Args:
         now: the moment that stop marks carry.
-        capabilities: `DRA_MIG` or `DRA_SHARED`.
     """
 
-    def __init__(self, now: datetime, capabilities: Capabilities) -> None:
+    capabilities: Capabilities
+    dialect = DraDialect()
+
+    def __init__(self, now: datetime) -> None:
         self._now = now
-        self._capabilities = capabilities
-        self._dialect = DraDialect()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it enforces."""
-        return self._capabilities
-
-    @property
-    def dialect(self) -> Dialect:
-        """Claims and published devices."""
-        return self._dialect
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""
@@ -226,7 +209,7 @@ class DraBackend:
             return _seat(part.container, card.card, claim.name if claim.is_shared else part.mig_profile)
 
         draft = draft_stage(plan, stage, snapshot, seater, self._now)
-        warnings = [*draft.warnings, *check_kinds(self._capabilities, draft.recommendations)]
+        warnings = [*draft.warnings, *check_kinds(self.capabilities, draft.recommendations)]
         for card in draft.cards:
             self._check(card, snapshot)
 
@@ -256,9 +239,9 @@ class DraBackend:
     def _check(self, card: CardPlacement, snapshot: Snapshot) -> None:
         """Refuse what claims can't hold."""
         instances = [part for part in card.slices if part.mig_profile is not None]
-        if instances and self._capabilities is not DRA_MIG:
+        if instances and self.capabilities is not DRA_MIG:
             raise Refused(
-                f"cannot cut instances on card {card.card}: {self._capabilities.backend} claims cards whole; "
+                f"cannot cut instances on card {card.card}: {self.capabilities.backend} claims cards whole; "
                 "enforcer.backend=dra_mig claims instances"
             )
         if instances:
@@ -267,35 +250,25 @@ class DraBackend:
         pods = {part.pod_id for part in card.slices}
         if len(pods) == 1:
             return
-        if self._capabilities is not DRA_SHARED:
+        if self.capabilities is not DRA_SHARED:
             raise Refused(
-                f"cannot put {len(pods)} pods on card {card.card} without instances: {self._capabilities.backend} "
+                f"cannot put {len(pods)} pods on card {card.card} without instances: {self.capabilities.backend} "
                 "claims a device per pod; enforcer.backend=dra_shared shares cards"
             )
-        check_isolation(card, snapshot, self._capabilities)
+        check_isolation(card, snapshot, self.capabilities)
         _check_shared(card, pods)
 
 
 class DraMigBackend(DraBackend):
-    """Claims of MIG instances, one per pod.
+    """Claims of MIG instances, one per pod."""
 
-    Args:
-        now: the moment that stop marks carry.
-    """
-
-    def __init__(self, now: datetime) -> None:
-        super().__init__(now, DRA_MIG)
+    capabilities = DRA_MIG
 
 
 class DraSharedBackend(DraBackend):
-    """Claims of cards that pods share.
+    """Claims of cards that pods share."""
 
-    Args:
-        now: the moment that stop marks carry.
-    """
-
-    def __init__(self, now: datetime) -> None:
-        super().__init__(now, DRA_SHARED)
+    capabilities = DRA_SHARED
 
 
 def _seat(container: str, card: str, resource: str | None) -> SeatSlice:

@@ -18,7 +18,7 @@ from enforcer.backends.hami import hami_family
 from enforcer.backends.hami_dialect import HAMI_WORDS, HamiDialect
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
-from fleet.capabilities.register import EFFECTIVE_GPU, Capabilities
+from fleet.capabilities.register import EFFECTIVE_GPU
 from fleet.decisions import Plan
 
 EFFECTIVE_GPU_DIALECT = HamiDialect(
@@ -38,24 +38,16 @@ class EffectiveGpuBackend:
         dialect: names, where the cluster's configuration gives no others.
     """
 
+    capabilities = EFFECTIVE_GPU
+
     def __init__(self, now: datetime, dialect: HamiDialect = EFFECTIVE_GPU_DIALECT) -> None:
         self._now = now
-        self._dialect = dialect
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What EffectiveGPU enforces, as far as that is known."""
-        return EFFECTIVE_GPU
-
-    @property
-    def dialect(self) -> HamiDialect:
-        """HAMi's annotations under its names."""
-        return self._dialect
+        self.dialect = dialect
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""
-        family = hami_family(EFFECTIVE_GPU, self._dialect, modes=(CORE_MODE,))
-        return render_grants(family, self._dialect, plan, stage, snapshot, self._now)
+        family = hami_family(EFFECTIVE_GPU, self.dialect, modes=(CORE_MODE,))
+        return render_grants(family, self.dialect, plan, stage, snapshot, self._now)
 
 
 def words_of_models(words: Words, resource_of_model: Mapping[str, str]) -> Words:

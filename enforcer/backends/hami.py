@@ -46,29 +46,21 @@ class HamiBackend:
         cordons_emptied_nodes: cards of a node that a stage empties get no new pods, so that it can be given back.
     """
 
+    capabilities = HAMI
+
     def __init__(
         self, now: datetime, dialect: HamiDialect = HAMI_DIALECT, *, cordons_emptied_nodes: bool = False
     ) -> None:
         self._now = now
-        self._dialect = dialect
+        self.dialect = dialect
         self._cordons_emptied_nodes = cordons_emptied_nodes
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What HAMi enforces."""
-        return HAMI
-
-    @property
-    def dialect(self) -> HamiDialect:
-        """HAMi's annotations."""
-        return self._dialect
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""
-        family = hami_family(HAMI, self._dialect, modes=(CORE_MODE, MIG_MODE))
+        family = hami_family(HAMI, self.dialect, modes=(CORE_MODE, MIG_MODE))
         if self._cordons_emptied_nodes:
             family = replace(family, node_changes=self._with_cordon(family))
-        return render_grants(family, self._dialect, plan, stage, snapshot, self._now)
+        return render_grants(family, self.dialect, plan, stage, snapshot, self._now)
 
     def _with_cordon(self, family: GrantFamily) -> Callable[[StageDraft, Snapshot], NodeChanges]:
         def node_changes(draft: StageDraft, snapshot: Snapshot) -> NodeChanges:

@@ -42,7 +42,7 @@ from enforcer.backends.stage import (
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.snapshot import Snapshot
-from fleet.capabilities.capability import Capabilities, slices_that_meet
+from fleet.capabilities.capability import slices_that_meet
 from fleet.capabilities.kai import KAI
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
@@ -64,13 +64,10 @@ _ANNOTATIONS = "spec.template.metadata.annotations"
 class KaiDialect:
     """KAI's annotations in pods, NVIDIA's labels on nodes (the port `Dialect`)."""
 
+    config_objects: tuple[ObjectKey, ...] = ()
+
     def __init__(self) -> None:
         self._plugin = DevicePluginDialect()
-
-    @property
-    def config_objects(self) -> tuple[ObjectKey, ...]:
-        """None: whether fractions are allowed is an argument of KAI's binder."""
-        return ()
 
     def configured(self, configs: Mapping[ObjectKey, Manifest]) -> KaiDialect:
         """The same: KAI's names are its own."""
@@ -108,19 +105,11 @@ class KaiBackend:
         now: the moment that stop marks carry.
     """
 
+    capabilities = KAI
+    dialect: Dialect = KaiDialect()
+
     def __init__(self, now: datetime) -> None:
         self._now = now
-        self._dialect = KaiDialect()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What KAI enforces."""
-        return KAI
-
-    @property
-    def dialect(self) -> Dialect:
-        """KAI's annotations."""
-        return self._dialect
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""

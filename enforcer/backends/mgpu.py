@@ -21,7 +21,7 @@ from enforcer.backends.stage import Target, check_init_containers, check_kinds, 
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of
 from enforcer.snapshot import Snapshot
-from fleet.capabilities.register import MGPU, Capabilities, CorePolicy
+from fleet.capabilities.register import MGPU, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.grammars.mgpu import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, RECLAIMED_CORES_RESOURCE
@@ -51,10 +51,7 @@ _ANNOTATIONS = "spec.template.metadata.annotations"
 class MgpuDialect:
     """What containers ask for, and what nodes have (the port `Dialect`)."""
 
-    @property
-    def config_objects(self) -> tuple[ObjectKey, ...]:
-        """None: it is configured outside the cluster."""
-        return ()
+    config_objects: tuple[ObjectKey, ...] = ()
 
     def configured(self, configs: Mapping[ObjectKey, Manifest]) -> MgpuDialect:
         """The same; see the port."""
@@ -128,18 +125,11 @@ class MgpuBackend:
         now: the moment that stop marks carry.
     """
 
+    capabilities = MGPU
+    dialect = MGPU_DIALECT
+
     def __init__(self, now: datetime) -> None:
         self._now = now
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What mGPU enforces."""
-        return MGPU
-
-    @property
-    def dialect(self) -> MgpuDialect:
-        """Its resources and labels."""
-        return MGPU_DIALECT
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""

@@ -51,7 +51,6 @@ from enforcer.backends.stage import (
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
-from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.mig import MIG
 from fleet.catalogue import find_model
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
@@ -86,19 +85,11 @@ class MigBackend:
         now: the moment that stop marks carry.
     """
 
+    capabilities = MIG
+    dialect: Dialect = DevicePluginDialect(MIG_CONFIGS)
+
     def __init__(self, now: datetime) -> None:
         self._now = now
-        self._dialect = DevicePluginDialect(MIG_CONFIGS)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What MIG enforces."""
-        return MIG
-
-    @property
-    def dialect(self) -> Dialect:
-        """Resources and labels of the device plugin."""
-        return self._dialect
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""

@@ -96,25 +96,17 @@ class NvidiaSharingBackend:
 
     Args:
         now: the moment that stop marks carry.
-        capabilities: `TIME_SLICING` or `MPS`.
+
+    Attributes:
         section: what the way is called in the plugin's configuration.
     """
 
-    def __init__(self, now: datetime, capabilities: Capabilities, section: str) -> None:
+    capabilities: Capabilities
+    dialect: Dialect = DevicePluginDialect(PLUGIN_CONFIGS)
+    section: str
+
+    def __init__(self, now: datetime) -> None:
         self._now = now
-        self._capabilities = capabilities
-        self._section = section
-        self._dialect = DevicePluginDialect(PLUGIN_CONFIGS)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it enforces."""
-        return self._capabilities
-
-    @property
-    def dialect(self) -> Dialect:
-        """Resources and labels of the device plugin."""
-        return self._dialect
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""
@@ -127,7 +119,7 @@ class NvidiaSharingBackend:
             return counted_slice(part.container, card.node or "", SHARED_RESOURCE if is_shared else CARD_RESOURCE)
 
         draft = draft_stage(plan, stage, snapshot, seater, self._now)
-        warnings = [*along, *draft.warnings, *check_kinds(self._capabilities, draft.recommendations)]
+        warnings = [*along, *draft.warnings, *check_kinds(self.capabilities, draft.recommendations)]
         changes: list[Change] = []
         steps: list[NodeStep] = []
         for card in draft.cards:
@@ -158,33 +150,33 @@ class NvidiaSharingBackend:
 
     def _check(self, node: SharedNode, snapshot: Snapshot) -> None:
         """Refuse what replicas can't hold; every refusal names the fact."""
-        most = self._capabilities.slices_per_card_max
+        most = self.capabilities.slices_per_card_max
         if node.replicas > most:
             raise Refused(
-                f"cannot share a card of node {node.node} {node.replicas} times with {self._capabilities.backend}: "
+                f"cannot share a card of node {node.node} {node.replicas} times with {self.capabilities.backend}: "
                 f"slices_per_card_max={most}"
             )
         for card in node.cards:
-            check_isolation(card, snapshot, self._capabilities)
+            check_isolation(card, snapshot, self.capabilities)
             for part in card.slices:
                 if part.mig_profile is not None:
                     raise Refused(
                         f"cannot give {part.pod_id} a MIG instance on node {node.node}: its cards are shared by "
-                        f"{self._capabilities.backend}, and enforcer.backend=mig cuts"
+                        f"{self.capabilities.backend}, and enforcer.backend=mig cuts"
                     )
                 if is_whole(card, part):
                     raise Refused(
                         f"cannot leave {part.pod_id} card {card.card} alone: others share cards of node {node.node}, "
                         "and the device plugin shares all cards of a node alike"
                     )
-        if self._capabilities is MPS:
+        if self.capabilities is MPS:
             _check_portions(node)
         else:
             _check_together(node)
 
     def _burst_warnings(self, node: SharedNode) -> list[str]:
         bursting = sum(part.core_policy is CorePolicy.BURST for part in node.visitors)
-        if not bursting or self._capabilities is not MPS:
+        if not bursting or self.capabilities is not MPS:
             return []
         text = (
             f"{bursting} pods of node {node.node} are planned to use more while others rest: MPS lends nothing beyond "
@@ -206,8 +198,8 @@ class NvidiaSharingBackend:
                 "plugin read its configurations from one (chart value config.name; in the operator's ClusterPolicy "
                 "devicePlugin.config.name)"
             )
-        text = sharing_config(_current_config(config, manifest), self._section, node.replicas)
-        key = f"{_OWN_PREFIX}{self._section.lower()}-{node.replicas}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        text = sharing_config(_current_config(config, manifest), self.section, node.replicas)
+        key = f"{_OWN_PREFIX}{self.section.lower()}-{node.replicas}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         cards = _cards_of(manifest)
         if cards < len(node.cards):
             raise Refused(
@@ -231,25 +223,17 @@ class NvidiaSharingBackend:
 
 
 class TimeSlicingBackend(NvidiaSharingBackend):
-    """`sharing.timeSlicing`: replicas that take turns.
+    """`sharing.timeSlicing`: replicas that take turns."""
 
-    Args:
-        now: the moment that stop marks carry.
-    """
-
-    def __init__(self, now: datetime) -> None:
-        super().__init__(now, TIME_SLICING, "timeSlicing")
+    capabilities = TIME_SLICING
+    section = "timeSlicing"
 
 
 class MpsBackend(NvidiaSharingBackend):
-    """`sharing.mps`: replicas with an equal part each of framebuffer and threads.
+    """`sharing.mps`: replicas with an equal part each of framebuffer and threads."""
 
-    Args:
-        now: the moment that stop marks carry.
-    """
-
-    def __init__(self, now: datetime) -> None:
-        super().__init__(now, MPS, "mps")
+    capabilities = MPS
+    section = "mps"
 
 
 def shared_nodes(plan: Plan, nodes_of: Mapping[WorkloadId, tuple[str, ...]]) -> dict[str, SharedNode]:

@@ -27,7 +27,7 @@ from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey, SeatSlice, StandingC
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
-from fleet.capabilities.register import VGPU_MANAGER, Capabilities, CorePolicy
+from fleet.capabilities.register import VGPU_MANAGER, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Refused
 from fleet.grammars.vgpumanager import (
@@ -70,15 +70,8 @@ VGPU_MANAGER_WORDS = Words(
 class VgpuManagerDialect:
     """vgpu-manager's annotations (the port `Dialect`)."""
 
-    @property
-    def words(self) -> Words:
-        """Its names; no configuration changes them."""
-        return VGPU_MANAGER_WORDS
-
-    @property
-    def config_objects(self) -> tuple[ObjectKey, ...]:
-        """The nodes' configuration."""
-        return (NODE_CONFIG,)
+    words = VGPU_MANAGER_WORDS
+    config_objects: tuple[ObjectKey, ...] = (NODE_CONFIG,)
 
     def configured(self, configs: Mapping[ObjectKey, Manifest]) -> VgpuManagerDialect:
         """The same; see the port."""
@@ -116,18 +109,11 @@ class VgpuManagerBackend:
         now: the moment that stop marks carry.
     """
 
+    capabilities = VGPU_MANAGER
+    dialect = VGPU_MANAGER_DIALECT
+
     def __init__(self, now: datetime) -> None:
         self._now = now
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What vgpu-manager enforces."""
-        return VGPU_MANAGER
-
-    @property
-    def dialect(self) -> VgpuManagerDialect:
-        """Its annotations."""
-        return VGPU_MANAGER_DIALECT
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""

@@ -25,7 +25,7 @@ from enforcer.kinds.register import pod_templates
 from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
-from fleet.capabilities.register import VOLCANO, Capabilities, CorePolicy
+from fleet.capabilities.register import VOLCANO, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
 from fleet.grammars.hami import CORE_POLICY_ENV, DISABLE_CONTROL_ENV, PRIORITY_ENV
@@ -74,6 +74,8 @@ class VolcanoDialect:
         words: names of the installation.
     """
 
+    config_objects: tuple[ObjectKey, ...] = (DEVICE_CONFIG, NODE_CONFIG)
+
     def __init__(self, words: Words = VOLCANO_WORDS) -> None:
         self._words = words
 
@@ -81,11 +83,6 @@ class VolcanoDialect:
     def words(self) -> Words:
         """Names of the installation; Volcano's scheduler knows no others."""
         return self._words
-
-    @property
-    def config_objects(self) -> tuple[ObjectKey, ...]:
-        """Device and node configuration."""
-        return DEVICE_CONFIG, NODE_CONFIG
 
     def configured(self, configs: Mapping[ObjectKey, Manifest]) -> VolcanoDialect:
         """With the memory factor of its plugin; see the port."""
@@ -116,22 +113,14 @@ class VolcanoBackend:
         low_priority_queue: queue that pods of low priority wait in; None leaves queues as they are.
     """
 
+    capabilities = VOLCANO
+
     def __init__(
         self, now: datetime, dialect: VolcanoDialect = VOLCANO_DIALECT, *, low_priority_queue: str | None = None
     ) -> None:
         self._now = now
-        self._dialect = dialect
+        self.dialect = dialect
         self._low_priority_queue = low_priority_queue
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What Volcano's vGPU enforces."""
-        return VOLCANO
-
-    @property
-    def dialect(self) -> VolcanoDialect:
-        """Volcano's annotations."""
-        return self._dialect
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""
@@ -148,7 +137,7 @@ class VolcanoBackend:
             check=_check,
             node_changes=_node_changes,
         )
-        return render_grants(family, self._dialect, plan, stage, snapshot, self._now)
+        return render_grants(family, self.dialect, plan, stage, snapshot, self._now)
 
     def _annotations(self, example: Target) -> Mapping[str, str | None]:
         if self._low_priority_queue is None or example.after[0].priority != "1":

@@ -18,7 +18,6 @@ from enforcer.backends.stage import Target, check_kinds, draft_stage, owner_chan
 from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
-from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.whole_cards import WHOLE_CARDS
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
@@ -31,19 +30,11 @@ class WholeCardsBackend:
         now: the moment that stop marks carry.
     """
 
+    capabilities = WHOLE_CARDS
+    dialect: Dialect = DevicePluginDialect()
+
     def __init__(self, now: datetime) -> None:
         self._now = now
-        self._dialect = DevicePluginDialect()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What a card of one's own is."""
-        return WHOLE_CARDS
-
-    @property
-    def dialect(self) -> Dialect:
-        """Resources and labels of the device plugin."""
-        return self._dialect
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""

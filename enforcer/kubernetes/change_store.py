@@ -12,7 +12,6 @@ etcd-io/website:content/en/docs/v3.5/dev-guide/limit.md (1.5 MiB per request).
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import Any, overload
 from enforcer.kept_manifests import as_manifest, as_text
 from enforcer.kubernetes.custom_resources import API_VERSION, AS_MANAGER, OBJECT_BYTES_MAX, VERSION, kind_of, listed
 from enforcer.manifest import Manifest
-from enforcer.record.ledger import Overtaken
+from enforcer.record.ledger import Overtaken, chained_hash
 from enforcer.record.shared_ledger import StoredEntry
 from fleet.errors import Corrupt, Refused
 from fleet.units import format_time, parse_time
@@ -244,14 +243,14 @@ def _chained(entry: StoredEntry, previous: str) -> Manifest:
         body["packed"] = base64.b64encode(zlib.compress(text.encode())).decode()
     else:
         body["content"] = text
-    return {**body, "sha256": _hash(previous, body)}
+    return {**body, "sha256": chained_hash(previous, body)}
 
 
 def _unchained(plan_id: str, objects: Sequence[_Object]) -> Iterator[StoredEntry]:
     previous = ""
     for number, one in enumerate((entry for part in objects for entry in part.entries), start=1):
         body = {key: value for key, value in one.items() if key != "sha256"}
-        if one.get("sha256") != _hash(previous, body):
+        if one.get("sha256") != chained_hash(previous, body):
             raise Corrupt(
                 f"cannot trust the GpuChange objects of plan {plan_id}: entry {number} was edited, or one before it is "
                 "missing"
@@ -274,8 +273,3 @@ def _content(plan_id: str, body: Mapping[str, str]) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise Corrupt(f"cannot read a GpuChange object of plan {plan_id}: an entry holds no object")
     return found
-
-
-def _hash(previous: str, body: Mapping[str, str]) -> str:
-    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256((previous + canonical).encode()).hexdigest()

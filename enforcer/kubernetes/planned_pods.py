@@ -13,8 +13,9 @@ from enforcer.cluster import ClusterReader
 from enforcer.kinds.register import workload_kind
 from enforcer.kubernetes.kinds import API_KINDS
 from enforcer.manifest import Manifest, workload_parts
-from enforcer.ownership import LINKS_MAX, controller_of, workload_of_pod
+from enforcer.ownership import controller_of, workload_of_pod
 from fleet.inventory import WorkloadId
+from fleet.workload_kinds import OWNER_LINKS_MAX
 
 NOTEBOOK_LABEL = "notebook-name"
 """On a pod of a Kubeflow Notebook: its name (kubeflow/kubeflow:components/notebook-controller/controllers)."""
@@ -55,7 +56,7 @@ def planned_pod(pod: Manifest, reader: ClusterReader) -> PlannedPod:
     is_marked = SEATING_ANNOTATION in (metadata.get("annotations") or {})
     if not is_marked and not (kind in WITHOUT_SEATING and _wants_cards(pod)):
         return nothing
-    for _ in range(LINKS_MAX):
+    for _ in range(OWNER_LINKS_MAX):
         owner = reader.get(kind, namespace, name) if kind in API_KINDS else None
         if owner is None:
             return nothing

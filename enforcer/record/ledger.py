@@ -78,7 +78,7 @@ class Ledger:
         for event, content in events:
             number += 1
             body = {"number": number, "at": format_time(at), "event": event, "plan_id": plan_id, "content": content}
-            sha256 = _hash(sha256, body)
+            sha256 = chained_hash(sha256, body)
             line = json.dumps({**body, "sha256": sha256}, ensure_ascii=False, separators=(",", ":"))
             lines.append(line.encode() + b"\n")
             entries.append(
@@ -166,7 +166,7 @@ class Ledger:
             sha256 = str(body.pop("sha256"))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             raise Corrupt(f"cannot read ledger {self._path}: entry {number} is damaged") from exc
-        if body.get("number") != number or sha256 != _hash(previous, body):
+        if body.get("number") != number or sha256 != chained_hash(previous, body):
             raise Corrupt(f"cannot trust ledger {self._path}: entry {number} was edited, or one before it is missing")
         return Entry(
             number=number,
@@ -199,6 +199,7 @@ class Ledger:
         os.replace(temporary, self._head_path)
 
 
-def _hash(previous: str, body: Mapping[str, Any]) -> str:
+def chained_hash(previous: str, body: Mapping[str, Any]) -> str:
+    """SHA-256 of an entry, which holds that of the entry before it."""
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256((previous + canonical).encode()).hexdigest()

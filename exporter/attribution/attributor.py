@@ -47,6 +47,7 @@ from exporter.attribution.sources import Held, Sources
 from exporter.kubelet.pod_resources import DeviceRow, PodRow
 from fleet.grammars.kai import RESERVATION_NAMESPACES
 from fleet.inventory import CardId, Grant, Priority
+from fleet.workload_kinds import NO_WORKLOADS, OWNER_LINKS_MAX, TEMPLATE_HASHES
 
 FINDINGS_MAX = 1000
 """Most findings that are kept of one round."""
@@ -312,13 +313,6 @@ def _finding(kind: FindingKind, name: PodName, container: str = "", card: str = 
     return Finding(kind=kind, namespace=name[0], pod=name[1], container=container, card=card, detail=detail)
 
 
-_LINKS_MAX = 16
-# Label with the hash → kind that makes ReplicaSets with it.
-_TEMPLATE_HASHES = (("rollouts-pod-template-hash", "Rollout"), ("pod-template-hash", "Deployment"))
-# A static pod is owned by the node that it runs on, which is nobody's workload.
-_NO_WORKLOADS = frozenset({"Node"})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadName:
     """The object that a pod belongs to in the end; the pod itself where nothing owns it.
@@ -346,7 +340,7 @@ def workload_of(
     """
     here = WorkloadName(kind="Pod", name=pod)
     seen: set[str] = set()
-    while owner is not None and owner.kind not in _NO_WORKLOADS and len(seen) < _LINKS_MAX:
+    while owner is not None and owner.kind not in NO_WORKLOADS and len(seen) < OWNER_LINKS_MAX:
         if owner.uid in seen:
             # Owners in a circle: the last that is new is as good as any.
             break
@@ -357,7 +351,7 @@ def workload_of(
 
 
 def _maker_of_replica_set(replica_set: WorkloadName, labels: Mapping[str, str]) -> WorkloadName:
-    for label, kind in _TEMPLATE_HASHES:
+    for label, kind in TEMPLATE_HASHES:
         template_hash = labels.get(label)
         name = replica_set.name.removesuffix(f"-{template_hash}")
         if template_hash and name and name != replica_set.name:
