@@ -72,13 +72,13 @@ def given() -> set[str]:
 @pytest.fixture(scope="module")
 def drawn_boards() -> dict[str, str]:
     """Draw every board anew."""
-    from dashboards.grafana.drawn import BOARDS, board_text  # noqa: PLC0415 - the SDK takes a moment
+    from deploy.grafana.drawn import BOARDS, board_text  # noqa: PLC0415 - the SDK takes a moment
 
     return {board.uid: board_text(board) for board in BOARDS}
 
 
 def test_committed_dashboards_are_what_the_boards_say(drawn_boards: dict[str, str]) -> None:
-    assert boards() == dict(sorted(drawn_boards.items())), "run python -m dashboards.grafana.drawn"
+    assert boards() == dict(sorted(drawn_boards.items())), "run python -m deploy.grafana.drawn"
 
 
 def test_a_dashboard_read_back_by_the_sdk_is_the_same(drawn_boards: dict[str, str]) -> None:

@@ -1,6 +1,6 @@
 """Turns dashboards into Grafana's JSON with the foundation SDK; runs where dashboards are made, not where they're used.
 
-    python -m dashboards.grafana.drawn      # after a change of a board: writes dashboards/grafana/boards/*.json
+    python -m deploy.grafana.drawn      # after a change of a board: writes dashboards/grafana/boards/*.json
 
 A test fails while a committed file differs from what this writes. The SDK belongs to the development group: the product
 ships the JSON.
@@ -18,20 +18,20 @@ from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import prometheus as prometheus_models
 
-from dashboards.grafana.board_card import BOARD as CARD
-from dashboards.grafana.board_fleet import BOARD as FLEET
-from dashboards.grafana.board_pipeline import BOARD as PIPELINE
-from dashboards.grafana.board_savings import BOARD as SAVINGS
-from dashboards.grafana.board_tenant import BOARD as TENANT
-from dashboards.grafana.board_workload import BOARD as WORKLOAD
-from dashboards.grafana.panel import GRID_COLUMNS, Board, Draw, Panel, Unit, Variable
 from dashboards.tokens import ACCENT, STATE_COLOURS
+from deploy.grafana.board_card import BOARD as CARD
+from deploy.grafana.board_fleet import BOARD as FLEET
+from deploy.grafana.board_pipeline import BOARD as PIPELINE
+from deploy.grafana.board_savings import BOARD as SAVINGS
+from deploy.grafana.board_tenant import BOARD as TENANT
+from deploy.grafana.board_workload import BOARD as WORKLOAD
+from deploy.grafana.panel import GRID_COLUMNS, Board, Draw, Panel, Unit, Variable
 from fleet.words import Language, Words
 
 BOARDS: tuple[Board, ...] = (FLEET, CARD, WORKLOAD, TENANT, SAVINGS, PIPELINE)
 """Every dashboard, in the order in which people meet them."""
 
-FOLDER = Path(__file__).parent / "boards"
+FOLDER = Path(__file__).resolve().parents[2] / "dashboards" / "grafana" / "boards"
 """Where the drawn dashboards lie, as the product ships them."""
 
 _SOURCE = common_models.DataSourceRef(type_val="prometheus", uid="${datasource}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.grafana.panel import CLUSTER, NO_SAVINGS, Board, Draw, Panel, Query, Unit
+from deploy.grafana.panel import CLUSTER, NO_SAVINGS, Board, Draw, Panel, Query, Unit
 
 _OF = 'cluster=~"$cluster"'
 _VERIFIED = "No plan was verified yet: gputide verify, some days after gputide apply"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.grafana.panel import (
+from deploy.grafana.panel import (
     CARD_FILTER,
     CLUSTER,
     MODEL,

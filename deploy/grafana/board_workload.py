@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.grafana.panel import (
+from deploy.grafana.panel import (
     CLUSTER,
     NAMESPACE,
     NO_SAVINGS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.grafana.panel import CLUSTER, NO_SAVINGS, Board, Draw, Panel, Query, Unit
+from deploy.grafana.panel import CLUSTER, NO_SAVINGS, Board, Draw, Panel, Query, Unit
 
 _NO_RECEIVER = "No receiver: let Prometheus scrape gputide run receive"
 _NO_EXPORTER = "No exporter of gputide: dcgm-exporter and HAMi don't tell this"
