@@ -8,22 +8,29 @@ from typing import Any
 
 from fleet.documents import iso
 from fleet.errors import EXIT_FINDINGS, EXIT_FINE, Unavailable
+from fleet.words import Words
 from gputide.doctor.catalogue import catalogue
-from gputide.doctor.finding import Area, Diagnosis, FindingKind, Severity, State
+from gputide.doctor.finding import Area, Diagnosis, FindingKind, Severity, State, shown
 from gputide.output import Answer, Listing
 
 SCHEMA = "gputide.doctor/v1"
 _COLUMNS = ("area", "check", "", "subject", "found", "disables", "mend")
-_SIGNS = {Severity.ERROR: "ERROR", Severity.WARNING: "WARNING", Severity.NOTE: "note"}
 
 
 def doctor_answer(
-    diagnoses: Sequence[Diagnosis], *, at: datetime, looked_at: Iterable[Area], unused: Iterable[Area], for_people: bool
+    diagnoses: Sequence[Diagnosis],
+    words: Words,
+    *,
+    at: datetime,
+    looked_at: Iterable[Area],
+    unused: Iterable[Area],
+    for_people: bool,
 ) -> Answer:
     """What was found.
 
     Args:
         diagnoses: in the order in which they are told.
+        words: in which language.
         at: when, UTC.
         looked_at: areas that were looked at.
         unused: areas that were not, as the settings don't use them.
@@ -34,42 +41,46 @@ def doctor_answer(
         severity.value: sum(one.kind is not None and one.kind.severity is severity for one in diagnoses)
         for severity in Severity
     }
-    more = ", ".join(area.value for area in unused)
-    headline = (
-        f"{severities['error']} errors, {severities['warning']} warnings, {severities['note']} notes; "
-        f"{counts['ok']} well, {counts['unchecked']} could not be checked"
-    )
-    footnotes = [f"Not looked at, as the settings don't use them: {more}. `gputide doctor AREA` does."] if more else []
+    headline = words.say(
+        "doctor.headline", errors=severities["error"], warnings=severities["warning"], notes=severities["note"],
+        well=counts["ok"], unchecked=counts["unchecked"],
+    )  # fmt: skip
+    more = words.say("mark.list").join(words.code("doctor.area", area) for area in unused)
+    footnotes = [words.say("doctor.not_looked_at", areas=more)] if more else []
     columns: tuple[str, ...] = _COLUMNS
-    rows = _rows(diagnoses)
+    rows = _rows(diagnoses, words)
     if for_people:
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
+        columns = tuple(name and words.say(f"doctor.column.{name}") for name in columns[:-1])
+        rows = [row[:-1] for row in rows]
         mends = dict.fromkeys(f"  {one.kind.code}: {one.mend}" for one in diagnoses if one.kind is not None)
-        footnotes = [*(["What mends it:"] if mends else []), *mends, *footnotes]
+        footnotes = [*([words.say("doctor.mends")] if mends else []), *mends, *footnotes]
     return Answer(
         document={
             "schema": SCHEMA,
             "checked_at": iso(at),
             "areas": [area.value for area in looked_at],
             "summary": {**counts, **severities},
-            "diagnoses": [_entry(one) for one in diagnoses],
+            "diagnoses": [_entry(one, words) for one in diagnoses],
         },
-        listings=(Listing(title="Doctor", columns=columns, rows=rows),),
+        listings=(Listing(title=words.say("doctor.title"), columns=columns, rows=rows),),
         headline=(headline,),
         footnotes=tuple(footnotes),
     )
 
 
-def codes_answer() -> Answer:
-    """Everything that may be found."""
+def codes_answer(words: Words) -> Answer:
+    """Everything that may be found, in a language."""
     kinds = list(catalogue().values())
     return Answer(
-        document={"schema": "gputide.doctor-findings/v1", "findings": [_kind_entry(kind) for kind in kinds]},
+        document={"schema": "gputide.doctor-findings/v1", "findings": [_kind_entry(kind, words) for kind in kinds]},
         listings=(
             Listing(
-                title="Findings of the doctor",
+                title=words.say("doctor.title_codes"),
                 columns=("code", "severity", "says", "disables", "mend"),
-                rows=[(kind.code, kind.severity.value, kind.says, kind.disables, kind.mend) for kind in kinds],
+                rows=[
+                    (kind.code, kind.severity.value, words.said(kind.says), words.said(kind.disables), kind.mend)
+                    for kind in kinds
+                ],
             ),
         ),
     )
@@ -92,29 +103,28 @@ def exit_status(diagnoses: Iterable[Diagnosis], *, is_strict: bool) -> int:
     return status
 
 
-def _rows(diagnoses: Sequence[Diagnosis]) -> list[tuple[str, ...]]:
+def _rows(diagnoses: Sequence[Diagnosis], words: Words) -> list[tuple[str, ...]]:
     """One row each; looks that could not be made for one reason share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for number, one in enumerate(diagnoses):
         is_alone = one.state is not State.UNCHECKED
         key = (
-            one.area.value, _sign(one), one.subject, one.found, _advice(one), one.mend, str(number) if is_alone else "",
+            words.code("doctor.area", one.area), words.say(f"doctor.sign.{_sign(one)}"), shown(words.said(one.subject)),
+            shown(words.said(one.said)), _advice(one, words), one.mend, str(number) if is_alone else "",
         )  # fmt: skip
         rows.setdefault(key, []).append(one.check)
     return [(key[0], ", ".join(checks), *key[1:-1]) for key, checks in rows.items()]
 
 
 def _sign(one: Diagnosis) -> str:
-    if one.kind is not None:
-        return _SIGNS[one.kind.severity]
-    return "ok" if one.state is State.OK else "unchecked"
+    return one.state.value if one.kind is None else one.kind.severity.value
 
 
-def _advice(one: Diagnosis) -> str:
-    return "" if one.kind is None else f"{one.kind.disables} [{one.kind.code}]"
+def _advice(one: Diagnosis, words: Words) -> str:
+    return "" if one.kind is None else f"{words.said(one.kind.disables)} [{one.kind.code}]"
 
 
-def _entry(one: Diagnosis) -> dict[str, Any]:
+def _entry(one: Diagnosis, words: Words) -> dict[str, Any]:
     kind = one.kind
     return {
         "area": one.area.value,
@@ -122,21 +132,21 @@ def _entry(one: Diagnosis) -> dict[str, Any]:
         "state": one.state.value,
         "code": None if kind is None else kind.code,
         "severity": None if kind is None else kind.severity.value,
-        "subject": one.subject or None,
-        "found": one.found,
-        "says": None if kind is None else kind.says,
-        "disables": None if kind is None else kind.disables,
+        "subject": shown(words.said(one.subject)) or None,
+        "found": shown(words.said(one.said)),
+        "says": None if kind is None else words.said(kind.says),
+        "disables": None if kind is None else words.said(kind.disables),
         "mend": one.mend or None,
     }
 
 
-def _kind_entry(kind: FindingKind) -> dict[str, Any]:
+def _kind_entry(kind: FindingKind, words: Words) -> dict[str, Any]:
     return {
         "code": kind.code,
         "area": kind.area.value,
         "severity": kind.severity.value,
-        "says": kind.says,
-        "disables": kind.disables,
+        "says": words.said(kind.says),
+        "disables": words.said(kind.disables),
         "mend": kind.mend,
         "sign": kind.sign,
         "is_unreachable": kind.is_unreachable,

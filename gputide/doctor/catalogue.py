@@ -20,8 +20,6 @@ def catalogue() -> Mapping[str, FindingKind]:
             code=entry["code"],
             area=Area(entry["area"]),
             severity=Severity(entry["severity"]),
-            says=entry["says"],
-            disables=entry["disables"],
             mend=entry["mend"],
             sign=entry["sign"],
             is_unreachable=entry.get("unreachable", False),

@@ -257,7 +257,7 @@ def _measure(measure: Measure, loss: str, remedy: str) -> Diagnosis:
     found = finding(kind, "measures", loss, subject=measure.value)
     # The remedy is ours, and a command already: nothing of it is quoted.
     return Diagnosis(
-        area=found.area, check=found.check, state=found.state, found=found.found, subject=found.subject, kind=kind,
+        area=found.area, check=found.check, state=found.state, said=found.said, subject=found.subject, kind=kind,
         mend=remedy,
     )  # fmt: skip
 

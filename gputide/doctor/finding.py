@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fleet.sentences import Sentence, listed, sentence
+
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 _TEXT_LENGTH_MAX = 500
 _VALUE_LENGTH_MAX = 253
@@ -62,8 +64,6 @@ class FindingKind:
         code: what programs go by; never changes its meaning.
         area: where it is looked for.
         severity: how much it disables.
-        says: what is wrong, one sentence.
-        disables: which advice or action it disables or makes less sure.
         mend: the one command or value that mends it; words in braces are filled in.
         sign: how it is seen, and where the fact stands.
         is_unreachable: a service did not answer, which has an exit status of its own.
@@ -72,11 +72,19 @@ class FindingKind:
     code: str
     area: Area
     severity: Severity
-    says: str
-    disables: str
     mend: str
     sign: str
     is_unreachable: bool = False
+
+    @property
+    def says(self) -> Sentence:
+        """What is wrong, one sentence."""
+        return sentence(f"doctor.{self.code}.says")
+
+    @property
+    def disables(self) -> Sentence:
+        """Which advice or action it disables or makes less sure."""
+        return sentence(f"doctor.{self.code}.disables")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +96,7 @@ class Diagnosis:
         check: which look.
         state: how it ended.
         subject: what it is about: a setting, a node, a metric; empty where `check` says it.
-        found: what was found.
+        said: what was found.
         kind: the finding; None where there is none.
         mend: what mends it here.
     """
@@ -96,10 +104,15 @@ class Diagnosis:
     area: Area
     check: str
     state: State
-    found: str
-    subject: str = ""
+    said: Sentence | str
+    subject: Sentence | str = ""
     kind: FindingKind | None = None
     mend: str = ""
+
+    @property
+    def found(self) -> str:
+        """What was found, in English."""
+        return shown(str(self.said))
 
 
 Look = Callable[[], Iterable[Diagnosis]]
@@ -126,17 +139,19 @@ class Check:
     needs: str | None = None
 
 
-def well(area: Area, check: str, found: str, subject: str = "") -> Diagnosis:
+def well(area: Area, check: str, found: Sentence | str, subject: Sentence | str = "") -> Diagnosis:
     """A look that found nothing wrong."""
-    return Diagnosis(area=area, check=check, state=State.OK, found=shown(found), subject=shown(subject))
+    return Diagnosis(area=area, check=check, state=State.OK, said=found, subject=subject)
 
 
-def unchecked(area: Area, check: str, why: str, subject: str = "") -> Diagnosis:
+def unchecked(area: Area, check: str, why: Sentence | str, subject: Sentence | str = "") -> Diagnosis:
     """A look that could not be made."""
-    return Diagnosis(area=area, check=check, state=State.UNCHECKED, found=shown(why), subject=shown(subject))
+    return Diagnosis(area=area, check=check, state=State.UNCHECKED, said=why, subject=subject)
 
 
-def finding(kind: FindingKind, check: str, found: str, *, subject: str = "", **values: str) -> Diagnosis:
+def finding(
+    kind: FindingKind, check: str, found: Sentence | str, *, subject: Sentence | str = "", **values: str
+) -> Diagnosis:
     """A look that found something.
 
     Args:
@@ -153,8 +168,8 @@ def finding(kind: FindingKind, check: str, found: str, *, subject: str = "", **v
         area=kind.area,
         check=check,
         state=State.FINDING,
-        found=shown(found),
-        subject=shown(subject),
+        said=found,
+        subject=subject,
         kind=kind,
         mend=filled,
     )
@@ -166,8 +181,7 @@ def shown(text: str) -> str:
     return cleaned if len(cleaned) <= _TEXT_LENGTH_MAX else cleaned[: _TEXT_LENGTH_MAX - 1] + "…"
 
 
-def some(names: Iterable[str], most: int = 5) -> str:
+def some(names: Iterable[str], most: int = 5) -> Sentence | str:
     """The first of several names, and how many more there are."""
     found = sorted(set(names))
-    more = f" and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + more
+    return listed(found, most) if found else ""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fleet.words import Language, Words
 from gputide.doctor.answer import codes_answer, doctor_answer, exit_status
 from gputide.doctor.checks import Wish, checks_of, is_wanted, run_checks, unused_areas
 from gputide.doctor.finding import Area, State
@@ -44,14 +45,18 @@ def doctor(
     ] = None,
     strict: Annotated[bool, typer.Option(help="Notes, and what can't be checked, count as findings.")] = False,
     codes: Annotated[bool, typer.Option(help="List all that may be found, and look at nothing.")] = False,
+    language: Annotated[
+        Language | None, typer.Option("--lang", help="Language, en or zh; report.language unless given.")
+    ] = None,
     form: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> None:
     """Look at what gputide needs, and say what is missing and what mends it; nothing is changed."""
-    if codes:
-        print_answer(codes_answer(), form=form, target=output)
-        return
     session = session_of(context)
+    words = Words(language=Language(language or session.settings.report.language))
+    if codes:
+        print_answer(codes_answer(words), form=form, target=output)
+        return
     wish = Wish(areas=tuple(areas or ()), only=tuple(only or ()), roles=tuple(role or ()), account=account)
     checks = checks_of(session, wish)
     with session.progress("looking") as tick:
@@ -65,7 +70,7 @@ def doctor(
     looked_at = tuple(dict.fromkeys(check.area for check in checks))
     unused = [area for area in unused_areas(session.settings) if area not in looked_at] if not wish.only else []
     answer = doctor_answer(
-        found, at=datetime.now(UTC), looked_at=looked_at, unused=unused, for_people=form is Format.TABLE
+        found, words, at=datetime.now(UTC), looked_at=looked_at, unused=unused, for_people=form is Format.TABLE
     )
     print_answer(answer, form=form, target=output)
     status = exit_status(found, is_strict=strict)

@@ -24,9 +24,10 @@ from enforcer.agent.view_server import ViewServer
 from fleet.data_folder import open_data_folder
 from fleet.errors import Unavailable
 from fleet.settings.settings import Settings, setting_fields
+from fleet.words import Language, Words
 from gputide import cli
 from gputide.doctor import data as doctor_data
-from gputide.doctor.answer import exit_status
+from gputide.doctor.answer import doctor_answer, exit_status
 from gputide.doctor.catalogue import catalogue, kind_of
 from gputide.doctor.checks import Wish, checks_of, run_checks
 from gputide.doctor.cluster_rights import ROLES, rules
@@ -114,8 +115,8 @@ def test_every_command_of_ours_that_mends_is_one_that_exists() -> None:
 def test_every_finding_says_what_it_disables_and_how_it_is_seen() -> None:
     for kind in catalogue().values():
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", kind.code)
-        assert kind.says.endswith("."), kind.code
-        assert kind.disables.endswith("."), kind.code
+        assert str(kind.says).endswith("."), kind.code
+        assert str(kind.disables).endswith("."), kind.code
         assert len(kind.mend) > 5, kind.code
         assert len(kind.sign) > 10, kind.code
 
@@ -434,3 +435,28 @@ def test_backend_that_nothing_real_has_accepted_is_a_warning(
         tmp_path, "--set", f"enforcer.backend={backend}", "doctor", "installation", "--format", "json"
     ).document
     assert ("backend-experimental" in {item["code"] for item in said["diagnoses"]}) is is_found
+
+
+@pytest.mark.parametrize("code", sorted(catalogue()))
+def test_chinese_says_of_every_finding_what_it_is_and_what_it_disables(code: str) -> None:
+    kind = catalogue()[code]
+    for said in (kind.says, kind.disables):
+        text = Words(language=Language.ZH).said(said)
+        # Where commands are all that is disabled, marks and the commands alone are left.
+        assert re.search(r"[\u4e00-\u9fff]", text) or text == str(said).replace(".", "。"), code
+
+
+def test_answer_in_chinese_has_the_same_codes_as_in_english() -> None:
+    found = [finding(kind_of("disk-low"), "folder", "x"), well(Area.DATA, "bus", "y"), unchecked(Area.HIVE, "z", "w")]
+    answers = {
+        language: doctor_answer(
+            found, Words(language=language), at=datetime(2026, 1, 1, tzinfo=UTC), looked_at=[Area.DATA],
+            unused=[Area.KAFKA], for_people=True,
+        )
+        for language in Language
+    }  # fmt: skip
+    english, chinese = answers[Language.EN], answers[Language.ZH]
+    assert english.headline == ("1 errors, 0 warnings, 0 notes; 1 well, 1 could not be checked",)
+    assert chinese.headline == ("1 个错误，0 个警告，0 个提示；1 项正常，1 项无法检查",)
+    assert [row[2] for row in chinese.listings[0].rows] == ["错误", "正常", "未检查"]
+    assert all("disk-low" in str(answer.document["diagnoses"]) for answer in answers.values())
