@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from fleet.errors import GputideError, Misconfigured
+from fleet.sentences import sentence
 from fleet.settings.pipeline import BusKind, WarehouseKind
 from fleet.settings.settings import ClusterChoice, Settings
 from gputide.doctor.catalogue import catalogue, codes_of
@@ -221,7 +222,7 @@ def run_checks(
         if before and not any(_blocks(diagnosis) for diagnosis in before):
             second.append(check)
         else:
-            why = f"the check {check.needs!r} must succeed first"
+            why = sentence("doctor.found.needs", check=f"{check.needs!r}")
             found[check.area, check.name] = (unchecked(check.area, check.name, why),)
     _run_together(second, found, parallel_max, clock, lambda: tell(len(found), len(checks)))
     return tuple(diagnosis for check in checks for diagnosis in found[check.area, check.name])
@@ -255,7 +256,9 @@ def _run_together(
                 if run.found is None and clock() < run.until:
                     continue
                 running.remove(run)
-                late = unchecked(run.check.area, run.check.name, f"not done in {run.check.seconds_max:g} s")
+                late = unchecked(
+                    run.check.area, run.check.name, sentence("doctor.found.late", seconds=f"{run.check.seconds_max:g}")
+                )
                 found[run.check.area, run.check.name] = (late,) if run.found is None else run.found
                 tell()
             if running and not (waiting and len(running) < parallel_max):

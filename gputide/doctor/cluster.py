@@ -21,13 +21,14 @@ from enforcer.safety.gitops import gitops_manager
 from enforcer.wishes import POLICY_KIND
 from fleet.errors import Misconfigured, Unavailable
 from fleet.gpu_policy import POLICIES_MAX
+from fleet.sentences import listed, sentence
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.units import parse_time
 from gputide.doctor import cluster_nodes as nodes
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.cluster_rights import checked_roles, rights_of
 from gputide.doctor.cluster_scene import ClusterScene
-from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
+from gputide.doctor.finding import NAMES_MAX, Area, Check, Diagnosis, finding, some, unchecked, well
 
 REACH = "reach"
 SKEW_SECONDS_MAX = 5.0
@@ -98,17 +99,26 @@ def _reach(scene: ClusterScene) -> Iterator[Diagnosis]:
     found: list[Diagnosis] = []
     minor = str(version.get("minor", "")).rstrip("+")
     if minor.isdigit() and int(minor) < MINOR_MIN:
-        found.append(finding(kind_of("cluster-old"), REACH, f"version {version.get('gitVersion')}"))
+        found.append(
+            finding(
+                kind_of("cluster-old"), REACH, sentence("doctor.found.version", version=str(version.get("gitVersion")))
+            )
+        )
     # The header is cut to whole seconds, and the answer took its time.
     skew = told - (before + after) / 2
     if abs(skew) - (after - before) / 2 - 1.0 > SKEW_SECONDS_MAX:
-        text = f"the API server is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
+        text = sentence(
+            "doctor.found.server_ahead" if skew > 0 else "doctor.found.server_behind", seconds=f"{abs(skew):.0f}"
+        )
         found.append(finding(kind_of("cluster-clock-skew"), REACH, text))
     backend = scene.settings.enforcer.backend
     if backend.startswith("dra_") and _DRA not in served:
         found.append(finding(kind_of("dra-not-served"), REACH, f"enforcer.backend={backend}"))
-    has_dra = f"serves {_DRA}" if _DRA in served else f"no {_DRA}"
-    yield from found or [well(Area.CLUSTER, REACH, f"{scene.client.server} {version.get('gitVersion')}, {has_dra}")]
+    reached = sentence(
+        "doctor.found.serves" if _DRA in served else "doctor.found.serves_no",
+        server=scene.client.server, version=str(version.get("gitVersion")), api=_DRA,
+    )  # fmt: skip
+    yield from found or [well(Area.CLUSTER, REACH, reached)]
 
 
 def _rights(scene: ClusterScene, role: str, account: str | None) -> Iterator[Diagnosis]:
@@ -125,8 +135,7 @@ def _rights(scene: ClusterScene, role: str, account: str | None) -> Iterator[Dia
 
 def _audit() -> Iterator[Diagnosis]:
     yield unchecked(
-        Area.CLUSTER, "audit", "whether the API server keeps an audit log is not to be seen through its API; every "
-        "change by gputide stands in its own ledger and as an Event",
+        Area.CLUSTER, "audit", sentence("doctor.found.audit_log"),
     )  # fmt: skip
 
 
@@ -137,18 +146,18 @@ def plans_kept(scene: ClusterScene) -> Iterator[Diagnosis]:
     """Whether the cluster can keep plans and approvals, and holds approvals to who makes them."""
     check = "plans"
     if scene.settings.enforcer.cluster is not ClusterChoice.KUBERNETES:
-        yield unchecked(Area.CLUSTER, check, "enforcer.cluster=simulated: plans stay in the data folder")
+        yield unchecked(Area.CLUSTER, check, sentence("doctor.found.simulated"))
         return
     told = scene.get(f"/apis/{API_VERSION}", "apiresources") or {}
     served = {str(one.get("name")) for one in told.get("resources", [])}
     missing = [kind for kind in _KINDS if kind not in served]
     if missing:
-        yield finding(kind_of("kinds-missing"), check, f"not served: {', '.join(missing)}")
+        yield finding(kind_of("kinds-missing"), check, sentence("doctor.found.not_served", missing=", ".join(missing)))
         return
     if guarded_since(scene.client.get) in (None, UNSERVED):
-        yield finding(kind_of("approval-policy-missing"), check, "no policy in force names gpuapprovals")
+        yield finding(kind_of("approval-policy-missing"), check, sentence("doctor.found.no_policy"))
         return
-    yield well(Area.CLUSTER, check, f"{', '.join(_KINDS)} are served, and a policy guards approvals")
+    yield well(Area.CLUSTER, check, sentence("doctor.found.kinds_served", kinds=", ".join(_KINDS)))
 
 
 _METRICS_GROUP = "metrics.k8s.io"
@@ -167,21 +176,27 @@ def owners(scene: ClusterScene) -> Iterator[Diagnosis]:
             if manager is not None:
                 marked[name] = manager
     if marked:
-        text = f"{len(marked)} of {len(workloads)} workloads: {some(f'{name} by {by}' for name, by in marked.items())}"
+        managed = [sentence("doctor.found.by", what=name, by=by) for name, by in sorted(marked.items())]
+        text = sentence(
+            "doctor.found.of_workloads",
+            found=len(marked),
+            all=len(workloads),
+            names=listed(managed, NAMES_MAX),
+        )
         found.append(finding(kind_of("gitops-owned"), check, text, subject=some(marked)))
     scalers = [*scene.reader.list_objects("HorizontalPodAutoscaler"), *scene.reader.list_objects("ScaledObject")]
     scaled = {target: scaler for scaler in scalers if (target := _target(scaler)) in workloads}
     if scaled:
-        text = f"{len(scaled)} of {len(workloads)} workloads: {some(scaled)}"
+        text = sentence("doctor.found.of_workloads", found=len(scaled), all=len(workloads), names=some(scaled))
         found.append(finding(kind_of("autoscaled"), check, text, subject=some(scaled)))
     by_resource = [
         _name(scaler) for scaler in scalers
         if any(metric.get("type") == "Resource" for metric in scaler.get("spec", {}).get("metrics") or [])
     ]  # fmt: skip
     if by_resource and _METRICS_GROUP not in scene.groups:
-        text = f"{len(by_resource)} autoscalers go by CPU or memory: {some(by_resource)}"
+        text = sentence("doctor.found.autoscalers", autoscalers=len(by_resource), names=some(by_resource))
         found.append(finding(kind_of("metrics-server-missing"), check, text))
-    yield from found or [well(Area.CLUSTER, check, f"{len(workloads)} workloads with cards are nobody else's")]
+    yield from found or [well(Area.CLUSTER, check, sentence("doctor.found.nobody_elses", workloads=len(workloads)))]
 
 
 def budgets(scene: ClusterScene) -> Iterator[Diagnosis]:
@@ -197,11 +212,11 @@ def budgets(scene: ClusterScene) -> Iterator[Diagnosis]:
             is_well = False
             spec = budget.get("spec", {})
             bound = {key: spec[key] for key in ("minAvailable", "maxUnavailable") if key in spec}
-            text = f"{bound} of {status.get('expectedPods')} pods"
+            text = sentence("doctor.found.of_pods", bound=str(bound), expected=str(status.get("expectedPods")))
             kind = kind_of("budget-blocks")
             yield finding(kind, check, text, subject=f"{namespace}/{name}", namespace=namespace, name=name)
     if is_well:
-        yield well(Area.CLUSTER, check, f"{len(listed)} budgets, none in the way of a pod with cards")
+        yield well(Area.CLUSTER, check, sentence("doctor.found.budgets", budgets=len(listed)))
 
 
 def policies(listed: Iterable[Manifest]) -> Iterator[Diagnosis]:
@@ -210,10 +225,12 @@ def policies(listed: Iterable[Manifest]) -> Iterator[Diagnosis]:
     counts = Counter(str(one["metadata"]["namespace"]) for one in listed)
     crowded = {namespace: count for namespace, count in sorted(counts.items()) if count > POLICIES_MAX}
     for namespace, count in crowded.items():
-        text = f"{count} policies, limit {POLICIES_MAX}"
+        text = sentence("doctor.found.policies", policies=count, most=POLICIES_MAX)
         yield finding(kind_of("policies-too-many"), check, text, subject=namespace, namespace=namespace)
     if not crowded:
-        yield well(Area.CLUSTER, check, f"{counts.total()} policies, no namespace has more than {POLICIES_MAX}")
+        yield well(
+            Area.CLUSTER, check, sentence("doctor.found.policies_fine", policies=counts.total(), most=POLICIES_MAX)
+        )
 
 
 def stops(scene: ClusterScene) -> Iterator[Diagnosis]:
@@ -225,12 +242,12 @@ def stops(scene: ClusterScene) -> Iterator[Diagnosis]:
         yield finding(kind_of("namespace-missing"), check, f"enforcer.namespace={namespace}", namespace=namespace)
         return
     if scene.reader.get("ConfigMap", namespace, enforcer.freeze_config_map) is not None:
-        text = f"ConfigMap {namespace}/{enforcer.freeze_config_map}"
-        found.append(finding(kind_of("frozen"), check, text, namespace=namespace, name=enforcer.freeze_config_map))
+        place = f"ConfigMap {namespace}/{enforcer.freeze_config_map}"
+        found.append(finding(kind_of("frozen"), check, place, namespace=namespace, name=enforcer.freeze_config_map))
     orders = scene.settings.agent.orders_config_map
     has_agents = bool(scene.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/gputide-agent", "daemonsets.apps"))
     if has_agents and scene.reader.get("ConfigMap", namespace, orders) is None:
-        text = f"ConfigMap {namespace}/{orders}, and gputide-agent runs"
+        text = sentence("doctor.found.orders", namespace=namespace, name=orders)
         found.append(finding(kind_of("orders-missing"), check, text, namespace=namespace, name=orders))
     lease = scene.reader.get("Lease", namespace, LEASE_NAME)
     holder = _holder(scene, lease)
@@ -238,7 +255,7 @@ def stops(scene: ClusterScene) -> Iterator[Diagnosis]:
         found.append(
             finding(kind_of("lease-held"), check, holder, subject=f"{namespace}/{LEASE_NAME}", namespace=namespace)
         )
-    yield from found or [well(Area.CLUSTER, check, f"namespace {namespace}, no freeze, nobody holds the lease")]
+    yield from found or [well(Area.CLUSTER, check, sentence("doctor.found.lease_free", namespace=namespace))]
 
 
 def _holder(scene: ClusterScene, lease: Manifest | None) -> str:

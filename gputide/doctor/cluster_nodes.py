@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from enforcer.backends.detect import conflicts
 from enforcer.backends.hami_cordon import HANDSHAKE_ANNOTATION
 from enforcer.backends.running import PART_KINDS, parts_of, running_tag
 from enforcer.kubernetes.admission_probe import PODS_WEBHOOK
@@ -14,9 +15,10 @@ from fleet.capabilities.register import records_of
 from fleet.capabilities.version import record_for, version_note
 from fleet.errors import Refused
 from fleet.grammars.hami import NODE_REGISTER_ANNOTATION
+from fleet.sentences import listed, sentence
 from fleet.settings.settings import ClusterChoice
 from gputide.doctor.catalogue import kind_of
-from gputide.doctor.cluster_scene import ClusterScene, chosen_trouble, namespaced
+from gputide.doctor.cluster_scene import ClusterScene, namespaced, nodes_run, runs_elsewhere
 from gputide.doctor.finding import Area, Diagnosis, finding, some, well
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
@@ -34,22 +36,26 @@ def nodes(scene: ClusterScene) -> Iterator[Diagnosis]:
     with_cards = {entry.node for entry in scene.backends}
     found = [*_backends(scene), *_fare(scene, with_cards)]
     if not any(one.kind is not None for one in found):
-        told, _, _ = chosen_trouble(scene.backends, scene.settings.enforcer.backend)
-        found.append(well(Area.CLUSTER, check, told))
+        found.append(well(Area.CLUSTER, check, nodes_run(scene.backends)))
     yield from found
 
 
 def _backends(scene: ClusterScene) -> Iterator[Diagnosis]:
     check, seen, chosen = "nodes", scene.backends, scene.settings.enforcer.backend
     if not seen:
-        yield finding(kind_of("no-gpu-nodes"), check, f"{len(scene.nodes)} nodes, none with a sign of a backend")
+        yield finding(kind_of("no-gpu-nodes"), check, sentence("doctor.found.no_sign", nodes=len(scene.nodes)))
         return
-    told, trouble, disputed = chosen_trouble(seen, chosen)
-    for sentence in disputed[:_NODES_MAX]:
-        yield finding(kind_of("backend-conflict"), check, sentence, subject=sentence.split()[1])
-    if trouble is not None:
+    told, disputed = nodes_run(seen), conflicts(seen)
+    for conflict in disputed[:_NODES_MAX]:
+        yield finding(kind_of("backend-conflict"), check, conflict, subject=conflict.split()[1])
+    if runs_elsewhere(seen, chosen) and not disputed:
         backend = Counter(entry.backend for entry in seen).most_common(1)[0][0]
-        yield finding(kind_of("backend-elsewhere"), check, f"{told}; enforcer.backend={chosen}", backend=backend)
+        yield finding(
+            kind_of("backend-elsewhere"),
+            check,
+            sentence("doctor.found.nodes_run", told=told, backend=chosen),
+            backend=backend,
+        )
     elif len({entry.backend for entry in seen} - {"kai"}) > 1 and not disputed:
         yield finding(kind_of("backend-mixed"), check, told)
 
@@ -62,27 +68,27 @@ def _fare(scene: ClusterScene, with_cards: set[str]) -> Iterator[Diagnosis]:
         handshake = annotations.get(HANDSHAKE_ANNOTATION, "")
         if handshake.startswith(_GONE):
             namespace, _ = namespaced(scene.settings.backends.hami_device_plugin)
-            text = f"{HANDSHAKE_ANNOTATION}={handshake}"
-            yield finding(kind_of("hami-register-stale"), check, text, subject=name, namespace=namespace, node=name)
+            told = f"{HANDSHAKE_ANNOTATION}={handshake}"
+            yield finding(kind_of("hami-register-stale"), check, told, subject=name, namespace=namespace, node=name)
         if labels.get(MIG_STATE_LABEL) == "failed":
-            text = f"{MIG_CONFIG_LABEL}={labels.get(MIG_CONFIG_LABEL)}"
-            yield finding(kind_of("mig-config-failed"), check, text, subject=name, node=name)
+            told = f"{MIG_CONFIG_LABEL}={labels.get(MIG_CONFIG_LABEL)}"
+            yield finding(kind_of("mig-config-failed"), check, told, subject=name, node=name)
         if labels.get(MIG_CONFIG_LABEL) and '"mode":"mig"' in annotations.get(NODE_REGISTER_ANNOTATION, ""):
-            text = f"HAMi's register says mig, and {MIG_CONFIG_LABEL}={labels[MIG_CONFIG_LABEL]}"
+            text = sentence("doctor.found.register_mig", label=MIG_CONFIG_LABEL, value=labels[MIG_CONFIG_LABEL])
             yield finding(kind_of("mig-two-managers"), check, text, subject=name, node=name)
         if name not in with_cards:
             continue
         if not _is_ready(node):
-            yield finding(kind_of("node-unready"), check, "the condition Ready is not True", subject=name, node=name)
+            yield finding(kind_of("node-unready"), check, sentence("doctor.found.not_ready"), subject=name, node=name)
         if PRODUCT_LABEL not in labels and NODE_REGISTER_ANNOTATION not in annotations:
             unlabelled.append(name)
         if labels.get(SHARING_LABEL) == "time-slicing" or labels.get(PRODUCT_LABEL, "").endswith(_SHARED_SUFFIX):
             sliced.append(name)
     if unlabelled:
-        text = f"{len(unlabelled)} nodes: {some(unlabelled)}"
+        text = sentence("doctor.found.nodes", nodes=len(unlabelled), names=some(unlabelled))
         yield finding(kind_of("node-model-unlabelled"), check, text, subject=some(unlabelled))
     if sliced:
-        text = f"{len(sliced)} nodes: {some(sliced)}"
+        text = sentence("doctor.found.nodes", nodes=len(sliced), names=some(sliced))
         yield finding(kind_of("time-slicing"), check, text, subject=some(sliced))
 
 
@@ -90,7 +96,7 @@ def parts(scene: ClusterScene) -> Iterator[Diagnosis]:
     """The backend's device plugin and ConfigMaps, where the settings say that they are."""
     check, places, backend = "backend's parts", scene.settings.backends, scene.settings.enforcer.backend
     if backend not in ("hami", "effectivegpu"):
-        yield well(Area.CLUSTER, check, f"enforcer.backend={backend} has none that settings name")
+        yield well(Area.CLUSTER, check, sentence("doctor.found.no_parts", backend=backend))
         return
     is_well = True
     namespace, name = namespaced(getattr(places, f"{backend}_device_plugin"))
@@ -99,7 +105,11 @@ def parts(scene: ClusterScene) -> Iterator[Diagnosis]:
     ready, wanted = status.get("numberReady", 0), status.get("desiredNumberScheduled", 0)
     if plugin is None or ready < wanted:
         is_well = False
-        text = f"{ready} of {wanted} pods are ready" if plugin is not None else "there is no such DaemonSet"
+        text = (
+            sentence("doctor.found.ready_pods", ready=ready, wanted=wanted)
+            if plugin is not None
+            else sentence("doctor.found.no_daemonset")
+        )
         kind = kind_of("device-plugin-unready")
         yield finding(kind, check, text, subject=f"{namespace}/{name}", namespace=namespace, name=name)
     for part in ("device_config", "node_config"):
@@ -111,7 +121,11 @@ def parts(scene: ClusterScene) -> Iterator[Diagnosis]:
                 kind_of("backend-config-missing"), check, f"{setting}={place}", subject=place, setting=setting
             )
     if is_well:
-        yield well(Area.CLUSTER, check, f"{namespace}/{name}: {ready} of {wanted} pods are ready")
+        yield well(
+            Area.CLUSTER,
+            check,
+            sentence("doctor.found.place_ready", namespace=namespace, name=name, ready=ready, wanted=wanted),
+        )
 
 
 def backend_version(scene: ClusterScene) -> Iterator[Diagnosis]:
@@ -120,11 +134,12 @@ def backend_version(scene: ClusterScene) -> Iterator[Diagnosis]:
     records = records_of(enforcer.backend)
     images = records[-1].images
     if not images and enforcer.backend_version is None:
-        yield well(Area.CLUSTER, check, f"enforcer.backend={enforcer.backend} shows none")
+        yield well(Area.CLUSTER, check, sentence("doctor.found.shows_none", backend=enforcer.backend))
         return
     parts = parts_of(images, (one for kind in PART_KINDS for one in scene.reader.list_objects(kind)))
     tag = enforcer.backend_version or running_tag(parts)
-    where = ", ".join(f"{part} ({part.tag})" for part in parts[:_PARTS_NAMED]) or "no part of it is seen"
+    named = [f"{part} ({part.tag})" for part in parts[:_PARTS_NAMED]]
+    where = listed(named, _PARTS_NAMED) if named else sentence("doctor.found.no_part")
     if tag is None:
         yield finding(kind_of("backend-version-unseen"), check, where, subject=enforcer.backend)
         return
@@ -137,7 +152,7 @@ def backend_version(scene: ClusterScene) -> Iterator[Diagnosis]:
     if newer is not None:
         yield finding(kind_of("backend-version-new"), check, newer, subject=enforcer.backend)
         return
-    yield well(Area.CLUSTER, check, f"{enforcer.backend} {tag}: {where}")
+    yield well(Area.CLUSTER, check, sentence("doctor.found.seen", backend=enforcer.backend, version=tag, where=where))
 
 
 def webhooks(scene: ClusterScene) -> Iterator[Diagnosis]:
@@ -145,16 +160,17 @@ def webhooks(scene: ClusterScene) -> Iterator[Diagnosis]:
     check = "webhooks"
     path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     told = scene.get(path, "mutatingwebhookconfigurations.admissionregistration.k8s.io", verb="list") or {}
-    listed = [entry for entry in told.get("items", []) if isinstance(entry, dict)]
-    names = [str(entry["metadata"]["name"]) for entry in listed]
+    entries = [entry for entry in told.get("items", []) if isinstance(entry, dict)]
+    names = [str(entry["metadata"]["name"]) for entry in entries]
+    there = sentence("doctor.found.there_are", names=listed(names, len(names)))
     found: list[Diagnosis] = []
-    if scene.settings.enforcer.backend == "hami" and not any("hami" in str(_words(entry)) for entry in listed):
-        found.append(finding(kind_of("hami-webhook-missing"), check, f"there are {some(names) or 'none'}"))
-    own = [hook for entry in listed for hook in entry.get("webhooks") or [] if hook.get("name") == PODS_WEBHOOK]
+    if scene.settings.enforcer.backend == "hami" and not any("hami" in str(_words(entry)) for entry in entries):
+        found.append(finding(kind_of("hami-webhook-missing"), check, there))
+    own = [hook for entry in entries for hook in entry.get("webhooks") or [] if hook.get("name") == PODS_WEBHOOK]
     found += [one for hook in own for one in _own_webhook(scene, hook)]
     if not own and scene.settings.enforcer.cluster is ClusterChoice.KUBERNETES:
-        found.append(finding(kind_of("admission-missing"), check, f"there are {some(names) or 'none'}"))
-    yield from found or [well(Area.CLUSTER, check, some(names) or "none is configured")]
+        found.append(finding(kind_of("admission-missing"), check, there))
+    yield from found or [well(Area.CLUSTER, check, some(names) or sentence("doctor.found.none_configured"))]
 
 
 def _own_webhook(scene: ClusterScene, hook: Mapping[str, Any]) -> Iterator[Diagnosis]:
@@ -174,9 +190,10 @@ def _own_webhook(scene: ClusterScene, hook: Mapping[str, Any]) -> Iterator[Diagn
         for endpoint in one.get("endpoints") or []
         if (endpoint.get("conditions") or {}).get("ready")
     ]
-    reasons = ([] if client.get("caBundle") else ["no caBundle"]) + ([] if ready else ["no ready endpoint"])
+    reasons = [] if client.get("caBundle") else [sentence("doctor.found.no_authority")]
+    reasons += [] if ready else [sentence("doctor.found.no_endpoint")]
     if reasons:
-        text = f"{', '.join(reasons)}; failurePolicy {policy}"
+        text = sentence("doctor.found.webhook", reasons=listed(reasons, 2), policy=str(policy))
         kind = kind_of("admission-unready")
         yield finding(kind, "webhooks", text, subject=str(hook.get("name")), namespace=namespace, service=name)
 

@@ -14,6 +14,7 @@ from functools import cache
 from importlib import resources
 
 from fleet.errors import Misconfigured
+from fleet.sentences import sentence
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Diagnosis, finding, some, unchecked, well
 from wire.kubernetes.read import KubernetesApi
@@ -37,7 +38,7 @@ class Rule:
         namespace: where; empty for the whole cluster, `own` for that of the enforcer.
         names: objects that it is about; empty for all.
         backends: backends with which it matters; empty for all.
-        disables: what is lost without it.
+        disables: what is lost without it, `doctor.right.*`.
     """
 
     role: str
@@ -122,22 +123,22 @@ def rights_of(
             lacking += 1
             yield _missing(rule, missing, role=role, account=account, where=where)
     if not asked:
-        yield unchecked(Area.CLUSTER, check, "no rule is about what this cluster serves")
+        yield unchecked(Area.CLUSTER, check, sentence("doctor.found.no_rule"))
     elif not lacking:
-        yield well(Area.CLUSTER, check, f"{asked} rights")
+        yield well(Area.CLUSTER, check, sentence("doctor.found.rights", rights=asked))
 
 
 def _missing(rule: Rule, missing: dict[str, list[str]], *, role: str, account: str | None, where: str) -> Diagnosis:
     full = [f"{resource}.{rule.group}" if rule.group else resource for one in missing.values() for resource in one]
     names = some(full, 10)
-    place = f"in namespace {where}" if where else "in the whole cluster"
+    place = sentence("doctor.found.in_namespace", namespace=where) if where else sentence("doctor.found.in_cluster")
     subject = "--user=USER"
     if account is not None and account.startswith("system:serviceaccount:"):
         subject = f"--serviceaccount={account.removeprefix('system:serviceaccount:')}"
     return finding(
         kind_of("right-missing"),
         f"rights of {role}",
-        f"no {', '.join(missing)} on {names} {place}: {rule.disables}",
+        sentence("doctor.found.right", verbs=", ".join(missing), names=names, place=place, disables=rule.disables),
         subject=role,
         role=f"gputide-{role}-more",
         verbs=",".join(missing),

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from enforcer.backends.detect import DetectedBackend, conflicts, detect_backends
-from enforcer.cluster import ClusterReader
+from enforcer.backends.detect import DetectedBackend, detect_backends
 from enforcer.kubernetes.cluster import KUBECONFIG_SETTING, RULES_FILE
 from enforcer.kubernetes.reader import KubernetesReader
 from enforcer.manifest import Manifest
 from enforcer.ownership import MAKERS, parents_of, workload_of_pod
+from fleet.sentences import Sentence, listed, sentence
 from fleet.settings.settings import Settings
 from wire.kubernetes.access import find_access
 from wire.kubernetes.read import KubernetesApi
@@ -122,68 +121,29 @@ def asks_for_cards(pod: Manifest) -> bool:
     )
 
 
-def chosen_trouble(seen: Sequence[DetectedBackend], chosen: str) -> tuple[str, str | None, tuple[str, ...]]:
-    """What nodes run in words, what stands against the chosen backend, and conflicts."""
-    found = judged(seen, chosen)
-    disputed = conflicts(seen)
-    return found.found, None if disputed else found.trouble, disputed
-
-
 def namespaced(place: str) -> tuple[str, str]:
     """Namespace and name of a setting such as `kube-system/hami-device-plugin`."""
     namespace, _, name = place.partition("/")
     return namespace, name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeBackends:
-    """What nodes run.
-
-    Attributes:
-        found: backends with their numbers of nodes, as text.
-        trouble: what stands against changing this cluster with the chosen backend, one sentence; None where nothing
-            does.
-    """
-
-    found: str
-    trouble: str | None
+def nodes_run(seen: Sequence[DetectedBackend]) -> Sentence | str:
+    """Which backends nodes run, and how many each."""
+    counted = sorted(Counter(entry.backend for entry in seen).items())
+    told = [sentence("doctor.found.on_nodes", backend=name, nodes=count) for name, count in counted]
+    return listed(told, len(told)) if told else sentence("doctor.found.no_node")
 
 
-def read_node_backends(reader: ClusterReader, chosen: str) -> NodeBackends:
-    """Look at the nodes.
-
-    Args:
-        chosen: backend of the settings.
-
-    Raises:
-        Unavailable: the cluster can't be reached.
-    """
-    seen = detect_backends(
-        reader.list_objects("Node"), reader.list_objects("Pod"), reader.list_objects("ResourceSlice")
-    )
-    return judged(seen, chosen)
-
-
-def judged(seen: Sequence[DetectedBackend], chosen: str) -> NodeBackends:
-    """What was detected, in words.
+def runs_elsewhere(seen: Sequence[DetectedBackend], chosen: str) -> bool:
+    """Whether nodes run backends, and none of them the chosen one.
 
     EffectiveGPU has HAMi's signs, and both kinds of claims have the same slices: neither can be distinguished from the
     outside.
     """
-    counted = Counter(entry.backend for entry in seen)
-    told = ", ".join(f"{name} on {count} nodes" for name, count in sorted(counted.items())) or "no node with cards"
-    disputed = conflicts(seen)
-    if disputed:
-        more = f" (and {len(disputed) - 1} more)" if len(disputed) > 1 else ""
-        return NodeBackends(found=told, trouble=disputed[0] + more)
     sign = {"effectivegpu": "hami", "dra_mig": "dra_shared"}.get(chosen, chosen)
     # Cards that nobody shares yet are where time-slicing, MPS, MIG and KAI begin.
     starts = {sign, "whole_cards"} if chosen in _ON_WHOLE_CARDS else {sign}
-    if counted and not starts & counted.keys():
-        return NodeBackends(
-            found=told, trouble=f"applying: no node runs {chosen}; set enforcer.backend to one of {sorted(counted)}"
-        )
-    return NodeBackends(found=told, trouble=None)
+    return bool(seen) and not starts & {entry.backend for entry in seen}
 
 
 _ON_WHOLE_CARDS = frozenset({"nvidia_time_slicing", "nvidia_mps", "mig", "kai", "whole_cards"})

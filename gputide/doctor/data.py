@@ -21,6 +21,7 @@ from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
 from fleet.money.prices import PriceBook
 from fleet.schema import Measure
+from fleet.sentences import Sentence, sentence
 from fleet.settings.price_book import with_price_book
 from fleet.units import format_percent
 from fleet.usage import History
@@ -44,27 +45,27 @@ _LOCK = re.compile(r"^\d+: FLOCK\s+\S+\s+\S+\s+(-?\d+)\s+[0-9a-f]+:[0-9a-f]+:(\d
 _FOLDER, _HISTORY = "folder", "history"
 _MEASURES = {
     Measure.SM_ACTIVE: (
-        "the duty cycle is used instead: an upper bound, so less is advised",
+        sentence("doctor.found.loss_sm_active"),
         "echo 'DCGM_FI_PROF_SM_ACTIVE, gauge, SM active.' >> counters.csv  # of dcgm-exporter",
     ),
     Measure.FRAMEBUFFER_USED: (
-        "who holds how much framebuffer stays unknown: nothing can share a card",
+        sentence("doctor.found.loss_framebuffer"),
         "echo 'DCGM_FI_DEV_FB_USED, gauge, Framebuffer used (MiB).' >> counters.csv  # of dcgm-exporter",
     ),
     Measure.KV_CACHE_USAGE: (
-        "what servers that pre-allocate really need stays unknown",
+        sentence("doctor.found.loss_kv_cache"),
         "kubectl edit deployment NAME  # lower what its server takes at its start (vLLM: --gpu-memory-utilization)",
     ),
     Measure.ENCODER: (
-        "a transcoder look like idle pods",
+        sentence("doctor.found.loss_encoder"),
         "echo 'DCGM_FI_DEV_ENC_UTIL, gauge, Encoder utilization (in %).' >> counters.csv  # of dcgm-exporter",
     ),
     Measure.POWER: (
-        "energy of idle cards is not reported",
+        sentence("doctor.found.loss_power"),
         "echo 'DCGM_FI_DEV_POWER_USAGE, gauge, Power draw (in W).' >> counters.csv  # of dcgm-exporter",
     ),
     Measure.REQUEST_RATE: (
-        "no live source of request rates is read yet: latency-critical services are known by their label alone",
+        sentence("doctor.found.loss_request_rate"),
         "kubectl edit deployment NAME  # label its pods gputide.io/latency-critical=true",
     ),
 }
@@ -123,19 +124,28 @@ def _folder(session: Session) -> Iterator[Diagnosis]:
         user = str(os.getuid())
         kind = kind_of("data-folder-read-only")
         found.append(
-            finding(kind, _FOLDER, f"user {user} may not write", subject=str(path), user=user, folder=str(path))
+            finding(
+                kind,
+                _FOLDER,
+                sentence("doctor.found.may_not_write", user=user),
+                subject=str(path),
+                user=user,
+                folder=str(path),
+            )
         )
     ahead = _of_the_future(path)
     if ahead:
-        found.append(finding(kind_of("clock-behind-data"), _FOLDER, f"{some(ahead)} is of the future"))
+        found.append(
+            finding(kind_of("clock-behind-data"), _FOLDER, sentence("doctor.found.of_future", names=some(ahead)))
+        )
     letters = _size(folder.dead_letters)
     if letters[1]:
-        text = f"{letters[1]} files of {letters[0]} bytes"
+        text = sentence("doctor.found.dead_letters", files=letters[1], bytes=str(letters[0]))
         found.append(finding(kind_of("dead-letters"), _FOLDER, text, folder=str(folder.dead_letters)))
     frozen = frozen_by(folder.freeze)
     if frozen is not None:
         found.append(finding(kind_of("folder-frozen"), _FOLDER, str(frozen)))
-    yield from found or [well(Area.DATA, _FOLDER, f"{path}: {_writer(path)}")]
+    yield from found or [well(Area.DATA, _FOLDER, sentence("doctor.found.path", path=str(path), what=_writer(path)))]
 
 
 def _of_the_future(folder: Path) -> list[str]:
@@ -149,16 +159,18 @@ def _of_the_future(folder: Path) -> list[str]:
     return found
 
 
-def _writer(path: Path) -> str:
+def _writer(path: Path) -> Sentence:
     """Who writes now, by the kernel's own list; asking the lock would take it from somebody."""
     lock = path / "writer.lock"
     try:
         inode = str(lock.stat().st_ino)
         lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
-        return "nobody has written yet"
+        return sentence("doctor.found.nobody_wrote")
     holders = [match[1] for line in lines if (match := _LOCK.match(line)) and match[2] == inode]
-    return f"process {holders[0]} writes" if holders else "nobody writes now"
+    return (
+        sentence("doctor.found.writes", process=str(holders[0])) if holders else sentence("doctor.found.nobody_writes")
+    )
 
 
 def _disk(session: Session) -> Iterator[Diagnosis]:
@@ -166,18 +178,32 @@ def _disk(session: Session) -> Iterator[Diagnosis]:
     free = shutil.disk_usage(folder.path).free
     found: list[Diagnosis] = []
     if free < DISK_BYTES_MIN:
-        found.append(finding(kind_of("disk-low"), "disk", f"{free / 2**30:.1f} GiB free", subject=str(folder.path)))
+        found.append(
+            finding(
+                kind_of("disk-low"),
+                "disk",
+                sentence("doctor.found.free", free=f"{free / 2**30:.1f}"),
+                subject=str(folder.path),
+            )
+        )
     growth = daily_growth(warehouse_folder(folder, settings))
     days = None if not growth else free / growth
     if days is not None and days < FULL_DAYS_MIN:
-        text = f"full in {days:.0f} days: {free / 2**30:.1f} GiB free, {growth / 2**30:.2f} GiB a day"
+        text = sentence(
+            "doctor.found.disk_full", days=f"{days:.0f}", free=f"{free / 2**30:.1f}", growth=f"{growth / 2**30:.2f}"
+        )
         found.append(finding(kind_of("disk-filling"), "disk", text, subject=str(folder.path)))
     held = sum(_size(folder.bus(lane))[0] for lane in folder.bus_lanes)
     if held > BUS_RATIO_MAX * settings.bus.bytes_max:
-        text = f"{held} of bus.bytes_max={settings.bus.bytes_max} bytes"
+        text = sentence("doctor.found.bus_held", held=str(held), most=str(settings.bus.bytes_max))
         found.append(finding(kind_of("bus-filling"), "disk", text))
-    left = "" if days is None else f", full in {min(days, 36500):,.0f} days at {growth / 2**20:.1f} MiB a day"
-    yield from found or [well(Area.DATA, "disk", f"{free / 2**30:.1f} GiB free{left}")]
+    room = f"{free / 2**30:.1f}"
+    left = sentence("doctor.found.free", free=room)
+    if days is not None:
+        left = sentence(
+            "doctor.found.free_for", free=room, days=f"{min(days, 36500):,.0f}", growth=f"{growth / 2**20:.1f}"
+        )
+    yield from found or [well(Area.DATA, "disk", left)]
 
 
 def daily_growth(folder: Path) -> float:
@@ -220,10 +246,10 @@ def _ledger(session: Session) -> Iterator[Diagnosis]:
         return
     still_open = [run.plan_id for run in runs if run.is_open]
     if still_open:
-        text = f"{len(still_open)} of {len(runs)} runs"
+        text = sentence("doctor.found.open_runs", open=len(still_open), runs=len(runs))
         yield finding(kind_of("run-open"), "ledger", text, subject=still_open[0], plan=still_open[0])
     else:
-        yield well(Area.DATA, "ledger", f"{len(runs)} runs, chain holds")
+        yield well(Area.DATA, "ledger", sentence("doctor.found.chain", runs=len(runs)))
 
 
 def _history(session: Session) -> Iterator[Diagnosis]:
@@ -232,7 +258,7 @@ def _history(session: Session) -> Iterator[Diagnosis]:
         folder, now = session.folder(), session.now()
         known = warehouse(folder, settings).clusters()
         if len(known) > 1 and settings.cluster.name not in known:
-            text = f"cluster.name={settings.cluster.name}, and there are {some(known)}"
+            text = sentence("doctor.found.clusters", cluster=settings.cluster.name, names=some(known))
             yield finding(kind_of("cluster-ambiguous"), _HISTORY, text, cluster=known[0])
             return
         history = load_history(folder, settings, now)
@@ -241,18 +267,22 @@ def _history(session: Session) -> Iterator[Diagnosis]:
         return
     grid = history.slices
     days = grid.steps * grid.step_seconds / 86400
-    text = f"{days:.1f} days, step {grid.step_seconds} s, {len(grid.keys)} slices"
+    text = sentence("doctor.found.history", days=f"{days:.1f}", step=str(grid.step_seconds), slices=len(grid.keys))
     found = [finding(kind_of("history-short"), _HISTORY, text)] if days < 1 else list(_fresh(history, session, now))
     yield from found or [well(Area.HISTORY, _HISTORY, text)]
     missing = [measure for measure in _MEASURES if measure not in grid.mean]
     for measure in missing:
         loss, remedy = _MEASURES[measure]
         yield _measure(measure, loss, remedy)
-    yield well(Area.HISTORY, "measures", f"{len(_MEASURES) - len(missing)} of {len(_MEASURES)} are collected")
+    yield well(
+        Area.HISTORY,
+        "measures",
+        sentence("doctor.found.collected", collected=len(_MEASURES) - len(missing), all=len(_MEASURES)),
+    )
     yield _prices(session, history.inventory)
 
 
-def _measure(measure: Measure, loss: str, remedy: str) -> Diagnosis:
+def _measure(measure: Measure, loss: Sentence, remedy: str) -> Diagnosis:
     kind = kind_of("measure-missing")
     found = finding(kind, "measures", loss, subject=measure.value)
     # The remedy is ours, and a command already: nothing of it is quoted.
@@ -272,11 +302,13 @@ def _fresh(history: History, session: Session, now: datetime) -> Iterator[Diagno
     newest = grid.since + timedelta(seconds=grid.step_seconds * last)
     age = (now - newest).total_seconds()
     if age > max(STALE_SECONDS, 3 * grid.step_seconds):
-        text = f"the newest samples are of {newest:%Y-%m-%d %H:%M} UTC, {age / 3600:.1f} h before now"
+        text = sentence("doctor.found.newest", moment=f"{newest:%Y-%m-%d %H:%M}", hours=f"{age / 3600:.1f}")
         yield finding(kind_of("history-stale"), _HISTORY, text)
     coverage = profile_parts([history], settings=session.settings.analyzer, now=now).coverage_ratio
     if coverage < COVERAGE_MIN:
-        yield finding(kind_of("history-gaps"), _HISTORY, f"{format_percent(coverage)} of the windows are there")
+        yield finding(
+            kind_of("history-gaps"), _HISTORY, sentence("doctor.found.coverage", coverage=format_percent(coverage))
+        )
 
 
 def _prices(session: Session, inventory: Inventory) -> Diagnosis:
@@ -291,6 +323,6 @@ def _prices(session: Session, inventory: Inventory) -> Diagnosis:
     except GputideError as exc:
         return unchecked(Area.HISTORY, check, str(exc))
     if unpriced:
-        text = f"{len(unpriced)} of {len(models)} card models: {some(unpriced)}"
+        text = sentence("doctor.found.unpriced", unpriced=len(unpriced), models=len(models), names=some(unpriced))
         return finding(kind_of("price-missing"), check, text, subject=some(unpriced), model=unpriced[0])
-    return well(Area.HISTORY, check, f"{len(models)} card models have a price")
+    return well(Area.HISTORY, check, sentence("doctor.found.priced", models=len(models)))

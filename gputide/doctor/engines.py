@@ -11,6 +11,7 @@ from typing import Any
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.schema import TABLES
+from fleet.sentences import Sentence, sentence
 from fleet.settings.pipeline import BusKind, RecordFormat
 from fleet.settings.settings import Settings
 from gputide.doctor.catalogue import codes_of, kind_of
@@ -26,8 +27,9 @@ FLINK_VERSION = "2.2"
 """What the job's connectors are made for (docs/engines.md)."""
 JOB_NAME = "gputide run rollup"
 _FAILING = ("RESTARTING", "FAILING")
-_TOPIC_RIGHTS = {"READ": "the rollup", "WRITE": "the receiver", "DESCRIBE": "both", "DESCRIBE_CONFIGS": "this look"}
-_GROUP_RIGHTS = {"READ": "the rollup", "DESCRIBE": "the bound of the bus"}
+_TOPIC_RIGHTS = {"READ": "rollup", "WRITE": "receiver", "DESCRIBE": "both", "DESCRIBE_CONFIGS": "look"}
+_GROUP_RIGHTS = {"READ": "rollup", "DESCRIBE": "bound"}
+"""What each right is for, `doctor.for.*`."""
 
 
 def kafka_checks(settings: Settings) -> tuple[Check, ...]:
@@ -55,13 +57,15 @@ def _kafka(settings: Settings) -> Iterator[Diagnosis]:
         from pipeline.bus.kafka_survey import survey_topic
         from pipeline.bus.kafka_topic import open_topic
     except ImportError as exc:
-        yield unchecked(Area.KAFKA, check, f"{exc.name} is not installed; install gputide[kafka]")
+        yield unchecked(Area.KAFKA, check, sentence("doctor.found.install_kafka", name=str(exc.name)))
         return
     server, user = kafka.servers[0], kafka.username or "ANONYMOUS"
     try:
         survey = survey_topic(kafka, kafka.topic)
         if survey.partitions is None:
-            text = f"kafka.create_topic={str(kafka.create_topic).lower()}, {survey.brokers} brokers"
+            text = sentence(
+                "doctor.found.topic_created", create=str(kafka.create_topic).lower(), brokers=survey.brokers
+            )
             yield finding(
                 kind_of("kafka-topic-missing"), check, text, subject=kafka.topic, server=server, topic=kafka.topic,
                 partitions=str(kafka.partitions),
@@ -87,7 +91,13 @@ def _kafka(settings: Settings) -> Iterator[Diagnosis]:
     ]  # fmt: skip
     found += _kafka_rights(settings, survey, server, user)
     found += _kafka_state(settings, survey, server)
-    text = f"{survey.brokers} brokers, {kafka.topic} with {survey.partitions} partitions of {survey.copies} copies"
+    text = sentence(
+        "doctor.found.kafka",
+        brokers=survey.brokers,
+        topic=kafka.topic,
+        partitions=survey.partitions,
+        copies=survey.copies,
+    )
     yield from found or [well(Area.KAFKA, check, text)]
 
 
@@ -112,7 +122,10 @@ def _kafka_rights(settings: Settings, survey: Any, server: str, user: str) -> It
     ):
         for operation, whom in needed.items() if told is not None and "ALL" not in told else ():
             if operation not in told:
-                text = f"{operation} on {resource} {name}, for {whom}; allowed are {some(told, 10) or 'none'}"
+                text = sentence(
+                    "doctor.found.kafka_right", operation=operation, resource=resource, name=name, whom=whom,
+                    allowed=some(told, 10) or sentence("mark.none"),
+                )  # fmt: skip
                 yield finding(
                     kind_of("kafka-right-missing"), "rights", text, subject=name, server=server, user=user,
                     operation=operation, resource=resource, name=name,
@@ -122,21 +135,27 @@ def _kafka_rights(settings: Settings, survey: Any, server: str, user: str) -> It
 def _kafka_state(settings: Settings, survey: Any, server: str) -> Iterator[Diagnosis]:
     kafka = settings.kafka
     if survey.partitions < kafka.partitions:
-        text = f"{survey.partitions}, kafka.partitions={kafka.partitions}"
+        text: Sentence | str = f"{survey.partitions}, kafka.partitions={kafka.partitions}"
         yield finding(
             kind_of("kafka-partitions-few"), "topic", text, subject=kafka.topic, server=server, topic=kafka.topic,
             partitions=str(kafka.partitions),
         )  # fmt: skip
     if survey.copies < 2 <= survey.brokers:
         yield finding(
-            kind_of("kafka-one-copy"), "topic", f"{survey.brokers} brokers", subject=kafka.topic, server=server
+            kind_of("kafka-one-copy"),
+            "topic",
+            sentence("doctor.found.brokers", brokers=survey.brokers),
+            subject=kafka.topic,
+            server=server,
         )
     if survey.leaderless or survey.behind:
-        text = f"without leader: {list(survey.leaderless)}, copies behind: {list(survey.behind)}"
+        text = sentence(
+            "doctor.found.partitions_down", leaderless=str(list(survey.leaderless)), behind=str(list(survey.behind))
+        )
         yield finding(kind_of("kafka-partition-down"), "topic", text, subject=kafka.topic, server=server)
     kept = {lane: end - survey.begins.get(lane, 0) for lane, end in survey.ends.items()}
     if not survey.committed and sum(kept.values()):
-        text = f"{sum(kept.values())} records, and group {kafka.group} has no offset"
+        text = sentence("doctor.found.no_offset", records=sum(kept.values()), group=kafka.group)
         yield finding(kind_of("kafka-group-silent"), "lag", text, subject=kafka.group)
     elif survey.committed:
         lag = sum(
@@ -144,17 +163,20 @@ def _kafka_state(settings: Settings, survey: Any, server: str) -> Iterator[Diagn
         )
         if lag > LAG_RECORDS_MAX:
             yield finding(
-                kind_of("kafka-lag"), "lag", f"{lag} records wait for group {kafka.group}", subject=kafka.group
+                kind_of("kafka-lag"),
+                "lag",
+                sentence("doctor.found.lag", records=lag, group=kafka.group),
+                subject=kafka.group,
             )
 
 
 def _flink(settings: Settings) -> Iterator[Diagnosis]:
     check, flink = "job", settings.flink
     if settings.bus.kind is not BusKind.KAFKA or settings.bus.record_format is not RecordFormat.ROWS:
-        text = f"bus.kind={settings.bus.kind.value}, bus.record_format={settings.bus.record_format.value}"
-        yield finding(kind_of("flink-bus"), "bus", text)
+        carried = f"bus.kind={settings.bus.kind.value}, bus.record_format={settings.bus.record_format.value}"
+        yield finding(kind_of("flink-bus"), "bus", carried)
     if flink.rest is None:
-        yield unchecked(Area.FLINK, check, "flink.rest=none: the job runs within `gputide run rollup --engine flink`")
+        yield unchecked(Area.FLINK, check, sentence("doctor.found.flink_within"))
         return
     rest = FlinkRest(
         flink.rest,
@@ -168,35 +190,45 @@ def _flink(settings: Settings) -> Iterator[Diagnosis]:
     version = str(overview.get("flink-version", ""))
     found: list[Diagnosis] = []
     if not version.startswith(f"{FLINK_VERSION}."):
-        found.append(finding(kind_of("flink-version"), check, f"version {version or 'untold'}", subject=flink.rest))
+        found.append(
+            finding(
+                kind_of("flink-version"),
+                check,
+                sentence("doctor.found.version", version=version or sentence("doctor.found.untold")),
+                subject=flink.rest,
+            )
+        )
     ours = [job for job in jobs if job.get("name") == JOB_NAME and job.get("state") in ("RUNNING", *_FAILING)]
     if not ours:
-        states = some(f"{job.get('name')} {job.get('state')}" for job in jobs)
-        found.append(finding(kind_of("flink-no-job"), check, f"there are {states or 'no jobs'}", subject=flink.rest))
+        states = some(f"{job.get('name')} {job.get('state')}" for job in jobs) or sentence("doctor.found.no_jobs")
+        there = sentence("doctor.found.there_are", names=states)
+        found.append(finding(kind_of("flink-no-job"), check, there, subject=flink.rest))
         slots = int(overview.get("slots-available", 0))
         if slots < flink.parallelism:
-            text = f"{slots} free slots, flink.parallelism={flink.parallelism}"
+            text = sentence("doctor.found.slots", slots=slots, parallelism=flink.parallelism)
             found.append(finding(kind_of("flink-slots"), check, text, subject=flink.rest))
     for job in ours:
         found += _job(rest, job, settings)
-    yield from found or [
-        well(Area.FLINK, check, f"Flink {version}, {len(ours)} job of ours runs, checkpoints are fresh")
-    ]
+    yield from found or [well(Area.FLINK, check, sentence("doctor.found.flink_fine", version=version, jobs=len(ours)))]
 
 
 def _job(rest: FlinkRest, job: dict[str, Any], settings: Settings) -> Iterator[Diagnosis]:
     name, url = str(job.get("jid", "")), rest.address
     if job.get("state") in _FAILING:
-        text = f"{job.get('state')}: {rest.failure(name)}"
-        yield finding(kind_of("flink-restarting"), "job", text, subject=name, url=url, job=name)
+        failed = f"{job.get('state')}: {rest.failure(name)}"
+        yield finding(kind_of("flink-restarting"), "job", failed, subject=name, url=url, job=name)
         return
     newest = rest.newest_checkpoint(name)
     began = float(job.get("start-time", 0)) / 1000
     allowed = CHECKPOINTS_MISSED_MAX * settings.flink.checkpoint_seconds
     age = time.time() - (began if newest is None else newest)
     if age > allowed:
-        what = f"none in the {age:.0f} s that it runs" if newest is None else f"the last one is {age:.0f} s old"
-        text = f"{what}, flink.checkpoint_seconds={settings.flink.checkpoint_seconds}"
+        what = (
+            sentence("doctor.found.no_checkpoint", seconds=f"{age:.0f}")
+            if newest is None
+            else sentence("doctor.found.old_checkpoint", seconds=f"{age:.0f}")
+        )
+        text = sentence("doctor.found.checkpoint", what=what, seconds=str(settings.flink.checkpoint_seconds))
         yield finding(kind_of("flink-checkpoint-old"), "job", text, subject=name, url=url, job=name)
 
 
@@ -206,7 +238,7 @@ def _hive(settings: Settings) -> Iterator[Diagnosis]:
     try:
         from pipeline.warehouse.hive_session import HiveSession
     except ImportError as exc:
-        yield unchecked(Area.HIVE, check, f"{exc.name} is not installed; install gputide[hive]")
+        yield unchecked(Area.HIVE, check, sentence("doctor.found.install_hive", name=str(exc.name)))
         return
     try:
         with closing(
@@ -230,11 +262,11 @@ def _hive(settings: Settings) -> Iterator[Diagnosis]:
     folder = hive.folder
     if folder is not None and not (folder.is_dir() and os.access(folder, os.W_OK)):
         found.append(finding(kind_of("hive-folder"), check, f"hive.folder={folder}", folder=str(folder)))
-    yield from found or [well(Area.HIVE, check, f"{host} answers, {len(TABLES)} tables as they should be")]
+    yield from found or [well(Area.HIVE, check, sentence("doctor.found.hive_fine", host=host, tables=len(TABLES)))]
     yield unchecked(
         Area.HIVE,
         "rights",
-        f"whether {hive.username} may change tables shows at the first append: Hive tells nobody else",
+        sentence("doctor.found.hive_rights", user=str(hive.username)),
     )
 
 
@@ -245,7 +277,9 @@ def _hive_tables(session: Any, settings: Settings) -> Iterator[Diagnosis]:
     names = {row[0] for row in session.rows(hive_ddl.show_tables(database))} if database in known else set()
     missing = [table.name for table in TABLES if table.name not in names]
     if missing:
-        text = f"{len(missing)} of {len(TABLES)} tables of {database}: {some(missing)}"
+        text = sentence(
+            "doctor.found.tables_missing", missing=len(missing), all=len(TABLES), database=database, names=some(missing)
+        )
         yield finding(kind_of("hive-database-missing"), check, text, subject=database)
     for table in TABLES:
         if table.name not in names:
@@ -259,7 +293,9 @@ def _hive_tables(session: Any, settings: Settings) -> Iterator[Diagnosis]:
         if differences:
             yield finding(kind_of("hive-table-altered"), check, "; ".join(differences), subject=full, table=full)
         elif gained := hive_ddl.new_columns(table, told):
-            yield finding(kind_of("hive-table-older"), check, f"it lacks {some(gained)}", subject=full)
+            yield finding(
+                kind_of("hive-table-older"), check, sentence("doctor.found.lacks", names=some(gained)), subject=full
+            )
 
 
 def _hive_modes(session: Any) -> Iterator[Diagnosis]:

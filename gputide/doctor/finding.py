@@ -16,6 +16,8 @@ from fleet.sentences import Sentence, listed, sentence
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 _TEXT_LENGTH_MAX = 500
 _VALUE_LENGTH_MAX = 253
+NAMES_MAX = 5
+"""Names that a sentence lists before it counts the rest."""
 
 
 class Area(StrEnum):
@@ -181,7 +183,7 @@ def shown(text: str) -> str:
     return cleaned if len(cleaned) <= _TEXT_LENGTH_MAX else cleaned[: _TEXT_LENGTH_MAX - 1] + "…"
 
 
-def some(names: Iterable[str], most: int = 5) -> Sentence | str:
+def some(names: Iterable[str], most: int = NAMES_MAX) -> Sentence | str:
     """The first of several names, and how many more there are."""
     found = sorted(set(names))
     return listed(found, most) if found else ""

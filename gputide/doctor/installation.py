@@ -20,6 +20,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from fleet.capabilities.register import CAPABILITIES, EXPERIMENTAL_SETTING, capabilities_of
+from fleet.sentences import Sentence, sentence
 from fleet.settings.pipeline import BusKind, WarehouseKind
 from fleet.settings.settings import Settings
 from gputide.doctor.catalogue import kind_of
@@ -53,14 +54,14 @@ def installation_checks(settings: Settings) -> tuple[Check, ...]:
 
 
 def _packages(settings: Settings) -> Iterator[Diagnosis]:
-    needed = {"dash": ("dashboards", "the web app")}
+    needed: dict[str, tuple[str, Sentence | str]] = {"dash": ("dashboards", sentence("doctor.found.web_app"))}
     if settings.bus.kind is BusKind.KAFKA:
         needed["kafka"] = ("kafka", "bus.kind=kafka")
     if settings.warehouse.kind is WarehouseKind.HIVE:
         needed["pyhive"] = ("hive", "warehouse.kind=hive")
     missing = {module: words for module, words in needed.items() if find_spec(module) is None}
     for module, (extra, purpose) in missing.items():
-        text = f"{module} is not installed: {purpose} does not work"
+        text = sentence("doctor.found.purpose", module=module, purpose=purpose)
         yield finding(kind_of("extra-missing"), "packages", text, subject=extra, extra=extra)
     if not missing:
         yield well(Area.INSTALLATION, "packages", f"Python {sys.version.split()[0]}, {', '.join(needed)}")
@@ -71,12 +72,12 @@ def _backend(settings: Settings) -> Iterator[Diagnosis]:
     if backend in known and capabilities_of(backend).is_experimental:
         is_allowed = settings.enforcer.experimental
         setting = f"{EXPERIMENTAL_SETTING}={'true' if is_allowed else 'false'}"
-        text = f"enforcer.backend={backend}: tried against a double of ours only; {setting}"
+        text = sentence("doctor.found.double_only", backend=backend, setting=setting)
         yield finding(kind_of("backend-experimental"), "backend", text, subject=backend, backend=backend)
     elif backend in known:
         yield well(Area.INSTALLATION, "backend", backend)
     else:
-        text = f"enforcer.backend={backend}; there are {', '.join(known)}"
+        text = sentence("doctor.found.backends", backend=backend, names=", ".join(known))
         yield finding(kind_of("backend-unknown"), "backend", text, subject=backend, backend=known[0])
 
 
@@ -88,7 +89,7 @@ def _files(settings: Settings, now: datetime) -> Iterator[Diagnosis]:
             is_well = False
             yield diagnosis
     if is_well:
-        yield well(Area.INSTALLATION, "files", f"{len(files)} files that settings name can be read")
+        yield well(Area.INSTALLATION, "files", sentence("doctor.found.files_fine", files=len(files)))
 
 
 def named_files(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Path]]:
@@ -118,11 +119,11 @@ def _file(setting: str, path: Path, now: datetime) -> Iterator[Diagnosis]:
         return
     is_secret = any(word in setting for word in _SECRET_WORDS) and not setting.endswith(_NO_SECRETS)
     if is_secret and stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
-        found = f"{path} has mode {stat.S_IMODE(mode):o}"
+        found = sentence("doctor.found.mode", path=str(path), mode=f"{stat.S_IMODE(mode):o}")
         yield finding(kind_of("secret-open"), "files", found, subject=setting, file=str(path))
     end = latest_end(text) if setting.endswith("ca_file") else earliest_end(text)
     if end is not None and (end - now).days < EXPIRES_DAYS:
-        found = f"{path} holds until {end:%Y-%m-%d %H:%M} UTC"
+        found = sentence("doctor.found.holds_until", path=str(path), moment=f"{end:%Y-%m-%d %H:%M}")
         yield finding(kind_of("certificate-expires"), "files", found, subject=setting, file=str(path))
 
 

@@ -19,6 +19,7 @@ from exporter.reader_hami import HamiReader
 from fleet.catalogue import find_model
 from fleet.errors import GputideError, Unavailable
 from fleet.regions.doubts import RegionDoubt, doubts_of
+from fleet.sentences import sentence
 from fleet.settings.exporter import ExporterSettings
 from fleet.settings.settings import Settings
 from gputide.doctor.catalogue import kind_of
@@ -100,23 +101,31 @@ class _Node:
         try:
             reading = self._reading
         except ImportError as exc:
-            text = f"{exc.name} is not installed"
+            text = sentence("doctor.found.not_installed", name=str(exc.name))
             yield finding(kind_of("extra-missing"), _DRIVER, text, subject="exporter", extra="exporter")
             return
         except Unavailable as exc:
             code = "nvml-missing" if "cannot load" in str(exc) else "nvml-driver"
             yield finding(kind_of(code), _DRIVER, str(exc))
             return
-        version = reading.versions.driver or "of unknown version"
+        version = reading.versions.driver or ""
+        told = version or sentence("doctor.found.unknown_version")
         if not reading.cards and not reading.unnamed:
-            yield finding(kind_of("no-cards"), _DRIVER, f"driver {version} counts no card")
+            yield finding(kind_of("no-cards"), _DRIVER, sentence("doctor.found.driver_no_card", version=told))
             return
         major = version.partition(".")[0]
         if major.isdigit() and int(major) < DRIVER_MIN:
-            yield finding(kind_of("driver-old"), _DRIVER, f"driver {version}")
+            yield finding(kind_of("driver-old"), _DRIVER, sentence("doctor.found.driver", version=told))
         else:
             yield well(
-                Area.NODE, _DRIVER, f"driver {version}, CUDA {reading.versions.cuda}, {len(reading.cards)} cards"
+                Area.NODE,
+                _DRIVER,
+                sentence(
+                    "doctor.found.driver_cards",
+                    version=version,
+                    cuda=str(reading.versions.cuda),
+                    cards=len(reading.cards),
+                ),
             )
 
     def cards(self) -> Iterator[Diagnosis]:
@@ -125,18 +134,18 @@ class _Node:
 
         reading = self._reading
         if reading.unnamed:
-            text = f"{reading.unnamed} cards do not say who they are"
+            text = sentence("doctor.found.unnamed", cards=reading.unnamed)
             yield finding(kind_of("card-unwell"), _CARDS, text, index="N")
         for card in reading.cards:
             found = list(_card(card)) if card.state is CardState.OK else [_unwell(card)]
             name = f"{card.identity.card} ({card.identity.card_model})"
-            yield from found or [well(Area.NODE, _CARDS, "answers, with activity and processes", name)]
+            yield from found or [well(Area.NODE, _CARDS, sentence("doctor.found.card_answers"), name)]
 
     def processes(self) -> Iterator[Diagnosis]:
         """Whether the host's processes and their cgroups are seen."""
         check, proc = "processes", self._exporter.proc_folder
         if not ProcessStats(str(proc)).sees_host():
-            text = f"exporter.proc_folder={proc} shows another PID namespace than the host's"
+            text = sentence("doctor.found.pid_namespace", folder=str(proc))
             yield finding(kind_of("host-pids-hidden"), check, text)
             return
         own = _text(proc / "1" / "cgroup")
@@ -145,7 +154,7 @@ class _Node:
             yield finding(kind_of("cgroups-hidden"), check, f"{proc}/1/cgroup: {own[:100]}")
             return
         version = "2" if len(lines) == 1 and own.startswith("0::") else "1"
-        yield well(Area.NODE, check, f"the host's processes, cgroups version {version}")
+        yield well(Area.NODE, check, sentence("doctor.found.processes", version=str(version)))
 
     def kubelet(self) -> Iterator[Diagnosis]:
         """Whether the kubelet reports which devices it handed out."""
@@ -162,12 +171,12 @@ class _Node:
             yield finding(kind_of("pod-resources-missing"), check, f"{path}: {exc.strerror}")
             return
         if not is_socket:
-            yield finding(kind_of("pod-resources-missing"), check, f"{path} is no socket")
+            yield finding(kind_of("pod-resources-missing"), check, sentence("doctor.found.no_socket", path=str(path)))
             return
         try:
             from exporter.kubelet.client import KubeletPodResources
         except ImportError as exc:
-            yield unchecked(Area.NODE, check, f"{exc.name} is not installed; install gputide[exporter]")
+            yield unchecked(Area.NODE, check, sentence("doctor.found.install_exporter", name=str(exc.name)))
             return
         client = KubeletPodResources(str(path), message_bytes_max=self._exporter.pod_resources_bytes_max)
         try:
@@ -177,7 +186,7 @@ class _Node:
             return
         finally:
             client.close()
-        yield well(Area.NODE, check, f"{path} tells of {len(pods)} pods")
+        yield well(Area.NODE, check, sentence("doctor.found.socket_tells", path=str(path), pods=len(pods)))
 
     def regions(self) -> Iterator[Diagnosis]:
         """Whether shared regions are there, can be read and are believed."""
@@ -188,14 +197,17 @@ class _Node:
             return
         if not folder.is_dir():
             if backend in _REGION_BACKENDS:
-                text = f"{folder} is no folder, and enforcer.backend={backend} keeps one there"
+                text = sentence("doctor.found.no_folder", folder=str(folder), backend=backend)
                 yield finding(kind_of("regions-missing"), check, text)
             else:
-                yield well(Area.NODE, check, f"{folder} is not there; enforcer.backend={backend} needs none")
+                yield well(
+                    Area.NODE, check, sentence("doctor.found.folder_absent", folder=str(folder), backend=backend)
+                )
             return
         if not os.access(folder, os.R_OK | os.X_OK) or not os.access(folder, os.W_OK):
-            what = "written" if os.access(folder, os.R_OK | os.X_OK) else "read"
-            yield finding(kind_of("regions-denied"), check, f"{folder} can't be {what}", folder=str(folder))
+            is_read = os.access(folder, os.R_OK | os.X_OK)
+            text = sentence("doctor.found.unwritable" if is_read else "doctor.found.unreadable", folder=str(folder))
+            yield finding(kind_of("regions-denied"), check, text, folder=str(folder))
         reader = HamiReader(folder, self._exporter.claims_folder)
         try:
             containers = reader.read({}, now_seconds=time.time(), deadline_seconds=_REGION_SECONDS).containers
@@ -209,13 +221,13 @@ class _Node:
                 subject = f"{key.pod_uid}_{key.container}"
                 yield finding(kind_of("region-doubtful"), check, some(map(str, doubts)), subject=subject)
         count = len(containers.keys)
-        text = f"{count - doubtful} of {count} containers have a region that is believed, or none yet"
+        text = sentence("doctor.found.regions", believed=count - doubtful, containers=count)
         yield well(Area.NODE, check, text)
 
 
 def _unwell(card: CardReading) -> Diagnosis:
     identity = card.identity
-    text = f"{card.state.value} for {card.age_seconds:.0f} s"
+    text = sentence("doctor.found.card_state", state=card.state.value, seconds=f"{card.age_seconds:.0f}")
     kind = kind_of("card-unwell")
     return finding(kind, _CARDS, text, subject=str(identity.card), index=str(identity.index))
 
@@ -231,28 +243,34 @@ def _card(card: CardReading) -> Iterator[Diagnosis]:
         model = str(identity.card_model)
         yield finding(kind_of("card-model-unknown"), _CARDS, model, subject=subject, model=model)
     if figures is None:
-        yield unchecked(Area.NODE, _CARDS, "no figures yet", subject)
+        yield unchecked(Area.NODE, _CARDS, sentence("doctor.found.no_figures"), subject)
         return
     if any(figures.gauges.get(gauge) for gauge in (Gauge.ROWS_REMAP_PENDING, Gauge.ROWS_REMAP_FAILED)) or card.last_xid:
-        text = f"last XID {card.last_xid}, rows to remap {figures.gauges.get(Gauge.ROWS_REMAP_PENDING)}"
+        text = sentence(
+            "doctor.found.xid", xid=str(card.last_xid), rows=str(figures.gauges.get(Gauge.ROWS_REMAP_PENDING))
+        )
         yield finding(kind_of("card-xid"), _CARDS, text, subject=subject)
     if figures.mig_mode:
         if not figures.migs:
-            yield finding(kind_of("mig-empty"), _CARDS, "MIG mode without devices", subject=subject, index=index)
+            yield finding(kind_of("mig-empty"), _CARDS, sentence("doctor.found.mig_bare"), subject=subject, index=index)
         elif not any(mig.activities for mig in figures.migs):
             profiles = some(mig.mig_profile for mig in figures.migs)
             yield finding(kind_of("mig-without-activity"), _CARDS, profiles, subject=subject)
     elif Activity.SM_ACTIVE not in figures.activities:
-        text = f"{identity.card_model} tells {some(activity.value for activity in figures.activities)}"
+        text = sentence(
+            "doctor.found.model_tells",
+            model=identity.card_model,
+            names=some(activity.value for activity in figures.activities),
+        )
         yield finding(kind_of("sm-active-unavailable"), _CARDS, text, subject=subject)
     if figures.processes is None:
         calls = some(f"{call} {word}" for call, word in figures.failed_calls)
         yield finding(kind_of("processes-untold"), _CARDS, calls, subject=subject)
     is_mps = lists_mps_clients(figures)
     if is_mps:
-        yield finding(kind_of("mps-hides-clients"), _CARDS, "clients of MPS are on it", subject=subject)
+        yield finding(kind_of("mps-hides-clients"), _CARDS, sentence("doctor.found.mps_clients"), subject=subject)
     elif figures.compute_mode not in (None, ComputeMode.DEFAULT):
-        text = f"compute mode {figures.compute_mode.value}"
+        text = sentence("doctor.found.compute_mode", mode=figures.compute_mode.value)
         yield finding(kind_of("compute-mode"), _CARDS, text, subject=subject, index=index)
     denied = [call for call, word in figures.failed_calls if word == "no_permission"]
     if denied:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.sentences import sentence
 from fleet.settings.settings import Settings
 from gputide.doctor import prometheus_labels as labels
 from gputide.doctor import prometheus_server as server
@@ -118,6 +119,14 @@ def _reach(scene: Scene) -> Iterator[Diagnosis]:
     if scene.ask.work.partial:
         yield finding(kind_of("prometheus-partial"), REACH, scene.ask.work.partial[0], subject=server_url)
     if scene.base is None and not scene.has(*OTHER_CARD_NAMES):
-        yield finding(kind_of("prometheus-no-cards"), REACH, f"{len(names)} other metrics", subject=server_url)
+        yield finding(
+            kind_of("prometheus-no-cards"),
+            REACH,
+            sentence("doctor.found.other_metrics", names=len(names)),
+            subject=server_url,
+        )
         return
-    yield well(Area.PROMETHEUS, REACH, f"{server_url} answers{f', version {version}' if version else ''}")
+    answer = sentence("doctor.found.answers", server=server_url)
+    if version:
+        answer = sentence("doctor.found.answers_as", server=server_url, version=version)
+    yield well(Area.PROMETHEUS, REACH, answer)

@@ -10,8 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from fleet.catalogue import find_model
+from fleet.sentences import Sentence, listed, sentence
 from gputide.doctor.catalogue import kind_of
-from gputide.doctor.finding import Area, Diagnosis, finding, some, unchecked, well
+from gputide.doctor.finding import NAMES_MAX, Area, Diagnosis, finding, some, unchecked, well
 from gputide.doctor.prometheus_scene import ALLOCATABLE, NODES, OF_CARDS, Scene, Seen, pod_of
 
 _SCRAPE_LABELS = ("job", "instance", "endpoint", "service", "prometheus", "prometheus_replica", "replica")
@@ -40,13 +41,13 @@ def pods_named(scene: Scene) -> Iterator[Diagnosis]:
     by_node = _by_node(scene.cards)
     silent = {node for node, series in by_node.items() if not any(one.pod for one in series)}
     if not scene.cards:
-        yield well(Area.PROMETHEUS, check, f"{len(others)} pods named, dcgm-exporter is not there")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.pods_named", pods=len(others)))
     elif not scene.holders:
-        yield unchecked(
-            Area.PROMETHEUS, check, "kube-state-metrics does not tell which pods ask for cards, so none can be missed"
-        )
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.none_missed"))
     elif silent == set(by_node) and not others:
-        found = f"{len(scene.cards)} series of {scene.base}, none with a pod; {len(scene.holders)} pods ask for cards"
+        found = sentence(
+            "doctor.found.none_with_pod", series=len(scene.cards), metric=str(scene.base), holders=len(scene.holders)
+        )
         yield finding(kind_of("prometheus-pods-missing"), check, found, **scene.exporter)
     else:
         # Where HAMi or gputide report a node's pods, dcgm-exporter need not.
@@ -54,11 +55,11 @@ def pods_named(scene: Scene) -> Iterator[Diagnosis]:
         held = {holder.node for holder in scene.holders.values()}
         missed = (silent & held) - told
         if missed:
-            found = f"no series of {some(missed)} names a pod"
+            found = sentence("doctor.found.no_pod_named", names=some(missed))
             kind = kind_of("prometheus-pods-partly-missing")
             yield finding(kind, check, found, subject=some(missed), **scene.exporter)
         else:
-            yield well(Area.PROMETHEUS, check, f"{len(by_node)} nodes name the pods on their cards")
+            yield well(Area.PROMETHEUS, check, sentence("doctor.found.nodes_name_pods", nodes=len(by_node)))
 
 
 def pod_labels(scene: Scene) -> Iterator[Diagnosis]:
@@ -67,15 +68,15 @@ def pod_labels(scene: Scene) -> Iterator[Diagnosis]:
     exported = sum("exported_pod" in seen.labels for seen in scene.cards)
     old = sum("pod_name" in seen.labels for seen in scene.cards)
     if exported:
-        found = f"{exported} of {len(scene.cards)} series have exported_pod"
+        found = sentence("doctor.found.exported_pod", found=exported, series=len(scene.cards))
         yield finding(kind_of("prometheus-honor-labels"), check, found, **scene.exporter)
     if old:
-        found = f"{old} of {len(scene.cards)} series have pod_name"
+        found = sentence("doctor.found.pod_name", found=old, series=len(scene.cards))
         yield finding(kind_of("prometheus-pod-labels-old"), check, found, **scene.exporter)
     if not scene.cards:
-        yield unchecked(Area.PROMETHEUS, check, "dcgm-exporter is not there")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_dcgm"))
     elif not exported and not old:
-        yield well(Area.PROMETHEUS, check, "pods stand in `pod` and `namespace`")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.pod_labels_fine"))
 
 
 def exporter_as_pod(scene: Scene) -> Iterator[Diagnosis]:
@@ -90,28 +91,28 @@ def exporter_as_pod(scene: Scene) -> Iterator[Diagnosis]:
         if is_own and not any("exported_pod" in one.labels for one in series):
             blamed.add("/".join(first or ()))
     if not scene.holders or not known:
-        yield unchecked(Area.PROMETHEUS, check, "kube-state-metrics does not tell which pods ask for cards")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_requests"))
     elif blamed:
-        found = f"all cards of a node are said to be held by {some(blamed)}, which asks for none"
+        found = sentence("doctor.found.blamed", names=some(blamed))
         yield finding(kind_of("prometheus-exporter-as-pod"), check, found, subject=some(blamed), **scene.exporter)
     else:
-        yield well(Area.PROMETHEUS, check, "no card is blamed on its exporter")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.none_blamed"))
 
 
 def hostnames(scene: Scene) -> Iterator[Diagnosis]:
     """Names of containers in the place of nodes."""
     check = "node names"
     if not scene.has("kube_node_info"):
-        yield unchecked(Area.PROMETHEUS, check, "kube_node_info is not there")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_node_info"))
         return
     nodes = {reading.labels.get("node", "") for reading in scene.ask.vector(scene.ask.selector("kube_node_info"))}
     wrong = {seen.node for seen in scene.cards if seen.node and seen.node not in nodes}
     wrong -= {seen.node for seen in scene.cards if any(seen.labels.get(name) for name in NODES[:2])}
     if wrong:
-        found = f"{some(wrong)} are no nodes"
+        found = sentence("doctor.found.no_nodes", names=some(wrong))
         yield finding(kind_of("prometheus-hostname-is-no-node"), check, found, subject=some(wrong), **scene.exporter)
     else:
-        yield well(Area.PROMETHEUS, check, f"{len(nodes)} nodes")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.node_count", nodes=len(nodes)))
 
 
 def shared_cards(scene: Scene) -> Iterator[Diagnosis]:
@@ -119,10 +120,11 @@ def shared_cards(scene: Scene) -> Iterator[Diagnosis]:
     check = "shared cards"
     found: list[Diagnosis] = []
     cut = {seen.card for seen in scene.cards if seen.labels.get("GPU_I_ID")}
-    crowded = sorted(_crowded(scene, cut))
+    crowded = sorted(_crowded(scene, cut), key=str)
     if crowded:
-        text = f"{some(crowded)}: each card names one pod at most"
-        found.append(finding(kind_of("prometheus-one-pod-wins"), check, text, subject=some(crowded), **scene.exporter))
+        nodes = listed(crowded, NAMES_MAX)
+        text = sentence("doctor.found.one_pod", names=nodes)
+        found.append(finding(kind_of("prometheus-one-pod-wins"), check, text, subject=nodes, **scene.exporter))
     copied, beside = set(), set()
     for card, series in _by_card(scene.cards).items():
         if card in cut:
@@ -134,16 +136,16 @@ def shared_cards(scene: Scene) -> Iterator[Diagnosis]:
         if any("pod_uid" in one.labels for one in with_pod) and len(with_pod) < len(series):
             beside.add(card)
     if copied:
-        text = f"{scene.base} is the same for all pods of {len(copied)} cards: {some(copied)}"
+        text = sentence("doctor.found.copied", metric=str(scene.base), cards=len(copied), names=some(copied))
         kind = kind_of("prometheus-card-value-copied")
         found.append(finding(kind, check, text, subject=some(copied), **scene.exporter))
     if beside:
-        text = f"{len(beside)} cards have a series without a pod beside those of their pods"
+        text = sentence("doctor.found.beside", cards=len(beside))
         found.append(finding(kind_of("prometheus-card-beside-pods"), check, text, subject=some(beside)))
-    yield from found or [well(Area.PROMETHEUS, check, "no card is reported twice, or for one pod of several")]
+    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.none_twice"))]
 
 
-def _crowded(scene: Scene, cut: Set[str]) -> Iterator[str]:
+def _crowded(scene: Scene, cut: Set[str]) -> Iterator[Sentence]:
     """Nodes on which more cards are asked for than there are, while each card names one pod at most."""
     told = {seen.pod for seen in scene.slices}
     asked = Counter[str]()
@@ -156,7 +158,7 @@ def _crowded(scene: Scene, cut: Set[str]) -> Iterator[str]:
             pods_of[one.card] |= set() if one.pod is None else {one.pod}
         is_single = all(len(pods) <= 1 for pods in pods_of.values())
         if asked[node] > len(pods_of) and is_single and not cut & set(pods_of):
-            yield f"{node} ({asked[node]} asked for, {len(pods_of)} cards)"
+            yield sentence("doctor.found.asked", node=node, asked=asked[node], cards=len(pods_of))
 
 
 def hami(scene: Scene) -> Iterator[Diagnosis]:
@@ -165,38 +167,48 @@ def hami(scene: Scene) -> Iterator[Diagnosis]:
     found: list[Diagnosis] = []
     new, old = [name for name in _HAMI_NEW if scene.has(name)], [name for name in _HAMI_OLD if scene.has(name)]
     if scene.has(*_HAMI_SCHEDULER) and not scene.slices:
-        text = f"{some(new + old)} without any metric of what containers use"
+        text = sentence("doctor.found.no_usage", names=some(new + old))
         found.append(finding(kind_of("prometheus-hami-monitor-missing"), check, text))
     pairs = zip(_HAMI_NEW, _HAMI_OLD, strict=True)
-    doubled = [f"{one} and {other}" for one, other in pairs if scene.has(one) and scene.has(other)]
+    doubled = [
+        sentence("doctor.found.both", one=one, other=other)
+        for one, other in pairs
+        if scene.has(one) and scene.has(other)
+    ]
     if doubled:
-        found.append(finding(kind_of("prometheus-hami-both-names"), check, some(doubled)))
+        found.append(finding(kind_of("prometheus-hami-both-names"), check, listed(doubled, NAMES_MAX)))
     elif old and not new:
         found.append(finding(kind_of("prometheus-hami-old-names"), check, some(old)))
-    yield from found or [well(Area.PROMETHEUS, check, f"names from 2.9 on: {some(new)}" if new else "no HAMi")]
+    yield from found or [
+        well(
+            Area.PROMETHEUS,
+            check,
+            sentence("doctor.found.new_names", names=some(new)) if new else sentence("doctor.found.no_hami"),
+        )
+    ]
 
 
 def stale_grants(scene: Scene) -> Iterator[Diagnosis]:
     """Grants of pods that are gone, and pods whose namespace nobody reports."""
     check = "grants"
     if not scene.pods:
-        yield unchecked(Area.PROMETHEUS, check, "kube_pod_info is not there: whether a pod lives is unknown")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_pod_info"))
         return
     found: list[Diagnosis] = []
     living = {pod_of(reading.labels) for reading in scene.pods}
     granted = {seen.pod for name in _HAMI_SCHEDULER for seen in scene.seen(name) if seen.pod is not None}
     gone = {"/".join(pod) for pod in granted - living}
     if gone:
-        text = f"{len(gone)} pods that kube_pod_info does not have: {some(gone)}"
+        text = sentence("doctor.found.gone", pods=len(gone), names=some(gone))
         found.append(finding(kind_of("prometheus-hami-stale-grant"), check, text, subject=some(gone)))
     spaces = Counter(pod for _, pod in living)
     bare = {seen.pod[1] for seen in scene.seen(_VOLCANO) if seen.pod is not None and not seen.pod[0]}
     twice = {pod for pod in bare if spaces[pod] > 1}
     if twice:
-        text = f"in several namespaces: {some(twice)}"
+        text = sentence("doctor.found.several_namespaces", names=some(twice))
         kind = kind_of("prometheus-volcano-pod-ambiguous")
         found.append(finding(kind, check, text, subject=some(twice), pod=min(twice)))
-    yield from found or [well(Area.PROMETHEUS, check, f"{len(granted)} grants of living pods")]
+    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.grants", grants=len(granted)))]
 
 
 def cards_once(scene: Scene) -> Iterator[Diagnosis]:
@@ -209,21 +221,21 @@ def cards_once(scene: Scene) -> Iterator[Diagnosis]:
         places[own].add(tuple(seen.labels.get(name, "") for name in _SCRAPE_LABELS))
     twice = {dict(own).get("UUID", "") for own, ways in places.items() if len(ways) > 1}
     if twice:
-        text = f"{len(twice)} cards come by several jobs or instances: {some(twice)}"
+        text = sentence("doctor.found.twice", cards=len(twice), names=some(twice))
         found.append(finding(kind_of("prometheus-card-scraped-twice"), check, text, subject=some(twice)))
     label = scene.settings.cluster_label
     clusters = {seen.labels[label] for seen in (*scene.cards, *scene.other_cards) if seen.labels.get(label)}
     if len(clusters) > 1 and scene.settings.cluster is None:
-        text = f"{label} is {some(clusters)}"
+        text = sentence("doctor.found.label_values", label=label, names=some(clusters))
         found.append(finding(kind_of("prometheus-several-clusters"), check, text, cluster=min(clusters)))
-    yield from found or [well(Area.PROMETHEUS, check, "each card is reported once, for one cluster")]
+    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.once"))]
 
 
 def measured_nodes(scene: Scene) -> Iterator[Diagnosis]:
     """Nodes with cards that nobody measures, and pods with cards that nobody reports."""
     check = "coverage"
     if not scene.has(ALLOCATABLE):
-        yield unchecked(Area.PROMETHEUS, check, f"{ALLOCATABLE} is not there: which nodes have cards is unknown")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_allocatable", metric=ALLOCATABLE))
         return
     query = f"{scene.ask.selector(ALLOCATABLE, OF_CARDS)} > 0"
     having = {reading.labels.get("node", "") for reading in scene.ask.vector(query)}
@@ -233,15 +245,20 @@ def measured_nodes(scene: Scene) -> Iterator[Diagnosis]:
     missed = sorted(having - measured)[:20] if measured & having or not measured else []
     for node in missed:
         kind = kind_of("prometheus-node-unmeasured")
-        yield finding(kind, check, "it has cards, and no series of a card names it", subject=node, **scene.exporter)
+        yield finding(kind, check, sentence("doctor.found.no_card_series"), subject=node, **scene.exporter)
     named = {seen.pod for seen in everybody if seen.pod is not None}
     silent = sorted(set(scene.holders) - named) if named else []
     if silent:
-        text = f"{len(silent)} of {len(scene.holders)} pods with cards: {some('/'.join(pod) for pod in silent)}"
+        text = sentence(
+            "doctor.found.silent",
+            silent=len(silent),
+            pods=len(scene.holders),
+            names=some("/".join(pod) for pod in silent),
+        )
         namespace, pod = silent[0]
         yield finding(kind_of("prometheus-pod-silent"), check, text, namespace=namespace, pod=pod)
     elif not missed:
-        yield well(Area.PROMETHEUS, check, f"{len(having)} nodes with cards are measured")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.nodes_measured", nodes=len(having)))
 
 
 def card_models(scene: Scene) -> Iterator[Diagnosis]:
@@ -250,9 +267,15 @@ def card_models(scene: Scene) -> Iterator[Diagnosis]:
     models = {seen.card_model for seen in (*scene.cards, *scene.other_cards) if seen.card_model}
     unknown = sorted(model for model in models if find_model(model) is None)
     for model in unknown[:20]:
-        yield finding(kind_of("prometheus-card-model-unknown"), check, "no such model", subject=model, model=model)
+        yield finding(
+            kind_of("prometheus-card-model-unknown"),
+            check,
+            sentence("doctor.found.no_such_model"),
+            subject=model,
+            model=model,
+        )
     if not models:
-        yield unchecked(Area.PROMETHEUS, check, "no model is reported")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_model"))
     elif not unknown:
         yield well(Area.PROMETHEUS, check, some(models))
 
@@ -274,7 +297,7 @@ def identities(scene: Scene) -> Iterator[Diagnosis]:
         slots |= {f"MIG of {reading.labels.get('UUID', '?')}" for reading in recut}
         if slots:
             node = _node_of(changed[0].labels) if changed else ""
-            text = f"several within a day: {some(slots)}"
+            text = sentence("doctor.found.several_a_day", names=some(slots))
             kind = kind_of("prometheus-card-identity-changed")
             found.append(finding(kind, check, text, subject=some(slots), node=node or "NODE"))
     if scene.has("kube_pod_info"):
@@ -282,9 +305,9 @@ def identities(scene: Scene) -> Iterator[Diagnosis]:
         reused = ask.vector(f"count by (namespace, pod) (count by (namespace, pod, uid) ({info})) > 1")
         wanted = {pod_of(reading.labels) for reading in reused} & set(scene.holders)
         if wanted:
-            text = f"{len(wanted)} names of pods with cards have had several pods: {some(map('/'.join, wanted))}"
+            text = sentence("doctor.found.name_reused", pods=len(wanted), names=some(map("/".join, wanted)))
             found.append(finding(kind_of("prometheus-pod-name-reused"), check, text, **scene.exporter))
-    yield from found or [well(Area.PROMETHEUS, check, "slots and names meant one card and one pod for a day")]
+    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.identities_fine"))]
 
 
 def _by_node(cards: Iterable[Seen]) -> Mapping[str, Sequence[Seen]]:

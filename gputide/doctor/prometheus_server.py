@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from fleet.sentences import listed, sentence
 from fleet.series import known_names, meaning_of_name
 from gputide.doctor.catalogue import kind_of
 from gputide.doctor.finding import Area, Diagnosis, finding, some, unchecked, well
@@ -44,7 +45,8 @@ def clock(scene: Scene) -> Iterator[Diagnosis]:
     if told is not None:
         skew = told - (before + after) / 2
         if abs(skew) - (after - before) / 2 > SKEW_SECONDS_MAX:
-            text = f"the server is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
+            code = "doctor.found.ahead" if skew > 0 else "doctor.found.late_clock"
+            text = sentence(code, seconds=f"{abs(skew):.0f}")
             found.append(finding(kind_of("prometheus-clock-skew"), check, text))
     base = scene.base
     if base is not None and told is not None:
@@ -52,9 +54,9 @@ def clock(scene: Scene) -> Iterator[Diagnosis]:
             f"count(count_over_time({scene.ask.selector(base)}[1h]))", at_seconds=told + 3600.0 + SKEW_SECONDS_MAX
         )
         if ahead:
-            text = f"{ahead[0].value:.0f} series of {base} have samples after the server's own time"
+            text = sentence("doctor.found.ahead_series", series=f"{ahead[0].value:.0f}", metric=base)
             found.append(finding(kind_of("prometheus-samples-in-future"), check, text))
-    yield from found or [well(Area.PROMETHEUS, check, "the server's time is ours")]
+    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.same_time"))]
 
 
 def kept(scene: Scene) -> Iterator[Diagnosis]:
@@ -62,17 +64,21 @@ def kept(scene: Scene) -> Iterator[Diagnosis]:
     check = "history"
     flags = scene.ask.state("/api/v1/status/flags")
     retention = flags.get("storage.tsdb.retention.time", "") if isinstance(flags, dict) else ""
-    told = f"retention {retention}" if retention and retention != "0s" else "retention is unknown"
+    told = (
+        sentence("doctor.found.retention", retention=retention)
+        if retention and retention != "0s"
+        else sentence("doctor.found.no_retention")
+    )
     base = scene.base
     if base is None:
-        yield unchecked(Area.PROMETHEUS, check, f"dcgm-exporter is not there; {told}")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_dcgm_told", told=told))
         return
     days = _days_of(scene, base)
     if days < HISTORY_DAYS[0]:
-        text = f"{base} goes back {days} to {_next(days)} days; {told}"
+        text = sentence("doctor.found.goes_back", metric=base, days=days, next=_next(days), told=told)
         yield finding(kind_of("prometheus-history-short"), check, text)
     else:
-        yield well(Area.PROMETHEUS, check, f"two weeks and more of {base}; {told}")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.two_weeks", metric=base, told=told))
 
 
 def _days_of(scene: Scene, base: str) -> int:
@@ -91,7 +97,7 @@ def interval(scene: Scene) -> Iterator[Diagnosis]:
     check = "interval"
     some_cards = [seen.card for seen in scene.cards][:5]
     if scene.base is None or not some_cards:
-        yield unchecked(Area.PROMETHEUS, check, "dcgm-exporter is not there")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_dcgm"))
         return
     cards = "|".join(re.escape(card) for card in some_cards).replace("\\", "\\\\")
     matcher = f'UUID=~"{cards}"'
@@ -101,13 +107,18 @@ def interval(scene: Scene) -> Iterator[Diagnosis]:
         for earlier, later in pairwise(times)
     ]
     if not gaps:
-        yield unchecked(Area.PROMETHEUS, check, "no card has two samples within half an hour")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_two_samples"))
         return
     median = statistics.median(gaps)
     if median > INTERVAL_SECONDS_MAX:
-        yield finding(kind_of("prometheus-interval-long"), check, f"a sample every {median:.0f} s", **scene.exporter)
+        yield finding(
+            kind_of("prometheus-interval-long"),
+            check,
+            sentence("doctor.found.interval", seconds=f"{median:.0f}"),
+            **scene.exporter,
+        )
     else:
-        yield well(Area.PROMETHEUS, check, f"a sample every {median:.0f} s")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.interval", seconds=f"{median:.0f}"))
 
 
 def limits(scene: Scene) -> Iterator[Diagnosis]:
@@ -115,7 +126,7 @@ def limits(scene: Scene) -> Iterator[Diagnosis]:
     check = "query limits"
     flags = scene.ask.state("/api/v1/status/flags")
     if not isinstance(flags, dict) or "query.max-samples" not in flags:
-        yield unchecked(Area.PROMETHEUS, check, "this server does not tell its bounds")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_bounds"))
         return
     samples, timeout = _number(flags["query.max-samples"]), seconds_of(str(flags.get("query.timeout", "")))
     text = f"query.max-samples={flags['query.max-samples']} query.timeout={flags.get('query.timeout')}"
@@ -131,17 +142,23 @@ def rules(scene: Scene, url: str) -> Iterator[Diagnosis]:
     told = scene.ask.state("/api/v1/rules")
     groups = told.get("groups") if isinstance(told, dict) else None
     if not isinstance(groups, list):
-        yield unchecked(Area.PROMETHEUS, check, "this server does not tell its rules")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_rules"))
         return
     listed = [group.get("rules") for group in groups if isinstance(group, dict)]
     every = [rule for rules_of in listed if isinstance(rules_of, list) for rule in rules_of if isinstance(rule, dict)]
     failing = [rule for rule in every if rule.get("lastError")]
     if failing:
         first = failing[0]
-        text = f"{len(failing)} of {len(every)} rules: {first.get('name')}: {first.get('lastError')}"
+        text = sentence(
+            "doctor.found.rules_fail",
+            failing=len(failing),
+            rules=len(every),
+            name=str(first.get("name")),
+            error=str(first.get("lastError")),
+        )
         yield finding(kind_of("prometheus-recording-lags"), check, text, url=url)
     else:
-        yield well(Area.PROMETHEUS, check, f"{len(every)} rules")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.rules", rules=len(every)))
 
 
 def remote_write(scene: Scene, url: str) -> Iterator[Diagnosis]:
@@ -149,7 +166,7 @@ def remote_write(scene: Scene, url: str) -> Iterator[Diagnosis]:
     check = "remote write"
     ask = scene.ask
     if not ask.vector('count({__name__=~"prometheus_remote_storage_.+"})'):
-        yield unchecked(Area.PROMETHEUS, check, "the server does not scrape itself, or sends nothing on")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.not_scraped"))
         return
     lost = ask.vector(
         "sum by (remote_name, url) (increase({__name__=~"
@@ -160,11 +177,11 @@ def remote_write(scene: Scene, url: str) -> Iterator[Diagnosis]:
         f"prometheus_remote_storage_queue_highest_sent_timestamp_seconds > {_SENT_BEHIND_SECONDS:.0f}"
     )
     if lost or behind:
-        parts = [f"{one.value:.0f} samples failed or were dropped within an hour" for one in lost[:3]]
-        parts += [f"{one.value:.0f} s behind" for one in behind[:3]]
-        yield finding(kind_of("prometheus-remote-write-fails"), check, "; ".join(parts), url=url)
+        parts = [sentence("doctor.found.samples_failed", samples=f"{one.value:.0f}") for one in lost[:3]]
+        parts += [sentence("doctor.found.behind", seconds=f"{one.value:.0f}") for one in behind[:3]]
+        yield finding(kind_of("prometheus-remote-write-fails"), check, listed(parts, len(parts), clauses=True), url=url)
     else:
-        yield well(Area.PROMETHEUS, check, "nothing failed within an hour")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.nothing_failed"))
 
 
 def dropped(scene: Scene) -> Iterator[Diagnosis]:
@@ -173,12 +190,12 @@ def dropped(scene: Scene) -> Iterator[Diagnosis]:
     told = scene.ask.state("/api/v1/status/config")
     text = told.get("yaml") if isinstance(told, dict) else None
     if not isinstance(text, str):
-        yield unchecked(Area.PROMETHEUS, check, "this server does not tell its configuration")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_config"))
         return
     try:
         config = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
     except (yaml.YAMLError, RecursionError, ValueError):
-        yield unchecked(Area.PROMETHEUS, check, "its configuration is no YAML that we can read")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_yaml"))
         return
     there = scene.measures
     wanted = [
@@ -195,28 +212,33 @@ def dropped(scene: Scene) -> Iterator[Diagnosis]:
         if gone:
             is_well = False
             subject = str(job.get("job_name", "?"))
-            yield finding(kind_of("prometheus-metric-dropped"), check, f"it drops {some(gone)}", subject=subject)
+            yield finding(
+                kind_of("prometheus-metric-dropped"),
+                check,
+                sentence("doctor.found.drops", names=some(gone)),
+                subject=subject,
+            )
     if is_well:
-        yield well(Area.PROMETHEUS, check, "no scrape drops what is missing")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.no_drop"))
 
 
 def targets(scene: Scene) -> Iterator[Diagnosis]:
     """Exporters of cards whose scrapes fail."""
     check = "targets"
     if scene.base is None:
-        yield unchecked(Area.PROMETHEUS, check, "dcgm-exporter is not there")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_dcgm"))
         return
     ask = scene.ask
     day = f"last_over_time({ask.selector(scene.base)}[1d])"
     down = ask.vector(f"({ask.selector('up')} == 0) and on (instance, job) count by (instance, job) ({day})")
     if down:
         names = {reading.labels.get("instance", "?") for reading in down}
-        text = f"{len(names)} targets do not answer: {some(names)}"
+        text = sentence("doctor.found.targets_down", targets=len(names), names=some(names))
         yield finding(
             kind_of("prometheus-target-down"), check, text, subject=some(names), instance=min(names), **scene.exporter
         )
     else:
-        yield well(Area.PROMETHEUS, check, "all targets that had cards within a day answer")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.targets_fine"))
 
 
 def seconds_of(text: str) -> float | None:

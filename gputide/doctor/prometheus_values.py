@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator
 
 from fleet.schema import Measure
+from fleet.sentences import listed, sentence
 from fleet.series import meaning_of_name
 from gputide.doctor.catalogue import kind_of
-from gputide.doctor.finding import Area, Diagnosis, finding, some, unchecked, well
+from gputide.doctor.finding import NAMES_MAX, Area, Diagnosis, finding, some, unchecked, well
 from gputide.doctor.prometheus_scene import Scene
 from pipeline.history.scale import scale_of
 from pipeline.history.source import HistorySource
@@ -41,19 +42,31 @@ def measured(scene: Scene) -> Iterator[Diagnosis]:
     there = scene.measures
     codes = []
     if Measure.DUTY_CYCLE not in there and Measure.SM_ACTIVE not in there:
-        codes.append(("prometheus-duty-cycle-missing", "neither duty cycle nor SM active"))
+        codes.append(("prometheus-duty-cycle-missing", sentence("doctor.found.neither")))
     elif Measure.SM_ACTIVE not in there:
-        codes.append(("prometheus-sm-active-missing", f"activity comes by {some(there[Measure.DUTY_CYCLE])} alone"))
+        codes.append(
+            (
+                "prometheus-sm-active-missing",
+                sentence("doctor.found.activity_by", names=some(there[Measure.DUTY_CYCLE])),
+            )
+        )
     if Measure.FRAMEBUFFER_USED not in there:
-        codes.append(("prometheus-framebuffer-missing", "no framebuffer in use"))
+        codes.append(("prometheus-framebuffer-missing", sentence("doctor.found.no_framebuffer")))
     if scene.has(_USED) and not scene.has(*_SIZES):
-        codes.append(("prometheus-framebuffer-free-missing", f"{_USED} without {_FREE}"))
+        codes.append(("prometheus-framebuffer-free-missing", sentence("doctor.found.without", one=_USED, other=_FREE)))
     if scene.has(_DUTY) and not scene.has("DCGM_FI_DEV_ENC_UTIL", "DCGM_FI_DEV_DEC_UTIL"):
-        codes.append(("prometheus-encoder-missing", f"{_DUTY} without DCGM_FI_DEV_ENC_UTIL"))
+        codes.append(
+            ("prometheus-encoder-missing", sentence("doctor.found.without", one=_DUTY, other="DCGM_FI_DEV_ENC_UTIL"))
+        )
     if Measure.POWER not in there:
-        codes.append(("prometheus-power-missing", "no power"))
+        codes.append(("prometheus-power-missing", sentence("doctor.found.no_power")))
     if scene.has("DCGM_FI_DEV_XID_ERRORS") and not scene.has("DCGM_EXP_XID_ERRORS_COUNT"):
-        codes.append(("prometheus-xid-last-only", "DCGM_FI_DEV_XID_ERRORS without DCGM_EXP_XID_ERRORS_COUNT"))
+        codes.append(
+            (
+                "prometheus-xid-last-only",
+                sentence("doctor.found.without", one="DCGM_FI_DEV_XID_ERRORS", other="DCGM_EXP_XID_ERRORS_COUNT"),
+            )
+        )
     for code, text in codes:
         yield finding(kind_of(code), check, text)
     if not codes:
@@ -71,8 +84,8 @@ def facts(scene: Scene) -> Iterator[Diagnosis]:
     ):
         missing = [name for name in names if not scene.has(name)]
         if missing and (needs_all or len(missing) == len(names)):
-            found.append(finding(kind_of(code), check, f"no series of {some(missing)}"))
-    yield from found or [well(Area.PROMETHEUS, check, "owners, requests and labels are there")]
+            found.append(finding(kind_of(code), check, sentence("doctor.found.no_series", names=some(missing))))
+    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.facts_fine"))]
 
 
 def profiled_cards(scene: Scene) -> Iterator[Diagnosis]:
@@ -84,16 +97,16 @@ def profiled_cards(scene: Scene) -> Iterator[Diagnosis]:
         bare = ask.vector(f"{ask.selector(_DUTY)} unless on (UUID) {ask.selector(_SM)}")
         cards = {reading.labels.get("UUID", "?") for reading in bare}
         if cards:
-            text = f"{len(cards)} cards have a duty cycle and no SM active: {some(cards)}"
+            text = sentence("doctor.found.no_sm", cards=len(cards), names=some(cards))
             found.append(finding(kind_of("prometheus-sm-active-partial"), check, text, subject=some(cards)))
     cut = {seen.card for seen in scene.cards if seen.labels.get("GPU_I_ID")}
     if cut:
         names = f"DCGM_FI_PROF_GR_ENGINE_ACTIVE|{_SM}"
         active = {reading.labels.get("UUID") for reading in ask.vector(ask.selector(names, 'GPU_I_ID!=""'))}
         if cut - active:
-            text = f"{len(cut - active)} of {len(cut)} cards that are cut: {some(cut - active)}"
+            text = sentence("doctor.found.cut", bare=len(cut - active), cut=len(cut), names=some(cut - active))
             found.append(finding(kind_of("prometheus-mig-without-activity"), check, text, subject=some(cut - active)))
-    yield from found or [well(Area.PROMETHEUS, check, "each card that is measured has its activity")]
+    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.activity_fine"))]
 
 
 def spinning(scene: Scene) -> Iterator[Diagnosis]:
@@ -101,7 +114,7 @@ def spinning(scene: Scene) -> Iterator[Diagnosis]:
     check = "spinning"
     ask = scene.ask
     if not scene.has(_DUTY) or not scene.has(_SM):
-        yield unchecked(Area.PROMETHEUS, check, "duty cycle and SM active are not both there")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.not_both"))
         return
     found = ask.vector(
         f"avg_over_time({ask.selector(_DUTY)}[1h]) >= {SPINNING_DUTY_PERCENT} and on (UUID) "
@@ -109,10 +122,10 @@ def spinning(scene: Scene) -> Iterator[Diagnosis]:
     )
     cards = {reading.labels.get("UUID", "?") for reading in found}
     if cards:
-        text = f"{len(cards)} cards for an hour: {some(cards)}"
+        text = sentence("doctor.found.spinning", cards=len(cards), names=some(cards))
         yield finding(kind_of("prometheus-duty-cycle-spins"), check, text, subject=some(cards))
     else:
-        yield well(Area.PROMETHEUS, check, "no card is at full duty cycle with resting SMs")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.none_spins"))
 
 
 def preallocated(scene: Scene) -> Iterator[Diagnosis]:
@@ -120,7 +133,7 @@ def preallocated(scene: Scene) -> Iterator[Diagnosis]:
     check = "pre-allocation"
     ask = scene.ask
     if not scene.has(_USED) or not scene.has(_FREE):
-        yield unchecked(Area.PROMETHEUS, check, f"{_USED} and {_FREE} are not both there")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.not_both_of", one=_USED, other=_FREE))
         return
     used = ask.selector(_USED)
     held = ask.vector(
@@ -129,11 +142,11 @@ def preallocated(scene: Scene) -> Iterator[Diagnosis]:
     )
     cards = {reading.labels.get("UUID", "?") for reading in held}
     if cards:
-        text = f"{len(cards)} cards stand still at {HELD_RATIO:.0%} or more: {some(cards)}"
+        text = sentence("doctor.found.still", cards=len(cards), ratio=f"{HELD_RATIO:.0%}", names=some(cards))
         kind = kind_of("prometheus-preallocated")
         yield finding(kind, check, text, subject=some(cards))
     else:
-        yield well(Area.PROMETHEUS, check, "no framebuffer stands still near the whole card")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.none_still"))
 
 
 def units(scene: Scene, history: HistorySource, url: str) -> Iterator[Diagnosis]:
@@ -147,7 +160,7 @@ def units(scene: Scene, history: HistorySource, url: str) -> Iterator[Diagnosis]
             is_well = False
             yield finding(kind_of("prometheus-unit-mixed"), check, remark, subject=name, metric=name, url=url)
     if is_well:
-        yield well(Area.PROMETHEUS, check, "largest values fit the units of their names")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.units_fine"))
 
 
 def impossible(scene: Scene) -> Iterator[Diagnosis]:
@@ -158,7 +171,15 @@ def impossible(scene: Scene) -> Iterator[Diagnosis]:
     blank = ask.vector(f"count by (__name__) ({ask.selector('DCGM_FI_.+|DCGM_EXP_.+')} >= {BLANK_MIN:.0f})")
     if blank:
         names = some(reading.labels.get("__name__", "?") for reading in blank)
-        found.append(finding(kind_of("prometheus-blank-values"), check, f"in {names}", subject=names, **scene.exporter))
+        found.append(
+            finding(
+                kind_of("prometheus-blank-values"),
+                check,
+                sentence("doctor.found.in_names", names=names),
+                subject=names,
+                **scene.exporter,
+            )
+        )
     for used, limit, labels, duty, host, card, space, pod_label in _HAMI:
         if scene.has(used):
             bound = f"{ask.selector(used)} > {FRAMEBUFFER_BYTES_MAX:.0f}"
@@ -167,7 +188,12 @@ def impossible(scene: Scene) -> Iterator[Diagnosis]:
             wrong = ask.vector(bound)
             pods = {(one.labels.get(space, ""), one.labels.get(pod_label, "")) for one in wrong}
             if pods:
-                text = f"{used} of {some(map('/'.join, pods))}: {max(one.value for one in wrong):.4g} bytes"
+                text = sentence(
+                    "doctor.found.impossible",
+                    metric=used,
+                    pods=some(map("/".join, pods)),
+                    bytes=f"{max(one.value for one in wrong):.4g}",
+                )
                 namespace, pod = min(pods)
                 kind = kind_of("prometheus-hami-memory-impossible")
                 found.append(finding(kind, check, text, subject=f"{namespace}/{pod}", namespace=namespace, pod=pod))
@@ -179,9 +205,9 @@ def impossible(scene: Scene) -> Iterator[Diagnosis]:
             )
             idle = {f"{one.labels.get(space, '')}/{one.labels.get(pod_label, '')}" for one in zero}
             if idle:
-                text = f"0 % for an hour, alone on a card that works: {some(idle)}"
+                text = sentence("doctor.found.zero", names=some(idle))
                 found.append(finding(kind_of("prometheus-hami-zero-while-busy"), check, text, subject=some(idle)))
-    yield from found or [well(Area.PROMETHEUS, check, "no value is beyond what can be")]
+    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.possible"))]
 
 
 _HAMI = (
@@ -202,18 +228,20 @@ def untrusted(scene: Scene) -> Iterator[Diagnosis]:
     """Counters that gputide's exporter distrusts, with the check that they failed."""
     check, name = "counters", "gputide_counter_trusted"
     if not scene.has(name):
-        yield unchecked(Area.PROMETHEUS, check, "gputide's exporter is not scraped")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_exporter"))
         return
     found = scene.ask.vector(f"{scene.ask.selector(name)} == 0")
     if not found:
-        yield well(Area.PROMETHEUS, check, "each passed the cross-checks of its exporter")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.checks_passed"))
         return
     told = [one.labels for one in found]
-    pairs = some(f"{labels.get('counter', '?')} by {labels.get('check', '?')}" for labels in told)
+    pairs = sorted({(labels.get("counter", "?"), labels.get("check", "?")) for labels in told})
+    counters = listed([sentence("doctor.found.by", what=counter, by=failed) for counter, failed in pairs], NAMES_MAX)
     pods = some(f"{labels.get('namespace', '')}/{labels.get('pod', '')}" for labels in told if labels.get("pod"))
     first = next((labels for labels in told if labels.get("pod")), {})
+    told_of = sentence("doctor.found.counters", counters=counters, of=pods or sentence("doctor.found.cards"))
     yield finding(
-        kind_of("prometheus-counter-untrusted"), check, f"{pairs}; of {pods or 'cards'}", subject=pods,
+        kind_of("prometheus-counter-untrusted"), check, told_of, subject=pods,
         namespace=first.get("namespace", "NAMESPACE"), pod=first.get("pod", "POD"),
     )  # fmt: skip
 
@@ -223,15 +251,15 @@ def resets(scene: Scene) -> Iterator[Diagnosis]:
     check = "driver"
     name = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
     if not scene.has(name):
-        yield unchecked(Area.PROMETHEUS, check, f"{name} is not there: a new start of a driver would not show")
+        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_metric", metric=name))
         return
     found = scene.ask.vector(f"resets({scene.ask.selector(name)}[1d]) > 0")
     cards = {reading.labels.get("UUID", "?") for reading in found}
     if cards:
-        text = f"counters of {len(cards)} cards began anew within a day: {some(cards)}"
+        text = sentence("doctor.found.resets", cards=len(cards), names=some(cards))
         yield finding(kind_of("prometheus-driver-reset"), check, text, subject=some(cards))
     else:
-        yield well(Area.PROMETHEUS, check, "no counter began anew within a day")
+        yield well(Area.PROMETHEUS, check, sentence("doctor.found.none_reset"))
 
 
 def vanished(scene: Scene) -> Iterator[Diagnosis]:
@@ -243,7 +271,7 @@ def vanished(scene: Scene) -> Iterator[Diagnosis]:
     for name in sorted(before - scene.names):
         meaning = meaning_of_name(name)
         if meaning is not None and meaning.measure is not None and meaning.measure not in there:
-            text = f"last seen within a week; nobody tells {meaning.measure.value} now"
+            text = sentence("doctor.found.vanished", measure=meaning.measure.value)
             kind = kind_of("prometheus-metric-vanished")
             found.append(finding(kind, check, text, subject=name, **scene.exporter))
-    yield from found or [well(Area.PROMETHEUS, check, "what was measured a week ago is measured now")]
+    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.nothing_vanished"))]

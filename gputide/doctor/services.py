@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fleet.errors import GputideError, Misconfigured, Unavailable
+from fleet.sentences import Sentence, sentence
 from fleet.settings.dashboard import Access
 from fleet.settings.notify import ChannelKind
 from fleet.settings.settings import Settings
@@ -67,7 +68,7 @@ def notify_checks(settings: Settings) -> tuple[Check, ...]:
     """What is looked at of each channel; a check of its own each, as any may hang."""
     codes = ("channel-unusable", "channel-unreachable", "channel-unused")
     if not settings.notify.channels:
-        none = unchecked(Area.NOTIFY, "channels", "notify.channels names none: no message goes out")
+        none = unchecked(Area.NOTIFY, "channels", sentence("doctor.found.no_channels"))
         return (Check(area=Area.NOTIFY, name="channels", look=lambda: (none,), codes=codes),)
     return tuple(
         Check(area=Area.NOTIFY, name=f"channel {name}", look=_Channel(settings, name), codes=codes)
@@ -88,9 +89,13 @@ def _receiver(settings: Settings) -> Iterator[Diagnosis]:
     if receiver.insecure_listen and not is_asked:
         yield finding(kind_of("receiver-open"), check, "receiver.insecure_listen=true")
     elif receiver.tokens_file is not None and tls is None:
-        yield finding(kind_of("receiver-clear-text"), check, "receiver.tokens_file without a certificate")
+        yield finding(kind_of("receiver-clear-text"), check, sentence("doctor.found.clear_text"))
     else:
-        who = f"{len(senders.names)} senders have limits of their own" if is_asked else "senders on this machine alone"
+        who = (
+            sentence("doctor.found.senders", senders=len(senders.names))
+            if is_asked
+            else sentence("doctor.found.local_senders")
+        )
         yield well(Area.RECEIVER, check, who)
 
 
@@ -112,13 +117,13 @@ def _agents(settings: Settings) -> Iterator[Diagnosis]:
             else:
                 reasons.append(f"{place[0]}: {trouble}")
     if reasons or not healthy:
-        text = f"{healthy} answer; {some(reasons)}"
+        text = sentence("doctor.found.agents_part", agents=healthy, reasons=some(reasons))
         yield finding(kind_of("relief-agent-unreachable"), check, text, subject=some(settings.relief.agents))
     else:
-        yield well(Area.RELIEF, check, f"{healthy} agents answer")
+        yield well(Area.RELIEF, check, sentence("doctor.found.agents", agents=healthy))
 
 
-def _agent_trouble(host: str, port: int, *, is_plain: bool) -> str | None:
+def _agent_trouble(host: str, port: int, *, is_plain: bool) -> Sentence | str | None:
     """Why an agent does not answer; None where it does. One that speaks TLS is asked for no more than a connection."""
     http = HttpClient(Endpoint(host=host, port=port), _AGENT, is_kept=False)
     try:
@@ -126,7 +131,9 @@ def _agent_trouble(host: str, port: int, *, is_plain: bool) -> str | None:
             http.reach(CONNECT_SECONDS)
             return None
         with http.ask(Request(path="/healthz", seconds_max=CONNECT_SECONDS)) as answer:
-            return None if answer.status == HTTPStatus.OK else f"status {answer.status}"
+            return (
+                None if answer.status == HTTPStatus.OK else sentence("doctor.found.status", status=str(answer.status))
+            )
     except Unavailable as exc:
         return str(exc)
 
@@ -141,7 +148,7 @@ def _objectives(settings: Settings) -> Iterator[Diagnosis]:
         if url is None:
             if queries:
                 is_well = False
-                text = f"{setting}=none, with {len(queries)} queries"
+                text = sentence("doctor.found.no_queries", setting=setting, queries=len(queries))
                 yield finding(kind_of("objective-unusable"), check, text, subject=setting, url="URL")
             continue
         for query in queries or ("vector(1)",):
@@ -153,13 +160,13 @@ def _objectives(settings: Settings) -> Iterator[Diagnosis]:
                 is_well = False
                 yield finding(kind_of("objective-unusable"), check, str(exc), subject=setting, url=url)
     if is_well:
-        yield well(Area.RELIEF, check, f"{asked} queries can be asked")
+        yield well(Area.RELIEF, check, sentence("doctor.found.queries", queries=asked))
 
 
 def _access(settings: Settings) -> Iterator[Diagnosis]:
     dashboard, check = settings.dashboard, "access"
     if find_spec("dash") is None:
-        yield unchecked(Area.DASHBOARD, check, "the extra dashboards is not installed")
+        yield unchecked(Area.DASHBOARD, check, sentence("doctor.found.extra_dashboards"))
         return
     from gputide.container.access import ways_in
 
@@ -171,17 +178,17 @@ def _access(settings: Settings) -> Iterator[Diagnosis]:
     found: list[Diagnosis] = []
     wide = [text for text in dashboard.proxy_networks if ip_network(text).prefixlen < _WIDEST_PREFIX]
     if dashboard.access is Access.PROXY and wide:
-        found.append(finding(kind_of("proxy-anybody"), check, f"dashboard.proxy_networks has {some(wide)}"))
+        found.append(finding(kind_of("proxy-anybody"), check, sentence("doctor.found.proxy", names=some(wide))))
     if dashboard.access is Access.OIDC and dashboard.oidc_issuer is not None:
         trouble = _oidc_trouble(dashboard.oidc_issuer, dashboard.oidc_ca_file)
         if trouble is not None:
             kind = kind_of("oidc-unreachable")
             found.append(finding(kind, check, trouble, subject=dashboard.oidc_issuer, url=dashboard.oidc_issuer))
-    where = f"{dashboard.host}:{dashboard.port}, access {dashboard.access.value}"
+    where = sentence("doctor.found.access", place=f"{dashboard.host}:{dashboard.port}", access=dashboard.access.value)
     yield from found or [well(Area.DASHBOARD, check, where)]
 
 
-def _oidc_trouble(issuer: str, ca_file: Path | None) -> str | None:
+def _oidc_trouble(issuer: str, ca_file: Path | None) -> Sentence | None:
     """What stands against signing in (OpenID Connect Discovery 1.0, section 4); None where nothing does."""
     issuer = issuer.rstrip("/")
     path = "/.well-known/openid-configuration"
@@ -192,12 +199,15 @@ def _oidc_trouble(issuer: str, ca_file: Path | None) -> str | None:
         with HttpClient(endpoint, _AGENT, is_kept=False).ask(asked) as answer:
             body = read_body(answer, _ANSWER_BYTES_MAX)
         if answer.status != HTTPStatus.OK:
-            return f"cannot read {url}: status {answer.status}"
+            why = sentence("doctor.found.status", status=str(answer.status))
+            return sentence("doctor.found.cannot_read", url=url, why=why)
         document = json.loads(body)
     except (GputideError, ValueError, RecursionError) as exc:
-        return f"cannot read {url}: {exc}"
+        return sentence("doctor.found.cannot_read", url=url, why=str(exc))
     told = document.get("issuer") if isinstance(document, dict) else None
-    return None if str(told).rstrip("/") == issuer else f"{url} names issuer {told!r}, not {issuer!r}"
+    if str(told).rstrip("/") == issuer:
+        return None
+    return sentence("doctor.found.issuer", url=url, told=repr(told), issuer=repr(issuer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=False)
@@ -229,9 +239,15 @@ class _Channel:
             return
         named = {*notify.everything, *(one for team in notify.teams.values() for one in team.channels)}
         if self.name in named:
-            yield well(Area.NOTIFY, check, f"{host}:{port} takes connections", self.name)
+            yield well(Area.NOTIFY, check, sentence("doctor.found.connections", host=host, port=str(port)), self.name)
         else:
-            yield finding(kind_of("channel-unused"), check, "no receiver", subject=self.name, channel=self.name)
+            yield finding(
+                kind_of("channel-unused"),
+                check,
+                sentence("doctor.found.no_receiver"),
+                subject=self.name,
+                channel=self.name,
+            )
 
     def _place(self) -> tuple[str, int, bool]:
         """Host, port, and whether TLS begins at once."""

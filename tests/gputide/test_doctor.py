@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -25,12 +26,13 @@ from fleet.data_folder import open_data_folder
 from fleet.errors import Unavailable
 from fleet.settings.settings import Settings, setting_fields
 from fleet.words import Language, Words
+from fleet.words import catalogue as catalogue_of
 from gputide import cli
 from gputide.doctor import data as doctor_data
 from gputide.doctor.answer import doctor_answer, exit_status
 from gputide.doctor.catalogue import catalogue, kind_of
 from gputide.doctor.checks import Wish, checks_of, run_checks
-from gputide.doctor.cluster_rights import ROLES, rules
+from gputide.doctor.cluster_rights import ROLES, Rule, rules
 from gputide.doctor.data import daily_growth, data_checks, history_checks
 from gputide.doctor.engines import _kafka_state
 from gputide.doctor.finding import Area, Check, Diagnosis, State, finding, unchecked, well
@@ -460,3 +462,36 @@ def test_answer_in_chinese_has_the_same_codes_as_in_english() -> None:
     assert chinese.headline == ("1 个错误，0 个警告，0 个提示；1 项正常，1 项无法检查",)
     assert [row[2] for row in chinese.listings[0].rows] == ["错误", "正常", "未检查"]
     assert all("disk-low" in str(answer.document["diagnoses"]) for answer in answers.values())
+
+
+def test_what_a_look_says_is_a_sentence_of_the_catalogue(repository: Path) -> None:
+    prose = re.compile(r"[a-z]{2,} [a-z]{2,}")
+    plain = []
+    for path in sorted((repository / "gputide" / "doctor").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            said: list[ast.expr] = []
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                said = node.args[2:] if node.func.id in ("well", "unchecked", "finding") else []
+            elif isinstance(node, ast.Assign) and any(getattr(name, "id", "") == "text" for name in node.targets):
+                said = [node.value]
+            for one in said:
+                parts = one.values if isinstance(one, ast.JoinedStr) else [one]
+                words = "=".join(str(part.value) if isinstance(part, ast.Constant) else "" for part in parts)
+                plain += [f"{path.name}:{one.lineno}"] if prose.search(words) else []
+    assert plain == []
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: f"{rule.role}-{rule.group}-{rule.resources[0]}")
+def test_a_missing_right_says_in_chinese_what_is_lost(rule: Rule) -> None:
+    assert re.search(r"[\u4e00-\u9fff]", Words(language=Language.ZH).say(f"doctor.right.{rule.disables}"))
+
+
+def test_chinese_texts_of_the_doctor_are_chinese() -> None:
+    chinese, english = Words(language=Language.ZH), catalogue_of(Language.EN)
+    # Codes, names and values alone read alike in every language.
+    alike = {"doctor.area.flink", "doctor.area.hive", "doctor.area.kafka", "doctor.area.prometheus"}
+    told = {str(one.id) for one in english if str(one.id).startswith("doctor.")} - alike
+    texts = {str(one.id): str(one.string) for one in catalogue_of(chinese.language)}
+    commands = {name for name in told if str(english[name].string).startswith("`gputide ")}
+    bare = {name for name in told - commands if not re.search(r"[\u4e00-\u9fff，；：（]", texts[name])}
+    assert bare == set()
