@@ -15,6 +15,7 @@ _HEADING = """# What is missing, and what mends it
     gputide --set scan.url=http://prometheus:9090 doctor prometheus
     gputide doctor kafka flink hive                  # the engines of the settings
     gputide doctor --only 'prometheus-pods-*' --format json
+    gputide doctor --lang zh                         # in Chinese; report.language unless given
 
 Looks, and changes nothing: no topic, table, object or message is made. Checks run beside each other, each for a bounded
 time. What can't be looked at (a right is missing, a server does not tell) is `unchecked`: neither well nor ill.

@@ -1,10 +1,10 @@
 """Every sentence that people are shown, by its id and in their language.
 
 The texts are gettext catalogues, `fleet/locale/LANGUAGE/LC_MESSAGES/gputide.po`, `advice.po` beside it for what plans
-and profiles record as codes, and `enforcer.po` for why a change is refused or taken back. English is a language like
-any other. A process reads the files of a language when it first says something in it (0.1 s for 900 messages): a
-compiled file would load faster and could be older than its source. Babel writes numbers, days and plurals. What a text
-may hold stands at `Words.say`; `tests/repository/test_catalogues.py` keeps catalogues and callers together.
+and profiles record as codes, `enforcer.po` for why a change is refused or taken back, and `doctor.po`. English is a
+language like any other. A process reads the files of a language when it first says something in it (0.1 s for 900
+messages): a compiled file would load faster and could be older than its source. Babel writes numbers, days and plurals.
+What a text may hold stands at `Words.say`; `tests/repository/test_catalogues.py` keeps catalogues and callers together.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ on two plugins on one node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from enforcer.backends.hami_cordon import HANDSHAKE_ANNOTATION
 from enforcer.manifest import Manifest
@@ -18,6 +19,7 @@ from fleet.grammars.hami import NODE_REGISTER_ANNOTATION
 from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
 from fleet.grammars.volcano import COUNT_RESOURCE as VOLCANO_COUNT
 from fleet.grammars.volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
+from fleet.sentences import Sentence, sentence
 from fleet.units import parse_quantity
 
 _GONE = "Deleted"
@@ -80,17 +82,21 @@ def detect_backends(
     return tuple(sorted(found, key=lambda entry: (entry.node, entry.backend)))
 
 
-def conflicts(found: Iterable[DetectedBackend]) -> tuple[str, ...]:
-    """Nodes whose cards are handed out by more than one backend, one sentence each."""
+def conflicts(found: Iterable[DetectedBackend]) -> dict[str, Sentence]:
+    """Nodes whose cards are handed out by more than one backend, by name, one sentence each."""
     by_node: dict[str, list[DetectedBackend]] = {}
     for entry in found:
         by_node.setdefault(entry.node, []).append(entry)
-    return tuple(
-        f"node {node} is shared by {' and '.join(f'{entry.backend} ({entry.sign})' for entry in entries)}: only one "
-        "may hand out its cards"
+    return {
+        node: sentence("doctor.found.conflict", node=node, backends=_all_of(entries))
         for node, entries in sorted(by_node.items())
         if len([entry for entry in entries if entry.backend != "kai"]) > 1
-    )
+    }
+
+
+def _all_of(entries: Sequence[DetectedBackend]) -> Sentence | str:
+    named: list[Sentence | str] = [f"{entry.backend} ({entry.sign})" for entry in entries]
+    return reduce(lambda first, second: sentence("doctor.found.both", one=first, other=second), named)
 
 
 def _signs(node: Manifest) -> dict[str, str]:

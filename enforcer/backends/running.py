@@ -187,7 +187,7 @@ class RunningBackend:
         name, images = self.capabilities.backend, self.capabilities.images
         newer = version_note(records_of(name), tag)
         if newer is not None:
-            return (newer,)
+            return (str(newer),)
         if tag is not None or not images or self._left_out is None:
             return ()
         seen = "its image's tag names none" if has_parts else f"no Deployment or DaemonSet runs an image {images[0]}"

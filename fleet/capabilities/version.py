@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fleet.capabilities.capability import Capabilities
 from fleet.errors import Refused
+from fleet.sentences import Sentence, sentence
 
 VERSION_SETTING = "enforcer.backend_version"
 
@@ -69,7 +70,7 @@ def record_for(records: Sequence[Capabilities], tag: str | None) -> Capabilities
     return fitting[-1]
 
 
-def version_note(records: Sequence[Capabilities], tag: str | None) -> str | None:
+def version_note(records: Sequence[Capabilities], tag: str | None) -> Sentence | None:
     """What is to be said of a version: that it is newer than what is known; None where nothing is."""
     version, known = None if tag is None else parse_version(tag), records[-1].known_to
     if version is None or known is None:
@@ -77,8 +78,7 @@ def version_note(records: Sequence[Capabilities], tag: str | None) -> str | None
     newest = _least(known)
     if (version.major, version.minor) <= (newest.major, newest.minor):
         return None
-    name = records[-1].backend
-    return f"{name} {tag} is newer than {known}, the newest version whose facts are known, and counts as that"
+    return sentence("doctor.found.version_newer", backend=records[-1].backend, version=str(tag), known=known)
 
 
 def _least(text: str) -> Version:

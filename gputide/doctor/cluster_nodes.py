@@ -46,8 +46,8 @@ def _backends(scene: ClusterScene) -> Iterator[Diagnosis]:
         yield finding(kind_of("no-gpu-nodes"), check, sentence("doctor.found.no_sign", nodes=len(scene.nodes)))
         return
     told, disputed = nodes_run(seen), conflicts(seen)
-    for conflict in disputed[:_NODES_MAX]:
-        yield finding(kind_of("backend-conflict"), check, conflict, subject=conflict.split()[1])
+    for node, conflict in list(disputed.items())[:_NODES_MAX]:
+        yield finding(kind_of("backend-conflict"), check, conflict, subject=node)
     if runs_elsewhere(seen, chosen) and not disputed:
         backend = Counter(entry.backend for entry in seen).most_common(1)[0][0]
         yield finding(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet.schema import Measure
+from fleet.sentences import Sentence, sentence
 from fleet.series import meaning_of_name
 from fleet.units import MIB
 from pipeline.history.source import HistorySource
@@ -31,7 +32,7 @@ class Scale:
     """
 
     factor: float = 1.0
-    remark: str | None = None
+    remark: Sentence | None = None
 
 
 def scale_of(source: HistorySource, name: str, *, until_ms: int) -> Scale:
@@ -55,13 +56,13 @@ def scale_of(source: HistorySource, name: str, *, until_ms: int) -> Scale:
         if largest is not None and 0.0 < largest <= 1.0 and (_largest(source, name, " % 1", until_ms) or 0.0) > 0.0:
             return Scale(
                 factor=1.0 / meaning.factor,
-                remark=f"{name} holds ratios of 0-1 and not percent (largest {largest:.3g}); read as ratios",
+                remark=sentence("doctor.found.unit_ratios", metric=name, largest=f"{largest:.3g}"),
             )
     if meaning.factor == 1.0 and meaning.measure.value.endswith("_ratio"):
         largest = _largest(source, name, "", until_ms)
         if largest is not None and largest > 1.5:
             return Scale(
-                factor=0.01, remark=f"{name} holds percent and not ratios (largest {largest:.4g}); read as percent"
+                factor=0.01, remark=sentence("doctor.found.unit_percent", metric=name, largest=f"{largest:.4g}")
             )
     return Scale()
 
@@ -70,9 +71,12 @@ def _framebuffer(name: str, factor: float, largest: float | None) -> Scale:
     if largest is None or largest <= 0.0:
         return Scale()
     if factor != 1.0 and largest > FRAMEBUFFER_MIB_MAX:
-        return Scale(factor=1.0 / MIB, remark=f"{name} holds bytes and not MiB (largest {largest:.4g}); read as bytes")
+        return Scale(
+            factor=1.0 / MIB, remark=sentence("doctor.found.unit_bytes", metric=name, largest=f"{largest:.4g}")
+        )
     if factor == 1.0 and largest < FRAMEBUFFER_MIB_MAX and largest >= 16:
-        return Scale(factor=float(MIB), remark=f"{name} holds MiB and not bytes (largest {largest:.4g}); read as MiB")
+        remark = sentence("doctor.found.unit_mib", metric=name, largest=f"{largest:.4g}")
+        return Scale(factor=float(MIB), remark=remark)
     return Scale()
 
 

@@ -70,8 +70,9 @@ def test_two_backends_on_a_node_are_a_conflict() -> None:
     node = a_kin_node(HAMI, "node-0", 0)
     node["metadata"]["annotations"].update(a_kin_node(VOLCANO, "node-0", 0)["metadata"]["annotations"])
     both = detect_backends([node, a_kin_node(MGPU, "node-1", 4)])
-    (sentence,) = conflicts(both)
-    assert sentence == (
+    ((name, said),) = conflicts(both).items()
+    assert name == "node-0"
+    assert str(said) == (
         "node node-0 is shared by hami (hami.io/node-nvidia-register) and volcano (volcano.sh/node-vgpu-register): "
         "only one may hand out its cards"
     )
@@ -82,7 +83,7 @@ def test_kai_works_on_top_of_the_plugin() -> None:
     pod = {"metadata": {"namespace": "kai-resource-reservation", "name": "gpu-0"}, "spec": {"nodeName": "node-0"}}
     both = detect_backends([node], pods=[pod])
     assert [entry.backend for entry in both] == ["kai", "whole_cards"]
-    assert conflicts(both) == ()
+    assert conflicts(both) == {}
 
 
 def test_claims_are_told_by_resource_slices() -> None:

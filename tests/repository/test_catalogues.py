@@ -9,7 +9,7 @@ from pathlib import Path
 from fleet.words import Language, catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("fleet", "analyzer", "recommender", "enforcer", "dashboards", "gputide")
+ROOMS = ("fleet", "pipeline", "analyzer", "recommender", "enforcer", "dashboards", "gputide")
 SOURCES = [path for room in ROOMS for path in ROOT.joinpath(room).glob("**/*.py")]
 TEMPLATES = [*ROOT.glob("dashboards/templates/*.j2")]
 TEMPLATE_CALL = re.compile(r"""(?:say|code)\(["']([a-z_0-9.]+)["'](?: ~)?""")
