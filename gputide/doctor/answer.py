@@ -10,7 +10,7 @@ from fleet.documents import iso
 from fleet.errors import EXIT_FINDINGS, EXIT_FINE, Unavailable
 from fleet.words import Words
 from gputide.doctor.catalogue import catalogue
-from gputide.doctor.finding import Area, Diagnosis, FindingKind, Severity, State, shown
+from gputide.doctor.finding import Area, Diagnosis, FindingKind, Severity, State
 from gputide.output import Answer, Listing
 
 SCHEMA = "gputide.doctor/v1"
@@ -109,8 +109,8 @@ def _rows(diagnoses: Sequence[Diagnosis], words: Words) -> list[tuple[str, ...]]
     for number, one in enumerate(diagnoses):
         is_alone = one.state is not State.UNCHECKED
         key = (
-            words.code("doctor.area", one.area), words.say(f"doctor.sign.{_sign(one)}"), shown(words.said(one.subject)),
-            shown(words.said(one.said)), _advice(one, words), one.mend, str(number) if is_alone else "",
+            words.code("doctor.area", one.area), words.say(f"doctor.sign.{_sign(one)}"), one.subject_in(words),
+            one.found_in(words), _advice(one, words), one.mend, str(number) if is_alone else "",
         )  # fmt: skip
         rows.setdefault(key, []).append(one.check)
     return [(key[0], ", ".join(checks), *key[1:-1]) for key, checks in rows.items()]
@@ -132,8 +132,8 @@ def _entry(one: Diagnosis, words: Words) -> dict[str, Any]:
         "state": one.state.value,
         "code": None if kind is None else kind.code,
         "severity": None if kind is None else kind.severity.value,
-        "subject": shown(words.said(one.subject)) or None,
-        "found": shown(words.said(one.said)),
+        "subject": one.subject_in(words) or None,
+        "found": one.found_in(words),
         "says": None if kind is None else words.said(kind.says),
         "disables": None if kind is None else words.said(kind.disables),
         "mend": one.mend or None,

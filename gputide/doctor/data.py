@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -283,13 +284,9 @@ def _history(session: Session) -> Iterator[Diagnosis]:
 
 
 def _measure(measure: Measure, loss: Sentence, remedy: str) -> Diagnosis:
-    kind = kind_of("measure-missing")
-    found = finding(kind, "measures", loss, subject=measure.value)
+    found = finding(kind_of("measure-missing"), "measures", loss, subject=measure.value)
     # The remedy is ours, and a command already: nothing of it is quoted.
-    return Diagnosis(
-        area=found.area, check=found.check, state=found.state, said=found.said, subject=found.subject, kind=kind,
-        mend=remedy,
-    )  # fmt: skip
+    return replace(found, mend=remedy)
 
 
 def _fresh(history: History, session: Session, now: datetime) -> Iterator[Diagnosis]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet.sentences import Sentence, listed, sentence
+from fleet.words import Words
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 _TEXT_LENGTH_MAX = 500
@@ -111,10 +112,13 @@ class Diagnosis:
     kind: FindingKind | None = None
     mend: str = ""
 
-    @property
-    def found(self) -> str:
-        """What was found, in English."""
-        return shown(str(self.said))
+    def found_in(self, words: Words) -> str:
+        """What was found, in a language, on one printable line."""
+        return shown(words.said(self.said))
+
+    def subject_in(self, words: Words) -> str:
+        """What it is about, likewise."""
+        return shown(words.said(self.subject))
 
 
 Look = Callable[[], Iterable[Diagnosis]]

@@ -75,7 +75,7 @@ def test_documented_writer_has_its_rights_and_one_less_is_named(
             if one.kind and one.kind.code == "right-missing"
         ]
         assert [one.subject for one in told] == ["writer"]
-        assert "no patch on daemonsets.apps, deployments.apps, statefulsets.apps" in told[0].found
+        assert "no patch on daemonsets.apps, deployments.apps, statefulsets.apps" in str(told[0].said)
         assert told[0].mend == (
             "kubectl create clusterrole gputide-writer-more --verb=patch "
             "--resource=daemonsets.apps,deployments.apps,statefulsets.apps && kubectl create clusterrolebinding "
@@ -100,7 +100,7 @@ def test_what_may_not_be_read_is_unchecked_and_what_is_not_there_unreachable(
     stranger = control_plane.kubeconfig(User.STRANGER)
     webhooks = next(one for one in look(stranger) if one.check == "webhooks")
     assert webhooks.state is State.UNCHECKED
-    assert "RBAC lacks verb list on resource mutatingwebhookconfigurations" in webhooks.found
+    assert "RBAC lacks verb list on resource mutatingwebhookconfigurations" in str(webhooks.said)
     away = tmp_path / "away"
     document = json.loads(writer_kubeconfig.read_text())
     document["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
@@ -165,9 +165,9 @@ def test_version_of_the_backend_is_seen_by_the_images_that_run(
     cleared.append(f"{path}/hami-device-plugin")
     (said,) = (one for one in look(control_plane.kubeconfig()) if one.check == "backend's version")
     assert (None if said.kind is None else said.kind.code) == code
-    assert tag in said.found
+    assert tag in str(said.said)
     if code is None:
-        assert f"DaemonSet {namespace}/hami-device-plugin" in said.found
+        assert f"DaemonSet {namespace}/hami-device-plugin" in str(said.said)
 
 
 def test_traps_of_workloads_are_named(
@@ -244,7 +244,7 @@ def test_traps_of_workloads_are_named(
     found = look(kubeconfig)
     assert traps <= codes(found)
     owned = next(one for one in found if one.kind is not None and one.kind.code == "gitops-owned")
-    assert f"{namespace}/Deployment/web by Argo CD" in owned.found
+    assert f"{namespace}/Deployment/web by Argo CD" in str(owned.said)
 
 
 def test_missing_kind_of_plans_and_missing_policy_of_approvals_are_named(

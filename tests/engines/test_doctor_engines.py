@@ -55,7 +55,7 @@ def test_sound_topic_has_no_finding_and_each_weak_setting_has_one(
         weak = look_at_topic(kafka, fresh_topic(**{**sound, name: value}))
         assert codes(weak) == {"kafka-topic-unsafe"}, name
         (unsafe,) = weak
-        assert unsafe.found.startswith(f"{name}={value}")
+        assert str(unsafe.said).startswith(f"{name}={value}")
         assert f"--add-config {name}=" in unsafe.mend
     assert codes(look_at_topic(kafka, fresh_topic(**sound), partitions=4)) == {"kafka-partitions-few"}
 
@@ -101,7 +101,7 @@ def test_right_that_is_missing_is_named_with_the_command(own_kafka: Callable[[di
         if one.kind is not None and one.kind.code == "kafka-right-missing"
     ]
     (missing,) = found
-    assert missing.found.startswith("WRITE on topic rights, for the receiver")
+    assert str(missing.said).startswith("WRITE on topic rights, for the receiver")
     assert "--operation WRITE --topic rights" in missing.mend
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     admin.create_acls(

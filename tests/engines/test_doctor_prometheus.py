@@ -421,7 +421,7 @@ def test_trap_is_named(trap: str, prometheus: str) -> None:
         one for one in looked_at(prometheus, trap) if one.kind is not None and one.kind.code == f"prometheus-{trap}"
     ]
     assert named
-    assert all(one.found and one.mend and not UNFILLED.search(one.mend) for one in named)
+    assert all(one.said and one.mend and not UNFILLED.search(one.mend) for one in named)
 
 
 def test_server_without_such_rules_bounds_and_losses_has_no_finding(go_peers: GoPeers, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ AwIDSAAwRQIhAPzbHKeAqO6WxeP/iOVQjcDWdCuO5upN4H1h+CaQb8RlAiB4JF6B
 """
 """Held for the first of January 2020."""
 SETTINGS = frozenset(dict(setting_fields()))
+ENGLISH = Words(language=Language.EN)
 HOSTILE = "'; rm -rf /\n\u202eevil"
 
 
@@ -126,8 +127,8 @@ def test_every_finding_says_what_it_disables_and_how_it_is_seen() -> None:
 def test_names_of_tenants_cannot_break_out_of_a_command() -> None:
     found = finding(kind_of("prometheus-pod-silent"), "x", HOSTILE, namespace="team", pod=HOSTILE)
     assert shlex.split(found.mend)[4] == "'; rm -rf / evil"
-    assert "\n" not in found.found
-    assert "\u202e" not in found.found
+    assert "\n" not in found.found_in(ENGLISH)
+    assert "\u202e" not in found.found_in(ENGLISH)
 
 
 def test_check_that_hangs_is_unchecked_and_keeps_nobody_waiting() -> None:
@@ -143,7 +144,7 @@ def test_check_that_hangs_is_unchecked_and_keeps_nobody_waiting() -> None:
     never.set()
     assert time.monotonic() - started < 5
     assert [one.state for one in found] == [State.UNCHECKED] * 3 + [State.OK]
-    assert found[0].found == "not done in 0.2 s"
+    assert str(found[0].said) == "not done in 0.2 s"
 
 
 def test_checks_run_beside_each_other() -> None:
@@ -154,7 +155,7 @@ def test_checks_run_beside_each_other() -> None:
         return [well(Area.DATA, "x", "met")]
 
     found = run_checks([a_check(meet, "one"), a_check(meet, "two")])
-    assert [one.found for one in found] == ["met", "met"]
+    assert [str(one.said) for one in found] == ["met", "met"]
 
 
 def test_check_whose_need_fails_is_unchecked_and_a_note_is_no_failure() -> None:
@@ -167,7 +168,7 @@ def test_check_whose_need_fails_is_unchecked_and_a_note_is_no_failure() -> None:
     for look, state in ((refuse, State.UNCHECKED), (lambda: bad, State.UNCHECKED), (lambda: noted, State.OK)):
         found = run_checks([after, a_check(look, "first")])
         assert found[0].state is state
-    assert run_checks([a_check(refuse, "first")])[0].found == "cannot reach it"
+    assert run_checks([a_check(refuse, "first")])[0].said == "cannot reach it"
 
 
 def test_bug_in_a_check_is_no_finding() -> None:
@@ -385,7 +386,7 @@ def test_channel_is_reached_without_sending_and_its_address_is_not_told(tmp_path
     (away,) = look()
     assert away.kind is not None
     assert away.kind.code == "channel-unreachable"
-    assert "SECRET" not in json.dumps([away.found, away.mend, away.subject])
+    assert "SECRET" not in json.dumps([str(away.said), away.mend, away.subject])
     hook.write_text("")
     (unusable,) = look()
     assert unusable.kind is not None

@@ -25,4 +25,4 @@ def test_only_the_namespace_with_too_many_policies_is_named(tmp_path: Path) -> N
     some_policies(cluster, "crowd", POLICIES_MAX + 1)
     (said,) = policies(cluster.list_objects(POLICY_KIND))
     assert (said.kind and said.kind.code, said.subject) == ("policies-too-many", "crowd")
-    assert "65 policies, limit 64" in said.found
+    assert "65 policies, limit 64" in str(said.said)
