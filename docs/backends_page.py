@@ -103,9 +103,7 @@ def _cell(record: Capabilities, kind: RecommendationKind) -> str:
 
 
 def _facts(record: Capabilities) -> tuple[str, ...]:
-    changes = "no"
-    if record.live_framebuffer_change:
-        changes = "framebuffer" if record.live_framebuffer_change_accounted else "framebuffer, not in the books"
+    changes = "framebuffer, not in the books" if record.live_framebuffer_change else "no"
     return (
         record.framebuffer_isolation.value,
         record.compute_isolation.value,

@@ -108,7 +108,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What one backend enforces.
+    """What one backend enforces; what a record leaves out is the least that can be said.
 
     Attributes:
         backend: its name, as in the setting `enforcer.backend`.
@@ -117,14 +117,12 @@ class Capabilities:
         core_policies: policies that a pod can be given; empty where compute can't be limited.
         priority_levels: how many levels it distinguishes; 1 is no priority.
         oversubscription: what granting more framebuffer than there is leads to.
-        live_framebuffer_change: the limit of a running pod can be changed.
-        live_framebuffer_change_accounted: the scheduler's books follow such a change.
+        live_framebuffer_change: the limit of a running pod can be changed; the scheduler's books never follow.
         granularity: the smallest unit of its sharing mode.
         slices_per_card_max: most slices of one card by default.
         framebuffer_step_bytes: grants are multiples of this; None where framebuffer can't be divided.
         card_step_bytes: of a card's framebuffer multiples of this can be granted to pods that share it; the rest is
             nobody's.
-        needs_restart: a pod must be created anew to get another slice.
         fault_isolation: a fault of one pod (such as an illegal access) leaves the others on the card alone.
         cuts_by_mig: slices are MIG instances of fixed profiles, cut while their card is empty.
         gates_priority_by_cores: low priority is held back only where all pods of the card have a core limit.
@@ -159,16 +157,14 @@ class Capabilities:
     framebuffer_isolation: FramebufferIsolation
     compute_isolation: ComputeIsolation
     core_policies: tuple[CorePolicy, ...]
-    priority_levels: int
-    oversubscription: Oversubscription
-    live_framebuffer_change: bool
-    live_framebuffer_change_accounted: bool
     granularity: Granularity
     slices_per_card_max: int
     framebuffer_step_bytes: int | None
-    needs_restart: bool
-    fault_isolation: bool
     source: tuple[Source, ...]
+    priority_levels: int = 1
+    oversubscription: Oversubscription = Oversubscription.NONE
+    live_framebuffer_change: bool = False
+    fault_isolation: bool = False
     cuts_by_mig: bool = False
     gates_priority_by_cores: bool = False
     division: Division = Division.FREE

@@ -10,7 +10,6 @@ from fleet.capabilities.capability import (
     Division,
     FramebufferIsolation,
     Granularity,
-    Oversubscription,
     Source,
 )
 from fleet.units import MIB
@@ -22,16 +21,11 @@ DRA_MIG = Capabilities(
     framebuffer_isolation=FramebufferIsolation.HARDWARE,
     compute_isolation=ComputeIsolation.HARD,
     core_policies=(CorePolicy.HARD,),
-    priority_levels=1,
-    oversubscription=Oversubscription.NONE,
-    live_framebuffer_change=False,
-    live_framebuffer_change_accounted=False,
     # A claim names profile and card.
     granularity=Granularity.CARD,
     slices_per_card_max=7,
     # Profiles, no steps.
     framebuffer_step_bytes=None,
-    needs_restart=True,
     fault_isolation=True,
     admits_pods=False,
     # Instances that the driver publishes: cut before, or when a claim is prepared where its gate DynamicMIG (alpha, off
@@ -46,7 +40,7 @@ DRA_MIG = Capabilities(
     source=(
         Source(
             where="kubernetes/api:resource/v1/types.go",
-            facts="needs_restart admits_pods live_framebuffer_change live_framebuffer_change_accounted",
+            facts="admits_pods live_framebuffer_change",
         ),
         Source(
             where="kubernetes-sigs/dra-driver-nvidia-gpu:api/nvidia.com/resource/v1beta1/sharing.go",
@@ -77,17 +71,11 @@ DRA_SHARED = Capabilities(
     framebuffer_isolation=FramebufferIsolation.NONE,
     compute_isolation=ComputeIsolation.NONE,
     core_policies=(),
-    priority_levels=1,
-    oversubscription=Oversubscription.NONE,
-    live_framebuffer_change=False,
-    live_framebuffer_change_accounted=False,
     granularity=Granularity.POD,
     # Who may use a claim at once is listed in its status, and the list ends there.
     slices_per_card_max=256,
     # Of what a pod is planned with; the claim is of the whole card.
     framebuffer_step_bytes=MIB,
-    needs_restart=True,
-    fault_isolation=False,
     division=Division.CLAIM,
     admits_pods=False,
     refuses=(
@@ -102,10 +90,7 @@ DRA_SHARED = Capabilities(
     source=(
         Source(
             where="kubernetes/api:resource/v1/types.go",
-            facts=(
-                "division slices_per_card_max needs_restart admits_pods live_framebuffer_change "
-                "live_framebuffer_change_accounted granularity"
-            ),
+            facts="division slices_per_card_max admits_pods live_framebuffer_change granularity",
         ),
         Source(
             where="kubernetes-sigs/dra-driver-nvidia-gpu:api/nvidia.com/resource/v1beta1/sharing.go",

@@ -43,13 +43,10 @@ HAMI = Capabilities(
     # The limit in the shared region is read at every allocation; the pod's annotation, by which the scheduler counts,
     # stays as it was.
     live_framebuffer_change=True,
-    live_framebuffer_change_accounted=False,
     # The operating mode is a node's, the slice a pod's.
     granularity=Granularity.NODE,
     slices_per_card_max=10,
     framebuffer_step_bytes=MIB,
-    needs_restart=True,
-    fault_isolation=False,
     gates_priority_by_cores=True,
     partly=(
         ("oversubscribe", _ONLY_BOOKS),
@@ -62,7 +59,7 @@ HAMI = Capabilities(
     source=(
         Source(
             where="Project-HAMi/HAMi:pkg/device/nvidia/device.go",
-            facts="priority_levels framebuffer_step_bytes granularity needs_restart",
+            facts="priority_levels framebuffer_step_bytes granularity",
         ),
         Source(where="Project-HAMi/HAMi:charts/hami/values.yaml", facts="slices_per_card_max"),
         Source(where="Project-HAMi/HAMi:charts/hami/templates/scheduler/webhook.yaml", facts="webhook"),
@@ -70,10 +67,7 @@ HAMI = Capabilities(
         Source(where="Project-HAMi/HAMi:docs/develop/dynamic-mig.md", facts="partly since"),
         Source(
             where="Project-HAMi/HAMi-core:src/allocator/allocator.c",
-            facts=(
-                "framebuffer_isolation oversubscription live_framebuffer_change "
-                "live_framebuffer_change_accounted fault_isolation"
-            ),
+            facts="framebuffer_isolation oversubscription live_framebuffer_change fault_isolation",
         ),
         Source(
             where="Project-HAMi/HAMi-core:src/multiprocess/multiprocess_utilization_watcher.c",
@@ -125,13 +119,9 @@ EFFECTIVE_GPU = Capabilities(
     priority_levels=2,
     # A swap through unified memory is described and can't be seen from the outside.
     oversubscription=Oversubscription.NONE,
-    live_framebuffer_change=False,
-    live_framebuffer_change_accounted=False,
     granularity=Granularity.NODE,
     slices_per_card_max=10,
     framebuffer_step_bytes=MIB,
-    needs_restart=True,
-    fault_isolation=False,
     gates_priority_by_cores=True,
     refuses=(("mig", f"its MIG mode: {_NO_PUBLIC_SOURCE}"),),
     partly=(("oversubscribe", f"compute alone; its swap of framebuffer: {_NO_PUBLIC_SOURCE}"),),
@@ -143,9 +133,8 @@ EFFECTIVE_GPU = Capabilities(
         Source(
             where="Project-HAMi/HAMi:pkg/device/nvidia/device.go",
             facts=(
-                "framebuffer_isolation compute_isolation live_framebuffer_change "
-                "live_framebuffer_change_accounted granularity slices_per_card_max framebuffer_step_bytes "
-                "needs_restart fault_isolation gates_priority_by_cores"
+                "framebuffer_isolation compute_isolation live_framebuffer_change granularity slices_per_card_max "
+                "framebuffer_step_bytes fault_isolation gates_priority_by_cores"
             ),
         ),
     ),

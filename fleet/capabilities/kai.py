@@ -32,8 +32,6 @@ KAI = Capabilities(
     priority_levels=1,
     # Fractions of a card never sum up to more than one.
     oversubscription=Oversubscription.NONE,
-    live_framebuffer_change=False,
-    live_framebuffer_change_accounted=False,
     # An annotation of the pod; a node needs no other mode.
     granularity=Granularity.POD,
     # Its plugin gpupack takes the fullest card of the node that has room; a group that a pending pod names is not kept
@@ -45,8 +43,6 @@ KAI = Capabilities(
     framebuffer_step_bytes=MIB,
     # Its scheduler floors the card's memory to hundreds of MiB (getNodeGpuMemory): of 81920 MiB 81900 can be granted.
     card_step_bytes=100 * MIB,
-    needs_restart=True,
-    fault_isolation=False,
     admits_pods=False,
     grants_by_annotation=True,
     # It turns MiB into a fraction by a label of the node.
@@ -72,7 +68,7 @@ KAI = Capabilities(
     source=(
         Source(
             where="kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go",
-            facts="grants_by_annotation framebuffer_step_bytes granularity needs_restart admits_pods",
+            facts="grants_by_annotation framebuffer_step_bytes granularity admits_pods",
         ),
         Source(
             where="kai-scheduler/KAI-Scheduler:pkg/scheduler/api/node_info/node_info.go",
@@ -82,7 +78,7 @@ KAI = Capabilities(
             where="kai-scheduler/KAI-Scheduler:docs/gpu-sharing/README.md",
             facts=(
                 "framebuffer_isolation core_policies oversubscription live_framebuffer_change "
-                "live_framebuffer_change_accounted fault_isolation refuses partly"
+                "fault_isolation refuses partly"
             ),
         ),
         Source(where="kai-scheduler/KAI-Scheduler:docs/gpu-sharing/hami/README.md", facts="framebuffer_isolation"),

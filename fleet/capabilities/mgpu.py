@@ -30,14 +30,10 @@ MGPU = Capabilities(
     priority_levels=2,
     # mgpu-memory is physical and is not pre-empted.
     oversubscription=Oversubscription.NONE,
-    live_framebuffer_change=False,
-    live_framebuffer_change_accounted=False,
     # A node's label says whether its cards are shared, and by which compute policy.
     granularity=Granularity.NODE,
     slices_per_card_max=16,
     framebuffer_step_bytes=MIB,
-    needs_restart=True,
-    fault_isolation=False,
     # Nothing admits its pods one by one: a template says what all of them get.
     admits_pods=False,
     bursts_by_annotation=True,
@@ -58,8 +54,8 @@ MGPU = Capabilities(
             where="Volcengine help pages on mGPU (published description)",
             facts=(
                 "framebuffer_isolation compute_isolation core_policies priority_levels oversubscription "
-                "live_framebuffer_change live_framebuffer_change_accounted granularity "
-                "framebuffer_step_bytes needs_restart fault_isolation admits_pods refuses partly"
+                "live_framebuffer_change granularity "
+                "framebuffer_step_bytes fault_isolation admits_pods refuses partly"
             ),
         ),
         Source(

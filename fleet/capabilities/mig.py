@@ -9,7 +9,6 @@ from fleet.capabilities.capability import (
     CorePolicy,
     FramebufferIsolation,
     Granularity,
-    Oversubscription,
     Source,
 )
 
@@ -24,10 +23,8 @@ MIG = Capabilities(
     core_policies=(CorePolicy.HARD,),
     # Instances know no order among each other.
     priority_levels=1,
-    oversubscription=Oversubscription.NONE,
     # The manager clears a card before it cuts it, so no pod may be on it.
     live_framebuffer_change=False,
-    live_framebuffer_change_accounted=False,
     # A label on the node (nvidia.com/mig.config) names a layout per card, and cards of a node may differ. But while one
     # changes its mode, all of the node must be empty: mig-parted resets them all. With the device plugin's strategy
     # `single` all cards of a node are alike.
@@ -36,8 +33,6 @@ MIG = Capabilities(
     slices_per_card_max=7,
     # Profiles, no steps.
     framebuffer_step_bytes=None,
-    # A pod asks for an instance by the name of a resource, nvidia.com/mig-<profile>, in its template.
-    needs_restart=True,
     fault_isolation=True,
     cuts_by_mig=True,
     admits_pods=False,
@@ -60,7 +55,7 @@ MIG = Capabilities(
         Source(where="NVIDIA/mig-parted:cmd/nvidia-mig-manager/main.go", facts="empties_node"),
         Source(
             where="NVIDIA/mig-parted:pkg/mig/reconfigure/reconfigure.go",
-            facts="live_framebuffer_change live_framebuffer_change_accounted",
+            facts="live_framebuffer_change",
         ),
         Source(where="NVIDIA/mig-parted:cmd/nvidia-mig-parted/apply/mode.go", facts="empties_node"),
         Source(where="NVIDIA/mig-parted#3", facts="empties_node"),
@@ -70,10 +65,9 @@ MIG = Capabilities(
             where="NVIDIA/k8s-device-plugin:README.md",
             facts=(
                 "framebuffer_isolation compute_isolation core_policies priority_levels oversubscription "
-                "needs_restart fault_isolation admits_pods refuses"
+                "fault_isolation admits_pods refuses"
             ),
         ),
-        Source(where="NVIDIA/k8s-device-plugin#992", facts="needs_restart"),
     ),
     accepted_by=(
         AcceptedBy(

@@ -27,11 +27,8 @@ TIME_SLICING = Capabilities(
     # Processes take turns on the card, equally long ones; two replicas do not get twice the time of one.
     compute_isolation=ComputeIsolation.NONE,
     core_policies=(),
-    priority_levels=1,
     # Framebuffer is not granted at all, so there is nothing that could be granted twice.
     oversubscription=Oversubscription.NONE,
-    live_framebuffer_change=False,
-    live_framebuffer_change_accounted=False,
     # A label of the node names the plugin's configuration, and that counts for all its cards: a list of devices in it
     # is read and not obeyed.
     granularity=Granularity.NODE,
@@ -39,9 +36,6 @@ TIME_SLICING = Capabilities(
     slices_per_card_max=10,
     # Of what a pod is planned with; see above for what becomes of it.
     framebuffer_step_bytes=MIB,
-    # The plugin takes up a new configuration without touching pods; a pod gets another share by being made anew.
-    needs_restart=True,
-    fault_isolation=False,
     division=Division.REPLICAS,
     admits_pods=False,
     one_size_per_node=True,
@@ -71,7 +65,7 @@ TIME_SLICING = Capabilities(
         Source(where="NVIDIA/k8s-device-plugin:api/config/v1/replicas.go", facts="one_size_per_node admits_pods"),
         Source(
             where="NVIDIA/k8s-device-plugin:cmd/config-manager/main.go",
-            facts="granularity needs_restart live_framebuffer_change live_framebuffer_change_accounted",
+            facts="granularity live_framebuffer_change",
         ),
         Source(where="NVIDIA/k8s-device-plugin#990", facts="empties_node"),
         Source(where="NVIDIA/k8s-device-plugin#1690", facts="division"),
@@ -97,18 +91,14 @@ MPS = Capabilities(
     # set_default_active_thread_percentage is 100 / replicas: a client runs on no more of the SMs at any moment.
     compute_isolation=ComputeIsolation.HARD,
     core_policies=(CorePolicy.HARD,),
-    priority_levels=1,
-    oversubscription=Oversubscription.NONE,
     # The daemon sets it in the driver when it starts.
     live_framebuffer_change=False,
-    live_framebuffer_change_accounted=False,
     # As time-slicing; some cards of a node alone can't be shared by it.
     granularity=Granularity.NODE,
     # Clients that a card from Volta on serves at once; the daemon refuses more replicas.
     slices_per_card_max=48,
     # Equal parts, in whole MiB.
     framebuffer_step_bytes=MIB,
-    needs_restart=True,
     # A fatal fault of one client ends all clients of the card's server.
     fault_isolation=False,
     division=Division.EQUAL_PARTS,
@@ -135,7 +125,7 @@ MPS = Capabilities(
             where="NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/daemon.go",
             facts=(
                 "framebuffer_isolation compute_isolation core_policies division framebuffer_step_bytes "
-                "live_framebuffer_change live_framebuffer_change_accounted needs_restart fault_isolation"
+                "live_framebuffer_change fault_isolation"
             ),
         ),
         Source(where="NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/device.go", facts="slices_per_card_max"),

@@ -25,17 +25,12 @@ VGPU_MANAGER = Capabilities(
     compute_isolation=ComputeIsolation.REACTIVE,
     # nvidia.com/vgpu-compute-policy: fixed, or balance (beyond its share while others leave it unused).
     core_policies=(CorePolicy.HARD, CorePolicy.BURST),
-    priority_levels=1,
     # What goes beyond the physical part of a grant is allocated as unified memory and moves to the host.
     oversubscription=Oversubscription.SPILL,
-    live_framebuffer_change=False,
-    live_framebuffer_change_accounted=False,
     # A node's scaling, a pod's slice and policy.
     granularity=Granularity.NODE,
     slices_per_card_max=10,
     framebuffer_step_bytes=MIB,
-    needs_restart=True,
-    fault_isolation=False,
     bursts_by_annotation=True,
     # vgpu-cores is counted for every pod, whatever its policy.
     adds_up_cores=True,
@@ -67,7 +62,7 @@ VGPU_MANAGER = Capabilities(
         Source(where="coldzerofear/vgpu-manager:docs/how_to_use_deviceplugin_nodeconfig.md", facts="granularity"),
         Source(
             where="coldzerofear/vgpu-manager:pkg/webhook/pod/mutate/pod_mutate.go",
-            facts="adds_up_cores needs_restart live_framebuffer_change live_framebuffer_change_accounted",
+            facts="adds_up_cores live_framebuffer_change",
         ),
     ),
 )

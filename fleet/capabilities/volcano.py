@@ -27,13 +27,10 @@ VOLCANO = Capabilities(
     # deviceMemoryScaling is read from the configuration and not applied to what is registered.
     oversubscription=Oversubscription.NONE,
     live_framebuffer_change=True,
-    live_framebuffer_change_accounted=False,
     # volcano.sh/vgpu-mode is a pod's wish; the plugin's mode is its node's.
     granularity=Granularity.NODE,
     slices_per_card_max=10,
     framebuffer_step_bytes=MIB,
-    needs_restart=True,
-    fault_isolation=False,
     gates_priority_by_cores=True,
     partly=(
         (
@@ -63,9 +60,8 @@ VOLCANO = Capabilities(
         Source(
             where="Project-HAMi/volcano-vgpu-device-plugin:pkg/plugin/server.go",
             facts=(
-                "framebuffer_isolation compute_isolation core_policies priority_levels "
-                "gates_priority_by_cores live_framebuffer_change live_framebuffer_change_accounted "
-                "fault_isolation"
+                "framebuffer_isolation compute_isolation core_policies priority_levels gates_priority_by_cores "
+                "live_framebuffer_change fault_isolation"
             ),
         ),
         Source(
@@ -77,7 +73,6 @@ VOLCANO = Capabilities(
             facts="slices_per_card_max oversubscription",
         ),
         Source(where="Project-HAMi/volcano-vgpu-device-plugin#79", facts="oversubscription partly"),
-        Source(where="volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/utils.go", facts="needs_restart"),
         Source(where="volcano-sh/volcano:pkg/scheduler/plugins/deviceshare/deviceshare.go", facts="refuses"),
     ),
 )

@@ -9,7 +9,6 @@ from fleet.capabilities.capability import (
     CorePolicy,
     FramebufferIsolation,
     Granularity,
-    Oversubscription,
     Source,
 )
 
@@ -21,14 +20,9 @@ WHOLE_CARDS = Capabilities(
     framebuffer_isolation=FramebufferIsolation.HARDWARE,
     compute_isolation=ComputeIsolation.HARD,
     core_policies=(CorePolicy.HARD,),
-    priority_levels=1,
-    oversubscription=Oversubscription.NONE,
-    live_framebuffer_change=False,
-    live_framebuffer_change_accounted=False,
     granularity=Granularity.CARD,
     slices_per_card_max=1,
     framebuffer_step_bytes=None,
-    needs_restart=True,
     fault_isolation=True,
     admits_pods=False,
     refuses=(
@@ -43,9 +37,8 @@ WHOLE_CARDS = Capabilities(
             where="NVIDIA/k8s-device-plugin:README.md",
             facts=(
                 "framebuffer_isolation compute_isolation core_policies priority_levels oversubscription "
-                "live_framebuffer_change live_framebuffer_change_accounted granularity "
-                "slices_per_card_max framebuffer_step_bytes needs_restart fault_isolation admits_pods "
-                "refuses"
+                "live_framebuffer_change granularity slices_per_card_max framebuffer_step_bytes fault_isolation "
+                "admits_pods refuses"
             ),
         ),
     ),
