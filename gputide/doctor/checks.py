@@ -91,7 +91,7 @@ def _made(session: Session, area: Area, wish: Wish) -> Sequence[Check]:
         if area in wish.areas:
             raise
         # Bound now: the name is gone with the block.
-        said = unchecked(area, "settings", str(exc))
+        said = unchecked(area, "settings", exc.said)
         return (Check(area=area, name="settings", look=lambda: (said,), codes=codes_of(area)),)
 
 
@@ -272,7 +272,7 @@ def _look(run: _Run, turn: threading.Condition) -> None:
     try:
         found = tuple(check.look())
     except GputideError as exc:
-        found = (unchecked(check.area, check.name, str(exc)),)
+        found = (unchecked(check.area, check.name, exc.said),)
     except Exception as exc:  # noqa: BLE001 - a bug of ours ends the program in the thread that answers for it
         bug = exc
     with turn:

@@ -91,10 +91,10 @@ def _reach(scene: ClusterScene) -> Iterator[Diagnosis]:
         after = time.time()
         served = scene.groups
     except Misconfigured as exc:
-        yield finding(kind_of("cluster-credentials"), REACH, str(exc))
+        yield finding(kind_of("cluster-credentials"), REACH, exc.said)
         return
     except Unavailable as exc:
-        yield finding(kind_of("cluster-unreachable"), REACH, str(exc), kubeconfig=kubeconfig)
+        yield finding(kind_of("cluster-unreachable"), REACH, exc.said, kubeconfig=kubeconfig)
         return
     found: list[Diagnosis] = []
     minor = str(version.get("minor", "")).rstrip("+")

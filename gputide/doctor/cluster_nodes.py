@@ -146,7 +146,7 @@ def backend_version(scene: ClusterScene) -> Iterator[Diagnosis]:
     try:
         record_for(records, tag)
     except Refused as exc:
-        yield finding(kind_of("backend-version-old"), check, str(exc), subject=enforcer.backend)
+        yield finding(kind_of("backend-version-old"), check, exc.said, subject=enforcer.backend)
         return
     newer = version_note(records, tag)
     if newer is not None:

@@ -118,7 +118,7 @@ def _folder(session: Session) -> Iterator[Diagnosis]:
     try:
         folder = session.folder()
     except GputideError as exc:
-        yield finding(kind_of("data-folder-missing"), _FOLDER, str(exc), subject=str(path), folder=str(path))
+        yield finding(kind_of("data-folder-missing"), _FOLDER, exc.said, subject=str(path), folder=str(path))
         return
     found: list[Diagnosis] = []
     if not os.access(path, os.W_OK | os.X_OK):
@@ -243,7 +243,7 @@ def _ledger(session: Session) -> Iterator[Diagnosis]:
         runs = journal(folder).runs()
         Ledger(folder.freezes).entries()
     except GputideError as exc:
-        yield finding(kind_of("ledger-broken"), "ledger", str(exc))
+        yield finding(kind_of("ledger-broken"), "ledger", exc.said)
         return
     still_open = [run.plan_id for run in runs if run.is_open]
     if still_open:
@@ -264,7 +264,7 @@ def _history(session: Session) -> Iterator[Diagnosis]:
             return
         history = load_history(folder, settings, now)
     except NotEnoughData as exc:
-        yield finding(kind_of("history-none"), _HISTORY, str(exc))
+        yield finding(kind_of("history-none"), _HISTORY, exc.said)
         return
     grid = history.slices
     days = grid.steps * grid.step_seconds / 86400
@@ -316,9 +316,9 @@ def _prices(session: Session, inventory: Inventory) -> Diagnosis:
         prices = PriceBook(settings, inventory.nodes).at(session.now())
         unpriced = sorted({card.card_model for card in inventory.cards if prices.of(card).amortised is None})
     except Misconfigured as exc:
-        return finding(kind_of("prices-unusable"), check, str(exc))
+        return finding(kind_of("prices-unusable"), check, exc.said)
     except GputideError as exc:
-        return unchecked(Area.HISTORY, check, str(exc))
+        return unchecked(Area.HISTORY, check, exc.said)
     if unpriced:
         text = sentence("doctor.found.unpriced", unpriced=len(unpriced), models=len(models), names=some(unpriced))
         return finding(kind_of("price-missing"), check, text, subject=some(unpriced), model=unpriced[0])

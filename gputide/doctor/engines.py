@@ -74,11 +74,11 @@ def _kafka(settings: Settings) -> Iterator[Diagnosis]:
         # Looked at as the receiver does, and never made.
         topic = open_topic(kafka.model_copy(update={"create_topic": False}), kafka.topic, partitions=kafka.partitions)
     except Unavailable as exc:
-        yield finding(kind_of("kafka-unreachable"), check, str(exc), subject=server)
+        yield finding(kind_of("kafka-unreachable"), check, exc.said, subject=server)
         return
     except Misconfigured as exc:
         yield finding(
-            kind_of("kafka-refuses"), check, str(exc), subject=server, server=server, user=user, topic=kafka.topic,
+            kind_of("kafka-refuses"), check, exc.said, subject=server, server=server, user=user, topic=kafka.topic,
             group=kafka.group,
         )  # fmt: skip
         return
@@ -185,7 +185,7 @@ def _flink(settings: Settings) -> Iterator[Diagnosis]:
     try:
         overview, jobs = rest.overview(), rest.jobs()
     except Unavailable as exc:
-        yield finding(kind_of("flink-unreachable"), check, str(exc), subject=flink.rest)
+        yield finding(kind_of("flink-unreachable"), check, exc.said, subject=flink.rest)
         return
     version = str(overview.get("flink-version", ""))
     found: list[Diagnosis] = []
@@ -246,13 +246,13 @@ def _hive(settings: Settings) -> Iterator[Diagnosis]:
         ) as session:
             found = [*_hive_tables(session, settings), *_hive_modes(session)]
     except Unavailable as exc:
-        yield finding(kind_of("hive-unreachable"), check, str(exc), subject=host)
+        yield finding(kind_of("hive-unreachable"), check, exc.said, subject=host)
         return
     except (Misconfigured, Corrupt) as exc:
         yield finding(
             kind_of("hive-refuses"),
             check,
-            str(exc),
+            exc.said,
             subject=host,
             host=host,
             user=hive.username,

@@ -106,7 +106,7 @@ class _Node:
             return
         except Unavailable as exc:
             code = "nvml-missing" if "cannot load" in str(exc) else "nvml-driver"
-            yield finding(kind_of(code), _DRIVER, str(exc))
+            yield finding(kind_of(code), _DRIVER, exc.said)
             return
         version = reading.versions.driver or ""
         told = version or sentence("doctor.found.unknown_version")
@@ -182,7 +182,7 @@ class _Node:
         try:
             pods = client.list(_KUBELET_SECONDS)
         except GputideError as exc:
-            yield finding(kind_of("pod-resources-denied"), check, str(exc))
+            yield finding(kind_of("pod-resources-denied"), check, exc.said)
             return
         finally:
             client.close()

@@ -109,10 +109,10 @@ def _reach(scene: Scene) -> Iterator[Diagnosis]:
         scene.ask.number("vector(1)")
         names = scene.names
     except Unavailable as exc:
-        yield finding(kind_of("prometheus-unreachable"), REACH, str(exc), subject=server_url)
+        yield finding(kind_of("prometheus-unreachable"), REACH, exc.said, subject=server_url)
         return
     except (Misconfigured, Corrupt) as exc:
-        yield finding(kind_of("prometheus-refuses"), REACH, str(exc), subject=server_url)
+        yield finding(kind_of("prometheus-refuses"), REACH, exc.said, subject=server_url)
         return
     told = scene.ask.state("/api/v1/status/buildinfo")
     version = told.get("version", "") if isinstance(told, dict) else ""

@@ -83,7 +83,7 @@ def _receiver(settings: Settings) -> Iterator[Diagnosis]:
         senders = receiver_senders(settings)
         receiver_guard(settings)
     except GputideError as exc:
-        yield finding(kind_of("receiver-tls"), check, str(exc))
+        yield finding(kind_of("receiver-tls"), check, exc.said)
         return
     is_asked = receiver.tokens_file is not None or receiver.client_ca_file is not None
     if receiver.insecure_listen and not is_asked:
@@ -135,7 +135,7 @@ def _agent_trouble(host: str, port: int, *, is_plain: bool) -> Sentence | str | 
                 None if answer.status == HTTPStatus.OK else sentence("doctor.found.status", status=str(answer.status))
             )
     except Unavailable as exc:
-        return str(exc)
+        return exc.said
 
 
 def _objectives(settings: Settings) -> Iterator[Diagnosis]:
@@ -158,7 +158,7 @@ def _objectives(settings: Settings) -> Iterator[Diagnosis]:
                     prometheus.vector(query)
             except (Unavailable, Misconfigured) as exc:
                 is_well = False
-                yield finding(kind_of("objective-unusable"), check, str(exc), subject=setting, url=url)
+                yield finding(kind_of("objective-unusable"), check, exc.said, subject=setting, url=url)
     if is_well:
         yield well(Area.RELIEF, check, sentence("doctor.found.queries", queries=asked))
 
@@ -173,7 +173,7 @@ def _access(settings: Settings) -> Iterator[Diagnosis]:
     try:
         ways_in(dashboard, operator="doctor")
     except GputideError as exc:
-        yield finding(kind_of("access-unusable"), check, str(exc))
+        yield finding(kind_of("access-unusable"), check, exc.said)
         return
     found: list[Diagnosis] = []
     wide = [text for text in dashboard.proxy_networks if ip_network(text).prefixlen < _WIDEST_PREFIX]

@@ -24,6 +24,7 @@ from typer.core import TyperGroup
 from enforcer.agent.view_server import ViewServer
 from fleet.data_folder import open_data_folder
 from fleet.errors import Unavailable
+from fleet.sentences import sentence
 from fleet.settings.settings import Settings, setting_fields
 from fleet.words import Language, Words
 from fleet.words import catalogue as catalogue_of
@@ -496,3 +497,11 @@ def test_chinese_texts_of_the_doctor_are_chinese() -> None:
     commands = {name for name in told if str(english[name].string).startswith("`gputide ")}
     bare = {name for name in told - commands if not re.search(r"[\u4e00-\u9fff，；：（]", texts[name])}
     assert bare == set()
+
+
+def test_an_error_that_is_a_sentence_is_said_in_chinese() -> None:
+    def refuse() -> list[Diagnosis]:
+        raise Unavailable(sentence("admission.silent"))
+
+    (found,) = run_checks([a_check(refuse, "first")])
+    assert re.search(r"[\u4e00-\u9fff]", found.found_in(Words(language=Language.ZH)))
