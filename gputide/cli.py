@@ -183,7 +183,22 @@ class _Program(_Group):
             call = arranged(self, ctx, args)
             ctx.meta[_WORDS] = call.words
             args = call.arguments
-        return super().parse_args(ctx, args)
+        with _in_plain_words():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _in_plain_words():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _in_plain_words() -> Iterator[None]:
+    """Errors of options without what the library that checks them puts before."""
+    try:
+        yield
+    except typer.BadParameter as exc:
+        exc.message = exc.message.removeprefix("Value error, ")
+        raise
 
 
 app = typer.Typer(

@@ -67,6 +67,13 @@ def test_an_unknown_verb_ends_with_status_2_and_the_nearest_one() -> None:
     assert "did you mean `gputide run rollup`?" in done.output
 
 
+@pytest.mark.parametrize("words", [("--log-format", "nope", "plan", "list"), ("report", "--lang", "nope")])
+def test_value_that_an_option_does_not_know_is_named_in_plain_words(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert ": 'nope' is not one of '" in done.output
+
+
 def verbs_that_write_a_file() -> list[tuple[str, ...]]:
     """The words of every verb with `-o`, and after them a text for each argument that it must have."""
     return sorted(_writing(typer.main.get_command(app), ()))
