@@ -30,8 +30,7 @@ from enforcer.kubernetes.custom_resources import (
     listed,
     unserved,
 )
-from enforcer.kubernetes.events import write_event
-from enforcer.kubernetes.plan_events import events_between
+from enforcer.kubernetes.events import events_between, write_event
 from enforcer.manifest import Manifest
 from enforcer.record.fingerprint import Fingerprint, fingerprint_to_json
 from enforcer.record.plan_status import REFUSED, Condition, ConditionType, PlanStatus

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from enforcer.record.ledger import Ledger
-from enforcer.relief.demand_feed import DemandFeed, NoObjectives, Objectives
+from enforcer.relief.demand_feed import DemandFeed, NoObjectives, Objectives, QueriedObjectives
 from enforcer.relief.feed_agents import AgentFeed
 from enforcer.relief.feed_replay import ReplayFeed
 from enforcer.relief.moving import Patience
-from enforcer.relief.objectives_queried import QueriedObjectives
 from enforcer.relief.relief_journal import ReliefJournal
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter

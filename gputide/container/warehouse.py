@@ -76,7 +76,7 @@ def open_warehouse(folder: DataFolder, settings: Settings) -> Iterator[DuckdbWar
 
 def with_upkeep(rollup: Rollup, target: ParquetReads, settings: Settings) -> Rollup:
     """The rollup, merging and dropping partitions of its warehouse while its bus is empty, as the settings say."""
-    from pipeline.rollup.upkeep import TendingRollup
+    from pipeline.rollup.rollup import TendingRollup
     from pipeline.warehouse.compact import compact, remove_replaced, retain
 
     policy = settings.warehouse

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.kubernetes.plan_events import events_between
+from enforcer.kubernetes.events import events_between
 
 
 def status(*stages: str, why: str = "", refused: str = "", departed: str = "") -> dict[str, Any]:

@@ -9,9 +9,8 @@ import pytest
 from fleet.errors import Unavailable
 from fleet.schema import Measure
 from pipeline.remote_write.decode import Version
-from pipeline.rollup.rollup import RollupStep
+from pipeline.rollup.rollup import RollupStep, TendingRollup
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
-from pipeline.rollup.upkeep import TendingRollup
 from pipeline.warehouse.compact import compact
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.contracts.warehouse import NOON, name_of, node_part

@@ -16,8 +16,8 @@ import pytest
 
 from enforcer.agent.node_view_text import ToldView, parse_view, view_text
 from enforcer.agent.view_server import CONNECTIONS_MAX, ViewServer
+from enforcer.relief.demand_feed import QueriedObjectives
 from enforcer.relief.feed_agents import AgentFeed
-from enforcer.relief.objectives_queried import QueriedObjectives
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Priority
 from fleet.settings.prometheus import PrometheusSettings
