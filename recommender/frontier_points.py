@@ -21,11 +21,10 @@ from fleet.settings.settings import PackingChoice, Settings
 from recommender.advice.case import Permits
 from recommender.consolidate import TIERS, Group, Member, Point, frontier, group_of, outlook_of
 from recommender.demand import Demand
-from recommender.packing.column_generation import BinLimits, bin_cost, generate_columns
-from recommender.packing.exact import ExactPacker
+from recommender.packing.column_generation import bin_cost, generate_columns
+from recommender.packing.exact import ExactPacker, columns_of, limits_of
 from recommender.packing.greedy import GreedyPacker
-from recommender.packing.packer import Packer
-from recommender.packing.slots import kinds_of
+from recommender.packing.packer import Packer, kinds_of
 from recommender.problem import PlanningProblem
 
 SEED = 20
@@ -156,16 +155,10 @@ def _cards_needed(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]]
         if not len(group.rows):
             continue
         kinds = kinds_of(group.problem)
-        limits = BinLimits(
-            capacity_bytes=float(group.problem.capacity_bytes),
-            slices_max=group.problem.slices_max,
-            price=price * group.points,
-            load_max=None,
-        )
-        bins = int(bin_of.max(initial=-1)) + 1
-        columns = [tuple(sorted(kinds.kind_of[bin_of == number].tolist())) for number in range(bins)]
+        limits = limits_of(group.problem, price * group.points)
+        columns = columns_of(bin_of, kinds)
         cost = sum(bin_cost(kinds, limits, column) for column in columns)
-        harm += (cost - limits.price * bins) / group.points
+        harm += (cost - limits.price * len(columns)) / group.points
         proven = generate_columns(kinds, limits, columns, rounds_max=PROOF_ROUNDS_MAX, work_max=PROOF_WORK_MAX)
         bound += proven.bound / group.points
     return int(np.ceil((bound - harm) / price - 1e-6))

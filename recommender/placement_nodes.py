@@ -25,8 +25,7 @@ from recommender.group_seats import Seating
 from recommender.harm.pair_guard import PairGuard
 from recommender.node_sharing import NodeSeats, NodeStock, changed_together, portions_of, seat_on_nodes
 from recommender.node_terms import NodeTerms
-from recommender.packing.packer import renumbered
-from recommender.packing.slots import SLICES_MAX
+from recommender.packing.packer import SLICES_MAX, renumbered
 from recommender.problem import PlanningProblem
 
 _ROUNDING = 1e-9

@@ -21,7 +21,7 @@ from gputide.replay.clock import read_replay_clock
 from gputide.replay.play import Playback, replay
 from pipeline.history.matrix import read_matrix
 from recommender.online.placement import FreeNodes, PodKinds, cards_for, place_arrivals, placement_scores
-from recommender.packing.exact import ExactPacker, pack_slots_exactly
+from recommender.packing.exact import ExactPacker
 from recommender.packing.packer import PackingProblem
 from recommender.planner import make_plan
 
@@ -66,7 +66,6 @@ def compile_packers() -> None:
         capacity_bytes=3.0,
         slices_max=2,
     )
-    pack_slots_exactly(problem, seed=1)
     for _ in ExactPacker().sweep(problem, [1.0], seed=1):
         pass
     one = np.ones(1, np.int64)

@@ -3,11 +3,11 @@
 A packing is a choice of bins, a bin a set of kinds of items; the program over all possible bins has too many columns to
 write down. So it starts with the bins of a packing that is known, and asks for the bin that would improve it most: the
 most dual value that fits one card, less its harm. That question is answered by branch and bound over the kinds, pruned
-by Lagrange multipliers of framebuffer, slices and slots. When no bin improves the program it is the bound; when a
+by Lagrange multipliers of framebuffer and slices. When no bin improves the program it is the bound; when a
 search is cut short, what it may have missed is known, and Farley's scaling of the duals still gives a bound.
 
-A bin costs the price of a card, and its harm where contention is allowed at a cost (the ramp of `greedy`); where
-`load_max` is set no slot may pass it and harm is 0. Pure arithmetic, the same on any machine. Called by `exact`.
+A bin costs the price of a card and its harm (the ramp of `greedy`). Pure arithmetic, the same on any machine. Called by
+`exact`.
 
 Source: Gilmore & Gomory, A linear programming approach to the cutting-stock problem, Operations Research 9 (1961);
 Farley, A note on bounding a class of linear programming problems, Operations Research 38 (1990).
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX
 from recommender.packing.greedy import RAMP_RATIO
 from recommender.packing.linear_program import Program, solve_fractional
-from recommender.packing.slots import SLICES_MAX, ItemKinds
+from recommender.packing.packer import SLICES_MAX, ItemKinds
 
 ROUNDS_MAX = 400
 """Rounds of asking for better bins."""
@@ -36,12 +36,9 @@ NODES_FIRST = 200_000
 NODES_LAST = 12_800_000
 """Nodes that a search is given in the end, when shorter ones find nothing better and have not seen everything."""
 _NODES_STEP = 8
-_HOT_POINTS = 168
-"""Slots whose multipliers are asked for; those with the most demand."""
 COLUMNS_PER_ROUND = 12
 """Better bins that one search hands over at most."""
 _IMPROVES = 1e-6
-_NOISE_RATIO = 1e-5
 _NOISE_BYTES = 0.5
 
 _ACTIVE = np.float32(ACTIVE_RATIO_MIN)
@@ -66,13 +63,11 @@ class BinLimits:
         capacity_bytes: framebuffer of a card.
         slices_max: most items.
         price: cost of a bin without harm, above 0.
-        load_max: demand that no slot may pass, share of a card; None where contention is allowed and costs its harm.
     """
 
     capacity_bytes: float
     slices_max: int
     price: float
-    load_max: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +100,6 @@ class _Search(NamedTuple):
     reduced: Any
     suffix: Any
     capacity: float
-    load_max: float
 
 
 def generate_columns(
@@ -146,7 +140,7 @@ def generate_columns(
             found += [column for column in better if column not in known]
             most = max(most, reached)
         bound = max(bound, float(duals @ kinds.count) * limits.price / most)
-        if _is_proven(value, bound, limits) or work >= work_max:
+        if value <= bound * (1 + _IMPROVES) or work >= work_max:
             break
         if not found:
             if nodes >= NODES_LAST or most <= limits.price * (1 + _IMPROVES):
@@ -160,8 +154,6 @@ def generate_columns(
 
 def bin_cost(kinds: ItemKinds, limits: BinLimits, column: Column) -> float:
     """Price of a card and the harm of the kinds in it."""
-    if limits.load_max is not None:
-        return limits.price
     rows = kinds.load[list(column)]
     counted = (~kinds.is_low[list(column)])[:, None] & (rows > _ACTIVE)
     over = np.clip((rows.sum(axis=0) - _RAMP_START) * _RAMP_SLOPE, 0.0, 1.0)
@@ -186,14 +178,6 @@ def _covering(kinds: ItemKinds, columns: Sequence[Column], costs: NDArray[np.flo
     )
 
 
-def _is_proven(value: float, bound: float, limits: BinLimits) -> bool:
-    """Whether better columns can't raise the bound any more: it has reached the value, in whole bins at least."""
-    if value <= bound * (1 + _IMPROVES):
-        return True
-    bins = limits.price if limits.load_max is not None else 0.0
-    return bins > 0 and np.ceil(bound / bins - _IMPROVES) >= np.ceil(value / bins - _IMPROVES)
-
-
 def _better_bins(
     kinds: ItemKinds, limits: BinLimits, group: NDArray[np.int64], duals: NDArray[np.float64], nodes_max: int
 ) -> tuple[list[Column], float, int]:
@@ -214,7 +198,6 @@ def _better_bins(
         reduced=reduced,
         suffix=np.append(np.cumsum(np.maximum(reduced, 0.0)[::-1])[::-1], 0.0),
         capacity=limits.capacity_bytes + _NOISE_BYTES,
-        load_max=np.inf if limits.load_max is None else limits.load_max + _NOISE_RATIO,
     )
     found = np.full((COLUMNS_PER_ROUND, min(limits.slices_max, SLICES_MAX)), -1, np.int64)
     count, missed, searched = _branch(search, base, limits.price + _IMPROVES, nodes_max, found)
@@ -232,13 +215,8 @@ def _relaxed(
         What the limits are worth when untouched, and what each kind takes of that, (worth,). Any set of kinds that
         fits is worth at most the first plus, for each of its kinds, its dual less the second.
     """
-    rows = [kinds.size_bytes[worth] / limits.capacity_bytes, np.full(len(worth), 1.0 / limits.slices_max)]
-    least = [1.0 + _NOISE_BYTES / limits.capacity_bytes, 1.0]
-    if limits.load_max is not None:
-        points = np.unique(np.argsort(-kinds.load[worth].sum(axis=0), kind="stable")[:_HOT_POINTS])
-        rows += list(kinds.load[worth][:, points].T.astype(float))
-        least += [limits.load_max + _NOISE_RATIO] * len(points)
-    matrix, most = np.array(rows), np.array(least)
+    matrix = np.array([kinds.size_bytes[worth] / limits.capacity_bytes, np.full(len(worth), 1.0 / limits.slices_max)])
+    most = np.array([1.0 + _NOISE_BYTES / limits.capacity_bytes, 1.0])
     answer = solve_fractional(
         Program(
             costs=-duals[worth],
@@ -281,7 +259,7 @@ def _branch(search: Any, base: float, worth_min: float, nodes_max: int, found: A
                 missed = max(missed, bound)
                 break
             nodes += 1
-            if _fits(search, at, chosen, depth, used[depth], total[depth]):
+            if _fits(search, at, chosen, depth, used[depth]):
                 down = depth + 1
                 harm[down] = _add(search, at, total, active, depth)
                 profit[down] = profit[depth] + search.profit[at]
@@ -306,20 +284,13 @@ def _branch(search: Any, base: float, worth_min: float, nodes_max: int, found: A
 
 
 @_compiled
-def _fits(search: Any, kind: int, chosen: Any, depth: int, used: float, total: Any) -> bool:
+def _fits(search: Any, kind: int, chosen: Any, depth: int, used: float) -> bool:
     if used + search.sizes[kind] > search.capacity and depth > 0:
         return False
-    for k in range(depth):
+    for k in range(depth):  # noqa: SIM110 - compiled code has no generators
         if search.workloads[chosen[k]] == search.workloads[kind]:
             return False
-    # An item that is above the limit by itself has a bin of its own.
-    if depth == 0 or search.load_max == np.inf:
-        return True
-    row = search.load[kind]
-    most = np.float32(0.0)
-    for t in range(row.shape[0]):
-        most = max(most, total[t] + row[t])
-    return bool(most <= search.load_max)
+    return True
 
 
 @_compiled
@@ -330,7 +301,6 @@ def _add(search: Any, kind: int, total: Any, active: Any, depth: int) -> float:
     for t in range(row.shape[0]):
         total[depth + 1, t] = total[depth, t] + row[t]
         active[depth + 1, t] = active[depth, t] + (search.counted[kind] if row[t] > _ACTIVE else np.float32(0.0))
-        if search.load_max == np.inf:
-            over = (total[depth + 1, t] - _RAMP_START) * _RAMP_SLOPE
-            harm += min(max(over, np.float32(0.0)), np.float32(1.0)) * active[depth + 1, t]
+        over = (total[depth + 1, t] - _RAMP_START) * _RAMP_SLOPE
+        harm += min(max(over, np.float32(0.0)), np.float32(1.0)) * active[depth + 1, t]
     return float(harm)

@@ -14,6 +14,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+SLICES_MAX = 32
+"""Most slices of one card that are ever planned, whatever the backend allows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingProblem:
@@ -39,6 +42,29 @@ class PackingProblem:
     is_low: NDArray[np.bool_]
     capacity_bytes: float
     slices_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemKinds:
+    """Items that are alike in everything a packer looks at; one row per kind.
+
+    Attributes:
+        kind_of: kind of each item, (items,), int64.
+        count: items of each kind, (kinds,), int64.
+        size_bytes: framebuffer of one item, (kinds,), float64.
+        workload: workload, (kinds,), int64; two of one workload never share a bin.
+        group: isolation group, (kinds,), int64; only items of one group share a bin.
+        is_low: True for low priority, (kinds,), bool.
+        load: demand of one item, share of a card, (kinds, points), float32.
+    """
+
+    kind_of: NDArray[np.int64]
+    count: NDArray[np.int64]
+    size_bytes: NDArray[np.float64]
+    workload: NDArray[np.int64]
+    group: NDArray[np.int64]
+    is_low: NDArray[np.bool_]
+    load: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,3 +114,26 @@ def renumbered(bin_of: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
     return rank[inverse.reshape(-1)].astype(np.int32), len(first)
+
+
+def kinds_of(problem: PackingProblem) -> ItemKinds:
+    """Groups items that are alike."""
+    rows = np.column_stack(
+        [
+            problem.item_type,
+            problem.item_workload,
+            problem.item_group,
+            np.round(problem.item_bytes),
+            problem.is_low,
+        ]
+    ).astype(np.float64)
+    _, first, kind_of, count = np.unique(rows, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    return ItemKinds(
+        kind_of=kind_of.reshape(-1).astype(np.int64),
+        count=count.astype(np.int64),
+        size_bytes=problem.item_bytes[first].astype(np.float64),
+        workload=problem.item_workload[first].astype(np.int64),
+        group=problem.item_group[first].astype(np.int64),
+        is_low=problem.is_low[first],
+        load=np.ascontiguousarray(problem.load[problem.item_type[first]], np.float32),
+    )

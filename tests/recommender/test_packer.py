@@ -9,11 +9,10 @@ from recommender.harm.risk import contention_harm
 from recommender.packing.exact import ExactPacker
 from recommender.packing.greedy import GreedyPacker
 from recommender.packing.packer import Packer, PackingProblem
-from recommender.packing.slots import SlotPacker
 
 pytestmark = pytest.mark.long
 
-PACKERS: list[Packer] = [GreedyPacker(), SlotPacker(repacks_max=5), ExactPacker(items_max=20)]
+PACKERS: list[Packer] = [GreedyPacker(), ExactPacker(items_max=20)]
 
 
 def problem(items: int, types: int, seed: int, *, slices_max: int = 4, groups: int = 1, busy: float = 0.4):

@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import Misconfigured, Refused
+from bench.packing_gap import prove_gap
+from fleet.errors import Refused
 from recommender.packing.column_generation import BinLimits, bin_cost, generate_columns
-from recommender.packing.exact import ExactPacker, pack_slots_exactly, prove_gap, slots_bound
+from recommender.packing.exact import ExactPacker, columns_of
 from recommender.packing.greedy import GreedyPacker
 from recommender.packing.linear_program import Program, solve_fractional, solve_whole
-from recommender.packing.packer import Packing, PackingProblem
-from recommender.packing.slots import SlotPacker, kinds_of
+from recommender.packing.packer import Packing, PackingProblem, kinds_of
 
 pytestmark = pytest.mark.long
 
-LOAD_MAX = 1.0
 CAPACITY = 24.0 * 2**30
 
 
@@ -58,35 +57,20 @@ def allowed(found: PackingProblem, part: list[int]) -> bool:
     )
 
 
-def least_cost(found: PackingProblem, price: float, load_max: float | None) -> float:
+def least_cost(found: PackingProblem, price: float) -> float:
     """The cheapest of all partitions of the items."""
     kinds = kinds_of(found)
-    limits = BinLimits(capacity_bytes=CAPACITY, slices_max=found.slices_max, price=price, load_max=load_max)
+    limits = BinLimits(capacity_bytes=CAPACITY, slices_max=found.slices_max, price=price)
     costs: dict[tuple[int, ...], float] = {}
 
     def cost(part: list[int]) -> float:
         key = tuple(sorted(part))
         if key not in costs:
-            over = load_max is not None and found.load[found.item_type[part]].sum(axis=0).max() > load_max
-            fits = allowed(found, part) and not (over and len(part) > 1)
+            fits = allowed(found, part)
             costs[key] = bin_cost(kinds, limits, tuple(kinds.kind_of[part].tolist())) if fits else np.inf
         return costs[key]
 
     return min(sum(cost(part) for part in parts) for parts in partitions(list(range(len(found.item_type)))))
-
-
-@settings(max_examples=25, deadline=None)
-@given(items=st.integers(1, 7), seed=st.integers(0, 10_000))
-def test_fewest_cards_over_time_are_found_and_proven(items: int, seed: int) -> None:
-    found = problem(items, seed)
-    packing, gap = pack_slots_exactly(found, seed=seed, load_max=LOAD_MAX)
-    least = least_cost(found, 1.0, LOAD_MAX)
-    assert gap.bound <= least
-    assert packing.bins == gap.cost == least
-    for number in range(packing.bins):
-        inside = np.flatnonzero(packing.bin_of == number).tolist()
-        assert allowed(found, inside)
-        assert len(inside) == 1 or found.load[found.item_type[inside]].sum(axis=0).max() <= LOAD_MAX + 1e-4
 
 
 @settings(max_examples=25, deadline=None)
@@ -95,7 +79,7 @@ def test_least_harm_and_cards_are_found_and_proven(items: int, seed: int, price:
     found = problem(items, seed)
     (packing,) = ExactPacker().sweep(found, [price], seed=seed)
     gap = prove_gap(found, packing)
-    least = least_cost(found, price, None)
+    least = least_cost(found, price)
     assert gap.bound <= least * (1 + 1e-5)
     assert least * (1 - 1e-5) <= gap.cost
     # Bins are found for the program in fractions; now and then a whole answer lacks one.
@@ -120,39 +104,27 @@ def test_exact_packing_is_never_dearer_than_the_one_it_starts_from() -> None:
 
 def test_large_group_keeps_the_packing_that_it_came_with() -> None:
     found = problem(12, 1)
-    (packing,) = ExactPacker(start=SlotPacker(), items_max=11).sweep(found, [3.0], seed=1)
-    (start,) = SlotPacker().sweep(found, [3.0], seed=1)
+    (packing,) = ExactPacker(items_max=11).sweep(found, [3.0], seed=1)
+    (start,) = GreedyPacker().sweep(found, [3.0], seed=1)
     assert packing.bin_of.tolist() == start.bin_of.tolist()
 
 
-def test_bound_beats_the_sum_of_sizes_where_pods_do_not_pair() -> None:
-    # Three pods of 0.6 at one hour: 1.8 cards by their sum, three by any packing.
-    found = PackingProblem(
-        item_type=np.arange(3, dtype=np.int32), item_workload=np.arange(3, dtype=np.int32),
-        item_group=np.full(3, -1, np.int32), item_bytes=np.full(3, 1.0), load=np.full((3, 4), 0.6, np.float32),
-        is_low=np.zeros(3, bool), capacity_bytes=CAPACITY, slices_max=10,
-    )  # fmt: skip
-    (packing,) = SlotPacker().sweep(found, [1.0], seed=1)
-    assert slots_bound(found, packing) == 3
-
-
 @settings(max_examples=20, deadline=None)
-@given(items=st.integers(2, 7), seed=st.integers(0, 10_000))
-def test_bound_holds_after_any_number_of_rounds(items: int, seed: int) -> None:
+@given(items=st.integers(2, 7), seed=st.integers(0, 10_000), price=st.floats(0.1, 20))
+def test_bound_holds_after_any_number_of_rounds(items: int, seed: int, price: float) -> None:
     found = problem(items, seed)
-    (packing,) = SlotPacker(load_max=LOAD_MAX).sweep(found, [1.0], seed=seed)
-    least = least_cost(found, 1.0, LOAD_MAX)
-    bounds = [slots_bound(found, packing, load_max=LOAD_MAX, rounds_max=rounds) for rounds in (1, 2, 4, 8)]
+    (packing,) = GreedyPacker().sweep(found, [price], seed=seed)
+    bounds = [prove_gap(found, packing, rounds_max=rounds).bound for rounds in (1, 2, 4, 8)]
     assert bounds == sorted(bounds)
-    assert bounds[-1] <= least
+    assert bounds[-1] <= least_cost(found, price) * (1 + 1e-5)
 
 
 def test_bound_of_an_unfinished_search_is_below_that_of_a_finished_one() -> None:
     found = problem(30, 3, low=False)
-    (packing,) = SlotPacker(load_max=LOAD_MAX).sweep(found, [1.0], seed=1)
+    (packing,) = GreedyPacker().sweep(found, [1.0], seed=1)
     kinds = kinds_of(found)
-    limits = BinLimits(capacity_bytes=CAPACITY, slices_max=found.slices_max, price=1.0, load_max=LOAD_MAX)
-    start = [tuple(sorted(kinds.kind_of[packing.bin_of == number].tolist())) for number in range(packing.bins)]
+    limits = BinLimits(capacity_bytes=CAPACITY, slices_max=found.slices_max, price=1.0)
+    start = columns_of(packing.bin_of, kinds)
     short = generate_columns(kinds, limits, start, rounds_max=2)
     whole = generate_columns(kinds, limits, start)
     assert short.bound <= whole.bound + 1e-9 <= whole.value + 1e-6
@@ -161,14 +133,14 @@ def test_bound_of_an_unfinished_search_is_below_that_of_a_finished_one() -> None
 
 def test_nothing_to_pack_costs_nothing() -> None:
     empty = problem(0, 1)
-    packing, gap = pack_slots_exactly(empty, seed=1)
+    (packing,) = ExactPacker().sweep(empty, [1.0], seed=1)
+    gap = prove_gap(empty, packing)
     assert (packing.bins, gap.cost, gap.bound, gap.ratio) == (0, 0.0, 0.0, 1.0)
-    assert [found.bins for found in ExactPacker().sweep(empty, [1.0], seed=1)] == [0]
 
 
 def test_gap_without_a_price_is_refused() -> None:
     free = Packing(price=0.0, bin_of=np.zeros(3, np.int32), bins=1)
-    with pytest.raises(Misconfigured, match="a card must cost something"):
+    with pytest.raises(ValueError, match="a card must cost something"):
         prove_gap(problem(3, 1), free)
 
 
@@ -200,3 +172,16 @@ def test_program_without_an_answer_is_refused() -> None:
         solve_fractional(program([9.0, 9.0], most=1.0))
     with pytest.raises(Refused, match="integer program"):
         solve_whole(program([9.0, 9.0], most=1.0), nodes_max=100)
+
+
+def test_kinds_tell_apart_what_a_packer_looks_at() -> None:
+    workload = np.array([0, 0, 0, 1, 1, 2], np.int32)
+    found = PackingProblem(
+        item_type=np.repeat(np.arange(2), 3).astype(np.int32), item_workload=workload,
+        item_group=np.full(6, -1, np.int32), item_bytes=np.ones(6), load=np.array([[0.1], [0.2]], np.float32),
+        is_low=np.zeros(6, bool), capacity_bytes=CAPACITY, slices_max=10,
+    )  # fmt: skip
+    kinds = kinds_of(found)
+    assert sorted(kinds.count.tolist()) == [1, 2, 3]
+    assert kinds.count[kinds.kind_of].tolist() == [3, 3, 3, 2, 2, 1]
+    assert kinds.load[kinds.kind_of][:, 0].tolist() == pytest.approx([0.1, 0.1, 0.1, 0.2, 0.2, 0.2])

@@ -12,7 +12,7 @@ from recommender.demand import demand_of
 from recommender.frontier_points import PROOF_ITEMS_MAX, cards_beyond
 from recommender.packing.column_generation import BinLimits, bin_cost
 from recommender.packing.greedy import GreedyPacker
-from recommender.packing.slots import kinds_of
+from recommender.packing.packer import kinds_of
 from tests.recommender.builders import Service, cluster, plan_of
 from tests.recommender.test_packer_exact import partitions
 
@@ -33,7 +33,7 @@ def group(levels: list[float], used: list[float], seed: int) -> Group:
 def harm(found: Group, parts: list[list[int]]) -> float | None:
     """Harm of a partition on the days searched; None where it breaks a limit of a card."""
     problem, kinds = found.problem, kinds_of(found.problem)
-    limits = BinLimits(capacity_bytes=problem.capacity_bytes, slices_max=problem.slices_max, price=1.0, load_max=None)
+    limits = BinLimits(capacity_bytes=problem.capacity_bytes, slices_max=problem.slices_max, price=1.0)
     total = 0.0
     for part in parts:
         if problem.item_bytes[part].sum() > problem.capacity_bytes or len(part) > problem.slices_max:
