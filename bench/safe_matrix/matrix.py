@@ -23,7 +23,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from http.client import HTTPException
 from itertools import count
 from pathlib import Path
@@ -35,11 +35,12 @@ from bench.safe_matrix.case import Case, Phase, Wanted, is_good
 from bench.safe_matrix.faults import FAULTS
 from bench.shipped_modules import ShippedModules
 from fleet.errors import Unavailable
+from tests.control_plane import KubernetesPrograms
 
 CLUSTERS_PER_CORE = 2
 """Control planes at once, each with one case at a time: a case mostly waits, and one takes an eighth of a core."""
 TRIES = 3
-"""How often one control plane may fail to start."""
+"""How often in a row one control plane may fail to start."""
 
 Line = dict[str, Any]
 
@@ -92,44 +93,58 @@ def run(
         line = known.get((one.fault, one.phase.value, one.seed))
         if line is None or line["unwanted"] is None:
             left.put(one)
-    found, deadline, writing = programs(), time.monotonic() + seconds, threading.Lock()
+    cases = _Cases(code=code, left=left, results=results, deadline=time.monotonic() + seconds)
+    with ThreadPoolExecutor(clusters) as pool:
+        list(pool.map(cases.work, range(clusters)))
+    found_lines = read(results, None if any_version else code)
+    asked = ((one.fault, one.phase.value, one.seed) for one in wanted)
+    return [found_lines[key] for key in asked if key in found_lines]
 
-    def work(number: int) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cases:
+    """Cases that control planes take from one queue until the time is over."""
+
+    code: str
+    left: queue.SimpleQueue[Wanted]
+    results: Path
+    deadline: float
+    found: KubernetesPrograms = field(default_factory=programs)
+    writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def work(self, number: int) -> None:
         """Cases one after the other on a cluster of their own: in each one plan is applied at a time.
 
         A case that came to no end leaves its plan open, so the next one has a new cluster. Two control planes that
         start at once may draw the same port, so one that did not start is tried again.
         """
         tries_left = TRIES
-        while not left.empty() and time.monotonic() <= deadline:
+        while not self.left.empty() and time.monotonic() <= self.deadline:
             try:
-                on_a_cluster(number)
-            except Unavailable:
+                self._on_a_cluster(number)
+            except Unavailable as exc:
                 tries_left -= 1
+                print(f"control plane {number} did not start: {exc}", file=sys.stderr, flush=True)
                 if not tries_left:
                     raise
+            else:
+                tries_left = TRIES
 
-    def on_a_cluster(number: int) -> None:
-        with tempfile.TemporaryDirectory() as scratch, live_cluster(found, Path(scratch)) as live:
+    def _on_a_cluster(self, number: int) -> None:
+        with tempfile.TemporaryDirectory() as scratch, live_cluster(self.found, Path(scratch)) as live:
             for case in count(1):
-                if time.monotonic() > deadline:
+                if time.monotonic() > self.deadline:
                     return
                 try:
-                    line = {"code": code, **_line(live, left.get_nowait(), f"matrix-{number}-{case}")}
+                    line = {"code": self.code, **_line(live, self.left.get_nowait(), f"matrix-{number}-{case}")}
                 except queue.Empty:
                     return
-                with writing, results.open("a", encoding="utf-8") as file:
+                with self.writing, self.results.open("a", encoding="utf-8") as file:
                     file.write(f"{json.dumps(line)}\n")
                 said = "good" if is_good(line) else "BAD "
                 print(f"{said} {json.dumps(line)}", file=sys.stderr, flush=True)
                 if line["unwanted"] is None:
                     return
-
-    with ThreadPoolExecutor(clusters) as pool:
-        list(pool.map(work, range(clusters)))
-    found_lines = read(results, None if any_version else code)
-    asked = ((one.fault, one.phase.value, one.seed) for one in wanted)
-    return [found_lines[key] for key in asked if key in found_lines]
 
 
 def read(results: Path, code: str | None) -> dict[tuple[str, str, int], Line]:

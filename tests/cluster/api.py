@@ -105,9 +105,9 @@ class Api:
         self.patch(f"/api/v1/nodes/{name}/status", status)
 
     def token(self, namespace: str, account: str) -> str:
-        """Return a token of a service account."""
+        """Return a token of a service account, good for a day: a run of many cases takes hours."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-        made = self.ask("POST", path, {"spec": {"expirationSeconds": 3600}})
+        made = self.ask("POST", path, {"spec": {"expirationSeconds": 86_400}})
         return str(made["status"]["token"])
 
     def ask(
