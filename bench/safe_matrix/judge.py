@@ -264,14 +264,19 @@ def stray_writes(
         refused: credentials by which a plan was to be applied that was refused: by them nothing may be written to
             workloads or pods.
     """
+    writes = list(writes)
+    bound = {(write.namespace, write.name) for write in writes if write.resource == "pods/binding"}
     own = [
         write
         for write in writes
-        if write.user in (WRITER, ADMISSION) and write.verb not in _READS and not _is_note_of_a_seat(write)
+        if write.user in (WRITER, ADMISSION)
+        and write.verb not in _READS
+        and not _is_note_of_a_seat(write)
+        and not _is_of_a_pod_that_never_ran(write, namespace, bound)
     ]
     named = [f"{namespace}/Deployment/{app}" for app in apps]
     stray = {id(write) for write in unwanted(own, named, lease_namespace=namespace)}
-    # The admission answers; of its own accord it writes events and notes of seats. No fault here leaves a pod to evict.
+    # The admission answers; of its own accord it writes events and notes of seats, and frees pods that never ran.
     stray |= {id(write) for write in own if write.user == ADMISSION and write.resource != "events"}
     stray |= {
         id(write)
@@ -287,6 +292,11 @@ def stray_writes(
 
 def _is_note_of_a_seat(write: Write) -> bool:
     return write.user == ADMISSION and (write.resource, write.namespace) == ("leases", "gputide-seats")
+
+
+def _is_of_a_pod_that_never_ran(write: Write, namespace: str, bound: Collection[tuple[str, str]]) -> bool:
+    is_eviction = (write.user, write.verb, write.resource) == (ADMISSION, "create", "pods/eviction")
+    return is_eviction and write.namespace == namespace and (write.namespace, write.name) not in bound
 
 
 def credential_of(token: str) -> str:

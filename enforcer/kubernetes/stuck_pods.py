@@ -5,8 +5,9 @@ scheduler weighs more than the admission knows: volumes, pods that keep apart, a
 there can't be unpinned, and without this it would wait for ever with free cards beside it. No disruption budget stands
 over a pod that never ran. Its seat is noted as given for a while, so that no other pod is pinned there either.
 
-Left alone are pods of an owner that a stage holds, whose seats others are about to leave; those of a node that some pod
-is still leaving; those of a Job that would fail by it; and those of training jobs. Called by `gputide run admission`.
+Left alone are pods of an owner that a stage holds, whose seats others are about to leave, unless their node takes none
+any more; those of a node that some pod is still leaving; those of a Job that would fail by it; and those of training
+jobs. Called by `gputide run admission`.
 
 Source: kubernetes:pkg/registry/core/pod/storage/eviction.go (canIgnorePDB), kubernetes:pkg/scheduler/schedule_one.go
 (PodScheduled, Unschedulable), kubernetes:pkg/controller/job (a pod that is deleted has failed).
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Protocol
 
-from enforcer.admission import SEAT_ANNOTATION, UNPINNED_ANNOTATION
+from enforcer.admission import SEAT_ANNOTATION, UNPINNED_ANNOTATION, PlannedSeat, why_closed
 from enforcer.kinds.kind import Reach, condition
 from enforcer.kinds.register import workload_kind
 from enforcer.kubernetes.admission_review import AdmissionReader, SeatNotes
@@ -142,7 +143,9 @@ class StuckPods:
             return False
         planned = planned_pod(pod, self._cluster)
         seat = planned.seats.get(metadata["annotations"][SEAT_ANNOTATION])
-        if planned.owner is None or seat is None or _is_awaited(planned.owner, _seconds_unschedulable(pod, now)):
+        if planned.owner is None or seat is None:
+            return False
+        if self._is_open(seat, pod) and _is_awaited(planned.owner, _seconds_unschedulable(pod, now)):
             return False
         if any(_is_leaving(other, now) for other in self._cluster.pods_on(seat.node)):
             return False
@@ -155,6 +158,10 @@ class StuckPods:
         why = f"it could not be scheduled to its seat on node {seat.node} for {WAIT_SECONDS:.0f} s: {said}"
         self._departed(departure_of(planned.owner, why))
         return True
+
+    def _is_open(self, seat: PlannedSeat, pod: Manifest) -> bool:
+        """Whether the seat's node takes this pod; whether its cards do, their leaving tenants decide."""
+        return why_closed(seat, pod["spec"], self._cluster.get("Node", "", seat.node), seat.cards) is None
 
     def _is_made_anew(self, pod: Manifest) -> bool:
         """Whether another pod comes in place of one that is evicted. A Job counts that as a failure of its pod."""

@@ -26,6 +26,8 @@ from fleet.units import format_time
 from tests.enforcer.builders import NOW
 from tests.enforcer.plugin_cluster import StandingCluster
 
+NODE: Manifest = {"kind": "Node", "metadata": {"name": "n1"}, "spec": {}, "status": {}}
+NOT_READY = {"type": "Ready", "status": "Unknown"}
 SEATS = {"web-0": PlannedSeat(node="n1"), "web-1": PlannedSeat(node="n1")}
 
 
@@ -123,11 +125,20 @@ def test_what_one_replica_of_the_admission_frees_another_leaves_to_it() -> None:
     ],
 )
 def test_pod_that_may_still_start_or_is_not_pinned_is_left_alone(pod: Manifest) -> None:
-    assert looked(owner(), owner("PyTorchJob"), pod)[0].evicted == []
+    assert looked(NODE, owner(), owner("PyTorchJob"), pod)[0].evicted == []
 
 
 def test_pod_of_an_owner_that_a_stage_holds_is_left_alone() -> None:
-    assert looked(owner(**{HELD_ANNOTATION: "{}"}), waiting())[0].evicted == []
+    assert looked(NODE, owner(**{HELD_ANNOTATION: "{}"}), waiting())[0].evicted == []
+
+
+@pytest.mark.parametrize(
+    "node", [(), ({**NODE, "spec": {"unschedulable": True}},), ({**NODE, "status": {"conditions": [NOT_READY]}},)]
+)
+def test_pod_of_an_owner_that_a_stage_holds_is_freed_where_its_node_takes_no_pods(node: tuple[Manifest, ...]) -> None:
+    held = owner(**{HELD_ANNOTATION: "{}"})
+    assert looked(*node, held, waiting(waited=WAIT_SECONDS - 1))[0].evicted == []
+    assert looked(*node, held, waiting())[0].evicted == ["team/web-5d4f-a"]
 
 
 @pytest.mark.parametrize(("job", "evicted"), [({}, 1), ({"backoffLimit": 2}, 0), ({"backoffLimit": 3}, 1)])
@@ -141,8 +152,8 @@ def test_pod_of_a_kind_that_is_never_held_waits_longer() -> None:
         return waiting(kind="RayCluster", waited=waited)
 
     cluster = owner("RayCluster")
-    assert looked(cluster, pod(UNHELD_WAIT_SECONDS - 1))[0].evicted == []
-    assert looked(cluster, pod(UNHELD_WAIT_SECONDS))[0].evicted == ["team/web-5d4f-a"]
+    assert looked(NODE, cluster, pod(UNHELD_WAIT_SECONDS - 1))[0].evicted == []
+    assert looked(NODE, cluster, pod(UNHELD_WAIT_SECONDS))[0].evicted == ["team/web-5d4f-a"]
 
 
 def test_pod_is_left_alone_as_long_as_another_may_take_to_leave_its_node() -> None:
