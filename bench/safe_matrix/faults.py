@@ -44,6 +44,7 @@ _FAR_AWAY = "elsewhere"
 _REVERTED_SECONDS = 15.0
 _DRAIN_SECONDS_MAX = 30.0
 _REFUSED_SECONDS_MAX = 20.0
+_PINNED_SECONDS_MAX = 60.0
 UNPINNED = "gputide.io/unpinned"
 _LOOK_SECONDS = 0.5
 _AGENT_LOOKS_MAX = 5
@@ -113,6 +114,26 @@ def _cordon(case: Case, path: str) -> None:
     case.displaced |= REPLICAS.keys()
     case.live.api.patch(path, {"spec": {"unschedulable": True}})
     case.cures.append(lambda: _uncordon(case, path))
+
+
+def _closed_before_binding(case: Case) -> None:
+    """A node closes after a new pod was pinned to it, and before the scheduler has seen that pod."""
+    with case.live.double.scheduler_stopped():
+        deadline = time.monotonic() + _PINNED_SECONDS_MAX
+        while not (nodes := _nodes_waited_for(case)):
+            if time.monotonic() > deadline:
+                case.miss("no pinned pod waited for its node")
+                return
+            time.sleep(_LOOK_SECONDS)
+        _cordon(case, f"/api/v1/nodes/{case.chance.choice(nodes)}")
+
+
+def _nodes_waited_for(case: Case) -> list[str]:
+    """Nodes that pods without one may go to alone."""
+    pods = case.live.api.ask("GET", f"/api/v1/namespaces/{case.name}/pods")["items"]
+    waiting = [json.dumps(pod["spec"].get("affinity")) for pod in pods if not pod["spec"].get("nodeName")]
+    nodes = [node_name(case.slot, place) for place in range(NODES)]
+    return [node for node in nodes if any(f'"{node}"' in affinity for affinity in waiting)]
 
 
 def _uncordon(case: Case, path: str) -> None:
@@ -548,6 +569,8 @@ FAULTS: Mapping[str, Fault] = {
     "none": Fault(strike=_nothing, phases=AFTER),
     "node deleted": Fault(strike=_deleted),
     "node cordoned": Fault(strike=_cordoned),
+    # An undone owner's pods are not pinned.
+    "node closed before binding": Fault(strike=_closed_before_binding, phases=(Phase.CANARY, Phase.REST)),
     "node drained": Fault(strike=_drained),
     "card lost": Fault(strike=_card_lost, phases=AFTER),
     "scaled out": Fault(strike=partial(_scaled, counts=(3, 4, 6))),

@@ -17,12 +17,15 @@ import base64
 import copy
 import json
 import math
+import os
 import queue
+import signal
 import ssl
 import threading
 import time
 import urllib.error
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -303,6 +306,16 @@ class HamiDouble:
         self.faults.append(failure)
 
     # --- parts ---
+
+    @contextmanager
+    def scheduler_stopped(self) -> Iterator[None]:
+        """While it lasts pods are admitted, and none is bound."""
+        assert self._scheduler is not None
+        os.killpg(self._scheduler.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._scheduler.pid, signal.SIGCONT)
 
     def _start_scheduler(self, extender: int) -> None:
         config: Manifest = {
