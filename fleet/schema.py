@@ -26,6 +26,9 @@ class Measure(StrEnum):
     TEMPERATURE = "temperature_celsius"
     REQUEST_RATE = "request_rate_per_second"
     LATENCY_P99 = "latency_p99_seconds"
+    PROMPT_TOKEN_RATE = "prompt_token_rate_per_second"
+    GENERATED_TOKEN_RATE = "generated_token_rate_per_second"
+    REQUESTS_RUNNING = "requests_running_count"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ MEASURES: tuple[MeasureColumn, ...] = (
     ),
     MeasureColumn(
         measure=Measure.KV_CACHE_USAGE,
-        help_text="Share of the server's KV cache in use, 0-1; of replayed fleets alone.",
+        help_text="Share of the server's KV cache in use, 0-1; of replayed fleets: live servers say it themselves.",
         scale=1_000_000,
         value_max=1.0,
         of_card=False,
@@ -97,16 +100,37 @@ MEASURES: tuple[MeasureColumn, ...] = (
     ),
     MeasureColumn(
         measure=Measure.REQUEST_RATE,
-        help_text="Requests per second; of replayed fleets alone.",
+        help_text="Requests answered per second; of replayed fleets: live servers' come by recording rules.",
         scale=1_000,
         value_max=1e9,
         of_card=False,
     ),
     MeasureColumn(
         measure=Measure.LATENCY_P99,
-        help_text="99th percentile of request latency, seconds; of replayed fleets alone.",
+        help_text="99th percentile of request latency, seconds; of replayed fleets: live servers' come by recording rules.",
         scale=1_000_000,
         value_max=1e6,
+        of_card=False,
+    ),
+    MeasureColumn(
+        measure=Measure.PROMPT_TOKEN_RATE,
+        help_text="Tokens of prompts read per second; of replayed fleets: live servers' come by recording rules.",
+        scale=1_000,
+        value_max=1e9,
+        of_card=False,
+    ),
+    MeasureColumn(
+        measure=Measure.GENERATED_TOKEN_RATE,
+        help_text="Tokens generated per second; of replayed fleets: live servers' come by recording rules.",
+        scale=1_000,
+        value_max=1e9,
+        of_card=False,
+    ),
+    MeasureColumn(
+        measure=Measure.REQUESTS_RUNNING,
+        help_text="Requests in work at once; of replayed fleets: live servers' come by recording rules.",
+        scale=1_000,
+        value_max=1e9,
         of_card=False,
     ),
 )

@@ -19,7 +19,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from fleet.schema import CARD_MEASURES, SLICE_MEASURES, Measure
-from fleet.server_series import SERVER_METRICS, ServerFacts, server_facts
+from fleet.server_series import SERVER_METRICS, SERVER_READINGS, ServerFacts, recorded_name, server_facts
 
 CARD_PREFIX = "gputide_card_"
 SLICE_PREFIX = "gputide_slice_"
@@ -39,8 +39,8 @@ class Subject(StrEnum):
     """A measure of a whole card; where `identity.pod` is given, the card's only tenant by the source."""
     SLICE = "slice"
     """A measure of what one container does on one card."""
-    KV_CACHE = "kv_cache"
-    """A measure of an inference server; names a pod and no card."""
+    POD_SERVER = "pod_server"
+    """A measure of a pod's inference server; names a pod and no card."""
     SERVER = "server"
     """What an inference server says of its model and its KV cache (`server`); names a pod and no card."""
     CARD_INFO = "card_info"
@@ -105,7 +105,7 @@ class SeriesMeaning:
     Attributes:
         subject: what it speaks of.
         identity: whom it speaks of.
-        measure: the measure, for CARD, SLICE and KV_CACHE; None for others.
+        measure: the measure, for CARD, SLICE and POD_SERVER; None for others.
         fact: for GRANT and CAPACITY, the field that the value gives: `framebuffer_granted_bytes`,
             `compute_granted_ratio`, `framebuffer_capacity_bytes`; for SERVER the column of `server` that the value
             gives, where labels don't say all; None for others.
@@ -284,13 +284,18 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
         "volcano_vgpu_device_memory_limit": _fact(Subject.CAPACITY, _VOLCANO, _CAPACITY_BYTES, _MIB),
         **{
             name: _Alias(
-                subject=Subject.SERVER if metric.measure is None else Subject.KV_CACHE,
+                subject=Subject.SERVER if metric.measure is None else Subject.POD_SERVER,
                 labels=_SERVER,
                 measure=metric.measure,
                 fact=metric.fact,
                 factor=metric.factor,
             )
             for name, metric in SERVER_METRICS.items()
+        },
+        # What Prometheus records of servers' counters.
+        **{
+            recorded_name(measure): _Alias(subject=Subject.POD_SERVER, labels=_SERVER, measure=measure)
+            for measure in SERVER_READINGS
         },
         # Our own.
         **{f"{CARD_PREFIX}{column.measure.value}": _card(_OWN, column.measure) for column in CARD_MEASURES},
@@ -314,7 +319,7 @@ _OWNER_SERIES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
 _CARD_SUBJECTS = frozenset(
     {Subject.CARD, Subject.SLICE, Subject.CARD_INFO, Subject.SLICE_INFO, Subject.GRANT, Subject.CAPACITY}
 )
-_POD_SUBJECTS = frozenset({Subject.SLICE, Subject.SLICE_INFO, Subject.KV_CACHE, Subject.SERVER})
+_POD_SUBJECTS = frozenset({Subject.SLICE, Subject.SLICE_INFO, Subject.POD_SERVER, Subject.SERVER})
 # What the scrape's own target is called where an exporter leaves a card without a pod and Prometheus fills the gap with
 # the exporter's.
 _EXPORTER_PODS = ("dcgm-exporter", "nvidia-dcgm-exporter")

@@ -1,17 +1,23 @@
 """What inference servers say of themselves in their own metrics: which names count, and what their labels hold.
 
-`fleet.series` makes aliases of them. Standard library only: the node exporter's process loads this module.
+`fleet.series` makes aliases of them. Requests, tokens and latencies are counters and histograms, of which whoever keeps
+samples makes rates: Prometheus by the recording rules of `dashboards.grafana.normalised`, or for a scan. Standard
+library only: the node exporter's process loads this module.
 
 Sources: vllm-project/vllm:vllm/engine/metrics.py and vllm/v1/metrics/loggers.py (`cache_config_info` has every field of
 vllm/config/cache.py as Python's text), sgl-project/sglang:python/sglang/srt/metrics/collector.py and
 srt/mem_cache/memory_pool.py (its GB are 2^30), NVIDIA/TensorRT-LLM:tensorrt_llm/metrics/collector.py,
-InternLM/lmdeploy:lmdeploy/metrics; ray-project/ray and opendatahub-io write vLLM's names behind prefixes of their own.
+InternLM/lmdeploy:lmdeploy/metrics, huggingface/text-generation-inference:router/src/server.rs,
+triton-inference-server/server:docs/user_guide/metrics.md, triton-inference-server/tensorrtllm_backend:README.md,
+ggml-org/llama.cpp:tools/server/README.md, istio/istio.io:content/en/docs/reference/config/metrics; ray-project/ray and
+opendatahub-io write vLLM's names behind prefixes of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from types import MappingProxyType
 
 from fleet.schema import Measure
@@ -83,6 +89,190 @@ _LABELS = {
 }
 _FIXED = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
 """Sizes that somebody set: they don't shrink with the slice, and in a smaller one the server would not start."""
+
+
+class Form(Enum):
+    """How a metric of a server gives a measure."""
+
+    COUNTER = auto()
+    """By how much it grows a second."""
+    HISTOGRAM = auto()
+    """By its buckets: their 99th percentile."""
+    GAUGE = auto()
+    """By its value."""
+    QUANTILE = auto()
+    """By its value; quantiles can't be added, so the largest counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerReading:
+    """Where one server gives one measure.
+
+    Attributes:
+        name: the metric.
+        form: how it gives the measure.
+        matchers: label matchers that choose its series.
+        summed: labels of the server's own whose series are parts of a whole.
+        repeated: labels of the server's own whose series repeat one value.
+        factor: what its value is multiplied by to be in the unit of the measure.
+    """
+
+    name: str
+    form: Form
+    matchers: tuple[str, ...] = ()
+    summed: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
+    factor: float = 1.0
+
+
+_VLLM_PARTS = ("ReplicaId", "WorkerId", "engine", "finished_reason", "model_name")
+_LMDEPLOY_PARTS = ("engine", "finished_reason", "model_name")
+_TRTLLM_PARTS = ("engine_type", "finished_reason", "model_name")
+_SGLANG_PARTS = ("dp_rank", "engine_type", "is_streaming", "model_name")
+_SGLANG_RANKS = ("moe_ep_rank", "pp_rank", "tp_rank")
+_ISTIO_PARTS = (
+    "connection_security_policy", "destination_app", "destination_canonical_revision",
+    "destination_canonical_service", "destination_cluster", "destination_principal", "destination_service",
+    "destination_service_name", "destination_service_namespace", "destination_version", "destination_workload",
+    "destination_workload_namespace", "grpc_response_status", "reporter", "request_protocol", "response_code",
+    "response_flags", "source_app", "source_canonical_revision", "source_canonical_service", "source_cluster",
+    "source_principal", "source_version", "source_workload", "source_workload_namespace",
+)  # fmt: skip
+
+
+def _alike(form: Form, name: str) -> tuple[ServerReading, ...]:
+    """A metric that vLLM and those who took over its names have."""
+    return (
+        *(
+            ServerReading(name=f"{prefix}{name}", form=form, summed=_VLLM_PARTS)
+            for prefix in ("vllm:", "kserve_vllm:", "ray_vllm_")
+        ),
+        ServerReading(name=f"trtllm_{name}", form=form, summed=_TRTLLM_PARTS),
+        ServerReading(name=f"lmdeploy:{name}", form=form, summed=_LMDEPLOY_PARTS),
+    )
+
+
+def _sglang(form: Form, name: str) -> ServerReading:
+    # With priorities each request counts for its own and, under the empty one, for all; the ranks of one group of
+    # cards repeat its figures, and groups (dp_rank) are parts.
+    return ServerReading(
+        name=f"sglang:{name}", form=form, matchers=('priority=""',), summed=_SGLANG_PARTS, repeated=_SGLANG_RANKS
+    )
+
+
+def _triton(form: Form, name: str, *matchers: str, factor: float = 1.0) -> ServerReading:
+    # An ensemble counts each request once more for each model that is a step of it: of models the largest counts.
+    return ServerReading(name=name, form=form, matchers=matchers, summed=("version",), factor=factor)
+
+
+SERVER_READINGS: Mapping[Measure, tuple[ServerReading, ...]] = MappingProxyType(
+    {
+        Measure.REQUEST_RATE: (
+            *_alike(Form.COUNTER, "request_success_total"),
+            _sglang(Form.COUNTER, "num_requests_total"),
+            ServerReading(name="tgi_request_success", form=Form.COUNTER),
+            _triton(Form.COUNTER, "nv_inference_request_success"),
+        ),
+        Measure.PROMPT_TOKEN_RATE: (
+            *_alike(Form.COUNTER, "prompt_tokens_total"),
+            _sglang(Form.COUNTER, "prompt_tokens_total"),
+            ServerReading(name="tgi_request_input_length_sum", form=Form.COUNTER),
+            ServerReading(name="llamacpp:prompt_tokens_total", form=Form.COUNTER),
+        ),
+        Measure.GENERATED_TOKEN_RATE: (
+            *_alike(Form.COUNTER, "generation_tokens_total"),
+            _sglang(Form.COUNTER, "generation_tokens_total"),
+            ServerReading(name="tgi_request_generated_tokens_sum", form=Form.COUNTER),
+            ServerReading(name="llamacpp:tokens_predicted_total", form=Form.COUNTER),
+        ),
+        Measure.LATENCY_P99: (
+            *_alike(Form.HISTOGRAM, "e2e_request_latency_seconds_bucket"),
+            _sglang(Form.HISTOGRAM, "e2e_request_latency_seconds_bucket"),
+            ServerReading(name="tgi_request_duration_bucket", form=Form.HISTOGRAM),
+            _triton(Form.QUANTILE, "nv_inference_request_summary_us", 'quantile="0.99"', factor=1e-6),
+        ),
+        Measure.REQUESTS_RUNNING: (
+            *_alike(Form.GAUGE, "num_requests_running"),
+            _sglang(Form.GAUGE, "num_running_reqs"),
+            ServerReading(name="tgi_batch_current_size", form=Form.GAUGE),
+            _triton(Form.GAUGE, "nv_trt_llm_request_metrics", 'request_type="active"'),
+            ServerReading(name="llamacpp:requests_processing", form=Form.GAUGE),
+        ),
+    }
+)
+"""Where servers give what they do, one after the other: of a pod with several the first counts.
+
+Names without a prefix (NIM 1.x) are nobody's by name, and a mean (Triton's sums) is no percentile.
+"""
+MESH_READINGS: Mapping[Measure, ServerReading] = MappingProxyType(
+    {
+        measure: ServerReading(
+            name=name, form=form, matchers=('reporter="destination"',), summed=_ISTIO_PARTS, factor=factor
+        )
+        for measure, name, form, factor in (
+            (Measure.REQUEST_RATE, "istio_requests_total", Form.COUNTER, 1.0),
+            (Measure.LATENCY_P99, "istio_request_duration_milliseconds_bucket", Form.HISTOGRAM, 1e-3),
+        )
+    }
+)
+"""What Istio's proxy in a pod says of whatever server runs there."""
+READ_NAMES = frozenset(reading.name for readings in SERVER_READINGS.values() for reading in readings)
+"""Every metric of `SERVER_READINGS`."""
+
+_POD = "cluster, namespace, pod"
+
+
+def recorded_name(measure: Measure) -> str:
+    """The name under which recording rules keep a measure of a pod's server."""
+    return f"gputide:pod:{measure.value}"
+
+
+def plain_selector(name: str, *matchers: str) -> str:
+    """How PromQL names a metric's series."""
+    return f"{name}{{{', '.join(matchers)}}}"
+
+
+def servers_expression(
+    measure: Measure, *, selector: Callable[..., str] = plain_selector, names: Collection[str] = READ_NAMES
+) -> str | None:
+    """A measure of every pod's server as PromQL, labels `cluster`, `namespace` and `pod`; None where no name gives it.
+
+    Args:
+        measure: one of `SERVER_READINGS`.
+        selector: writes a metric and matchers.
+        names: metrics that there are.
+    """
+    readings = [reading for reading in SERVER_READINGS[measure] if reading.name in names]
+    return "\nor\n".join(reading_expression(reading, selector) for reading in readings) or None
+
+
+def reading_expression(reading: ServerReading, selector: Callable[..., str] = plain_selector) -> str:
+    """One reading of every pod as PromQL.
+
+    A server speaks for the pod that was scraped, whatever it writes itself, so labels `exported_…` count for nothing.
+    The same target may be scraped by two jobs, and two replicas of Prometheus may scrape it: the largest of an instance
+    counts.
+    """
+    vector = selector(reading.name, *reading.matchers, 'pod!=""')
+    if reading.form in (Form.COUNTER, Form.HISTOGRAM):
+        vector = f"rate({vector}[5m])"
+    if reading.form is Form.QUANTILE:
+        return f"max by ({_POD}) ({vector}){_times(reading.factor)} >= 0"
+    rest = ", le" if reading.form is Form.HISTOGRAM else ""
+    vector = _without("sum", reading.summed, _without("max", reading.repeated, vector))
+    vector = f"sum by ({_POD}{rest}) (max by ({_POD}, instance{rest}) ({vector}))"
+    if reading.form is not Form.HISTOGRAM:
+        return f"{vector}{_times(reading.factor)}"
+    # Without a request it has no value.
+    return f"histogram_quantile(0.99, {vector}){_times(reading.factor)} >= 0"
+
+
+def _without(operator: str, labels: Sequence[str], vector: str) -> str:
+    return f"{operator} without ({', '.join(labels)}) ({vector})" if labels else vector
+
+
+def _times(factor: float) -> str:
+    return "" if factor == 1.0 else f" * {factor:g}"
 
 
 def server_facts(name: str, labels: Mapping[str, str]) -> ServerFacts:

@@ -21,6 +21,8 @@ from dashboards.grafana.sources import (
     own_slice,
     pod_names,
 )
+from fleet.schema import Measure
+from fleet.server_series import MESH_READINGS, SERVER_READINGS, reading_expression, recorded_name, servers_expression
 
 INTERVAL = "1m"
 """How often the figures are taken over."""
@@ -28,10 +30,11 @@ _PERCENT = 0.01
 
 
 def normalised_groups() -> tuple[RuleGroup, ...]:
-    """The groups, cards before slices."""
+    """The groups, cards before slices before what servers do in pods."""
     return (
         RuleGroup(name="gputide-cards", interval=INTERVAL, rules=_card_rules()),
         RuleGroup(name="gputide-slices", interval=INTERVAL, rules=_slice_rules()),
+        RuleGroup(name="gputide-servers", interval=INTERVAL, rules=tuple(map(_server_rule, SERVER_READINGS))),
     )
 
 
@@ -158,6 +161,16 @@ def _slice_rules() -> tuple[RecordingRule, ...]:
         RecordingRule(record="gputide:slice:workload", expression=_workload_of_slices()),
         RecordingRule(record="gputide:slice:priority", expression=_priority_of_slices()),
     )
+
+
+def _server_rule(measure: Measure) -> RecordingRule:
+    """What servers say themselves, and of pods on cards that say nothing what Istio's proxy counts there."""
+    vectors = [servers_expression(measure) or ""]
+    if measure in MESH_READINGS:
+        vectors.append(
+            f"({reading_expression(MESH_READINGS[measure])})\nand on (cluster, namespace, pod)\ngputide:slice:granted"
+        )
+    return RecordingRule(record=recorded_name(measure), expression="\nor\n".join(vectors))
 
 
 def _workload_of_slices() -> str:

@@ -247,6 +247,12 @@ def _doubts(scanned: Scanned, profiles: Profiles) -> Iterator[Missed]:
             what=f"{format_count(len(scanned.seats.unreadable))} facts of cards, pods and servers",
             costs=f"they can't be true and are left out, such as: {scanned.seats.unreadable[0][:200]}",
         )
+    for name, reason in sorted(scanned.reading.refused.items()):
+        yield Missed(
+            what=name,
+            costs=f"the server does not compute it: {reason[:200]}; let it load gputide's recording rules "
+            "(docs/grafana.md)",
+        )
     for name, count in sorted(scanned.reading.nameless.items()):
         yield Missed(
             what=f"{format_count(count)} series of {name}",

@@ -17,6 +17,7 @@ from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.schema import CARD_IDENTITY, CARD_USAGE, POD_USAGE, SLICE_IDENTITY, Table
 from fleet.series import known_names, meaning_of_name
+from fleet.server_series import READ_NAMES, SERVER_READINGS, recorded_name, servers_expression
 from fleet.settings.settings import Settings
 from fleet.units import epoch_ms, format_time, time_from_epoch_ms
 from gputide.container.warehouse import open_warehouse
@@ -97,7 +98,8 @@ def scan(folder: DataFolder, settings: Settings, *, now: datetime, tick: Tick) -
     until_ms = epoch_ms(now)
     since_ms = (until_ms - settings.scan.since_seconds * 1000) // DAY_MS * DAY_MS
     with open_history(settings.scan) as source, open_warehouse(folder, settings) as target:
-        names = source.names((*known_names(), *FACT_NAMES), since_ms=since_ms, until_ms=until_ms)
+        wanted = (*known_names(), *FACT_NAMES, *sorted(READ_NAMES - set(known_names())))
+        names = source.names(wanted, since_ms=since_ms, until_ms=until_ms)
         usage = sorted(names & set(known_names()) - {name for name in names if name.startswith("kube_")})
         if not usage:
             raise NotEnoughData(_nothing_found(settings, names, since_ms, until_ms))
@@ -108,6 +110,7 @@ def scan(folder: DataFolder, settings: Settings, *, now: datetime, tick: Tick) -
         reading = HistoryReading(
             source,
             names=[name for name in usage if (meaning := meaning_of_name(name)) is not None and meaning.measure],
+            expressions=_expressions(source, names),
             scales=scales,
             places=places,
             samples_max=settings.scan.samples_per_append_max,
@@ -136,6 +139,16 @@ def scan(folder: DataFolder, settings: Settings, *, now: datetime, tick: Tick) -
             scales=scales,
             work=source.work,
         )
+
+
+def _expressions(source: HistorySource, names: frozenset[str]) -> dict[str, str]:
+    """What servers do, where no recording rule says it: the rule's name, and what it would compute of what is there."""
+    found = {}
+    for measure in SERVER_READINGS:
+        expression = servers_expression(measure, selector=source.selector, names=names)
+        if expression is not None and recorded_name(measure) not in names:
+            found[recorded_name(measure)] = expression
+    return found
 
 
 class _Lanes:

@@ -18,9 +18,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.errors import Unavailable
 from pipeline.history.matrix import read_matrix
-from pipeline.history.source import SampleBlock, SourceWork
+from pipeline.history.source import SampleBlock, SourceWork, joined
 from wire.http_client import HttpClient
 from wire.prometheus_query import PrometheusQuery, QueryOptions, TooMuch
 
@@ -51,9 +50,9 @@ class PrometheusHistory:
         }
         self._query = PrometheusQuery(http, replace(options, parameters=whole), work=self.work, pause=pause)
 
-    def selector(self, name: str) -> str:
+    def selector(self, name: str, *matchers: str) -> str:
         """See `HistorySource`."""
-        return self._query.selector(name)
+        return self._query.selector(name, *matchers)
 
     def names(self, wanted: Sequence[str], *, since_ms: int, until_ms: int) -> frozenset[str]:
         """See `HistorySource`."""
@@ -72,14 +71,11 @@ class PrometheusHistory:
     def samples(self, name: str, *, since_ms: int, until_ms: int) -> SampleBlock:
         """See `HistorySource`."""
 
-        def ask(start_ms: int, end_ms: int) -> SampleBlock:
-            query = f"{self.selector(name)}[{end_ms - start_ms}ms]"
-            return self._matrix("/api/v1/query", {"query": query, "time": _seconds(end_ms)})
+        return self._ranged(f"{self.selector(name)}[{{span_ms}}ms]", name, since_ms, until_ms)
 
-        # Prometheus 2 gives the sample at the very start of a range as well.
-        return joined(
-            [_within(block, start, end) for block, start, end in self._halving(ask, name, since_ms, until_ms)]
-        )
+    def computed(self, expression: str, *, since_ms: int, until_ms: int, step_ms: int) -> SampleBlock:
+        """See `HistorySource`."""
+        return self._ranged(f"({expression})[{{span_ms}}ms:{step_ms}ms]", "what servers do", since_ms, until_ms)
 
     def looks(self, name: str, *, since_ms: int, until_ms: int, step_ms: int) -> SampleBlock:
         """See `HistorySource`."""
@@ -106,6 +102,18 @@ class PrometheusHistory:
         """See `HistorySource`."""
         return self._query.number(expression, at_seconds=at_ms / 1000)
 
+    def _ranged(self, query: str, what: str, since_ms: int, until_ms: int) -> SampleBlock:
+        """The samples of a query whose range stands in it as `{span_ms}`."""
+
+        def ask(start_ms: int, end_ms: int) -> SampleBlock:
+            asked = query.replace("{span_ms}", str(end_ms - start_ms))
+            return self._matrix("/api/v1/query", {"query": asked, "time": _seconds(end_ms)})
+
+        # Prometheus 2 gives the sample at the very start of a range as well.
+        return joined(
+            [_within(block, start, end) for block, start, end in self._halving(ask, what, since_ms, until_ms)]
+        )
+
     def _halving(
         self, ask: Callable[[int, int], SampleBlock], name: str, since_ms: int, until_ms: int
     ) -> list[tuple[SampleBlock, int, int]]:
@@ -117,7 +125,7 @@ class PrometheusHistory:
                 found.append((ask(start, end), start, end))
             except TooMuch as exc:
                 if end - start <= SPAN_MS_MIN:
-                    raise Unavailable(
+                    raise TooMuch(
                         f"cannot read {name} of {self._query.server}: too much even for "
                         f"{(end - start) / 1000:.0f} s ({exc}); narrow it with scan.matchers, or "
                         "raise scan.query_bytes_max or the server's own limit"
@@ -134,21 +142,6 @@ class PrometheusHistory:
             return answer.block
 
         return self._query.ask(path, asked, read)
-
-
-def joined(blocks: Sequence[SampleBlock]) -> SampleBlock:
-    """The samples of several answers, each series of each answer by itself."""
-    starts: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)]
-    offset = 0
-    for block in blocks:
-        starts.append(block.starts[1:] + offset)
-        offset += len(block.ts_ms)
-    return SampleBlock(
-        labels=tuple(labels for block in blocks for labels in block.labels),
-        starts=np.concatenate(starts),
-        ts_ms=np.concatenate([np.empty(0, dtype=np.int64), *(block.ts_ms for block in blocks)]),
-        values=np.concatenate([np.empty(0), *(block.values for block in blocks)]),
-    )
 
 
 def _within(block: SampleBlock, since_ms: int, until_ms: int) -> SampleBlock:

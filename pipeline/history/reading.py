@@ -15,19 +15,23 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.errors import Misconfigured
 from fleet.schema import CARD_IDENTITY, CARD_USAGE, MEASURES, POD_USAGE, SLICE_IDENTITY, Table
 from fleet.series import SeriesIdentity, Subject, resolve
 from pipeline.bus.bus import Chunk
 from pipeline.history.places import Places, fits
 from pipeline.history.scale import Scale
-from pipeline.history.source import HistorySource, SampleBlock
+from pipeline.history.source import HistorySource, SampleBlock, joined
 from pipeline.records.label_rows import LabelRows
 from pipeline.records.rows import TS_MAX_MS, TS_MIN_MS, Section, pack
+from wire.prometheus_query import TooMuch
 
 DAY_MS = 86_400_000
 FIRST_CHUNK_MS = 3_600_000
 """How much is read first, to see how much there is."""
 CHUNK_MS_MIN = 600_000
+COMPUTED_MS = 60_000
+"""Time between two values of an expression: that of the recording rules."""
 _GROWTH = 4
 _NO_HASH = bytes(16)
 _NUMBER_OF = {column.measure: number for number, column in enumerate(MEASURES)}
@@ -42,12 +46,14 @@ class ReadingTally:
         copies: samples that came twice, from a pair of replicas.
         bad_values: samples outside their measure's range or time.
         nameless: series whose labels don't say whom they speak of, or pass the limits, by metric name.
+        refused: why the source does not compute what servers do, by the name that its rules would record.
     """
 
     samples: dict[str, int] = field(default_factory=dict)
     copies: int = 0
     bad_values: int = 0
     nameless: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 class HistoryReading:
@@ -56,6 +62,7 @@ class HistoryReading:
     Args:
         source: keeps them.
         names: metric names that it has and that mean something.
+        expressions: metric names that it does not have, and what it can compute instead.
         scales: what is to be mended in their units.
         places: what series speak of.
         samples_max: samples that are held at once (`scan.samples_per_append_max`).
@@ -66,13 +73,15 @@ class HistoryReading:
         source: HistorySource,
         *,
         names: Sequence[str],
+        expressions: Mapping[str, str],
         scales: Mapping[str, Scale],
         places: Places,
         samples_max: int,
     ) -> None:
         self.tally = ReadingTally()
         self._source = source
-        self._names = tuple(names)
+        self._names = (*names, *expressions)
+        self._expressions = expressions
         self._scales = scales
         self._places = places
         self._samples_max = samples_max
@@ -105,13 +114,27 @@ class HistoryReading:
         tally = ReadingTally()
         samples = 0
         for name in self._names:
-            block = self._source.samples(name, since_ms=since_ms, until_ms=until_ms)
+            block = self._block(name, since_ms, until_ms)
             samples += len(block.ts_ms)
             if samples > 2 * self._samples_max and until_ms - since_ms > CHUNK_MS_MIN:
                 return (), samples, False
             sections += self._rows(name, block, tally)
         self._add(tally)
         return tuple(sections), samples, True
+
+    def _block(self, name: str, since_ms: int, until_ms: int) -> SampleBlock:
+        if name not in self._expressions:
+            return self._source.samples(name, since_ms=since_ms, until_ms=until_ms)
+        if name in self.tally.refused:
+            return joined([])
+        try:
+            return self._source.computed(
+                self._expressions[name], since_ms=since_ms, until_ms=until_ms, step_ms=COMPUTED_MS
+            )
+        except (TooMuch, Misconfigured) as exc:
+            # Cards and pods are known without it.
+            self.tally.refused[name] = str(exc)
+            return joined([])
 
     def _add(self, tally: ReadingTally) -> None:
         self.tally.copies += tally.copies

@@ -84,6 +84,25 @@ class HistorySource(Protocol):
         """The value of an expression that gives one number at a moment; None where it gives none; raises as `names`."""
         ...
 
-    def selector(self, name: str) -> str:
-        """How a metric's series are written in an expression."""
+    def computed(self, expression: str, *, since_ms: int, until_ms: int, step_ms: int) -> SampleBlock:
+        """The values of an expression at whole multiples of a step with since < ts ≤ until; raises as `names`."""
         ...
+
+    def selector(self, name: str, *matchers: str) -> str:
+        """How a metric's series are written in an expression, those that satisfy some matchers."""
+        ...
+
+
+def joined(blocks: Sequence[SampleBlock]) -> SampleBlock:
+    """The samples of several answers, each series of each answer by itself."""
+    starts: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)]
+    offset = 0
+    for block in blocks:
+        starts.append(block.starts[1:] + offset)
+        offset += len(block.ts_ms)
+    return SampleBlock(
+        labels=tuple(labels for block in blocks for labels in block.labels),
+        starts=np.concatenate(starts),
+        ts_ms=np.concatenate([np.empty(0, dtype=np.int64), *(block.ts_ms for block in blocks)]),
+        values=np.concatenate([np.empty(0), *(block.values for block in blocks)]),
+    )
