@@ -70,7 +70,6 @@ class PrometheusHistory:
 
     def samples(self, name: str, *, since_ms: int, until_ms: int) -> SampleBlock:
         """See `HistorySource`."""
-
         return self._ranged(f"{self.selector(name)}[{{span_ms}}ms]", name, since_ms, until_ms)
 
     def computed(self, expression: str, *, since_ms: int, until_ms: int, step_ms: int) -> SampleBlock:

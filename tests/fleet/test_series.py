@@ -144,7 +144,7 @@ def test_volcano_counts_in_mebibytes() -> None:
 def test_vllms_cache_is_a_ratio_already_and_names_no_card(name: str) -> None:
     meaning = resolve(name, {"namespace": "team", "pod": "svc", "model_name": "m"})
     assert meaning is not None
-    assert (meaning.subject, meaning.measure, meaning.factor) == (Subject.KV_CACHE, Measure.KV_CACHE_USAGE, 1.0)
+    assert (meaning.subject, meaning.measure, meaning.factor) == (Subject.POD_SERVER, Measure.KV_CACHE_USAGE, 1.0)
     assert meaning.identity.card is None
 
 
