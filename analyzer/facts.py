@@ -418,12 +418,17 @@ def _video(look: Survey, lives: Sequence[Tenure]) -> tuple[EnginesProfile, float
 
 
 def _request_rate(look: Survey, lives: Sequence[Tenure]) -> RequestRateProfile | None:
+    """Requests per second of all pods of a workload; a pod says its rate once, however many cards it holds."""
     rows = np.array([life.row for life in lives if life.row is not None], np.int64)
     if Measure.REQUEST_RATE not in look.grid.mean or not len(rows):
         return None
     rate = look.grid.mean[Measure.REQUEST_RATE][rows, : look.line.steps]
-    there = ~np.isnan(rate)
-    total = np.sort(np.nan_to_num(rate).sum(axis=0)[there.any(axis=0)])
+    seen = ~np.isnan(rate).all(axis=0)
+    pods = {look.grid.keys[row].pod_id: np.zeros(rate.shape[1], np.float32) for row in rows}
+    for row, values in zip(rows, rate, strict=True):
+        most = pods[look.grid.keys[row].pod_id]
+        np.fmax(most, values, out=most)
+    total = np.sort(np.sum(list(pods.values()), axis=0)[seen])
     if not len(total):
         return None
     p50, p95, top = (_quantile(total, share) for share in (0.5, 0.95, 1.0))

@@ -98,15 +98,29 @@ def findings(
     found: dict[int, list[Finding]] = defaultdict(list)
     with_row = [life for life in lives if life.row is not None]
     size = max(1, _CELLS_PER_CHUNK // max(1, line.steps))
+    slices = _slices_of_pods(grid)
     for start in range(0, len(with_row), size):
         chunk = with_row[start : start + size]
-        for row, finding in _of_chunk(chunk, grid, level, view, line):
+        for row, finding in _of_chunk(chunk, grid, level, slices, view, line):
             found[row].append(finding)
     return {row: tuple(sorted(items, key=lambda item: CHECKS.index(item.check))) for row, items in found.items()}
 
 
+def _slices_of_pods(grid: SliceGrid) -> dict[int, list[int]]:
+    """All rows of a row's pod, where it has several: its server speaks for them together."""
+    pods: dict[str, list[int]] = defaultdict(list)
+    for row, key in enumerate(grid.keys):
+        pods[key.pod_id].append(row)
+    return {row: rows for rows in pods.values() if len(rows) > 1 for row in rows}
+
+
 def _of_chunk(
-    chunk: Sequence[Tenure], grid: SliceGrid, level: Float32, view: CardView | None, line: Timeline
+    chunk: Sequence[Tenure],
+    grid: SliceGrid,
+    level: Float32,
+    slices: Mapping[int, list[int]],
+    view: CardView | None,
+    line: Timeline,
 ) -> Iterator[tuple[int, Finding]]:
     rows = np.array([life.row for life in chunk], np.int64)
     mean = {measure: values[rows, : line.steps] for measure, values in grid.mean.items()}
@@ -114,7 +128,11 @@ def _of_chunk(
     video = _video_beside(chunk, mean, view, engines)
     if view is not None:
         yield from _against_cards(chunk, rows, engines, video, view, line)
-    yield from _against_serving(rows, mean, engines, video, line)
+    pods = engines.copy()
+    for number, row in enumerate(rows.tolist()):
+        if row in slices:
+            pods[number] = np.fmax.reduce(level[slices[row]])
+    yield from _against_serving(rows, mean, pods, video, line)
     yield from _sm_against_duty(rows, mean, line)
     yield from _frozen(rows, mean, line)
     yield from _impossible(rows, mean, line)
@@ -178,7 +196,7 @@ def _against_cards(
 def _against_serving(
     rows: NDArray[np.int64], mean: Mapping[Measure, Float32], engines: Float32, video: Float32, line: Timeline
 ) -> Iterator[tuple[int, Finding]]:
-    """Nothing answers requests at full rate without a single engine moving."""
+    """Nothing answers requests at full rate without a single engine of its pod moving."""
     if Measure.REQUEST_RATE not in mean:
         return
     serving = (mean[Measure.REQUEST_RATE] >= 1.0) & ~np.isnan(engines) & ~(video > ZERO_RATIO_MAX)

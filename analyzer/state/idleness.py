@@ -1,9 +1,9 @@
 """Is anything being done, and when was it last: the one place that says what idle means.
 
-A step is *used* when any engine of the slice (SM, duty cycle, memory, encoder, decoder) peaks above the limit, or a
-request was served; so a transcoder that never touches an SM is not idle, and neither is a standby that answers one
-request an hour. Peaks count, not means: data loading and checkpoints look idle for minutes on average. A step is
-*known* only where compute itself (SM active or duty cycle) was collected: a gap is never idleness.
+A step is *used* when any engine of the slice (SM, duty cycle, memory, encoder, decoder) peaks above the limit, or its
+server answered a request or had one in work; so a transcoder that never touches an SM is not idle, and neither is a
+standby that answers one request an hour. Peaks count, not means: data loading and checkpoints look idle for minutes on
+average. A step is *known* only where compute itself (SM active or duty cycle) was collected: a gap is never idleness.
 
 Called by `analyzer.profile` and `analyzer.cards`.
 """
@@ -27,6 +27,8 @@ ENGINES = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE, Measure.MEMORY_ACTIVE, Measure
 """Measures of which any one above the limit means that the card works."""
 COMPUTE = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE)
 """Measures of which one must have been collected before anything can be called idle; the better one first."""
+SERVING = (Measure.REQUEST_RATE, Measure.REQUESTS_RUNNING)
+"""Measures of a pod's server of which any one above zero means that it works."""
 NEAR_USE_SHARE = 0.5
 """Share of the idle limit from which a silent step is nearly a used one."""
 DAY_SEEN_MIN = 0.8
@@ -41,7 +43,7 @@ class Activity:
     Attributes:
         seen: a row exists.
         known: compute was collected.
-        used: an engine peaked above the limit or a request was served.
+        used: an engine peaked above the limit, or a request was answered or in work.
         level: largest engine activity, mean of the step, 0-1, NaN where none was collected.
     """
 
@@ -79,7 +81,7 @@ def activity(grid: UsageGrid[Any], steps: int, settings: AnalyzerSettings) -> Ac
                 np.fmax(level[part], chunk, out=level[part])
                 # A comparison with NaN is False, as it must be: what was not collected was not used either.
                 used[part] |= grid.peak.get(measure, values)[part, :steps] > settings.idle_ratio_max
-            if measure is Measure.REQUEST_RATE:
+            if measure in SERVING:
                 used[part] |= chunk > 0
     return Activity(seen=seen, known=known, used=used, level=level)
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from analyzer.state.card_hours import SeenHours, idle_hours, window_hours
-from analyzer.state.idleness import COMPUTE, ENGINES
+from analyzer.state.idleness import COMPUTE, ENGINES, SERVING
 from fleet.inventory import Priority
 from fleet.money.tenancies import Tenancies
 from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, Measure, Table
@@ -149,14 +149,17 @@ def idle_grants(
     while start < end:
         stop = min(end, start + timedelta(days=days_at_once))
         for table, names, columns, seen, measures in (
-            (POD_USAGE, keys, _SLICE, slices, (*ENGINES, Measure.REQUEST_RATE)),
+            (POD_USAGE, keys, _SLICE, slices, (*ENGINES, *SERVING)),
             (CARD_USAGE, cards, ("card",), of_cards, ENGINES),
         ):
             rows = warehouse.windows(
                 table, cluster=cluster, level_seconds=HOUR_SECONDS, since=start, until=stop, with_histograms=False,
                 measures=measures,
             )  # fmt: skip
-            _mark(seen, rows, _places(rows, columns, names), _hours(rows, begin), measures, settings.idle_ratio_max)
+            hour = _hours(rows, begin)
+            _mark(seen, rows, _places(rows, columns, names), hour, measures, settings.idle_ratio_max)
+            if table is POD_USAGE:
+                _mark_pods(seen, rows, names, hour)
         start = stop
     first = np.zeros(len(keys), np.int64)
     first[slot_of] = np.arange(len(slot_of))
@@ -186,8 +189,21 @@ def _mark(
         if measure in COMPUTE:
             seen.known[places[there], hours[there]] = True
         most = pc.fill_null(rows.column(f"{measure.value}_max"), 0).to_numpy() / _SCALE[measure]
-        busy = there & (most > (0.0 if measure is Measure.REQUEST_RATE else idle_ratio_max))
+        busy = there & (most > (0.0 if measure in SERVING else idle_ratio_max))
         seen.used[places[busy], hours[busy]] = True
+
+
+def _mark_pods(seen: SeenHours, rows: pa.Table, keys: Sequence[tuple[str, ...]], hours: NDArray[np.int64]) -> None:
+    """Marks what servers did as used by each slice of their pods, in place: a live server's rows name no card."""
+    pods, pod_of = _distinct([key[: len(_POD)] for key in keys])
+    used = np.zeros((len(pods), seen.used.shape[1]), np.bool_)
+    of_pods = pc.equal(rows.column("card"), "").to_numpy()
+    places = np.where(of_pods, _places(rows, _POD, pods), -1)
+    for measure in SERVING:
+        there = pc.fill_null(rows.column(f"{measure.value}_max"), 0).to_numpy() > 0
+        there &= places >= 0
+        used[places[there], hours[there]] = True
+    seen.used[:] |= used[pod_of]
 
 
 def _held(who: Tenancies, slot_of: NDArray[np.int64], slots: int, begin: datetime, hours: int) -> NDArray[np.bool_]:

@@ -102,14 +102,15 @@ BOARD = Board(
             draw=Draw.LINES,
             queries=(
                 Query(
-                    expression="sum(gputide_slice_request_rate_per_second{"
-                    f"{SLICE_FILTER}}} and on (namespace, pod) gputide:slice:workload{{{_OF_WORKLOAD}}})",
+                    expression="sum((max by (cluster, namespace, pod) (gputide_slice_request_rate_per_second{"
+                    f"{SLICE_FILTER}}}) or gputide:pod:request_rate_per_second{{{SLICE_FILTER}}}) "
+                    f"and on (namespace, pod) gputide:slice:workload{{{_OF_WORKLOAD}}})",
                     legend="requests",
                 ),
             ),
             unit=Unit.PER_SECOND,
-            empty="No request rate: gputide_slice_request_rate_per_second comes with a replayed fleet alone",
-            about="Of replayed fleets; no live source of request rates is read yet.",
+            empty="No request rate: let Prometheus scrape the inference servers, or Istio's proxies beside them",
+            about="What the workload's inference servers answered, all of its pods together.",
         ),
         Panel(
             title="KV cache in use",

@@ -67,7 +67,7 @@ _MEASURES = {
     ),
     Measure.REQUEST_RATE: (
         sentence("doctor.found.loss_request_rate"),
-        "kubectl edit deployment NAME  # label its pods gputide.io/latency-critical=true",
+        "gputide admin grafana export ./grafana  # load its rules where your inference servers are scraped",
     ),
 }
 

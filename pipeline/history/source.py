@@ -94,15 +94,19 @@ class HistorySource(Protocol):
 
 
 def joined(blocks: Sequence[SampleBlock]) -> SampleBlock:
-    """The samples of several answers, each series of each answer by itself."""
-    starts: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)]
-    offset = 0
+    """The samples of several answers, one after the other in time; what answers say of one series is one series."""
+    if len(blocks) == 1:
+        return blocks[0]
+    parts: dict[tuple[tuple[str, str], ...], list[tuple[SampleBlock, slice]]] = {}
     for block in blocks:
-        starts.append(block.starts[1:] + offset)
-        offset += len(block.ts_ms)
+        for place, labels in enumerate(block.labels):
+            span = slice(int(block.starts[place]), int(block.starts[place + 1]))
+            parts.setdefault(tuple(sorted(labels.items())), []).append((block, span))
+    spans = [part for series in parts.values() for part in series]
+    lengths = [sum(span.stop - span.start for _, span in series) for series in parts.values()]
     return SampleBlock(
-        labels=tuple(labels for block in blocks for labels in block.labels),
-        starts=np.concatenate(starts),
-        ts_ms=np.concatenate([np.empty(0, dtype=np.int64), *(block.ts_ms for block in blocks)]),
-        values=np.concatenate([np.empty(0), *(block.values for block in blocks)]),
+        labels=tuple(map(dict, parts)),
+        starts=np.cumsum([0, *lengths], dtype=np.int64),
+        ts_ms=np.concatenate([np.empty(0, dtype=np.int64), *(block.ts_ms[span] for block, span in spans)]),
+        values=np.concatenate([np.empty(0), *(block.values[span] for block, span in spans)]),
     )

@@ -67,8 +67,9 @@ def test_another_engine_at_work_is_not_idle(engine: Measure) -> None:
     assert profile(history([Slice(usage={**work(0.0), engine: 0.4})])).state not in IDLE
 
 
-def test_a_service_that_answers_a_trickle_of_requests_is_not_idle() -> None:
-    assert profile(history([Slice(usage={**work(0.0), Measure.REQUEST_RATE: 0.01})])).state not in IDLE
+@pytest.mark.parametrize("served", [Measure.REQUEST_RATE, Measure.REQUESTS_RUNNING])
+def test_a_service_that_works_on_a_trickle_of_requests_is_not_idle(served: Measure) -> None:
+    assert profile(history([Slice(usage={**work(0.0), served: 0.01})])).state not in IDLE
 
 
 def test_some_cards_idle_and_some_not_is_partly_idle_and_names_the_idle_pods() -> None:

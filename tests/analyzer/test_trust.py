@@ -66,6 +66,15 @@ def test_requests_served_without_any_engine_moving_are_distrusted() -> None:
     assert checks(given) == {"zero_while_serving": True}
 
 
+def test_a_card_at_rest_of_a_pod_that_serves_with_another_is_believed() -> None:
+    level = noise(2, low=0.1, high=0.8)
+    pair = [
+        Slice(pod="svc-0", card=card, usage={**work(busy), Measure.REQUEST_RATE: 20.0})
+        for card, busy in (("GPU-000", level), ("GPU-001", 0.0))
+    ]
+    assert checks(history(pair)) == {}
+
+
 @pytest.mark.parametrize("engine", [Measure.ENCODER, Measure.DECODER])
 def test_a_transcoder_that_serves_by_its_cards_video_engines_alone_is_believed(engine: Measure) -> None:
     given = history(

@@ -104,9 +104,9 @@ def sglang(requests: float, running: float, **labels: str) -> list[Written]:
     found = []
     for priority, share in (("", 1.0), ("1", 0.75), ("2", 0.25)):
         own = {**labels, "priority": priority} if priority else labels
-        for is_streaming in ("true", "false"):
-            found.append(counter("sglang:num_requests_total", share * requests / 2, is_streaming=is_streaming, **own))
         found += [
+            counter("sglang:num_requests_total", share * requests / 2, is_streaming="true", **own),
+            counter("sglang:num_requests_total", share * requests / 2, is_streaming="false", **own),
             counter("sglang:prompt_tokens_total", 100 * share * requests, **own),
             counter("sglang:generation_tokens_total", 200 * share * requests, **own),
             *buckets("sglang:e2e_request_latency_seconds", share * requests, **own),
@@ -182,10 +182,10 @@ TRUTH: Mapping[str, Mapping[Measure, float | tuple[float, float]]] = {
     "hostile": {REQUESTS: 9, PROMPT: 900, GENERATED: 1800, P99: LATENCY, RUNNING: 7},
     "restarted": {REQUESTS: 4, PROMPT: 400, GENERATED: 800, P99: LATENCY, RUNNING: 5},
     "at-rest": {REQUESTS: 0, PROMPT: 0, GENERATED: 0, RUNNING: 0},
-    **dict.fromkeys(
-        ("kserve", "ray", "trtllm", "lmdeploy", "sglang", "tgi"),
-        {REQUESTS: 2, PROMPT: 200, GENERATED: 400, P99: LATENCY, RUNNING: 4},
-    ),
+    **{
+        pod: {REQUESTS: 2, PROMPT: 200, GENERATED: 400, P99: LATENCY, RUNNING: 4}
+        for pod in ("kserve", "ray", "trtllm", "lmdeploy", "sglang", "tgi")
+    },
     "triton": {REQUESTS: 3, P99: (3.0, 3.0), RUNNING: 6},
     "llama": {PROMPT: 300, GENERATED: 30, RUNNING: 1},
 }
@@ -323,21 +323,6 @@ def test_a_scan_reads_them_where_no_rule_records_them(go_peers: GoPeers, history
             if row[f"{measure.value}_count"]
         }
         check(found, measure, all_truth())
-
-
-def test_a_server_that_refuses_to_compute_them_is_scanned_without_them(
-    go_peers: GoPeers, history: Path, tmp_path: Path
-) -> None:
-    data = open_data_folder(tmp_path / "data", create=True)
-    with serving(go_peers, history, "--query.max-samples=90") as url:
-        scanned = scan(
-            data,
-            Settings(scan=ScanSettings(url=url, attempts_max=1, since_seconds=3600)),
-            now=UNTIL,
-            tick=lambda done, total: None,
-        )
-    assert recorded_name(P99) in scanned.reading.refused
-    assert scanned.reading.samples["DCGM_FI_DEV_GPU_UTIL"] > 0
 
 
 def scale_of(measure: Measure) -> int:

@@ -18,6 +18,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 LOOK_BACK_MS = 300_000
+MINUTE_MS = 60_000
+COMPUTED = f"ms:{MINUTE_MS}ms]"
+"""How an expression over time ends."""
 _SELECTOR = re.compile(r"\{([^{}]*)\}")
 _MATCHER = re.compile(r'(\w+)(=~|=)"((?:[^"\\]|\\.)*)"')
 
@@ -92,6 +95,9 @@ class ScriptedServer:
                 "resultType": "vector",
                 "result": [] if found is None else [{"metric": {}, "value": [0, str(found)]}],
             }
+        if expression.endswith(COMPUTED):
+            span = int(expression[expression.rindex("[") + 1 : -len(COMPUTED)])
+            return _matrix(self._computed(expression, end - span, end))
         span = int(expression[expression.rindex("[") + 1 : -3])
         lower = (lambda ts: end - span <= ts) if self.includes_start else (lambda ts: end - span < ts)
         return _matrix(
@@ -112,6 +118,19 @@ class ScriptedServer:
             for labels, points in self.series
             if all(pattern.fullmatch(labels.get(name, "")) for name, pattern in matchers)
         ]
+
+    def _computed(self, expression: str, start: int, end: int) -> Iterator[tuple[Labels, Points]]:
+        """What the first metric of an expression makes by pod, minute by minute: its growth a second, or its value."""
+        for labels, points in self.chosen(expression):
+            found = []
+            for at in range((start // MINUTE_MS + 1) * MINUTE_MS, end + 1, MINUTE_MS):
+                inside = [(ts, value) for ts, value in points if at - LOOK_BACK_MS < ts <= at]
+                if inside and "rate(" not in expression:
+                    found.append((at, inside[-1][1]))
+                elif len(inside) > 1:
+                    (first, low), (last, high) = inside[0], inside[-1]
+                    found.append((at, 1000 * (high - low) / (last - first)))
+            yield {name: labels[name] for name in ("cluster", "namespace", "pod") if name in labels}, found
 
     def _largest(self, expression: str, end: int) -> float | None:
         seconds = int(re.findall(r"\[(\d+)s", expression)[0])

@@ -81,6 +81,14 @@ def test_what_is_too_much_for_the_server_is_asked_for_in_halves(refusal):
         assert source.work.halved == 3
 
 
+def test_halves_of_a_series_are_one_series():
+    refusal = api_error(422, "execution", "too many samples")
+    with history(refuse=longer_than(60_000, refusal)) as (source, _, _):
+        block = source.samples(NAME, since_ms=0, until_ms=HOUR_MS)
+    assert block.starts.tolist() == [0, len(POINTS)]
+    assert list(zip(block.ts_ms.tolist(), block.values.tolist(), strict=True)) == POINTS
+
+
 def test_an_answer_larger_than_is_read_is_asked_for_in_halves():
     with history(limits={"bytes_max": 700}) as (source, _, _):
         assert read(source) == POINTS
