@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from dashboards.grafana.normalised import normalised_groups
+from dashboards.grafana.rule import RecordingRule
 from fleet.data_folder import open_data_folder
 from fleet.schema import POD_USAGE, SLICE_MEASURES, Measure
 from fleet.server_series import SERVER_READINGS, recorded_name
@@ -49,6 +50,8 @@ REQUESTS, PROMPT, GENERATED, P99, RUNNING = (
     Measure.LATENCY_P99,
     Measure.REQUESTS_RUNNING,
 )
+Truth = Mapping[Measure, float | tuple[float, float]]
+"""What each measure of a pod is, or between what it lies."""
 BOUNDS = (("0.3", 0.5), ("1.0", 0.9), ("2.5", 0.98), ("5.0", 1.0), ("+Inf", 1.0))
 """Bounds of buckets, and the share of requests that is not above: the 99th percentile lies between 2.5 and 5."""
 
@@ -78,13 +81,8 @@ def gauge(name: str, value: float, **labels: str) -> Written:
     return Written(name=name, labels=labels, value=value)
 
 
-def buckets(name: str, per_second: float, *, scale: float = 1.0, **labels: str) -> list[Written]:
-    return [
-        counter(
-            f"{name}_bucket", per_second * share, le=bound if bound == "+Inf" else f"{float(bound) * scale}", **labels
-        )
-        for bound, share in BOUNDS
-    ]
+def buckets(name: str, per_second: float, **labels: str) -> list[Written]:
+    return [counter(f"{name}_bucket", per_second * share, le=bound, **labels) for bound, share in BOUNDS]
 
 
 def alike(prefix: str, requests: float, running: float, **labels: str) -> list[Written]:
@@ -154,7 +152,15 @@ def istio(requests: float) -> list[Written]:
             labels = {"reporter": "destination", "response_code": code, "source_workload": source}
             found += [
                 counter("istio_requests_total", share * requests / 2, **labels),
-                *buckets("istio_request_duration_milliseconds", share * requests / 2, scale=1000, **labels),
+                *(
+                    counter(
+                        "istio_request_duration_milliseconds_bucket",
+                        share * requests / 2 * below,
+                        le=str(float(bound) * 1000).replace("inf", "+Inf"),
+                        **labels,
+                    )
+                    for bound, below in BOUNDS
+                ),
             ]
     return [*found, counter("istio_requests_total", 50, reporter="source", response_code="200")]
 
@@ -177,7 +183,7 @@ PODS: Mapping[str, list[Written]] = {
     "llama": LLAMA_CPP,
 }
 LATENCY = (2.5, 5.0)
-TRUTH: Mapping[str, Mapping[Measure, float | tuple[float, float]]] = {
+TRUTH: Mapping[str, Truth] = {
     "two-engines": {REQUESTS: 3, PROMPT: 300, GENERATED: 600, P99: LATENCY, RUNNING: 5},
     "hostile": {REQUESTS: 9, PROMPT: 900, GENERATED: 1800, P99: LATENCY, RUNNING: 7},
     "restarted": {REQUESTS: 4, PROMPT: 400, GENERATED: 800, P99: LATENCY, RUNNING: 5},
@@ -190,7 +196,7 @@ TRUTH: Mapping[str, Mapping[Measure, float | tuple[float, float]]] = {
     "llama": {PROMPT: 300, GENERATED: 30, RUNNING: 1},
 }
 MESH = {"own-server": istio(8), "without-a-card": istio(8)}
-MESH_TRUTH = {REQUESTS: 8, P99: LATENCY}
+MESH_TRUTH: Truth = {REQUESTS: 8, P99: LATENCY}
 
 
 def series() -> Iterator[tuple[str, dict[str, str], Written, int]]:
@@ -268,7 +274,7 @@ def history(go_peers: GoPeers, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def check(found: Mapping[str, float], measure: Measure, pods: Mapping[str, Mapping[Measure, object]]) -> None:
+def check(found: Mapping[str, float], measure: Measure, pods: Mapping[str, Truth]) -> None:
     assert found.keys() == {pod for pod, truth in pods.items() if measure in truth}
     for pod, value in found.items():
         expected = pods[pod][measure]
@@ -278,14 +284,19 @@ def check(found: Mapping[str, float], measure: Measure, pods: Mapping[str, Mappi
             assert value == pytest.approx(expected, rel=0.01), (pod, measure)
 
 
-def all_truth() -> dict[str, Mapping[Measure, float | tuple[float, float]]]:
-    ports = {REQUESTS: 3, PROMPT: 300, GENERATED: 600, P99: LATENCY, RUNNING: 2}
+def all_truth() -> dict[str, Truth]:
+    ports: Truth = {REQUESTS: 3, PROMPT: 300, GENERATED: 600, P99: LATENCY, RUNNING: 2}
     return {**TRUTH, "two-ports": ports}
 
 
 @pytest.mark.parametrize("measure", SERVER_READINGS)
 def test_the_rules_record_what_each_pods_server_did(measure: Measure, go_peers: GoPeers, history: Path) -> None:
-    rules = {rule.record: rule.expression for group in normalised_groups() for rule in group.rules}
+    rules = {
+        rule.record: rule.expression
+        for group in normalised_groups()
+        for rule in group.rules
+        if isinstance(rule, RecordingRule)
+    }
     with (
         serving(go_peers, history) as url,
         open_history(ScanSettings(url=url, attempts_max=1)) as source,
@@ -298,8 +309,7 @@ def test_the_rules_record_what_each_pods_server_did(measure: Measure, go_peers: 
     found = {labels["pod"]: float(mine.mean()) for labels, mine in zip(block.labels, values, strict=True)}
     assert len(found) == len(block.labels)
     assert {len(mine) for mine in values} == {60}
-    mesh = {"own-server": MESH_TRUTH}
-    check(found, measure, {**all_truth(), **mesh})
+    check(found, measure, {**all_truth(), "own-server": MESH_TRUTH})
 
 
 def test_a_scan_reads_them_where_no_rule_records_them(go_peers: GoPeers, history: Path, tmp_path: Path) -> None:

@@ -11,17 +11,19 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from dashboards.money.hourly_usage import idle_grants
 from fleet.data_folder import open_data_folder
 from fleet.schema import Measure
 from fleet.server_series import SERVER_READINGS, recorded_name
 from fleet.settings.scan import ScanSettings
-from fleet.settings.settings import ClusterSettings, Settings
+from fleet.settings.settings import AnalyzerSettings, ClusterSettings, Settings
 from gputide.container.history import load_history, profiled
 from gputide.scanning.answer import misses_of
 from gputide.scanning.scan import scan
 from pipeline.remote_write.decode import Version
 from pipeline.remote_write.encode import LabelSets
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
+from tests.fleet.money.builders import a_card, a_grant, settled
 from tests.pipeline.builders import file_bus, intake_of, roll_up
 from tests.pipeline.history.scripted_server import COMPUTED, ScriptedServer, api_error, serving
 
@@ -91,7 +93,8 @@ def scanned(tmp_path, world, **behaviour):
 def received(tmp_path, world):
     bus, kept = file_bus(tmp_path / "bus", bytes_max=1 << 28), DuckdbWarehouse(tmp_path / "warehouse")
     taking = intake_of(bus)
-    sets, number, ts_ms, values = [], [], [], []
+    sets: list[dict[str, str]] = []
+    number, ts_ms, values = [], [], []
     for labels, points in world:
         number += [len(sets)] * len(points)
         ts_ms += [ts for ts, _ in points]
@@ -101,7 +104,7 @@ def received(tmp_path, world):
     assert taking.take(body, Version.V2).status == 204
     assert not taking.counts["samples_of_dropped_series"]
     roll_up(bus, kept)
-    return kept.history("default", since=UNTIL - timedelta(days=1), until=UNTIL)
+    return kept
 
 
 def means(history):
@@ -114,7 +117,8 @@ def means(history):
 
 
 def test_recorded_names_are_received(tmp_path):
-    found = means(received(tmp_path, [*cards(1, 2), *recorded()]))
+    kept = received(tmp_path, [*cards(1, 2), *recorded()])
+    found = means(kept.history("default", since=UNTIL - timedelta(days=1), until=UNTIL))
     assert found == {measure: pytest.approx([value, value]) for measure, value in RECORDED.items()}
 
 
@@ -157,3 +161,24 @@ def test_a_pods_rate_counts_once_however_many_cards_it_holds(tmp_path):
         (profile,) = profiled(history, SETTINGS, UNTIL).workloads
     assert profile.request_rate is not None
     assert profile.request_rate.max == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("measure", [Measure.REQUEST_RATE, Measure.REQUESTS_RUNNING])
+def test_hours_in_which_a_live_server_works_are_not_idle_for_any_card_of_its_pod(tmp_path, measure):
+    labels = {"namespace": "team", "pod": "svc"}
+    served = series(recorded_name(measure), labels, lambda ts: ts > UNTIL_MS - 2 * HOUR_MS)
+    kept = received(tmp_path, [*cards(1, 2), served])
+    began = UNTIL - timedelta(hours=6)
+    grants = [
+        a_grant(card, "svc", cluster="default", node="n1", started_at=began - timedelta(days=2)) for card in (1, 2)
+    ]
+    idle = idle_grants(
+        kept,
+        settled([a_card(1, node="n1"), a_card(2, node="n1")], grants, until=UNTIL),
+        cluster="default",
+        since=began,
+        until=UNTIL,
+        days_at_once=1,
+        settings=AnalyzerSettings(idle_seconds=7200),
+    )
+    assert idle.tolist() == [[True, True, True, True, False, False]] * 2
