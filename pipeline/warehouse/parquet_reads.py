@@ -26,6 +26,7 @@ from fleet.schema import (
     QUOTAS,
     SLICE_IDENTITY,
     SLICE_MEASURES,
+    Column,
     Measure,
     Merge,
     Table,
@@ -110,7 +111,7 @@ class ParquetReads:
             f"AND window_start < {epoch_ms(until)}"
         )
         query = _merging(table, names, bounds) + f" ORDER BY {_listed(table.keys)}"
-        return self._query(query, paths) if paths else arrow_schema(table).empty_table().select(names)
+        return self._query(query, paths, table) if paths else arrow_schema(table).empty_table().select(names)
 
     def inventory(self, cluster: str, *, as_of: datetime | None = None, time_zone: str = "UTC") -> Inventory:
         """What stood in a cluster at a moment; see `Warehouse.inventory`."""
@@ -123,7 +124,7 @@ class ParquetReads:
                 f"max(ended_at) AS ended_at FROM stored_rows "
                 f"GROUP BY {keys} ORDER BY {keys}"
             )
-            rows[table.name] = self._query(query, paths).to_pylist() if paths else []
+            rows[table.name] = self._query(query, paths, table).to_pylist() if paths else []
         return inventory_of(rows, cluster=cluster, as_of=as_of, time_zone=time_zone)
 
     def quotas(self, cluster: str, *, as_of: datetime) -> tuple[Quota, ...]:
@@ -136,6 +137,7 @@ class ParquetReads:
             f"SELECT {keys}, min(first_seen) AS first_seen, max(last_seen) AS last_seen, max(ended_at) AS ended_at "
             f"FROM stored_rows GROUP BY {keys} ORDER BY {keys}",
             paths,
+            QUOTAS,
         ).to_pylist()
         return inventory_of({QUOTAS.name: rows}, cluster=cluster, as_of=as_of, time_zone="UTC").quotas
 
@@ -148,6 +150,7 @@ class ParquetReads:
             "SELECT card, min(first_seen) AS first_seen, max(last_seen) AS last_seen FROM stored_rows "
             "GROUP BY card ORDER BY card",
             paths,
+            INVENTORY_CARDS,
         )
         return {
             CardId(row["card"]): (moment_of(row["first_seen"]), moment_of(row["last_seen"]))
@@ -176,7 +179,7 @@ class ParquetReads:
         }  # fmt: skip
         try:
             with duckdb.connect(config=options) as connection:
-                for batch in self._answer(connection, query, paths).to_arrow_reader(_PIECE_ROWS):
+                for batch in self._answer(connection, query, paths, table).to_arrow_reader(_PIECE_ROWS):
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch]).cast(arrow_schema(table))
         except (duckdb.Error, pa.ArrowException) as exc:
@@ -200,22 +203,33 @@ class ParquetReads:
         last = "9999" if until is None else until.astimezone(UTC).date().isoformat()
         return [file.path for file in self.files.files(table, cluster, first_date=first, last_date=last)]
 
-    def _query(self, query: str, paths: Sequence[str]) -> pa.Table:
+    def _query(self, query: str, paths: Sequence[str], table: Table) -> pa.Table:
         try:
             with duckdb.connect(config={"memory_limit": _MEMORY, "threads": 2}) as connection:
-                return self._answer(connection, query, paths).to_arrow_table()
+                return self._answer(connection, query, paths, table).to_arrow_table()
         except (duckdb.Error, OSError) as exc:
             raise Corrupt(f"cannot read {len(paths)} files of {self.files.folder}: {exc}") from exc
 
     def _answer(
-        self, connection: duckdb.DuckDBPyConnection, query: str, paths: Sequence[str]
+        self, connection: duckdb.DuckDBPyConnection, query: str, paths: Sequence[str], table: Table
     ) -> duckdb.DuckDBPyRelation:
-        """Asks a query whose table `stored_rows` is what lies in some files."""
+        """Asks a query whose table `stored_rows` is what lies in some files of a table.
+
+        A file that is older than a measure lacks its columns: nothing was collected of it then.
+        """
         stored = self.files.rows.relation(paths)
-        if isinstance(stored, list):
-            connection.read_parquet(stored, hive_partitioning=False).create_view("stored_rows")
+        if not isinstance(stored, list):
+            connection.register("stored_rows", stored.replace_schema(arrow_schema(table)))
+            return connection.sql(query)
+        rows = connection.read_parquet(stored, hive_partitioning=False, union_by_name=True)
+        if set(rows.columns) >= {column.name for column in table.columns}:
+            rows.create_view("stored_rows")
         else:
-            connection.register("stored_rows", stored)
+            rows.create_view("older_rows")
+            connection.register("all_columns", arrow_schema(table).empty_table())
+            connection.sql(
+                "CREATE VIEW stored_rows AS SELECT * FROM older_rows UNION ALL BY NAME SELECT * FROM all_columns"
+            )
         return connection.sql(query)
 
 
@@ -225,7 +239,7 @@ def _merging(table: Table, names: Sequence[str], bounds: str) -> str:
     histograms = [column for column in columns if column.merge is Merge.HISTOGRAM]
     keys = _listed(table.keys)
     merged = ", ".join(
-        f"{column.merge.value}({quoted(column.name)})::BIGINT AS {quoted(column.name)}"
+        f"{_merged(column)}::BIGINT AS {quoted(column.name)}"
         for column in columns
         if column.merge is not Merge.HISTOGRAM
     )
@@ -237,6 +251,12 @@ def _merging(table: Table, names: Sequence[str], bounds: str) -> str:
         f"WITH found AS (SELECT * FROM stored_rows WHERE {bounds}), "
         f"merged AS (SELECT {keys}, {merged} FROM found GROUP BY {keys}) SELECT {_listed(names)} FROM merged{joins}"
     )
+
+
+def _merged(column: Column) -> str:
+    merged = f"{column.merge.value}({quoted(column.name)})"
+    # What older files lack was not counted.
+    return merged if column.is_optional else f"coalesce({merged}, 0)"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -219,6 +219,8 @@ def _fill_measure(
     grid: kernels.Sums | None = None
     for (path, group), layers, place in zip(span.groups, targets, places, strict=True):
         file = span.opened(path)
+        if f"{name}_count" not in file.schema_arrow.names:
+            continue  # the file is older than the measure
         try:
             seen = file.read_row_group(group, columns=[f"{name}_count"]).column(0).to_numpy()
             if not seen.any():
