@@ -179,7 +179,8 @@ class ParquetReads:
         }  # fmt: skip
         try:
             with duckdb.connect(config=options) as connection:
-                for batch in self._answer(connection, query, paths, table).to_arrow_reader(_PIECE_ROWS):
+                answer = self._answer(connection, query, paths, table, of_any_age=True)
+                for batch in answer.to_arrow_reader(_PIECE_ROWS):
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch]).cast(arrow_schema(table))
         except (duckdb.Error, pa.ArrowException) as exc:
@@ -206,30 +207,39 @@ class ParquetReads:
     def _query(self, query: str, paths: Sequence[str], table: Table) -> pa.Table:
         try:
             with duckdb.connect(config={"memory_limit": _MEMORY, "threads": 2}) as connection:
-                return self._answer(connection, query, paths, table).to_arrow_table()
+                try:
+                    return self._answer(connection, query, paths, table).to_arrow_table()
+                except (duckdb.BinderException, duckdb.InvalidInputException):
+                    # Some file is older than a measure. To look at every file for that takes four times as long.
+                    return self._answer(connection, query, paths, table, of_any_age=True).to_arrow_table()
         except (duckdb.Error, OSError) as exc:
             raise Corrupt(f"cannot read {len(paths)} files of {self.files.folder}: {exc}") from exc
 
     def _answer(
-        self, connection: duckdb.DuckDBPyConnection, query: str, paths: Sequence[str], table: Table
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        query: str,
+        paths: Sequence[str],
+        table: Table,
+        *,
+        of_any_age: bool = False,
     ) -> duckdb.DuckDBPyRelation:
         """Asks a query whose table `stored_rows` is what lies in some files of a table.
 
-        A file that is older than a measure lacks its columns: nothing was collected of it then.
+        A file that is older than a measure lacks its columns, for nothing was collected of it then: with `of_any_age`
+        it reads as null.
         """
         stored = self.files.rows.relation(paths)
         if not isinstance(stored, list):
-            connection.register("stored_rows", stored.replace_schema(arrow_schema(table)))
+            of_the_table = pa.schema([column.with_nullable(True) for column in arrow_schema(table)])
+            connection.register("stored_rows", stored.replace_schema(of_the_table))
             return connection.sql(query)
-        rows = connection.read_parquet(stored, hive_partitioning=False, union_by_name=True)
-        if set(rows.columns) >= {column.name for column in table.columns}:
-            rows.create_view("stored_rows")
-        else:
-            rows.create_view("older_rows")
+        rows = connection.read_parquet(stored, hive_partitioning=False, union_by_name=of_any_age)
+        if of_any_age:
             connection.register("all_columns", arrow_schema(table).empty_table())
-            connection.sql(
-                "CREATE VIEW stored_rows AS SELECT * FROM older_rows UNION ALL BY NAME SELECT * FROM all_columns"
-            )
+            rows.create_view("found_rows", replace=True)
+            rows = connection.sql("SELECT * FROM found_rows UNION ALL BY NAME SELECT * FROM all_columns")
+        rows.create_view("stored_rows", replace=True)
         return connection.sql(query)
 
 

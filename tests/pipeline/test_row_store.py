@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.schema import Measure
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.catalogue import NoCatalogue
 from pipeline.warehouse.compact import compact, remove_replaced, retain
@@ -83,6 +85,28 @@ def test_rows_lie_elsewhere_and_give_the_same_windows_and_grids(tmp_path, wareho
         assert (here.since, here.steps, set(here.mean)) == (there.since, there.steps, set(there.mean))
         merged.append(len(list(compact(warehouse, now=NOON, files_max=2))))
     assert merged == [2, 0]
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+@pytest.mark.parametrize("older", [0, -1])
+def test_files_that_are_older_than_a_measure_are_read_and_merged(tmp_path, warehouse, older, is_elsewhere):
+    opened = warehouse if is_elsewhere else DuckdbWarehouse(tmp_path / "local")
+    samples, bus = small_fleet(pods=2, hours=5), file_bus(tmp_path / "bus")
+    for piece in range(2):
+        intake_of(bus).take(body_of(samples[piece::2]), Version.V2)
+        roll_up(bus, opened)
+    expected = {table.name: stored_rows(opened, table) for table in USAGE_TABLES}
+    measures = set(opened.history("c1").slices.mean)
+    place = tmp_path / "elsewhere" if is_elsewhere else tmp_path / "local"
+    for table in USAGE_TABLES:
+        path = rows_of(place / ("some/base" if is_elsewhere else ".") / table.name)[older]
+        rows = pq.read_table(path, partitioning=None)
+        gone = [name for name in rows.column_names if name.startswith(Measure.ENCODER.value)]
+        pq.write_table(rows.drop_columns(gone), path)
+    for _ in range(2):
+        assert {table.name: stored_rows(opened, table) for table in USAGE_TABLES} == expected
+        assert set(opened.history("c1").slices.mean) == measures
+        list(compact(opened, now=NOON, files_max=1))
 
 
 def test_merged_dropped_and_replaced_files_go_as_they_do_at_home(tmp_path, warehouse):
