@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dashboards.money.charged_days import charged_day
 from dashboards.money.hourly_usage import HourlyUsage
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
-from fleet.money.charged_day import ChargedDay
+from fleet.money.charged_day import ChargedDay, ServedUnit
 from fleet.money.prices import PriceBook
 from fleet.money.tenancies import Tenancies, tenancies
 from fleet.settings.settings import Settings
@@ -181,7 +181,7 @@ def _usage(random: np.random.Generator, who: Tenancies) -> HourlyUsage:
         framebuffer_bytes=_with_holes(random, random.uniform(0, 1.02, (grants, 24)) * sizes[:, None]),
         pods=tuple(pods),
         pod_of=np.array([place[grant.namespace, grant.pod] for grant in who.grants], np.int64),
-        request_rate=_with_holes(random, random.exponential(5.0, (len(pods), 24))),
+        served={unit: _with_holes(random, random.exponential(5.0, (len(pods), 24))) for unit in ServedUnit},
         watts=_with_holes(random, random.uniform(30, 400, (cards, 24))),
         activity=_with_holes(random, random.uniform(0, 1, (cards, 24))),
     )

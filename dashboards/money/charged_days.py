@@ -17,7 +17,7 @@ from analyzer.state.card_hours import measured_parts, window_hours
 from dashboards.money.hourly_usage import HOUR_MS, HOUR_SECONDS, HourlyUsage, hourly_usage, idle_grants
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
-from fleet.money.charged_day import ChargedDay
+from fleet.money.charged_day import ChargedDay, ServedUnit
 from fleet.money.charges import BillingPeriod, Chargeback, Owner, chargeback
 from fleet.money.energy import card_energy
 from fleet.money.focus import Basis, ChargePeriod, FocusContext
@@ -269,7 +269,7 @@ def charged_day(
         price_of=price_of,
         kwh=energy.kwh[card, hour],
         kwh_is_measured=energy.is_measured[card, hour],
-        requests=_requests(usage, slots_of(who), grant, grant_hour, share),
+        served=_served(usage, slots_of(who), grant, grant_hour, share),
     )
 
 
@@ -307,29 +307,29 @@ def _activity(
     return np.where(np.isnan(usage.activity), by_tenants, usage.activity)
 
 
-def _requests(
+def _served(
     usage: HourlyUsage,
     slot: NDArray[np.int64],
     grant: NDArray[np.int64],
     hour: NDArray[np.int64],
     share: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Requests of each row; a pod of several cards reports one rate, so its first row of the hour alone carries it.
+) -> dict[ServedUnit, NDArray[np.float64]]:
+    """What each row served; a pod of several cards reports one rate, so its first row of the hour alone carries it.
 
     A grant that changed in the hour has two rows of it: the pod lived as long as its slice that was held longest.
     """
     pod = usage.pod_of[grant]
-    width = usage.request_rate.shape[1] + 1
+    width = usage.compute.shape[1] + 1
     _, slot_hour = np.unique(slot[grant] * width + hour, return_inverse=True)
     held = np.bincount(slot_hour, weights=share)[slot_hour] if len(grant) else share
     pod_hours, first, pod_hour = np.unique(pod * width + hour, return_index=True, return_inverse=True)
     lived = np.zeros(len(pod_hours))
     np.maximum.at(lived, pod_hour, held)
-    requests = usage.request_rate[pod, hour] * 3600.0 * lived[pod_hour]
-    later = np.ones(len(grant), np.bool_)
-    later[first] = False
-    requests[later & ~np.isnan(requests)] = 0.0
-    return requests
+    is_first = np.zeros(len(grant), np.bool_)
+    is_first[first] = True
+    # Unknown times nothing stays unknown.
+    seconds = np.where(is_first, 3600.0 * lived[pod_hour], 0.0)
+    return {unit: rate[pod, hour] * seconds for unit, rate in usage.served.items()}
 
 
 def _prices(who: Tenancies, book: PriceBook, start: datetime) -> tuple[tuple[CardPrice, ...], NDArray[np.int64]]:

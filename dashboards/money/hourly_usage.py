@@ -5,7 +5,7 @@ Called by `charged_days`. Means are over the samples of the hour; NaN where ther
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from analyzer.state.card_hours import SeenHours, idle_hours, window_hours
 from analyzer.state.idleness import COMPUTE, ENGINES, SERVING
 from fleet.inventory import Priority
+from fleet.money.charged_day import ServedUnit
 from fleet.money.tenancies import Tenancies
 from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, Measure, Table
 from fleet.settings.settings import AnalyzerSettings
@@ -27,6 +28,7 @@ HOUR_SECONDS = 3600
 HOUR_MS = HOUR_SECONDS * 1000
 
 _SCALE = {column.measure: column.scale for column in MEASURES}
+_SERVED = (Measure.REQUEST_RATE, Measure.PROMPT_TOKEN_RATE, Measure.GENERATED_TOKEN_RATE)
 _SLICE = ("namespace", "pod", "container", "card")
 _POD = ("namespace", "pod")
 
@@ -40,7 +42,7 @@ class HourlyUsage:
         framebuffer_bytes: framebuffer that it held, shape (grants, hours).
         pods: `namespace`, `pod` of each pod with grants.
         pod_of: place of each grant's pod, int64, shape (grants,).
-        request_rate: requests per second of each pod, shape (pods, hours).
+        served: what the server of each pod served per second, each of shape (pods, hours).
         watts: power of each card, shape (cards, hours).
         activity: share of each card that was busy, as it says itself, 0-1, shape (cards, hours).
     """
@@ -49,7 +51,7 @@ class HourlyUsage:
     framebuffer_bytes: NDArray[np.float64]
     pods: tuple[tuple[str, str], ...]
     pod_of: NDArray[np.int64]
-    request_rate: NDArray[np.float64]
+    served: Mapping[ServedUnit, NDArray[np.float64]]
     watts: NDArray[np.float64]
     activity: NDArray[np.float64]
 
@@ -59,7 +61,7 @@ class HourlyUsage:
             self,
             compute=self.compute[:, first:last],
             framebuffer_bytes=self.framebuffer_bytes[:, first:last],
-            request_rate=self.request_rate[:, first:last],
+            served={unit: rate[:, first:last] for unit, rate in self.served.items()},
             watts=self.watts[:, first:last],
             activity=self.activity[:, first:last],
         )
@@ -85,7 +87,7 @@ def hourly_usage(
         )  # fmt: skip
 
     activity = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE)
-    pods = read(POD_USAGE, *activity, Measure.FRAMEBUFFER_USED, Measure.REQUEST_RATE)
+    pods = read(POD_USAGE, *activity, Measure.FRAMEBUFFER_USED, *_SERVED)
     cards = read(CARD_USAGE, *activity, Measure.POWER)
     slice_keys = [(g.namespace, g.pod, g.container, str(g.card)) for g in who.grants]
     pod_names = sorted({(g.namespace, g.pod) for g in who.grants})
@@ -100,15 +102,23 @@ def hourly_usage(
     def of_slices(measure: Measure) -> NDArray[np.float64]:
         return _grid(pods, measure, slot_rows, pod_hours, (len(slices), hours))[slot_of]
 
+    def of_pods(measure: Measure) -> NDArray[np.float64]:
+        return _grid(pods, measure, pod_rows, pod_hours, (len(pod_names), hours))
+
     def of_cards(measure: Measure) -> NDArray[np.float64]:
         return _grid(cards, measure, card_rows, card_hours, (len(who.cards), hours))
 
+    requests, prompt, generated = map(of_pods, _SERVED)
     return HourlyUsage(
         compute=_first(of_slices(Measure.SM_ACTIVE), of_slices(Measure.DUTY_CYCLE)),
         framebuffer_bytes=of_slices(Measure.FRAMEBUFFER_USED),
         pods=tuple(pod_names),
         pod_of=np.array([pod_place[(g.namespace, g.pod)] for g in who.grants], np.int64),
-        request_rate=_grid(pods, Measure.REQUEST_RATE, pod_rows, pod_hours, (len(pod_names), hours)),
+        served={
+            ServedUnit.REQUESTS: requests,
+            ServedUnit.TOKENS: prompt + generated,
+            ServedUnit.GENERATED_TOKENS: generated,
+        },
         watts=of_cards(Measure.POWER),
         activity=_first(of_cards(Measure.SM_ACTIVE), of_cards(Measure.DUTY_CYCLE)),
     )

@@ -150,7 +150,7 @@ def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, e
         )
     )
     has_rate = history is None or history.request_rate is not None
-    rate = "" if has_rate else say("workloads.no_live_source_request_rates_read")
+    rate = "" if has_rate else say("workloads.no_request_rate_is_known")
     week = hour_of_week_figure(profile.hour_of_week, profile.off_peak_hours)
     return html.Div(
         [

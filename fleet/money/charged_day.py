@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,15 @@ from numpy.typing import NDArray
 from fleet.money.prices import CardPrice
 from fleet.money.split import CardHours, Split
 from fleet.profiles import HourMeasure
+
+
+class ServedUnit(StrEnum):
+    """What inference servers count of their work; the value is its name in answers."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    """Of prompts and of answers."""
+    GENERATED_TOKENS = "generated tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +42,8 @@ class ChargedDay:
         price_of: place of each card's price among them, int64, shape (cards,).
         kwh: electricity of each card hour, shape (card hours,); NaN where unknown.
         kwh_is_measured: True where the card reported its power, shape (card hours,).
-        requests: requests that each row's pod answered in the hour, on its first row of the hour, else 0; NaN where
-            no server reports them; shape (rows,).
+        served: what each row's pod served in the hour, on its first row of the hour, else 0; NaN where no server
+            reports it; each of shape (rows,).
     """
 
     start: datetime
@@ -48,7 +58,7 @@ class ChargedDay:
     price_of: NDArray[np.int64]
     kwh: NDArray[np.float64]
     kwh_is_measured: NDArray[np.bool_]
-    requests: NDArray[np.float64]
+    served: Mapping[ServedUnit, NDArray[np.float64]]
 
     @property
     def is_unpriced(self) -> NDArray[np.bool_]:

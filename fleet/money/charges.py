@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.inventory import Card, Grant
-from fleet.money.charged_day import ChargedDay
+from fleet.money.charged_day import ChargedDay, ServedUnit
 from fleet.money.prices import CardPrice
 from fleet.money.split import MILLION
 from fleet.money.tenancies import Tenancies, team_of
@@ -35,7 +35,6 @@ class Owner(StrEnum):
 
 
 BASES = ("allocation", "use", "blended")
-_ANSWERED = "answered"
 _OF_CARDS = frozenset({Owner.CLUSTER, Owner.NODE})
 
 
@@ -62,6 +61,26 @@ class MeasuredHours:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What inference servers served.
+
+    Attributes:
+        count: how much.
+        cost: cost by allocation of the hours in which they reported it; None where no card of these has a price.
+    """
+
+    count: float
+    cost: Decimal | None
+
+    @property
+    def per_million(self) -> Decimal | None:
+        """Cost of a million, exact; None where it is unknown or nothing was served."""
+        if self.cost is None or not self.count:
+            return None
+        return self.cost * MILLION / Decimal(str(self.count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
     """What one owner costs; also what unallocated and stranded parts cost, and all together.
 
@@ -77,8 +96,7 @@ class Charge:
         stranded: the same of what nobody can be granted.
         kwh: electricity at the cards, by use; None where none of it is known.
         unknown_kwh_card_hours: card hours by use whose electricity is not known.
-        requests: requests answered; None where no server reports them.
-        answered: cost by allocation of the hours in which they were reported; None where no card of these has a price.
+        served: what its servers served, where any reports it.
     """
 
     name: str
@@ -91,15 +109,7 @@ class Charge:
     stranded: Amounts | None
     kwh: float | None
     unknown_kwh_card_hours: float
-    requests: float | None
-    answered: Decimal | None
-
-    @property
-    def per_million_requests(self) -> Decimal | None:
-        """Cost by allocation of a million requests; None where either is unknown."""
-        if self.answered is None or not self.requests:
-            return None
-        return self.answered * 1_000_000 / Decimal(str(self.requests))
+    served: Mapping[ServedUnit, Served]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +189,8 @@ class _Sums:
         self.kwh = np.zeros(places)
         self.kwh_hours = np.zeros(places)
         self.unknown_kwh = np.zeros(places)
-        self.requests = np.zeros(places)
-        self.answers = np.zeros(places, np.bool_)
+        self.served = {unit: np.zeros(places) for unit in ServedUnit}
+        self.serves = {unit: np.zeros(places, np.bool_) for unit in ServedUnit}
         self.free: dict[CardPrice, int] = {}
         self.measured_kwh = 0.0
         self.density_max = 0.0
@@ -208,12 +218,13 @@ class _Sums:
             HourMeasure.UNALLOCATED.value: np.concatenate([no_rows, allocation.idle, no_hours]),
             HourMeasure.STRANDED.value: np.concatenate([no_rows, no_hours, allocation.stranded]),
         }
-        answered = ~np.isnan(day.requests)
-        if answered.any():
-            # Hours in which a server said nothing of its requests cost something too, but not these requests.
-            kinds[_ANSWERED] = of_basis["allocation"].copy()
-            kinds[_ANSWERED][rows:] = 0
-            kinds[_ANSWERED][:rows][~answered] = 0
+        for unit, served in day.served.items():
+            is_known = ~np.isnan(served)
+            if is_known.any():
+                # Hours in which a server said nothing of its requests cost something too, but not these requests.
+                kinds[unit.value] = np.concatenate([np.where(is_known, allocation.rows, 0), no_rest])
+                self.served[unit] += self._sum(owner_of_row, np.where(is_known, served, 0.0))
+                self.serves[unit] |= self._sum(owner_of_row, is_known.astype(float)) > 0
         for kind, units in kinds.items():
             for number, block in self._by_price(owner, price, units, len(day.prices)):
                 key = (kind, day.prices[number])
@@ -221,8 +232,6 @@ class _Sums:
         unmeasured = np.isnan(day.columns.compute_used) | np.isnan(day.columns.framebuffer_used)
         self.unmeasured += self._sum(owner_of_row, np.where(unmeasured, day.split.allocation.rows, 0)).astype(np.int64)
         self._add_energy(day, owner, hour, of_basis["use"])
-        self.requests += self._sum(owner_of_row, np.where(answered, day.requests, 0.0))
-        self.answers |= self._sum(owner_of_row, answered.astype(float)) > 0
         held = np.bincount(day.columns.card_hour, minlength=hours) > 0
         counts = np.bincount(day.price_of[day.card[~held]], minlength=len(day.prices))
         for number, count in enumerate(counts.tolist()):
@@ -385,8 +394,11 @@ def _charge(sums: _Sums, places: NDArray[np.int64], name: str, *, rest: int | No
         stranded=None if rest is None else sums.amounts_at(places + 2 * rest),
         kwh=chosen(sums.kwh) if chosen(sums.kwh_hours) > 0 else None,
         unknown_kwh_card_hours=chosen(sums.unknown_kwh),
-        requests=chosen(sums.requests) if bool(sums.answers[places].any()) else None,
-        answered=money_of(sums.units_at(_ANSWERED, places)),
+        served={
+            unit: Served(count=chosen(sums.served[unit]), cost=money_of(sums.units_at(unit.value, places)))
+            for unit in ServedUnit
+            if sums.serves[unit][places].any()
+        },
     )
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fleet.inventory import Grant, Node
 from fleet.money.budgets import month_of
-from fleet.money.charged_day import ChargedDay
+from fleet.money.charged_day import ChargedDay, ServedUnit
 from fleet.money.focus_columns import focus_schema
 from fleet.money.prices import CardPrice
 from fleet.money.split import MILLION
@@ -38,6 +38,13 @@ _CATEGORY = {
     PriceBasis.COMMITTED: "Committed",
     PriceBasis.OWNED: "Other",
     None: "Standard",
+}
+
+
+_SERVED_COLUMNS = {
+    ServedUnit.REQUESTS: "x_Requests",
+    ServedUnit.TOKENS: "x_Tokens",
+    ServedUnit.GENERATED_TOKENS: "x_GeneratedTokens",
 }
 
 
@@ -96,6 +103,7 @@ class _Entries:
     compute: NDArray[np.float64]
     framebuffer: NDArray[np.float64]
     origin: NDArray[np.int64]
+    served: Mapping[ServedUnit, NDArray[np.float64]]
 
 
 _TENANT, _UNALLOCATED, _STRANDED = 0, 1, 2
@@ -144,6 +152,7 @@ def focus_table(day: ChargedDay, context: FocusContext) -> pa.Table:
         **_of_cards(entries, prices, context),
         **_of_grants(entries, context),
         **_hours_by_use(entries),
+        **_served(entries),
     }
     constants = {
         "AllocatedMethodId": f"gputide-{context.basis.value}-1",
@@ -206,6 +215,7 @@ def _entries(day: ChargedDay, context: FocusContext) -> _Entries:
     all_hours = np.zeros((_buckets(day, context), len(context.who.cards)), np.int64)
     np.add.at(all_hours, (bucket[count : count + hours], day.card), 1)
     empty = np.zeros(2 * hours)
+    served = {unit: np.concatenate([part, np.full(2 * hours, np.nan)]) for unit, part in day.served.items()}
     return _Entries(
         bucket=distinct[0],
         card=distinct[1],
@@ -220,6 +230,10 @@ def _entries(day: ChargedDay, context: FocusContext) -> _Entries:
         compute=summed(np.concatenate([day.columns.compute_granted, empty])),
         framebuffer=summed(np.concatenate([day.columns.framebuffer_granted, empty])),
         origin=all_hours[distinct[0], distinct[1]],
+        served={
+            unit: np.where(summed(~np.isnan(part)) > 0, summed(np.nan_to_num(part)), np.nan)
+            for unit, part in served.items()
+        },
     )
 
 
@@ -317,6 +331,14 @@ def _hours_by_use(entries: _Entries) -> dict[str, list[Decimal | None]]:
             ]
             for name, values in shares.items()
         },
+    }
+
+
+def _served(entries: _Entries) -> dict[str, list[Decimal | None]]:
+    """What the pod's servers served; a pod of several cards has all of it on one of them, and none on the others."""
+    return {
+        column: [None if np.isnan(count) else Decimal(f"{count:.6f}") for count in entries.served[unit].tolist()]
+        for unit, column in _SERVED_COLUMNS.items()
     }
 
 

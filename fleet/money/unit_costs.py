@@ -1,7 +1,7 @@
 """What a request or a token costs: cost by allocation over what a workload answered meanwhile.
 
-How much it answered is measured (a server's request rate) or asked of a Prometheus (`prices.units`); a workload of
-which nobody knows it has no unit cost. Pure; called by `gputide cost show`, the report and the workloads page.
+How much it answered is measured (rates of its servers) or asked of a Prometheus (`prices.units`); a workload of which
+nobody knows it has no unit cost. Pure; called by `gputide cost show`, the report and the workloads page.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from decimal import Decimal
 from fleet.inventory import WorkloadId
 from fleet.money.charges import Charge
 
-REQUESTS = "requests"
-"""Unit of what inference servers report themselves."""
 MILLION = 1_000_000
 _QUANTUM = Decimal("0.000001")
 
@@ -68,16 +66,16 @@ def unit_costs(charges: Iterable[Charge], counts: Sequence[UnitCount] = ()) -> t
     """Every workload whose units are known or were asked for, the dearest workload first.
 
     Args:
-        charges: cost by workload; what a workload's server counted of its requests stands in it.
+        charges: cost by workload; what a workload's servers counted stands in it.
         counts: what was asked for beside; of one unit it goes before what the server counted.
     """
     by_workload: Mapping[str, Charge] = {charge.name: charge for charge in charges}
     reported = {
-        (name, REQUESTS): _unit_cost(
-            UnitCount(workload=WorkloadId(name), unit=REQUESTS, count=charge.requests), charge, charge.answered
+        (name, unit.value): _unit_cost(
+            UnitCount(workload=WorkloadId(name), unit=unit.value, count=served.count), charge, served.cost
         )
         for name, charge in by_workload.items()
-        if charge.requests is not None
+        for unit, served in charge.served.items()
     }
     asked = {(str(one.workload), one.unit): _asked_cost(one, by_workload.get(one.workload)) for one in counts}
     found = (reported | asked).values()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 from fleet.documents import document
 from fleet.money.budgets import BudgetStatus
-from fleet.money.charges import BASES, Amounts, Charge, Chargeback, in_cents
+from fleet.money.charged_day import ServedUnit
+from fleet.money.charges import BASES, Amounts, Charge, Chargeback, Served, in_cents
 from fleet.money.unit_costs import UnitCost
 from fleet.settings.settings import Settings
 from fleet.units import Money, format_money, format_time
@@ -17,6 +18,7 @@ from gputide.output import Answer, Listing
 
 COST_SCHEMA = "gputide.cost/v1"
 _MILLIONTH = Decimal("0.000001")
+_SERVED_KEYS = {unit: unit.value.replace(" ", "_") for unit in ServedUnit}
 
 Shown = dict[str, list[Decimal | None]]
 """Amounts per basis, one per line, in cents."""
@@ -138,7 +140,6 @@ def budget_answer(statuses: Sequence[BudgetStatus], currency: str, month: str) -
 def _line_document(line: Charge, cost: dict[str, Decimal | None], settings: Settings) -> dict[str, Any]:
     pue, grid = settings.energy.pue, settings.energy.grid_kg_co2_per_kwh
     kwh = None if line.kwh is None else line.kwh * pue
-    per_million = line.per_million_requests
     return {
         "name": line.name,
         "card_hours": round(line.card_hours, 6),
@@ -156,9 +157,19 @@ def _line_document(line: Charge, cost: dict[str, Decimal | None], settings: Sett
         "kwh": None if kwh is None else round(kwh, 3),
         "kg_co2": None if kwh is None or grid is None else round(kwh * grid, 3),
         "unknown_kwh_card_hours": round(line.unknown_kwh_card_hours, 6),
-        "requests": None if line.requests is None else round(line.requests),
-        "per_million_requests": None if per_million is None else float(per_million.quantize(_MILLIONTH)),
+        **_served_document(line.served),
     }
+
+
+def _served_document(served: Mapping[ServedUnit, Served]) -> dict[str, int | float | None]:
+    """`requests`, `per_million_requests` and so on of every unit; None where no server reports it."""
+    found: dict[str, int | float | None] = {}
+    for unit, key in _SERVED_KEYS.items():
+        one = served.get(unit)
+        per_million = None if one is None else one.per_million
+        found[key] = None if one is None else round(one.count)
+        found[f"per_million_{key}"] = None if per_million is None else float(per_million.quantize(_MILLIONTH))
+    return found
 
 
 def _listing(found: Chargeback, lines: list[dict[str, Any]], total: dict[str, Any], *, has_co2: bool) -> Listing:
@@ -170,8 +181,9 @@ def _listing(found: Chargeback, lines: list[dict[str, Any]], total: dict[str, An
         columns.append("unpriced_card_hours")
     if total["kwh"] is not None:
         columns += ["kwh", "kg_co2"] if has_co2 else ["kwh"]
-    if total["requests"] is not None:
-        columns += ["requests", "per_million_requests"]
+    for key in _SERVED_KEYS.values():
+        if total[key] is not None:
+            columns += [key, f"per_million_{key}"]
     names = [*(line["name"] for line in lines[:-2]), "(unallocated)", "(stranded)", "(total)"]
     rows = [
         [

@@ -308,7 +308,7 @@ def make_charges(profiles: Profiles) -> tuple[Charge, ...]:
         Charge(
             name=name, card_hours=168.0, cost=nothing, measures={one: added(parts) for one, parts in own.items()},
             unpriced_card_hours=0.0, unmeasured_card_hours=0.0, unallocated=None, stranded=None, kwh=None,
-            unknown_kwh_card_hours=0.0, requests=None, answered=None,
+            unknown_kwh_card_hours=0.0, served={},
         )
         for name, own in measures.items()
     )  # fmt: skip

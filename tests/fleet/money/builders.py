@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dashboards.money.charged_days import charged_day
 from dashboards.money.hourly_usage import HourlyUsage
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Priority
-from fleet.money.charged_day import ChargedDay
+from fleet.money.charged_day import ChargedDay, ServedUnit
 from fleet.money.charges import BillingPeriod, Chargeback, Owner, chargeback
 from fleet.money.prices import PriceBook
 from fleet.money.tenancies import Tenancies, tenancies
@@ -48,16 +50,16 @@ def settled(cards: list[Card], grants: list[Grant], *, until: datetime = END) ->
 
 
 def measured(who: Tenancies, **grids: float | list[float]) -> HourlyUsage:
-    """Every hour alike: one number per grant, pod or card; what is not named was not measured."""
+    """Every hour alike: one number per grant, pod or card, of units per second; what is not named was not measured."""
     pods = sorted({(grant.namespace, grant.pod) for grant in who.grants})
-    lengths = {"compute": who.grants, "framebuffer_bytes": who.grants, "request_rate": pods,
-               "watts": who.cards, "activity": who.cards}  # fmt: skip
-    made = {
-        name: np.repeat(np.array(np.broadcast_to(grids.get(name, np.nan), len(rows)), float)[:, None], 24, axis=1)
-        for name, rows in lengths.items()
-    }
+    lengths = {"compute": who.grants, "framebuffer_bytes": who.grants, "watts": who.cards, "activity": who.cards}
+
+    def made(name: str, rows: Sequence[object]) -> NDArray[np.float64]:
+        return np.repeat(np.array(np.broadcast_to(grids.get(name, np.nan), len(rows)), float)[:, None], 24, axis=1)
+
     return HourlyUsage(
-        **made,
+        **{name: made(name, rows) for name, rows in lengths.items()},
+        served={unit: made(unit.value.replace(" ", "_"), pods) for unit in ServedUnit},
         pods=tuple(pods),
         pod_of=np.array([pods.index((grant.namespace, grant.pod)) for grant in who.grants], np.int64),
     )

@@ -10,6 +10,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from bench.money_fleets import BEGIN, money_fleet
+from fleet.money.charged_day import ServedUnit
 from fleet.money.charges import BASES, BillingPeriod, Chargeback, Owner, chargeback, in_cents
 from fleet.profiles import HourMeasure
 from tests.fleet.money.builders import (
@@ -126,24 +127,26 @@ def test_requests_of_an_hour_in_which_a_grant_changed_are_counted_whole() -> Non
         a_grant(0, "p", share=0.25, started_at=half_past),
     ]
     who = settled([a_card(0)], grants)
-    row = charged(who, a_day(who, measured(who, request_rate=2.0))).rows[0]
-    assert row.requests == 2 * 86400
+    row = charged(who, a_day(who, measured(who, requests=2.0))).rows[0]
+    assert row.served[ServedUnit.REQUESTS].count == 2 * 86400
 
 
 def test_requests_of_a_pod_on_two_cards_are_counted_once() -> None:
     who = settled([a_card(0), a_card(1)], [a_grant(0, "a"), a_grant(1, "a")])
-    row = charged(who, a_day(who, measured(who, request_rate=2.0))).rows[0]
-    assert row.requests == 2 * 86400
-    assert row.per_million_requests == Decimal("43.2") * 1_000_000 / 172_800
+    row = charged(who, a_day(who, measured(who, requests=2.0))).rows[0]
+    served = row.served[ServedUnit.REQUESTS]
+    assert served.count == 2 * 86400
+    assert served.per_million == Decimal("43.2") * 1_000_000 / 172_800
 
 
 def test_hours_without_reported_requests_do_not_make_the_reported_ones_dearer() -> None:
     who = settled([a_card(0)], [a_grant(0, "a")])
-    usage = measured(who, request_rate=2.0)
-    usage.request_rate[:, 6:] = float("nan")
+    usage = measured(who, requests=2.0)
+    usage.served[ServedUnit.REQUESTS][:, 6:] = float("nan")
     row = charged(who, a_day(who, usage)).rows[0]
-    assert (row.requests, row.cost.allocation, row.answered) == (2 * 6 * 3600, Decimal("21.6"), Decimal("5.4"))
-    assert row.per_million_requests == Decimal("5.4") * 1_000_000 / 43_200
+    served = row.served[ServedUnit.REQUESTS]
+    assert (served.count, row.cost.allocation, served.cost) == (2 * 6 * 3600, Decimal("21.6"), Decimal("5.4"))
+    assert served.per_million == Decimal("5.4") * 1_000_000 / 43_200
 
 
 def test_electricity_is_measured_where_cards_report_it_and_unknown_otherwise() -> None:

@@ -123,6 +123,17 @@ def test_hours_used_held_and_left_stand_beside_each_part() -> None:
     assert (rest["x_UnallocatedGpuHours"], rest["AllocatedResourceId"]) == (Decimal(12), None)
 
 
+def test_what_a_pod_served_stands_once_and_is_null_where_no_server_reports_it() -> None:
+    who = settled([a_card(0), a_card(1)], [a_grant(0, "a", share=0.5), a_grant(1, "a")])
+    usage = measured(who, requests=2.0, generated_tokens=100.0)
+    rows = focus_table(a_day(who, usage), context(who)).to_pylist()
+    tenant = [row for row in rows if row["x_AllocationKind"] == "tenant"]
+    assert sorted(row["x_Requests"] for row in tenant) == [0, 2 * 86400]
+    assert sum(row["x_GeneratedTokens"] for row in tenant) == 100 * 86400
+    assert {row["x_Tokens"] for row in tenant} == {None}
+    assert {row["x_Requests"] for row in rows if row not in tenant} == {None}
+
+
 def test_parquet_keeps_every_name_as_it_is(tmp_path: Path) -> None:
     who, day = hostile_day()
     path = tmp_path / "focus.parquet"

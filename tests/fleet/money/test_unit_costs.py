@@ -16,7 +16,8 @@ import pytest
 
 from fleet.errors import Misconfigured
 from fleet.inventory import WorkloadId
-from fleet.money.charges import Amounts, Charge
+from fleet.money.charged_day import ServedUnit
+from fleet.money.charges import Amounts, Charge, Served
 from fleet.money.unit_costs import UnitCount, unit_costs
 from fleet.settings.money import PricesSettings
 from gputide.container.prometheus import unit_counts
@@ -32,7 +33,8 @@ def charge(name: str, cost: str | None, requests: float | None = None) -> Charge
     return Charge(
         name=name, card_hours=10.0, cost=Amounts(allocation=amount, use=amount, blended=amount), measures={},
         unpriced_card_hours=0.0, unmeasured_card_hours=0.0, unallocated=None, stranded=None, kwh=None,
-        unknown_kwh_card_hours=0.0, requests=requests, answered=amount,
+        unknown_kwh_card_hours=0.0,
+        served={} if requests is None else {ServedUnit.REQUESTS: Served(count=requests, cost=amount)},
     )  # fmt: skip
 
 
@@ -108,7 +110,7 @@ def test_cost_of_a_million_is_cost_over_count_and_absent_where_either_is() -> No
     assert found[CHAT, "requests"].per_million == Decimal(300_000)
     assert found[WorkloadId("a/Deployment/free"), "requests"].per_million is None
     assert not [key for key in found if key[0] == "a/Deployment/quiet"]
-    half = replace(charge(CHAT, "300", 1000.0), answered=Decimal(150))
+    half = replace(charge(CHAT, "300"), served={ServedUnit.REQUESTS: Served(count=1000.0, cost=Decimal(150))})
     assert [one.per_million for one in unit_costs([half], counts)] == [Decimal("0.15"), Decimal(150_000)]
     none = replace(found[CHAT, "tokens"], count=0.0)
     assert none.per_million is None
