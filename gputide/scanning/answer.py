@@ -19,7 +19,7 @@ from fleet.units import format_bytes_short, format_count, format_duration, forma
 from fleet.usage import History
 from gputide.answers.plan import no_price_words, plan_answer, saving_text
 from gputide.output import Answer, Listing
-from gputide.scanning.backend import AssumedBackend, Basis
+from gputide.scanning.backend import AssumedBackend
 from gputide.scanning.scan import Scanned
 
 SCAN_SCHEMA = "gputide.scan/v1"
@@ -29,7 +29,7 @@ def scan_answer(
     scanned: Scanned,
     backend: AssumedBackend,
     profiles: Profiles,
-    plan: Plan,
+    plans: Sequence[Plan],
     missed: Sequence[Missed],
     unpriced: Sequence[CardModelName],
 ) -> Answer:
@@ -39,10 +39,11 @@ def scan_answer(
         scanned: what was read.
         backend: which backend the plan is for, and why.
         profiles: what the analyzer makes of it.
-        plan: what could be done.
+        plans: what could be done with that backend, then with others.
         missed: what was not found.
         unpriced: card models without a price.
     """
+    plan = plans[0]
     states = Counter(card.state for card in profiles.cards)
     planned = plan_answer(plan)
     work, totals = scanned.work, plan.totals
@@ -72,6 +73,17 @@ def scan_answer(
                 "tried_again": work.tried_again,
             },
             "missed": document(tuple(missed)),
+            "backends": [
+                {
+                    "backend": one.backend,
+                    "cards_freed": one.totals.cards_freed,
+                    "nodes_freed": one.totals.nodes_freed,
+                    "saving_per_week": document(one.totals.saving_per_week),
+                    "currency": one.currency,
+                    "predicted_violation_ratio": one.totals.predicted_violation_ratio,
+                }
+                for one in plans
+            ],
             "plan": plan_in_english(plan),
         },
         headline=(
@@ -99,6 +111,20 @@ def scan_answer(
             ),
         ),
         listings=(
+            Listing(
+                title="With this backend and with others",
+                columns=("backend", "cards_freed", "nodes_freed", "saving_per_week", "predicted_violation"),
+                rows=[
+                    (
+                        one.backend,
+                        one.totals.cards_freed,
+                        one.totals.nodes_freed,
+                        saving_text(one.totals.saving_per_week, one.currency),
+                        format_percent(one.totals.predicted_violation_ratio, digits=2),
+                    )
+                    for one in plans
+                ],
+            ),
             *planned.listings,
             Listing(
                 title="Not found, and what that costs",
@@ -108,8 +134,7 @@ def scan_answer(
         ),
         footnotes=(
             *planned.footnotes[:-1],
-            "nothing was changed in the cluster; the history and the plan are in the data folder"
-            + ("" if backend.basis is Basis.DEFAULT else lasting),
+            "nothing was changed in the cluster; the history and the plan are in the data folder" + lasting,
             f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide serve",
         ),
     )
@@ -131,7 +156,7 @@ _MEASURES = {
     Measure.FRAMEBUFFER_USED: "who holds how much framebuffer stays unknown: nothing can share a card",
     Measure.DUTY_CYCLE: "whether a card works at all stays unknown where SM active is missing too",
     Measure.KV_CACHE_USAGE: "what servers that pre-allocate really need stays unknown (scrape their own metrics)",
-    Measure.ENCODER: "a transcoder look like idle pods (enable DCGM_FI_DEV_ENC_UTIL)",
+    Measure.ENCODER: "a transcoder looks like an idle pod (enable DCGM_FI_DEV_ENC_UTIL)",
     Measure.POWER: "energy of idle cards is not reported (enable DCGM_FI_DEV_POWER_USAGE)",
 }
 _NAMES = (

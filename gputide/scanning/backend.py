@@ -1,8 +1,8 @@
 """Which GPU-sharing backend a scan plans for: the one that was set, else the one whose series the server holds.
 
 HAMi and Volcano export metrics of their own; others show by the resources that nodes offer or pods ask for, KAI by its
-reservation pods. Where none of these is there, the default is a guess, and the plan is as good as that guess. Called by
-`gputide scan`.
+reservation pods. Where none of these is there, whole cards are the guess: it promises nothing that would have to be
+installed first. What other backends would free stands beside it. Called by `gputide scan`.
 
 Sources: `fleet.series` for the metrics; kubernetes/kube-state-metrics:docs/metrics for resources, in whose names every
 character but letters and digits is an underscore; the records in `fleet.capabilities.register`.
@@ -34,6 +34,9 @@ _SIGNS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("nvidia_time_slicing", (), ("nvidia_com_gpu_shared",)),
 )
 """Backend, how names of its metrics begin, how names of its resources begin. The first that is seen is taken."""
+WHOLE_CARDS = "whole_cards"
+_COMPARED = (WHOLE_CARDS, "nvidia_time_slicing", "hami")
+"""What needs nothing, what NVIDIA's device plugin can do, and what needs a scheduler and a library of its own."""
 
 
 class Basis(StrEnum):
@@ -43,8 +46,8 @@ class Basis(StrEnum):
     """Somebody said so."""
     SEEN = "seen"
     """The server holds what only this backend leaves."""
-    DEFAULT = "default"
-    """Nothing says which; it is the default of `enforcer.backend`."""
+    GUESS = "guess"
+    """Nothing says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +76,17 @@ class AssumedBackend:
             case Basis.SEEN:
                 sign = dict(self.signs)[self.name]
                 return f"assuming backend {self.name}, because this server holds {sign}{beside}; {change}"
-            case Basis.DEFAULT:
+            case Basis.GUESS:
                 known = ", ".join(record.backend for record in CAPABILITIES)
                 return (
-                    f"GUESSING backend {self.name}: nothing that this server holds shows which one shares cards, and "
-                    f"what could be freed depends on it; {change} ({known})"
+                    f"GUESSING backend {self.name}: nothing that this server holds shows that cards are shared; what "
+                    f"others would free stands below; {change} ({known})"
                 )
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Backends whose plans are set beside each other, this one first."""
+        return (self.name, *(name for name in _COMPARED if name != self.name))
 
 
 def assumed_backend(scanned: Scanned, configured: str, *, is_set: bool) -> AssumedBackend:
@@ -90,8 +98,10 @@ def assumed_backend(scanned: Scanned, configured: str, *, is_set: bool) -> Assum
         is_set: somebody set it; False where it is the default.
     """
     signs = _signs(scanned)
-    if is_set or not signs:
-        return AssumedBackend(name=configured, basis=Basis.SET if is_set else Basis.DEFAULT, signs=signs)
+    if is_set:
+        return AssumedBackend(name=configured, basis=Basis.SET, signs=signs)
+    if not signs:
+        return AssumedBackend(name=WHOLE_CARDS, basis=Basis.GUESS, signs=())
     return AssumedBackend(name=signs[0][0], basis=Basis.SEEN, signs=signs)
 
 

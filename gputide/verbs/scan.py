@@ -111,18 +111,23 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
             missed = misses_of(scanned, history, profiles, settings)
             if record_to is not None:
                 _record(history, record_to, hide=hasher(folder) if hash_names else shown)
-            plan = make_plan(
-                for_plan(history),
-                profiles,
-                settings=settings,
-                capability=measured_capability(folder, settings),
-                now=now,
-                past=OwnPast(interference=load_interference(settings)),
-            )
-        plan = seal_plan(plan)
-        keep_plan(folder, settings, plan)
+            found = for_plan(history)
+            past = OwnPast(interference=load_interference(settings))
+            plans = [
+                make_plan(
+                    found,
+                    profiles,
+                    settings=(one := _as_found(settings, scanned.cluster, backend)),
+                    capability=measured_capability(folder, one),
+                    now=now,
+                    past=past,
+                )
+                for backend in assumed.compared
+            ]
+        plans[0] = seal_plan(plans[0])
+        keep_plan(folder, settings, plans[0])
     unpriced = unpriced_models(history, settings)
-    print_answer(scan_answer(scanned, assumed, profiles, plan, missed, unpriced), form=form, target=output)
+    print_answer(scan_answer(scanned, assumed, profiles, plans, missed, unpriced), form=form, target=output)
 
 
 def _with_lists(session: Session, matchers: list[str], headers: list[str]) -> Session:

@@ -511,12 +511,26 @@ def test_the_backend_whose_series_a_server_holds_is_assumed_and_said_first(serie
     assert told.document["backend"]["name"] == told.document["plan"]["backend"] == backend
 
 
-def test_without_a_sign_of_a_backend_the_default_is_called_a_guess_and_one_that_was_set_is_not(
+def test_what_the_backend_that_is_there_frees_stands_beside_what_others_would(shared_fleet, tmp_path, program):
+    told = program(tmp_path / "data", *a_scan(shared_fleet, "--format", "json")).document
+    backends = {one["backend"]: one for one in told["backends"]}
+    assert list(backends) == ["whole_cards", "nvidia_time_slicing", "hami"]
+    alone = program(tmp_path / "alone", *a_scan(shared_fleet, "--backend", "hami", "--format", "json")).document
+    assert alone["backends"] == [backends["hami"], backends["whole_cards"], backends["nvidia_time_slicing"]]
+    assert alone["plan"]["totals"]["cards_freed"] == backends["hami"]["cards_freed"]
+    freed = [one["cards_freed"] for one in backends.values()]
+    assert freed[0] < freed[2]
+    assert freed == sorted(freed)
+    kept = program(tmp_path / "data", "plan", "show", "--format", "json").document
+    assert kept["backend"] == "whole_cards"
+
+
+def test_without_a_sign_of_a_backend_whole_cards_are_called_a_guess_and_one_that_was_set_is_not(
     shared_fleet, tmp_path, program
 ):
     guessed = program(tmp_path / "guessed", *a_scan(shared_fleet))
     assert guessed.status == 0, guessed.err
-    assert guessed.out.startswith("GUESSING backend hami: nothing that this server holds shows which one shares cards")
+    assert guessed.out.startswith("GUESSING backend whole_cards: nothing that this server holds shows that cards are")
     named = program(tmp_path / "named", *a_scan(shared_fleet, "--backend", "whole_cards"))
     assert named.out.startswith("backend whole_cards, as set")
     by_setting = program(tmp_path / "set", "--set", "enforcer.backend=hami", *a_scan(shared_fleet))
