@@ -203,7 +203,10 @@ def _entries(day: ChargedDay, context: FocusContext) -> _Entries:
     allocated = day.split.allocation.rows
     nothing = np.zeros(2 * hours, np.int64)
     is_measured = ~np.isnan(day.columns.compute_used) & ~np.isnan(day.columns.framebuffer_used)
-    keep = (units > 0) & ~day.is_unpriced[card]
+    served = {unit: np.concatenate([part, np.full(2 * hours, np.nan)]) for unit, part in day.served.items()}
+    # By use a pod that served may have used nothing of the card that its requests stand on.
+    has_served = np.nansum(list(served.values()), axis=0) > 0
+    keep = ((units > 0) | has_served) & ~day.is_unpriced[card]
     keys = np.stack([bucket, card, kind, slot])[:, keep]
     distinct, first, place = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     place = place.reshape(-1)
@@ -215,7 +218,6 @@ def _entries(day: ChargedDay, context: FocusContext) -> _Entries:
     all_hours = np.zeros((_buckets(day, context), len(context.who.cards)), np.int64)
     np.add.at(all_hours, (bucket[count : count + hours], day.card), 1)
     empty = np.zeros(2 * hours)
-    served = {unit: np.concatenate([part, np.full(2 * hours, np.nan)]) for unit, part in day.served.items()}
     return _Entries(
         bucket=distinct[0],
         card=distinct[1],

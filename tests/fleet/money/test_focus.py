@@ -132,6 +132,11 @@ def test_what_a_pod_served_stands_once_and_is_null_where_no_server_reports_it() 
     assert sum(row["x_GeneratedTokens"] for row in tenant) == 100 * 86400
     assert {row["x_Tokens"] for row in tenant} == {None}
     assert {row["x_Requests"] for row in rows if row not in tenant} == {None}
+    by_use = focus_table(
+        a_day(who, measured(who, compute=0.0, framebuffer_bytes=0, requests=2.0)), context(who, Basis.USE)
+    )
+    assert sum(row["x_Requests"] or 0 for row in by_use.to_pylist()) == 2 * 86400
+    assert not focus_faults(by_use)
 
 
 def test_parquet_keeps_every_name_as_it_is(tmp_path: Path) -> None:
