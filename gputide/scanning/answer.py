@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dashboards.words.advice import plan_in_english
 from fleet.decisions import Plan
@@ -73,17 +74,7 @@ def scan_answer(
                 "tried_again": work.tried_again,
             },
             "missed": document(tuple(missed)),
-            "backends": [
-                {
-                    "backend": one.backend,
-                    "cards_freed": one.totals.cards_freed,
-                    "nodes_freed": one.totals.nodes_freed,
-                    "saving_per_week": document(one.totals.saving_per_week),
-                    "currency": one.currency,
-                    "predicted_violation_ratio": one.totals.predicted_violation_ratio,
-                }
-                for one in plans
-            ],
+            "backends": [_backend_document(one) for one in plans],
             "plan": plan_in_english(plan),
         },
         headline=(
@@ -111,20 +102,7 @@ def scan_answer(
             ),
         ),
         listings=(
-            Listing(
-                title="With this backend and with others",
-                columns=("backend", "cards_freed", "nodes_freed", "saving_per_week", "predicted_violation"),
-                rows=[
-                    (
-                        one.backend,
-                        one.totals.cards_freed,
-                        one.totals.nodes_freed,
-                        saving_text(one.totals.saving_per_week, one.currency),
-                        format_percent(one.totals.predicted_violation_ratio, digits=2),
-                    )
-                    for one in plans
-                ],
-            ),
+            _backend_listing(plans),
             *planned.listings,
             Listing(
                 title="Not found, and what that costs",
@@ -138,6 +116,33 @@ def scan_answer(
             f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide serve",
         ),
     )
+
+
+def _backend_document(plan: Plan) -> dict[str, Any]:
+    totals = plan.totals
+    return {
+        "backend": plan.backend,
+        "cards_freed": totals.cards_freed,
+        "nodes_freed": totals.nodes_freed,
+        "saving_per_week": document(totals.saving_per_week),
+        "currency": plan.currency,
+        "predicted_violation_ratio": totals.predicted_violation_ratio,
+    }
+
+
+def _backend_listing(plans: Sequence[Plan]) -> Listing:
+    rows = [
+        (
+            plan.backend,
+            plan.totals.cards_freed,
+            plan.totals.nodes_freed,
+            saving_text(plan.totals.saving_per_week, plan.currency),
+            format_percent(plan.totals.predicted_violation_ratio, digits=2),
+        )
+        for plan in plans
+    ]
+    columns = ("backend", "cards_freed", "nodes_freed", "saving_per_week", "predicted_violation")
+    return Listing(title="With this backend and with others", columns=columns, rows=rows)
 
 
 def _money(plan: Plan, unpriced: Sequence[CardModelName]) -> str:

@@ -11,9 +11,11 @@ import typer
 
 from enforcer.probe.stored_results import measured_capability
 from fleet.capabilities.register import capabilities_of
-from fleet.data_folder import writing
+from fleet.data_folder import DataFolder, writing
+from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured
+from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.units import format_count, parse_time
 from fleet.usage import History
@@ -111,23 +113,25 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
             missed = misses_of(scanned, history, profiles, settings)
             if record_to is not None:
                 _record(history, record_to, hide=hasher(folder) if hash_names else shown)
-            found = for_plan(history)
-            past = OwnPast(interference=load_interference(settings))
             plans = [
-                make_plan(
-                    found,
-                    profiles,
-                    settings=(one := _as_found(settings, scanned.cluster, backend)),
-                    capability=measured_capability(folder, one),
-                    now=now,
-                    past=past,
-                )
-                for backend in assumed.compared
+                _plan(folder, history, profiles, _as_found(settings, scanned.cluster, name), now)
+                for name in assumed.compared
             ]
         plans[0] = seal_plan(plans[0])
         keep_plan(folder, settings, plans[0])
     unpriced = unpriced_models(history, settings)
     print_answer(scan_answer(scanned, assumed, profiles, plans, missed, unpriced), form=form, target=output)
+
+
+def _plan(folder: DataFolder, history: History, profiles: Profiles, settings: Settings, now: datetime) -> Plan:
+    return make_plan(
+        for_plan(history),
+        profiles,
+        settings=settings,
+        capability=measured_capability(folder, settings),
+        now=now,
+        past=OwnPast(interference=load_interference(settings)),
+    )
 
 
 def _with_lists(session: Session, matchers: list[str], headers: list[str]) -> Session:
