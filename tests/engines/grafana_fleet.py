@@ -110,6 +110,20 @@ def dcgm_and_old_hami_words() -> tuple[Series, ...]:
     return (*_dcgm(), *_owners(), *_old_hami())
 
 
+def server_words() -> Iterator[Series]:
+    """What the busy service's inference server, vLLM, says of its requests."""
+    chat = {"cluster": "c1", "namespace": "chat", "pod": SLICES[0].pod, "model_name": "llama"}
+    for name, labels in (
+        ("request_success_total", {"finished_reason": "stop"}),
+        ("prompt_tokens_total", {}),
+        ("generation_tokens_total", {}),
+        ("e2e_request_latency_seconds_bucket", {"le": "1.0"}),
+        ("e2e_request_latency_seconds_bucket", {"le": "+Inf"}),
+    ):
+        yield Series(name=f"vllm:{name}", labels={**chat, **labels}, value=0, late=500)
+    yield Series(name="vllm:num_requests_running", labels=chat, value=3)
+
+
 PASSES = (
     ("rollup", "step"), ("bridge", "poll"), ("agent", "look"), ("relief", "look"), ("tide", "step"), ("notify", "look"),
 )  # fmt: skip

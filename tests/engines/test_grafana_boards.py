@@ -20,7 +20,16 @@ from fleet.settings.settings import Settings
 from gputide.operate.engine_process import kill_process, start_process, wait_until
 from gputide.operate.engines import free_port
 from tests.engines.go_peers import GoPeers
-from tests.engines.grafana_fleet import CARDS, MODEL, STEP_SECONDS, Series, gputide_words, own_processes, savings_words
+from tests.engines.grafana_fleet import (
+    CARDS,
+    MODEL,
+    STEP_SECONDS,
+    Series,
+    gputide_words,
+    own_processes,
+    savings_words,
+    server_words,
+)
 from tests.engines.prometheus_parts import answer_of
 from tests.waiting import text_of
 
@@ -72,7 +81,7 @@ def prometheus(go_peers: GoPeers, tmp_path_factory: pytest.TempPathFactory) -> I
 def lines_until(now: int) -> Iterator[str]:
     """Yield the fleet's history: raw series of the last hours, and a day of what the rules look back on."""
     times = range(now - HOURS * 3600, now, STEP_SECONDS)
-    for series in (*gputide_words(), *own_processes(), *savings_words()):
+    for series in (*gputide_words(), *server_words(), *own_processes(), *savings_words()):
         yield from series.lines(times)
     day = range(now - THRESHOLDS.idle_seconds, now, LONG_STEP_SECONDS)
     for card in CARDS:
