@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analyzer.compute_demand import DutyCurves, demand, duty_curves
 from analyzer.presence import Bools, SilenceBasis, card_rows
-from analyzer.state.idleness import demand
 from analyzer.survey import Survey
 from fleet.inventory import Card, CardId
 from fleet.profiles import CardProfile, CardState
@@ -49,11 +49,14 @@ def card_profiles(history: History, look: Survey, settings: AnalyzerSettings) ->
     for number, life in enumerate(look.lives):
         (tenants if life.is_live else former)[life.latest.card].append(number)
     row_of = card_rows(history.cards)
+    curves = None
+    if history.cards is not None:
+        curves = duty_curves(history.cards, np.arange(len(history.cards.keys)), look.line.steps)
     return tuple(
         _profile(
             card,
             tenants.get(card.card, []),
-            _seen(card, tenants.get(card.card, []), row_of, history, look),
+            _seen(card, tenants.get(card.card, []), row_of, history, look, curves),
             _span(look, tenants.get(card.card, []), former.get(card.card, [])),
             look,
             settings,
@@ -62,12 +65,19 @@ def card_profiles(history: History, look: Survey, settings: AnalyzerSettings) ->
     )
 
 
-def _seen(card: Card, tenants: Sequence[int], row_of: dict[CardId, int], history: History, look: Survey) -> _Seen:
+def _seen(
+    card: Card,
+    tenants: Sequence[int],
+    row_of: dict[CardId, int],
+    history: History,
+    look: Survey,
+    curves: DutyCurves | None,
+) -> _Seen:
     steps = look.line.steps
     nothing = np.full(steps, np.nan, np.float32)
     row = row_of.get(card.card)
     if row is not None and history.cards is not None and look.card_activity is not None:
-        compute, _ = demand(history.cards, np.array([row], np.int64), steps)
+        compute, _ = demand(history.cards, np.array([row], np.int64), steps, curves)
         memory = history.cards.peak.get(Measure.FRAMEBUFFER_USED)
         return _Seen(
             compute=compute[0],

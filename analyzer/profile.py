@@ -33,7 +33,6 @@ from fleet.profiles import CardProfile, Profile, Profiles, WorkloadState
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import CardGrid, Float32, History, Key, SliceGrid, UsageGrid
 
-_NEEDS_SM = (RecommendationKind.COLOCATE, RecommendationKind.OFFPEAK_PAIR)
 _NEEDS_RHYTHM = (RecommendationKind.OFFPEAK_PAIR, RecommendationKind.TIDE)
 _NEEDS_FRAMEBUFFER = (RecommendationKind.SLICE, RecommendationKind.OVERSUBSCRIBE, RecommendationKind.MIG)
 _IDLE_STATES = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})
@@ -156,14 +155,6 @@ def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings)
                 ),
             )
         return
-    measured = [fact for fact in facts if fact.compute.p50 is not None and fact.silence is None]
-    if measured and not any(fact.is_sm for fact in measured):
-        for kind in _NEEDS_SM:
-            yield Withheld(
-                kind=kind,
-                reason="no_sm_counter",
-                values=(("workloads", len(measured)),),
-            )
     if seconds < DAY_HISTORY_SECONDS_MIN:
         for kind in _NEEDS_RHYTHM:
             yield Withheld(

@@ -23,8 +23,8 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzer.compute_demand import DutyCurves, demand
 from analyzer.presence import Tenure, Timeline
-from analyzer.state.idleness import demand
 from fleet.inventory import Grant, WorkloadId
 from fleet.schema import Measure
 from fleet.usage import SliceGrid
@@ -85,13 +85,14 @@ class Succession:
     changed_at: Mapping[WorkloadId, datetime]
 
 
-def succession(lives: Sequence[Tenure], grid: SliceGrid, line: Timeline) -> Succession:
+def succession(lives: Sequence[Tenure], grid: SliceGrid, line: Timeline, curves: DutyCurves | None) -> Succession:
     """Links live slices with those that they replaced.
 
     Args:
         lives: every slice, live and earlier ones.
         grid: their usage.
         line: the steps that may be looked at: nothing later is.
+        curves: `duty_curves` of the grid.
     """
     by_workload: dict[WorkloadId, list[int]] = defaultdict(list)
     for number, life in enumerate(lives):
@@ -103,7 +104,7 @@ def succession(lives: Sequence[Tenure], grid: SliceGrid, line: Timeline) -> Succ
         if not ended or len({lives[number].is_live for number in numbers}) == 1:
             continue
         chains = _chains(lives, [number for number in numbers if lives[number].is_live], ended)
-        since = _changed_at(chains, lives, grid, line)
+        since = _changed_at(chains, lives, grid, line, curves)
         if since is not None:
             changed[workload] = since
         for number, before in chains:
@@ -184,14 +185,16 @@ def _end(life: Tenure) -> datetime:
     return max(grant.ended_at or grant.started_at for grant in life.grants)
 
 
-def _changed_at(chains: Sequence[_Chain], lives: Sequence[Tenure], grid: SliceGrid, line: Timeline) -> datetime | None:
+def _changed_at(
+    chains: Sequence[_Chain], lives: Sequence[Tenure], grid: SliceGrid, line: Timeline, curves: DutyCurves | None
+) -> datetime | None:
     """The latest replacement after which the pods behave otherwise; None where none of them does."""
     replacements = _waves([end for _, before in chains for _, end in before])
     if not replacements:
         return None
     chained = [chain for chain in chains if chain[1]]
     numbers = [number for chain in chained for number in (chain[0], *(earlier for earlier, _ in chain[1]))]
-    compute, framebuffer = _behaviour(chained, lives, grid, line)
+    compute, framebuffer = _behaviour(chained, lives, grid, line, curves)
     sizes = {lives[number].latest.framebuffer_granted_bytes for number in numbers}
     card_bytes = max(lives[number].latest.framebuffer_bytes for number in numbers)
     border = line.steps
@@ -220,7 +223,7 @@ def _waves(moments: Sequence[datetime]) -> list[tuple[datetime, datetime]]:
 
 
 def _behaviour(
-    chained: Sequence[_Chain], lives: Sequence[Tenure], grid: SliceGrid, line: Timeline
+    chained: Sequence[_Chain], lives: Sequence[Tenure], grid: SliceGrid, line: Timeline, curves: DutyCurves | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean demand of a slice and framebuffer that one held, over all that were replaced, (steps,), NaN not seen."""
     total, held, count, counted = (np.zeros(line.steps) for _ in range(4))
@@ -234,7 +237,7 @@ def _behaviour(
             if row is None:
                 continue
             span = slice(min(stop, line.first_step_after(lives[number].begun_at)), stop)
-            values = demand(grid, np.array([row], np.int64), line.steps)[0][0, span]
+            values = demand(grid, np.array([row], np.int64), line.steps, curves)[0][0, span]
             total[span] += np.nan_to_num(values)
             count[span] += ~np.isnan(values)
             if used is not None:

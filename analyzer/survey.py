@@ -14,6 +14,7 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzer.compute_demand import DutyCurves, demand, duty_curves, owners_of
 from analyzer.presence import (
     Bools,
     SilenceBasis,
@@ -29,7 +30,7 @@ from analyzer.presence import (
     tenures,
     timeline,
 )
-from analyzer.state.idleness import Activity, activity, demand, gives_way
+from analyzer.state.idleness import Activity, activity, gives_way
 from analyzer.succession import Succession, succession
 from analyzer.trust import CardView, findings
 from fleet.inventory import CardId, Priority, WorkloadId
@@ -58,6 +59,7 @@ class Survey:
         row_stride: own step of the source of its rows, (lives,).
         inferred: what slices without a row did, (steps,) each, and what that stands on.
         distrust: findings per slice.
+        curves: what the duty cycle says of SM active where that is missing.
         card_activity: activity of the cards as they report it; None where no source measures cards.
     """
 
@@ -75,16 +77,17 @@ class Survey:
     row_stride: NDArray[np.int64]
     inferred: Mapping[int, tuple[Float32, SilenceBasis]]
     distrust: Mapping[int, tuple[Finding, ...]]
+    curves: DutyCurves | None
     card_activity: Activity | None
 
     def demand_of(self, numbers: NDArray[np.int64]) -> tuple[Float32, Bools]:
-        """Compute that slices demand, 0-1, (len(numbers), steps), NaN unknown; and where it is SM active, per slice."""
+        """Compute that slices demand, 0-1, (len(numbers), steps), NaN unknown; and where it stands on SM active."""
         rows = np.array([_row_or_minus_one(self.lives[number]) for number in numbers], np.int64)
         wanted = np.full((len(numbers), self.line.steps), np.nan, np.float32)
         by_sm = np.zeros(len(numbers), bool)
         there = rows >= 0
         if there.any():
-            wanted[there], by_sm[there] = demand(self.grid, rows[there], self.line.steps)
+            wanted[there], by_sm[there] = demand(self.grid, rows[there], self.line.steps, self.curves)
         for place in np.flatnonzero(~there).tolist():
             wanted[place] = self.inferred[int(numbers[place])][0]
         # What no card can do is named by the cross-checks; here it must only not spoil the sums.
@@ -108,7 +111,8 @@ def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surve
     seen, known, used = (_by_life(mask, rows, line.steps) for mask in (by_row.seen, by_row.known, by_row.used))
     nodes = [key.node for key in grid.keys]
 
-    past = succession(lives, grid, line)
+    curves = duty_curves(grid, owners_of(lives, len(grid.keys)), line.steps)
+    past = succession(lives, grid, line, curves)
     members = _members(lives, past)
     card_activity = None if history.cards is None else activity(history.cards, line.steps, settings)
     view = _card_view(history.cards, card_activity, lives, rows, lived, by_row)
@@ -137,6 +141,7 @@ def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surve
         row_stride=_strides_by_life(by_row.seen, nodes, rows),
         inferred=inferred,
         distrust={n: by_row_findings.get(life.row, ()) for n, life in enumerate(lives) if life.row is not None},
+        curves=curves,
         card_activity=card_activity,
     )
 

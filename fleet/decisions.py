@@ -59,7 +59,7 @@ class Withheld:
 
     Attributes:
         kind: what is withheld.
-        reason: short code, for example `no_sm_counter`, `history_too_short`; the message `refused.CODE` says it.
+        reason: short code, for example `history_too_short`; the message `refused.CODE` says it.
         values: numbers and names in that message.
     """
 

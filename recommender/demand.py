@@ -9,19 +9,20 @@ sample again. Pure.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.presence import tenures, timeline
+from analyzer.compute_demand import DutyCurves, demand, duty_curves, owners_of
+from analyzer.presence import Tenure, tenures, timeline
 from analyzer.succession import Heir, succession
 from fleet.inventory import Grant, WorkloadId
 from fleet.schema import Measure
 from fleet.servers import preallocates
 from fleet.sharing import believed_pools, framebuffer_need
-from fleet.usage import Float32, History, SliceGrid, SliceKey
+from fleet.usage import Float32, History, SliceGrid
 
 DAY_SECONDS = 86400
 _SIMILAR_FACTOR = 1.5
@@ -40,11 +41,11 @@ class Demand:
         workload_of: number of each row's workload, (rows,), int32.
         compute: demand, share of a card's busiest engine: computing, encoder or decoder, (rows, steps), NaN = not
             collected. A transcoder works on a card without its SMs.
-        counted: demand by `counter` alone, likewise.
+        counted: demand of computing alone, likewise.
         used_bytes: framebuffer used, (rows, steps).
         need_bytes: framebuffer needed, less the unused part of a pre-allocated KV cache, (rows, steps).
         has_need: False where a server pre-allocates and nothing shows what it needs, (rows,), bool.
-        counter: column that demand of computing was read from.
+        by_sm: True where demand of computing stands on SM active, False where it is the duty cycle, (rows,).
         step_seconds: length of a step.
         steps_per_day: steps of a day.
     """
@@ -57,7 +58,7 @@ class Demand:
     used_bytes: Float32
     need_bytes: Float32
     has_need: NDArray[np.bool_]
-    counter: Measure
+    by_sm: NDArray[np.bool_]
     step_seconds: int
 
     @property
@@ -84,14 +85,12 @@ def demand_of(history: History) -> Demand:
     inventory = history.inventory
     grants = inventory.live_grants()
     grid = history.slices
-    row_of = {_identity(key): row for row, key in enumerate(grid.keys)}
+    lives = tenures(inventory, grid, inventory.as_of)
+    row_of = {_identity(life.latest): life.row for life in lives if life.row is not None}
     rows = np.array([row_of.get(_identity(grant), -1) for grant in grants], np.int64)
-    inherited = _inherited(history, grants, row_of)
-    sm_active = grid.mean.get(Measure.SM_ACTIVE)
-    counter = Measure.SM_ACTIVE
-    if sm_active is None or not np.isfinite(sm_active).any():
-        counter = Measure.DUTY_CYCLE
-    counted = _taken(grid.mean.get(counter), rows, grid.steps)
+    curves = duty_curves(grid, owners_of(lives, len(grid.keys)), grid.steps)
+    inherited = _inherited(history, lives, grants, curves)
+    counted, by_sm = _counted(grid, rows, curves)
     used = _taken(grid.peak.get(Measure.FRAMEBUFFER_USED), rows, grid.steps)
     cache = grid.peak.get(Measure.KV_CACHE_USAGE)
     pools = believed_pools(_pools(grants), used)
@@ -102,7 +101,7 @@ def demand_of(history: History) -> Demand:
     need = framebuffer_need(used, usage, pools)
     has_need = _has_need(grants, pools, usage)
     for piece in inherited:
-        _inherit(piece, grid, counter, counted=counted, compute=compute, used=used, need=need)
+        _inherit(piece, grid, curves, counted=counted, compute=compute, used=used, need=need)
     names = tuple(sorted({grant.workload_id for grant in grants}))
     number = {name: index for index, name in enumerate(names)}
     return Demand(
@@ -114,12 +113,12 @@ def demand_of(history: History) -> Demand:
         used_bytes=used,
         need_bytes=need,
         has_need=has_need,
-        counter=counter,
+        by_sm=by_sm,
         step_seconds=grid.step_seconds,
     )
 
 
-def _identity(item: Grant | SliceKey) -> tuple[str, str, str, str]:
+def _identity(item: Grant) -> tuple[str, str, str, str]:
     return item.namespace, item.pod, item.container, item.card
 
 
@@ -143,21 +142,20 @@ class _Piece:
 
 
 def _inherited(
-    history: History, grants: Sequence[Grant], row_of: Mapping[tuple[str, str, str, str], int]
+    history: History, lives: Sequence[Tenure], grants: Sequence[Grant], curves: DutyCurves | None
 ) -> list[_Piece]:
     """Earlier slices, the latest first for each live one."""
     if len(grants) == len(history.inventory.grants):
         return []
-    as_of = history.inventory.as_of
-    lives = tenures(history.inventory, history.slices, as_of)
+    line = timeline(history.slices, history.inventory.as_of)
     number = {_identity(grant): row for row, grant in enumerate(grants)}
-    heirs: Sequence[Heir] = succession(lives, history.slices, timeline(history.slices, as_of)).heirs
+    heirs: Sequence[Heir] = succession(lives, history.slices, line, curves).heirs
     pieces = []
     for heir in heirs:
         row = number[_identity(lives[heir.number].latest)]
         for earlier, stop in heir.before:
             grant = lives[earlier].latest
-            source = row_of.get(_identity(grant))
+            source = lives[earlier].row
             if source is not None and stop > 0:
                 resized = grant.framebuffer_granted_bytes != grants[row].framebuffer_granted_bytes
                 pieces.append(_Piece(row=row, source=source, stop=stop, grant=grant, is_resized=resized))
@@ -167,7 +165,7 @@ def _inherited(
 def _inherit(
     piece: _Piece,
     grid: SliceGrid,
-    counter: Measure,
+    curves: DutyCurves | None,
     *,
     counted: Float32,
     compute: Float32,
@@ -176,7 +174,7 @@ def _inherit(
 ) -> None:
     """Puts an earlier slice's past into the row of the live one, where that has none of its own yet."""
     source, span = np.array([piece.source], np.int64), slice(0, piece.stop)
-    own_counted = _taken(grid.mean.get(counter), source, grid.steps)
+    own_counted, _ = _counted(grid, source, curves)
     own_compute = _busiest(
         own_counted, [_taken(grid.mean[engine], source, grid.steps) for engine in VIDEO if engine in grid.mean]
     )
@@ -208,6 +206,14 @@ def _busiest(counted: Float32, video: Sequence[Float32]) -> Float32:
     return busiest
 
 
+def _counted(grid: SliceGrid, rows: NDArray[np.int64], curves: DutyCurves | None) -> tuple[Float32, NDArray[np.bool_]]:
+    found = np.full((len(rows), grid.steps), np.nan, np.float32)
+    by_sm = np.zeros(len(rows), bool)
+    there = rows >= 0
+    found[there], by_sm[there] = demand(grid, rows[there], grid.steps, curves)
+    return _collected(found), by_sm
+
+
 _ROWS_AT_ONCE = 4096
 
 
@@ -217,10 +223,14 @@ def _taken(values: Float32 | None, rows: NDArray[np.int64], steps: int) -> Float
         # Part by part: of a very large fleet a second copy would be what fills the memory.
         for start in range(0, len(taken), _ROWS_AT_ONCE):
             part, here = taken[start : start + _ROWS_AT_ONCE], rows[start : start + _ROWS_AT_ONCE]
-            part[here >= 0] = values[here[here >= 0]]
-            # What no counter can show was not collected: a negative demand would make room on a card.
-            part[~(part >= 0) | np.isinf(part)] = np.nan
+            part[here >= 0] = _collected(values[here[here >= 0]])
     return taken
+
+
+def _collected(values: Float32) -> Float32:
+    """What no counter can show was not collected: a negative demand would make room on a card."""
+    values[~(values >= 0) | np.isinf(values)] = np.nan
+    return values
 
 
 def _has_need(grants: tuple[Grant, ...], pools: NDArray[np.float64], usage: Float32 | None) -> NDArray[np.bool_]:

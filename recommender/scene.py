@@ -147,6 +147,7 @@ class Scene:
         profile, cut = self.problem.profile_of.get(name), self.arrangement.cuts.get(name)
         instance, inflation = self._instances.get(name), self._inflation(rows)
         compute = demand.counted[list(rows)]
+        counter = (Measure.SM_ACTIVE if demand.by_sm[list(rows)].any() else Measure.DUTY_CYCLE).value
         seen = np.isfinite(compute)
         first = int(seen.any(axis=0).argmax()) if seen.any() else 0
         since = history.slices.since + timedelta(seconds=first * demand.step_seconds)
@@ -154,7 +155,7 @@ class Scene:
         numbers: list[tuple[str, float]] = [("pods", float(len({demand.grants[row].pod_id for row in rows})))]
         if len(values):
             quantiles = np.quantile(values, (0.5, 0.95, 0.99, 1.0))
-            stem = demand.counter.value.removesuffix("_ratio")
+            stem = counter.removesuffix("_ratio")
             numbers += [
                 (f"{stem}_{label}_ratio", round(float(value), 6))
                 for label, value in zip(("p50", "p95", "p99", "max"), quantiles, strict=True)
@@ -182,7 +183,7 @@ class Scene:
             until=history.slices.until,
             samples=int(seen.sum()),
             coverage_ratio=coverage,
-            counters=(demand.counter.value, Measure.FRAMEBUFFER_USED.value),
+            counters=(counter, Measure.FRAMEBUFFER_USED.value),
             numbers=tuple(numbers),
         )
 

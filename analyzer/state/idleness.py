@@ -10,7 +10,6 @@ Called by `analyzer.profile` and `analyzer.cards`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -104,32 +103,6 @@ def nearly_used(
             peaks = grid.peak.get(measure, grid.mean[measure])[rows, :steps]
             near |= (peaks > NEAR_USE_SHARE * settings.idle_ratio_max).any(axis=0)
     return near
-
-
-def demand(grid: UsageGrid[Any], rows: NDArray[np.int64], steps: int) -> tuple[Float32, Bools]:
-    """Compute that rows demand: SM active where it is collected, else the duty cycle.
-
-    The duty cycle says how often any kernel ran, not how much of the card it filled, so it is an upper bound of the
-    demand. The choice is made per row: one series never mixes two meanings.
-
-    Args:
-        rows: numbers of the rows.
-        steps: how many steps count.
-
-    Returns:
-        Demand 0-1, (len(rows), steps), NaN where not collected; and True per row where it is SM active.
-    """
-    sm = _rows(grid.mean, Measure.SM_ACTIVE, rows, steps)
-    duty = _rows(grid.mean, Measure.DUTY_CYCLE, rows, steps)
-    by_sm = np.asarray(~np.isnan(sm).all(axis=1), bool)
-    np.copyto(sm, duty, where=~by_sm[:, None])
-    return sm, by_sm
-
-
-def _rows(values: Mapping[Measure, Float32], measure: Measure, rows: NDArray[np.int64], steps: int) -> Float32:
-    if measure not in values:
-        return np.full((len(rows), steps), np.nan, np.float32)
-    return values[measure][rows, :steps]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

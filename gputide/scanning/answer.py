@@ -155,8 +155,8 @@ COVERAGE_MIN = 0.9
 """Below it missing samples are worth a word."""
 _MEASURES = {
     Measure.SM_ACTIVE: (
-        "duty cycle is used instead: an upper bound, so less is advised (enable DCGM_FI_PROF_SM_ACTIVE in "
-        "dcgm-exporter)"
+        "duty cycle is used instead: an upper bound, so about half as many cards are freed (enable "
+        "DCGM_FI_PROF_SM_ACTIVE in dcgm-exporter: a day of it, or one pod of each workload, reads the rest)"
     ),
     Measure.FRAMEBUFFER_USED: "who holds how much framebuffer stays unknown: nothing can share a card",
     Measure.DUTY_CYCLE: "whether a card works at all stays unknown where SM active is missing too",

@@ -66,13 +66,10 @@ def test_workloads_are_sorted_and_each_is_named_once() -> None:
     assert len(names) == 5
 
 
-def test_a_fleet_without_sm_active_may_not_share_compute() -> None:
+def test_a_fleet_without_sm_active_is_judged_by_its_duty_cycle() -> None:
     usage = {Measure.DUTY_CYCLE: noise(4, low=0.3, high=0.9), Measure.FRAMEBUFFER_USED: 2e10}
     found = profiles(history([Slice(usage=usage)], days=4))
-    assert {(item.kind.value, item.reason) for item in found.withheld} == {
-        ("colocate", "no_sm_counter"),
-        ("offpeak_pair", "no_sm_counter"),
-    }
+    assert found.withheld == ()
     assert "duty cycle" in english(found.workloads[0])
 
 

@@ -81,8 +81,6 @@ def test_promised_hours_hold_better_than_naive_promises(before, after) -> None:
 def test_a_day_of_duty_cycles_says_what_it_cannot_support(shared_traces) -> None:
     found = profiles(recorded(shared_traces / "fleet-gentd26"))
     assert {(item.kind.value, item.reason) for item in found.withheld} == {
-        ("colocate", "no_sm_counter"),
-        ("offpeak_pair", "no_sm_counter"),
         ("offpeak_pair", "history_too_short"),
         ("tide", "history_too_short"),
     }

@@ -139,7 +139,7 @@ def make_profiles(*, scale: int = 1, seed: int = 7) -> Profiles:
         workloads=tuple(sorted(workloads, key=lambda profile: profile.workload)),
         cards=tuple(sorted(cards, key=lambda card: card.card)),
         unallocated=tuple(card.card for card in cards if card.state is CardState.FREE),
-        withheld=(Withheld(kind=RecommendationKind.MIG, reason="no_sm_counter", values=(("workloads", 7),)),),
+        withheld=(Withheld(kind=RecommendationKind.MIG, reason="no_framebuffer_counter", values=(("workloads", 7),)),),
     )
 
 

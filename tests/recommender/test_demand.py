@@ -29,7 +29,7 @@ def shared(plan: Plan) -> int:
 def test_a_transcoder_demands_its_encoder() -> None:
     demand = demand_of(coding(CODERS, 0.7))
     np.testing.assert_allclose(demand.compute, 0.7)
-    assert demand.counter is Measure.SM_ACTIVE
+    assert demand.by_sm.all()
     assert np.nanmax(demand.counted) < 0.03
 
 

@@ -56,7 +56,8 @@ def test_a_card_seen_too_seldom_is_not_idle() -> None:
     for row in spare(history).rows:
         grant = demand_of(history).grants[row]
         place = next(n for n, k in enumerate(history.slices.keys) if (k.pod, k.card) == (grant.pod, grant.card))
-        history.slices.mean[Measure.SM_ACTIVE][place, : history.slices.steps // 2] = np.nan
+        for measure in (Measure.SM_ACTIVE, Measure.DUTY_CYCLE):
+            history.slices.mean[measure][place, : history.slices.steps // 2] = np.nan
     assert spare(history) == NOTHING_SPARE
 
 
