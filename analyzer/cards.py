@@ -18,8 +18,8 @@ from fleet.inventory import Card, CardId
 from fleet.profiles import CardProfile, CardState
 from fleet.schema import Measure
 from fleet.settings.settings import AnalyzerSettings
-from fleet.trust_thresholds import FRAMEBUFFER_OVER_CARD_MIN
-from fleet.usage import Float32, History
+from fleet.trust_thresholds import FRAMEBUFFER_OVER_CARD_MIN, SPIN_SM_MAX
+from fleet.usage import CardGrid, Float32, History
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def _seen(
             compute=compute[0],
             framebuffer=nothing if memory is None else memory[row, :steps],
             known=look.card_activity.known[row],
-            used=look.card_activity.used[row],
+            used=look.card_activity.used[row] & ~_only_spins(history.cards, row, look, tenants),
             source="the card's own counters",
         )
     if not tenants:
@@ -103,6 +103,14 @@ def _seen(
         used=used,
         source="the sum of its slices",
     )
+
+
+def _only_spins(cards: CardGrid, row: int, look: Survey, tenants: Sequence[int]) -> Bools:
+    """Steps in which all that a card did was a server's that had nobody to serve."""
+    numbers = np.array(tenants, np.int64)
+    only = look.spins[numbers].any(axis=0) & ~look.used[numbers].any(axis=0) & _known(look, tenants)
+    sm = cards.peak.get(Measure.SM_ACTIVE, cards.mean.get(Measure.SM_ACTIVE))
+    return np.asarray(only if sm is None else only & ~(sm[row, : look.line.steps] > SPIN_SM_MAX), bool)
 
 
 def _known(look: Survey, tenants: Sequence[int]) -> Bools:

@@ -37,6 +37,7 @@ from fleet.inventory import CardId, Priority, WorkloadId
 from fleet.profiles import Finding
 from fleet.schema import Measure
 from fleet.settings.settings import AnalyzerSettings
+from fleet.trust_thresholds import SPIN_SM_MAX
 from fleet.usage import CardGrid, Float32, History, SliceGrid
 
 
@@ -54,6 +55,7 @@ class Survey:
         seen: a row exists, or something else would have shown what it did.
         known: compute is known.
         used: something was used.
+        spins: engines moved while the server had nobody to serve.
         gave_way: low priority work did nothing while a neighbour worked.
         stride: own step of the source of each slice's compute counters, (lives,).
         row_stride: own step of the source of its rows, (lives,).
@@ -72,6 +74,7 @@ class Survey:
     seen: Bools
     known: Bools
     used: Bools
+    spins: Bools
     gave_way: Bools
     stride: NDArray[np.int64]
     row_stride: NDArray[np.int64]
@@ -108,7 +111,9 @@ def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surve
     lived = alive(lives, line)
     by_row = activity(grid, line.steps, settings)
     rows = np.array([_row_or_minus_one(life) for life in lives], np.int64)
-    seen, known, used = (_by_life(mask, rows, line.steps) for mask in (by_row.seen, by_row.known, by_row.used))
+    seen, known, used, spins = (
+        _by_life(mask, rows, line.steps) for mask in (by_row.seen, by_row.known, by_row.used, by_row.spins)
+    )
     nodes = [key.node for key in grid.keys]
 
     curves = duty_curves(grid, owners_of(lives, len(grid.keys)), line.steps)
@@ -123,6 +128,8 @@ def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surve
         known[number] = ~np.isnan(levels)
         seen[number] = known[number]
         used[number] = levels > settings.idle_ratio_max
+    loud = spins & _card_works(history.cards, lives, grid, line.steps)
+    spins, used = spins & ~loud, used | loud
     gave_way = _gave_way(lives, lived, used)
     known &= ~gave_way
     by_row_findings = findings(lives, grid, by_row.level, view, line)
@@ -136,6 +143,7 @@ def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surve
         seen=seen,
         known=known,
         used=used,
+        spins=spins,
         gave_way=gave_way,
         stride=_strides_by_life(by_row.known, nodes, rows),
         row_stride=_strides_by_life(by_row.seen, nodes, rows),
@@ -248,6 +256,21 @@ def _inferred(
     for place, number in enumerate(known_silent):
         found[number] = (np.where(lived[number], levels[place], np.nan).astype(np.float32), bases[place])
     return found
+
+
+def _card_works(cards: CardGrid | None, lives: tuple[Tenure, ...], grid: SliceGrid, steps: int) -> Bools:
+    """Where the SMs of a slice's card do more than polling explains and its own are not known, (lives, steps)."""
+    works = np.zeros((len(lives), steps), bool)
+    if cards is None or Measure.SM_ACTIVE not in cards.mean:
+        return works
+    row_of, own = card_rows(cards), grid.mean.get(Measure.SM_ACTIVE)
+    for number, life in enumerate(lives):
+        row = row_of.get(life.latest.card)
+        if row is not None:
+            works[number] = cards.peak.get(Measure.SM_ACTIVE, cards.mean[Measure.SM_ACTIVE])[row, :steps] > SPIN_SM_MAX
+            if own is not None and life.row is not None:
+                works[number] &= np.isnan(own[life.row, :steps])
+    return works
 
 
 def _gave_way(lives: tuple[Tenure, ...], lived: Bools, used: Bools) -> Bools:

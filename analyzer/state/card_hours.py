@@ -28,10 +28,13 @@ class SeenHours:
     Attributes:
         known: compute was collected, shape (rows, hours).
         used: an engine peaked above `analyzer.idle_ratio_max`, or a request was served, shape (rows, hours).
+        spins: what its engines did was nobody's request (`analyzer.state.idleness.serves_nobody`), and so is no use,
+            shape (rows, hours).
     """
 
     known: Bools
     used: Bools
+    spins: Bools
 
 
 def window_hours(settings: AnalyzerSettings) -> int:
@@ -71,7 +74,7 @@ def idle_hours(
     """
     used = slices.used & held
     by_slices = np.zeros_like(cards.used)
-    np.logical_or.at(by_slices, card_of, used)
+    np.logical_or.at(by_slices, card_of, used | (slices.spins & held))
     by_others = np.zeros_like(cards.used)
     np.logical_or.at(by_others, card_of, used & ~is_low[:, None])
     card_works = cards.used[card_of]

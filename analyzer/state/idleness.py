@@ -2,14 +2,19 @@
 
 A step is *used* when any engine of the slice (SM, duty cycle, memory, encoder, decoder) peaks above the limit, or its
 server answered a request or had one in work; so a transcoder that never touches an SM is not idle, and neither is a
-standby that answers one request an hour. Peaks count, not means: data loading and checkpoints look idle for minutes on
-average. A step is *known* only where compute itself (SM active or duty cycle) was collected: a gap is never idleness.
+standby that answers one request an hour. Where a server says that it answers nobody and has nothing in work, what its
+engines do is no use: ranks that poll each other and empty batches fill a duty cycle without a request. Only SM
+activity that polling can't explain still counts then, for something else may work in that container. Peaks count, not
+means: data loading and checkpoints look idle for minutes on average. A step is *known* only where compute itself (SM
+active or duty cycle) was collected: a gap is never idleness.
 
 Called by `analyzer.profile` and `analyzer.cards`.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,6 +25,7 @@ from numpy.typing import NDArray
 from analyzer.presence import Bools, Timeline
 from fleet.schema import Measure
 from fleet.settings.settings import AnalyzerSettings
+from fleet.trust_thresholds import SPIN_SM_MAX
 from fleet.usage import Float32, UsageGrid
 
 ENGINES = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE, Measure.MEMORY_ACTIVE, Measure.ENCODER, Measure.DECODER)
@@ -28,6 +34,8 @@ COMPUTE = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE)
 """Measures of which one must have been collected before anything can be called idle; the better one first."""
 SERVING = (Measure.REQUEST_RATE, Measure.REQUESTS_RUNNING)
 """Measures of a pod's server of which any one above zero means that it works."""
+POLLING_MAX = {Measure.SM_ACTIVE: SPIN_SM_MAX, Measure.ENCODER: 0.0, Measure.DECODER: 0.0}
+"""What engines do at most for nobody; above it something else works beside the server."""
 NEAR_USE_SHARE = 0.5
 """Share of the idle limit from which a silent step is nearly a used one."""
 DAY_SEEN_MIN = 0.8
@@ -43,12 +51,14 @@ class Activity:
         seen: a row exists.
         known: compute was collected.
         used: an engine peaked above the limit, or a request was answered or in work.
+        spins: an engine peaked above the limit, and its server had nobody to serve; not used.
         level: largest engine activity, mean of the step, 0-1, NaN where none was collected.
     """
 
     seen: Bools
     known: Bools
     used: Bools
+    spins: Bools
     level: Float32
 
 
@@ -66,6 +76,7 @@ def activity(grid: UsageGrid[Any], steps: int, settings: AnalyzerSettings) -> Ac
     seen = np.zeros((rows, steps), bool)
     known = np.zeros((rows, steps), bool)
     used = np.zeros((rows, steps), bool)
+    spins = np.zeros((rows, steps), bool)
     level = np.full((rows, steps), np.nan, np.float32)
     size = max(1, _CELLS_PER_CHUNK // max(1, steps))
     for start in range(0, rows, size):
@@ -80,9 +91,44 @@ def activity(grid: UsageGrid[Any], steps: int, settings: AnalyzerSettings) -> Ac
                 np.fmax(level[part], chunk, out=level[part])
                 # A comparison with NaN is False, as it must be: what was not collected was not used either.
                 used[part] |= grid.peak.get(measure, values)[part, :steps] > settings.idle_ratio_max
-            if measure in SERVING:
-                used[part] |= chunk > 0
-    return Activity(seen=seen, known=known, used=used, level=level)
+        spins[part] = used[part] & serves_nobody(grid, np.arange(rows)[part], steps)
+        used[part] &= ~spins[part]
+        for measure in SERVING:
+            if measure in grid.mean:
+                used[part] |= grid.mean[measure][part, :steps] > 0
+    return Activity(seen=seen, known=known, used=used, spins=spins, level=level)
+
+
+def serves_nobody(grid: UsageGrid[Any], rows: NDArray[np.int64], steps: int) -> Bools:
+    """Where a server answered nobody and had nothing in work, and its engines do no more than polling does.
+
+    A server speaks for its pod: of a pod whose containers share the cards, which of them works is not known.
+
+    Args:
+        rows: numbers of the rows.
+        steps: how many steps count.
+
+    Returns:
+        Mask (len(rows), steps); False wherever the server did not say both.
+    """
+    if any(measure not in grid.mean for measure in SERVING):
+        return np.zeros((len(rows), steps), bool)
+    alone = alone_in_pod([(key.namespace, key.pod, key.container) for key in grid.keys])
+    nobody = np.repeat(alone[rows, None], steps, axis=1)
+    for measure in SERVING:
+        nobody &= grid.peak.get(measure, grid.mean[measure])[rows, :steps] <= 0
+    for measure, limit in POLLING_MAX.items():
+        if measure in grid.mean:
+            nobody &= ~(grid.peak.get(measure, grid.mean[measure])[rows, :steps] > limit)
+    return nobody
+
+
+def alone_in_pod(slices: Sequence[tuple[str, str, str]]) -> Bools:
+    """Whether no other container of its pod is on a card, of slices by namespace, pod and container, (slices,)."""
+    containers: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for namespace, pod, container in slices:
+        containers[namespace, pod].add(container)
+    return np.array([len(containers[namespace, pod]) == 1 for namespace, pod, _ in slices], bool)
 
 
 def nearly_used(
@@ -97,11 +143,11 @@ def nearly_used(
         steps: how many steps count.
         settings: `idle_ratio_max` is the limit.
     """
-    near = np.zeros(steps, bool)
+    near, nobody = np.zeros(steps, bool), serves_nobody(grid, rows, steps)
     for measure in ENGINES:
         if measure in grid.mean:
             peaks = grid.peak.get(measure, grid.mean[measure])[rows, :steps]
-            near |= (peaks > NEAR_USE_SHARE * settings.idle_ratio_max).any(axis=0)
+            near |= ((peaks > NEAR_USE_SHARE * settings.idle_ratio_max) & ~nobody).any(axis=0)
     return near
 
 

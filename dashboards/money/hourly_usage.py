@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from analyzer.state.card_hours import SeenHours, idle_hours, window_hours
-from analyzer.state.idleness import COMPUTE, ENGINES, SERVING
+from analyzer.state.idleness import COMPUTE, ENGINES, POLLING_MAX, SERVING, alone_in_pod
 from fleet.inventory import Priority
 from fleet.money.charged_day import ServedUnit
 from fleet.money.tenancies import Tenancies
@@ -151,15 +151,12 @@ def idle_grants(
     hours = (epoch_ms(end) - epoch_ms(begin)) // HOUR_MS
     keys, slot_of = _distinct([(g.namespace, g.pod, g.container, str(g.card)) for g in who.grants])
     cards = [(str(card.card),) for card in who.cards]
-    slices, of_cards = (
-        SeenHours(known=np.zeros((len(names), hours), np.bool_), used=np.zeros((len(names), hours), np.bool_))
-        for names in (keys, cards)
-    )
+    of_slices, of_cards = _Marks.of(len(keys), hours), _Marks.of(len(cards), hours)
     start = begin
     while start < end:
         stop = min(end, start + timedelta(days=days_at_once))
-        for table, names, columns, seen, measures in (
-            (POD_USAGE, keys, _SLICE, slices, (*ENGINES, *SERVING)),
+        for table, names, columns, marks, measures in (
+            (POD_USAGE, keys, _SLICE, of_slices, (*ENGINES, *SERVING)),
             (CARD_USAGE, cards, ("card",), of_cards, ENGINES),
         ):
             rows = warehouse.windows(
@@ -167,16 +164,17 @@ def idle_grants(
                 measures=measures,
             )  # fmt: skip
             hour = _hours(rows, begin)
-            _mark(seen, rows, _places(rows, columns, names), hour, measures, settings.idle_ratio_max)
+            marks.mark(rows, _places(rows, columns, names), hour, measures, settings.idle_ratio_max)
             if table is POD_USAGE:
-                _mark_pods(seen, rows, names, hour)
+                _mark_pods(marks, rows, names, hour)
         start = stop
     first = np.zeros(len(keys), np.int64)
     first[slot_of] = np.arange(len(slot_of))
     is_low = np.array([grant.priority is Priority.LOW for grant in who.grants], np.bool_)[first]
+    loud = of_cards.filled[who.card_of[first]] & ~of_slices.told[Measure.SM_ACTIVE]
     return idle_hours(
-        slices,
-        of_cards,
+        of_slices.seen(alone_in_pod([(key[0], key[1], key[2]) for key in keys])[:, None] & ~loud),
+        of_cards.seen(np.zeros((len(cards), 1), np.bool_)),
         who.card_of[first],
         held=_held(who, slot_of, len(keys), begin, hours),
         is_low=is_low,
@@ -184,36 +182,72 @@ def idle_grants(
     )[slot_of][:, margin : hours - margin]
 
 
-def _mark(
-    seen: SeenHours,
-    rows: pa.Table,
-    places: NDArray[np.int64],
-    hours: NDArray[np.int64],
-    measures: Sequence[Measure],
-    idle_ratio_max: float,
-) -> None:
-    """Marks what some rows show as known and used, in place."""
-    for measure in measures:
-        count = pc.fill_null(rows.column(f"{measure.value}_count"), 0).to_numpy()
-        there = (places >= 0) & (count > 0)
-        if measure in COMPUTE:
-            seen.known[places[there], hours[there]] = True
-        most = pc.fill_null(rows.column(f"{measure.value}_max"), 0).to_numpy() / _SCALE[measure]
-        busy = there & (most > (0.0 if measure in SERVING else idle_ratio_max))
-        seen.used[places[busy], hours[busy]] = True
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Marks:
+    """What the hours of slices or cards show, each of shape (rows, hours).
+
+    Attributes:
+        told: where each measure was collected.
+        moved: an engine peaked above the limit.
+        filled: its engines did more than polling does.
+        served: its server answered a request or had one in work.
+    """
+
+    told: Mapping[Measure, NDArray[np.bool_]]
+    moved: NDArray[np.bool_]
+    filled: NDArray[np.bool_]
+    served: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rows: int, hours: int) -> _Marks:
+        def nothing() -> NDArray[np.bool_]:
+            return np.zeros((rows, hours), np.bool_)
+
+        told = {measure: nothing() for measure in (*COMPUTE, *SERVING)}
+        return cls(told=told, moved=nothing(), filled=nothing(), served=nothing())
+
+    def mark(
+        self,
+        rows: pa.Table,
+        places: NDArray[np.int64],
+        hours: NDArray[np.int64],
+        measures: Sequence[Measure],
+        idle_ratio_max: float,
+    ) -> None:
+        """Mark what some rows show, each at its place; -1 for none."""
+        for measure in measures:
+            there = (places >= 0) & (pc.fill_null(rows.column(f"{measure.value}_count"), 0).to_numpy() > 0)
+            most = pc.fill_null(rows.column(f"{measure.value}_max"), 0).to_numpy() / _SCALE[measure]
+            marked = [(self.served, 0.0) if measure in SERVING else (self.moved, idle_ratio_max)]
+            if measure in POLLING_MAX:
+                marked.append((self.filled, POLLING_MAX[measure]))
+            for marks, limit in marked:
+                above = there & (most > limit)
+                marks[places[above], hours[above]] = True
+            if measure in self.told:
+                self.told[measure][places[there], hours[there]] = True
+
+    def seen(self, may_spin: NDArray[np.bool_]) -> SeenHours:
+        """What was known and used, by the rule of `analyzer.state.idleness`.
+
+        Args:
+            may_spin: where engines may move for nobody, of a shape that broadcasts.
+        """
+        nobody = np.logical_and.reduce([self.told[measure] for measure in SERVING]) & ~self.served & ~self.filled
+        spins = self.moved & nobody & may_spin
+        known = np.logical_or.reduce([self.told[measure] for measure in COMPUTE])
+        return SeenHours(known=known, used=(self.moved & ~spins) | self.served, spins=spins)
 
 
-def _mark_pods(seen: SeenHours, rows: pa.Table, keys: Sequence[tuple[str, ...]], hours: NDArray[np.int64]) -> None:
-    """Marks what servers did as used by each slice of their pods, in place: a live server's rows name no card."""
+def _mark_pods(marks: _Marks, rows: pa.Table, keys: Sequence[tuple[str, ...]], hours: NDArray[np.int64]) -> None:
+    """Marks what servers say for each slice of their pods: a live server's rows name no card."""
     pods, pod_of = _distinct([key[: len(_POD)] for key in keys])
-    used = np.zeros((len(pods), seen.used.shape[1]), np.bool_)
-    of_pods = pc.equal(rows.column("card"), "").to_numpy()
-    places = np.where(of_pods, _places(rows, _POD, pods), -1)
+    of_pods = _Marks.of(len(pods), marks.moved.shape[1])
+    places = np.where(pc.equal(rows.column("card"), "").to_numpy(), _places(rows, _POD, pods), -1)
+    of_pods.mark(rows, places, hours, SERVING, 0.0)
+    marks.served[:] |= of_pods.served[pod_of]
     for measure in SERVING:
-        there = pc.fill_null(rows.column(f"{measure.value}_max"), 0).to_numpy() > 0
-        there &= places >= 0
-        used[places[there], hours[there]] = True
-    seen.used[:] |= used[pod_of]
+        marks.told[measure][:] |= of_pods.told[measure][pod_of]
 
 
 def _held(who: Tenancies, slot_of: NDArray[np.int64], slots: int, begin: datetime, hours: int) -> NDArray[np.bool_]:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from analyzer.profile import profile_fleet
 from fleet.inventory import Priority
-from fleet.profiles import WorkloadState
+from fleet.profiles import CardState, WorkloadState
 from fleet.schema import Measure
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import History, UsageGrid
-from tests.analyzer.build import MONDAY, SETTINGS, Slice, by_hour, history, noise, profile, work
+from tests.analyzer.build import MONDAY, SETTINGS, Slice, by_hour, card_profile, history, noise, profile, work
 from tests.english import english
 
 IDLE = {WorkloadState.IDLE, WorkloadState.IDLE_HELD, WorkloadState.PARTLY_IDLE}
@@ -70,6 +70,53 @@ def test_another_engine_at_work_is_not_idle(engine: Measure) -> None:
 @pytest.mark.parametrize("served", [Measure.REQUEST_RATE, Measure.REQUESTS_RUNNING])
 def test_a_service_that_works_on_a_trickle_of_requests_is_not_idle(served: Measure) -> None:
     assert profile(history([Slice(usage={**work(0.0), served: 0.01})])).state not in IDLE
+
+
+NOBODY = {Measure.REQUEST_RATE: 0.0, Measure.REQUESTS_RUNNING: 0.0}
+POLLS = {Measure.SM_ACTIVE: 0.2, Measure.DUTY_CYCLE: 1.0, Measure.FRAMEBUFFER_USED: 2e10}
+"""Ranks of a server that wait for each other by polling."""
+
+
+@pytest.mark.parametrize("own", [POLLS, {measure: POLLS[measure] for measure in POLLS if measure != Measure.SM_ACTIVE}])
+def test_a_server_that_serves_nobody_is_idle_whatever_its_duty_cycle_says(own: dict[Measure, float]) -> None:
+    card = {measure: POLLS[measure] for measure in own}
+    served = history([Slice(usage={**own, **NOBODY})], cards={"GPU-000": card})
+    assert profile(served).state is WorkloadState.IDLE_HELD
+    assert card_profile(served, "GPU-000").state is CardState.IDLE_HELD
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        POLLS,
+        {**POLLS, Measure.REQUEST_RATE: 0.0},
+        {**POLLS, **NOBODY, Measure.REQUESTS_RUNNING: 1.0},
+        {**POLLS, **NOBODY, Measure.SM_ACTIVE: 0.6},
+        {**POLLS, **NOBODY, Measure.DECODER: 0.1},
+    ],
+    ids=["server says nothing", "work under way is not known", "a long answer", "more than polling", "video"],
+)
+def test_engines_that_move_are_at_work_where_nothing_shows_that_they_serve_nobody(usage: dict[Measure, float]) -> None:
+    assert profile(history([Slice(usage=usage)])).state not in IDLE
+
+
+def test_a_server_speaks_for_its_container_only_where_it_is_alone_on_the_pods_cards() -> None:
+    beside = history([Slice(pod="p", usage={**POLLS, **NOBODY}), Slice(pod="p", usage={**POLLS, **NOBODY})])
+    grants = [replace(grant, container=name) for grant, name in zip(beside.inventory.grants, "ab", strict=True)]
+    keys = tuple(replace(key, container=name) for key, name in zip(beside.slices.keys, "ab", strict=True))
+    two = replace(
+        beside,
+        inventory=replace(beside.inventory, grants=tuple(grants)),
+        slices=replace(beside.slices, keys=keys),
+    )
+    assert profile(two).state not in IDLE
+
+
+def test_sms_of_a_card_that_do_more_than_polling_are_somebodys_work() -> None:
+    usage = {Measure.DUTY_CYCLE: 1.0, Measure.FRAMEBUFFER_USED: 2e10, **NOBODY}
+    found = history([Slice(usage=usage)], cards={"GPU-000": {**POLLS, Measure.SM_ACTIVE: 0.6}})
+    assert profile(found).state not in IDLE
+    assert card_profile(found, "GPU-000").state is not CardState.IDLE_HELD
 
 
 def test_some_cards_idle_and_some_not_is_partly_idle_and_names_the_idle_pods() -> None:

@@ -21,10 +21,10 @@ def hours(text: str) -> NDArray[np.bool_]:
 
 def idle(
     used: str, *, known: str | None = None, held: str | None = None, card: str | None = None, is_low: bool = False,
-    neighbour: str | None = None,
+    neighbour: str | None = None, spins: str | None = None,
 ) -> str:  # fmt: skip
     """The idle hours of the first slice of a card."""
-    everything = "x" * len(used)
+    everything, nothing = "x" * len(used), "." * len(used)
     slices = [(used, known or everything, held or everything, is_low)]
     if neighbour is not None:
         slices.append((neighbour, everything, everything, False))
@@ -32,8 +32,9 @@ def idle(
         SeenHours(
             known=np.concatenate([hours(one[1]) for one in slices]),
             used=np.concatenate([hours(one[0]) for one in slices]),
+            spins=np.concatenate([hours(spins or nothing), *(hours(nothing) for _ in slices[1:])]),
         ),
-        SeenHours(known=hours(everything if card else "." * len(used)), used=hours(card or "." * len(used))),
+        SeenHours(known=hours(everything if card else nothing), used=hours(card or nothing), spins=hours(nothing)),
         np.zeros(len(slices), np.int64),
         held=np.concatenate([hours(one[2]) for one in slices]),
         is_low=np.array([one[3] for one in slices], np.bool_),
@@ -59,6 +60,10 @@ def test_a_silent_slice_is_idle_where_its_card_is_seen_to_rest() -> None:
 def test_a_slice_that_reads_zero_on_a_card_that_works_is_not_idle() -> None:
     assert idle(".....", card="xxxxx") == "....."
     assert idle(".....", card="xxxxx", neighbour="xxxxx") == "xxxxx"
+
+
+def test_what_a_server_does_for_nobody_explains_that_its_card_works() -> None:
+    assert idle(".....", spins="xxxxx", card="xxxxx") == "xxxxx"
 
 
 def test_giving_way_to_a_neighbour_is_no_idleness() -> None:

@@ -49,14 +49,14 @@ def series(name, labels, value):
     return {"__name__": name, **labels}, [(ts, float(value(ts))) for ts in TIMES]
 
 
-def cards(*numbers):
-    """Cards at rest that one pod holds."""
+def cards(*numbers, duty=0):
+    """Cards that one pod holds, at rest unless a duty cycle in % is given."""
     found = []
     for number in numbers:
         own = {"UUID": f"GPU-{number}", "modelName": "NVIDIA A10", "Hostname": "n1"}
         own |= {"namespace": "team", "pod": "svc", "container": "main"}
         found += [
-            series("DCGM_FI_DEV_GPU_UTIL", own, lambda _: 0),
+            series("DCGM_FI_DEV_GPU_UTIL", own, lambda _: duty),
             series("DCGM_FI_DEV_FB_USED", own, lambda _: 20_000),
             series("DCGM_FI_DEV_FB_FREE", own, lambda _: 3_028),
         ]
@@ -163,22 +163,36 @@ def test_a_pods_rate_counts_once_however_many_cards_it_holds(tmp_path):
     assert profile.request_rate.max == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("measure", [Measure.REQUEST_RATE, Measure.REQUESTS_RUNNING])
-def test_hours_in_which_a_live_server_works_are_not_idle_for_any_card_of_its_pod(tmp_path, measure):
-    labels = {"namespace": "team", "pod": "svc"}
-    served = series(recorded_name(measure), labels, lambda ts: ts > UNTIL_MS - 2 * HOUR_MS)
-    kept = received(tmp_path, [*cards(1, 2), served])
+def idle_hours_of(kept, *numbers):
+    """Of the six hours, which were idle for the pod on each of its cards."""
     began = UNTIL - timedelta(hours=6)
     grants = [
-        a_grant(card, "svc", cluster="default", node="n1", started_at=began - timedelta(days=2)) for card in (1, 2)
+        a_grant(card, "svc", cluster="default", node="n1", started_at=began - timedelta(days=2)) for card in numbers
     ]
-    idle = idle_grants(
+    return idle_grants(
         kept,
-        settled([a_card(1, node="n1"), a_card(2, node="n1")], grants, until=UNTIL),
+        settled([a_card(card, node="n1") for card in numbers], grants, until=UNTIL),
         cluster="default",
         since=began,
         until=UNTIL,
         days_at_once=1,
         settings=AnalyzerSettings(idle_seconds=7200),
-    )
-    assert idle.tolist() == [[True, True, True, True, False, False]] * 2
+    ).tolist()
+
+
+@pytest.mark.parametrize("measure", [Measure.REQUEST_RATE, Measure.REQUESTS_RUNNING])
+def test_hours_in_which_a_live_server_works_are_not_idle_for_any_card_of_its_pod(tmp_path, measure):
+    labels = {"namespace": "team", "pod": "svc"}
+    served = series(recorded_name(measure), labels, lambda ts: ts > UNTIL_MS - 2 * HOUR_MS)
+    kept = received(tmp_path, [*cards(1, 2), served])
+    assert idle_hours_of(kept, 1, 2) == [[True, True, True, True, False, False]] * 2
+
+
+@pytest.mark.parametrize("running_too", [True, False])
+def test_hours_in_which_a_live_server_serves_nobody_are_idle_whatever_its_cards_duty_cycle_says(tmp_path, running_too):
+    labels = {"namespace": "team", "pod": "svc"}
+    zeros = [series(recorded_name(Measure.REQUEST_RATE), labels, lambda ts: 0)]
+    if running_too:
+        zeros.append(series(recorded_name(Measure.REQUESTS_RUNNING), labels, lambda ts: ts > UNTIL_MS - HOUR_MS))
+    kept = received(tmp_path, [*cards(1, 2, duty=100), *zeros])
+    assert idle_hours_of(kept, 1, 2) == [[running_too] * 5 + [False]] * 2
