@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Protocol
 
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from wire.prometheus_query import PrometheusQuery, Sample
+
+_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?", re.ASCII)
+
+
+def pod_named(sample: Sample) -> tuple[str, str] | None:
+    """Namespace and name of the pod that a sample speaks of; None where it names none that could be."""
+    namespace, pod = sample.labels.get("namespace", ""), sample.labels.get("pod", "")
+    return (namespace, pod) if _NAME.fullmatch(namespace) and _NAME.fullmatch(pod) else None
 
 
 class InstantQuery(Protocol):

@@ -205,6 +205,8 @@ OPT_OUT_LABEL = "gputide.io/opt-out"
 LATENCY_CRITICAL_LABEL = "gputide.io/latency-critical"
 WARM_REPLICAS_LABEL = "gputide.io/min-replicas-warm"
 ISOLATION_LABEL = "gputide.io/isolation"
+LATENCY_OBJECTIVE_LABEL = "gputide.io/latency-p99-seconds"
+"""What the 99th percentile of a pod's request latency may be, seconds."""
 WISH_LABELS = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL, WARM_REPLICAS_LABEL, ISOLATION_LABEL)
 """What tenants ask for."""
 KEPT_APART_LABEL = "gputide.io/apart"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from enforcer.agent.node_view import NodeView
-from enforcer.instant_query import InstantQuery
-
-_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?", re.ASCII)
+from enforcer.instant_query import InstantQuery, pod_named
 
 
 class DemandFeed(Protocol):
@@ -69,6 +66,17 @@ class NoObjectives:
         return ()
 
 
+class AllObjectives:
+    """Objectives of several sources (the port `Objectives`)."""
+
+    def __init__(self, *sources: Objectives) -> None:
+        self._sources = sources
+
+    def broken(self) -> tuple[BrokenObjective, ...]:
+        """Those of all; see the port."""
+        return tuple(entry for source in self._sources for entry in source.broken())
+
+
 class QueriedObjectives:
     """Asks for broken objectives by PromQL, no more often than is set (the port `Objectives`).
 
@@ -104,10 +112,5 @@ class QueriedObjectives:
         return self._found
 
     def _ask(self, query: str) -> list[BrokenObjective]:
-        labels = [sample.labels for sample in self._metrics.vector(query)]
-        named = [(entry["namespace"], entry["pod"]) for entry in labels if {"namespace", "pod"} <= set(entry)]
-        return [
-            BrokenObjective(namespace=namespace, pod=pod, query=query)
-            for namespace, pod in dict.fromkeys(named)
-            if _NAME.fullmatch(namespace) and _NAME.fullmatch(pod)
-        ]
+        named = dict.fromkeys(pod_named(sample) for sample in self._metrics.vector(query))
+        return [BrokenObjective(namespace=pod[0], pod=pod[1], query=query) for pod in named if pod is not None]

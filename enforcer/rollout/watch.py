@@ -1,9 +1,10 @@
 """Watches pods that were just changed, by what the cluster says of them and by metrics.
 
 The cluster says whether they are ready, restart or run out of framebuffer. Metrics add latency objectives, XID events
-of their cards and framebuffer. A latency objective is PromQL that the user gives; a series speaks of the pod in its
-labels `namespace` and `pod`, without `pod` of every watched pod of its namespace, without either of all. Where the
-metrics can't be queried the watch does not say that all is well: it is `Unavailable`, and the rollout waits.
+of their cards and framebuffer. A latency objective is what a pod promises (`enforcer.latency_objectives`), or PromQL
+that the user gives: a series speaks of the pod in its labels `namespace` and `pod`, without `pod` of every watched pod
+of its namespace, without either of all. Where the metrics can't be queried the watch does not say that all is well: it
+is `Unavailable`, and the rollout waits.
 
 Called by the rollout after the canary and after each stage; `verify` says after days what a plan was worth.
 
@@ -13,15 +14,17 @@ Series: our own exporter's, dcgm-exporter's and HAMi's (names before and after v
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, FollowingReader
 from enforcer.instant_query import InstantQuery
+from enforcer.latency_objectives import latencies, objective_seconds, objective_text
 from enforcer.manifest import Manifest
 from enforcer.seat import seat_of_pod
+from fleet.inventory import LATENCY_OBJECTIVE_LABEL
 from fleet.sentences import Sentence, sentence
 from wire.prometheus_query import Sample
 
@@ -42,6 +45,7 @@ class PodHealth:
         violation_ratio: violated share of the watch, 0-1; None where nothing measures it.
         is_preempted: the scheduler made it give way to another.
         cards: cards that it holds, as far as its annotations say so.
+        latency_objective: what its requests may take at the 99th percentile, as its owner wrote it; None for nothing.
         objections: what else is measured that speaks against it.
     """
 
@@ -53,6 +57,7 @@ class PodHealth:
     violation_ratio: float | None = None
     is_preempted: bool = False
     cards: tuple[str, ...] = ()
+    latency_objective: str | None = None
     objections: tuple[Sentence, ...] = ()
 
 
@@ -119,6 +124,7 @@ class ClusterSignals:
                         is_oom_killed=seat.is_oom_killed,
                         is_preempted=_is_preempted(manifest),
                         cards=tuple(dict.fromkeys(part.card for part in seat.slices if part.card)),
+                        latency_objective=objective_text(manifest),
                     )
                 )
         return tuple(found)
@@ -200,6 +206,7 @@ class MeasuredSignals:
         known = self._cluster.health(pods)
         broken = [(query, sample) for query in self._queries for sample in self._metrics.vector(query)]
         sick = {sample.labels.get("card", "") for sample in self._metrics.vector(XID_QUERY)}
+        takes = latencies(self._metrics) if any(entry.latency_objective for entry in known) else {}
         filled = {_pod(sample.labels): sample.value for sample in self._metrics.vector(FRAMEBUFFER_QUERY)}
         return tuple(
             replace(
@@ -207,6 +214,7 @@ class MeasuredSignals:
                 framebuffer_used_ratio=filled.get(entry.pod_id, entry.framebuffer_used_ratio),
                 objections=(
                     *entry.objections,
+                    *_too_slow(entry, takes.get(_two(entry.pod_id))),
                     *(
                         sentence("watch.slow", value=f"{sample.value:g}", query=query[:_QUERY_SHOWN_MAX])
                         for query, sample in broken
@@ -217,6 +225,23 @@ class MeasuredSignals:
             )
             for entry in known
         )
+
+
+def _two(pod_id: str) -> tuple[str, str]:
+    namespace, _, name = pod_id.partition("/")
+    return namespace, name
+
+
+def _too_slow(entry: PodHealth, seconds: float | None) -> Iterator[Sentence]:
+    """What a pod's own objective says of the latency that is measured; None where it answers nobody."""
+    if entry.latency_objective is None:
+        return
+    promised = objective_seconds(entry.latency_objective)
+    if promised is None:
+        text = entry.latency_objective[:_QUERY_SHOWN_MAX]
+        yield sentence("watch.objective_unreadable", label=LATENCY_OBJECTIVE_LABEL, text=text)
+    elif seconds is not None and seconds > promised:
+        yield sentence("watch.slower", value=f"{seconds:g}", limit=f"{promised:g}", label=LATENCY_OBJECTIVE_LABEL)
 
 
 def _speaks_of(sample: Sample, pod_id: str) -> bool:

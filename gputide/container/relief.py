@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from enforcer.record.ledger import Ledger
-from enforcer.relief.demand_feed import DemandFeed, NoObjectives, Objectives, QueriedObjectives
+from enforcer.relief.demand_feed import AllObjectives, DemandFeed, NoObjectives, Objectives, QueriedObjectives
 from enforcer.relief.feed_agents import AgentFeed
 from enforcer.relief.feed_replay import ReplayFeed
 from enforcer.relief.moving import Patience
+from enforcer.relief.promised_objectives import PromisedObjectives
 from enforcer.relief.relief_journal import ReliefJournal
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
@@ -61,7 +62,9 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
         Misconfigured: there is no way into the cluster or to an agent.
         Unavailable: the cluster can't be reached.
     """
-    policy, objectives = relief_policy(settings), _objectives(settings)
+    policy = relief_policy(settings)
+    if settings.relief.slo_queries and settings.relief.prometheus_url is None:
+        raise Misconfigured("cannot ask relief.slo_queries: relief.prometheus_url=none; name your Prometheus")
     if at_once:
         policy = replace(policy, rules=replace(policy.rules, sustain_seconds=0.0))
     with open_cluster_to_change(folder, settings, now) as cluster:
@@ -78,7 +81,7 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
             orders=OrdersWriter(
                 cluster, cluster, namespace=settings.enforcer.namespace, name=settings.agent.orders_config_map
             ),
-            objectives=objectives,
+            objectives=_objectives(settings, cluster),
             harm=harm_budgets(folder, settings),
         )
         runner = ReliefRunner(tools, policy)
@@ -123,14 +126,13 @@ def relief_policy(settings: Settings) -> ReliefPolicy:
     )
 
 
-def _objectives(settings: Settings) -> Objectives:
+def _objectives(settings: Settings, cluster: LiveCluster) -> Objectives:
     relief = settings.relief
-    if not relief.slo_queries:
-        return NoObjectives()
     if relief.prometheus_url is None:
-        raise Misconfigured("cannot ask relief.slo_queries: relief.prometheus_url=none; name your Prometheus")
-    return QueriedObjectives(
-        instant_query(relief.prometheus_url, "relief.prometheus_url", settings.prometheus),
-        relief.slo_queries,
-        interval_seconds=float(relief.slo_seconds),
+        return NoObjectives()
+    metrics = instant_query(relief.prometheus_url, "relief.prometheus_url", settings.prometheus)
+    interval_seconds = float(relief.slo_seconds)
+    return AllObjectives(
+        QueriedObjectives(metrics, relief.slo_queries, interval_seconds=interval_seconds),
+        PromisedObjectives(cluster, metrics, interval_seconds=interval_seconds),
     )

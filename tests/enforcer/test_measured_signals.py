@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from enforcer.cluster import FieldChange
+from enforcer.latency_objectives import LATENCY_QUERY
 from enforcer.record.journal import StageState
+from enforcer.relief.promised_objectives import PromisedObjectives
 from enforcer.rollout.watch import (
     FRAMEBUFFER_QUERY,
     XID_QUERY,
@@ -18,6 +21,7 @@ from enforcer.rollout.watch import (
     WatchPolicy,
     complaints,
 )
+from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Unavailable
 from tests.enforcer.builders import a_cluster, a_rollout, card_id, some_tools, standard_plan
 from wire.prometheus_query import Sample
@@ -69,6 +73,56 @@ def test_broken_objective_speaks_of_those_whom_its_labels_name(labels: dict[str,
     found = said({SLO: [(labels, 0.73)]})
     assert {pod for pod, entries in found.items() if entries} == pods
     assert all(f"(0.73): {SLO}" in entry for entries in found.values() for entry in entries)
+
+
+def one_that_promises(
+    folder: Path, promised: str | None, place: str = "annotations"
+) -> tuple[SimulatedCluster, dict[str, str], str]:
+    """A cluster, a pod in it that promises a latency, as Prometheus labels it, and the pod's id."""
+    cluster = a_cluster(folder)
+    named = cluster.list_objects("Pod")[0]["metadata"]
+    if promised is not None:
+        change = FieldChange(field=f"metadata.{place}[gputide.io/latency-p99-seconds]", value=promised)
+        cluster.patch("Pod", named["namespace"], named["name"], [change], named["resourceVersion"])
+    return cluster, {"namespace": named["namespace"], "pod": named["name"]}, f"{named['namespace']}/{named['name']}"
+
+
+def test_relief_hears_of_pods_that_break_their_own_objective(tmp_path: Path) -> None:
+    cluster, labels, pod_id = one_that_promises(tmp_path, "2")
+    others = [({"namespace": "team", "pod": name}, 9.0) for name in ("../x", "gone", "")]
+    now, metrics = [0.0], Metrics({LATENCY_QUERY: [(labels, 2.5), *others]})
+    objectives = PromisedObjectives(cluster, metrics, interval_seconds=10, clock=lambda: now[0])
+    assert [(entry.pod_id, entry.query) for entry in objectives.broken()] == [
+        (pod_id, "gputide.io/latency-p99-seconds=2")
+    ]
+    metrics.answers[LATENCY_QUERY] = [(labels, 1.5)]
+    assert objectives.broken()
+    now[0] = 10.0
+    assert objectives.broken() == ()
+
+
+@pytest.mark.parametrize(
+    ("promised", "seconds", "complaint"),
+    [
+        (None, 9.0, None),
+        ("2", None, None),
+        ("2", 1.9, None),
+        ("2", 2.5, "the 99th percentile of its latency is 2.5 s, above its gputide.io/latency-p99-seconds=2"),
+        ("soon", 1.0, "gputide.io/latency-p99-seconds=soon can't be read"),
+        ("-1", None, "gputide.io/latency-p99-seconds=-1 can't be read"),
+        ("nan", None, "gputide.io/latency-p99-seconds=nan can't be read"),
+    ],
+)
+@pytest.mark.parametrize("place", ["labels", "annotations"])
+def test_a_pods_own_objective_is_watched_without_a_query(
+    promised: str | None, seconds: float | None, complaint: str | None, place: str, tmp_path: Path
+) -> None:
+    cluster, labels, pod_id = one_that_promises(tmp_path, promised, place)
+    metrics = Metrics({} if seconds is None else {LATENCY_QUERY: [(labels, seconds)]})
+    (health,) = MeasuredSignals(ClusterSignals(cluster), metrics).health([pod_id])
+    found = [str(entry) for entry in complaints([health], [pod_id], WatchPolicy())]
+    assert len(found) == (complaint is not None)
+    assert complaint is None or complaint in found[0]
 
 
 def test_card_with_an_xid_event_speaks_against_the_pod_on_it() -> None:
