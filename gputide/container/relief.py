@@ -8,11 +8,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from enforcer.record.ledger import Ledger
-from enforcer.relief.demand_feed import AllObjectives, DemandFeed, NoObjectives, Objectives, QueriedObjectives
+from enforcer.relief.demand_feed import (
+    AllObjectives,
+    DemandFeed,
+    NoObjectives,
+    Objectives,
+    PromisedObjectives,
+    QueriedObjectives,
+)
 from enforcer.relief.feed_agents import AgentFeed
 from enforcer.relief.feed_replay import ReplayFeed
 from enforcer.relief.moving import Patience
-from enforcer.relief.promised_objectives import PromisedObjectives
 from enforcer.relief.relief_journal import ReliefJournal
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter

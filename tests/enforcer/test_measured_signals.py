@@ -11,7 +11,7 @@ import pytest
 from enforcer.cluster import FieldChange
 from enforcer.latency_objectives import LATENCY_QUERY
 from enforcer.record.journal import StageState
-from enforcer.relief.promised_objectives import PromisedObjectives
+from enforcer.relief.demand_feed import PromisedObjectives
 from enforcer.rollout.watch import (
     FRAMEBUFFER_QUERY,
     XID_QUERY,
