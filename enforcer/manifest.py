@@ -36,7 +36,9 @@ _NUMBERS = frozenset(
 _NUMBERS_OR_PERCENT = frozenset({"maxSurge", "maxUnavailable"})
 _BOOLEANS = frozenset({"paused", "suspend", "unschedulable"})
 # Lists that are written whole: what else stands in an item has several forms.
-_LISTS = frozenset({"claims", "matchExpressions", "nodeSelectorTerms", "resourceClaims", "workersToDelete"})
+_LISTS = frozenset(
+    {"args", "claims", "command", "matchExpressions", "nodeSelectorTerms", "resourceClaims", "workersToDelete"}
+)
 _SIGNALS = frozenset({"metadata.annotations[hami.io/node-handshake]"})
 # What a field means where it is absent.
 _DEFAULTS = {

@@ -178,6 +178,25 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolCut:
+    """By how much a server that takes framebuffer at its start must take less, so that a smaller slice holds it.
+
+    Attributes:
+        server: name of the server (`fleet.servers`).
+        seen_before_bytes: memory that it sees now: its slice, or the card where no limit is shown to it.
+        seen_bytes: memory that it sees in its new slice, likewise.
+        pool_bytes: its KV cache then.
+        cut_bytes: by how much that is smaller than now.
+    """
+
+    server: str
+    seen_before_bytes: int
+    seen_bytes: int
+    pool_bytes: int
+    cut_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedSlice:
     """One container's slice of a card after the plan.
 
@@ -192,6 +211,7 @@ class PlacedSlice:
         priority: priority.
         oversubscribed: True where the grants on the card may exceed its framebuffer together.
         mig_profile: MIG profile or None.
+        pool_cut: what its pre-allocating server must take less; None where it takes no less, or none runs there.
     """
 
     namespace: str
@@ -204,6 +224,7 @@ class PlacedSlice:
     priority: Priority
     oversubscribed: bool = False
     mig_profile: str | None = None
+    pool_cut: PoolCut | None = None
 
     @property
     def pod_id(self) -> str:

@@ -12,12 +12,14 @@ share of its grant only, so its grant is what its need asks for divided by that 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.decisions import PoolCut
 from fleet.sharing import PREALLOCATED_RATIO
 from fleet.units import MIB
 from fleet.usage import Float32
@@ -195,15 +197,55 @@ def _asked_of_card(demand: Demand, members: NDArray[np.int64]) -> Float32:
     `gpu_memory_utilization`), so need is divided by the share that it was seen to take.
     """
     need = demand.need_bytes[members]
+    ratio = _taken_ratio(demand, members)
+    if ratio is None:
+        return need
+    preallocates = np.array([demand.grants[int(row)].kv_cache_pool_bytes is not None for row in members], bool)
+    return np.where(preallocates[:, None], need / _usable(ratio), need).astype(np.float32)
+
+
+def _taken_ratio(demand: Demand, members: NDArray[np.int64]) -> float | None:
+    """Share of its grant that a workload's pre-allocating server was seen to take; None where it has none."""
     grants = [demand.grants[int(row)] for row in members]
     preallocates = np.array([grant.kv_cache_pool_bytes is not None for grant in grants], bool)
     if not preallocates.any():
-        return need
+        return None
     granted = np.array([grant.framebuffer_granted_bytes for grant in grants], np.float64)
     taken = demand.used_bytes[members][preallocates] / granted[preallocates, None]
-    ratio = float(np.median(taken[np.isfinite(taken)])) if np.isfinite(taken).any() else PREALLOCATED_RATIO
-    ratio = min(1.0, max(_TAKEN_RATIO_MIN, ratio))
-    return np.where(preallocates[:, None], need / ratio, need).astype(np.float32)
+    return float(np.median(taken[np.isfinite(taken)])) if np.isfinite(taken).any() else PREALLOCATED_RATIO
+
+
+def _usable(ratio: float) -> float:
+    """Share of another grant that a server is counted on to take, by the one that it was seen to take."""
+    return min(1.0, max(_TAKEN_RATIO_MIN, ratio))
+
+
+def pool_cut(demand: Demand, row: int, size: int, *, card_bytes: int, sees_limit: bool) -> PoolCut | None:
+    """What a pod's pre-allocating server must take less in a smaller slice: as much as its grant was counted with.
+
+    Args:
+        demand: the series.
+        row: the pod's grant.
+        size: framebuffer of its new slice.
+        card_bytes: framebuffer of the card on which that is.
+        sees_limit: whether the server sees its slice as all the memory there is.
+    """
+    grant = demand.grants[row]
+    members = np.flatnonzero(demand.workload_of == demand.workload_of[row])
+    pool, before = grant.kv_cache_pool_bytes, grant.framebuffer_granted_bytes
+    ratio = None if pool is None or size >= before else _taken_ratio(demand, members)
+    if pool is None or ratio is None:
+        return None
+    cut = min(pool, max(0, math.ceil(ratio * before - _usable(ratio) * size)))
+    if not cut:
+        return None
+    return PoolCut(
+        server=grant.server or "",
+        seen_before_bytes=before if sees_limit else grant.framebuffer_bytes,
+        seen_bytes=size if sees_limit else card_bytes,
+        pool_bytes=pool - cut,
+        cut_bytes=cut,
+    )
 
 
 def _slopes(

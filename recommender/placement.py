@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from fleet.capabilities.capability import CorePolicy, Division, equal_part_bytes
+from fleet.capabilities.capability import Capabilities, CorePolicy, Division, equal_part_bytes
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from recommender.advice.case import Permits
@@ -15,6 +15,7 @@ from recommender.bin_cards import Seat
 from recommender.consolidate import Group, Point, violation_of_seats
 from recommender.cuts import Cut, equal_part_ratio, is_new, portions_of_nodes
 from recommender.demand import Demand
+from recommender.footprint_grants import pool_cut
 from recommender.group_seats import ALONE, Guards, Seated, Seating, Sharing, seated
 from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
@@ -235,7 +236,9 @@ def _resting_seats(resting: Sequence[int], demand: Demand) -> list[Seat]:
     ]
 
 
-def placement_of(demand: Demand, arrangement: Arrangement, inventory: Inventory) -> tuple[CardPlacement, ...]:
+def placement_of(
+    demand: Demand, arrangement: Arrangement, inventory: Inventory, capability: Capabilities
+) -> tuple[CardPlacement, ...]:
     """The plan's placement: every card that carries a pod afterwards."""
     cards = {card.card: card for card in inventory.cards}
     instance_of = {row: item.advice for item in arrangement.carved for row in item.targets}
@@ -257,6 +260,10 @@ def placement_of(demand: Demand, arrangement: Arrangement, inventory: Inventory)
             for grant, instance in zip(grants, instances, strict=True)
         ]
         over = sum(sizes) > capacity
+        pools = [
+            pool_cut(demand, row, size, card_bytes=capacity, sees_limit=capability.holds_framebuffer)
+            for row, size in zip(seat.rows, sizes, strict=True)
+        ]
         placed.append(
             CardPlacement(
                 card=seat.card,
@@ -266,10 +273,13 @@ def placement_of(demand: Demand, arrangement: Arrangement, inventory: Inventory)
                 framebuffer_oversubscription_ratio=round(sum(sizes) / capacity, 6) if capacity else 0.0,
                 node_mode=MIG_MODE if any(instances) else None,
                 slices=tuple(
-                    _slice(grant, size, arrangement, alone=len(grants) == 1, over=over, parts=parts)
-                    if instance is None
-                    else _instance(grant, instance, over=over)
-                    for grant, size, instance in zip(grants, sizes, instances, strict=True)
+                    replace(
+                        _slice(grant, size, arrangement, alone=len(grants) == 1, over=over, parts=parts)
+                        if instance is None
+                        else _instance(grant, instance, over=over),
+                        pool_cut=pool,
+                    )
+                    for grant, size, instance, pool in zip(grants, sizes, instances, pools, strict=True)
                 ),
             )
         )

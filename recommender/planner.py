@@ -123,7 +123,7 @@ def make_plan(
         recommendations=recommendations,
         refused=_sorted(permits.refused + arrangement.refused),
         withheld=_withheld(problem, permits, frontier),
-        placement=placement_of(demand, arrangement, history.inventory),
+        placement=placement_of(demand, arrangement, history.inventory, capability),
         schedule=() if tide is None else tide.schedule,
         stages=stages,
         frontier=frontier,

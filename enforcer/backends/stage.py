@@ -16,14 +16,15 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from enforcer.admission import PLAN_ANNOTATION, PREVIOUS_ANNOTATION
 from enforcer.backend import Move
 from enforcer.backends.planned_seats import SEATS_FIELD, merged_seats
+from enforcer.backends.server_arguments import argument_fields
 from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
-from enforcer.kinds.kind import Reach, RolePod, Scaling
+from enforcer.kinds.kind import TEMPLATE, PodTemplate, Reach, RolePod, Scaling
 from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest, field_of, is_signal, template_of, values_equal, workload_parts
 from enforcer.seat import PodSeat, same_slices
 from enforcer.snapshot import Snapshot
-from fleet.capabilities.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription
+from fleet.capabilities.capability import Capabilities, ComputeIsolation, Oversubscription
 from fleet.decisions import (
     CardPlacement,
     Need,
@@ -216,7 +217,7 @@ def owner_changes(
         recommendation = next(entry.recommendation for entry in targets if entry.new is not None)
         staying = [entry for entry in targets if not entry.leaves]
         leaving = [entry for entry in targets if entry.leaves]
-        fields = _template_fields(owner, kind, staying, template_fields) if staying else {}
+        fields = _template_fields(draft.plan, owner, kind, staying, template_fields) if staying else {}
         fields.update(_scale_fields(owner, kind, staying, leaving, now))
         if staying and kind != "Notebook":
             changes += _pod_costs(leaving, recommendation)
@@ -294,8 +295,7 @@ def without_default_priority(old: Sequence[SeatSlice], new: Sequence[SeatSlice])
 def _enforces(capabilities: Capabilities, need: Need) -> bool:
     match need:
         case Need.FRAMEBUFFER_LIMIT:
-            holding = (FramebufferIsolation.INTERCEPTED, FramebufferIsolation.HARDWARE)
-            return capabilities.framebuffer_isolation in holding
+            return capabilities.holds_framebuffer
         case Need.CORE_LIMIT:
             return capabilities.compute_isolation is not ComputeIsolation.NONE
         case Need.PRIORITY:
@@ -430,6 +430,7 @@ def _notes(targets: Mapping[WorkloadId, Sequence[Target]]) -> list[str]:
 
 
 def _template_fields(
+    plan: Plan,
     owner: Manifest,
     kind: str,
     staying: Sequence[Target],
@@ -449,14 +450,30 @@ def _template_fields(
         raise Refused(f"cannot change {name}: it has no template of its own that {lost[0]} is made from")
     fields: dict[str, str | None] = {}
     seats: dict[str, str] = {}
+    places = {entry.seat.pod_id for entry in moving}
+    parts = [part for card in plan.placement for part in card.slices if part.pod_id in places and part.pool_cut]
     for template in templates:
         own = [entry for entry in staying if template.role in ("", entry.seat.role)]
         if own:
             said = template_fields(template.view(owner), kind, own)
             fields.update({template.place(path): value for path, value in said.items()})
+            if not _has_arguments(owner, template, plan.plan_id):
+                pods = {entry.seat.pod_id for entry in own}
+                found_arguments = argument_fields(template.view(owner), [part for part in parts if part.pod_id in pods])
+                fields.update({template.place(path): value for path, value in found_arguments.items()})
             if said.get(SEATS_FIELD):
                 seats[template.role] = str(said[SEATS_FIELD])
     return {**fields, SEATS_FIELD: merged_seats(owner, seats)} if seats else fields
+
+
+def _has_arguments(owner: Manifest, template: PodTemplate, plan_id: str) -> bool:
+    """Whether a template has the arguments of this plan already: what they are counted from is no longer there."""
+    if field_of(owner, f"metadata.annotations[{PLAN_ANNOTATION}]") != plan_id:
+        return False
+    kept = _kept(owner, f"metadata.annotations[{PREVIOUS_ANNOTATION}]")
+    names = [container["name"] for container in template.body.get("spec", {}).get("containers") or ()]
+    paths = (f"{TEMPLATE}.spec.containers[{name}].{part}" for name in names for part in ("args", "command"))
+    return any(template.place(path) in kept for path in paths)
 
 
 def _scale_fields(

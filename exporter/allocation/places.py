@@ -189,6 +189,7 @@ def slice_info_labels(
         compute_granted_ratio=1.0 if holding.compute_ratio is None else holding.compute_ratio,
         priority=needs.priority,
         server=needs.server,
+        kv_cache_pool_bytes=needs.kv_cache_pool_bytes,
         mig_profile=holding.mig_profile,
         cpu_request_cores=needs.cpu_cores,
         memory_request_bytes=needs.memory_bytes,

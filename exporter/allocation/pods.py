@@ -41,6 +41,7 @@ from fleet.grammars.kai import FRACTION_ANNOTATION, FRAMEBUFFER_ANNOTATION, RESE
 from fleet.grammars.mgpu import RECLAIMED_CORES_RESOURCE
 from fleet.inventory import KEPT_APART_LABEL, Priority
 from fleet.selectors import selects_labels
+from fleet.server_arguments import fixed_pool_bytes
 from fleet.servers import server_of
 
 _OVER = ("Succeeded", "Failed")
@@ -163,6 +164,7 @@ def _needs(
     memory = quantity(requests.get("memory"))
     set_priority = _set_priority(container, limits)
     claims = tuple(text(claim.get("name")) for claim in objects(resources.get("claims")))
+    command = [*words(container.get("command")), *words(container.get("args"))]
     return ContainerNeeds(
         container=text(container.get("name")),
         devices=tuple(sorted(devices.items())),
@@ -171,9 +173,8 @@ def _needs(
         priority=set_priority or priority,
         claims=claims,
         is_init=is_init,
-        server=server_of(
-            text(container.get("image")), [*words(container.get("command")), *words(container.get("args"))], told
-        ),
+        server=server_of(text(container.get("image")), command, told),
+        kv_cache_pool_bytes=fixed_pool_bytes(command),
     )
 
 

@@ -135,6 +135,7 @@ class ContainerNeeds:
         claims: names, within the pod, of the resource claims that it uses.
         is_init: it runs before the others and ends; a sidecar does not.
         server: server or framework that runs in it (`fleet.servers`); None where nothing says it.
+        kv_cache_pool_bytes: size of its KV cache, where its command fixes it; None elsewhere.
     """
 
     container: str
@@ -145,6 +146,7 @@ class ContainerNeeds:
     claims: tuple[str, ...] = ()
     is_init: bool = False
     server: str | None = None
+    kv_cache_pool_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

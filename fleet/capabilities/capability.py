@@ -117,6 +117,8 @@ class Capabilities:
         core_policies: policies that a pod can be given; empty where compute can't be limited.
         priority_levels: how many levels it distinguishes; 1 is no priority.
         oversubscription: what granting more framebuffer than there is leads to.
+        shows_limit: a process that asks how much memory there is sees its limit as the total; False where it may see
+            the card.
         live_framebuffer_change: the limit of a running pod can be changed; the scheduler's books never follow.
         granularity: the smallest unit of its sharing mode.
         slices_per_card_max: most slices of one card by default.
@@ -163,6 +165,7 @@ class Capabilities:
     source: tuple[Source, ...]
     priority_levels: int = 1
     oversubscription: Oversubscription = Oversubscription.NONE
+    shows_limit: bool = True
     live_framebuffer_change: bool = False
     fault_isolation: bool = False
     cuts_by_mig: bool = False
@@ -195,8 +198,12 @@ class Capabilities:
     @property
     def holds_limits(self) -> bool:
         """Whether it keeps pods of one card within their framebuffer and their compute."""
-        holding = (FramebufferIsolation.INTERCEPTED, FramebufferIsolation.HARDWARE)
-        return self.framebuffer_isolation in holding and self.compute_isolation is not ComputeIsolation.NONE
+        return self.holds_framebuffer and self.compute_isolation is not ComputeIsolation.NONE
+
+    @property
+    def holds_framebuffer(self) -> bool:
+        """Whether it keeps pods of one card within their framebuffer."""
+        return self.framebuffer_isolation in (FramebufferIsolation.INTERCEPTED, FramebufferIsolation.HARDWARE)
 
     @property
     def can_share(self) -> bool:

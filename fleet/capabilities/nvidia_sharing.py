@@ -88,6 +88,8 @@ MPS = Capabilities(
     # set_default_device_pinned_mem_limit is the card's framebuffer / replicas and holds for each client of MPS, so for
     # a process: a pod with two has twice as much.
     framebuffer_isolation=FramebufferIsolation.INTERCEPTED,
+    # A client's device properties show the whole card; what cuMemGetInfo says is not documented.
+    shows_limit=False,
     # set_default_active_thread_percentage is 100 / replicas: a client runs on no more of the SMs at any moment.
     compute_isolation=ComputeIsolation.HARD,
     core_policies=(CorePolicy.HARD,),
@@ -131,6 +133,7 @@ MPS = Capabilities(
         Source(where="NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/device.go", facts="slices_per_card_max"),
         Source(where="NVIDIA/k8s-device-plugin:api/config/v1/replicas.go", facts="one_size_per_node"),
         Source(where="NVIDIA/k8s-device-plugin#720", facts="partly"),
+        Source(where="NVIDIA/k8s-device-plugin#764", facts="shows_limit"),
         Source(where="NVIDIA/k8s-device-plugin#1119", facts="empties_node"),
         Source(where="NVIDIA/k8s-device-plugin#1150", facts="granularity"),
     ),

@@ -17,6 +17,7 @@ from fleet.units import GIB
 from recommender.advice.case import Case, untouchable, untrusted
 from recommender.advice.joining import batch_title, joins
 from recommender.cuts import Cut
+from recommender.footprint_grants import pool_cut
 from recommender.harm.risk import level_of
 from recommender.scene import Draft, Scene, confidence_of, needs_of
 
@@ -50,7 +51,7 @@ def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:
         return case.refuse(kind, "gap_of_backend", backend=name)
     if case.node_bar is not None:
         return case.refuse(kind, "node_shares_nothing", bar=case.node_bar.code, **dict(case.node_bar.values))
-    return _unfit_template(case, kind) or _unfit_division(case, kind)
+    return _unfit_template(case, kind) or _unfit_division(case, kind) or _unbounded(case, kind)
 
 
 def _gaps_without_named_cards(case: Case) -> bool:
@@ -94,6 +95,19 @@ def _unfit_division(case: Case, kind: RecommendationKind) -> Refusal | None:
         wish = "latency" if case.is_latency_critical else "isolation"
         return case.refuse(kind, "neighbours_unknown", backend=name, wish=wish)
     return None
+
+
+def _unbounded(case: Case, kind: RecommendationKind) -> Refusal | None:
+    """A server that takes its share of what it sees at its start, and sees more than its slice.
+
+    vLLM alone can be given its share of a card that others use; of SGLang, LMDeploy, TensorRT-LLM and TGI the share
+    depends on what others hold when it starts.
+    """
+    record = case.capability
+    server = next((grant.server for grant in case.grants if grant.kv_cache_pool_bytes is not None), None)
+    if server is None or (record.shows_limit if record.holds_framebuffer else server == "vllm"):
+        return None
+    return case.refuse(kind, "server_sees_card", server=server, backend=record.backend)
 
 
 ISOLATIONS = frozenset({"soft", "hard"})
@@ -174,9 +188,23 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         evidence=evidence,
         needs=needs_of(is_hard=cut.is_hard),
         why=(
+            *_pool_why(scene, rows[0], cut),
             _why(scene, cut, pods=len(rows), whole_bytes=whole, is_low=scene.grants[rows[0]].priority is Priority.LOW),
         ),
     )
+
+
+def _pool_why(scene: Scene, row: int, cut: Cut) -> tuple[Sentence, ...]:
+    """What becomes of the KV cache of a pre-allocating server, and what somebody must set who keeps its arguments."""
+    grant, sees_limit = scene.grants[row], scene.problem.capability.holds_framebuffer
+    card = grant.framebuffer_bytes
+    found = pool_cut(scene.problem.demand, row, cut.framebuffer_bytes, card_bytes=card, sees_limit=sees_limit)
+    if found is None:
+        return ()
+    sizes = {"pool_before_bytes": found.pool_bytes + found.cut_bytes, "pool_bytes": found.pool_bytes}
+    if sees_limit:
+        return (sentence("slice_pool", **sizes),)
+    return (sentence("slice_sees_card", **sizes, cut_ratio=found.cut_bytes / card),)
 
 
 def _why(scene: Scene, cut: Cut, *, pods: int, whole_bytes: int, is_low: bool) -> Sentence:

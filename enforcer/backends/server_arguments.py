@@ -1,0 +1,130 @@
+"""Arguments of a server that takes framebuffer at its start, for a slice that is smaller than what it takes now.
+
+Where a server sees its slice as all the memory there is, a share of it follows by itself: vLLM's stays, SGLang's is
+lowered by what lies outside of it, and sizes in bytes are lowered. Where it sees the card, vLLM's share of the card is
+lowered; of other servers nothing holds there. Only the value is replaced, or one flag added at the end of the
+arguments; the rest of the command stays as it is, character by character. Called by `stage`.
+
+Source: vllm-project/vllm:vllm/v1/worker/gpu_worker.py (free memory at start must be the share of the total; the KV
+cache is that share without what the server itself took), vllm/config/cache.py (a share is per instance, whatever others
+hold), sgl-project/sglang:python/sglang/srt/model_executor (the share is of what is free at start).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+from enforcer.manifest import Manifest, template_of
+from fleet.decisions import PlacedSlice, PoolCut
+from fleet.errors import Refused
+from fleet.sentences import Sentence, sentence
+from fleet.server_arguments import POOL_BLOCKS, POOL_BYTES, STATIC_FRACTION, UTILIZATION, Unclear, script_of, spots_of
+from fleet.servers import server_of
+from fleet.sharing import PREALLOCATED_RATIO
+
+_FLAGS: Mapping[str, tuple[str, ...]] = {"vllm": (UTILIZATION, POOL_BYTES, POOL_BLOCKS), "sglang": (STATIC_FRACTION,)}
+_STEPS = 1000
+"""A share is written in thousandths."""
+
+
+def argument_fields(owner: Manifest, parts: Sequence[PlacedSlice]) -> dict[str, str | None]:
+    """Fields of a pod template by which its servers take no more than the slices of its pods.
+
+    Args:
+        owner: the owner, with the template where a Deployment has it.
+        parts: planned slices of the pods that are made from it.
+
+    Returns:
+        Commands and arguments that become different, as JSON lists, by their paths.
+
+    Raises:
+        Refused: a server would take more than its slice, and the template does not show what to change.
+    """
+    fields: dict[str, str | None] = {}
+    for container in template_of(owner).get("spec", {}).get("containers") or ():
+        own = [(part, part.pool_cut) for part in parts if part.container == container["name"] and part.pool_cut]
+        if not own:
+            continue
+        part, cut = min(own, key=lambda entry: (entry[1].pool_bytes, entry[0].framebuffer_bytes))
+        path = f"spec.template.spec.containers[{container['name']}]"
+        changed = _changed(container, part, cut)
+        if changed and owner["kind"] == "Job":
+            raise _refusal(part, sentence("arguments.job"), ", ".join(f"{name} {changed[name]}" for name in changed))
+        fields.update({f"{path}.{name}": json.dumps(words) for name, words in changed.items()})
+    return fields
+
+
+def _changed(container: Manifest, part: PlacedSlice, cut: PoolCut) -> dict[str, list[str]]:
+    """`command` or `args` with the new values, where any becomes different."""
+    sees_card = cut.seen_bytes > part.framebuffer_bytes
+    if sees_card and cut.server != "vllm":
+        raise Refused(sentence("guard.server_sees_card", workload=str(part.workload), server=cut.server))
+    lists = {name: container.get(name) or [] for name in ("command", "args")}
+    words = [word for name in lists for word in lists[name]]
+    try:
+        if not all(isinstance(word, str) for word in words):
+            raise Unclear("a word that is no text")
+        spots = spots_of(words, _FLAGS.get(cut.server, ()))
+        values = {name: spot.number for name, spot in spots.items()}
+    except Unclear as exc:
+        if not sees_card:
+            # What it takes follows its slice: a size of which nobody knew would have hidden its need from the plan.
+            return {}
+        why = sentence("arguments.unclear", part=str(exc))
+        raise _refusal(part, why, f"{UTILIZATION} {_share(part, cut, {})}") from exc
+    if POOL_BLOCKS in values:
+        raise _refusal(part, sentence("arguments.blocks", flag=POOL_BLOCKS), f"{POOL_BYTES} {cut.pool_bytes}")
+    wanted = _wanted(part, cut, values, sees_card=sees_card)
+    found = list(words)
+    for spot in sorted((spots[name] for name in wanted if name in spots), key=lambda spot: -spot.start):
+        name = next(name for name, other in spots.items() if other == spot)
+        text = found[spot.word]
+        found[spot.word] = text[: spot.start] + wanted[name] + text[spot.start + len(spot.text) :]
+    added = [f"{name}={value}" for name, value in wanted.items() if name not in spots]
+    is_shown = words and script_of(words) is None and server_of(str(container.get("image")), words, {}) == cut.server
+    if added and not is_shown:
+        raise _refusal(part, sentence("arguments.none"), " ".join(added))
+    cut_at = len(lists["command"])
+    after = {"command": found[:cut_at], "args": [*found[cut_at:], *added]}
+    return {name: after[name] for name in lists if after[name] != lists[name]}
+
+
+def _wanted(part: PlacedSlice, cut: PoolCut, values: Mapping[str, float], *, sees_card: bool) -> dict[str, str]:
+    """Flags and their new values, those that become smaller."""
+    wanted = {}
+    if POOL_BYTES in values and values[POOL_BYTES] > cut.pool_bytes:
+        wanted[POOL_BYTES] = str(cut.pool_bytes)
+    if sees_card or STATIC_FRACTION in values:
+        flag = UTILIZATION if sees_card else STATIC_FRACTION
+        share = _share(part, cut, values)
+        if share < values.get(flag, 1.0):
+            wanted[flag] = f"{share:g}"
+    if "0" in wanted.values():
+        flag = next(name for name, value in wanted.items() if value == "0")
+        raise _refusal(part, sentence("arguments.too_small", flag=flag, value=f"{values.get(flag, '')}"), flag)
+    return wanted
+
+
+def _share(part: PlacedSlice, cut: PoolCut, values: Mapping[str, float]) -> float:
+    """The share of what a server sees by which it takes so much less."""
+    if POOL_BYTES in values:
+        # Its KV cache is set; the share is only what must be free when it starts.
+        share = part.framebuffer_bytes / cut.seen_bytes
+    else:
+        old = values.get(UTILIZATION, values.get(STATIC_FRACTION, PREALLOCATED_RATIO))
+        share = (old * cut.seen_before_bytes - cut.cut_bytes) / cut.seen_bytes
+    return max(0, math.floor(share * _STEPS)) / _STEPS
+
+
+def _refusal(part: PlacedSlice, why: Sentence, advice: str) -> Refused:
+    return Refused(
+        sentence(
+            "guard.server_arguments",
+            workload=str(part.workload),
+            container=part.container,
+            why=why,
+            advice=advice,
+        )
+    )
