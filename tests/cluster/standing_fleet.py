@@ -52,6 +52,10 @@ def stand_up(
         api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {FLEET: namespace}}})
     for service in services:
         played.deploy(api, namespace, service.name, service.replicas, service.kind)
+        if service.args:
+            path = f"/apis/apps/v1/namespaces/{namespace}/{service.kind.lower()}s/{service.name}"
+            change = [{"op": "add", "path": "/spec/template/spec/containers/0/args", "value": list(service.args)}]
+            api.ask("PATCH", path, change, content_type="application/json-patch+json")
     for service in services:
         until_ready(api, namespace, service.name, service.replicas, seconds=60.0 + len(services))
     return _as_it_stands(told, inventory, played.holders(api, namespace), datetime.now(UTC))

@@ -36,6 +36,7 @@ from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.sentences import Sentence
 from fleet.settings.settings import Settings
+from fleet.units import GIB, MIB
 from fleet.usage import History
 from gputide.container.plans import keep_plan
 from recommender.planner import make_plan
@@ -48,6 +49,7 @@ from tests.cluster.workloads import pods, until, until_ready
 from tests.control_plane import ControlPlane, KubernetesPrograms, User
 from tests.gputide.conftest import Program, Running, Said
 from tests.recommender.builders import Service
+from tests.stand_in_server import Card, NotStarted, started
 
 pytestmark = pytest.mark.cluster
 
@@ -63,6 +65,15 @@ REPLICATED = (
     Service(name="web", replicas=3, level=0.1, used_gib=3.0),
     Service(name="rank", replicas=2, level=0.15, used_gib=4.0),
     Service(name="embed", level=0.1, used_gib=2.0),
+)
+VLLM = ("vllm", "serve", "M", "--port=0")
+SERVERS = tuple(
+    Service(name=name, server="vllm", level=0.1, used_gib=20.0, pool_gib=15.0, cache_ratio=0.05, args=args)
+    for name, args in {
+        "chat": (*VLLM, "--kv-cache-memory-bytes", "15G", "--dtype=auto"),
+        "code": ("sh", "-c", 'exec vllm serve "M" --kv-cache-memory-bytes=15G # as measured\n'),
+        "talk": (*VLLM, "--gpu-memory-utilization", "0.833"),
+    }.items()
 )
 _numbers = count(1)
 
@@ -321,6 +332,39 @@ def test_program_shows_applies_and_undoes_a_plan_on_a_real_cluster(
     settled(api, standing)
     assert len(in_use(standing)) == len(before)
     assert contents(api, standing.namespace) == contents_before
+
+
+@pytest.mark.parametrize("services", [SERVERS])
+def test_servers_start_in_their_slices_with_what_was_applied(
+    api: Api, standing: Standing, planned: OnCluster, tmp_path: Path
+) -> None:
+    before, contents_before = in_use(standing), contents(api, standing.namespace)
+    owners_before = owners(api, standing.namespace)
+    shown = planned("plan", "diff", "--all")
+    assert shown.status == 0, shown.err
+    assert "--kv-cache-memory-bytes" in shown.out
+    assert planned.approve().status == 0
+    applied = planned("apply", "--yes")
+    assert applied.status == 0, applied.err
+    settled(api, standing)
+    assert len(in_use(standing)) < len(before)
+    for service in standing.services:
+        spec, *_ = contents(api, standing.namespace)[service.name]
+        container = spec["template"]["spec"]["containers"][0]
+        limit = int(container["resources"]["limits"]["nvidia.com/gpumem"]) * MIB
+        card = Card(total_bytes=limit, limit_bytes=limit, weights_bytes=4 * GIB, others_bytes=GIB)
+        is_fixed = "--kv-cache-memory-bytes" in " ".join(service.args)
+        assert (container["args"] != list(service.args)) is is_fixed
+        with started(container["args"], card, tmp_path) as server:
+            assert 0 < server.taken_bytes <= limit
+        if is_fixed:
+            with pytest.raises(NotStarted), started(service.args, card, tmp_path):
+                pass
+    undone = planned("undo", "--yes")
+    assert undone.status == 0, undone.err
+    settled(api, standing)
+    assert contents(api, standing.namespace) == contents_before
+    assert owners(api, standing.namespace) == owners_before
 
 
 def test_machine_that_knows_nothing_of_a_plan_takes_it_back(

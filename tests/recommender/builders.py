@@ -32,7 +32,8 @@ MIXED_KINDS = ("Deployment",) * 6 + ("StatefulSet", "Notebook", "Job", "Job")
 class Service:
     """One workload: `level` of a card at its peak, `hours` in which it works, framebuffer used in GiB.
 
-    Of the cards of each pod the last `idle_cards` do nothing and hold nothing.
+    Of the cards of each pod the last `idle_cards` do nothing and hold nothing. Of a KV cache of `pool_gib` so much is
+    used as `cache_ratio` says. `args` are those of its container where it really stands.
     """
 
     name: str
@@ -45,6 +46,8 @@ class Service:
     priority: Priority = Priority.HIGH
     server: str | None = "triton"
     pool_gib: float | None = None
+    cache_ratio: float | None = None
+    args: tuple[str, ...] = ()
     cards_per_pod: int = 1
     idle_cards: int = 0
     labels: tuple[tuple[str, str], ...] = ()
@@ -63,6 +66,7 @@ def cluster(*services: Service, days: int = 7, seed: int = 1, spare_cards: int =
     keys: list[SliceKey] = []
     compute: list[np.ndarray] = []
     used: list[np.ndarray] = []
+    cached: list[np.ndarray] = []
     for service in services:
         for replica in range(service.replicas):
             for place in range(service.cards_per_pod):
@@ -84,6 +88,8 @@ def cluster(*services: Service, days: int = 7, seed: int = 1, spare_cards: int =
                 unborn = max(0, steps - round(service.age_days * PER_DAY))
                 series[:unborn] = np.nan
                 compute.append(series)
+                ratio = np.nan if service.cache_ratio is None else service.cache_ratio
+                cached.append(np.where(np.isnan(series), np.nan, ratio).astype(np.float32))
                 held = service.used_gib * GIB if works_here else 0.0
                 used.append(np.where(np.isnan(series), np.nan, held).astype(np.float32))
     cards += [_card(len(cards) + number) for number in range(spare_cards)]
@@ -98,6 +104,8 @@ def cluster(*services: Service, days: int = 7, seed: int = 1, spare_cards: int =
         Measure.DUTY_CYCLE: np.array(compute, np.float32).reshape(shape),
         Measure.FRAMEBUFFER_USED: np.array(used, np.float32).reshape(shape),
     }
+    if np.isfinite(cached).any():
+        mean[Measure.KV_CACHE_USAGE] = np.array(cached, np.float32).reshape(shape)
     grid: SliceGrid = UsageGrid(
         keys=tuple(keys), since=since, step_seconds=STEP_SECONDS, steps=steps, mean=mean, peak=mean
     )
