@@ -88,7 +88,10 @@ _LABELS = {
     "block_tokens": "block_size",
 }
 _FIXED = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
-"""Sizes that somebody set: they don't shrink with the slice, and in a smaller one the server would not start."""
+"""Sizes that somebody set: they don't shrink with the slice, and in a smaller one the server would not start.
+
+Of those that its pod's command shows, and a plan so can change, the grant says the size (`fleet.server_arguments`).
+"""
 
 
 class Form(Enum):

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
-from enforcer.manifest import Manifest, template_of
+from enforcer.kinds.kind import TEMPLATE, PodTemplate
+from enforcer.manifest import Manifest
 from fleet.decisions import PlacedSlice, PoolCut
 from fleet.errors import Refused
 from fleet.sentences import Sentence, sentence
@@ -25,16 +26,19 @@ from fleet.servers import server_of
 from fleet.sharing import PREALLOCATED_RATIO
 
 _FLAGS: Mapping[str, tuple[str, ...]] = {"vllm": (UTILIZATION, POOL_BYTES, POOL_BLOCKS), "sglang": (STATIC_FRACTION,)}
+_LISTS = ("command", "args")
 _STEPS = 1000
 """A share is written in thousandths."""
 
 
-def argument_fields(owner: Manifest, parts: Sequence[PlacedSlice]) -> dict[str, str | None]:
-    """Fields of a pod template by which its servers take no more than the slices of its pods.
+def argument_fields(
+    owner: Manifest, template: PodTemplate, parts: Sequence[PlacedSlice], written: Container[str] = ()
+) -> dict[str, str | None]:
+    """Fields of an owner by which the servers of a pod template take no more than the slices of its pods.
 
     Args:
-        owner: the owner, with the template where a Deployment has it.
         parts: planned slices of the pods that are made from it.
+        written: fields that this plan wrote already: what their values were counted from is no longer there.
 
     Returns:
         Commands and arguments that become different, as JSON lists, by their paths.
@@ -43,12 +47,12 @@ def argument_fields(owner: Manifest, parts: Sequence[PlacedSlice]) -> dict[str, 
         Refused: a server would take more than its slice, and the template does not show what to change.
     """
     fields: dict[str, str | None] = {}
-    for container in template_of(owner).get("spec", {}).get("containers") or ():
+    for container in template.body.get("spec", {}).get("containers") or ():
         own = [(part, part.pool_cut) for part in parts if part.container == container["name"] and part.pool_cut]
-        if not own:
+        path = template.place(f"{TEMPLATE}.spec.containers[{container['name']}]")
+        if not own or any(f"{path}.{name}" in written for name in _LISTS):
             continue
         part, cut = min(own, key=lambda entry: (entry[1].pool_bytes, entry[0].framebuffer_bytes))
-        path = f"spec.template.spec.containers[{container['name']}]"
         changed = _changed(container, part, cut)
         if changed and owner["kind"] == "Job":
             raise _refusal(part, sentence("arguments.job"), ", ".join(f"{name} {changed[name]}" for name in changed))
@@ -61,7 +65,7 @@ def _changed(container: Manifest, part: PlacedSlice, cut: PoolCut) -> dict[str, 
     sees_card = cut.seen_bytes > part.framebuffer_bytes
     if sees_card and cut.server != "vllm":
         raise Refused(sentence("guard.server_sees_card", workload=str(part.workload), server=cut.server))
-    lists = {name: container.get(name) or [] for name in ("command", "args")}
+    lists = {name: container.get(name) or [] for name in _LISTS}
     words = [word for name in lists for word in lists[name]]
     try:
         if not all(isinstance(word, str) for word in words):

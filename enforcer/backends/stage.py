@@ -19,7 +19,7 @@ from enforcer.backends.planned_seats import SEATS_FIELD, merged_seats
 from enforcer.backends.server_arguments import argument_fields
 from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
-from enforcer.kinds.kind import TEMPLATE, PodTemplate, Reach, RolePod, Scaling
+from enforcer.kinds.kind import Reach, RolePod, Scaling
 from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest, field_of, is_signal, template_of, values_equal, workload_parts
 from enforcer.seat import PodSeat, same_slices
@@ -450,30 +450,19 @@ def _template_fields(
         raise Refused(f"cannot change {name}: it has no template of its own that {lost[0]} is made from")
     fields: dict[str, str | None] = {}
     seats: dict[str, str] = {}
-    places = {entry.seat.pod_id for entry in moving}
-    parts = [part for card in plan.placement for part in card.slices if part.pod_id in places and part.pool_cut]
+    is_ours = field_of(owner, f"metadata.annotations[{PLAN_ANNOTATION}]") == plan.plan_id
+    kept = _kept(owner, f"metadata.annotations[{PREVIOUS_ANNOTATION}]") if is_ours else {}
     for template in templates:
         own = [entry for entry in staying if template.role in ("", entry.seat.role)]
         if own:
+            pods = {entry.seat.pod_id for entry in own if entry.new}
+            parts = [part for card in plan.placement for part in card.slices if part.pod_id in pods]
             said = template_fields(template.view(owner), kind, own)
             fields.update({template.place(path): value for path, value in said.items()})
-            if not _has_arguments(owner, template, plan.plan_id):
-                pods = {entry.seat.pod_id for entry in own}
-                found_arguments = argument_fields(template.view(owner), [part for part in parts if part.pod_id in pods])
-                fields.update({template.place(path): value for path, value in found_arguments.items()})
+            fields.update(argument_fields(owner, template, parts, kept))
             if said.get(SEATS_FIELD):
                 seats[template.role] = str(said[SEATS_FIELD])
     return {**fields, SEATS_FIELD: merged_seats(owner, seats)} if seats else fields
-
-
-def _has_arguments(owner: Manifest, template: PodTemplate, plan_id: str) -> bool:
-    """Whether a template has the arguments of this plan already: what they are counted from is no longer there."""
-    if field_of(owner, f"metadata.annotations[{PLAN_ANNOTATION}]") != plan_id:
-        return False
-    kept = _kept(owner, f"metadata.annotations[{PREVIOUS_ANNOTATION}]")
-    names = [container["name"] for container in template.body.get("spec", {}).get("containers") or ()]
-    paths = (f"{TEMPLATE}.spec.containers[{name}].{part}" for name in names for part in ("args", "command"))
-    return any(template.place(path) in kept for path in paths)
 
 
 def _scale_fields(

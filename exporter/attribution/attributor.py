@@ -266,6 +266,7 @@ def _slice(pod: _Pod, container: str, parts: Sequence[tuple[Held, bool]]) -> Att
             compute_granted_ratio=min(1.0, ratio),
             priority=Priority.NORMAL if needs is None else needs.priority,
             server=None if needs is None else needs.server,
+            kv_cache_pool_bytes=None if needs is None else needs.kv_cache_pool_bytes,
             # Of several instances the largest: a slice has one profile.
             mig_profile=instances[0].profile if instances else None,
             cpu_request_cores=None if needs is None else needs.cpu_cores,

@@ -7,6 +7,7 @@ import ssl
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from contextlib import suppress
 from http.client import BadStatusLine, HTTPSConnection
 from io import BytesIO
@@ -114,7 +115,7 @@ class Api:
         self,
         method: str,
         path: str,
-        body: Manifest | None = None,
+        body: Manifest | Sequence[Manifest] | None = None,
         *,
         content_type: str = "application/json",
         accept: str = "application/json",

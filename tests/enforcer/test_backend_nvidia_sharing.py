@@ -12,7 +12,7 @@ from enforcer.backends.alike import with_seats_as_they_are
 from enforcer.backends.nvidia_sharing import MpsBackend, NvidiaSharingBackend, TimeSlicingBackend, sharing_config
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import Snapshot, take_snapshot
-from fleet.decisions import Need, Plan, RecommendationKind, ScheduledReplicas
+from fleet.decisions import Need, Plan, PoolCut, RecommendationKind, ScheduledReplicas
 from fleet.errors import Corrupt, Refused
 from fleet.inventory import WorkloadId
 from fleet.units import GIB
@@ -333,3 +333,27 @@ def test_tide_sends_away_the_pods_that_the_plan_puts_on_the_cards_it_frees() -> 
     rendered = TIME_SLICING.render(replace(plan, schedule=(window,)), 1, seen(TIME_SLICING))
     assert [(move.pod, move.new) for move in rendered.moves] == [("a-1", ())]
     assert "1" in {change.new for change in rendered.changes if change.field == "spec.replicas"}
+
+
+def test_arguments_of_a_server_are_lowered_once(cluster: StandingCluster) -> None:
+    """A stage is rendered again while its pods are not yet made anew; what it wrote is not counted from."""
+    field = "spec.template.spec.containers[server].args"
+    owner = an_owner("a")
+    owner["spec"]["template"]["spec"]["containers"][0]["args"] = ["--model=M", "--gpu-memory-utilization=0.9"]
+    cluster.put(owner)
+    cut = PoolCut(server="vllm", seen_before_bytes=CARD_BYTES, seen_bytes=CARD_BYTES, pool_bytes=GIB, cut_bytes=HALF)
+    cards = tuple(
+        replace(card, slices=tuple(replace(part, pool_cut=cut if part.pod[0] == "a" else None) for part in card.slices))
+        for card in shared_node().placement
+    )
+    plan = replace(shared_node(), placement=cards)
+    changes = [
+        entry
+        for entry in TIME_SLICING.render(plan, 1, take_snapshot(cluster, TIME_SLICING.dialect)).changes
+        if (entry.kind, entry.name) == ("Deployment", "a")
+    ]
+    assert [entry.new for entry in changes if entry.field == field] == ['["--model=M", "--gpu-memory-utilization=0.4"]']
+    for entry in changes:
+        set_field(owner, entry.field, entry.new)
+    again = TIME_SLICING.render(plan, 1, take_snapshot(cluster, TIME_SLICING.dialect)).changes
+    assert [entry.field for entry in again if entry.field == field] == []

@@ -14,7 +14,8 @@ import pytest
 
 from analyzer.profile import profile_fleet
 from dashboards.words.advice import plan_in_english
-from enforcer.backends.server_arguments import argument_fields
+from enforcer.backends import server_arguments
+from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest, field_of, set_field
 from fleet.capabilities.register import capabilities_of
 from fleet.decisions import PlacedSlice, Plan, PoolCut
@@ -67,6 +68,11 @@ def owner_with(command: Sequence[str], args: Sequence[str] = (), kind: str = "De
     container = owner["spec"]["template"]["spec"]["containers"][0]
     container |= {name: list(words) for name, words in (("command", command), ("args", args)) if words}
     return owner
+
+
+def argument_fields(owner: Manifest, parts: Sequence[PlacedSlice]) -> dict[str, str | None]:
+    (template,) = workload_kind(owner["kind"]).templates(owner)
+    return server_arguments.argument_fields(owner, template, parts)
 
 
 def command_of(owner: Manifest) -> list[str]:
@@ -210,6 +216,16 @@ def test_no_other_container_is_touched() -> None:
     owner["spec"]["template"]["spec"]["containers"][1]["args"] = ["--gpu-memory-utilization", "0.9"]
     assert list(argument_fields(owner, slices_of(planned("kai")))) == PATHS[:1]
     assert argument_fields(owner, [a_slice("chat-0")]) == {}
+
+
+def test_inference_service_has_them_where_its_model_stands() -> None:
+    model = {"args": ["--gpu-memory-utilization=0.9"], "image": "vllm/vllm-openai:v0.11"}
+    service = {"kind": "InferenceService", "spec": {"predictor": {"model": model}}}
+    parts = [replace(part, container="kserve-container") for part in slices_of(planned("kai"))]
+    assert argument_fields(service, parts) == {"spec.predictor.model.args": '["--gpu-memory-utilization=0.448"]'}
+    del model["args"]
+    with pytest.raises(Refused, match="shows no arguments"):
+        argument_fields(service, parts)
 
 
 @pytest.mark.parametrize(("backend", "server"), [("kai", "sglang"), ("nvidia_mps", "vllm"), ("nvidia_mps", "sglang")])

@@ -7,6 +7,7 @@ from exporter.allocation.state import Allocation
 from exporter.attribution.attributor import attribute
 from exporter.attribution.pods import pod_facts
 from exporter.cluster_reader import Watched
+from fleet.inventory import Grant
 from fleet.schema import GRANT_LABELS
 from tests.exporter import node as seen_on_node
 from tests.exporter.allocation_manifests import Manifest, container, grant, node, pod, rows, take
@@ -18,26 +19,36 @@ def serving(name: str = "main", **spec: object) -> Manifest:
     return container(name, LIMITS, image="registry/ours:1", command=["vllm", "serve"], args=["org/model"], **spec)
 
 
-def told_by_the_cluster(*containers: Manifest, annotations: dict[str, str] | None = None) -> str:
+def told_by_the_cluster(*containers: Manifest, annotations: dict[str, str] | None = None, label: str = "server") -> str:
     allocation = Allocation("c1")
     take(allocation, Watched.NODES, node(cards=1))
     found = pod("p1", granted=grant(0) + ";", containers=list(containers), annotations=annotations)
     take(allocation, Watched.PODS, found)
     (labels,) = rows(allocation)["gputide_slice_info"]
-    return labels[GRANT_LABELS.index("server")]
+    return labels[GRANT_LABELS.index(label)]
 
 
-def told_on_the_node(*containers: Manifest) -> str | None:
+def granted_on_the_node(*containers: Manifest) -> Grant:
     manifest = seen_on_node.manifest("p1", 1)
     manifest["spec"]["containers"] = list(containers)
     facts = pod_facts(manifest, Shared())
     assert facts is not None
     handed = seen_on_node.row("p1", seen_on_node.handed(seen_on_node.card_id(1)))
-    return seen_on_node.only(attribute(seen_on_node.view(rows=[handed], pods=[facts]), seen_on_node.NOW)).grant.server
+    return seen_on_node.only(attribute(seen_on_node.view(rows=[handed], pods=[facts]), seen_on_node.NOW)).grant
+
+
+def told_on_the_node(*containers: Manifest) -> str | None:
+    return granted_on_the_node(*containers).server
 
 
 def test_both_say_what_the_command_starts() -> None:
     assert told_by_the_cluster(serving()) == told_on_the_node(serving()) == "vllm"
+
+
+def test_both_say_the_size_of_a_kv_cache_that_the_command_fixes() -> None:
+    fixed = {**serving(), "args": ["org/model", "--kv-cache-memory-bytes=8G"]}
+    assert told_by_the_cluster(fixed, label="kv_cache_pool_bytes") == str(8 * 2**30)
+    assert granted_on_the_node(fixed).kv_cache_pool_bytes == 8 * 2**30
 
 
 def test_a_container_speaks_for_itself_alone() -> None:
