@@ -1,8 +1,8 @@
 """One field of a Kubernetes manifest: named by a path, read, written and compared as the API server would.
 
-A path is dotted; a bracket picks a key of a map or the item of that name in a list:
-`spec.template.spec.containers[server].resources.limits[nvidia.com/gpumem]`. Called by the backends, which render
-changes, by the clusters, which carry them out, and by undo, which takes them back.
+A path is dotted; a bracket picks a key of a map, the item of that name in a list, or the word of that number in a
+command: `spec.template.spec.containers[server].resources.limits[nvidia.com/gpumem]`, `….args[3]`. Called by the
+backends, which render changes, by the clusters, which carry them out, and by undo, which takes them back.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _NUMBERS = frozenset(
 _NUMBERS_OR_PERCENT = frozenset({"maxSurge", "maxUnavailable"})
 _BOOLEANS = frozenset({"paused", "suspend", "unschedulable"})
 # Lists that are written whole: what else stands in an item has several forms.
-_LISTS = frozenset(
-    {"args", "claims", "command", "matchExpressions", "nodeSelectorTerms", "resourceClaims", "workersToDelete"}
-)
+_LISTS = frozenset({"claims", "matchExpressions", "nodeSelectorTerms", "resourceClaims", "workersToDelete"})
+# Lists of words, whose items are known by their place.
+_WORDS = ("args", "command")
 _SIGNALS = frozenset({"metadata.annotations[hami.io/node-handshake]"})
 # What a field means where it is absent.
 _DEFAULTS = {
@@ -103,7 +103,7 @@ def set_field(manifest: Manifest, path: str, value: str | None) -> None:
     Args:
         manifest: the object.
         path: where, see the module. Maps on the way are made; a list item that is not there is made for `env` only.
-        value: text as `field_of` gives it.
+        value: text as `field_of` gives it; a word behind the last of a command is added.
 
     Raises:
         Corrupt: the path is not the grammar, or leads through a list item that does not exist.
@@ -118,10 +118,13 @@ def set_field(manifest: Manifest, path: str, value: str | None) -> None:
                 return
             if not isinstance(holder, dict):
                 raise Corrupt(f"cannot write {path}: there is no {name!r} in the object")
-            inner = holder[name] = [] if name == "env" else {}
+            inner = holder[name] = [] if name == "env" or name in _WORDS else {}
         holder = inner
         holders.append(holder)
-    _put(holder, parts[-1], value, path)
+    if isinstance(holder, list) and parts[-2] in _WORDS:
+        _put_word(holder, parts[-1], value, path)
+    else:
+        _put(holder, parts[-1], value, path)
     if value is None:
         _drop_emptied(holders, parts)
 
@@ -202,6 +205,13 @@ def _put(holder: Any, name: str, value: str | None, path: str) -> None:
         holder[name] = json.loads(value) if is_number or last in _LISTS or last in _BOOLEANS else value
 
 
+def _put_word(words: list[Any], name: str, value: str | None, path: str) -> None:
+    place = int(name) if name.isascii() and name.isdigit() else len(words) + 1
+    if place > len(words):
+        raise Corrupt(f"cannot write {path}: there are {len(words)} words")
+    words[place : place + 1] = [] if value is None else [value]
+
+
 def _variable(name: str, value: str) -> Manifest:
     """A variable of a container: by its value, or by its source as `field_of` names a whole one."""
     if '"valueFrom"' in value:
@@ -230,6 +240,8 @@ def _last_name(path: str) -> str:
 
 def _child(value: Any, name: str) -> Any:
     if isinstance(value, list):
+        if all(isinstance(item, str) for item in value):
+            return next(iter(value[int(name) :]), None) if name.isascii() and name.isdigit() else None
         named = (item for item in value if isinstance(item, Mapping))
         return next((item for item in named if any(item.get(key) == name for key in _ITEM_KEYS)), None)
     return value.get(name) if isinstance(value, Mapping) else None

@@ -185,6 +185,7 @@ class PoolCut:
         server: name of the server (`fleet.servers`).
         seen_before_bytes: memory that it sees now: its slice, or the card where no limit is shown to it.
         seen_bytes: memory that it sees in its new slice, likewise.
+        taken_bytes: all that it takes now.
         pool_bytes: its KV cache then.
         cut_bytes: by how much that is smaller than now.
     """
@@ -192,6 +193,7 @@ class PoolCut:
     server: str
     seen_before_bytes: int
     seen_bytes: int
+    taken_bytes: int
     pool_bytes: int
     cut_bytes: int
 

@@ -93,7 +93,7 @@ def spots_of(words: Sequence[str], flags: Sequence[str]) -> dict[str, Spot]:
         is_flag = name.startswith("--")
         name = name.replace("_", "-") if is_flag else name
         if name == _CONFIG or (name == "--" and not is_open) or _hides(part.text, flags):
-            raise Unclear(name[:63])
+            raise Unclear(name if name in ("--", _CONFIG) else "several words in one")
         if part.text.startswith("$") and not (before.startswith("--") or before == "serve"):
             raise Unclear(part.text[:63])
         if before in flags:
@@ -158,11 +158,11 @@ def _parts_of_script(script: str, word: int) -> list[Spot]:
         for token in lexer:
             at = plain.find(token, place)
             if at < 0 or not _GAP.fullmatch(plain, place, at):
-                raise Unclear(token[:63])
+                raise Unclear("a word that is quoted in part")
             parts.append(Spot(word=word, start=at, text=token))
             place = at + len(token)
     except ValueError as exc:
         raise Unclear("a quote that nobody closed") from exc
     if not _GAP.fullmatch(plain, place):
-        raise Unclear(plain[place:][:63])
+        raise Unclear("what follows its last word")
     return parts

@@ -243,6 +243,7 @@ def pool_cut(demand: Demand, row: int, size: int, *, card_bytes: int, sees_limit
         server=grant.server or "",
         seen_before_bytes=before if sees_limit else grant.framebuffer_bytes,
         seen_bytes=size if sees_limit else card_bytes,
+        taken_bytes=round(ratio * before),
         pool_bytes=pool - cut,
         cut_bytes=cut,
     )

@@ -39,6 +39,7 @@ class Card:
         limit_bytes: what it may take; more is out of memory.
         weights_bytes: its model.
         others_bytes: what it takes beside model and KV cache, activations and graphs.
+        outside_bytes: what vLLM does not count, such as CUDA's own and, before 0.21, graphs.
     """
 
     total_bytes: int
@@ -46,6 +47,7 @@ class Card:
     limit_bytes: int
     weights_bytes: int
     others_bytes: int
+    outside_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +161,7 @@ def _serve(given: argparse.Namespace, card: Card) -> None:
     free = card.total_bytes - card.held_bytes
     blocks = (_sglang_blocks if given.program == "sglang" else _vllm_blocks)(given, card, free)
     pool = blocks * BLOCK_BYTES
-    taken = card.weights_bytes + card.others_bytes + pool
+    taken = card.weights_bytes + card.others_bytes + card.outside_bytes + pool
     if taken > min(free, card.limit_bytes):
         sys.exit(f"torch.OutOfMemoryError: CUDA out of memory: {taken} of {min(free, card.limit_bytes)}")
     served = 0

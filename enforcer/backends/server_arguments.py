@@ -1,9 +1,9 @@
 """Arguments of a server that takes framebuffer at its start, for a slice that is smaller than what it takes now.
 
-Where a server sees its slice as all the memory there is, a share of it follows by itself: vLLM's stays, SGLang's is
-lowered by what lies outside of it, and sizes in bytes are lowered. Where it sees the card, vLLM's share of the card is
-lowered; of other servers nothing holds there. Only the value is replaced, or one flag added at the end of the
-arguments; the rest of the command stays as it is, character by character. Called by `stage`.
+Where a server sees its slice as all the memory there is, a share of it follows by itself, and is lowered only where
+what lies outside of it, which does not shrink, would find no room; sizes in bytes are lowered. Where it sees the card,
+vLLM's share of the card is lowered; of other servers nothing holds there. Only the value is replaced, or one flag added
+at the end; the rest of the command stays as it is, character by character. Called by `stage`.
 
 Source: vllm-project/vllm:vllm/v1/worker/gpu_worker.py (free memory at start must be the share of the total; the KV
 cache is that share without what the server itself took), vllm/config/cache.py (a share is per instance, whatever others
@@ -12,9 +12,8 @@ hold), sgl-project/sglang:python/sglang/srt/model_executor (the share is of what
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from enforcer.kinds.kind import TEMPLATE, PodTemplate
 from enforcer.manifest import Manifest
@@ -32,7 +31,7 @@ _STEPS = 1000
 
 
 def argument_fields(
-    owner: Manifest, template: PodTemplate, parts: Sequence[PlacedSlice], written: Container[str] = ()
+    owner: Manifest, template: PodTemplate, parts: Sequence[PlacedSlice], written: Iterable[str] = ()
 ) -> dict[str, str | None]:
     """Fields of an owner by which the servers of a pod template take no more than the slices of its pods.
 
@@ -41,7 +40,8 @@ def argument_fields(
         written: fields that this plan wrote already: what their values were counted from is no longer there.
 
     Returns:
-        Commands and arguments that become different, as JSON lists, by their paths.
+        Words of commands and arguments that become different, by their paths; of the rest, where a secret may stand,
+        no record is kept.
 
     Raises:
         Refused: a server would take more than its slice, and the template does not show what to change.
@@ -50,49 +50,53 @@ def argument_fields(
     for container in template.body.get("spec", {}).get("containers") or ():
         own = [(part, part.pool_cut) for part in parts if part.container == container["name"] and part.pool_cut]
         path = template.place(f"{TEMPLATE}.spec.containers[{container['name']}]")
-        if not own or any(f"{path}.{name}" in written for name in _LISTS):
+        if not own or any(field.startswith(f"{path}.{name}[") for field in written for name in _LISTS):
             continue
         part, cut = min(own, key=lambda entry: (entry[1].pool_bytes, entry[0].framebuffer_bytes))
-        changed = _changed(container, part, cut)
-        if changed and owner["kind"] == "Job":
-            raise _refusal(part, sentence("arguments.job"), ", ".join(f"{name} {changed[name]}" for name in changed))
-        fields.update({f"{path}.{name}": json.dumps(words) for name, words in changed.items()})
+        changed = _changed(container, part, cut, is_fixed=owner["kind"] == "Job")
+        fields.update({f"{path}.{place}": word for place, word in changed.items()})
     return fields
 
 
-def _changed(container: Manifest, part: PlacedSlice, cut: PoolCut) -> dict[str, list[str]]:
-    """`command` or `args` with the new values, where any becomes different."""
+def _changed(container: Manifest, part: PlacedSlice, cut: PoolCut, *, is_fixed: bool) -> dict[str, str]:
+    """Words with their new values, by their places in `command` and `args`; an added one has the next place."""
     sees_card = cut.seen_bytes > part.framebuffer_bytes
     if sees_card and cut.server != "vllm":
         raise Refused(sentence("guard.server_sees_card", workload=str(part.workload), server=cut.server))
     lists = {name: container.get(name) or [] for name in _LISTS}
     words = [word for name in lists for word in lists[name]]
     try:
-        if not all(isinstance(word, str) for word in words):
-            raise Unclear("a word that is no text")
+        if not all(isinstance(listed, list) for listed in lists.values()) or not all(isinstance(w, str) for w in words):
+            raise Unclear("no list of words")
         spots = spots_of(words, _FLAGS.get(cut.server, ()))
         values = {name: spot.number for name, spot in spots.items()}
     except Unclear as exc:
         if not sees_card:
             # What it takes follows its slice: a size of which nobody knew would have hidden its need from the plan.
             return {}
-        why = sentence("arguments.unclear", part=str(exc))
+        why = sentence("arguments.unclear", part=repr(str(exc)))
         raise _refusal(part, why, f"{UTILIZATION} {_share(part, cut, {})}") from exc
     if POOL_BLOCKS in values:
         raise _refusal(part, sentence("arguments.blocks", flag=POOL_BLOCKS), f"{POOL_BYTES} {cut.pool_bytes}")
     wanted = _wanted(part, cut, values, sees_card=sees_card)
-    found = list(words)
-    for spot in sorted((spots[name] for name in wanted if name in spots), key=lambda spot: -spot.start):
-        name = next(name for name, other in spots.items() if other == spot)
+    if wanted and is_fixed:
+        raise _refusal(part, sentence("arguments.job"), " ".join(f"{name}={value}" for name, value in wanted.items()))
+    found = dict(enumerate(words))
+    for name, spot in sorted(spots.items(), key=lambda entry: -entry[1].start):
         text = found[spot.word]
-        found[spot.word] = text[: spot.start] + wanted[name] + text[spot.start + len(spot.text) :]
+        found[spot.word] = text[: spot.start] + wanted.get(name, spot.text) + text[spot.start + len(spot.text) :]
     added = [f"{name}={value}" for name, value in wanted.items() if name not in spots]
     is_shown = words and script_of(words) is None and server_of(str(container.get("image")), words, {}) == cut.server
     if added and not is_shown:
         raise _refusal(part, sentence("arguments.none"), " ".join(added))
-    cut_at = len(lists["command"])
-    after = {"command": found[:cut_at], "args": [*found[cut_at:], *added]}
-    return {name: after[name] for name in lists if after[name] != lists[name]}
+    found |= dict(enumerate(added, len(words)))
+    first = len(lists["command"])
+    is_command = not lists["args"]
+    return {
+        f"command[{number}]" if number < first or is_command else f"args[{number - first}]": word
+        for number, word in found.items()
+        if words[number : number + 1] != [word]
+    }
 
 
 def _wanted(part: PlacedSlice, cut: PoolCut, values: Mapping[str, float], *, sees_card: bool) -> dict[str, str]:
@@ -100,8 +104,8 @@ def _wanted(part: PlacedSlice, cut: PoolCut, values: Mapping[str, float], *, see
     wanted = {}
     if POOL_BYTES in values and values[POOL_BYTES] > cut.pool_bytes:
         wanted[POOL_BYTES] = str(cut.pool_bytes)
-    if sees_card or STATIC_FRACTION in values:
-        flag = UTILIZATION if sees_card else STATIC_FRACTION
+    flag = STATIC_FRACTION if cut.server == "sglang" else UTILIZATION
+    if sees_card or (flag in values and POOL_BYTES not in values and _overflows(part, cut, values[flag])):
         share = _share(part, cut, values)
         if share < values.get(flag, 1.0):
             wanted[flag] = f"{share:g}"
@@ -109,6 +113,12 @@ def _wanted(part: PlacedSlice, cut: PoolCut, values: Mapping[str, float], *, see
         flag = next(name for name, value in wanted.items() if value == "0")
         raise _refusal(part, sentence("arguments.too_small", flag=flag, value=f"{values.get(flag, '')}"), flag)
     return wanted
+
+
+def _overflows(part: PlacedSlice, cut: PoolCut, share: float) -> bool:
+    """Whether a share of the slice, and what the server takes outside of it, are more than the slice."""
+    outside = max(0.0, cut.taken_bytes - share * cut.seen_before_bytes)
+    return share * cut.seen_bytes + outside > part.framebuffer_bytes
 
 
 def _share(part: PlacedSlice, cut: PoolCut, values: Mapping[str, float]) -> float:

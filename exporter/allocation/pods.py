@@ -165,6 +165,7 @@ def _needs(
     set_priority = _set_priority(container, limits)
     claims = tuple(text(claim.get("name")) for claim in objects(resources.get("claims")))
     command = [*words(container.get("command")), *words(container.get("args"))]
+    server = server_of(text(container.get("image")), command, told)
     return ContainerNeeds(
         container=text(container.get("name")),
         devices=tuple(sorted(devices.items())),
@@ -173,8 +174,8 @@ def _needs(
         priority=set_priority or priority,
         claims=claims,
         is_init=is_init,
-        server=server_of(text(container.get("image")), command, told),
-        kv_cache_pool_bytes=fixed_pool_bytes(command),
+        server=server,
+        kv_cache_pool_bytes=fixed_pool_bytes(command) if server == "vllm" else None,
     )
 
 

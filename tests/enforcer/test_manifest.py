@@ -64,6 +64,23 @@ def test_path_outside_the_grammar_is_corrupt(path: str) -> None:
         field_of({}, path)
 
 
+@given(words=st.lists(st.text(), min_size=1), place=st.integers(0, 9), value=st.text())
+def test_word_of_a_command_is_replaced_or_added_and_comes_back(words: list[str], place: int, value: str) -> None:
+    owner = an_owner()
+    owner["spec"]["template"]["spec"]["containers"][0]["args"] = list(words)
+    before, path = json.dumps(owner), f"spec.template.spec.containers[server].args[{place}]"
+    old = field_of(owner, path)
+    assert old == (words[place] if place < len(words) else None)
+    if place > len(words):
+        with pytest.raises(Corrupt, match="words"):
+            set_field(owner, path, value)
+        return
+    set_field(owner, path, value)
+    assert field_of(owner, path) == value
+    set_field(owner, path, old)
+    assert json.dumps(owner) == before
+
+
 def test_container_that_is_not_there_cannot_be_changed() -> None:
     with pytest.raises(Corrupt, match="sidecar"):
         set_field(an_owner(), "spec.template.spec.containers[sidecar].resources.limits[cpu]", "1")

@@ -35,7 +35,7 @@ WEIGHTS, OTHERS = 4 * GIB, GIB
 SHARE = 0.9
 USED = SHARE * 24
 POOL = USED - 5
-PATHS = [f"spec.template.spec.containers[server].{name}" for name in ("command", "args")]
+CONTAINER = "spec.template.spec.containers[server]"
 SHARES = [
     (["vllm", "serve", "M", "--gpu-memory-utilization", "0.9"], []),
     (["vllm", "serve"], ["M", "--gpu_memory_utilization=.9", "--port", "0"]),
@@ -66,7 +66,7 @@ def slices_of(plan: Plan) -> list[PlacedSlice]:
 def owner_with(command: Sequence[str], args: Sequence[str] = (), kind: str = "Deployment") -> Manifest:
     owner = an_owner("chat", kind=kind)
     container = owner["spec"]["template"]["spec"]["containers"][0]
-    container |= {name: list(words) for name, words in (("command", command), ("args", args)) if words}
+    container |= {name: words for name, words in (("command", command), ("args", args)) if words}
     return owner
 
 
@@ -154,19 +154,28 @@ def test_share_of_the_slice_stays_and_fits(tmp_path: Path) -> None:
         assert server.taken_bytes <= limit
 
 
-def test_what_lies_outside_of_sglangs_share_keeps_its_room(tmp_path: Path) -> None:
-    """Graphs do not shrink with the slice: 2 GiB beside a share of 0.9 of 24 GiB fill it, and of 9 GiB they don't."""
-    words = ["sglang", "serve", "--model-path", "M", "--mem-fraction-static", "0.9"]
+@pytest.mark.parametrize(
+    ("words", "card"),
+    [
+        (["sglang", "serve", "--model-path", "M", "--mem-fraction-static", "0.9"], {"others_bytes": 2 * GIB}),
+        (["vllm", "serve", "M", "--gpu-memory-utilization", "0.9"], {"outside_bytes": 2 * GIB}),
+    ],
+)
+def test_what_lies_outside_of_the_share_keeps_its_room(words: list[str], card: dict[str, int], tmp_path: Path) -> None:
+    """Graphs do not shrink with the slice: 2 GiB beside a share of 0.9 fit 24 GiB, and not a slice."""
     owner = owner_with(words)
-    part = slices_of(planned("hami", "sglang", used_gib=23.6, pool_gib=17.6))[0]
+    held = replace(met(CARD, CARD), **card)
+    with started(words, held, tmp_path) as before:
+        plan = planned("hami", words[0], used_gib=before.taken_bytes / GIB, pool_gib=before.pool_bytes / GIB)
+    part = slices_of(plan)[0]
     found = changed(owner, argument_fields(owner, [part]))
     limit = part.framebuffer_bytes
-    card = replace(met(limit, limit), others_bytes=2 * GIB)
-    with started(found, card, tmp_path) as server:
+    small = replace(held, total_bytes=limit, limit_bytes=limit)
+    with started(found, small, tmp_path) as server:
         assert part.pool_cut is not None
         assert server.taken_bytes <= limit
         assert server.pool_bytes == pytest.approx(part.pool_cut.pool_bytes, abs=0.001 * limit + 2 * BLOCK_BYTES)
-    with pytest.raises(NotStarted, match="out of memory"), started(words, card, tmp_path):
+    with pytest.raises(NotStarted, match="out of memory"), started(words, small, tmp_path):
         pass
 
 
@@ -192,6 +201,7 @@ def test_what_lies_outside_of_sglangs_share_keeps_its_room(tmp_path: Path) -> No
         (["vllm", "serve", "M", "--num-gpu-blocks-override", "100"], []),
         (["vllm", "serve", "x" * 20_000], []),
         ([["vllm"], {"serve": 1}], []),
+        (["vllm", "serve"], "M --gpu-memory-utilization 0.9"),
     ],
 )  # fmt: skip
 def test_server_whose_arguments_are_not_shown_for_sure_is_refused_where_it_sees_the_card(
@@ -214,7 +224,7 @@ def test_job_and_share_too_small_are_refused() -> None:
 def test_no_other_container_is_touched() -> None:
     owner = owner_with(["vllm", "serve", "M", "--gpu-memory-utilization", "0.9"])
     owner["spec"]["template"]["spec"]["containers"][1]["args"] = ["--gpu-memory-utilization", "0.9"]
-    assert list(argument_fields(owner, slices_of(planned("kai")))) == PATHS[:1]
+    assert list(argument_fields(owner, slices_of(planned("kai")))) == [f"{CONTAINER}.command[4]"]
     assert argument_fields(owner, [a_slice("chat-0")]) == {}
 
 
@@ -222,7 +232,7 @@ def test_inference_service_has_them_where_its_model_stands() -> None:
     model = {"args": ["--gpu-memory-utilization=0.9"], "image": "vllm/vllm-openai:v0.11"}
     service = {"kind": "InferenceService", "spec": {"predictor": {"model": model}}}
     parts = [replace(part, container="kserve-container") for part in slices_of(planned("kai"))]
-    assert argument_fields(service, parts) == {"spec.predictor.model.args": '["--gpu-memory-utilization=0.448"]'}
+    assert argument_fields(service, parts) == {"spec.predictor.model.args[0]": "--gpu-memory-utilization=0.448"}
     del model["args"]
     with pytest.raises(Refused, match="shows no arguments"):
         argument_fields(service, parts)
@@ -233,7 +243,8 @@ def test_server_that_no_argument_bounds_keeps_its_card(backend: str, server: str
     plan = planned(backend, server)
     assert {refusal.reason for refusal in plan.refused} == {"server_sees_card"}
     assert [part.pool_cut for part in slices_of(plan)] == [None, None]
-    cut = PoolCut(server="sglang", seen_before_bytes=CARD, seen_bytes=CARD, pool_bytes=GIB, cut_bytes=GIB)
+    sees = {"seen_before_bytes": CARD, "seen_bytes": CARD, "taken_bytes": CARD}
+    cut = PoolCut(server="sglang", **sees, pool_bytes=GIB, cut_bytes=GIB)
     with pytest.raises(Refused, match="takes a share of the card that it sees"):
         argument_fields(owner_with(["sglang", "serve"]), [replace(a_slice("chat-0"), pool_cut=cut)])
 
