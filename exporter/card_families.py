@@ -25,20 +25,19 @@ from exporter.nvml.figures import (
     MigFigures,
     ProcessKind,
 )
-from fleet.schema import CARD_MEASURES
+from fleet.schema import CARD_IDENTITY, CARD_MEASURES
 
-_CARD = ("node", "card", "card_model")
-_MIG = (*_CARD, "mig_profile", "mig", "gpu_instance", "compute_instance")
+_MIG = (*CARD_IDENTITY, "mig_profile", "mig", "gpu_instance", "compute_instance")
 
 Labels = tuple[str, ...]
 Row = tuple[Labels, float]
 
 
-def _gauge(name: str, help_text: str, labels: Labels = _CARD) -> CataloguedFamily:
+def _gauge(name: str, help_text: str, labels: Labels = CARD_IDENTITY) -> CataloguedFamily:
     return gauge(f"gputide_card_{name}", help_text, labels)
 
 
-def _counter(name: str, help_text: str, labels: Labels = _CARD) -> CataloguedFamily:
+def _counter(name: str, help_text: str, labels: Labels = CARD_IDENTITY) -> CataloguedFamily:
     return counter(f"gputide_card_{name}", help_text, labels)
 
 
@@ -173,26 +172,28 @@ _COUNTERS = {
     ),
 }
 
-_FRAMEBUFFER_CAPACITY = _gauge("framebuffer_capacity_bytes", "Whole framebuffer, bytes.")
-_FRAMEBUFFER_FREE = _gauge("framebuffer_free_bytes", "Framebuffer that nobody holds, bytes.")
+FRAMEBUFFER_CAPACITY = _gauge("framebuffer_capacity_bytes", "Whole framebuffer, bytes.")
+FRAMEBUFFER_FREE = _gauge("framebuffer_free_bytes", "Framebuffer that nobody holds, bytes.")
 _FRAMEBUFFER_RESERVED = _gauge("framebuffer_reserved_bytes", "Framebuffer that the driver holds itself, bytes.")
 _MIG_CAPACITY = _gauge("mig_framebuffer_capacity_bytes", "Whole framebuffer of the MIG instance, bytes.", _MIG)
 _MIG_USED = _gauge("mig_framebuffer_used_bytes", "Framebuffer of the MIG instance in use, bytes.", _MIG)
 _MIG_FREE = _gauge("mig_framebuffer_free_bytes", "Framebuffer of the MIG instance that nobody holds, bytes.", _MIG)
 _MIG_SMS = _gauge("mig_sm_count", "Multiprocessors of the MIG instance.", _MIG)
 _HELD_BACK = _gauge(
-    "held_back_ratio", "Share of sub-samples in which a reason held the clocks down, 0-1.", (*_CARD, "reason")
+    "held_back_ratio", "Share of sub-samples in which a reason held the clocks down, 0-1.", (*CARD_IDENTITY, "reason")
 )
-_COMPUTE_MODE = _gauge("compute_mode", "1 for the compute mode in force, else 0.", (*_CARD, "mode"))
-_PROCESSES = _gauge("processes", "Processes that sit on the card.", (*_CARD, "kind"))
-_XIDS = _counter("xid_errors_total", "XID events since the exporter started, by code.", (*_CARD, "xid"))
+_COMPUTE_MODE = _gauge("compute_mode", "1 for the compute mode in force, else 0.", (*CARD_IDENTITY, "mode"))
+_PROCESSES = _gauge("processes", "Processes that sit on the card.", (*CARD_IDENTITY, "kind"))
+_XIDS = _counter("xid_errors_total", "XID events since the exporter started, by code.", (*CARD_IDENTITY, "xid"))
 _XID_EVENTS = _counter("xid_events_total", "XID events since the exporter started, all codes.")
 _LAST_XID = _gauge(
     "last_xid",
     "Code of the last XID event since the exporter started, 0 where there was none; never goes back to 0.",
 )
 _HARDWARE = info(
-    "gputide_card_hardware_info", "Which board the card is.", (*_CARD, "index", "minor_number", "pci_bus_id", "serial")
+    "gputide_card_hardware_info",
+    "Which board the card is.",
+    (*CARD_IDENTITY, "index", "minor_number", "pci_bus_id", "serial"),
 )
 _DRIVER = info(
     "gputide_driver_info",
@@ -205,11 +206,11 @@ _UNNAMED = _gauge(
     ("node",),
 )
 _AGE = _gauge("data_age_seconds", "Age of the card's latest figures when the reading was taken, seconds.")
-_STATE = _gauge("reading_state", "1 for the state that the card's reading is in, else 0.", (*_CARD, "state"))
+_STATE = _gauge("reading_state", "1 for the state that the card's reading is in, else 0.", (*CARD_IDENTITY, "state"))
 _FAILED = _counter(
     "call_failures_total",
     "Calls into the driver's library that failed, by function and error.",
-    (*_CARD, "function", "error"),
+    (*CARD_IDENTITY, "function", "error"),
 )
 
 CARD_FAMILIES: tuple[CataloguedFamily, ...] = (
@@ -217,8 +218,8 @@ CARD_FAMILIES: tuple[CataloguedFamily, ...] = (
     *_PEAKS.values(),
     *_GAUGES.values(),
     *_COUNTERS.values(),
-    _FRAMEBUFFER_CAPACITY,
-    _FRAMEBUFFER_FREE,
+    FRAMEBUFFER_CAPACITY,
+    FRAMEBUFFER_FREE,
     _FRAMEBUFFER_RESERVED,
     _HELD_BACK,
     _COMPUTE_MODE,
@@ -246,10 +247,12 @@ class CardFamilies:
     """Names the figures of one node's cards.
 
     Args:
+        cluster: name of the cluster.
         node: name of the node.
     """
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, *, cluster: str, node: str) -> None:
+        self._cluster = cluster
         self._node = node
         self._kept = KeptLabels()
 
@@ -261,7 +264,7 @@ class CardFamilies:
         rows[_DRIVER.name].append((driver, 1.0))
         rows[_UNNAMED.name].append(((self._node,), float(reading.unnamed)))
         for card in reading.cards:
-            labels = self._node, card.identity.card, card.identity.card_model
+            labels = self._cluster, self._node, card.identity.card, card.identity.card_model
             for family, row in _rows_of(card, labels):
                 rows[family.name].append(row)
         return tuple(self._kept.family(family, rows[family.name]) for family in CARD_FAMILIES if rows[family.name])
@@ -322,8 +325,8 @@ def _modes(figures: CardFigures, labels: Labels) -> Iterator[tuple[CataloguedFam
 
 
 def _framebuffer(framebuffer: Framebuffer, labels: Labels) -> Iterator[tuple[CataloguedFamily, Row]]:
-    yield _FRAMEBUFFER_CAPACITY, (labels, float(framebuffer.total_bytes))
-    yield _FRAMEBUFFER_FREE, (labels, float(framebuffer.free_bytes))
+    yield FRAMEBUFFER_CAPACITY, (labels, float(framebuffer.total_bytes))
+    yield FRAMEBUFFER_FREE, (labels, float(framebuffer.free_bytes))
     if framebuffer.reserved_bytes is not None:
         yield _FRAMEBUFFER_RESERVED, (labels, float(framebuffer.reserved_bytes))
 

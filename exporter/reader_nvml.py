@@ -52,7 +52,7 @@ class NvmlReader:
         self._cluster = cluster
         self._node = Node(node=node, cluster=cluster)
         self._now = now
-        self._families = CardFamilies(node)
+        self._families = CardFamilies(cluster=cluster, node=node)
         self._told: dict[CardId, Card] = {}
         self._is_first = True
         self._last_at: datetime | None = None

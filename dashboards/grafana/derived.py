@@ -101,7 +101,7 @@ def _state_rules(limits: Thresholds) -> tuple[RecordingRule, ...]:
             record="gputide:card:framebuffer_left_ratio",
             expression=(
                 "1 - gputide:card:framebuffer_used_bytes\n"
-                "/ on (card) max by (card) (gputide:card:framebuffer_capacity_bytes)"
+                "/ on (card) group_left () max by (card) (gputide:card:framebuffer_capacity_bytes)"
             ),
         ),
         RecordingRule(record="gputide:counter:distrusted", expression=_distrusted()),

@@ -24,7 +24,7 @@ from exporter.allocation.records import (
     SharingBackend,
     WaitingRecord,
 )
-from exporter.allocation.tables import Row
+from exporter.allocation.tables import Labels, Row
 from fleet.autoscaling import Autoscaler
 
 
@@ -59,14 +59,21 @@ def pod_rows(
             yield families.CONTAINER_DEVICES_GRANTED, (*place, needs.container, pod.node, resource), number
     for holding in holdings:
         card = cards.get(holding.card)
-        labels = slice_labels(cluster, pod, holding, card)
-        if holding.framebuffer_bytes is not None:
-            yield families.SLICE_FRAMEBUFFER_GRANTED, labels, float(holding.framebuffer_bytes)
-        ratio = 1.0 if holding.compute_ratio is None else holding.compute_ratio
-        yield families.SLICE_COMPUTE_GRANTED, labels, ratio
+        yield from holding_rows(slice_labels(cluster, pod, holding, card), holding)
         details = slice_info_labels(cluster, pod, holding, card, owner, autoscaler)
         if details is not None:
             yield families.SLICE_GRANT_INFO, details, 1.0
+
+
+def holding_rows(labels: Labels, holding: Holding) -> Iterator[Row]:
+    """Rows of what a container holds of a card.
+
+    Args:
+        labels: those of the slice.
+    """
+    if holding.framebuffer_bytes is not None:
+        yield families.SLICE_FRAMEBUFFER_GRANTED, labels, float(holding.framebuffer_bytes)
+    yield families.SLICE_COMPUTE_GRANTED, labels, 1.0 if holding.compute_ratio is None else holding.compute_ratio
 
 
 def pod_counts(cluster: str, pod: PodRecord) -> dict[tuple[str, tuple[str, ...]], int]:
@@ -120,13 +127,10 @@ def card_rows(cluster: str, node: str, card: CardRecord, books: CardBooks) -> It
     if details is not None:
         yield families.CARD_GRANT_INFO, details, 1.0
     yield families.CARD_SHARING_INFO, (*labels, card.backend.value, card.mode or ""), 1.0
-    yield families.CARD_TENANTS, labels, float(books.tenants)
-    yield families.CARD_COMPUTE_GRANTED, labels, books.granted_ratio
+    yield from books_rows(labels, books)
     if card.grantable_bytes is not None:
         yield families.CARD_GRANTABLE, labels, float(card.grantable_bytes)
-    if books.granted_bytes is not None:
-        yield families.CARD_GRANTED, labels, float(books.granted_bytes)
-        if card.grantable_bytes is not None:
+        if books.granted_bytes is not None:
             yield families.CARD_FREE, labels, float(max(0, card.grantable_bytes - books.granted_bytes))
     if card.compute_ratio is not None:
         yield families.CARD_COMPUTE_FREE, labels, max(0.0, round(card.compute_ratio - books.granted_ratio, 4))
@@ -135,6 +139,18 @@ def card_rows(cluster: str, node: str, card: CardRecord, books: CardBooks) -> It
     if card.is_healthy is not None:
         yield families.CARD_HEALTHY, labels, float(card.is_healthy)
         yield families.CARD_CORDONED, labels, float(card.is_cordoned)
+
+
+def books_rows(labels: Labels, books: CardBooks) -> Iterator[Row]:
+    """Rows of what of a card is granted.
+
+    Args:
+        labels: those of the card.
+    """
+    yield families.CARD_TENANTS, labels, float(books.tenants)
+    yield families.CARD_COMPUTE_GRANTED, labels, books.granted_ratio
+    if books.granted_bytes is not None:
+        yield families.CARD_GRANTED, labels, float(books.granted_bytes)
 
 
 def queue_rows(cluster: str, queue: QueueRecord) -> Iterator[Row]:

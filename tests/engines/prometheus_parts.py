@@ -1,17 +1,31 @@
-"""What tests of senders are built from: the reference client's one call, and questions to a Prometheus."""
+"""What tests of senders and boards are built from: the reference client's one call, a Prometheus, questions to it."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import yaml
+
+from dashboards.grafana.derived import Thresholds
+from dashboards.grafana.shipped import rule_files
+from gputide.operate.engine_process import kill_process, start_process, wait_until
+from gputide.operate.engines import free_port
 from tests.engines.go_peers import GoPeers
 from tests.waiting import text_of
 
 SERIES, SAMPLES = 5, 4
 """What one call of the reference client sends: series, and samples of each."""
+CHOICES = {
+    "$__rate_interval": "5m", "$cluster": ".*", "$namespace": ".*", "$model": ".*", "$card": ".*", "$workload": ".*",
+}  # fmt: skip
+"""Everything chosen, as Grafana would send it."""
 
 
 def send(peers: GoPeers, url: str, *options: str, status: int = 0) -> dict[str, Any]:
@@ -30,3 +44,41 @@ def answer_of(url: str, expression: str) -> list[dict[str, Any]]:
     text = text_of(f"{url}/api/v1/query?query={quote(expression)}")
     found: list[dict[str, Any]] = json.loads(text)["data"]["result"] if text else []
     return found
+
+
+def chosen(expression: str, **choices: str) -> str:
+    """An expression of a board with everything chosen, but for what is named."""
+    for variable, value in {**CHOICES, **{f"${name}": value for name, value in choices.items()}}.items():
+        expression = expression.replace(variable, value)
+    return expression
+
+
+@contextmanager
+def evaluating(peers: GoPeers, folder: Path, thresholds: Thresholds, *targets: str) -> Iterator[str]:
+    """Run a Prometheus on the data in `folder/tsdb`: every second it evaluates the shipped rules and scrapes."""
+    rules = {name: yaml.safe_load(text) for name, text in rule_files(thresholds).items()}
+    for name, content in rules.items():
+        for group in content["groups"]:
+            group["interval"] = "1s"
+        (folder / name).write_text(yaml.safe_dump(content), encoding="utf-8")
+    config = {
+        "global": {"scrape_interval": "1s"},
+        "rule_files": sorted(rules),
+        "scrape_configs": [
+            {"job_name": "gputide", "honor_labels": True, "static_configs": [{"targets": list(targets)}]}
+        ],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    url = f"http://127.0.0.1:{free_port()}"
+    command = [
+        str(peers.prometheus), "--config.file=prometheus.yml", "--storage.tsdb.path=tsdb",
+        f"--web.listen-address={url.removeprefix('http://')}",
+    ]  # fmt: skip
+    process = start_process(
+        "prometheus", command, folder=folder, log=folder / "prometheus.log", environ=dict(os.environ)
+    )
+    try:
+        wait_until(lambda: bool(answer_of(url, "vector(1)")), process, seconds_max=60)
+        yield url
+    finally:
+        kill_process(process)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import yaml
 
 from dashboards.grafana.derived import STEP_SECONDS as LONG_STEP_SECONDS
 from dashboards.grafana.derived import thresholds_of
 from dashboards.grafana.rule import AlertRule, RecordingRule
-from dashboards.grafana.shipped import boards, rule_files, rule_groups
+from dashboards.grafana.shipped import boards, rule_groups
 from fleet.settings.settings import Settings
-from gputide.operate.engine_process import kill_process, start_process, wait_until
-from gputide.operate.engines import free_port
 from tests.engines.go_peers import GoPeers
 from tests.engines.grafana_fleet import (
     CARDS,
@@ -30,8 +25,8 @@ from tests.engines.grafana_fleet import (
     savings_words,
     server_words,
 )
-from tests.engines.prometheus_parts import answer_of
-from tests.waiting import text_of
+from tests.engines.prometheus_parts import answer_of, chosen, evaluating
+from tests.waiting import text_of, until
 
 pytestmark = pytest.mark.engines
 
@@ -41,9 +36,6 @@ HOURS = 2
 """Of the raw series; of what the rules look back a day on, there is a day."""
 LAST = ("gputide:namespace:cards", "gputide:workload:activity_ratio:max5m", "gputide:workload:off_peak_limit_ratio")
 """Recorded series that build on others' and so come last."""
-CHOICES = {
-    "$__rate_interval": "5m", "$cluster": ".*", "$namespace": ".*", "$model": ".*", "$card": ".*", "$workload": ".*",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -54,28 +46,9 @@ def prometheus(go_peers: GoPeers, tmp_path_factory: pytest.TempPathFactory) -> I
     (folder / "history.om").write_text("\n".join([*lines_until(now), "# EOF", ""]), encoding="utf-8")
     made = [str(go_peers.promtool), "tsdb", "create-blocks-from", "openmetrics", "history.om", "tsdb"]
     subprocess.run(made, cwd=folder, check=True, capture_output=True, timeout=120)
-    for name, text in rule_files(THRESHOLDS).items():
-        content: dict[str, Any] = yaml.safe_load(text)
-        for group in content["groups"]:
-            group["interval"] = "1s"
-        (folder / name).write_text(yaml.safe_dump(content), encoding="utf-8")
-    (folder / "prometheus.yml").write_text(
-        yaml.safe_dump({"rule_files": sorted(rule_files(THRESHOLDS))}), encoding="utf-8"
-    )
-    address = f"127.0.0.1:{free_port()}"
-    command = [
-        str(go_peers.prometheus), "--config.file=prometheus.yml", "--storage.tsdb.path=tsdb",
-        f"--web.listen-address={address}",
-    ]  # fmt: skip
-    process = start_process(
-        "prometheus", command, folder=folder, log=folder / "prometheus.log", environ=dict(os.environ)
-    )
-    url = f"http://{address}"
-    try:
-        wait_until(lambda: all(answer_of(url, name) for name in LAST), process, seconds_max=60)
+    with evaluating(go_peers, folder, THRESHOLDS) as url:
+        until(lambda: all(answer_of(url, name) for name in LAST), seconds_max=60)
         yield url
-    finally:
-        kill_process(process)
 
 
 def lines_until(now: int) -> Iterator[str]:
@@ -129,10 +102,3 @@ def test_prometheus_finds_nothing_wrong_with_a_rule(prometheus: str) -> None:
     assert {rule["health"] for rule in told} == {"ok"}, [rule for rule in told if rule["health"] != "ok"]
     alerts = [rule for group in rule_groups(THRESHOLDS) for rule in group.rules if isinstance(rule, AlertRule)]
     assert len([rule for rule in told if rule["type"] == "alerting"]) == len(alerts)
-
-
-def chosen(expression: str) -> str:
-    """An expression with everything chosen, as Grafana would send it."""
-    for variable, value in CHOICES.items():
-        expression = expression.replace(variable, value)
-    return expression

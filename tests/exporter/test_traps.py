@@ -273,7 +273,9 @@ def test_trap_16_a_card_that_hangs_shows_no_figure_and_says_that_it_hangs() -> N
     )
     families = {
         family.name: family
-        for family in CardFamilies("n1").of(CardsReading(versions=LibraryVersions(), cards=(reading,)))
+        for family in CardFamilies(cluster="c1", node="n1").of(
+            CardsReading(versions=LibraryVersions(), cards=(reading,))
+        )
     }
     assert "gputide_card_peak_duty_cycle_ratio" not in families
     states = families["gputide_card_reading_state"]
@@ -288,7 +290,7 @@ def test_trap_17_repeats_of_an_xid_grow_a_counter_and_no_event_is_none() -> None
     )
     for xids, by_code, events in (({79: 3, 31: 1}, [1.0, 3.0], [4.0]), ({}, None, [0.0]), (None, None, None)):
         cards = CardsReading(versions=LibraryVersions(), cards=(replace(reading, xids=xids),))
-        families = {family.name: family for family in CardFamilies("n1").of(cards)}
+        families = {family.name: family for family in CardFamilies(cluster="c1", node="n1").of(cards)}
         told = [families[name].values.tolist() if name in families else None for name in names]
         assert told == [by_code, events]
 

@@ -65,12 +65,22 @@ def node(
     interval_seconds = settings.exporter.interval_seconds if interval is None else _interval(interval)
     if replay is not None:
         # The trace's drivers are no business of a node.
+        from exporter.cross_checks.checks import CrossChecks
         from exporter.reader_replay import ReplayReader
+        from exporter.replayed_families import ReplayedFamilies
         from exporter.trace import open_trace
 
         reader = ReplayReader(open_trace(replay), since=parse_time(since) if since is not None else None)
         files = settings.exporter.files("exporter", settings.exporter.scrape_tokens_file)
-        serve(reader, host=host, port=port, interval_seconds=interval_seconds, compat=compat or (), files=files)
+        serve(
+            reader,
+            host=host,
+            port=port,
+            interval_seconds=interval_seconds,
+            compat=compat or (),
+            derivations=(ReplayedFamilies(), CrossChecks()),
+            files=files,
+        )
         return
     if since is not None:
         raise Misconfigured("cannot begin at --from: it goes with --replay")
