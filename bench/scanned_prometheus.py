@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ _SAMPLES_PER_BODY = 100_000
 _STEPS_PER_BODY_MAX = 40
 """Twenty minutes: Prometheus takes no sample that is an hour older than the newest."""
 _DAY_MS = 86_400_000
+Relabel = Callable[[Mapping[str, str]], dict[str, str]]
+"""Labels of a series as they were written → as a store has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +45,36 @@ class ScannedFleet:
         days: days of history.
         until_ms: its end, epoch milliseconds, a whole minute.
         extra: labels of every series, such as that of a cluster.
+        relabel: what the labels of a series are in the store.
+        offset_ms: how long after the end of a step it is scraped, less than a step.
+        every: one of so many scrapes is there.
+        lost_ms: parts of the history, from and to, of which no scrape is there.
     """
 
     cards: int
     days: float
     until_ms: int
     extra: tuple[tuple[str, str], ...] = ()
+    relabel: Relabel = dict
+    offset_ms: int = 0
+    every: int = 1
+    lost_ms: tuple[tuple[int, int], ...] = ()
 
     @property
     def since_ms(self) -> int:
         """Start of the history: nothing is at it or before."""
         return self.until_ms - round(self.days * _DAY_MS)
+
+    @property
+    def step_ends_ms(self) -> NDArray[np.int64]:
+        """Ends of the steps of which a scrape is there."""
+        step_ms = STEP_SECONDS * 1000
+        ends: NDArray[np.int64] = np.arange(self.since_ms // step_ms + 1, self.until_ms // step_ms + 1) * step_ms
+        is_there = ends // step_ms % self.every == 0
+        for start_ms, end_ms in self.lost_ms:
+            is_there &= (ends <= start_ms) | (ends > end_ms)
+        found: NDArray[np.int64] = ends[is_there]
+        return found
 
     def usage_labels(self) -> list[dict[str, str]]:
         """Labels of the series of cards: four metrics of each card, metric by metric."""
@@ -127,17 +148,18 @@ _USAGE = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_FB_USED
 
 def bodies_of(fleet: ScannedFleet) -> Iterator[bytes]:
     """Remote-write bodies (version 1) of the whole history, in order of time."""
-    usage, facts = LabelSets(fleet.usage_labels()), LabelSets(fleet.fact_labels())
+    usage, facts = (
+        LabelSets([fleet.relabel(labels) for labels in sets]) for sets in (fleet.usage_labels(), fleet.fact_labels())
+    )
     fact_values = fleet.facts()
     step_ms = STEP_SECONDS * 1000
-    ends = np.arange(fleet.since_ms // step_ms + 1, fleet.until_ms // step_ms + 1, dtype=np.int64) * step_ms
-    per_body = max(1, min(_STEPS_PER_BODY_MAX, _SAMPLES_PER_BODY // len(usage)))
-    for start in range(0, len(ends), per_body):
-        times = ends[start : start + per_body]
-        yield _body(usage, times, fleet.usage(times))
+    ends = fleet.step_ends_ms
+    body_ms = step_ms * max(1, min(_STEPS_PER_BODY_MAX, _SAMPLES_PER_BODY // len(usage)))
+    for start_ms in range(fleet.since_ms // step_ms * step_ms, fleet.until_ms, body_ms):
+        times = ends[(ends > start_ms) & (ends <= start_ms + body_ms)]
         looks = times[times % (FACT_SECONDS * 1000) == 0]
-        if len(looks) and len(facts):
-            yield _body(facts, looks, np.repeat(fact_values[:, np.newaxis], len(looks), axis=1))
+        yield _body(usage, times + fleet.offset_ms, fleet.usage(times))
+        yield _body(facts, looks + fleet.offset_ms, np.repeat(fact_values[:, np.newaxis], len(looks), axis=1))
 
 
 def _body(sets: LabelSets, times: NDArray[np.int64], values: NDArray[np.float64]) -> bytes:
@@ -146,7 +168,9 @@ def _body(sets: LabelSets, times: NDArray[np.int64], values: NDArray[np.float64]
 
 
 @contextmanager
-def prometheus_with(program: Path, folder: Path, fleets: list[ScannedFleet], *flags: str) -> Iterator[str]:
+def prometheus_with(
+    program: Path, folder: Path, fleets: Sequence[ScannedFleet], *flags: str, config: str = "{}\n"
+) -> Iterator[str]:
     """Run a Prometheus that holds the fleets' histories; yields its address.
 
     Args:
@@ -154,9 +178,10 @@ def prometheus_with(program: Path, folder: Path, fleets: list[ScannedFleet], *fl
         folder: for its data.
         fleets: histories; with the same times, or one after another.
         flags: further flags.
+        config: its configuration.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "prometheus.yml").write_text("{}\n", encoding="utf-8")
+    (folder / "prometheus.yml").write_text(config, encoding="utf-8")
     url = f"http://127.0.0.1:{free_port()}"
     command = [
         str(program), "--config.file=prometheus.yml", "--storage.tsdb.path=data",

@@ -88,6 +88,7 @@ class HistoryReading:
         self._chunk_ms = FIRST_CHUNK_MS
         self._slices = LabelRows(SLICE_IDENTITY, seed=0)
         self._cards = LabelRows(CARD_IDENTITY, seed=0)
+        self._last: _LastSamples = {}
 
     def piece(self, since_ms: int, until_ms: int) -> tuple[bytes, int]:
         """The next piece of a time: a record of the bus, and where it ends.
@@ -111,15 +112,16 @@ class HistoryReading:
     def _sections(self, since_ms: int, until_ms: int) -> tuple[tuple[Section, ...], int, bool]:
         """The rows of a time, how many samples they are, and False where they are far more than should be held."""
         sections: list[Section] = []
-        tally = ReadingTally()
+        tally, last = ReadingTally(), dict(self._last)
         samples = 0
         for name in self._names:
             block = self._block(name, since_ms, until_ms)
             samples += len(block.ts_ms)
             if samples > 2 * self._samples_max and until_ms - since_ms > CHUNK_MS_MIN:
                 return (), samples, False
-            sections += self._rows(name, block, tally)
+            sections += self._rows(name, block, tally, last)
         self._add(tally)
+        self._last = last
         return tuple(sections), samples, True
 
     def _block(self, name: str, since_ms: int, until_ms: int) -> SampleBlock:
@@ -144,8 +146,8 @@ class HistoryReading:
         for name, count in tally.nameless.items():
             self.tally.nameless[name] = max(self.tally.nameless.get(name, 0), count)
 
-    def _rows(self, name: str, block: SampleBlock, tally: ReadingTally) -> list[Section]:
-        """The rows of one metric: those of slices, and those of cards."""
+    def _rows(self, name: str, block: SampleBlock, tally: ReadingTally, last: _LastSamples) -> list[Section]:
+        """The rows of one metric: those of slices, and those of cards; `last` is brought up to their end."""
         if not len(block.ts_ms):
             return []
         count = len(block.labels)
@@ -174,8 +176,10 @@ class HistoryReading:
         values[~is_valid] = np.nan
         sections, kept = [], 0
         for table, rows, subject in ((POD_USAGE, self._slices, slices), (CARD_USAGE, self._cards, cards)):
-            is_kept = without_copies(subject, block.starts, block.ts_ms, values)
+            before = last.get((name, table.name), {})
+            is_kept = without_copies(subject, block.starts, block.ts_ms, values, _before(before, subject, block))
             is_kept &= np.repeat(subject >= 0, np.diff(block.starts))
+            last[name, table.name] = before | _last_samples(subject, block, is_kept)
             section = _section(table, rows, subject, is_kept, block, values, measure)
             if section is not None:
                 sections.append(section)
@@ -260,37 +264,71 @@ def _section(
     )
 
 
-_NEARBY = 0.75
-"""Share of the gap between two scrapes within which a sample of another series is a copy."""
+_LastOf = dict[int, tuple[int, Mapping[str, str]]]
+_LastSamples = dict[tuple[str, str], _LastOf]
+"""By metric and table: each subject's last sample that counts, its time and the labels of its series."""
+
+
+def _before(last: _LastOf, subject: NDArray[np.int64], block: SampleBlock) -> NDArray[np.int64]:
+    """When the last sample counted of each series' subject, if it was of another series; shape (series,)."""
+    return np.array(
+        [
+            last[number][0] if number in last and last[number][1] != labels else _NEVER_MS
+            for number, labels in zip(subject.tolist(), block.labels, strict=True)
+        ],
+        dtype=np.int64,
+    )
+
+
+def _last_samples(subject: NDArray[np.int64], block: SampleBlock, is_kept: NDArray[np.bool_]) -> _LastOf:
+    found: _LastOf = {}
+    for place in np.flatnonzero(subject >= 0).tolist():
+        times = block.ts_ms[block.starts[place] : block.starts[place + 1]]
+        kept = times[is_kept[block.starts[place] : block.starts[place + 1]]]
+        number = int(subject[place])
+        if len(kept) and (number not in found or kept[-1] > found[number][0]):
+            found[number] = (int(kept[-1]), block.labels[place])
+    return found
+
+
+_NEVER_MS = -(1 << 62)
+_NEARBY = 0.6
+"""Share of the gap between two scrapes within which a sample of another series is a copy: a replica is never further
+away than half of one, and where the longest has a hole, the copy of the sample at its end is further from its begin."""
 _ALONE_MS = 60_000.0
 """The same in time, where one sample is all there is."""
 
 
 def without_copies(
-    subject: NDArray[np.int64], starts: NDArray[np.int64], ts_ms: NDArray[np.int64], values: NDArray[np.float64]
+    subject: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    ts_ms: NDArray[np.int64],
+    values: NDArray[np.float64],
+    before_ms: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
     """Which samples count.
 
-    Of several series of one subject the longest counts wholly; a sample of another one counts where no longer one has
-    a sample nearby (within three quarters of the longest's own gap: a replica is never further away than half of one),
-    or has one at the very same time (then they are parts of one scrape, such as two MIG instances of one pod, and the
-    larger value will count).
+    Of several series of one subject the longest counts wholly, of equals the one that counted before; a sample of
+    another one counts where no longer one has a sample nearby (by the longest's own gap), or has one at the very same
+    time (then they are parts of one scrape, such as two MIG instances of one pod, and the larger value will count).
 
     Args:
         subject: what each series speaks of, shape (series,); -1 for nothing.
         starts: where the samples of each series begin, shape (series + 1,).
         ts_ms: shape (samples,).
         values: shape (samples,); NaN is no sample.
+        before_ms: time up to which another series of the subject counts already, shape (series,).
 
     Returns:
         Shape (samples,).
     """
     counts_it = ~np.isnan(values)
     numbers, occurrences = np.unique(subject[subject >= 0], return_counts=True)
-    for number in numbers[occurrences > 1].tolist():
+    follows = np.isin(numbers, subject[before_ms > _NEVER_MS])
+    for number in numbers[(occurrences > 1) | follows].tolist():
         series = np.flatnonzero(subject == number)
         lengths = starts[series + 1] - starts[series]
-        longest_first = series[np.argsort(-lengths, kind="stable")].tolist()
+        longest_first = series[np.lexsort((before_ms[series], -lengths))].tolist()
         gaps = np.diff(ts_ms[starts[longest_first[0]] : starts[longest_first[0] + 1]])
         nearby_ms = _NEARBY * float(np.median(gaps)) if len(gaps) else _ALONE_MS
         times = np.empty(0, dtype=np.int64)
@@ -298,7 +336,7 @@ def without_copies(
             span = slice(starts[place], starts[place + 1])
             mine = ts_ms[span]
             distance = _distances(mine, times)
-            counts_it[span] &= (distance > nearby_ms) | (distance == 0)
+            counts_it[span] &= ((distance > nearby_ms) | (distance == 0)) & (mine - before_ms[place] > nearby_ms)
             times = np.union1d(times, mine[counts_it[span]])
     return counts_it
 

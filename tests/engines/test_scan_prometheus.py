@@ -81,6 +81,21 @@ def test_a_server_with_small_limits_gives_the_same(go_peers, prometheus, tmp_pat
     assert tables[0]
 
 
+def test_a_scrape_counts_once_whatever_number_of_replicas_made_it(go_peers, tmp_path):
+    late = (0, 7_000, 11_000)
+    replicas = [
+        ScannedFleet(
+            cards=8, days=1, until_ms=epoch_ms(UNTIL), offset_ms=late_ms, extra=(("prometheus_replica", str(late_ms)),)
+        )
+        for late_ms in late
+    ]
+    with prometheus_with(go_peers.prometheus, tmp_path / "server", replicas) as url:
+        said = scan(tmp_path / "data", url, "--since", "1d")
+    steps = 86_400 // STEP_SECONDS
+    assert said["read"]["samples"] == 3 * 8 * steps
+    assert said["read"]["copies"] == 3 * 8 * (len(late) - 1) * (steps - 1)
+
+
 def test_two_clusters_in_one_server_are_told_apart(go_peers, tmp_path):
     fleets = [
         ScannedFleet(cards=cards, days=1, until_ms=epoch_ms(UNTIL), extra=(("cluster", name),))
