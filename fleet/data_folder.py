@@ -101,6 +101,11 @@ class DataFolder:
         return self.path / "scan-names.key"
 
     @property
+    def scanned_backends(self) -> Path:
+        """The backend that the last scan of each cluster planned for, as JSON."""
+        return self.path / "scanned-backends.json"
+
+    @property
     def probes(self) -> Path:
         """What probes measured, one signed JSON file per node and backend."""
         return self.path / "probes"

@@ -50,7 +50,6 @@ def scan_answer(
     work, totals = scanned.work, plan.totals
     cards, workloads = len(profiles.cards), len(profiles.workloads)
     unknown = sum(profile.state is WorkloadState.UNKNOWN for profile in profiles.workloads)
-    lasting = f"; plan with the same backend later: --set enforcer.backend={backend.name}"
     return Answer(
         document={
             "schema": SCAN_SCHEMA,
@@ -112,7 +111,7 @@ def scan_answer(
         ),
         footnotes=(
             *planned.footnotes[:-1],
-            "nothing was changed in the cluster; the history and the plan are in the data folder" + lasting,
+            "nothing was changed in the cluster; the history and the plan are in the data folder",
             f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide serve",
         ),
     )

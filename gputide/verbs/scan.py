@@ -27,6 +27,7 @@ from gputide.output import Format, print_answer
 from gputide.scanning.answer import misses_of, scan_answer, unpriced_models
 from gputide.scanning.backend import assumed_backend
 from gputide.scanning.record import Hide, hasher, record, shown
+from gputide.scanning.remembered import remember_backend
 from gputide.scanning.scan import scan as read_history
 from gputide.session import Session, session_of
 from recommender.past_outcomes import OwnPast
@@ -119,6 +120,7 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
             ]
         plans[0] = seal_plan(plans[0])
         keep_plan(folder, settings, plans[0])
+        remember_backend(folder, scanned.cluster, assumed.name)
     unpriced = unpriced_models(history, settings)
     print_answer(scan_answer(scanned, assumed, profiles, plans, missed, unpriced), form=form, target=output)
 

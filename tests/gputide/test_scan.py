@@ -479,9 +479,11 @@ def shared_fleet():
         yield script.url
 
 
+WANTS_ALL = ("--set", "plan.spare_card_ratio=0", "--set", "recommender.reclaim_confidence_min=0.1")
+
+
 def a_scan(url, *options):
-    wants_all = ("--set", "plan.spare_card_ratio=0", "--set", "recommender.reclaim_confidence_min=0.1")
-    return (*wants_all, "scan", url, "--since", "8d", "--until", UNTIL.isoformat(), "--step", "15m", *options)
+    return (*WANTS_ALL, "scan", url, "--since", "8d", "--until", UNTIL.isoformat(), "--step", "15m", *options)
 
 
 @pytest.mark.parametrize(
@@ -580,6 +582,20 @@ def test_after_a_scan_the_plan_is_shown_from_what_was_seen_and_nothing_is_change
         assert refused.status == 4, refused.out
         assert "enforcer.cluster=kubernetes" in refused.err
     assert not (tmp_path / "files").exists()
+
+
+def test_a_plan_made_after_a_scan_is_for_the_backend_of_the_scan_and_says_so(shared_fleet, tmp_path, program):
+    data, make = tmp_path / "data", ("plan", "make", "--format", "json")
+    scanned = program(data, *a_scan(shared_fleet, "--format", "json")).document["plan"]
+    then = (*WANTS_ALL, "--now", UNTIL.isoformat())
+    said = program(data, *then, "plan", "make")
+    assert "backend whole_cards, as the scan of cluster default planned for" in " ".join(said.out.split())
+    made = program(data, *then, *make).document
+    assert (made["backend"], made["totals"]) == ("whole_cards", scanned["totals"])
+    asked = program(data, *then, "--set", "enforcer.backend=hami", *make).document
+    assert asked["backend"] == "hami"
+    program(data, *a_scan(shared_fleet, "--backend", "nvidia_time_slicing"))
+    assert program(data, *then, *make).document["backend"] == "nvidia_time_slicing"
 
 
 @pytest.mark.parametrize(("backend", "is_told"), [("kai", True), ("hami", False)])

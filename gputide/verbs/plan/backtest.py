@@ -17,6 +17,7 @@ from fleet.units import format_percent
 from gputide.container.history import load_history
 from gputide.options import FormatOption, OutputOption
 from gputide.output import Answer, Format, Listing, print_answer
+from gputide.scanning.remembered import as_scanned
 from gputide.session import session_of
 from recommender.backtest import BacktestScore
 from recommender.backtest import backtest as run_backtest
@@ -37,7 +38,7 @@ def backtest(
     output: OutputOption = None,
 ) -> None:
     """Judge what plans would have saved and harmed, beside naive rules: per preset, on days they had not seen."""
-    session = session_of(context)
+    session, _ = as_scanned(session_of(context), None)
     report = run_backtest(
         load_history(session.folder(), session.settings, session.now()),
         train_days=train_days,

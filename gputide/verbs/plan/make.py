@@ -31,6 +31,7 @@ from gputide.container.tide import tide_journal
 from gputide.container.warehouse import warehouse
 from gputide.options import ClusterOption, FormatOption, OutputOption, RiskOption
 from gputide.output import Answer, Format, print_answer
+from gputide.scanning.remembered import as_scanned
 from gputide.session import Session, session_of
 from recommender.hypothetical_cards import on_other_cards
 from recommender.past_outcomes import OwnPast, calibration_of
@@ -62,6 +63,7 @@ def make(
     """Make a plan: what to reclaim, slice and put together, what that saves, what it may harm, and what was refused."""
     session = session_of(context)
     session = session.with_overrides([f"risk.preset={risk}"] if risk is not None else [])
+    session, as_planned = as_scanned(session, cluster)
     planner = _Planner(scope=PlanScope(only=only, namespace=namespace, moves_max=max_moves), cluster=cluster)
     if what_if:
         print_answer(_what_if(session, planner, what_if), form=form, target=output)
@@ -76,7 +78,7 @@ def make(
     plan = seal_plan(plan)
     with writing(folder):
         keep_plan(folder, session.settings, plan)
-    print_answer(plan_answer(plan, silence_note(plan.cluster, since)), form=form, target=output)
+    print_answer(plan_answer(plan, (*as_planned, *silence_note(plan.cluster, since))), form=form, target=output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
