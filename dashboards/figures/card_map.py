@@ -1,7 +1,8 @@
 """The card map: one square per card, grouped model › node, the same square in the same place before and after a plan.
 
-A square is read without colour: the bar inside is as high as SM active p95, the notch at its right edge stands where
-the framebuffer was filled to, a free card is an empty frame, an untrusted one is crossed. Called by `figures`.
+A square is read without colour: the bar inside is as high as the 95th percentile of compute, the notch at its right
+edge stands where the framebuffer was filled to, a free card is an empty frame, an untrusted one is crossed. Called by
+`figures`.
 """
 
 from __future__ import annotations
@@ -287,7 +288,7 @@ def _square(card: CardProfile) -> Square:
         state=card.state,
         fill_ratio=card.compute_p95,
         notch_ratio=None if used is None else min(1.0, used / card.framebuffer_bytes),
-        text=f"{card.node}<br>{say_code('state', card.state)} · {say('fleet.sm_active_p95')} {busy}<br>{held}",
+        text=f"{card.node}<br>{say_code('state', card.state)} · {say('fleet.compute_p95')} {busy}<br>{held}",
     )
 
 

@@ -111,7 +111,7 @@ def hour_of_week_figure(hours: HourOfWeek, off_peak_hours: Iterable[int]) -> Fig
 def strips_figure(history: WorkloadHistory) -> Figure:
     """SM active, framebuffer, request rate where known, and events, on one time axis."""
     names = (
-        [say("figure.sm_active"), say("figure.framebuffer_gib")]
+        [say("figure.compute"), say("figure.framebuffer_gib")]
         + ([say("figure.requests_s")] if history.request_rate is not None else [])
         + [say("figure.events")]
     )

@@ -51,7 +51,7 @@ def _held(profile: Profile) -> str:
         (
             workload_state_words(profile.state),
             say("fleet.level_priority", level=say_code("level", profile.priority)),
-            f"{say('fleet.sm_active_p95')} {percent_words(profile.compute.p95, 0)}",
+            f"{say('fleet.compute_p95')} {percent_words(profile.compute.p95, 0)}",
             say("fleet.granted_size", size=format_bytes_short(profile.framebuffer.granted)),
         )
     )

@@ -79,7 +79,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
                         say("fleet.cards_by_model_node"),
                         _way_up(address, group),
                         graph(_card_map(profiles, group), id="card-map", name=say("fleet.every_card_by_model_node")),
-                        note=say("fleet.bar_sm_active_p95_notch_framebuffer"),
+                        note=say("fleet.bar_compute_p95_notch_framebuffer"),
                         export="card-map",
                         has_figure=True,
                         class_name="map",
@@ -324,7 +324,7 @@ def _card_panel(views: Views, address: Address, profiles: Profiles, found: CardP
     facts: list[tuple[str, Any]] = [
         (say("fleet.model"), found.card_model),
         (say("term.node"), dcc.Link(found.node, href=address.href(node=found.node, card=None))),
-        (say("fleet.sm_active_p95"), percent_words(found.compute_p95, 1)),
+        (say("fleet.compute_p95"), percent_words(found.compute_p95, 1)),
         (
             say("fleet.framebuffer"),
             say("fleet.used_all", used=held, all=format_bytes_short(found.framebuffer_bytes)),
@@ -411,7 +411,7 @@ def _columns(views: Views) -> list[dict[str, Any]]:
         {"field": "model", "headerName": say("fleet.model"), "minWidth": 140},
         {"field": "letter", "headerName": "", "maxWidth": 44, "filter": False, "sortable": False, "minWidth": 44},
         {"field": "state_word", "headerName": say("tenants.state"), "minWidth": 100},
-        number_column("compute_p95", say("fleet.sm_p95"), ".0%", maxWidth=100),
+        number_column("compute_p95", say("fleet.compute_p95_short"), ".0%", maxWidth=100),
         number_column("held_gib", say("fleet.held_gib"), ".1f", maxWidth=110),
         number_column("framebuffer_gib", say("fleet.of_gib"), ".0f", maxWidth=90),
         {"field": "idle_since", "headerName": say("fleet.idle_since_utc"), "minWidth": 140},

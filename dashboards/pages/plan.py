@@ -97,7 +97,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
                          if plan.frontier else html.P(say("plan.drawn_for_whole_clusters_only"), className="soft"),
                          note=say("plan.ring_chosen_grey_naive_rules"), export="frontier", has_figure=True),
                     card(say("plan.before"), _map(before, "before", say("plan.every_card_before_plan")),
-                         note=say("plan.bar_sm_active_p95"), class_name="map", export="before", has_figure=True),
+                         note=say("plan.bar_compute_p95"), class_name="map", export="before", has_figure=True),
                     card(say("plan.after"), _map(after, "after", say("plan.every_card_after_plan")),
                          note=say("plan.bar_compute_granted_frame_receives_pod"), class_name="map", export="after",
                          has_figure=True),

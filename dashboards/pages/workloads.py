@@ -113,9 +113,9 @@ def _all(address: Address, profiles: Profiles) -> Any:
         {"field": "state", "headerName": say("tenants.state"), "minWidth": 100},
         number_column("cards", say("health.cards"), ",d", maxWidth=90),
         number_column("pods", say("plan.pods"), ",d", maxWidth=90),
-        number_column("compute_p95", say("fleet.sm_p95"), ".0%", maxWidth=100),
-        number_column("framebuffer_granted_gib", say("workloads.granted_gib"), ".1f", maxWidth=120),
-        number_column("framebuffer_need_gib", say("workloads.needed_gib"), ".1f", maxWidth=120),
+        number_column("compute_p95", say("fleet.compute_p95_short"), ".0%", maxWidth=100),
+        number_column("framebuffer_granted_gib", say("workloads.granted_gib"), ".1f", minWidth=90, maxWidth=120),
+        number_column("framebuffer_need_gib", say("workloads.needed_gib"), ".1f", minWidth=90, maxWidth=120),
         {"field": "idle_since", "headerName": say("fleet.idle_since_utc"), "minWidth": 140},
         number_column("off_peak_hours", say("workloads.off_peak_h"), ",d", minWidth=100, maxWidth=110),
         number_column("coverage_ratio", say("health.coverage"), ".0%", minWidth=105, maxWidth=115),
@@ -168,8 +168,8 @@ def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, e
                             ),
                             card(
                                 say("workloads.week_zone", zone=profile.time_zone),
-                                graph(week, id="week", name=say("workloads.sm_active_p95_by_hour_week")),
-                                note=say("workloads.sm_active_p95_outlined_hours_promised"),
+                                graph(week, id="week", name=say("workloads.compute_p95_by_hour_week")),
+                                note=say("workloads.compute_p95_outlined_hours_promised"),
                                 export="week",
                                 has_figure=True,
                             ),
@@ -226,7 +226,7 @@ def _header(address: Address, profile: Profile, profiles: Profiles) -> Any:
             ),
             figure_number(
                 percent_words(profile.compute.p95, 0),
-                say("fleet.sm_active_p95"),
+                say("fleet.compute_p95"),
                 note=say("workloads.ratio_granted", ratio=percent_words(profile.compute.granted_ratio, 0)),
             ),
             figure_number(
