@@ -12,6 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NewType
 
+from fleet.servers import SERVER_LABEL
+
 CardId = NewType("CardId", str)
 """UUID of one physical card, as the driver prints it (`GPU-…`)."""
 
@@ -215,6 +217,8 @@ cluster exporter reads it from the pod's own required anti-affinity."""
 AUTOSCALED_LABEL = "gputide.io/autoscaled"
 """Says that an autoscaler counts the replicas up and down: a schedule of replicas would work against it. Where the
 cluster exporter read which one it is, the value is `fleet.autoscaling.Autoscaler.told`."""
+READ_LABELS = (*WISH_LABELS, AUTOSCALED_LABEL, SERVER_LABEL)
+"""Labels of pods that kube-state-metrics is asked for."""
 
 _NO_WORDS = frozenset({"false", "no", "0", "off", ""})
 

@@ -27,6 +27,10 @@ CARD_INFO = "gputide_card_info"
 SLICE_INFO = "gputide_slice_info"
 NODE_INFO = "gputide_node_info"
 QUOTA_INFO = "gputide_quota_info"
+RECORDED_CARD_INFO = "gputide:card:info"
+RECORDED_SLICE_INFO = "gputide:slice:info"
+RECORDED_NODE_INFO = "gputide:node:info"
+"""What the rules of `dashboards.grafana.inventory` record of others' exporters, with labels as ours have them."""
 
 _MIB = float(1024 * 1024)
 _PERCENT = 0.01
@@ -213,6 +217,12 @@ _HAMI_LEGACY = _LabelNames(
     container=("ctrname",),
 )
 _VOLCANO = _LabelNames(node=("NodeName",), card=("devID",), pod=("podName",))
+# A rule's series has no `exported_…`; with labels of a target it was scraped, and anybody may write that.
+_RECORDED = _LabelNames(
+    node=("node",), card=("card",), card_model=("card_model",), namespace=("namespace",), pod=("pod",),
+    container=("container",), mig_profile=("mig_profile",),
+)  # fmt: skip
+_TARGET_LABEL = "instance"
 # A server is no exporter: it speaks for the pod that was scraped, and `exported_…` is what it claims itself.
 _SERVER = _LabelNames(
     node=("node", "kubernetes_node"), namespace=("namespace",), pod=("pod",), container=("container",)
@@ -304,6 +314,9 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
         SLICE_INFO: _Alias(subject=Subject.SLICE_INFO, labels=_OWN),
         NODE_INFO: _Alias(subject=Subject.NODE_INFO, labels=_OWN),
         QUOTA_INFO: _Alias(subject=Subject.QUOTA_INFO, labels=_OWN),
+        RECORDED_CARD_INFO: _Alias(subject=Subject.CARD_INFO, labels=_RECORDED),
+        RECORDED_SLICE_INFO: _Alias(subject=Subject.SLICE_INFO, labels=_RECORDED),
+        RECORDED_NODE_INFO: _Alias(subject=Subject.NODE_INFO, labels=_RECORDED),
     }
 )
 
@@ -315,6 +328,9 @@ _OWNER_SERIES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "kube_job_owner": ("Job", ("exported_job_name", "job_name")),
     }
 )
+
+PRIORITY_REQUEST = "nvidia_com_priority"
+"""HAMi's resource for a container's priority, as kube-state-metrics writes it: 0 is high, every other number low."""
 
 _CARD_SUBJECTS = frozenset(
     {Subject.CARD, Subject.SLICE, Subject.CARD_INFO, Subject.SLICE_INFO, Subject.GRANT, Subject.CAPACITY}
@@ -333,6 +349,11 @@ def card_series(measure: Measure) -> str:
 def slice_series(measure: Measure) -> str:
     """The name under which gputide exposes a measure of a slice."""
     return f"{SLICE_PREFIX}{measure.value}"
+
+
+def kube_label(prefix: str, name: str) -> str:
+    """A label's or annotation's name as kube-state-metrics writes it: what a label can't have is an underscore."""
+    return prefix + "".join(letter if letter.isalnum() else "_" for letter in name)
 
 
 def known_names() -> tuple[str, ...]:
@@ -374,6 +395,8 @@ def resolve(name: str, labels: Mapping[str, str]) -> SeriesMeaning | None:
         return _owner(name, labels)
     alias = _ALIASES.get(name)
     if alias is None:
+        return None
+    if alias.labels is _RECORDED and labels.get(_TARGET_LABEL):
         return None
     identity = _identity(alias.labels, labels)
     subject = alias.subject

@@ -6,6 +6,7 @@ with dcgm-exporter and HAMi alone, and with a mixture.
 
 from __future__ import annotations
 
+from dashboards.grafana.inventory import inventory_rules
 from dashboards.grafana.rule import RecordingRule, RuleGroup
 from dashboards.grafana.sources import (
     MIB,
@@ -20,6 +21,7 @@ from dashboards.grafana.sources import (
     own_card,
     own_slice,
     pod_names,
+    priority_requests,
 )
 from fleet.schema import Measure
 from fleet.server_series import MESH_READINGS, SERVER_READINGS, reading_expression, recorded_name, servers_expression
@@ -34,6 +36,7 @@ def normalised_groups() -> tuple[RuleGroup, ...]:
     return (
         RuleGroup(name="gputide-cards", interval=INTERVAL, rules=_card_rules()),
         RuleGroup(name="gputide-slices", interval=INTERVAL, rules=_slice_rules()),
+        RuleGroup(name="gputide-inventory", interval=INTERVAL, rules=inventory_rules()),
         RuleGroup(name="gputide-servers", interval=INTERVAL, rules=tuple(map(_server_rule, SERVER_READINGS))),
     )
 
@@ -61,9 +64,9 @@ def _card_rules() -> tuple[RecordingRule, ...]:
             "framebuffer_capacity_bytes",
             own_card("gputide_card_framebuffer_capacity_bytes"),
             dcgm_card_sum("DCGM_FI_DEV_FB_TOTAL", MIB),
-            # Without the driver's reserve, which default-counters.csv leaves out as it leaves out FB_TOTAL.
-            f"({dcgm_card_sum('DCGM_FI_DEV_FB_USED', MIB)})\n+ on (card) group_left ()\n"
-            f"sum by (card) ({dcgm_card_sum('DCGM_FI_DEV_FB_FREE', MIB)})",
+            # default-counters.csv has neither FB_TOTAL nor the driver's reserve.
+            _used_and("FB_FREE", "FB_RESERVED"),
+            _used_and("FB_FREE"),
             # What HAMi may grant of the card: more than the card has where memory is oversubscribed.
             hami_card("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit"),
         ),
@@ -209,6 +212,7 @@ def _priority_of_slices() -> str:
     Classes are named by each company; those that say it in their name are understood.
     """
     told = own_slice('gputide_slice_info{priority=~"high|low"}', ", priority")
+    by_request = f"group by (cluster, namespace, pod, container, priority) ({priority_requests()})"
     classes = " or ".join(
         f'label_replace({pod_names(_of_class(pattern))}, "priority", "{word}", "", "")'
         for word, pattern in (
@@ -220,6 +224,7 @@ def _priority_of_slices() -> str:
     return either(
         [
             told,
+            f"gputide:slice:granted * on (cluster, namespace, pod, container) group_left (priority)\n({by_request})",
             f"gputide:slice:granted * on (cluster, namespace, pod) group_left (priority)\n({by_class})",
         ],
         SLICE_KEY,
@@ -228,6 +233,18 @@ def _priority_of_slices() -> str:
 
 def _of_class(pattern: str) -> str:
     return f'kube_pod_info{{priority_class=~"{pattern}"}}'
+
+
+def _used_and(*parts: str) -> str:
+    return "\n".join(
+        [
+            f"({dcgm_card_sum('DCGM_FI_DEV_FB_USED', MIB)})",
+            *(
+                f"+ on (card) group_left ()\nsum by (card) ({dcgm_card_sum(f'DCGM_FI_DEV_{part}', MIB)})"
+                for part in parts
+            ),
+        ]
+    )
 
 
 def _card(measure: str, *vectors: str) -> RecordingRule:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fleet.series import PRIORITY_REQUEST
+
 CARD_LABELS = "cluster, node, card, card_model"
 """What a normalised series of a card is distinguished by."""
 SLICE_LABELS = "cluster, namespace, pod, container, node, card, card_model"
@@ -98,10 +100,10 @@ def own_slice(selector: str, more_labels: str = "") -> str:
     return f"max by ({SLICE_LABELS}{more_labels}) ({vector})"
 
 
-def dcgm_slice(name: str, factor: float = 1.0) -> str:
+def dcgm_slice(name: str, factor: float = 1.0, more_labels: str = "") -> str:
     """A figure of dcgm-exporter by slice: of pods that hold a card or MIG instance alone, or in its per-process mode.
 
-    A pod label that names the exporter itself was added by the scrape.
+    A pod label that names the exporter itself was added by the scrape; `more_labels` are kept beside the slice's own.
     """
     alone = 'vgpu="",exported_pod="",pod_name=""'
     parts = (
@@ -115,7 +117,7 @@ def dcgm_slice(name: str, factor: float = 1.0) -> str:
         vector = _dcgm_names(selector)
         for part, labels in _DCGM_PARTS:
             vector = first_of(vector, part, *labels)
-        vectors.append(f"max by ({SLICE_LABELS}) ({vector}){_times(factor)}")
+        vectors.append(f"max by ({SLICE_LABELS}{more_labels}) ({vector}){_times(factor)}")
     return either(vectors, SLICE_KEY)
 
 
@@ -139,6 +141,20 @@ def hami_slice(name: str, old_name: str, factor: float = 1.0) -> str:
 def pod_names(selector: str) -> str:
     """Series of kube-state-metrics with `namespace` and `pod` of whom they speak of."""
     return first_of(first_of(selector, "namespace", "exported_namespace", "namespace"), "pod", "exported_pod", "pod")
+
+
+def container_names(selector: str) -> str:
+    """The same with `container` beside them."""
+    return first_of(pod_names(selector), "container", "exported_container", "container")
+
+
+def priority_requests() -> str:
+    """What containers say of their priority in HAMi's resource: 0 is high, every other number low."""
+    asked = container_names(f'kube_pod_container_resource_requests{{resource="{PRIORITY_REQUEST}"}}')
+    return (
+        f'label_replace({asked} == 0, "priority", "high", "", "")\n'
+        f'or label_replace({asked} > 0, "priority", "low", "", "")'
+    )
 
 
 def _dcgm_names(selector: str) -> str:

@@ -24,17 +24,10 @@ from fleet.grammars.kai import (
     RESERVED_CARD_ANNOTATION,
     parse_kai_share,
 )
-from fleet.inventory import (
-    AUTOSCALED_LABEL,
-    ISOLATION_LABEL,
-    LATENCY_CRITICAL_LABEL,
-    OPT_OUT_LABEL,
-    WARM_REPLICAS_LABEL,
-    Priority,
-)
+from fleet.inventory import READ_LABELS, Priority
 from fleet.schema import SERVERS
-from fleet.series import Subject, known_names, meaning_of_name, resolve
-from fleet.servers import SERVER_LABEL, server_of, server_of_metric
+from fleet.series import PRIORITY_REQUEST, Subject, known_names, kube_label, meaning_of_name, resolve
+from fleet.servers import server_of, server_of_metric
 from fleet.units import MIB
 from pipeline.history.places import Places, fits
 from pipeline.history.presence import Period
@@ -79,15 +72,6 @@ FACT_NAMES = (
 
 _SHORTER_MS = (86_400_000, 3_600_000)
 _CARD_RESOURCES = ("nvidia_com_gpu", "nvidia_com_mig", "volcano_sh_vgpu", "hami_io_gpu", "nvidia_com_pgpu")
-_PRIORITY_RESOURCE = "nvidia_com_priority"
-_OWN_LABELS = (
-    OPT_OUT_LABEL,
-    LATENCY_CRITICAL_LABEL,
-    WARM_REPLICAS_LABEL,
-    ISOLATION_LABEL,
-    AUTOSCALED_LABEL,
-    SERVER_LABEL,
-)
 
 SeatName = tuple[str, str, str, str]
 """Namespace, pod, container, card."""
@@ -283,7 +267,7 @@ def _read_pods(asked: _Asked) -> None:
             created = pod_of(labels)
             facts.created_ms[created] = max(facts.created_ms.get(created, 0), round(value * 1000))
     for name, prefix in ((POD_LABELS, "label_"), (POD_ANNOTATIONS, "annotation_")):
-        written = {_written(prefix, own): own for own in _OWN_LABELS}
+        written = {kube_label(prefix, own): own for own in READ_LABELS}
         for labels in asked.label_sets(name):
             mine = {own: labels[key] for key, own in written.items() if 0 < len(labels.get(key, "")) <= 63}
             if mine:
@@ -342,7 +326,7 @@ def _read_kai(asked: _Asked) -> None:
         (POD_LABELS, "label_", (GROUP_LABEL,)),
         (POD_ANNOTATIONS, "annotation_", (FRACTION_ANNOTATION, FRAMEBUFFER_ANNOTATION, RESERVED_CARD_ANNOTATION)),
     ):
-        written = {_written(prefix, key): key for key in keys}
+        written = {kube_label(prefix, key): key for key in keys}
         for labels in asked.label_sets(name):
             found = {key: labels[there] for there, key in written.items() if labels.get(there)}
             if found:
@@ -372,11 +356,6 @@ def _read_kai(asked: _Asked) -> None:
                 compute_ratio=share.ratio,
                 framebuffer_ratio=share.ratio,
             )
-
-
-def _written(prefix: str, name: str) -> str:
-    """A label's or annotation's name as kube-state-metrics writes it: what a label can't have is an underscore."""
-    return prefix + "".join(letter if letter.isalnum() else "_" for letter in name)
 
 
 def _is_fact(name: str) -> bool:
@@ -417,7 +396,7 @@ def _read_requests(asked: _Asked) -> None:
             facts.cpu_cores[namespace, pod, container] = value
         elif resource == "memory":
             facts.memory_bytes[namespace, pod, container] = round(value)
-        elif resource == _PRIORITY_RESOURCE:
+        elif resource == PRIORITY_REQUEST:
             facts.priorities[namespace, pod, container] = Priority.HIGH if value == 0 else Priority.LOW
         elif resource.startswith(_CARD_RESOURCES) and value > 0:
             facts.wants_cards[namespace, pod] = max(last_ms, facts.wants_cards.get((namespace, pod), 0))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fleet.catalogue import CardModel, find_model
+from fleet.catalogue import find_model
 from fleet.inventory import Priority
 from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, SERVERS, Table
 from fleet.units import format_time, time_from_epoch_ms
@@ -204,9 +204,7 @@ def _add_grants(
         grant = facts.grants.get((namespace, pod, container, card))
         profile = facts.mig_profiles.get((namespace, pod, container, card))
         granted, ratio = sizes[card], 1.0
-        if profile is not None:
-            granted, ratio = _instance(profile, find_model(place.card_model), sizes[card])
-        elif grant is not None:
+        if grant is not None and profile is None:
             granted = round(sizes[card] * (1.0 if grant.framebuffer_ratio is None else grant.framebuffer_ratio))
             granted = granted if grant.framebuffer_bytes is None else grant.framebuffer_bytes
             ratio = 1.0 if grant.compute_ratio is None else grant.compute_ratio
@@ -236,8 +234,8 @@ def _add_grants(
                 "workload": workload,
                 "workload_kind": kind,
                 "framebuffer_bytes": str(sizes[card]),
-                "framebuffer_granted_bytes": str(granted),
-                "compute_granted_ratio": repr(ratio),
+                "framebuffer_granted_bytes": str(granted) if profile is None else "",
+                "compute_granted_ratio": repr(ratio) if profile is None else "",
                 "priority": facts.priorities.get((namespace, pod, container), Priority.NORMAL).value,
                 "server": server or "",
                 "kv_cache_pool_bytes": "",
@@ -253,17 +251,6 @@ def _add_grants(
             if not is_over:
                 held.add(card)
     tally.ownerless, tally.held_cards = len(ownerless), len(held)
-
-
-def _instance(profile: str, model: CardModel | None, card_bytes: int) -> tuple[int, float]:
-    """Framebuffer and share of compute of a MIG instance; of an unknown one the whole card's."""
-    family = None if model is None else model.mig
-    found = None if family is None else next((item for item in family.profiles if item.name == profile), None)
-    if family is None or found is None:
-        return card_bytes, 1.0
-    share = found.memory_slices / family.memory_slices
-    granted = round(card_bytes * share) if found.framebuffer_bytes is None else found.framebuffer_bytes
-    return granted, found.compute_slices / family.compute_slices
 
 
 def _workload(facts: Facts, namespace: str, pod: str) -> tuple[str, str]:

@@ -15,12 +15,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from fleet.catalogue import CardModel, find_model
 from fleet.errors import Corrupt
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority, Quota
 from fleet.kv_cache import pool_bytes_per_card
 from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS, SERVERS, Table
 from fleet.series import SeriesIdentity
 from fleet.server_series import ServerFacts
+from fleet.servers import known_server, server_of
 from fleet.units import MIB
 
 SILENT_SECONDS = 2 * 3600
@@ -155,6 +157,10 @@ def _grant(row: Mapping[str, Any], *, newest_ms: int, as_of: datetime) -> Grant:
     if compute_ratio is not None and compute_ratio > 1.0:
         raise Corrupt(f"cannot read sighting of pod {row['pod']!r}: compute_granted_ratio={compute_ratio} exceeds 1")
     started_at = _time(row, "started_at") or _moment(row["first_seen"])
+    whole_bytes, whole_ratio = framebuffer_bytes, 1.0
+    if row["mig_profile"]:
+        whole_bytes, whole_ratio = _instance(row["mig_profile"], find_model(row["card_model"]), framebuffer_bytes)
+    labels = _pairs(row, "labels")
     return Grant(
         cluster=row["cluster"],
         namespace=row["namespace"],
@@ -166,19 +172,37 @@ def _grant(row: Mapping[str, Any], *, newest_ms: int, as_of: datetime) -> Grant:
         card=CardId(row["card"]),
         card_model=CardModelName(row["card_model"]),
         framebuffer_bytes=framebuffer_bytes,
-        framebuffer_granted_bytes=framebuffer_bytes if granted_bytes is None else granted_bytes,
-        compute_granted_ratio=1.0 if compute_ratio is None else compute_ratio,
+        framebuffer_granted_bytes=whole_bytes if granted_bytes is None else granted_bytes,
+        compute_granted_ratio=whole_ratio if compute_ratio is None else compute_ratio,
         priority=Priority(priority),
-        server=row["server"] or None,
+        server=_server(row["server"], dict(labels)),
         kv_cache_pool_bytes=_integer(row, "kv_cache_pool_bytes"),
         mig_profile=row["mig_profile"] or None,
         cpu_request_cores=_real(row, "cpu_request_cores"),
         memory_request_bytes=_integer(row, "memory_request_bytes"),
-        labels=_pairs(row, "labels"),
+        labels=labels,
         replicas_min=_integer(row, "replicas_min"),
         started_at=started_at,
         ended_at=_ended_at(row, newest_ms=newest_ms, as_of=as_of),
     )
+
+
+def _instance(profile: str, model: CardModel | None, card_bytes: int) -> tuple[int, float]:
+    """Framebuffer and share of compute of a MIG instance; of an unknown one the whole card's."""
+    family = None if model is None else model.mig
+    found = None if family is None else next((item for item in family.profiles if item.name == profile), None)
+    if family is None or found is None:
+        return card_bytes, 1.0
+    share = found.memory_slices / family.memory_slices
+    granted = round(card_bytes * share) if found.framebuffer_bytes is None else found.framebuffer_bytes
+    return granted, found.compute_slices / family.compute_slices
+
+
+def _server(text: str, labels: Mapping[str, str]) -> str | None:
+    """What runs in a container, of a server's name or of the image that a recording rule has in its place."""
+    if known_server(text) is not None:
+        return text
+    return server_of(text, (), labels) or (None if "/" in text or ":" in text else text or None)
 
 
 def _with_servers(grants: list[Grant], rows: Sequence[Mapping[str, Any]]) -> list[Grant]:
@@ -356,6 +380,8 @@ def _time(row: Mapping[str, Any], name: str) -> datetime | None:
     text = row[name]
     if not text:
         return None
+    if text.isascii() and text.isdigit() and len(text) <= 11:
+        return _moment(int(text) * 1000)  # kube-state-metrics' value
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as exc:

@@ -22,6 +22,7 @@ from enforcer.agent.loop import AgentMetrics
 from enforcer.kubernetes.admission_server import AdmissionMetrics
 from enforcer.relief.runner import ReliefMetrics
 from enforcer.tide.runner import TideMetrics
+from fleet.inventory import READ_LABELS
 from fleet.series import known_names
 from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
 from pipeline.bus.bridge_kafka import BridgeMetrics
@@ -35,9 +36,10 @@ NAME = re.compile(r"\b(?:gputide[_:][a-z0-9_:]+|DCGM_[A-Z_]+|hami_[a-z_]+|promet
 FOREIGN = {
     "prometheus_remote_storage_highest_timestamp_in_seconds",
     "prometheus_remote_storage_queue_highest_sent_timestamp_seconds",
-    "kube_pod_owner", "kube_pod_info", "kube_resourcequota",
+    "kube_pod_owner", "kube_pod_info", "kube_pod_created", "kube_pod_labels", "kube_pod_container_info",
+    "kube_pod_container_resource_requests", "kube_node_status_allocatable", "kube_resourcequota",
     # dcgm-exporter and HAMi, beyond what the receiver stores.
-    "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_XID_ERRORS",
+    "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_FB_RESERVED", "DCGM_FI_DEV_XID_ERRORS",
 }  # fmt: skip
 OTHERS: dict[str, Callable[[OwnMetrics], object]] = {
     "rollup": RollupMetrics,
@@ -48,7 +50,9 @@ OTHERS: dict[str, Callable[[OwnMetrics], object]] = {
     "bridge": BridgeMetrics,
     "notify": NotifyMetrics,
 }
-LABELS = {"gputide_first", "gputide_owner", "gputide_no_older_name"}
+LABELS = {"gputide_first", "gputide_owner", "gputide_no_older_name", "gputide_said"} | {
+    f"gputide_label_{place}" for place in range(len(READ_LABELS))
+}
 
 
 def given() -> set[str]:

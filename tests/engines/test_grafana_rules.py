@@ -13,8 +13,10 @@ import yaml
 from dashboards.grafana.derived import thresholds_of
 from dashboards.grafana.shipped import prometheus_rule, rule_files, yaml_text
 from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
+from fleet.units import GIB
 from tests.engines.go_peers import GoPeers
 from tests.engines.grafana_fleet import (
+    CARDS,
     A,
     B,
     C,
@@ -108,6 +110,93 @@ def test_two_exporters_of_one_fleet_count_each_card_once(go_peers: GoPeers, tmp_
             ("count(gputide:card:state)", {"{}": 4}),
             ("count(gputide:slice:granted)", {"{}": 4}),
             ("sum(gputide:card:framebuffer_used_bytes)", {"{}": 49.8 * 2**30}),
+        ],
+        hours=2,
+    )
+
+
+GRANTED = "namespace, container, node, card, workload, framebuffer_bytes, framebuffer_granted_bytes"
+SAID = "pod, workload_kind, priority, server, cpu_request_cores, memory_request_bytes, labels, started_at"
+
+
+@pytest.mark.parametrize("words", WORDS[1:])
+def test_without_our_exporters_the_rules_say_who_was_granted_what(
+    words: Callable[[], tuple[Series, ...]], go_peers: GoPeers, tmp_path: Path
+) -> None:
+    size = f'framebuffer_bytes="{24 * GIB}"'
+    held = [
+        ("ads", D, "node-2", "rank", 12), ("batch", B, "node-1", "etl", 8), ("chat", B, "node-1", "chat", 16),
+        ("research", A, "node-1", "nb", None),
+    ]  # fmt: skip
+    grants = {
+        f'{{namespace="{namespace}", container="main", node="{node}", card="{card}", workload="{workload}", {size}'
+        + ("" if granted is None else f', framebuffer_granted_bytes="{granted * GIB}"')
+        + "}": 1.0
+        for namespace, card, node, workload, granted in held
+    }
+    cards = {f'{{node="{card.node}", card="{card.uuid}", {size}}}': 1.0 for card in CARDS}
+    chat = (
+        '{pod="chat-7f9c4d5b6f-x2x4z", workload_kind="Deployment", priority="high", server="vllm/vllm-openai:v0.9", '
+        'cpu_request_cores="4.5", memory_request_bytes="1073741824", started_at="1700000000", '
+        r'labels="{\"gputide.io/opt-out\":\"true\",\"gputide.io/server\":\"vllm\"}"}'
+    )
+    play(
+        go_peers,
+        tmp_path,
+        (*words(), *chat_by_kube_state_metrics()),
+        [
+            (f"group by ({GRANTED}) (gputide:slice:info)", grants),
+            ("group by (node, card, framebuffer_bytes, mig_mode) (gputide:card:info)", cards),
+            (
+                "group by (node, cpu_cores, memory_bytes) (gputide:node:info)",
+                {'{node="node-1", cpu_cores="96", memory_bytes="1099511627776"}': 1.0, '{node="node-2"}': 1.0},
+            ),
+            (f'group by ({SAID}) (gputide:slice:info{{namespace="chat"}})', {chat: 1.0}),
+        ],
+        hours=2,
+    )
+
+
+def chat_by_kube_state_metrics() -> tuple[Series, ...]:
+    """What kube-state-metrics says of the busy service's pod, of a container beside it, and of one node."""
+    pod = {"namespace": "chat", "pod": "chat-7f9c4d5b6f-x2x4z"}
+    main, proxy = {**pod, "container": "main"}, {**pod, "container": "proxy"}
+    requests = "kube_pod_container_resource_requests"
+    return (
+        Series(name=requests, labels={**main, "resource": "cpu"}, value=4.5),
+        Series(name=requests, labels={**main, "resource": "memory"}, value=2**30),
+        Series(name=requests, labels={**main, "resource": "nvidia_com_priority"}, value=0),
+        Series(name=requests, labels={**proxy, "resource": "cpu"}, value=1),
+        Series(name="kube_pod_container_info", labels={**main, "image_spec": "vllm/vllm-openai:v0.9"}, value=1),
+        Series(name="kube_pod_container_info", labels={**proxy, "image_spec": "envoy:1"}, value=1),
+        Series(name="kube_pod_created", labels=pod, value=1_700_000_000),
+        Series(
+            name="kube_pod_labels",
+            labels={
+                **pod, "label_gputide_io_opt_out": "true", "label_gputide_io_server": "vllm",
+                "label_gputide_io_isolation": r'hard\",\"gputide.io/apart',
+            },
+            value=1,
+        ),
+        Series(name="kube_node_status_allocatable", labels={"node": "node-1", "resource": "cpu"}, value=96),
+        Series(name="kube_node_status_allocatable", labels={"node": "node-1", "resource": "memory"}, value=2**40),
+    )  # fmt: skip
+
+
+def test_where_our_exporters_speak_the_rules_name_nobody_else(go_peers: GoPeers, tmp_path: Path) -> None:
+    own = [
+        *gputide_words(),
+        *(Series(name="gputide_card_info", labels={"node": card.node, "card": card.uuid}, value=1) for card in CARDS),
+        Series(name="gputide_node_info", labels={"cluster": "c1", "node": "node-1"}, value=1),
+    ]
+    play(
+        go_peers,
+        tmp_path,
+        (*own, *dcgm_and_hami_words()),
+        [
+            ("count(gputide:slice:info)", {}),
+            ("count(gputide:card:info)", {}),
+            ("count by (node) (gputide:node:info)", {'{node="node-2"}': 1.0}),
         ],
         hours=2,
     )

@@ -192,6 +192,13 @@ def test_info_series_are_told_apart(name: str, subject: Subject) -> None:
     assert (meaning.subject, meaning.measure) == (subject, None)
 
 
+@pytest.mark.parametrize("name", ["gputide:card:info", "gputide:slice:info", "gputide:node:info"])
+def test_what_a_rule_records_counts_and_what_somebody_lets_be_scraped_under_its_name_does_not(name: str) -> None:
+    recorded = {"node": "n", "card": CARD, "namespace": "t", "pod": "p", "card_model": "NVIDIA A10"}
+    assert resolve(name, recorded) is not None
+    assert resolve(name, {**recorded, "instance": "10.0.0.9:8080", "job": "pods"}) is None
+
+
 @pytest.mark.parametrize("labels", [{}, {"UUID": ""}, {"gpu": "0"}])
 def test_a_card_without_a_uuid_is_nobody(labels: dict[str, str]) -> None:
     assert resolve("DCGM_FI_DEV_GPU_UTIL", labels) is None

@@ -6,6 +6,7 @@ import json
 
 from fleet.inventory import AUTOSCALED_LABEL, Grant, Inventory
 from fleet.schema import ALLOCATIONS, GRANT_LABELS
+from fleet.servers import SERVER_LABEL
 from fleet.units import GIB
 from pipeline.records.sightings import inventory_of
 
@@ -54,3 +55,20 @@ def test_of_a_label_with_two_values_the_one_seen_last_counts() -> None:
 def test_slices_that_differ_in_more_than_labels_stay_apart() -> None:
     assert len(grants(sighting({}, last=9), sighting(SCALED, last=10, card="GPU-2"))) == 2
     assert len(grants(sighting({}, last=9), sighting(SCALED, last=10, framebuffer_granted_bytes=str(GIB)))) == 2
+
+
+def test_a_rules_grant_names_image_start_and_mig_instance_in_others_words() -> None:
+    (found,) = grants(
+        sighting(
+            {}, last=10, server="registry.example:5000/team/vllm:v1", started_at="1767571200", mig_profile="2g.20gb",
+            card_model="NVIDIA A100-SXM4-80GB", framebuffer_bytes=str(80 * GIB),
+        )
+    )  # fmt: skip
+    assert (found.server, round(found.started_at.timestamp() * 1000)) == ("vllm", START_MS)
+    assert (found.compute_granted_ratio, found.framebuffer_granted_bytes < 24 * GIB) == (2 / 7, True)
+
+
+def test_an_image_that_nobody_knows_is_no_server_and_a_name_is() -> None:
+    for text, server in (("team/app:v1", None), ("house-made", "house-made"), ("", None)):
+        assert grants(sighting({}, last=10, server=text))[0].server == server
+    assert grants(sighting({SERVER_LABEL: "triton"}, last=10, server="team/app:v1"))[0].server == "triton"
