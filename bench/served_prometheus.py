@@ -258,7 +258,7 @@ def serving(peers: GoPeers, folder: Path, *limits: str) -> Iterator[str]:
 def back_fill(peers: GoPeers, folder: Path) -> None:
     """Write the hours into the folder of a Prometheus."""
     (folder / "history.om").write_text(open_metrics(), encoding="utf-8")
-    _promtool(peers, folder, "openmetrics", "history.om", "tsdb")
+    promtool(peers, folder, "openmetrics", "history.om", "tsdb")
 
 
 def record(peers: GoPeers, folder: Path) -> None:
@@ -268,10 +268,10 @@ def record(peers: GoPeers, folder: Path) -> None:
         groups = [group for group in rules["groups"] if group["name"] == "gputide-servers"]
         (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}), encoding="utf-8")
         span = (f"--start={HOUR_S + 60}", f"--end={UNTIL_S}", "--eval-interval=1m")
-        _promtool(peers, folder, "rules", f"--url={url}", "--output-dir=tsdb", *span, "rules.yaml")
+        promtool(peers, folder, "rules", f"--url={url}", "--output-dir=tsdb", *span, "rules.yaml")
 
 
-def _promtool(peers: GoPeers, folder: Path, *words: str) -> None:
+def promtool(peers: GoPeers, folder: Path, *words: str) -> None:
     command = [str(peers.promtool), "tsdb", "create-blocks-from", *words]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
 
