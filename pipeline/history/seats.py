@@ -27,6 +27,8 @@ from pipeline.records.sightings import SILENT_SECONDS, fault_of_sighting
 GONE_SECONDS = 86_400
 """A card of which nothing was seen for so long before the newest sample has left the cluster."""
 
+_ABSENT_MS = 900_000
+"""A container that dcgm-exporter named on a card has left it where the card was seen so long without it."""
 _OWNERS_MAX = 4
 
 
@@ -114,7 +116,7 @@ def sightings_of(
             "labels": "",
         }
         _add(rows, tally, INVENTORY_NODES, row, whole, None)
-    _add_grants(rows, tally, facts, places, seats, sizes, newest_ms)
+    _add_grants(rows, tally, facts, places, seats, sizes, seen)
     placed = {(namespace, pod) for namespace, pod, _, _ in seats}
     for said, period in sorted(facts.said_by_servers.items(), key=lambda item: item[0]):
         labels = dict(zip(SERVERS.keys, said, strict=True))
@@ -193,8 +195,9 @@ def _add_grants(
     places: Places,
     seats: Mapping[SeatName, tuple[Period, ...]],
     sizes: Mapping[str, int],
-    newest_ms: int,
+    seen: Mapping[str, Period],
 ) -> None:
+    newest_ms = max((period.last_ms for period in seen.values()), default=0)
     ownerless: set[PodName] = set()
     held: set[str] = set()
     for (namespace, pod, container, card), periods in sorted(seats.items()):
@@ -219,6 +222,7 @@ def _add_grants(
         for number, period in enumerate(periods):
             is_last = number == len(periods) - 1
             is_over = not is_last or newest_ms - period.last_ms > SILENT_SECONDS * 1000
+            is_over = is_over or (grant is None and seen[card].last_ms - period.last_ms > _ABSENT_MS)
             started_ms = period.first_ms
             if is_last and created_ms is not None and created_ms < period.first_ms:
                 # Of several pods of one name the last one's birth is known; it can't be before the one before ended.

@@ -131,13 +131,14 @@ def test_the_same_samples_by_scan_and_by_remote_write_give_the_same_rows(scanned
             assert rows[0]
 
 
-def test_a_pod_that_ended_ends_with_its_last_sample(scanned):
-    noon = SINCE_MS + SPAN_MS // 2
+@pytest.mark.parametrize("ago_ms", [SPAN_MS // 2, 20 * MINUTE_MS])
+def test_a_pod_that_ended_ends_with_its_last_sample(ago_ms, scanned):
+    ended_ms = UNTIL_MS - ago_ms
     _, history, _ = scanned(
-        [*dcgm(1, 50, 4_000, pod="gone", at=times(until_ms=noon)), *dcgm(1, 0, 0, at=times(since_ms=noon))]
+        [*dcgm(1, 50, 4_000, pod="gone", at=times(until_ms=ended_ms)), *dcgm(1, 0, 0, at=times(since_ms=ended_ms))]
     )
     (grant,) = history.inventory.grants
-    assert grant.ended_at == datetime.fromtimestamp(noon / 1000, UTC)
+    assert grant.ended_at == datetime.fromtimestamp(ended_ms / 1000, UTC)
     assert history.inventory.live_grants() == ()
 
 
