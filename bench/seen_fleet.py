@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -39,6 +41,7 @@ CACHE_BLOCKS, BLOCK_TOKENS, TOKEN_BYTES = 26_000, 16, 131_072
 """vLLM's cache for Llama 3.1 8B: 32 layers, 8 heads for keys and values of 128 numbers, two bytes each."""
 EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-x2x4z", "container": "exporter"}
 """What a scrape adds of dcgm-exporter itself."""
+OPTED_OUT = {"gputide.io/opt-out": "true"}
 CPU_CORES, MEMORY_BYTES = 8.0, 32 * GIB
 
 
@@ -75,6 +78,8 @@ class Tenant:
     cores: float | None = None
     kv: Floats | None = None
     rate: Floats | None = None
+    opted_out: bool = False
+    priority: str = "normal"
     first: int = 0
     last: int = DAYS * DAY
 
@@ -143,13 +148,13 @@ class SeenFleet:
 
     def _service(self, rng: np.random.Generator, name: str, cards: list[Card]) -> None:
         level, phase, rest = rng.uniform(0.12, 0.6), rng.uniform(0, 24), rng.uniform(0.0, 0.25)
-        share, weights = rng.uniform(0.35, 0.8), rng.uniform(0.1, 0.35)
+        share, weights, opted_out = rng.uniform(0.35, 0.8), rng.uniform(0.1, 0.35), name == "svc-0"
         for card in cards:
             duty = np.clip(level * (rest + (1 - rest) * _day(phase)) * _noise(rng, 0.12), 0, 1)
             used = SIZE_MIB[card.model] * (weights + 0.25 * duty) + rng.uniform(0, 200)
             self._deployment(
                 rng, name, card, server="triton", image="nvcr.io/nvidia/tritonserver:25.01-py3", duty=duty,
-                sm=duty * share, used_mib=used,
+                sm=duty * share, used_mib=used, opted_out=opted_out,
             )  # fmt: skip
 
     def _vllm(self, rng: np.random.Generator, name: str, cards: list[Card]) -> None:
@@ -207,6 +212,7 @@ class SeenFleet:
             self._deployment(
                 rng, f"{name}-{place}", card, server="triton", image="nvcr.io/nvidia/tritonserver:25.01-py3", duty=duty,
                 used_mib=2000 + 3000 * duty, granted=7000 * MIB, cores=0.33,
+                priority=("high", "low", "normal")[place],
             )  # fmt: skip
 
     # -- the neutral trace -----------------------------------------------------------------------------------------
@@ -235,7 +241,7 @@ class SeenFleet:
                 "workload_kind": one.kind, "cluster": CLUSTER, "node": one.card.node, "card": one.card.uuid,
                 "card_model": one.card.model, "framebuffer_bytes": one.card.size,
                 "framebuffer_granted_bytes": one.granted or one.card.size, "compute_granted_ratio": one.cores or 1.0,
-                "priority": "normal", "server": one.server,
+                "priority": one.priority, "server": one.server,
                 "kv_cache_pool_bytes": None if one.kv is None else CACHE_BLOCKS * BLOCK_TOKENS * TOKEN_BYTES,
                 "started_at": pd.Timestamp(one.born_s, unit="s", tz="UTC"),
                 "ended_at": pd.Timestamp(START_S + one.last * STEP_S, unit="s", tz="UTC")
@@ -255,7 +261,10 @@ class SeenFleet:
         pd.concat(usage).sort_values("ts").to_parquet(folder / "usage.parquet")
         frame = pd.DataFrame(pods)
         frame["ended_at"] = pd.to_datetime(frame["ended_at"], utc=True)
-        frame.to_parquet(folder / "pods.parquet")
+        told = [list(OPTED_OUT.items()) if one.opted_out else [] for one in self.tenants if one.first < steps]
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        table = table.append_column("labels", pa.array(told, pa.map_(pa.string(), pa.string())))
+        pq.write_table(table, folder / "pods.parquet")
         pd.DataFrame(cards).to_parquet(folder / "cards.parquet")
 
     # -- exporters -------------------------------------------------------------------------------------------------
@@ -289,9 +298,10 @@ class SeenFleet:
             info = {
                 "workload": one.workload, "workload_kind": one.kind, "framebuffer_bytes": str(one.card.size),
                 "framebuffer_granted_bytes": str(one.granted or one.card.size),
-                "compute_granted_ratio": str(one.cores or 1.0), "priority": "normal", "server": one.server,
+                "compute_granted_ratio": str(one.cores or 1.0), "priority": one.priority, "server": one.server,
                 "cpu_request_cores": str(CPU_CORES), "memory_request_bytes": str(MEMORY_BYTES),
                 "started_at": datetime.fromtimestamp(one.born_s, UTC).isoformat(),
+                "labels": json.dumps(OPTED_OUT) if one.opted_out else "",
             }  # fmt: skip
             yield _written("gputide_slice_info", {**labels, **info}, _ones(), one)
         yield from self._servers()
@@ -373,6 +383,12 @@ class SeenFleet:
             yield _written("kube_pod_info", {**pod, "node": one.card.node, "priority_class": ""}, _ones(), one)
             yield _written("kube_pod_created", pod, np.full(DAYS * DAY, float(one.born_s)), one)
             yield _written("kube_pod_container_info", {**main, "image_spec": one.image}, _ones(), one)
+            labels = {"label_gputide_io_opt_out": "true"} if one.opted_out else {}
+            yield _written("kube_pod_labels", {**pod, **labels, "label_app": one.workload}, _ones(), one)
+            if one.priority != "normal":
+                asked = {**main, "resource": "nvidia_com_priority"}
+                level = np.full(DAYS * DAY, float(one.priority == "low"))
+                yield _written("kube_pod_container_resource_requests", asked, level, one)
             if kind == "ReplicaSet" and one.owner not in owned:
                 owned.add(one.owner)
                 replicas = {"namespace": one.namespace, "replicaset": name, **job}

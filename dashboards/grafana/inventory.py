@@ -45,6 +45,7 @@ def inventory_rules() -> tuple[RecordingRule, ...]:
 def _cards() -> str:
     under_mig = dcgm_card('DCGM_FI_DEV_FB_USED{GPU_I_ID!=""}')
     return _with(
+        "card",
         f'count_values by ({CARD_LABELS}) ("framebuffer_bytes", {_CARD_BYTES})',
         "gputide:card:framebuffer_capacity_bytes",
         [("card", "mig_mode", f'label_replace({under_mig}, "mig_mode", "true", "", "")')],
@@ -65,7 +66,8 @@ def _slices() -> str:
     instances = dcgm_slice("DCGM_FI_DEV_FB_USED", more_labels=", GPU_I_PROFILE")
     reserved = "|".join(sorted(RESERVATION_NAMESPACES))
     return _with(
-        f'gputide:slice:granted{{namespace!~"{reserved}"}}',
+        SLICE_KEY,
+        f'gputide:slice:granted{{namespace!~"{reserved}"}} and on (card) gputide:card:framebuffer_capacity_bytes',
         "gputide:slice:granted",
         [
             (SLICE_KEY, "workload, workload_kind", "gputide:slice:workload"),
@@ -91,6 +93,7 @@ def _nodes() -> str:
         return _NODE, label, f'count_values by ({_NODE}) ("{label}", {amount})'
 
     return _with(
+        _NODE,
         f"group by ({_NODE}) (gputide:card:framebuffer_capacity_bytes)",
         "gputide:card:framebuffer_capacity_bytes",
         [allocatable("cpu_cores", "cpu"), allocatable("memory_bytes", "memory")],
@@ -98,15 +101,17 @@ def _nodes() -> str:
     )
 
 
-def _with(vector: str, everybody: str, facts: list[tuple[str, str, str]], *, unless: str) -> str:
+def _with(key: str, vector: str, everybody: str, facts: list[tuple[str, str, str]], *, unless: str) -> str:
     """A vector with labels from others where they have any: of two that name one thing twice, one counts.
 
     Args:
+        key: labels by which there is one of each.
         vector: what is spoken of.
         everybody: a vector that has all of it, for those of whom the others say nothing.
         facts: by which labels to join, which labels to take, and whence.
         unless: labels and vector of what is left out, without the parentheses around them.
     """
+    vector = f"topk by ({key}) (1, {vector})"
     for by, labels, fact in facts:
         one = f"topk by ({by}) (1, group by ({by}, {labels}) ({fact}))"
         vector += f"\n* on ({by}) group_left ({labels})\n({one} or on ({by}) group by ({by}) ({everybody}))"

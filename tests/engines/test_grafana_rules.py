@@ -17,6 +17,7 @@ from fleet.units import GIB
 from tests.engines.go_peers import GoPeers
 from tests.engines.grafana_fleet import (
     CARDS,
+    MODEL,
     A,
     B,
     C,
@@ -202,6 +203,24 @@ def test_where_our_exporters_speak_the_rules_name_nobody_else(go_peers: GoPeers,
     )
 
 
+def test_a_card_that_two_jobs_scrape_under_two_names_of_its_node_is_granted_once(
+    go_peers: GoPeers, tmp_path: Path
+) -> None:
+    labels = {"UUID": A, "modelName": MODEL, "exported_namespace": "ns", "exported_pod": "p"}
+    play(
+        go_peers,
+        tmp_path,
+        [
+            Series(name=f"DCGM_FI_DEV_{name}", labels={**labels, "Hostname": node}, value=1024)
+            for node in ("n1", "10.0.0.1")
+            for name in ("FB_USED", "FB_FREE", "GPU_UTIL")
+        ],
+        [("count(gputide:slice:info)", {"{}": 1.0}), ("count(gputide:card:info)", {"{}": 1.0})],
+        hours=2,
+        only=("gputide-cards", "gputide-slices", "gputide-inventory"),
+    )
+
+
 def test_shared_cards_of_dcgm_exporter_are_counted_as_they_are_shared(go_peers: GoPeers, tmp_path: Path) -> None:
     def of(uuid: str, pod: str, **more: str) -> dict[str, str]:
         return {
@@ -218,6 +237,7 @@ def test_shared_cards_of_dcgm_exporter_are_counted_as_they_are_shared(go_peers: 
         labels = of(A, pod, GPU_I_ID=str(number), GPU_I_PROFILE="3g.20gb")
         found.append(Series(name="DCGM_FI_PROF_GR_ENGINE_ACTIVE", labels=labels, value=busy))
         found.append(Series(name="DCGM_FI_DEV_FB_USED", labels=labels, value=1024 * (number + 1)))
+        found.append(Series(name="DCGM_FI_DEV_FB_FREE", labels=labels, value=20_480 - 1024 * (number + 1)))
         # Without the per-process mode each pod repeats the card's own figure; with it, it has its own.
         found.append(Series(name="DCGM_FI_DEV_FB_USED", labels=of(B, f"r-{number}", vgpu=str(number)), value=4096))
         labels = of(C, f"p-{number}", vgpu=str(number), pod_uid=f"u{number}")
@@ -232,6 +252,17 @@ def test_shared_cards_of_dcgm_exporter_are_counted_as_they_are_shared(go_peers: 
                 {f'{{card="{A}"}}': 3 * 2**30, f'{{card="{B}"}}': 4 * 2**30, f'{{card="{C}"}}': 2 * 2**30},
             ),
             ("sum by (card) (gputide:card:activity_ratio)", {f'{{card="{A}"}}': 0.9}),
+            (
+                "sum by (card, pod, mig_profile, framebuffer_bytes) (gputide:slice:info)",
+                {
+                    f'{{card="{A}", pod="mig-{number}", mig_profile="3g.20gb", framebuffer_bytes="{40 * GIB}"}}': 1.0
+                    for number in range(2)
+                },
+            ),
+            (
+                "sum by (card, mig_mode) (gputide:card:info)",
+                {f'{{card="{A}", mig_mode="true"}}': 1.0},
+            ),
             (
                 "sum by (pod) (gputide:slice:framebuffer_used_bytes)",
                 {
