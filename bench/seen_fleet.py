@@ -42,7 +42,7 @@ CACHE_BLOCKS, BLOCK_TOKENS, TOKEN_BYTES = 26_000, 16, 131_072
 EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-x2x4z", "container": "exporter"}
 """What a scrape adds of dcgm-exporter itself."""
 OPTED_OUT = {"gputide.io/opt-out": "true"}
-CPU_CORES, MEMORY_BYTES = 8.0, 32 * GIB
+CPU_CORES, MEMORY_BYTES = 3.0, 24 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,12 +289,12 @@ class SeenFleet:
                 "cluster": CLUSTER, "namespace": one.namespace, "pod": one.pod, "container": "main",
                 "node": one.card.node, "card": one.card.uuid, "card_model": one.card.model,
             }  # fmt: skip
-            for name, values in (
+            for name, measured in (
                 ("duty_cycle_ratio", one.duty), ("sm_active_ratio", one.sm),
                 ("framebuffer_used_bytes", np.round(one.used_mib) * MIB),
             ):  # fmt: skip
-                if values is not None:
-                    yield _written(f"gputide_slice_{name}", labels, np.round(values, 6), one)
+                if measured is not None:
+                    yield _written(f"gputide_slice_{name}", labels, np.round(measured, 6), one)
             info = {
                 "workload": one.workload, "workload_kind": one.kind, "framebuffer_bytes": str(one.card.size),
                 "framebuffer_granted_bytes": str(one.granted or one.card.size),
