@@ -110,6 +110,14 @@ def dcgm_and_old_hami_words() -> tuple[Series, ...]:
     return (*_dcgm(), *_owners(), *_old_hami())
 
 
+def other_words() -> Iterator[Series]:
+    """A card of which dcgm-exporter alone speaks, and who holds it."""
+    labels = {"cluster": "c1", "UUID": "GPU-e", "Hostname": "node-3", "modelName": MODEL}
+    pod = {"exported_namespace": "research", "exported_pod": "nb-1", "exported_container": "main"}
+    for name, value in (("GPU_UTIL", 50.0), ("FB_USED", 4096.0), ("FB_FREE", 20_480.0)):
+        yield Series(name=f"DCGM_FI_DEV_{name}", labels={**labels, **pod}, value=value)
+
+
 def server_words() -> Iterator[Series]:
     """What the busy service's inference server, vLLM, says of its requests."""
     chat = {"cluster": "c1", "namespace": "chat", "pod": SLICES[0].pod, "model_name": "llama"}

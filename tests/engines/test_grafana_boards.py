@@ -21,6 +21,7 @@ from tests.engines.grafana_fleet import (
     STEP_SECONDS,
     Series,
     gputide_words,
+    other_words,
     own_processes,
     savings_words,
     server_words,
@@ -54,7 +55,7 @@ def prometheus(go_peers: GoPeers, tmp_path_factory: pytest.TempPathFactory) -> I
 def lines_until(now: int) -> Iterator[str]:
     """Yield the fleet's history: raw series of the last hours, and a day of what the rules look back on."""
     times = range(now - HOURS * 3600, now, STEP_SECONDS)
-    for series in (*gputide_words(), *server_words(), *own_processes(), *savings_words()):
+    for series in (*gputide_words(), *other_words(), *server_words(), *own_processes(), *savings_words()):
         yield from series.lines(times)
     day = range(now - THRESHOLDS.idle_seconds, now, LONG_STEP_SECONDS)
     for card in CARDS:
