@@ -83,6 +83,10 @@ class Tenant:
     first: int = 0
     last: int = DAYS * DAY
 
+    def __post_init__(self) -> None:
+        # The driver counts it in whole percent, whoever asks.
+        self.duty = np.round(self.duty, 2)
+
     @property
     def born_s(self) -> int:
         """When it was made, epoch seconds."""
