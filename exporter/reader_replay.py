@@ -14,13 +14,19 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter.allocation.places import Holding, card_books
+from exporter.allocation.rows import books_rows, holding_rows
+from exporter.allocation.tables import Labels, Row
+from exporter.card_families import FRAMEBUFFER_CAPACITY, FRAMEBUFFER_FREE
+from exporter.collector import Snapshot
+from exporter.families import CataloguedFamily, Family, KeptLabels
 from exporter.reader import Block, InventoryChange, Reading, Samples
 from exporter.replay_places import Places
 from exporter.replayed_seats import Seating, Table, played
 from exporter.trace import Trace, epoch_ms, from_epoch_ms
 from exporter.trace_usage import Piece, joined
-from fleet.inventory import Card
-from fleet.schema import Measure
+from fleet.inventory import Card, CardId, Grant
+from fleet.schema import CARD_IDENTITY, SLICE_IDENTITY, Measure
 from fleet.usage import CardKey, SliceKey
 
 STEPS_PER_BLOCK = 144
@@ -287,3 +293,53 @@ def _with_measures(piece: Piece, measures: tuple[Measure, ...]) -> Piece:
 
 def _card_key(card: Card) -> CardKey:
     return CardKey(cluster=card.cluster, node=card.node, card=card.card, card_model=card.card_model)
+
+
+class ReplayedFamilies:
+    """What a trace says beyond its measures, as the live exporters show it: framebuffer and grants.
+
+    A derivation for the collector of `gputide run export node --replay`. Names, labels and the rules by which grants
+    add up are those of `exporter.card_families` and `exporter.allocation`. Left out is what no trace says: who hands
+    out cards, and how much of them may be granted.
+    """
+
+    def __init__(self) -> None:
+        self._kept = KeptLabels()
+
+    def __call__(self, snapshot: Snapshot) -> tuple[Family, ...]:
+        """The families of a snapshot."""
+        found: dict[str, tuple[CataloguedFamily, list[tuple[Labels, float]]]] = {}
+        for family, labels, value in _family_rows(snapshot):
+            found.setdefault(family.name, (family, []))[1].append((labels, value))
+        return tuple(self._kept.family(family, rows) for family, rows in found.values())
+
+
+def _family_rows(snapshot: Snapshot) -> Iterator[Row]:
+    reading = snapshot.reading
+    measured = reading.card_values.get(Measure.FRAMEBUFFER_USED, ())
+    used = dict(zip((key.card for key in reading.cards), measured, strict=False))
+    held: dict[CardId, dict[str, tuple[Holding, ...]]] = {}
+    for grant in snapshot.grants:
+        holding = _holding(grant)
+        yield from holding_rows(tuple(str(getattr(SliceKey.of(grant), name)) for name in SLICE_IDENTITY), holding)
+        pods = held.setdefault(grant.card, {})
+        pods[grant.pod_id] = (*pods.get(grant.pod_id, ()), holding)
+    for card in snapshot.cards:
+        labels = tuple(str(getattr(card, name)) for name in CARD_IDENTITY)
+        yield FRAMEBUFFER_CAPACITY, labels, float(card.framebuffer_bytes)
+        if card.card in used:
+            # Not a number where nothing was collected, and left out then.
+            yield FRAMEBUFFER_FREE, labels, card.framebuffer_bytes - float(used[card.card])
+        yield from books_rows(labels, card_books(held.get(card.card, {}).values()))
+
+
+def _holding(grant: Grant) -> Holding:
+    """A trace writes a share of 1 where nothing limits the compute."""
+    ratio = grant.compute_granted_ratio
+    return Holding(
+        container=grant.container,
+        card=grant.card,
+        framebuffer_bytes=grant.framebuffer_granted_bytes,
+        compute_ratio=ratio if ratio < 1 else None,
+        mig_profile=grant.mig_profile,
+    )

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from exporter.collector import Collector
-from exporter.reader_replay import ReplayReader
-from exporter.replayed_families import ReplayedFamilies
+from exporter.reader_replay import ReplayedFamilies, ReplayReader
 from exporter.trace import open_trace
 from fleet.units import GIB
 from tests.exporter.builders import TraceFiles, at, card, pod, row

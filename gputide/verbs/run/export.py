@@ -66,8 +66,7 @@ def node(
     if replay is not None:
         # The trace's drivers are no business of a node.
         from exporter.cross_checks.checks import CrossChecks
-        from exporter.reader_replay import ReplayReader
-        from exporter.replayed_families import ReplayedFamilies
+        from exporter.reader_replay import ReplayedFamilies, ReplayReader
         from exporter.trace import open_trace
 
         reader = ReplayReader(open_trace(replay), since=parse_time(since) if since is not None else None)
