@@ -40,7 +40,7 @@ class Seat:
 
 def seat_bins(
     bins: Sequence[Sequence[int]], grants: Sequence[Grant], inventory: Inventory, resting: Sequence[int]
-) -> tuple[tuple[Seat, ...], tuple[int, ...]]:
+) -> tuple[Seat, ...] | None:
     """Gives every bin a card.
 
     Args:
@@ -50,8 +50,8 @@ def seat_bins(
         resting: rows that stay where they are (their nodes can't be freed).
 
     Returns:
-        One seat per card, sorted by card; and the rows that stay where they are: those of a bin that fits no node's CPU
-        or memory, and of every bin that would have taken a card from which such a row does not go.
+        One seat per card, sorted by card; a bin that fits no node's CPU or memory is dissolved onto the cards its pods
+        hold. None where pods share cards so closely already that they would need more cards than they hold.
     """
     room = NodeRoom(inventory, grants)
     kept = {grants[row].node for row in resting}
@@ -66,11 +66,13 @@ def seat_bins(
             if number in waiting and (seat := _seat_on(node, bins[number], grants, seats, room)) is not None:
                 seats[seat.card] = seat
                 waiting.discard(number)
-    staying = [row for number in sorted(waiting) for row in bins[number]]
-    for row in staying:
-        seat = seats.pop(grants[row].card, None)
-        staying += () if seat is None else seat.rows
-    return tuple(seats[card] for card in sorted(seats)), tuple(staying)
+    for number in sorted(waiting):
+        for row in bins[number]:
+            grant = grants[row]
+            if grant.card in seats:
+                return None
+            seats[grant.card] = Seat(card=grant.card, node=grant.node, rows=(row,))
+    return tuple(seats[card] for card in sorted(seats))
 
 
 class NodeRoom:

@@ -5,7 +5,7 @@ Called by `placement`, which lets services change cards without a gap afterwards
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -141,13 +141,11 @@ def seated(
                 chosen = choice.seats(bins, resting)
                 found = None if chosen is None else chosen.seats
             else:
-                found, stay = seat_bins(bins, demand.grants, inventory, resting)
-                resting += stay
-                refused += _too_dense(group, stay, demand, permits)
+                found = seat_bins(bins, demand.grants, inventory, resting)
         else:
             found = seating.seats[number]
         if found is None:
-            refused += _too_dense(group, group.rows.tolist(), demand, permits)
+            refused += _too_dense(group, demand, permits)
             resting += [int(row) for row in group.rows if int(row) not in left]
             continue
         seats += found
@@ -245,8 +243,6 @@ def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[Recom
     return RecommendationKind.OVERSUBSCRIBE
 
 
-def _too_dense(group: Group, rows: Sequence[int], demand: Demand, permits: Permits) -> list[Refusal]:
-    """Why workloads stay whose pods share cards today and find no room elsewhere."""
-    on_card = Counter(demand.grants[row].card for row in rows)
-    names = sorted({demand.grants[row].workload_id for row in rows if on_card[demand.grants[row].card] > 1})
+def _too_dense(group: Group, demand: Demand, permits: Permits) -> list[Refusal]:
+    names = sorted({demand.grants[int(row)].workload_id for row in group.rows})
     return [permits.cases[name].refuse(None, "shares_already", card_model=group.card_model) for name in names]

@@ -149,24 +149,9 @@ def test_shared_cards_of_replicas_that_keep_apart_are_on_nodes_of_their_own() ->
         places = {"web-0": 0, "api-0": 1, "api-1": 2, "web-1": 4}
         cards = inventory.cards
         grants = [replace(by_pod[pod], card=cards[at].card, node=cards[at].node) for pod, at in places.items()]
-        seats, _ = seat_bins([[0, 1], [3, 2]], grants, replace(inventory, grants=tuple(grants)), ())
+        seats = seat_bins([[0, 1], [3, 2]], grants, replace(inventory, grants=tuple(grants)), ())
+        assert seats is not None
         return [seat.node for seat in seats if {0, 3} & set(seat.rows)]
 
     assert nodes() == ["node-0", "node-0"]
     assert nodes((KEPT_APART_LABEL, "kubernetes.io/hostname")) == ["node-0", "node-1"]
-
-
-def test_pods_that_find_no_room_stay_and_take_nobody_elses_advice_with_them() -> None:
-    inventory = cluster(*(Service(name=name) for name in "abcde"), Service(name="x", replicas=7)).inventory
-    cards = inventory.cards
-    # Two free to meet on the first node; two that the CPU of their nodes keeps apart, and one beside the first of them.
-    places = (0, 1, 4, 8, 4)
-    by_workload = {grant.workload: grant for grant in inventory.grants}
-    grants = [
-        replace(by_workload[name], card=cards[at].card, node=cards[at].node, cpu_request_cores=8.0)
-        for name, at in zip("abcde", places, strict=True)
-    ]
-    nodes = tuple(replace(node, cpu_cores=16.0 if node.node != "node-2" else 8.0) for node in inventory.nodes)
-    seats, staying = seat_bins([[0, 1], [2, 3], [4]], grants, replace(inventory, grants=tuple(grants), nodes=nodes), ())
-    assert [seat.rows for seat in seats] == [(0, 1)]
-    assert sorted(staying) == [2, 3, 4]
