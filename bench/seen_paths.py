@@ -8,6 +8,7 @@ import re
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from bench.measured_run import ROOT, gputide
 from bench.receiving import HEADERS, WRITE_PATH, receiving
 from bench.seen_fleet import CLUSTER, LEARNED, START_S, STEP_S, UNTIL, Written
 from bench.served_prometheus import promtool, serving
+from fleet.data_folder import open_data_folder
+from fleet.settings.settings import ClusterSettings, Settings
 from fleet.units import format_time
+from gputide.container.history import load_history
 from pipeline.remote_write.decode import Version
 from pipeline.remote_write.encode import LabelSets
 from tests.engines.go_peers import GoPeers
@@ -115,6 +119,26 @@ def _with_ends(one: Written) -> tuple[np.ndarray, np.ndarray]:
     last = np.flatnonzero(np.diff(one.times, append=np.iinfo(np.int64).max) > STEP_S)
     last = last[one.times[last] < START_S + LEARNED * STEP_S]
     return np.insert(one.times, last + 1, one.times[last] + STEP_S), np.insert(one.values, last + 1, _STALE)
+
+
+def known(data: Path) -> dict[str, dict[str, float]]:
+    """What a data folder knows of the fleet: of every field the share of objects that have it, of measures of steps."""
+    settings = Settings(cluster=ClusterSettings(name=CLUSTER))
+    history = load_history(open_data_folder(data, create=False), settings, UNTIL)
+    inventory = history.inventory
+    found = {
+        kind: {field.name: _share([getattr(item, field.name) for item in items]) for field in fields(items[0])}
+        for kind, items in (("grant", inventory.live_grants()), ("card", inventory.cards), ("node", inventory.nodes))
+        if items
+    }
+    for kind, grid in (("slice", history.slices), ("of_card", history.cards)):
+        if grid is not None:
+            found[kind] = {measure: float(np.isfinite(values).mean()) for measure, values in grid.mean.items()}
+    return found
+
+
+def _share(values: Sequence[Any]) -> float:
+    return sum(value not in (None, "", ()) for value in values) / len(values)
 
 
 def plan_of(data: Path, *options: str) -> Path:

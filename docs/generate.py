@@ -17,6 +17,7 @@ sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 
 from backends_page import backends_page  # noqa: E402
 from doctor_page import doctor_page  # noqa: E402
+from known_page import known_page  # noqa: E402
 from metrics_page import metrics_page  # noqa: E402
 from settings_page import settings_page  # noqa: E402
 from sizing import sizing_page  # noqa: E402
@@ -35,6 +36,7 @@ def pages() -> dict[str, str]:
         "tables.md": _tables(),
         "doctor.md": doctor_page(),
         "sizing.md": sizing_page(DOCS / "sizing-figures.toml"),
+        "what-each-source-knows.md": known_page(DOCS / "known-by-path.json"),
     }
 
 

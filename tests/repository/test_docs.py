@@ -11,7 +11,16 @@ import pytest
 from fleet.capabilities.register import CAPABILITIES
 from recommender.advice.register import ADVICE
 
-PAGES = ("settings.md", "metrics.md", "backends.md", "card-models.md", "tables.md", "doctor.md", "sizing.md")
+PAGES = (
+    "settings.md",
+    "metrics.md",
+    "backends.md",
+    "card-models.md",
+    "tables.md",
+    "doctor.md",
+    "sizing.md",
+    "what-each-source-knows.md",
+)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -108,6 +117,7 @@ def test_every_path_that_docs_name_is_there(repository: Path) -> None:
 
 GENERATED_ONLY_IN_ENGLISH = {
     "settings.md", "metrics.md", "backends.md", "card-models.md", "tables.md", "sizing.md", "doctor.md",
+    "what-each-source-knows.md",
     "leaderboard.md", "third-party.md",
 }  # fmt: skip
 _BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
