@@ -27,6 +27,14 @@ KINDS = {
 }
 KNOWN_MIN = 0.98
 """Share of the trace's from which a path knows as much."""
+_INTRODUCTION = """\
+One fleet of eighty cards over a week, seen on every path: as a recorded trace; by gputide's own exporters; by
+dcgm-exporter with pod labels, kube-state-metrics, HAMi and vLLM with the chart's recording rules
+([how](receiver.md)), with all counters, without `DCGM_FI_PROF_SM_ACTIVE`, and without any `DCGM_FI_PROF_` counter;
+and by `gputide scan` of the Prometheus that holds the same. A cell says of how many objects, or in how many steps,
+it was known; the first line says what a path is worth (`bench/bars/live-paths --seed 0 --known
+docs/known-by-path.json`).
+"""
 WHY_NOT: dict[tuple[str, str], str] = {}
 """Fields that a trace has and no live path gives, and why."""
 
@@ -44,12 +52,7 @@ def known_page(path: Path) -> str:
     heads = [head for name, head in PATHS.items() if name in known]
     lines = [
         "# What each source knows\n",
-        "One fleet of eighty cards over a week, seen on every path: as a recorded trace; by gputide's own exporters; by "
-        "dcgm-exporter with pod labels, kube-state-metrics, HAMi and vLLM with the chart's recording rules "
-        "([how](receiver.md)), with all counters, without `DCGM_FI_PROF_SM_ACTIVE`, and without any `DCGM_FI_PROF_` "
-        "counter; and by `gputide scan` of the Prometheus that holds the same. A cell says of how many objects, or in "
-        "how many steps, it was known; the first line says what a path is worth "
-        "(`bench/bars/live-paths --seed 0 --known docs/known-by-path.json`).\n",
+        _INTRODUCTION,
         f"| | {' | '.join(heads)} |",
         f"|---|{'---|' * len(heads)}",
         _line("**cards that the plan frees**", [str(one["cards_freed"]) for one in _in_order(known)]),
