@@ -84,7 +84,7 @@ class Tenant:
     last: int = DAYS * DAY
 
     def __post_init__(self) -> None:
-        # The driver counts it in whole percent, whoever asks.
+        # The driver counts it in whole percent, for everyone.
         self.duty = np.round(self.duty, 2)
 
     @property
@@ -265,9 +265,9 @@ class SeenFleet:
         pd.concat(usage).sort_values("ts").to_parquet(folder / "usage.parquet")
         frame = pd.DataFrame(pods)
         frame["ended_at"] = pd.to_datetime(frame["ended_at"], utc=True)
-        told = [list(OPTED_OUT.items()) if one.opted_out else [] for one in self.tenants if one.first < steps]
+        labels = [list(OPTED_OUT.items()) if one.opted_out else [] for one in self.tenants if one.first < steps]
         table = pa.Table.from_pandas(frame, preserve_index=False)
-        table = table.append_column("labels", pa.array(told, pa.map_(pa.string(), pa.string())))
+        table = table.append_column("labels", pa.array(labels, pa.map_(pa.string(), pa.string())))
         pq.write_table(table, folder / "pods.parquet")
         pd.DataFrame(cards).to_parquet(folder / "cards.parquet")
 

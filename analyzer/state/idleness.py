@@ -78,6 +78,7 @@ def activity(grid: UsageGrid[Any], steps: int, settings: AnalyzerSettings) -> Ac
     used = np.zeros((rows, steps), bool)
     spins = np.zeros((rows, steps), bool)
     level = np.full((rows, steps), np.nan, np.float32)
+    alone = _alone(grid, np.arange(rows))
     size = max(1, _CELLS_PER_CHUNK // max(1, steps))
     for start in range(0, rows, size):
         part = slice(start, start + size)
@@ -91,7 +92,7 @@ def activity(grid: UsageGrid[Any], steps: int, settings: AnalyzerSettings) -> Ac
                 np.fmax(level[part], chunk, out=level[part])
                 # A comparison with NaN is False, as it must be: what was not collected was not used either.
                 used[part] |= grid.peak.get(measure, values)[part, :steps] > settings.idle_ratio_max
-        spins[part] = used[part] & serves_nobody(grid, np.arange(rows)[part], steps)
+        spins[part] = used[part] & serves_nobody(grid, np.arange(rows)[part], steps, alone[part])
         used[part] &= ~spins[part]
         for measure in SERVING:
             if measure in grid.mean:
@@ -99,7 +100,7 @@ def activity(grid: UsageGrid[Any], steps: int, settings: AnalyzerSettings) -> Ac
     return Activity(seen=seen, known=known, used=used, spins=spins, level=level)
 
 
-def serves_nobody(grid: UsageGrid[Any], rows: NDArray[np.int64], steps: int) -> Bools:
+def serves_nobody(grid: UsageGrid[Any], rows: NDArray[np.int64], steps: int, alone: Bools) -> Bools:
     """Where a server answered nobody and had nothing in work, and its engines do no more than polling does.
 
     A server speaks for its pod: of a pod whose containers share the cards, which of them works is not known.
@@ -107,20 +108,28 @@ def serves_nobody(grid: UsageGrid[Any], rows: NDArray[np.int64], steps: int) -> 
     Args:
         rows: numbers of the rows.
         steps: how many steps count.
+        alone: `alone_in_pod` of these rows.
 
     Returns:
         Mask (len(rows), steps); False wherever the server did not say both.
     """
     if any(measure not in grid.mean for measure in SERVING):
         return np.zeros((len(rows), steps), bool)
-    alone = alone_in_pod([(key.namespace, key.pod, key.container) for key in grid.keys])
-    nobody = np.repeat(alone[rows, None], steps, axis=1)
+    nobody = np.repeat(alone[:, None], steps, axis=1)
     for measure in SERVING:
         nobody &= grid.peak.get(measure, grid.mean[measure])[rows, :steps] <= 0
     for measure, limit in POLLING_MAX.items():
         if measure in grid.mean:
             nobody &= ~(grid.peak.get(measure, grid.mean[measure])[rows, :steps] > limit)
     return nobody
+
+
+def _alone(grid: UsageGrid[Any], rows: NDArray[np.int64]) -> Bools:
+    """`alone_in_pod` of rows that hold all containers of their pods; of cards, and where no server speaks, False."""
+    if any(measure not in grid.mean for measure in SERVING):
+        return np.zeros(len(rows), bool)
+    keys = [grid.keys[row] for row in rows.tolist()]
+    return alone_in_pod([(key.namespace, key.pod, key.container) for key in keys])
 
 
 def alone_in_pod(slices: Sequence[tuple[str, str, str]]) -> Bools:
@@ -143,7 +152,7 @@ def nearly_used(
         steps: how many steps count.
         settings: `idle_ratio_max` is the limit.
     """
-    near, nobody = np.zeros(steps, bool), serves_nobody(grid, rows, steps)
+    near, nobody = np.zeros(steps, bool), serves_nobody(grid, rows, steps, _alone(grid, rows))
     for measure in ENGINES:
         if measure in grid.mean:
             peaks = grid.peak.get(measure, grid.mean[measure])[rows, :steps]

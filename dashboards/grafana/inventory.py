@@ -108,7 +108,7 @@ def _with(key: str, vector: str, everybody: str, facts: list[tuple[str, str, str
         key: labels by which there is one of each.
         vector: what is spoken of.
         everybody: a vector that has all of it, for those of whom the others say nothing.
-        facts: by which labels to join, which labels to take, and whence.
+        facts: by which labels to join, which labels to take, and the vector that has them.
         unless: labels and vector of what is left out, without the parentheses around them.
     """
     vector = f"topk by ({key}) (1, {vector})"
