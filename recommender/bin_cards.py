@@ -38,9 +38,24 @@ class Seat:
     rows: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinSeats:
+    """Bins on cards, or the pods because of which they can't be seated like this.
+
+    Attributes:
+        seats: one per card, sorted by card.
+        roomless: rows whose bin finds no node with room for it, and whose own card went to others.
+        cardless: the same of bins that find no card: pods share cards more closely today than bins do.
+    """
+
+    seats: tuple[Seat, ...]
+    roomless: tuple[int, ...]
+    cardless: tuple[int, ...]
+
+
 def seat_bins(
     bins: Sequence[Sequence[int]], grants: Sequence[Grant], inventory: Inventory, resting: Sequence[int]
-) -> tuple[Seat, ...] | None:
+) -> BinSeats:
     """Gives every bin a card.
 
     Args:
@@ -50,8 +65,8 @@ def seat_bins(
         resting: rows that stay where they are (their nodes can't be freed).
 
     Returns:
-        One seat per card, sorted by card; a bin that fits no node's CPU or memory is dissolved onto the cards its pods
-        hold. None where pods share cards so closely already that they would need more cards than they hold.
+        Seats; a bin that fits no node's CPU or memory is dissolved onto the cards that its pods hold. Where one of
+        these went to another bin, the row is named, and the seats can't all be had.
     """
     room = NodeRoom(inventory, grants)
     kept = {grants[row].node for row in resting}
@@ -66,13 +81,20 @@ def seat_bins(
             if number in waiting and (seat := _seat_on(node, bins[number], grants, seats, room)) is not None:
                 seats[seat.card] = seat
                 waiting.discard(number)
+    roomless: list[int] = []
+    cardless: list[int] = []
     for number in sorted(waiting):
+        has_card = any(grants[row].card not in seats for row in _anchors(bins[number], grants))
+        lost = roomless if has_card else cardless
         for row in bins[number]:
             grant = grants[row]
             if grant.card in seats:
-                return None
-            seats[grant.card] = Seat(card=grant.card, node=grant.node, rows=(row,))
-    return tuple(seats[card] for card in sorted(seats))
+                lost.append(row)
+            else:
+                seats[grant.card] = Seat(card=grant.card, node=grant.node, rows=(row,))
+    return BinSeats(
+        seats=tuple(seats[card] for card in sorted(seats)), roomless=tuple(roomless), cardless=tuple(cardless)
+    )
 
 
 class NodeRoom:

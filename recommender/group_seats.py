@@ -14,7 +14,7 @@ from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, WorkloadId
 from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.advice.case import Permits
-from recommender.bin_cards import Seat, seat_bins
+from recommender.bin_cards import BinSeats, Seat, seat_bins
 from recommender.consolidate import Group, Point
 from recommender.cuts import Cut, cuts_of, within_card
 from recommender.demand import Demand
@@ -77,7 +77,7 @@ class Seated:
     """Groups on physical cards: seats, what is known of each row that shares, slices, refusals, rows that stay.
 
     Pods that are violated at a time beyond what was predicted for the packing, on average, count the worst that a
-    scheduler can choose.
+    scheduler can choose. Where workloads are stuck, the seats can't be had with them.
     """
 
     seats: list[Seat]
@@ -86,6 +86,7 @@ class Seated:
     refused: list[Refusal]
     resting: list[int]
     violated: float
+    stuck: dict[WorkloadId, Refusal]
 
 
 def seated(
@@ -102,14 +103,14 @@ def seated(
     only = None if problem.scope.only is RecommendationKind.RECLAIM else problem.scope.only
     gone = set(permits.reclaimed)
     packed = {int(row) for group in groups for row in group.rows}
-    displaced = {} if seating is None else seating.displaced
-    away = packed | permits.dropped | set(displaced)
+    away = packed | permits.dropped | set(() if seating is None else seating.displaced)
     resting = [row for row, grant in enumerate(demand.grants) if row not in away and grant.workload_id not in gone]
     seats: list[Seat] = []
     sharing: dict[int, Sharing] = {}
     cuts: dict[WorkloadId, Cut] = {}
     refused: list[Refusal] = []
     violated = 0.0
+    lost: dict[WorkloadId, Refusal] = {}
     for number, group in enumerate(groups):
         bins, known = _bins_of(packing, number, permits, demand, only)
         left = {int(row) for row in group.rows if demand.grants[int(row)].workload_id in stuck}
@@ -141,11 +142,13 @@ def seated(
                 chosen = choice.seats(bins, resting)
                 found = None if chosen is None else chosen.seats
             else:
-                found = seat_bins(bins, demand.grants, inventory, resting)
+                on_cards = seat_bins(bins, demand.grants, inventory, resting)
+                lost |= _lost(on_cards, group, demand, permits)
+                found = on_cards.seats
         else:
             found = seating.seats[number]
         if found is None:
-            refused += _too_dense(group, demand, permits)
+            refused += _refusals(group.rows.tolist(), "shares_already", group, demand, permits).values()
             resting += [int(row) for row in group.rows if int(row) not in left]
             continue
         seats += found
@@ -159,7 +162,9 @@ def seated(
                 row: replace(known[row], violation_ratio=ratio) for row, ratio in chosen.violation_ratio.items()
             }
         cuts.update(within_card(new, found, demand, problem.capability))
-    return Seated(seats=seats, sharing=sharing, cuts=cuts, refused=refused, resting=resting, violated=violated)
+    return Seated(
+        seats=seats, sharing=sharing, cuts=cuts, refused=refused, resting=resting, violated=violated, stuck=lost
+    )
 
 
 def _bins_of(
@@ -243,6 +248,15 @@ def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[Recom
     return RecommendationKind.OVERSUBSCRIBE
 
 
-def _too_dense(group: Group, demand: Demand, permits: Permits) -> list[Refusal]:
-    names = sorted({demand.grants[int(row)].workload_id for row in group.rows})
-    return [permits.cases[name].refuse(None, "shares_already", card_model=group.card_model) for name in names]
+def _lost(found: BinSeats, group: Group, demand: Demand, permits: Permits) -> dict[WorkloadId, Refusal]:
+    return {
+        **_refusals(found.roomless, "no_node_room", group, demand, permits),
+        **_refusals(found.cardless, "shares_already", group, demand, permits),
+    }
+
+
+def _refusals(
+    rows: Sequence[int], reason: str, group: Group, demand: Demand, permits: Permits
+) -> dict[WorkloadId, Refusal]:
+    names = sorted({demand.grants[row].workload_id for row in rows})
+    return {name: permits.cases[name].refuse(None, reason, card_model=group.card_model) for name in names}

@@ -21,7 +21,7 @@ from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem
 from recommender.rehome import Rehoming
-from recommender.surge import surge_seats
+from recommender.surge import surge_seats, with_neighbours
 
 MIG_MODE = "mig"
 """Mode of a node with cards on which the plan counts with instances."""
@@ -123,7 +123,7 @@ def arrange(
         packing: groups and bins.
         guards: who keeps pods apart.
         seating: the seats, where they are not for this to find; the guards were asked before.
-        stuck: workloads that can't change without a gap, and those beside them: they stay as they are.
+        stuck: workloads that can't change without a gap or find no card, and those beside them: they stay as they are.
         vain: numbers of groups that free no card beyond the spares without those: they stay as they are.
 
     Returns:
@@ -132,6 +132,10 @@ def arrange(
     demand, guard = problem.demand, guards.latency
     displaced = {} if seating is None else seating.displaced
     found = seated(problem, permits, packing, guards, seating, stuck, vain)
+    if found.stuck:
+        members = {demand.grants[int(row)].workload_id for group in packing.groups for row in group.rows}
+        also_stuck = with_neighbours(found.stuck, members - set(stuck), permits.cases)
+        return arrange(problem, permits, packing, guards, stuck={**stuck, **also_stuck})
     seats = found.seats
     surge = None
     if seating is None and problem.capability.admits_pods:

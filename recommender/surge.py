@@ -91,7 +91,7 @@ def _refused(
     problem: PlanningProblem,
     cases: Mapping[WorkloadId, Case],
 ) -> dict[WorkloadId, Refusal]:
-    """Workloads that can't change without a gap, and all that share a card with one of them, sorted."""
+    """Workloads that can't change without a gap, and those beside them."""
     grants = problem.demand.grants
     found = {
         name: cases[name].refuse(RecommendationKind.SLICE, "no_surge_card", card_model=cases[name].grants[0].card_model)
@@ -102,7 +102,14 @@ def _refused(
         case = cases[name]
         if case.must_gap:
             found[name] = case.refuse(RecommendationKind.SLICE, "gap_needs_yes", workload_kind=case.workload_kind)
-    seated = {grants[row].workload_id for seat in seats for row in seat.rows}
+    return with_neighbours(found, {grants[row].workload_id for seat in seats for row in seat.rows}, cases)
+
+
+def with_neighbours(
+    stuck: Mapping[WorkloadId, Refusal], seated: Collection[WorkloadId], cases: Mapping[WorkloadId, Case]
+) -> dict[WorkloadId, Refusal]:
+    """Workloads that stay as they are, and of those seated all that share a card with one of them, sorted."""
+    found = dict(stuck)
     staying = sorted(found)
     for name in staying:
         beside = [other for other in cases[name].neighbours if other in seated and other not in found]

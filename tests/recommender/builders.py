@@ -1,5 +1,6 @@
 """Small clusters for the recommender's tests: one line per workload, series drawn from a seed."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ import numpy as np
 
 from analyzer.profile import profile_fleet
 from fleet.capabilities.register import HAMI
-from fleet.decisions import Plan
+from fleet.decisions import Plan, RecommendationKind
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
@@ -177,3 +178,33 @@ def plan_of(history: History, *, risk: str = "high", **options: Any) -> Plan:
     capability = options.pop("capability", HAMI)
     scope = PlanScope(**{name: options.pop(name) for name in ("only", "namespace", "moves_max") if name in options})
     return make_plan(history, profiles, settings=settings, capability=capability, now=NOW, scope=scope, **options)
+
+
+def check_plan(plan: Plan, history: History) -> None:
+    """What holds of every plan."""
+    live = Counter((grant.namespace, grant.pod, grant.container) for grant in history.inventory.live_grants())
+    placed = Counter((part.namespace, part.pod, part.container) for card in plan.placement for part in card.slices)
+    gone = {pod for item in plan.recommendations if item.kind is RecommendationKind.RECLAIM for pod in item.pods}
+    assert placed == Counter({key: n for key, n in live.items() if f"{key[0]}/{key[1]}" not in gone})
+    assert len({card.card for card in plan.placement}) == len(plan.placement) == plan.totals.cards_after
+    known = {card.card for card in history.inventory.cards} | {g.card for g in history.inventory.grants}
+    for card in plan.placement:
+        assert card.card in known
+        fits = sum(part.framebuffer_bytes for part in card.slices) <= card.framebuffer_bytes
+        assert fits or all(part.oversubscribed for part in card.slices)
+        assert sum(part.compute_ratio or 0.0 for part in card.slices if part.core_policy.value == "hard") <= 1.005
+    totals = plan.totals
+    assert totals.cards_before - totals.cards_after == totals.cards_freed + totals.spare_cards
+    assert sum(item.cards_freed for item in plan.recommendations) == totals.cards_freed + totals.spare_cards
+    assert sum(stage.cards_freed for stage in plan.stages) == totals.cards_freed
+    staged = [name for stage in plan.stages for name in stage.recommendations]
+    # A tide is run by the schedule, not by a stage.
+    by_stage = [item.id for item in plan.recommendations if item.kind is not RecommendationKind.TIDE]
+    assert sorted(staged) == sorted(by_stage)
+    assert len(staged) == len(set(staged))
+    grants: dict[str, set[int]] = {}
+    changed = {name for item in plan.recommendations for name in item.workloads}
+    for part in (part for card in plan.placement for part in card.slices):
+        if part.workload in changed:
+            grants.setdefault(part.workload, set()).add(part.framebuffer_bytes)
+    assert all(len(sizes) == 1 for sizes in grants.values())

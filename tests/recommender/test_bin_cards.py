@@ -1,5 +1,7 @@
 """Seats: pods go where a scheduler would let them."""
 
+import random
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -11,7 +13,7 @@ from fleet.inventory import KEPT_APART_LABEL, Grant, Node
 from fleet.units import GIB
 from fleet.usage import History
 from recommender.bin_cards import NodeRoom, seat_bins
-from tests.recommender.builders import Service, cluster, plan_of
+from tests.recommender.builders import Service, check_plan, cluster, plan_of
 
 PAIR = (Service(name="left", level=0.1), Service(name="fill", replicas=3, level=0.9, used_gib=20.0),
         Service(name="right", level=0.1))  # fmt: skip
@@ -150,8 +152,57 @@ def test_shared_cards_of_replicas_that_keep_apart_are_on_nodes_of_their_own() ->
         cards = inventory.cards
         grants = [replace(by_pod[pod], card=cards[at].card, node=cards[at].node) for pod, at in places.items()]
         seats = seat_bins([[0, 1], [3, 2]], grants, replace(inventory, grants=tuple(grants)), ())
-        assert seats is not None
-        return [seat.node for seat in seats if {0, 3} & set(seat.rows)]
+        assert not (*seats.cardless, *seats.roomless)
+        return [seat.node for seat in seats.seats if {0, 3} & set(seat.rows)]
 
     assert nodes() == ["node-0", "node-0"]
     assert nodes((KEPT_APART_LABEL, "kubernetes.io/hostname")) == ["node-0", "node-1"]
+
+
+def crowded(seed: int) -> History:
+    """A fleet in which pods of some services share cards today, and nodes have little CPU left."""
+    draw = random.Random(seed)
+    services = [
+        Service(
+            name=f"s{number}", level=draw.choice([0.05, 0.1, 0.2, 0.4, 0.7]), used_gib=draw.choice([2, 4, 8, 14]),
+            replicas=draw.choice([1, 1, 2]), changes={"cpu_request_cores": 8.0},
+        )
+        for number in range(draw.randint(6, 12))
+    ]  # fmt: skip
+    history = cluster(*services)
+    grants, keys = list(history.inventory.grants), list(history.slices.keys)
+    rows = {
+        name: [row for row, grant in enumerate(grants) if grant.workload == name]
+        for name in [service.name for service in services]
+    }
+    for first, second in zip(services[::2], services[1::2], strict=False):
+        if draw.random() < 0.5 and first.replicas == second.replicas:
+            for kept, moved in zip(rows[first.name], rows[second.name], strict=True):
+                card, node = grants[kept].card, grants[kept].node
+                for row in (kept, moved):
+                    grants[row] = replace(grants[row], card=card, node=node, framebuffer_granted_bytes=11 * GIB)
+                    keys[row] = replace(keys[row], card=card, node=node)
+    used = Counter(grant.node for grant in grants)
+    nodes = tuple(
+        replace(node, cpu_cores=8.0 * used[node.node] + draw.choice([0.0, 0.0, 8.0, 16.0]))
+        for node in history.inventory.nodes
+    )
+    inventory = replace(history.inventory, grants=tuple(grants), nodes=nodes)
+    return replace(history, inventory=inventory, slices=replace(history.slices, keys=tuple(keys)))
+
+
+@pytest.mark.parametrize(("seed", "freed"), [(2, 5), (9, 3), (26, 2), (45, 3)])
+def test_pods_that_find_no_card_stay_and_take_nobody_elses_advice_with_them(seed: int, freed: int) -> None:
+    history = crowded(seed)
+    plan = plan_of(history, risk="high")
+    check_plan(plan, history)
+    assert plan.totals.cards_freed == freed
+    staying = {refusal.workload for refusal in plan.refused if refusal.reason in {"no_node_room", "shares_already"}}
+    assert staying
+    # All pods of a template change together, and a pod that stays keeps its slice.
+    before = {(grant.pod, grant.container): grant for grant in history.inventory.grants}
+    for card in plan.placement:
+        for part in card.slices:
+            grant = before[part.pod, part.container]
+            if grant.workload_id in staying:
+                assert (card.card, part.framebuffer_bytes) == (grant.card, grant.framebuffer_granted_bytes)

@@ -1,6 +1,5 @@
 """One consistent plan: nobody lost, nobody twice, nothing over capacity, the same bytes again."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from analyzer.profile import profile_fleet
 from dashboards.words.explain import explain
 from fleet.capabilities.register import HAMI
-from fleet.decisions import Plan, RecommendationKind
+from fleet.decisions import RecommendationKind
 from fleet.documents import plan_from_json, plan_to_json, seal_plan
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import Node, Priority
@@ -20,7 +19,7 @@ from fleet.usage import History
 from fleet.words import Language, Words
 from recommender.backtest import backtest
 from tests.english import english
-from tests.recommender.builders import NOW, Service, cluster, plan_of
+from tests.recommender.builders import NOW, Service, check_plan, cluster, plan_of
 
 pytestmark = pytest.mark.long
 
@@ -35,44 +34,14 @@ MIXED = cluster(
 EN = Words(language=Language.EN)
 
 
-def check(plan: Plan, history: History) -> None:
-    """What holds of every plan."""
-    live = Counter((grant.namespace, grant.pod, grant.container) for grant in history.inventory.live_grants())
-    placed = Counter((part.namespace, part.pod, part.container) for card in plan.placement for part in card.slices)
-    gone = {pod for item in plan.recommendations if item.kind is RecommendationKind.RECLAIM for pod in item.pods}
-    assert placed == Counter({key: n for key, n in live.items() if f"{key[0]}/{key[1]}" not in gone})
-    assert len({card.card for card in plan.placement}) == len(plan.placement) == plan.totals.cards_after
-    known = {card.card for card in history.inventory.cards} | {g.card for g in history.inventory.grants}
-    for card in plan.placement:
-        assert card.card in known
-        fits = sum(part.framebuffer_bytes for part in card.slices) <= card.framebuffer_bytes
-        assert fits or all(part.oversubscribed for part in card.slices)
-        assert sum(part.compute_ratio or 0.0 for part in card.slices if part.core_policy.value == "hard") <= 1.005
-    totals = plan.totals
-    assert totals.cards_before - totals.cards_after == totals.cards_freed + totals.spare_cards
-    assert sum(item.cards_freed for item in plan.recommendations) == totals.cards_freed + totals.spare_cards
-    assert sum(stage.cards_freed for stage in plan.stages) == totals.cards_freed
-    staged = [name for stage in plan.stages for name in stage.recommendations]
-    # A tide is run by the schedule, not by a stage.
-    by_stage = [item.id for item in plan.recommendations if item.kind is not RecommendationKind.TIDE]
-    assert sorted(staged) == sorted(by_stage)
-    assert len(staged) == len(set(staged))
-    grants: dict[str, set[int]] = {}
-    changed = {name for item in plan.recommendations for name in item.workloads}
-    for part in (part for card in plan.placement for part in card.slices):
-        if part.workload in changed:
-            grants.setdefault(part.workload, set()).add(part.framebuffer_bytes)
-    assert all(len(sizes) == 1 for sizes in grants.values())
-
-
 def test_plan_places_every_live_pod_once() -> None:
-    check(plan_of(MIXED), MIXED)
+    check_plan(plan_of(MIXED), MIXED)
 
 
 @pytest.mark.parametrize("kind", [*RecommendationKind][:5])
 def test_plan_for_one_kind_proposes_that_kind_or_the_cut_it_needs(kind: RecommendationKind) -> None:
     plan = plan_of(MIXED, only=kind)
-    check(plan, MIXED)
+    check_plan(plan, MIXED)
     assert {item.kind for item in plan.recommendations} <= {kind, RecommendationKind.SLICE}
 
 
@@ -89,7 +58,7 @@ def test_changed_usage_changes_the_digest() -> None:
 
 def test_moves_stay_within_the_limit() -> None:
     plan = plan_of(MIXED, moves_max=6)
-    check(plan, MIXED)
+    check_plan(plan, MIXED)
     assert 0 < plan.totals.moves <= 6
     assert "moves_max" in {item.reason for item in plan.refused}
 
@@ -99,7 +68,7 @@ def test_other_namespaces_are_left_alone() -> None:
         *(Service(name=f"{space}-{n}", namespace=space, level=0.1) for space in ("a", "b") for n in range(3))
     )
     plan = plan_of(history, namespace="a")
-    check(plan, history)
+    check_plan(plan, history)
     assert {name.split("/")[0] for item in plan.recommendations for name in item.workloads} == {"a"}
 
 
@@ -120,7 +89,7 @@ def test_node_without_memory_takes_nobody_in() -> None:
     full = tuple(Node(node=node.node, cluster="c", memory_bytes=4 * GIB) for node in history.inventory.nodes)
     tight = replace(history, inventory=replace(history.inventory, nodes=full))
     plan = plan_of(tight)
-    check(plan, tight)
+    check_plan(plan, tight)
     before = {grant.pod: grant.node for grant in tight.inventory.grants}
     assert all(before[part.pod] == card.node for card in plan.placement for part in card.slices)
 
@@ -138,7 +107,7 @@ def test_node_without_memory_takes_nobody_in() -> None:
     ids=["nothing", "only free cards", "one pod", "pod on three cards", "grant above the card", "newborn"],
 )
 def test_hostile_fleet_still_gets_a_consistent_plan(history: History) -> None:
-    check(plan_of(history), history)
+    check_plan(plan_of(history), history)
 
 
 def test_pods_that_share_already_are_not_lost() -> None:
@@ -151,7 +120,7 @@ def test_pods_that_share_already_are_not_lost() -> None:
     keys = tuple(replace(key, card=first.card, node=first.node) for key in history.slices.keys)
     shared = History(inventory=replace(history.inventory, grants=crowded), slices=replace(history.slices, keys=keys))
     plan = plan_of(shared)
-    check(plan, shared)
+    check_plan(plan, shared)
     assert "shares_already" in {item.reason for item in plan.refused}
 
 
@@ -165,7 +134,7 @@ def test_any_fleet_gets_a_consistent_plan(levels: list[tuple[float, int, int]], 
         for n, (level, used, replicas) in enumerate(levels)
     ]
     history = cluster(*services, days=2)
-    check(plan_of(history, risk=risk), history)
+    check_plan(plan_of(history, risk=risk), history)
 
 
 def test_frontier_counts_no_card_that_pods_share_already() -> None:
