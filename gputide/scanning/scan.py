@@ -251,7 +251,7 @@ def _keep_inventory(
     ]
     seen = seen_quarters(spans)
     slices, cards = (periods_of(span, seen, until_ms=until_ms) for span in spans)
-    sections, tally = sightings_of(facts, places, slices, cards, until_ms=until_ms)
+    sections, tally = sightings_of(facts, places, slices, cards, until_ms=until_ms, window_ms=step_seconds * 1000)
     if not sections:
         raise NotEnoughData(
             f"cannot make an inventory of cluster {places.cluster!r}: no sample between "

@@ -8,6 +8,7 @@ those that info series of the live path would have given.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -29,6 +30,9 @@ GONE_SECONDS = 86_400
 
 _ABSENT_MS = 900_000
 """A container that dcgm-exporter named on a card has left it where the card was seen so long without it."""
+
+_ABSENT_WINDOWS = 3
+"""So many windows are enough where others of its node are named meanwhile: so the kubelet answers the exporter."""
 _OWNERS_MAX = 4
 
 
@@ -66,6 +70,7 @@ def sightings_of(
     cards: Mapping[tuple[str, ...], tuple[Period, ...]],
     *,
     until_ms: int,
+    window_ms: int,
 ) -> tuple[tuple[Section, ...], SeatTally]:
     """The sightings of one cluster, and what could not be said.
 
@@ -75,6 +80,7 @@ def sightings_of(
         slices: when each slice (`SLICE_IDENTITY`) was seen.
         cards: when each card (`CARD_IDENTITY`) was seen.
         until_ms: end of the time, epoch milliseconds.
+        window_ms: length of the windows in which somebody was seen or not.
     """
     tally = SeatTally()
     seats = _seats(facts, places, slices)
@@ -116,7 +122,7 @@ def sightings_of(
             "labels": "",
         }
         _add(rows, tally, INVENTORY_NODES, row, whole, None)
-    _add_grants(rows, tally, facts, places, seats, sizes, seen)
+    _add_grants(rows, tally, facts, places, seats, sizes, _left(facts, places, seats, seen, window_ms=window_ms))
     placed = {(namespace, pod) for namespace, pod, _, _ in seats}
     for said, period in sorted(facts.said_by_servers.items(), key=lambda item: item[0]):
         labels = dict(zip(SERVERS.keys, said, strict=True))
@@ -195,9 +201,8 @@ def _add_grants(
     places: Places,
     seats: Mapping[SeatName, tuple[Period, ...]],
     sizes: Mapping[str, int],
-    seen: Mapping[str, Period],
+    left: frozenset[SeatName],
 ) -> None:
-    newest_ms = max((period.last_ms for period in seen.values()), default=0)
     ownerless: set[PodName] = set()
     held: set[str] = set()
     for (namespace, pod, container, card), periods in sorted(seats.items()):
@@ -221,8 +226,7 @@ def _add_grants(
         created_ms = facts.created_ms.get((namespace, pod))
         for number, period in enumerate(periods):
             is_last = number == len(periods) - 1
-            is_over = not is_last or newest_ms - period.last_ms > SILENT_SECONDS * 1000
-            is_over = is_over or (grant is None and seen[card].last_ms - period.last_ms > _ABSENT_MS)
+            is_over = not is_last or (namespace, pod, container, card) in left
             started_ms = period.first_ms
             if is_last and created_ms is not None and created_ms < period.first_ms:
                 # Of several pods of one name the last one's birth is known; it can't be before the one before ended.
@@ -255,6 +259,34 @@ def _add_grants(
             if not is_over:
                 held.add(card)
     tally.ownerless, tally.held_cards = len(ownerless), len(held)
+
+
+def _left(
+    facts: Facts,
+    places: Places,
+    seats: Mapping[SeatName, tuple[Period, ...]],
+    seen: Mapping[str, Period],
+    *,
+    window_ms: int,
+) -> frozenset[SeatName]:
+    """Containers that are on their cards no more."""
+    newest_ms = max((period.last_ms for period in seen.values()), default=0)
+    named_ms: dict[str, int] = defaultdict(int)
+    for seat, periods in seats.items():
+        if seat not in facts.grants:
+            node = places.cards[seat[3]].node
+            named_ms[node] = max(named_ms[node], periods[-1].last_ms)
+    left = set()
+    for seat, periods in seats.items():
+        last_ms, card = periods[-1].last_ms, seat[3]
+        is_over = newest_ms - last_ms > SILENT_SECONDS * 1000
+        if seat not in facts.grants:
+            seen_ms = seen[card].last_ms
+            spoken_ms = min(seen_ms, named_ms[places.cards[card].node])
+            is_over |= seen_ms - last_ms > _ABSENT_MS or spoken_ms - last_ms >= _ABSENT_WINDOWS * window_ms
+        if is_over:
+            left.add(seat)
+    return frozenset(left)
 
 
 def _workload(facts: Facts, namespace: str, pod: str) -> tuple[str, str]:

@@ -142,6 +142,21 @@ def test_a_pod_that_ended_ends_with_its_last_sample(ago_ms, scanned):
     assert history.inventory.live_grants() == ()
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_pod_that_ended_a_moment_ago_is_gone_where_others_of_its_node_are_named_since(is_named, scanned):
+    ended_ms = UNTIL_MS - 5 * MINUTE_MS
+    _, history, _ = scanned(
+        [
+            *dcgm(1, 50, 4_000, pod="gone", at=times(until_ms=ended_ms)),
+            *dcgm(1, 0, 0, at=times(since_ms=ended_ms)),
+            *dcgm(2, 50, 4_000, pod="here", at=times(until_ms=UNTIL_MS if is_named else ended_ms)),
+            *dcgm(2, 50, 4_000, at=times(since_ms=UNTIL_MS if is_named else ended_ms)),
+        ]
+    )
+    # Where the exporter names nobody any more, it may be the kubelet that does not answer it.
+    assert [grant.pod for grant in history.inventory.live_grants()] == (["here"] if is_named else ["gone", "here"])
+
+
 def test_a_pod_that_came_back_by_the_same_name_has_two_grants(scanned):
     third = SPAN_MS // 3
     at = [*times(until_ms=SINCE_MS + third), *times(since_ms=UNTIL_MS - third)]
