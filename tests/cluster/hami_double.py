@@ -371,7 +371,7 @@ class HamiDouble:
             context.load_cert_chain(CERTIFICATES / "receiver.pem", CERTIFICATES / "receiver.key.pem")
             server.socket = context.wrap_socket(server.socket, server_side=True)
         self._servers.append(server)
-        self._threads.append(threading.Thread(target=server.serve_forever, daemon=True))
+        self._threads.append(threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True))
         self._threads[-1].start()
         return int(server.server_address[1])
 

@@ -13,7 +13,7 @@ from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.carry import CarryPolicy
-from enforcer.rollout.holding import strategy_limit
+from enforcer.rollout.holding import hold_seconds, strategy_limit
 from enforcer.rollout.reconciler import Reconciler
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
@@ -44,6 +44,9 @@ from fleet.sentences import sentence
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
 CARD_BYTES = 24 * 2**30
 HALF = CARD_BYTES // 2
+WATCH_SECONDS = 120.0
+"""How long a batch is watched here: twelve looks show what the sixty of ten minutes show."""
+HOLD_SECONDS = hold_seconds(WATCH_SECONDS)
 SAVING = Saving(amortised=Decimal(100), marginal=Decimal(20))
 
 
@@ -281,7 +284,7 @@ def some_tools(cluster: SimulatedCluster, folder: Path, **changes: object) -> To
         journal=Journal(Ledger(folder / "ledger.jsonl")),
         guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
         signals=ClusterSignals(cluster),
-        policy=RolloutPolicy(carry=CarryPolicy(placement_seconds_max=120.0)),
+        policy=RolloutPolicy(watch_seconds=WATCH_SECONDS, carry=CarryPolicy(placement_seconds_max=120.0)),
     )
     for name, value in changes.items():
         setattr(tools, name, value)

@@ -23,7 +23,7 @@ from enforcer.rollout.watch import (
 )
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Unavailable
-from tests.enforcer.builders import a_cluster, a_rollout, card_id, some_tools, standard_plan
+from tests.enforcer.builders import HOLD_SECONDS, a_cluster, a_rollout, card_id, some_tools, standard_plan
 from wire.prometheus_query import Sample
 
 SLO = "histogram_quantile(0.99, rate(latency_bucket[1m])) > 0.5"
@@ -201,7 +201,9 @@ def test_change_is_not_kept_while_nobody_can_be_asked(tmp_path: Path) -> None:
     metrics.is_away = True
     (result,) = a_rollout(tools).apply(standard_plan(), (2,), by="ada", approved=lambda: (2,), fingerprint=None)
     assert result.state is StageState.RESTORED
-    assert "could not be judged within the 600 s for which its owner waits: cannot ask" in str(result.reason)
+    assert f"could not be judged within the {HOLD_SECONDS} s for which its owner waits: cannot ask" in str(
+        result.reason
+    )
 
 
 def test_stage_whose_pods_have_all_changed_waits_for_who_can_judge_them(tmp_path: Path) -> None:

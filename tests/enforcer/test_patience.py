@@ -17,7 +17,7 @@ from enforcer.rollout.patience import Patience
 from enforcer.rollout.progress import Progress
 from enforcer.simulated.cluster import Faults
 from fleet.errors import Unavailable
-from tests.enforcer.builders import a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
+from tests.enforcer.builders import HOLD_SECONDS, a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
 from tests.enforcer.test_abort import NOTHING, wanted
 from tests.enforcer.test_rollout import AFTER, BEFORE, owners
 from wire.kubernetes.refusals import Forbidden
@@ -113,7 +113,7 @@ def test_canary_that_nobody_could_judge_while_its_owner_waited_is_taken_back(tmp
     )
     (result,) = a_rollout(tools).apply(standard_plan(), [2], by="ann")
     assert result.state is StageState.RESTORED
-    assert "could not be judged within the 600 s" in str(result.reason)
+    assert f"could not be judged within the {HOLD_SECONDS} s" in str(result.reason)
     assert owners(cluster) == before
 
 

@@ -10,11 +10,11 @@ import pytest
 from enforcer.cluster import FieldChange
 from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import StageState
-from enforcer.rollout.holding import HOLD_SECONDS_MAX
 from enforcer.simulated.cluster import Faults, SimulatedCluster
 from fleet.decisions import Plan, RecommendationKind
 from tests.enforcer.builders import (
     HALF,
+    HOLD_SECONDS,
     a_cluster,
     a_grant,
     a_plan,
@@ -95,8 +95,8 @@ def test_kind_is_rolled_one_pod_first_and_set_as_before(tmp_path: Path, kind: st
     ((count, held),) = seen
     assert count == 1
     if kind == "Deployment":
-        assert held["spec"]["minReadySeconds"] == HOLD_SECONDS_MAX
-        assert held["spec"]["progressDeadlineSeconds"] > HOLD_SECONDS_MAX
+        assert held["spec"]["minReadySeconds"] == HOLD_SECONDS
+        assert held["spec"]["progressDeadlineSeconds"] > HOLD_SECONDS
         assert held["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
     after = as_set(cluster, kind)
     for key in ("strategy", "updateStrategy", "minReadySeconds", "progressDeadlineSeconds", "paused"):

@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ SHARES = [
 ]
 
 
+@cache
 def planned(backend: str, server: str = "vllm", *, used_gib: float = USED, pool_gib: float = POOL) -> Plan:
     """A plan for two servers that have a card each."""
     services = [

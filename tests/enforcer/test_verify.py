@@ -13,7 +13,7 @@ import pytest
 
 from dashboards.words.advice import verdict_words
 from enforcer.dialect import SeatSlice
-from enforcer.record.journal import RunRecord, StageState
+from enforcer.record.journal import Journal, RunRecord, StageState
 from enforcer.record.verdict import verdict_of
 from enforcer.safety.harm_budget import HarmPolicy
 from enforcer.verify import verify
@@ -95,11 +95,17 @@ def grants_after(moment: datetime) -> list[Grant]:
     return found
 
 
-@pytest.fixture
-def applied(tmp_path: Path) -> list[RunRecord]:
-    tools = some_tools(a_cluster(tmp_path), tmp_path)
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Journal:
+    folder = tmp_path_factory.mktemp("applied")
+    tools = some_tools(a_cluster(folder), folder)
     a_rollout(tools).apply(standard_plan(), by="ann")
-    return tools.journal.runs()
+    return tools.journal
+
+
+@pytest.fixture
+def applied(journal: Journal) -> list[RunRecord]:
+    return journal.runs()
 
 
 def judged(

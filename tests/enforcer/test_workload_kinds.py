@@ -28,7 +28,6 @@ from enforcer.ownership import parents_of, workload_of_pod
 from enforcer.plan_names import with_top_owners
 from enforcer.preview import preview
 from enforcer.record.journal import StageState
-from enforcer.rollout.holding import HOLD_SECONDS_MAX
 from enforcer.simulated.cluster import Faults, SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
@@ -37,6 +36,7 @@ from fleet.inventory import WorkloadId
 from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS, SERVICE_KINDS
 from tests.enforcer.builders import (
     HALF,
+    HOLD_SECONDS,
     NOW,
     a_cluster,
     a_grant,
@@ -137,7 +137,7 @@ def test_pod_that_is_never_ready_takes_the_kind_back(kind: str, tmp_path: Path) 
 HELD = {
     "InferenceService": {"spec.predictor.deploymentStrategy.rollingUpdate.maxSurge": "0"},
     "LeaderWorkerSet": {"spec.rolloutStrategy.rollingUpdateConfiguration.partition": "2"},
-    "Rollout": {"spec.minReadySeconds": str(HOLD_SECONDS_MAX), "spec.strategy.canary.maxSurge": "0"},
+    "Rollout": {"spec.minReadySeconds": str(HOLD_SECONDS), "spec.strategy.canary.maxSurge": "0"},
 }
 
 

@@ -78,7 +78,7 @@ def world(tmp_path: Path) -> Iterator[tuple[str, Any]]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield f"127.0.0.1:{server.server_port}", bus
     server.shutdown()

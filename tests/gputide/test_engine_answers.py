@@ -75,7 +75,7 @@ def test_flink_on_this_machine_is_not_asked_through_a_proxy(monkeypatch: pytest.
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.setattr("urllib.request._opener", None)
     with HTTPServer(("127.0.0.1", 0), Overview) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         assert flink_answers(server.server_port, taskmanagers_min=1)
         server.shutdown()
 

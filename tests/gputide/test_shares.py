@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from enforcer.backends.register import BACKENDS
 from fleet.capabilities.register import CAPABILITIES, capabilities_of
 from fleet.documents import seal_plan
 from fleet.inventory import CardModelName, Node
+from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.units import GIB, MIB
 from fleet.usage import History
@@ -30,6 +32,14 @@ A100 = CardModelName("NVIDIA A100-SXM4-80GB")
 HARD = (("gputide.io/isolation", "hard"),)
 POLICY = "vke.volcengine.com/mgpu-compute-policy"
 WHOLE = 1.0
+SETTINGS = Settings.model_validate(
+    {
+        "risk": {"preset": "high"},
+        "plan": {"spare_card_ratio": 0.0},
+        "recommender": {"packing": "greedy"},
+        "guard": {"gaps_allowed": True},
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +64,7 @@ def services() -> list[Service]:
     ]
 
 
+@cache
 def fleet_of(card_mib: int, policy: str | None) -> History:
     size = card_mib * MIB
     big: Mapping[str, Any] = {
@@ -66,18 +77,17 @@ def fleet_of(card_mib: int, policy: str | None) -> History:
     return with_uuids(replace(history, inventory=replace(history.inventory, cards=cards, nodes=nodes)))
 
 
-def planned_and_carried_out(history: History, backend: str) -> tuple[dict[str, Any], BackendCluster]:
+@cache
+def profiles_of(card_mib: int, policy: str | None) -> Profiles:
+    return profile_fleet(fleet_of(card_mib, policy), settings=SETTINGS.analyzer, now=NOW)
+
+
+def planned_and_carried_out(
+    backend: str, card_mib: int, policy: str | None = None
+) -> tuple[dict[str, Any], BackendCluster]:
     """The plan's JSON, and the cluster after all its stages."""
-    settings = Settings.model_validate(
-        {
-            "risk": {"preset": "high"},
-            "plan": {"spare_card_ratio": 0.0},
-            "recommender": {"packing": "greedy"},
-            "guard": {"gaps_allowed": True},
-        }
-    )
-    profiles = profile_fleet(history, settings=settings.analyzer, now=NOW)
-    plan = seal_plan(make_plan(history, profiles, settings=settings, capability=capabilities_of(backend), now=NOW))
+    history, profiles = fleet_of(card_mib, policy), profiles_of(card_mib, policy)
+    plan = seal_plan(make_plan(history, profiles, settings=SETTINGS, capability=capabilities_of(backend), now=NOW))
     adapter = dict(BACKENDS)[backend](NOW)
     standing = BackendCluster(history.inventory, adapter)
     for stage in plan.stages:
@@ -176,7 +186,7 @@ CASES = [
 
 @pytest.mark.parametrize(("backend", "card_mib", "policy"), CASES)
 def test_patch_grants_what_the_plan_says(backend: str, card_mib: int, policy: str | None) -> None:
-    plan, standing = planned_and_carried_out(fleet_of(card_mib, policy), backend)
+    plan, standing = planned_and_carried_out(backend, card_mib, policy)
     owners = {str(name): owner for name, owner in standing.snapshot().owners.items()}
     sentences = {
         item["workloads"][0]: item["reason"] for item in plan["recommendations"] if item["id"].startswith("slice-0")
@@ -209,7 +219,7 @@ def check_sentence(said: str, part: Mapping[str, Any], granted: Granted) -> None
 
 @pytest.mark.parametrize("backend", ["mig", "dra_mig"])
 def test_patch_asks_for_the_instance_that_the_plan_says(backend: str) -> None:
-    plan, standing = planned_and_carried_out(fleet_of(80 * GIB // MIB, None), backend)
+    plan, standing = planned_and_carried_out(backend, 80 * GIB // MIB)
     snapshot = standing.snapshot()
     found = 0
     for part in (part for card in plan["placement"] for part in card["slices"] if part["mig_profile"]):

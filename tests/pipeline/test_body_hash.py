@@ -15,11 +15,11 @@ def evaluated(body: bytes, kind: int, point: int) -> int:
     value = len(body) << 8 | kind
     blocks, rest = body[: (len(body) - 1) // 56 * 56] if body else b"", len(body)
     for at in range(0, len(blocks), 7):
-        value = value * point + int.from_bytes(body[at : at + 7], "little")
+        value = (value * point + int.from_bytes(body[at : at + 7], "little")) % PRIME
     padded = body[len(blocks) : rest].ljust(56, b"\0")
     for at in range(0, 56, 7):
-        value = value * point + int.from_bytes(padded[at : at + 7], "little")
-    return value % PRIME
+        value = (value * point + int.from_bytes(padded[at : at + 7], "little")) % PRIME
+    return value
 
 
 @given(st.binary(max_size=400), st.integers(0, 255), POINTS, POINTS)

@@ -56,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     opened = Server()
-    threading.Thread(target=opened.serve_forever, daemon=True).start()
+    threading.Thread(target=opened.serve_forever, args=(0.02,), daemon=True).start()
     yield opened
     opened.shutdown()
     opened.server_close()

@@ -64,7 +64,7 @@ def test_no_file_names_a_place_of_one_machine(repository: Path) -> None:
     place = re.compile(r"(?<![\w.])/" + r"(work|home|root|Users)/\w")
     folders = (*PACKAGES, "tests", "bench", "docs", "deploy")
     files = [path for folder in folders if (repository / folder).is_dir() for path in (repository / folder).rglob("*")]
-    files += [path for path in repository.iterdir() if path.name != "uv.lock"]
+    files += [path for path in repository.iterdir() if path.name not in ("uv.lock", ".git")]
     naming = [
         str(path.relative_to(repository))
         for path in files

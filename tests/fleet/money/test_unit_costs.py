@@ -62,7 +62,7 @@ class _Answers(BaseHTTPRequestHandler):
 def url() -> Iterator[str]:
     _Answers.asked.clear()
     server = HTTPServer(("127.0.0.1", 0), _Answers)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
