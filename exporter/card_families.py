@@ -244,12 +244,7 @@ CARD_FAMILIES: tuple[CataloguedFamily, ...] = (
 
 
 class CardFamilies:
-    """Names the figures of one node's cards.
-
-    Args:
-        cluster: name of the cluster.
-        node: name of the node.
-    """
+    """Names the figures of one node's cards."""
 
     def __init__(self, *, cluster: str, node: str) -> None:
         self._cluster = cluster

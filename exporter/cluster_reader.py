@@ -103,7 +103,6 @@ class ClusterReader(Protocol):
         """One page of all objects of the cluster.
 
         Args:
-            limit: most objects of the page.
             token: the former page's `next_token`; None for the first.
 
         Raises:

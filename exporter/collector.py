@@ -25,9 +25,6 @@ class Snapshot:
 
     Attributes:
         number: counts the readings, 1 first.
-        reading: the reading.
-        cards: every card.
-        nodes: every node.
         grants: grants that live.
         taken_at_seconds: when it was taken, by the collector's clock.
         families: what goes beyond the stored measures: the reading's own families, then what was derived from it.
@@ -53,8 +50,6 @@ class CollectorState:
     Attributes:
         snapshot: the latest one; None before the first reading.
         age_seconds: age of the snapshot, or time since the collector was made where there is none.
-        readings: readings so far.
-        failures: readings that failed so far.
         is_finished: the source has come to its end.
     """
 
@@ -70,10 +65,7 @@ class Collector:
 
     Args:
         reader: what is read; used by one thread only.
-        interval_seconds: time between two readings.
-        deadline_seconds: longest time that one reading may take.
         derivations: what is derived from every reading, in the order in which it is shown.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(

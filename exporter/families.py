@@ -33,7 +33,6 @@ class Family:
 
     Attributes:
         name: metric name, with its suffix (`_total`, `_info`).
-        kind: what the values are.
         help_text: one sentence with the unit and the range.
         label_names: names of the labels, in the order of `labels`.
         labels: one tuple of label values per series; unique; a label whose value is empty is left out when rendered.
@@ -64,12 +63,6 @@ class CataloguedFamily:
 
     A source that makes families keeps a tuple of these beside its code, makes its families by `of`, and is named in
     `docs/metrics_catalogue.py`.
-
-    Attributes:
-        name: metric name, with its suffix.
-        kind: what the values are.
-        help_text: one sentence with the unit and the range.
-        label_names: names of the labels.
     """
 
     name: str
@@ -78,12 +71,7 @@ class CataloguedFamily:
     label_names: tuple[str, ...]
 
     def of(self, labels: tuple[tuple[str, ...], ...], values: NDArray[np.float64]) -> Family:
-        """The family with what was measured.
-
-        Args:
-            labels: one tuple of label values per series, in the order of `label_names`; unique.
-            values: shape `(len(labels),)`; NaN = not there.
-        """
+        """The family with what was measured."""
         return Family(
             name=self.name,
             kind=self.kind,

@@ -78,12 +78,7 @@ class SourceState:
 
 
 class NodeFamilies:
-    """Names the figures of one node.
-
-    Args:
-        cluster: name of the cluster.
-        node: name of the node.
-    """
+    """Names the figures of one node."""
 
     def __init__(self, *, cluster: str, node: str) -> None:
         self._place = (cluster, node)
@@ -115,11 +110,7 @@ class NodeFamilies:
     def of_instances(
         self, keys: tuple[SliceKey, ...], slices: tuple[AttributedSlice, ...], migs: Iterable[MigFigures]
     ) -> tuple[Family, ...]:
-        """Which MIG instances each slice consists of; none where no slice has any.
-
-        Args:
-            migs: the instances that the driver knows.
-        """
+        """Which MIG instances each slice consists of; none where no slice has any."""
         known = {mig.mig: mig for mig in migs}
         labels = tuple(
             (

@@ -92,7 +92,6 @@ class NodeLookups:
 
     Args:
         reader: reads this node's published devices and no others; not closed with this.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(self, reader: ObjectReader, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -28,7 +28,6 @@ class NodePods:
     Args:
         reader: reads this node's pods and no others; closed with this.
         lookups: asks for what the pods name; None where nobody is to be asked. Started and stopped with this.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(

@@ -83,7 +83,6 @@ def slice_values(slices: Sequence[AttributedSlice], now: CardsNow) -> dict[Measu
 
     Args:
         slices: slices whose cards are all among `now.figures`.
-        now: what is known.
     """
     tenants = Counter(found.grant.card for found in slices)
     regions = _region_rows(now.regions)

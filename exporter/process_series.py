@@ -72,9 +72,7 @@ class ProcessSeries:
     """Names the figures of a node's processes.
 
     Args:
-        node: name of the node.
         processes_max: most processes that have series; those with most framebuffer first.
-        stats: what the kernel says of them.
     """
 
     def __init__(self, *, node: str, processes_max: int, stats: ProcessStats) -> None:
@@ -93,7 +91,6 @@ class ProcessSeries:
         """The families of one reading, without those that nobody has.
 
         Args:
-            figures: what each card told now.
             slices: who was granted what, with the processes of each.
         """
         tenants = {

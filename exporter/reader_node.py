@@ -66,10 +66,8 @@ class NodeSources:
     """Whom a node's reader asks.
 
     Attributes:
-        cards: the driver.
         kubelet: who was handed which device; None where it is not to be asked.
         pods: what the API server says of this node's pods; None where it is not to be asked.
-        processes: where processes run.
         regions: HAMi's regions; None where the node is not to be looked at for any.
     """
 
@@ -85,10 +83,7 @@ class NodeReader:
 
     Args:
         sources: whom it asks; closed with the reader.
-        cluster: name of the cluster.
-        node: name of this node.
         process_series: names single processes; None where nobody asked for them.
-        clock: Unix seconds; for tests.
     """
 
     def __init__(
@@ -393,7 +388,6 @@ class GrantPeriods:
         """Takes the next attribution.
 
         Args:
-            attribution: what was found.
             now: the moment, UTC; ends and changes are dated by it.
         """
         started: list[Grant] = []

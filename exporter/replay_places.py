@@ -23,7 +23,6 @@ class Places:
 
     Args:
         seating: where pods sit that were moved; None where nothing was changed.
-        since: start of the replay.
 
     Attributes:
         grants: every recorded grant, pair by pair in the trace's order.

@@ -113,8 +113,6 @@ def day_of(
     """Computes some steps of one day.
 
     Args:
-        columns: behaviour of every slice.
-        seed: seed of the fleet.
         day: number of the day, 0 first.
         part: which part of the day the steps are; parts have noise of their own.
         first_weekday: weekday of day 0, Monday = 0.

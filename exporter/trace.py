@@ -56,7 +56,6 @@ class Trace:
     """A trace folder, read and checked; nothing of it has to be doubted any more.
 
     Attributes:
-        folder: the folder.
         cluster: the cluster that all its cards belong to.
         cards: every card, sorted by id.
         nodes: every node that holds a card, sorted by name.
@@ -146,7 +145,6 @@ class Trace:
 
         Args:
             since: start; None for the start of the trace.
-            until: end.
             steps_per_window: steps in a window, at least 1.
 
         Yields:

@@ -35,11 +35,8 @@ class TraceColumn:
     """One column of a trace file.
 
     Attributes:
-        name: column name.
-        shape: what it holds.
         is_required: True where a file without this column is refused.
         is_nullable: True where a row may leave it out.
-        value_min: lowest valid number.
         value_max: highest valid number, None where there is none.
     """
 

@@ -63,7 +63,6 @@ class PairGrants:
 
     Attributes:
         pod: the pod, as usage rows name it.
-        card: the card.
         grants: one grant per period, in order of time; periods don't overlap.
     """
 
@@ -111,7 +110,6 @@ def read_grants(path: Path, cards: Sequence[Card]) -> tuple[PairGrants, ...]:
     """Reads `pods.parquet`.
 
     Args:
-        path: the file.
         cards: every known card; model, node and framebuffer of a grant's card are taken from here.
 
     Returns:

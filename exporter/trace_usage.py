@@ -75,7 +75,6 @@ class Extent:
     """What the check of a file found.
 
     Attributes:
-        rows: number of rows.
         first_ms: earliest time, None in an empty file.
         last_ms: latest time, None in an empty file.
         step_seconds: the source's own step, from the gaps between samples of one key.
@@ -97,13 +96,10 @@ class SampleFile:
     """One Parquet file of samples.
 
     Args:
-        path: the file.
         columns: its columns; those that are text name the key.
         key_numbers: finds the key of every row, or raises `Corrupt`.
-        key_count: how many keys there are.
 
     Attributes:
-        measures: measures that the file carries.
         extent: what the check found.
         is_key_seen: per key, True where it has a row, shape `(key_count,)`.
 
@@ -130,7 +126,6 @@ class SampleFile:
         Args:
             since_ms: nothing up to here; None for everything from the first sample's step on.
             until_ms: nothing after here.
-            window_ms: length of a window.
 
         Yields:
             The end of the window (never after `until_ms`) and its rows.

@@ -40,7 +40,6 @@ def write_trace(
 
     Args:
         folder: where; must not exist or be empty.
-        cards: every card.
         nodes: nodes of the cards, for their CPU and memory.
         grants: one per pod, card and period.
         usage: rows in order of time; keys number `grants` (any period of the pod and card).

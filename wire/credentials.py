@@ -79,11 +79,7 @@ class FixedHeader:
 
 
 class TokenFile:
-    """A token that somebody puts into a file, and replaces before it ends, as the kubelet does.
-
-    Args:
-        path: the file.
-    """
+    """A token that somebody puts into a file, and replaces before it ends, as the kubelet does."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -120,7 +116,6 @@ class PluginToken:
         environ: what is added to the environment.
         version: version of the protocol.
         folder: of the kubeconfig: a command with a slash is looked for from there.
-        now: Unix seconds; for tests.
 
     Raises:
         Misconfigured: a version that is not understood.
@@ -229,8 +224,6 @@ class Printed:
 
     Attributes:
         status: its exit status; negative for the signal that ended it.
-        output: what it printed.
-        errors: what it printed on standard error.
     """
 
     status: int
@@ -242,9 +235,7 @@ def run_program(command: Sequence[str], *, environ: Mapping[str, str], seconds_m
     """Runs a program to its end; where that does not come, neither it nor what it started in its group runs on.
 
     Args:
-        command: the program and its arguments.
         environ: its whole environment.
-        seconds_max: longest time that it may take.
 
     Raises:
         OSError: it can't be started.

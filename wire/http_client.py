@@ -55,11 +55,8 @@ class Endpoint:
     """A server, and how one gets in.
 
     Attributes:
-        host: name or address.
-        port: port.
         path: what its paths begin with, without a slash at the end; empty as a rule.
         tls: how its certificate is checked; None for a server that is spoken to in the clear.
-        credentials: what requests are signed with.
         headers: further headers of every request, for servers behind a gateway that asks for them.
     """
 
@@ -89,11 +86,8 @@ def endpoint_of(
     """The endpoint at an address of the form `http[s]://HOST[:PORT][/PATH]`.
 
     Args:
-        url: the address.
         setting: dotted name of the setting that gives it, for messages.
         tls: how an https server is checked, and what it is shown; None for the authorities of this machine.
-        credentials: what requests are signed with; None for nothing.
-        headers: further headers of every request.
         sign_in: advice for an address with a password in it.
 
     Raises:
@@ -127,14 +121,11 @@ class Request:
     Attributes:
         path: path, quoted; behind that of the endpoint.
         seconds_max: longest time of the whole call, from the connection to the end of the answer.
-        query: what follows the question mark.
         accept: what the answer may be.
         is_stream: the answer comes bit by bit, and each bit is wanted at once.
         method: GET reads; anything else is never sent twice by itself, unless it `is_read`.
         is_read: it changes nothing, whatever its method is.
         body: what goes with it; None for nothing.
-        content_type: what the body is.
-        headers: further headers.
         shown: what messages call the path, where it is a secret; None for the path.
     """
 
@@ -155,7 +146,6 @@ class HttpClient:
     """Speaks to one server from several threads, each request on a connection of its own while it lasts.
 
     Args:
-        endpoint: where it is and how one gets in.
         agent: who asks, in the server's logs.
         contexts: TLS contexts that several clients share; None for its own, as the endpoint says.
         is_kept: connections are kept for the next request.

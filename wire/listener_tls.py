@@ -29,7 +29,6 @@ class ListenerContexts:
         files: of the port; with certificate and key.
         needs_client: True where the handshake fails without a client's certificate; False where a client may be known
             by something else, such as a token, so that a wrong certificate alone is refused.
-        now_seconds: a clock that never goes back.
         check_seconds: how often the files are looked at for a change.
 
     Raises:

@@ -58,7 +58,6 @@ class ReceiverProcesses:
     """Processes that serve side by side.
 
     Args:
-        count: how many.
         serve: serves as the process of a number until `wait_for_stop` returns; gives the exit status.
     """
 

@@ -41,11 +41,7 @@ class Tls:
 
 
 class TlsContexts:
-    """Makes contexts, and makes them anew where a file has changed. For several threads.
-
-    Args:
-        tls: what is checked and shown.
-    """
+    """Makes contexts, and makes them anew where a file has changed. For several threads."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls

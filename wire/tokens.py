@@ -35,9 +35,7 @@ class BearerTokens:
     """The file; for several threads.
 
     Args:
-        path: the file.
         setting: dotted name of the setting that names it, for messages.
-        now_seconds: a clock that never goes back.
 
     Raises:
         Misconfigured: the file can't be read or a line of it is wrong.

@@ -38,8 +38,6 @@ class AllocationSnapshot:
     """The scheduler layer as it was last worked out.
 
     Attributes:
-        families: all that is known, and how the watches fare.
-        watches: how each watch fares.
         is_ready: nodes, pods and their owners have been read, so that what is granted, and to whom, is known.
         age_seconds: since all that was known had been worked out; None before the first time.
     """
@@ -55,11 +53,8 @@ class AllocationCollector:
 
     Args:
         reader: what the cluster is read by; closed at the end.
-        cluster: name of the cluster, for the labels.
         device_resources: names of resources that count GPU devices, beyond those that are known.
-        page_objects: objects of one page of a list.
         settle_seconds: how long changes are gathered before they are worked out.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(
@@ -194,7 +189,6 @@ class ClusterLayerReader:
 
     Args:
         allocation: the scheduler layer; started and stopped by this.
-        now: the time, UTC; for tests.
     """
 
     def __init__(

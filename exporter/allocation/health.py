@@ -52,13 +52,7 @@ HEALTH_FAMILIES: tuple[CataloguedFamily, ...] = (
 
 
 def health_families(cluster: str, states: Sequence[WatchState], held: Mapping[Watched, int]) -> tuple[Family, ...]:
-    """The families as they stand.
-
-    Args:
-        cluster: name of the cluster.
-        states: how each watch fares.
-        held: how many objects of each kind are kept.
-    """
+    """The families as they stand."""
     served = [state for state in states if state.is_served]
     labels = tuple((cluster, state.watched.value) for state in served)
     errors = [(state, kind, count) for state in states for kind, count in state.errors]

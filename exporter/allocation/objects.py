@@ -54,12 +54,6 @@ def record_of(
 ) -> Record | None:
     """What is kept of an object; None where nothing of it matters.
 
-    Args:
-        watched: what kind it is.
-        manifest: the object as the API serves it.
-        shared: what equal values are taken from.
-        device_resources: names of resources that count GPU devices, beyond those that are known.
-
     Raises:
         Corrupt: a custom object is not of its kind's shape.
     """

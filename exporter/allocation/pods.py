@@ -61,11 +61,6 @@ def pod_record(
 ) -> PodRecord | None:
     """Reads a pod.
 
-    Args:
-        manifest: the pod as the API serves it.
-        shared: what equal values are taken from.
-        device_resources: further names of resources that count GPU devices.
-
     Returns:
         The record; None for a pod that has nothing to do with cards.
     """
@@ -287,11 +282,6 @@ _KEY_LENGTH_MAX = 317
 
 def kept_apart(spec: Mapping[str, object], namespace: str, labels: Mapping[str, str]) -> str | None:
     """The label of nodes in each of whose values at most one pod like this may run; None where it does not mind.
-
-    Args:
-        spec: the pod's.
-        namespace: the pod's.
-        labels: the pod's.
 
     Returns:
         The widest where there are several: who may not share a zone may not share a machine in it.

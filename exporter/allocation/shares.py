@@ -65,8 +65,6 @@ def annotated_shares(
     """Reads all annotations that speak of granted cards.
 
     Args:
-        annotations: the pod's.
-        labels: the pod's.
         containers: what its containers ask for, init containers first.
         inits: how many of them are init containers.
 

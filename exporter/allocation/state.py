@@ -54,11 +54,7 @@ _NOTHING: dict[str, CardRecord] = {}
 
 
 class Allocation:
-    """Records of a cluster, and the families that they stand for.
-
-    Args:
-        cluster: name of the cluster, for the labels.
-    """
+    """Records of a cluster, and the families that they stand for."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
@@ -81,7 +77,6 @@ class Allocation:
         """Takes in what is now known of an object.
 
         Args:
-            watched: what kind it is.
             key: namespace and name.
             record: its record; None where it is gone, or nothing of it matters.
         """

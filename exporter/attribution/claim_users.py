@@ -26,10 +26,6 @@ def sole_users(claims: Iterable[ClaimAllocation], pods: Iterable[PodFacts]) -> M
     """The container of each claim of HAMi's driver that one container alone uses, by the claim's UID.
 
     Several containers of a claim write into one region, and nobody can distinguish them there.
-
-    Args:
-        claims: allocated claims.
-        pods: pods of the node.
     """
     records = {facts.record.uid: facts.record for facts in pods}
     found = {}

@@ -21,7 +21,6 @@ def is_mps_server(name: str, card: CardFigures) -> bool:
 
     Args:
         name: what the process calls itself, see `exporter.process_stat`.
-        card: the card that the driver lists it on.
     """
     return name == SERVER_NAME and (card.compute_mode is ComputeMode.EXCLUSIVE_PROCESS or lists_mps_clients(card))
 

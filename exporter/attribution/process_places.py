@@ -48,11 +48,7 @@ class ProcessPlace:
 
 
 class ProcessPlaces:
-    """Looks processes up, and remembers those of the round before. For one thread.
-
-    Args:
-        proc_root: where the host's `/proc` is.
-    """
+    """Looks processes up, and remembers those of the round before. For one thread."""
 
     def __init__(self, proc_root: str = "/proc") -> None:
         self._proc_root = proc_root
@@ -125,7 +121,6 @@ def _read(path: str, length_max: int, *, is_one_piece: bool = False) -> bytes | 
     """The beginning of a file of `/proc`; None where the process is gone or hidden.
 
     Args:
-        path: path of the file.
         length_max: most bytes that are read.
         is_one_piece: the kernel gives the file whole in one read.
     """

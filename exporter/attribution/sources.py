@@ -33,9 +33,6 @@ class Held:
     """One thing that one container holds, by one source.
 
     Attributes:
-        container: name.
-        unit: card or MIG instance.
-        source: who says so.
         framebuffer_bytes: framebuffer granted, bytes; None where nobody says.
         compute_ratio: share of the card's compute granted, 0-1; None where nobody says.
         is_certain: False where it may be another card.
@@ -51,9 +48,6 @@ class Held:
 
 class Sources:
     """One node's sources, with what is needed to read them.
-
-    Args:
-        view: what is known of the node.
 
     Attributes:
         findings: what was odd so far.

@@ -62,9 +62,6 @@ class CounterFinding:
     """One check that a counter fails now.
 
     Attributes:
-        of: the slice or card.
-        counter: the measure.
-        check: name of the check.
         distrusts: True where the number may be wrong; False for a remark.
     """
 
@@ -92,11 +89,7 @@ class CrossChecks:
         self._remarked_labels: tuple[tuple[str, ...], ...] = ()
 
     def __call__(self, snapshot: Snapshot) -> tuple[Family, ...]:
-        """Judges a snapshot and gives what is to be shown of it.
-
-        Args:
-            snapshot: the next snapshot.
-        """
+        """Judges a snapshot and gives what is to be shown of it."""
         now = self._comparing.of(snapshot)
         for side in self._sides:
             for check, judged in side.window.judge(now):
@@ -203,11 +196,7 @@ WINDOW_READINGS = 20
 class OutcomeWindow:
     """Makes the checks of one kind of row, and keeps what came out.
 
-    Args:
-        on: kind of row.
-
     Attributes:
-        checks: the checks, in order.
         keys: the rows of the last reading.
         is_judged: where a check could be made in the window; shape `(checks, rows)`.
         is_found: where enough of its outcomes failed; shape `(checks, rows)`.
@@ -229,9 +218,6 @@ class OutcomeWindow:
 
     def judge(self, now: Compared) -> Iterator[tuple[Check, Judged]]:
         """Makes every check on the next reading.
-
-        Args:
-            now: the reading.
 
         Yields:
             Each check with its outcome; the attributes hold once all were taken.
@@ -269,9 +255,6 @@ class Frozen:
     """Remembers since when the counters of each row stand still.
 
     One counter may well stand still while another moves; only together they prove that nobody looks.
-
-    Args:
-        on: kind of row.
     """
 
     def __init__(self, on: On) -> None:
@@ -295,11 +278,7 @@ class Frozen:
         )
 
     def judge(self, now: Compared) -> Judged:
-        """Judges the next reading.
-
-        Args:
-            now: the reading.
-        """
+        """Judges the next reading."""
         self._follow(now.keys(self._on))
         power = now.card_column(Measure.POWER)
         if self._on is On.SLICE:

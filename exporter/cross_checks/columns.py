@@ -38,8 +38,6 @@ class Compared:
 
     Attributes:
         at_seconds: when it was taken, epoch seconds.
-        slices: one key per slice.
-        cards: one key per card.
         of_slices: per measure, shape `(slices,)`.
         of_cards: per measure, shape `(cards,)`.
         granted_bytes: framebuffer granted to each slice, NaN where no grant is known; shape `(slices,)`.

@@ -54,10 +54,7 @@ class Check:
 
     Attributes:
         name: its name, the label `check`.
-        on: what it judges.
-        counter: the measure that is in doubt.
         meaning: what is wrong where it fails, one sentence.
-        rule: makes it on one reading.
         repeats_min: how many of the last readings must fail; 1 where a single value is impossible.
         share_min: share of the comparable ones that must fail.
         window: how many of the last readings count; at most those that are kept.

@@ -30,9 +30,6 @@ class TextBlock:
     """The text of the latest snapshot in one format.
 
     A line feed stands between two lines and none after the last.
-
-    Args:
-        is_openmetrics: which of the two formats.
     """
 
     def __init__(self, *, is_openmetrics: bool) -> None:

@@ -35,7 +35,6 @@ class KubeletPodResources:
     """The kubelet's side of `exporter.kubelet.pod_resources.PodResources`. For one thread.
 
     Args:
-        socket_path: path of the kubelet's socket.
         message_bytes_max: longest answer that is read, bytes.
     """
 

@@ -27,7 +27,6 @@ class DeviceRow:
     """Devices of one resource that one container was handed.
 
     Attributes:
-        resource: name of the resource.
         ids: device ids as the plugin wrote them.
     """
 
@@ -40,9 +39,6 @@ class ClaimRow:
     """One device that one container was given by dynamic resource allocation.
 
     Attributes:
-        claim: name of the ResourceClaim.
-        namespace: namespace of the claim.
-        driver: name of the driver.
         pool: pool of the driver; empty in kubelets before 1.29.
         device: name of the device within the pool; empty in kubelets before 1.29.
         share_id: id of the share where several claims hold one device; None where it is held alone.
@@ -63,7 +59,6 @@ class ContainerRow:
     """What one container was handed; most have nothing.
 
     Attributes:
-        container: name.
         devices: devices of device plugins, without `AMOUNT_RESOURCES`.
         claims: devices of dynamic resource allocation.
     """
@@ -75,13 +70,7 @@ class ContainerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRow:
-    """What one pod was handed. The kubelet gives no UID: two lives of a name can't be distinguished by it.
-
-    Attributes:
-        namespace: namespace.
-        pod: name.
-        containers: its containers.
-    """
+    """What one pod was handed. The kubelet gives no UID: two lives of a name can't be distinguished by it."""
 
     namespace: str
     pod: str

@@ -59,11 +59,8 @@ class NvmlCards:
     Args:
         library_path: file of `libnvidia-ml.so.1`, where the loader doesn't find it and it lies in no usual place.
         sample_seconds: time between two sub-samples of a card; None takes them with the readings only.
-        hang_seconds: see `HANG_SECONDS`.
-        answer_seconds: see `ANSWER_SECONDS`.
         look_seconds: time between two looks at which cards there are.
         start_anew_seconds: how often the library is started anew while a card is lost.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(
@@ -91,9 +88,6 @@ class NvmlCards:
 
     def read(self, deadline_seconds: float) -> CardsReading:
         """Reads all cards.
-
-        Args:
-            deadline_seconds: longest time that it may take.
 
         Raises:
             Unavailable: the driver's library could not be loaded or started, or has not named its cards in time.
@@ -204,12 +198,7 @@ Result = TypeVar("Result")
 
 
 class CardReader:
-    """One card.
-
-    Args:
-        library: the library, started.
-        clock: seconds that never go back; for tests.
-    """
+    """One card."""
 
     def __init__(
         self, library: NvmlLibrary, identity: CardIdentity, clock: Callable[[], float] = time.monotonic

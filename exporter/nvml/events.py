@@ -30,11 +30,7 @@ OTHER_CODES = -1
 
 
 class XidWatch:
-    """Counts the XID events of some cards.
-
-    Args:
-        library: the library, started.
-    """
+    """Counts the XID events of some cards."""
 
     def __init__(self, library: NvmlLibrary) -> None:
         self._library = library

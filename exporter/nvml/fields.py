@@ -104,8 +104,6 @@ class SlowFigures:
     """What is read once per reading.
 
     Attributes:
-        gauges: what goes up and down.
-        counters: what only grows.
         compute_mode: who may open the card, None where not reported.
     """
 

@@ -62,7 +62,6 @@ class NvmlFault(Exception):
 
     Attributes:
         code: value of `nvmlReturn_t`.
-        function: name of the function.
     """
 
     def __init__(self, code: int, function: str) -> None:
@@ -182,7 +181,6 @@ class NvmlLibrary:
         """Many field values in one call.
 
         Args:
-            handle: the card.
             fields: id and scope of each.
 
         Returns:

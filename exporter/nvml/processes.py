@@ -59,11 +59,7 @@ _Key = tuple[int, int | None, int | None]
 
 
 class ProcessReader:
-    """Reads the processes of one card.
-
-    Args:
-        wall_clock: Unix seconds; for tests.
-    """
+    """Reads the processes of one card."""
 
     def __init__(self, calls: CardCalls, wall_clock: Callable[[], float] = time.time) -> None:
         self._calls = calls

@@ -42,9 +42,7 @@ class Roster:
 
     Attributes:
         number: counts the looks, 1 first.
-        versions: of driver and library.
         cards: cards that answered, by index; one that hangs is still among them if it answered before.
-        unnamed: cards that the driver counts and that did not report their identity.
     """
 
     number: int
@@ -59,8 +57,6 @@ class RosterKeeper:
     Args:
         library: the library; started here.
         look_seconds: time between two looks.
-        start_anew_seconds: see `START_ANEW_SECONDS`.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(
@@ -222,7 +218,6 @@ class FoundCard:
     """A card that gave its identity.
 
     Attributes:
-        identity: who it is.
         handle: its handle in the library's present initialisation.
     """
 
@@ -234,7 +229,6 @@ class CardProbe:
     """Asks one card; begins at once.
 
     Args:
-        library: the library, started.
         index: number of the card in the driver's order.
     """
 

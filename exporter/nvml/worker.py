@@ -37,7 +37,6 @@ class Answer:
     """Figures, and when they were read.
 
     Attributes:
-        figures: what the card reported.
         number: counts the card's answers, 1 first.
         read_at_seconds: when the reading ended, by the worker's clock.
     """
@@ -51,9 +50,7 @@ class CardWorker:
     """Samples a card every so often, and reads it when asked.
 
     Args:
-        work: what is done.
         sample_seconds: time between two sub-samples; None takes them with the readings only.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(

@@ -38,7 +38,6 @@ class SliceOfRegion:
     """One card of one container.
 
     Attributes:
-        container: which container.
         card: UUID of the card or MIG instance, as the container's driver names it.
     """
 
@@ -87,7 +86,6 @@ class ContainerColumns:
         has_region: whether there is a file at all. Without one the container never called CUDA.
         doubts: bit set of `RegionDoubt`; 0 = trusted, where there is a region.
         files: files that could be the region; the best named, sized and youngest one is read.
-        processes: living processes.
         suspended: of these, paused ones.
         priority: 0 is high.
         last_kernel_at: Unix seconds of the last kernel launch or process start.
@@ -132,9 +130,6 @@ class HamiReading:
 
     Attributes:
         at_seconds: Unix seconds.
-        slices: figures per card of a container.
-        containers: figures per container.
-        processes: living processes.
         foreign_directories: entries beside the containers' directories that are none.
     """
 

@@ -133,12 +133,7 @@ class NodeNames:
 
 
 class RegionFamilies:
-    """Names the figures of a node; keeps the labels from reading to reading.
-
-    Args:
-        cluster: name of the cluster.
-        node: name of the node.
-    """
+    """Names the figures of a node; keeps the labels from reading to reading."""
 
     def __init__(self, *, cluster: str, node: str) -> None:
         self._cluster = cluster

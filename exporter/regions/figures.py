@@ -144,11 +144,9 @@ def take_apart(
     """The figures of a batch.
 
     Args:
-        batch: filled rows.
         card_counts: cards of each row that have an id.
         framebuffer_max: framebuffer of each card, bytes, shape `(rows, cards)` with the most cards of any row; NaN
             where it isn't known.
-        now_seconds: Unix seconds.
         gone: host pids of processes that live no more, whatever their slots say.
     """
     table = _ProcessTable(batch, gone)

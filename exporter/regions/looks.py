@@ -44,7 +44,6 @@ class Look:
         is_final: per row: this look counts; others are looked at again.
         doubts: per row: all doubts, those about the cards included.
         batch: the rows' bytes, until the next look.
-        figures: what they say.
     """
 
     regions: Sequence[FollowedRegion]
@@ -72,9 +71,7 @@ class RegionLooks:
         """Looks at each region until it holds together; regions that end up `refused` are in no look.
 
         Args:
-            regions: open regions.
             framebuffers: framebuffer of the cards of which it is known, bytes; the same object as long as it is equal.
-            now_seconds: Unix seconds.
             deadline_at: when to give up, by the clock of `time.monotonic`.
             gone: host pids of processes that live no more, whatever their slots say.
 

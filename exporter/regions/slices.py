@@ -124,9 +124,7 @@ class SliceRows:
     """Which rows the cards of each container have, and how long a container has shown 0 on a busy card.
 
     Args:
-        keys: their keys.
         card_counts: cards of each that are shown; shape `(containers,)`.
-        before: the rows before; None at first.
     """
 
     def __init__(
@@ -166,7 +164,6 @@ class SliceRows:
         """The figures of one reading in these rows.
 
         Args:
-            seen: what the looks gave.
             cards: what is known of cards; counts one more reading for containers that show 0 on a busy one.
         """
         targets = [self._targets(part) for part in seen]

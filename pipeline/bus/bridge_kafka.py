@@ -66,9 +66,7 @@ class AdapterBridge:
     """One member of the group that reads an adapter's topic.
 
     Args:
-        settings: brokers and group.
         topic: the adapter's topic.
-        intake: takes the bodies.
         dead_letters: where messages go that can't be read.
     """
 

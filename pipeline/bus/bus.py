@@ -24,7 +24,6 @@ class Unreadable:
 
     Attributes:
         offset: where it begins.
-        payload: what it holds.
         reason: why it can't be read, in words.
     """
 
@@ -41,7 +40,6 @@ class Chunk:
         source: name of the lane that the offsets belong to; a new bus has new ones.
         start: offset of the first record.
         end: offset after the last record: where the next chunk starts.
-        records: the records' payloads.
         ends: offset after each record.
         starts: where each record begins; empty where each begins where the one before ends.
         corrupt: records that were passed over because they are damaged beyond recognition.
@@ -136,10 +134,8 @@ class DeadLetters(Protocol):
         """Keeps one record.
 
         Args:
-            payload: the record.
             reason: why it can't be read.
             source: name of its lane.
-            offset: where it begins there.
 
         Raises:
             Unavailable: it can't be kept now; the same record is put again later.

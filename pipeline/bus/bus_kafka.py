@@ -43,7 +43,6 @@ class KafkaWriter:
     group is asked only when what is known of it no longer leaves room.
 
     Args:
-        settings: brokers, topic, bounds.
         compression: what to compress with; `auto` counts as off.
         refresh_seconds: the group is asked at most this often while the bus is full.
     """
@@ -196,8 +195,6 @@ class KafkaLane:
     keeps what was committed. The warehouse's own lock keeps two rollups of one group apart.
 
     Args:
-        settings: brokers, topic, group.
-        topic: the topic, as it was opened.
         writer: for `append`; opened where it is missing.
         crash_point: called with a name at every moment at which a crash would matter; tests raise or kill there.
     """

@@ -26,7 +26,6 @@ class KafkaDeadLetters:
     """Dead letters of one topic.
 
     Args:
-        settings: brokers; security; what topics are made like.
         topic: the topic that the records come from (`kafka.topic`, or an adapter's).
     """
 

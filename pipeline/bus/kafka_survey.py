@@ -36,7 +36,6 @@ class TopicSurvey:
     """A topic and its cluster.
 
     Attributes:
-        brokers: how many there are.
         partitions: how many the topic has; None where there is no such topic.
         copies: fewest replicas of a partition.
         leaderless: partitions without a leader.
@@ -62,10 +61,6 @@ class TopicSurvey:
 
 def survey_topic(settings: KafkaSettings, name: str) -> TopicSurvey:
     """Looks at a topic, and at how far the group of `kafka.group` is in it.
-
-    Args:
-        settings: how to reach the brokers.
-        name: the topic.
 
     Raises:
         Misconfigured: brokers don't let us in.
@@ -127,7 +122,6 @@ class RollupLag:
     """What waits for the group of the rollup, of the lanes that this process writes to.
 
     Args:
-        settings: brokers, group and bound.
         refresh_seconds: the group is asked at most this often while the bus is full.
     """
 
@@ -216,10 +210,6 @@ class RollupLag:
 
 class KafkaProgress:
     """A topic as one group sees it.
-
-    Args:
-        settings: how brokers are reached.
-        topic: its name.
 
     Raises:
         Unavailable: brokers can't be reached.

@@ -81,9 +81,7 @@ class FlinkRest:
         """Stops a job with a savepoint.
 
         Args:
-            job: its id.
             savepoints: URI of the folder for the savepoint.
-            seconds_max: how long that may take.
 
         Raises:
             Unavailable: it failed or took longer; the job may run still.
@@ -101,10 +99,6 @@ class FlinkRest:
 
         It is begun after the call: one that was under way already does not count
         (nightlies.apache.org/flink/flink-docs-release-2.2/docs/ops/rest_api: POST /jobs/:jobid/checkpoints).
-
-        Args:
-            job: its id.
-            seconds_max: how long that may take.
 
         Raises:
             Unavailable: it failed, as it does while tasks are still being started, or took longer.

@@ -62,9 +62,7 @@ def flink_statements(
     """The whole job.
 
     Args:
-        topic: where records come from.
         staging: URI of the folder that takes the Parquet files, one folder per table below it.
-        window_seconds: length of the event windows.
         flush_seconds: how long sums are gathered before they are written.
         histograms: False leaves the histograms empty; a benchmark shows by it what they cost.
     """

@@ -72,7 +72,6 @@ class Receiver:
     Args:
         intake_of: makes the intake of a sender, when it sends for the first time.
         listener: bound and listening (`wire.http_server.listen`); `stop` closes it.
-        limits: what may be asked of it.
         senders: who may send; everybody unless given.
         tls: gives the context for a new connection; None for plain HTTP.
         counts: what this process counts, beside the others; its own unless given.

@@ -90,9 +90,6 @@ def write_section(out: Any, at: Any, identities: int, rows: Any, factors: Any, b
 
     Args:
         out: uint8, with room for 8 bytes per row and `BLOCK_BYTES_MAX` for each block.
-        at: where to begin.
-        identities: number of identities.
-        rows: the rows, `SectionRows`.
         factors: (measures, factors) float64: by what the values of each measure may have been multiplied.
         before: what the sections before had, `Written`; changed.
 
@@ -250,8 +247,6 @@ def read_section(data: Any, at: Any, identities: int, rows: Any, blocks: Any) ->
 
     Args:
         data: uint8, all sections.
-        at: where this one begins.
-        identities: number of identities.
         rows: output, `SectionRows`; its `measures` say what the columns are.
         blocks: where the blocks of the section before lie (`no_blocks`); changed.
 

@@ -50,7 +50,6 @@ class DecodedBody:
     """One body as columns.
 
     Attributes:
-        version: version of the message.
         data: the message's bytes, uint8; label and symbol columns point into it. Behind them, references that don't
             stand together in the message.
         series: shape (series, 5), int32; its columns are named in `remote_write.kernels` (`LABELS_START` …).
@@ -78,7 +77,6 @@ def decode(body: bytes, version: Version, *, decoded_bytes_max: int) -> DecodedB
 
     Args:
         body: snappy block, as it came over the wire.
-        version: the message it holds.
         decoded_bytes_max: largest message (`receiver.decoded_bytes_max`).
 
     Raises:
@@ -92,9 +90,6 @@ class Decoder:
     """Decodes one body after another into the same memory: fresh pages for each would cost more than the scan.
 
     One thread at a time may use it, and a decoded body is good until the next one.
-
-    Args:
-        decoded_bytes_max: largest message (`receiver.decoded_bytes_max`).
     """
 
     def __init__(self, decoded_bytes_max: int) -> None:

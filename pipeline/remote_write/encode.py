@@ -54,7 +54,6 @@ class LabelSets:
         """One compressed body.
 
         Args:
-            version: the message to write.
             series: which label set each sample belongs to, shape (samples,); samples of one series stand together, and
                 within a series in the order in which they shall be sent.
             ts_ms: epoch milliseconds, shape (samples,).
@@ -126,7 +125,6 @@ def _write_series(out: Any, at: Any, tag: Any, runs: Any, prefixes: Any, ts_ms: 
 
     Args:
         out: uint8, large enough, or empty.
-        at: where to begin.
         tag: field tag of the series, 10 (version 1) or 42 (version 2).
         prefixes: the label fields of all series, `Texts`.
         ts_ms: (samples,) int64.

@@ -132,7 +132,6 @@ class InternTable(_Entries):
         """Looks strings up without adding any.
 
         Args:
-            data: where the strings lie.
             starts: first byte of each, shape (strings,).
             ends: byte after the last of each, shape (strings,).
 
@@ -144,11 +143,6 @@ class InternTable(_Entries):
 
     def intern(self, data: NDArray[np.uint8], starts: Int32, ends: Int32) -> Int32:
         """Looks strings up and adds those never seen; new ones get the next numbers in the order of their first place.
-
-        Args:
-            data: where the strings lie.
-            starts: first byte of each, shape (strings,).
-            ends: byte after the last of each, shape (strings,).
 
         Returns:
             Number of each.

@@ -28,7 +28,6 @@ class HiveCatalogue:
     """The tables of one database.
 
     Args:
-        session: with HiveServer2.
         database: its name; made where it is missing.
         location: what Hive calls the warehouse's folder.
         crash_point: called with a name at every moment at which a crash would matter; tests raise or kill there.

@@ -32,13 +32,8 @@ class Upkeep:
     """What was done to one partition.
 
     Attributes:
-        table: name of the table.
         date: UTC date, `YYYY-MM-DD`.
-        cluster: cluster name.
-        files_before: row files before.
         files_after: row files after; 0 where the partition was dropped.
-        rows_before: rows before.
-        rows_after: rows after.
     """
 
     table: str
@@ -71,7 +66,6 @@ def retain(warehouse: ParquetReads, *, now: datetime, days: int | None, finest_d
     """Drops what is older than it is kept for, one partition per step.
 
     Args:
-        now: the moment that ages are counted from.
         days: days before today that are kept; None for all.
         finest_days: days before today whose windows below a quarter of an hour are kept; None for all.
 

@@ -26,11 +26,9 @@ class PartFile:
     """One file of one partition.
 
     Attributes:
-        table: name of the table.
         date: UTC date of the partition.
         cluster: cluster of the partition, as it came.
         path: below the warehouse's folder.
-        rows: number of rows.
         is_index: True for an index of counted samples, False for rows of the table.
         first_ms: earliest time inside, epoch milliseconds.
         last_ms: latest time inside.
@@ -54,7 +52,6 @@ class ManifestLine:
         source: name of the bus; empty for a replacement.
         start: offset of its first record.
         end: offset after its last record.
-        files: what it added.
         replaced: paths of files that count no longer.
         at_ms: when they were replaced, epoch milliseconds.
     """
@@ -73,11 +70,7 @@ class ManifestLine:
 
 
 class Manifest:
-    """The list of appends in a folder; re-read cheaply, since it only grows.
-
-    Args:
-        folder: the warehouse's folder.
-    """
+    """The list of appends in a folder; re-read cheaply, since it only grows."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / _NAME

@@ -45,11 +45,7 @@ _PIECE_ROWS = 500_000
 
 
 class ParquetReads:
-    """Answers from the files that count at the moment of the question.
-
-    Attributes:
-        files: which files count.
-    """
+    """Answers from the files that count at the moment of the question."""
 
     def __init__(self, files: WarehouseFiles) -> None:
         self.files = files

@@ -67,7 +67,6 @@ class Grid:
     Attributes:
         since: start of the first step.
         step_seconds: length of a step.
-        steps: number of steps.
         mean: per measure, shape (rows, steps).
         peak: per measure, shape (rows, steps).
     """
@@ -168,13 +167,10 @@ def fill_grid(
     """Adds the windows of a span into steps.
 
     Args:
-        span: who and when.
         measures: measures to look for; one without any sample is left out of the grid.
         rows: per identity of the span the grid rows that it counts for.
-        row_count: rows of the grid.
         since: start of the first step, a whole minute.
         until: end of the last step at the latest.
-        step_seconds: length of a step.
 
     Raises:
         Corrupt: a file can't be read.

@@ -19,8 +19,6 @@ class RequestRate:
     Args:
         per_second: requests per second in the long run.
         burst: requests that may be made at once after a pause.
-        clock: monotonic seconds.
-        sleep: lets seconds pass.
     """
 
     def __init__(

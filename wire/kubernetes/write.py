@@ -38,9 +38,6 @@ class Call:
         deed: what it does, for roles and messages.
         path: path, quoted.
         method: HTTP method: POST creates, PUT and PATCH change.
-        body: JSON.
-        query: what follows the question mark.
-        content_type: what the body is.
         impersonated: in whose name it is sent, by the right `impersonate`; None for our own.
     """
 
