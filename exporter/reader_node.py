@@ -328,11 +328,9 @@ class _Kept(Generic[Answer]):
 
     @property
     def is_fresh(self) -> bool:
-        """The last question was answered."""
         return not self._is_failing
 
     def state(self) -> SourceState:
-        """How the source fares."""
         age = None if self._answered_at is None else time.monotonic() - self._answered_at
         return SourceState(source=self._source, age_seconds=age, failures=self.failures)
 

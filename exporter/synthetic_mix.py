@@ -59,7 +59,6 @@ Family = Callable[[FleetBuilder, np.random.Generator, int], None]
 
 
 def _named(names: tuple[str, ...], number: int, **changes: object) -> Workload:
-    """A family's workload with this number."""
     namespace, name = names[number % len(names)].split("/")
     turn = number // len(names)
     suffix = f"-{turn + 1}" if turn else ""

@@ -352,7 +352,6 @@ def _connected(host: str, port: int, until: float) -> socket.socket:
 
 
 def _seconds_left(until: float) -> float:
-    """Seconds for the next step of a connection."""
     left = min(CONNECT_SECONDS_MAX, until - time.monotonic())
     if left <= 0:
         raise TimeoutError("timed out")
@@ -370,7 +369,6 @@ class _Line:
         self._http.sock = self
 
     def ask(self, asked: Request, target: str, headers: Mapping[str, str], until: float) -> http.client.HTTPResponse:
-        """Sends a request and reads the head of the answer."""
         self._until = until
         self._http.request(asked.method, target, body=asked.body, headers=dict(headers))
         return self._http.getresponse()
@@ -386,17 +384,14 @@ class _Line:
         self._socket.close()
 
     def sendall(self, data: bytes) -> None:
-        """Sends, for the parser."""
         self.limit()
         self._socket.sendall(data)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """What the parser reads from."""
         # Unbuffered below: the socket counts this file, and stays open until it is closed.
         return io.BufferedReader(_Timed(self, self._socket.makefile("rb", buffering=0)), _PART_BYTES)
 
     def limit(self) -> None:
-        """Gives the next operation the time that is left."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError("the time of the answer is over")

@@ -270,7 +270,6 @@ class PrometheusQuery:
         return document.get("data")
 
     def _body(self, path: str, asked: Mapping[str, str], *, is_get: bool) -> bytearray:
-        """The body of a successful answer."""
         options = self._options
         asked = {**asked, **options.parameters}
         is_post = self._may_post and not is_get

@@ -99,7 +99,6 @@ def pod_record(
         uid=text(metadata.get("uid")),
         node=node,
         is_over=is_over,
-        created_at=created_at,
         bound_at=None if node is None else (changed_at or epoch_seconds(state.get("startTime")) or created_at),
         owner=_controller(metadata),
         containers=containers,

@@ -90,7 +90,6 @@ class CardShare:
     framebuffer_bytes: int | None
     compute_ratio: float | None
     mig_profile: str | None
-    backend: SharingBackend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +138,6 @@ class PodRecord:
     Attributes:
         node: node that it is bound to; None while it waits.
         is_over: it has succeeded or failed, and holds nothing any more.
-        created_at: when it was made, epoch seconds; None where the object does not say.
         bound_at: when it was bound, epoch seconds; None while it waits and where the object does not say.
         owner: its controller; None where it has none.
         containers: what its containers ask for, init containers first.
@@ -160,7 +158,6 @@ class PodRecord:
     uid: str
     node: str | None
     is_over: bool
-    created_at: float | None
     bound_at: float | None
     owner: OwnerLinkRecord | None
     containers: tuple[ContainerNeeds, ...]

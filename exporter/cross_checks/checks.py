@@ -46,15 +46,9 @@ FAILURES_FAMILY = counter(
     ("check",),
 )
 CROSS_CHECK_FAMILIES: tuple[CataloguedFamily, ...] = (
-    TRUSTED_FAMILY,
-    REMARKED_FAMILY,
-    COMPARISONS_FAMILY,
-    FAILURES_FAMILY,
-)
+    TRUSTED_FAMILY, REMARKED_FAMILY, COMPARISONS_FAMILY, FAILURES_FAMILY,
+)  # fmt: skip
 """Every family that is made here."""
-
-PROCESS_FAMILY = "gputide_slice_framebuffer_of_driver_bytes"
-"""Family in which a reading gives the framebuffer that the driver counts for processes, by card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +66,10 @@ class CounterFinding:
 
 
 class CrossChecks:
-    """Checks the readings of one collector, in order.
+    """Checks the readings of one collector, in order."""
 
-    Args:
-        process_family: see `PROCESS_FAMILY`.
-    """
-
-    def __init__(self, process_family: str = PROCESS_FAMILY) -> None:
-        self._comparing = Comparing(process_family)
+    def __init__(self) -> None:
+        self._comparing = Comparing()
         self._sides = (_Side(On.SLICE), _Side(On.CARD))
         names = dict.fromkeys(check.name for side in self._sides for check in side.window.checks)
         self._counts = {name: np.zeros(2, np.int64) for name in names}
@@ -140,11 +130,9 @@ class _Side:
         )
 
     def trusted_labels(self) -> Iterator[tuple[str, ...]]:
-        """Labels in the order of `trusted`."""
         return self._labels(self._trusted)
 
     def remarked_labels(self) -> Iterator[tuple[str, ...]]:
-        """Labels in the order of `remarked`."""
         return self._labels(self._remarked)
 
     def trusted(self) -> Float64:
@@ -166,7 +154,6 @@ class _Side:
         return np.where(self.window.is_judged[numbers], self.window.is_found[numbers], np.nan).ravel()
 
     def findings(self) -> Iterator[CounterFinding]:
-        """What fails now."""
         for number, row in np.argwhere(self.window.is_found).tolist():
             check = self.window.checks[number]
             yield CounterFinding(
@@ -224,7 +211,7 @@ class OutcomeWindow:
         """
         self._follow(now.keys(self._on))
         for number, check in enumerate(self.checks):
-            judged = check.rule(now)
+            judged = check.rule(now, check.on, check.counter)
             self._comparable[self._next, number] = judged.comparable
             self._fails[self._next, number] = judged.fails
             yield check, judged
@@ -277,7 +264,7 @@ class Frozen:
             window=1,
         )
 
-    def judge(self, now: Compared) -> Judged:
+    def judge(self, now: Compared, _on: On, _: Measure) -> Judged:
         """Judges the next reading."""
         self._follow(now.keys(self._on))
         power = now.card_column(Measure.POWER)

@@ -101,7 +101,6 @@ class _Body:
         self._packer = Packer()
 
     def show(self, columns: list[Column]) -> None:
-        """Takes the families of a snapshot; the same list again costs nothing."""
         if columns is not self._columns:
             self._columns = columns
             if self._block.show(columns):

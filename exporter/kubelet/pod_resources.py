@@ -42,7 +42,6 @@ class ClaimRow:
         pool: pool of the driver; empty in kubelets before 1.29.
         device: name of the device within the pool; empty in kubelets before 1.29.
         share_id: id of the share where several claims hold one device; None where it is held alone.
-        cdi_ids: names of the device in the container device interface.
     """
 
     claim: str
@@ -51,7 +50,6 @@ class ClaimRow:
     pool: str
     device: str
     share_id: str | None = None
-    cdi_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +95,6 @@ class PodResources(Protocol):
 
     def allocatable(self, deadline_seconds: float) -> tuple[DeviceRow, ...] | None:
         """Every device that may be handed out; None where the kubelet is too old to say (before 1.23).
-
-        Raises:
-            Unavailable: no answer in time.
-            Corrupt: the answer can't be read.
-        """
-        ...
-
-    def get(self, namespace: str, pod: str, deadline_seconds: float) -> PodRow | None:
-        """One pod; None where the kubelet has no such pod, or can't be asked for one (before 1.34 by default).
 
         Raises:
             Unavailable: no answer in time.

@@ -222,7 +222,6 @@ class ProcessFigures:
         encoder_busy: share of the encoder's time, 0-1.
         decoder_busy: share of the decoder's time, 0-1.
         framebuffer_peak_bytes: the most that it ever held, where accounting mode is on.
-        accounted_seconds: how long it has been accounted, where accounting mode is on.
         accounted_sm_busy: as `sm_busy`, over its whole life, where accounting mode is on.
         accounted_memory_busy: as `memory_busy`, over its whole life, where accounting mode is on.
     """
@@ -237,7 +236,6 @@ class ProcessFigures:
     encoder_busy: Spread | None = None
     decoder_busy: Spread | None = None
     framebuffer_peak_bytes: int | None = None
-    accounted_seconds: float | None = None
     accounted_sm_busy: float | None = None
     accounted_memory_busy: float | None = None
 

@@ -48,8 +48,6 @@ _USES = (("sm", "smUtil"), ("memory", "memUtil"), ("encoder", "encUtil"), ("deco
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
-    """A process; mutable: it is put together from several lists."""
-
     kinds: set[ProcessKind] = field(default_factory=set)
     framebuffer_bytes: int | None = None
 
@@ -102,7 +100,6 @@ class ProcessReader:
                     encoder_busy=use.get("encoder"),
                     decoder_busy=use.get("decoder"),
                     framebuffer_peak_bytes=(number_or_none(account.maxMemoryUsage) or None) if account else None,
-                    accounted_seconds=account.time / 1000 if account and number_or_none(account.time) else None,
                     accounted_sm_busy=_share_or_none(account.gpuUtilization) if account else None,
                     accounted_memory_busy=_share_or_none(account.memoryUtilization) if account else None,
                 )

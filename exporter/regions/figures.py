@@ -269,7 +269,6 @@ class _Usage:
         self._is_believed = is_card & ~(self.is_torn | self.is_underflowed | used_is_above)
 
     def believed(self, figure: Float64) -> Float64:
-        """The figure, NaN for cards whose usage is in doubt."""
         return np.where(self._is_believed, figure, np.nan)
 
 

@@ -100,7 +100,6 @@ class AdapterDecoder:
         return encoded, bytes_field(2, sample)
 
     def _time(self, given: object) -> int:
-        """Epoch milliseconds."""
         if isinstance(given, str):
             known = self._times.get(given)
             if known is None:

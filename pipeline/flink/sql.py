@@ -51,7 +51,6 @@ class FlinkStatements:
     inserts: tuple[str, ...]
 
     def __str__(self) -> str:
-        """The job as a script."""
         inserts = "\n".join(f"{text};" for text in self.inserts)
         return ";\n\n".join((*self.definitions, f"EXECUTE STATEMENT SET BEGIN\n{inserts}\nEND;")) + "\n"
 

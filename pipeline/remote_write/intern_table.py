@@ -73,7 +73,6 @@ class _Entries:
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes of all content together."""
         return int(self._table.starts[self._count]) * self._table.arena.itemsize
 
     @property
@@ -83,11 +82,9 @@ class _Entries:
 
     @property
     def arena(self) -> NDArray[Any]:
-        """The content of all entries one after another."""
         return self._table.arena
 
     def part(self, number: int) -> NDArray[Any]:
-        """The content with this number."""
         return self._table.arena[self._table.starts[number] : self._table.starts[number + 1]]
 
     @property
