@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from exporter.allocation.collector import HEALTH_FAMILIES
 from exporter.allocation.families import FAMILIES as ALLOCATION_FAMILIES
-from exporter.allocation.health import HEALTH_FAMILIES
 from exporter.card_families import CARD_FAMILIES
 from exporter.cross_checks.checks import CROSS_CHECK_FAMILIES
 from exporter.exposition.readings import READING_FAMILIES

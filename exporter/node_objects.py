@@ -22,8 +22,9 @@ from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.grammars.claims import ClaimAllocation, PublishedDevice, parse_claim, parse_published
 from fleet.logs import logger
 from fleet.workload_kinds import OWNER_LINKS_MAX
-from wire.http_answer import Busy, TooLarge
+from wire.http_answer import Busy
 from wire.kubernetes.backoff import Backoff
+from wire.kubernetes.page import pages_of
 
 QUESTIONS_PER_SECOND = 10.0
 QUESTIONS_AT_ONCE = 50.0
@@ -266,19 +267,14 @@ class NodeLookups:
         self._claims[question.namespace, question.name] = None if manifest is None else parse_claim(manifest)
 
     def _ask_published(self) -> None:
-        devices: list[PublishedDevice] = []
-        token: str | None = None
-        limit = _PAGE_OBJECTS
         if not self._is_served(Watched.RESOURCE_SLICES):
             return
-        while True:
-            try:
-                page = self._reader.page(Watched.RESOURCE_SLICES, limit=limit, token=token)
-            except TooLarge:
-                if limit == 1:
-                    raise
-                limit = max(1, limit // 4)
-                continue
+        devices: list[PublishedDevice] = []
+        pages = pages_of(
+            lambda limit, token: self._reader.page(Watched.RESOURCE_SLICES, limit=limit, token=token),
+            objects_max=_PAGE_OBJECTS,
+        )
+        for page in pages:
             for manifest in page.manifests:
                 try:
                     devices += parse_published(manifest)
@@ -286,11 +282,8 @@ class NodeLookups:
                     # One driver's bad slice must not hide another's devices.
                     self._failures += 1
                     self._log.warning("object dropped", resource=Watched.RESOURCE_SLICES.value, error=str(exc))
-            token = page.next_token
             if len(devices) > DEVICES_MAX:
                 raise Corrupt(f"cannot read what drivers publish on this node: more than {DEVICES_MAX} devices")
-            if token is None:
-                break
         self._published = tuple(devices)
 
     def _is_served(self, watched: Watched) -> bool:

@@ -133,7 +133,7 @@ def test_what_may_be_handed_out_is_read(kubelet: StandInKubelet, client: Kubelet
 
 @pytest.mark.parametrize(
     ("status", "text"),
-    [(grpc.StatusCode.UNIMPLEMENTED, "unknown method"), (grpc.StatusCode.UNKNOWN, "API GetAllocatableResources disabled")],
+    [(grpc.StatusCode.UNIMPLEMENTED, "unknown method"), (grpc.StatusCode.UNKNOWN, "the method is disabled")],
 )  # fmt: skip
 def test_a_method_that_the_kubelet_does_not_offer_is_no_failure(
     kubelet: StandInKubelet, client: KubeletPodResources, status: grpc.StatusCode, text: str
