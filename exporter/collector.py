@@ -106,11 +106,7 @@ class Collector:
         )
 
     def collect(self) -> bool:
-        """Reads once, in the caller's thread.
-
-        Returns:
-            False where the source has come to its end.
-        """
+        """Reads once, in the caller's thread; False where the source has come to its end."""
         try:
             reading = self._reader.read(self._deadline_seconds)
         except Unavailable as exc:

@@ -107,13 +107,10 @@ def read_cards(path: Path) -> tuple[tuple[Card, ...], tuple[Node, ...]]:
 
 
 def read_grants(path: Path, cards: Sequence[Card]) -> tuple[PairGrants, ...]:
-    """Reads `pods.parquet`.
+    """Reads `pods.parquet`; returns pairs that are sorted by pod and card.
 
     Args:
         cards: every known card; model, node and framebuffer of a grant's card are taken from here.
-
-    Returns:
-        Pairs sorted by pod and card.
 
     Raises:
         Corrupt: a column or value is wrong, a card is unknown, or two periods of a pod on a card overlap.

@@ -109,7 +109,6 @@ def read_body(answer: Answer, bytes_max: int, *, is_cut: bool = False) -> bytear
     Raises:
         TooLarge: it has more.
         http.client.HTTPException: it ends too early.
-        OSError: the connection broke, or the time is over.
     """
     body = bytearray()
     for part in answer.parts():
@@ -131,7 +130,6 @@ def lines_of(answer: Answer, what: str, bytes_max: int) -> Iterator[bytes | byte
     Raises:
         Corrupt: a line has more.
         http.client.HTTPException: it ends too early.
-        OSError: the connection broke, or the time is over.
     """
     rest = bytearray()
     for part in answer.parts():

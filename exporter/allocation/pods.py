@@ -59,11 +59,7 @@ _SELECTABLE = {"labels_max": 1024, "length_max": 65536}
 def pod_record(
     manifest: Mapping[str, object], shared: Shared, device_resources: AbstractSet[str] = frozenset()
 ) -> PodRecord | None:
-    """Reads a pod.
-
-    Returns:
-        The record; None for a pod that has nothing to do with cards.
-    """
+    """Reads a pod; None for one that has nothing to do with cards."""
     metadata, spec, status = mapping(manifest.get("metadata")), mapping(manifest.get("spec")), manifest.get("status")
     annotations = texts(metadata.get("annotations"))
     namespace = text(metadata.get("namespace"))

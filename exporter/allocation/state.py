@@ -100,13 +100,10 @@ class Allocation:
         return len(self._shelves[watched])
 
     def settle(self, pods_max: int) -> bool:
-        """Works out the rows that changes have reached.
+        """Works out the rows that changes have reached; True when nothing is left to do.
 
         Args:
             pods_max: most pods to work out by this call.
-
-        Returns:
-            True when nothing is left to do.
         """
         for node in self._node_marks:
             self._settle_node(node)

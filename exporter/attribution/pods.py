@@ -87,11 +87,7 @@ class PodFacts:
 
 
 def pod_facts(manifest: Mapping[str, object], shared: Shared) -> PodFacts | None:
-    """Reads a pod's manifest.
-
-    Returns:
-        What is known; None for a pod that has nothing to do with cards.
-    """
+    """Reads a pod's manifest; None for a pod that has nothing to do with cards."""
     record = pod_record(manifest, shared)
     if record is None:
         return None

@@ -86,20 +86,11 @@ class PodResources(Protocol):
         """Every pod of the node, also those that finished a while ago, with what its containers were handed.
 
         Sorted by namespace, pod and device, so that two answers differ only where something has changed.
-
-        Raises:
-            Unavailable: no answer in time.
-            Corrupt: the answer can't be read.
         """
         ...
 
     def allocatable(self, deadline_seconds: float) -> tuple[DeviceRow, ...] | None:
-        """Every device that may be handed out; None where the kubelet is too old to say (before 1.23).
-
-        Raises:
-            Unavailable: no answer in time.
-            Corrupt: the answer can't be read.
-        """
+        """Every device that may be handed out; None where the kubelet is too old to say (before 1.23)."""
         ...
 
     def close(self) -> None:

@@ -3,7 +3,8 @@
 Generated classes and their runtime would cost the node exporter more memory than the whole client. Unknown fields are
 skipped, as protobuf demands; devices of `AMOUNT_RESOURCES` are skipped unread, for Volcano hands them out by the tens
 of thousands. What is read is sorted, for the kubelet takes pods and ids from Go's maps, in another order each time.
-Called by `exporter.kubelet.client`. Pure.
+What is no such message is `Corrupt`. Called by
+`exporter.kubelet.client`. Pure.
 
 Sources: kubernetes/kubelet:pkg/apis/podresources/v1/api.proto (field numbers),
 protobuf.dev/programming-guides/encoding.
@@ -27,21 +28,13 @@ Span = tuple[int, int]
 
 
 def decode_list(data: bytes) -> tuple[PodRow, ...]:
-    """Reads a ListPodResourcesResponse.
-
-    Raises:
-        Corrupt: not such a message.
-    """
+    """Reads a ListPodResourcesResponse."""
     pods = (_pod(data, span) for number, span in _spans(data, (0, len(data))) if number == 1)
     return tuple(sorted(pods, key=lambda pod: (pod.namespace, pod.pod)))
 
 
 def decode_allocatable(data: bytes) -> tuple[DeviceRow, ...]:
-    """Reads an AllocatableResourcesResponse, its devices alone.
-
-    Raises:
-        Corrupt: not such a message.
-    """
+    """Reads an AllocatableResourcesResponse, its devices alone."""
     rows = (_device(data, span) for number, span in _spans(data, (0, len(data))) if number == 1)
     return _in_order([row for row in rows if row is not None])
 

@@ -198,7 +198,7 @@ Result = TypeVar("Result")
 
 
 class CardReader:
-    """One card."""
+    """One card. Its calls raise `CardLost` and `LibraryLost`, as those of `CardCalls` do."""
 
     def __init__(
         self, library: NvmlLibrary, identity: CardIdentity, clock: Callable[[], float] = time.monotonic
@@ -210,22 +210,12 @@ class CardReader:
         self._processes = ProcessReader(self._calls)
 
     def sample(self) -> None:
-        """Takes one sub-sample.
-
-        Raises:
-            CardLost: the card is gone.
-            LibraryLost: the library must be initialised again.
-        """
+        """Takes one sub-sample."""
         with self._library.calling():
             self._telling_loss(self._sample)
 
     def read(self) -> CardFigures:
-        """Takes one more sub-sample, reads the rest, and gives all since the reading before.
-
-        Raises:
-            CardLost: the card is gone.
-            LibraryLost: the library must be initialised again.
-        """
+        """Takes one more sub-sample, reads the rest, and gives all since the reading before."""
         with self._library.calling():
             return self._telling_loss(self._read)
 

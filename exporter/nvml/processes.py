@@ -75,10 +75,6 @@ class ProcessReader:
         Returns:
             One entry per process and MIG instance, by process id; None where the card doesn't list those that compute,
             or failed to list any kind this time: who is missing there is not gone.
-
-        Raises:
-            CardLost: the card is gone.
-            LibraryLost: the library must be initialised again.
         """
         found = self._listed(mig_handles)
         if found is None:

@@ -90,11 +90,7 @@ class RosterKeeper:
         self._thread.start()
 
     def wait_for_first(self, timeout_seconds: float) -> Roster | None:
-        """Waits for the first look.
-
-        Returns:
-            The latest look; None where there was no good one within the time.
-        """
+        """Waits for the first look; returns the latest, None where there was no good one within the time."""
         with self._turn:
             self._turn.wait_for(lambda: self.roster is not None or self.failure is not None, timeout_seconds)
         return self.roster
@@ -110,11 +106,7 @@ class RosterKeeper:
         self._is_card_lost = is_lost
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Ends the looks and the watch for events.
-
-        Returns:
-            False where a call still hangs after the time.
-        """
+        """Ends the looks and the watch for events; False where a call still hangs after the time."""
         with self._turn:
             self._is_stopping = True
             self._turn.notify_all()

@@ -98,11 +98,7 @@ class CardWorker:
             self._turn.notify_all()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Waits until what was asked is answered, well or badly.
-
-        Returns:
-            False where the time ran out.
-        """
+        """Waits until what was asked is answered, well or badly; False where the time ran out."""
         with self._turn:
             return self._turn.wait_for(lambda: not self._is_asked, max(0.0, timeout_seconds))
 

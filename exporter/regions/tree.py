@@ -311,11 +311,7 @@ class RegionRoot:
         self._stamp: tuple[int, int] | None = None
 
     def has_changed(self, now_ns: int) -> bool:
-        """Lists the root if it changed, and says whether it did.
-
-        Raises:
-            Unavailable: the root is there and can't be read.
-        """
+        """Lists the root if it changed, and says whether it did."""
         try:
             status = os.stat(self.path)
             stamp = (status.st_ino, status.st_mtime_ns)

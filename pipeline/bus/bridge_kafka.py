@@ -81,13 +81,10 @@ class AdapterBridge:
         """Messages taken, and those that could not be read; how often the bus was not ready, and a place was lost."""
 
     def step(self, wait: Callable[[float], bool]) -> int:
-        """Takes what came since the last step.
+        """Takes what came since the last step; returns how many messages, 0 where none came or we are to stop.
 
         Args:
             wait: waits some seconds; True where we are to stop.
-
-        Returns:
-            How many messages were taken; 0 where none came, or we are to stop.
 
         Raises:
             Unavailable: brokers can't be reached; nothing was committed.

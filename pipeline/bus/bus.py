@@ -91,27 +91,15 @@ class Bus(Protocol):
     """
 
     def append(self, payload: bytes) -> int:
-        """Takes a record.
-
-        Returns:
-            The offset after it, once it is durable.
-
-        Raises:
-            BusFull: the bound is reached.
-            Unavailable: another process writes to it.
-            Corrupt: the storage can't take it; the record is not on the bus.
-        """
+        """Takes a record; returns the offset after it, once it is durable. Raises as `BusWriter.append_all`."""
         ...
 
     def read(self, start: int, *, bytes_max: int) -> Chunk | None:
-        """The durable records from an offset on.
+        """The durable records from an offset on; None where there is no record.
 
         Args:
             start: an offset that a chunk ended with, or 0; what was committed and dropped is passed over.
             bytes_max: most bytes of payload; one record is given even where it alone is larger.
-
-        Returns:
-            None where there is no record.
         """
         ...
 

@@ -209,7 +209,7 @@ class RollupLag:
 
 
 class KafkaProgress:
-    """A topic as one group sees it.
+    """A topic as one group sees it; made and asked alike.
 
     Raises:
         Unavailable: brokers can't be reached.
@@ -224,11 +224,7 @@ class KafkaProgress:
             )
 
     def ends(self) -> Mapping[int, int]:
-        """The offset after the last record of each partition that has any.
-
-        Raises:
-            Unavailable: brokers can't be reached.
-        """
+        """The offset after the last record of each partition that has any."""
         with broker_errors(f"ask for the ends of topic {self._topic}", self._settings):
             numbers = self._consumer.partitions_for_topic(self._topic) or set()
             places = [TopicPartition(self._topic, number) for number in sorted(numbers)]
@@ -237,11 +233,7 @@ class KafkaProgress:
             return {place.partition: end for place, end in ends.items() if end > first[place]}
 
     def committed(self) -> Mapping[int, int]:
-        """The offset that the group has committed, 0 where it has not.
-
-        Raises:
-            Unavailable: brokers can't be reached.
-        """
+        """The offset that the group has committed, 0 where it has not."""
         with broker_errors(f"ask for the offsets of topic {self._topic}", self._settings):
             numbers = self._consumer.partitions_for_topic(self._topic) or set()
             return {

@@ -156,16 +156,13 @@ def _fields(section: Section) -> _JsonColumns:
 
 @njit(cache=True, nogil=True)
 def _write_rows(out: Any, at: int, starts: Any, identity: Any, ts_ms: Any, values: Any, columns: Any) -> int:
-    """Writes JSON objects, a comma between them.
+    """Writes JSON objects, a comma between them; returns the byte after the last one.
 
     Args:
         out: (bytes,) uint8, large enough.
         starts: what a row of each identity begins with, up to its time, `Texts`.
         identity: (rows,) place of each row's identity.
         values: (columns, rows), NaN = missing.
-
-    Returns:
-        The byte after the last one written.
     """
     (texts, text_starts), ((names, name_starts), scales, has_bin) = starts, columns
     for row in range(len(identity)):

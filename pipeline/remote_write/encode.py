@@ -51,16 +51,13 @@ class LabelSets:
         ts_ms: NDArray[np.int64],
         values: NDArray[np.float64],
     ) -> bytes:
-        """One compressed body.
+        """One compressed body: a snappy block of the message.
 
         Args:
             series: which label set each sample belongs to, shape (samples,); samples of one series stand together, and
                 within a series in the order in which they shall be sent.
             ts_ms: epoch milliseconds, shape (samples,).
             values: shape (samples,); bits are kept.
-
-        Returns:
-            A snappy block of the message.
         """
         series = np.ascontiguousarray(series, dtype=np.int64)
         ts_ms = np.ascontiguousarray(ts_ms, dtype=np.int64)

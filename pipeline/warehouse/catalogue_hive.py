@@ -61,7 +61,6 @@ class HiveCatalogue:
         """Makes partitions where they are missing; see `Catalogue.add`.
 
         Raises:
-            Unavailable: Hive does not answer.
             Corrupt: a table or partition was altered; the message names the difference.
             Misconfigured: Hive does not let us.
         """
@@ -113,7 +112,6 @@ class HiveCatalogue:
         """Makes database, tables and columns that are missing, and checks those that are there; once.
 
         Raises:
-            Unavailable: Hive does not answer.
             Corrupt: a table was altered.
         """
         if self._shown:

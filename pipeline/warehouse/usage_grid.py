@@ -171,9 +171,6 @@ def fill_grid(
         rows: per identity of the span the grid rows that it counts for.
         since: start of the first step, a whole minute.
         until: end of the last step at the latest.
-
-    Raises:
-        Corrupt: a file can't be read.
     """
     since_ms, until_ms = epoch_ms(since), epoch_ms(until)
     steps = max(0, -((since_ms - until_ms) // (step_seconds * 1000)))

@@ -38,11 +38,7 @@ class RequestRate:
         """When the next token is there; one that lies back in time by the slack is the whole burst."""
 
     def take(self) -> float:
-        """Wait for a token.
-
-        Returns:
-            Seconds that were waited.
-        """
+        """Waits for a token; returns the seconds that were waited."""
         with self._lock:
             now = self._clock()
             due = max(self._next_at, now - self._slack)

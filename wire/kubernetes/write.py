@@ -54,15 +54,10 @@ class WritingApi(KubernetesApi):
     """A `KubernetesApi` that changes objects too."""
 
     def send(self, call: Call) -> dict[str, Any] | None:
-        """Makes a change.
-
-        Returns:
-            The object that was answered; None where there is nothing at this path (404).
+        """Makes a change; returns the answered object, None where there is nothing at this path (404).
 
         Raises:
-            Misconfigured: credentials or a right are missing.
             Refused: the server will not do it (`Conflict` where it depends on another version).
-            Unavailable: the server can't be reached, or not now.
         """
         asked = Request(
             path=call.path,
