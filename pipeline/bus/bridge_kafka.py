@@ -21,7 +21,7 @@ from fleet.errors import Corrupt
 from fleet.settings.pipeline import KafkaSettings
 from pipeline.bus.adapter_messages import AdapterDecoder
 from pipeline.bus.bus import DeadLetters
-from pipeline.bus.kafka_client import broker_errors, client_options, open_client
+from pipeline.bus.kafka_client import broker_errors, consumer_options, open_client
 from pipeline.receiver.intake import RETRY_AFTER_SECONDS, Intake
 from pipeline.remote_write.decode import Version
 
@@ -126,13 +126,9 @@ class AdapterBridge:
             self._consumer = open_client(
                 KafkaConsumer,
                 {
-                    **client_options(self._settings),
-                    "metrics_enabled": False,
-                    "group_id": f"{self._settings.group}-of-{self._topic}",
-                    "enable_auto_commit": False,
+                    **consumer_options(self._settings, f"{self._settings.group}-of-{self._topic}"),
                     "auto_offset_reset": "earliest",
                     "isolation_level": "read_committed",
-                    "allow_auto_create_topics": False,
                     "max_partition_fetch_bytes": _FETCH_BYTES,
                     "fetch_max_bytes": _FETCH_BYTES,
                 },

@@ -23,7 +23,7 @@ from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailable
 from fleet.errors import Misconfigured
 from fleet.settings.pipeline import KafkaSettings
 from pipeline.bus.bus import BusFull
-from pipeline.bus.kafka_client import broker_errors, client_options, open_client
+from pipeline.bus.kafka_client import broker_errors, client_options, consumer_options, open_client
 from pipeline.bus.kafka_topic import Topic
 
 _NOBODY_KNOWS = (CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError)
@@ -185,16 +185,7 @@ class RollupLag:
 
     def _refresh(self) -> None:
         if self._consumer is None:
-            self._consumer = open_client(
-                KafkaConsumer,
-                {
-                    **client_options(self._settings),
-                    "metrics_enabled": False,
-                    "group_id": self._settings.group,
-                    "enable_auto_commit": False,
-                    "allow_auto_create_topics": False,
-                },
-            )
+            self._consumer = open_client(KafkaConsumer, consumer_options(self._settings, self._settings.group))
         timeout_ms = self._settings.request_seconds * 1000
         for lane in self._ends:
             place = TopicPartition(self._topic.name, lane)
@@ -219,9 +210,7 @@ class KafkaProgress:
         self._settings = settings
         self._topic = topic
         with broker_errors(f"open topic {topic}", settings):
-            self._consumer: Any = open_client(
-                KafkaConsumer, {**client_options(settings), "group_id": group, "enable_auto_commit": False}
-            )
+            self._consumer: Any = open_client(KafkaConsumer, consumer_options(settings, group))
 
     def ends(self) -> Mapping[int, int]:
         """The offset after the last record of each partition that has any."""

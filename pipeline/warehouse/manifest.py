@@ -16,7 +16,6 @@ from pathlib import Path
 
 from fleet.durable import sync_folder, unwritable
 from fleet.errors import Corrupt
-from pipeline.warehouse.warehouse import AppendName
 
 _NAME = "MANIFEST"
 
@@ -62,11 +61,6 @@ class ManifestLine:
     files: tuple[PartFile, ...] = field(default=())
     replaced: tuple[str, ...] = field(default=())
     at_ms: int = 0
-
-    @property
-    def name(self) -> AppendName:
-        """What the append is named by."""
-        return AppendName(source=self.source, start=self.start, end=self.end)
 
 
 class Manifest:
