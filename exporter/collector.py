@@ -50,14 +50,12 @@ class CollectorState:
     Attributes:
         snapshot: the latest one; None before the first reading.
         age_seconds: age of the snapshot, or time since the collector was made where there is none.
-        is_finished: the source has come to its end.
     """
 
     snapshot: Snapshot | None
     age_seconds: float
     readings: int
     failures: int
-    is_finished: bool
 
 
 class Collector:
@@ -87,7 +85,6 @@ class Collector:
         # One reference is swapped at a time, so readers need no lock.
         self._snapshot: Snapshot | None = None
         self._failures = 0
-        self._is_finished = False
         self._crash: Exception | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -102,7 +99,6 @@ class Collector:
             age_seconds=max(0.0, self._clock() - since),
             readings=snapshot.number if snapshot is not None else 0,
             failures=self._failures,
-            is_finished=self._is_finished,
         )
 
     def collect(self) -> bool:
@@ -116,7 +112,6 @@ class Collector:
             self._failures += 1
             return True
         if reading is None:
-            self._is_finished = True
             return False
         self._inventory.apply(reading.change)
         self._snapshot = self._snapshot_of(reading)

@@ -167,7 +167,3 @@ class Attribution:
     slices: tuple[AttributedSlice, ...]
     findings: tuple[Finding, ...]
     mps_servers: tuple[ProcessOnCard, ...] = ()
-
-    def on_card(self, card: CardId) -> tuple[AttributedSlice, ...]:
-        """Everybody who was granted a part of one card."""
-        return tuple(found for found in self.slices if found.grant.card == card)

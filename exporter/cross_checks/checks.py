@@ -51,20 +51,6 @@ CROSS_CHECK_FAMILIES: tuple[CataloguedFamily, ...] = (
 """Every family that is made here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterFinding:
-    """One check that a counter fails now.
-
-    Attributes:
-        distrusts: True where the number may be wrong; False for a remark.
-    """
-
-    of: SliceKey | CardKey
-    counter: Measure
-    check: str
-    distrusts: bool
-
-
 class CrossChecks:
     """Checks the readings of one collector, in order."""
 
@@ -92,10 +78,6 @@ class CrossChecks:
             COMPARISONS_FAMILY.of(self._count_labels, counts[:, 0]),
             FAILURES_FAMILY.of(self._count_labels, counts[:, 1]),
         )
-
-    def findings(self) -> tuple[CounterFinding, ...]:
-        """What fails as of the last snapshot, slices first."""
-        return tuple(finding for side in self._sides for finding in side.findings())
 
     def _label(self) -> None:
         keys = tuple(side.window.keys for side in self._sides)
@@ -152,13 +134,6 @@ class _Side:
         """1 where a remark is made, 0 where there was reason to look, NaN elsewhere."""
         numbers = [number for column in self._remarked for number in column.numbers]
         return np.where(self.window.is_judged[numbers], self.window.is_found[numbers], np.nan).ravel()
-
-    def findings(self) -> Iterator[CounterFinding]:
-        for number, row in np.argwhere(self.window.is_found).tolist():
-            check = self.window.checks[number]
-            yield CounterFinding(
-                of=self.window.keys[row], counter=check.counter, check=check.name, distrusts=check.distrusts
-            )
 
     def _labels(self, columns: tuple[_Column, ...]) -> Iterator[tuple[str, ...]]:
         rows = [tuple(str(getattr(key, name, "")) for name in SLICE_IDENTITY) for key in self.window.keys]

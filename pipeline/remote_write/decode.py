@@ -1,6 +1,6 @@
 """Decodes one remote-write body, version 1.0 or 2.0, into columns.
 
-The receiver calls `decode`; what the labels of a series mean is `series_table`'s business. A body is untrusted: its
+The receiver keeps a `Decoder`; what the labels of a series mean is `series_table`'s business. A body is untrusted: its
 declared length is checked before memory is taken, and anything that is not snappy, not protobuf or not the message it
 claims to be is `Corrupt` with a readable text.
 
@@ -72,24 +72,13 @@ class DecodedBody:
     exemplars: int
 
 
-def decode(body: bytes, version: Version, *, decoded_bytes_max: int) -> DecodedBody:
-    """Unpacks and scans one body.
-
-    Args:
-        body: snappy block, as it came over the wire.
-        decoded_bytes_max: largest message (`receiver.decoded_bytes_max`).
-
-    Raises:
-        Corrupt: the body is cut, too large, not snappy, not protobuf, or breaks a rule of the whole message; nothing of
-            it can be used.
-    """
-    return Decoder(decoded_bytes_max).decode(body, version)
-
-
 class Decoder:
     """Decodes one body after another into the same memory: fresh pages for each would cost more than the scan.
 
     One thread at a time may use it, and a decoded body is good until the next one.
+
+    Args:
+        decoded_bytes_max: largest message (`receiver.decoded_bytes_max`).
     """
 
     def __init__(self, decoded_bytes_max: int) -> None:
@@ -98,7 +87,12 @@ class Decoder:
         self._room = _Room.of(0, series=1, sample=1, symbol=1)
 
     def decode(self, body: bytes, version: Version) -> DecodedBody:
-        """Unpacks and scans one body; see `decode`."""
+        """Unpacks and scans one body, a snappy block as it came over the wire.
+
+        Raises:
+            Corrupt: the body is cut, too large, not snappy, not protobuf, or breaks a rule of the whole message;
+                nothing of it can be used.
+        """
         size = self._unpack(body)
         data = self._message[: 2 * size]
         # What honest senders come to; a message that is denser is scanned once more, with room for the densest there
