@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from fleet.errors import Misconfigured
+from wire.replaced_files import ReplacedFiles
 
 PLUGIN_SECONDS_MAX = 30.0
 """Longest time that a plugin may take."""
@@ -83,29 +84,23 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.Lock()
-        self._read: tuple[tuple[int, int, int], str] | None = None
+        self._header = ReplacedFiles((path,), self._read)
 
     def header(self) -> str | None:
         """See `Credentials`; the file is looked at each time, and read where it is another one."""
-        with self._lock:
-            try:
-                found = self._path.stat()
-                # A projected volume is changed by swapping a link: the file behind the name is another.
-                stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
-                if self._read is None or self._read[0] != stamp:
-                    with self._path.open("rb") as file:
-                        token = file.read(_TOKEN_BYTES_MAX)
-                    self._read = (stamp, bearer(token.decode(errors="replace"), f"file {self._path}"))
-            except OSError as exc:
-                raise Misconfigured(f"cannot read the token of file {self._path}: {exc.strerror}") from exc
-            return self._read[1]
+        return self._header.now()
 
     def renew(self) -> bool:
         """See `Credentials`."""
-        before, self._read = self._read, None
-        now = self.header()
-        return before is None or before[1] != now
+        return self._header.forget() != self.header()
+
+    def _read(self) -> str:
+        try:
+            with self._path.open("rb") as file:
+                token = file.read(_TOKEN_BYTES_MAX)
+        except OSError as exc:
+            raise Misconfigured(f"cannot read the token of file {self._path}: {exc.strerror}") from exc
+        return bearer(token.decode(errors="replace"), f"file {self._path}")
 
 
 class PluginToken:
