@@ -28,7 +28,8 @@ from exporter.attribution.process_places import ProcessPlaces
 from exporter.attribution.records import AttributedSlice, Attribution, Finding, FindingKind, NodeView, ProcessOnCard
 from exporter.cluster_reader import Watched
 from exporter.families import Family
-from exporter.kubelet.pod_resources import DeviceRow, PodResources, PodRow
+from exporter.kubelet.client import KubeletPodResources
+from exporter.kubelet.pod_resources import DeviceRow, PodRow
 from exporter.node_families import NodeFamilies, SourceState
 from exporter.node_objects import NodeObjects
 from exporter.node_pods import NodePods
@@ -72,7 +73,7 @@ class NodeSources:
     """
 
     cards: NvmlReader
-    kubelet: PodResources | None
+    kubelet: KubeletPodResources | None
     pods: NodePods | None
     processes: ProcessPlaces
     regions: HamiReader | None

@@ -31,7 +31,10 @@ _SERVICE = "/v1.PodResourcesLister/"
 
 
 class KubeletPodResources:
-    """The kubelet's side of `exporter.kubelet.pod_resources.PodResources`. For one thread.
+    """Asks for what was handed out on this node. For one thread.
+
+    No call takes longer than its deadline; a refusal or silence is `Unavailable`, an answer that is not the protocol or
+    larger than its bound is `Corrupt`; after either, the next call starts afresh.
 
     Args:
         message_bytes_max: longest answer that is read, bytes.
@@ -45,7 +48,10 @@ class KubeletPodResources:
         self._allocatable: tuple[DeviceRow, ...] = ()
 
     def list(self, deadline_seconds: float) -> tuple[PodRow, ...]:
-        """See the port."""
+        """Every pod of the node, also those that finished a while ago, with what its containers were handed.
+
+        Sorted by namespace, pod and device, so that two answers differ only where something has changed.
+        """
         rows = decode_list(_answered("List", self._ask("List", deadline_seconds)))
         # The very same rows while nothing changes, so that a comparison ends at once.
         if rows != self._rows:
@@ -53,7 +59,7 @@ class KubeletPodResources:
         return self._rows
 
     def allocatable(self, deadline_seconds: float) -> tuple[DeviceRow, ...] | None:
-        """See the port."""
+        """Every device that may be handed out; None where the kubelet is too old to say (before 1.23)."""
         reply = self._ask("GetAllocatableResources", deadline_seconds)
         if _is_not_offered(reply):
             return None
@@ -63,7 +69,7 @@ class KubeletPodResources:
         return self._allocatable
 
     def close(self) -> None:
-        """See the port."""
+        """Gives back what is held; more than once does no harm."""
         self._caller.close()
 
     def _ask(self, name: str, deadline_seconds: float) -> Reply:

@@ -1,4 +1,4 @@
-"""Which devices the kubelet handed to which container: the records, and the port through which they are asked for.
+"""Which devices the kubelet handed to which container, as `exporter.kubelet.client` reads it.
 
 The kubelet knows a grant from the moment it is made, used or not, but neither the pod's UID nor, for HAMi and Volcano,
 the card that was really given (`fleet.grammars.device_ids`). `exporter.attribution.attributor` joins these rows with
@@ -8,7 +8,6 @@ the rest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 AMOUNT_RESOURCES = frozenset(
     {
@@ -73,26 +72,3 @@ class PodRow:
     namespace: str
     pod: str
     containers: tuple[ContainerRow, ...]
-
-
-class PodResources(Protocol):
-    """Asks for what was handed out on this node.
-
-    Contract: no call takes longer than its deadline; a refusal or silence is `Unavailable`, an answer that is not the
-    protocol or larger than its bound is `Corrupt`; after either, the next call starts afresh.
-    """
-
-    def list(self, deadline_seconds: float) -> tuple[PodRow, ...]:
-        """Every pod of the node, also those that finished a while ago, with what its containers were handed.
-
-        Sorted by namespace, pod and device, so that two answers differ only where something has changed.
-        """
-        ...
-
-    def allocatable(self, deadline_seconds: float) -> tuple[DeviceRow, ...] | None:
-        """Every device that may be handed out; None where the kubelet is too old to say (before 1.23)."""
-        ...
-
-    def close(self) -> None:
-        """Gives back what is held; more than once does no harm."""
-        ...
