@@ -48,6 +48,8 @@ _USES = (("sm", "smUtil"), ("memory", "memUtil"), ("encoder", "encUtil"), ("deco
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
+    """One process; mutable: filled from one list of the driver after the other."""
+
     kinds: set[ProcessKind] = field(default_factory=set)
     framebuffer_bytes: int | None = None
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.synthetic import TRAPS, write_synthetic_fleet
+from exporter.synthetic.writer import TRAPS, write_synthetic_fleet
 from fleet.profiles import WorkloadState
 from tests.analyzer.build import profiles
 from tests.analyzer.recorded import recorded

@@ -19,10 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pro
 from exporter.collector import Collector, CollectorState, Snapshot
 from exporter.exposition.rendering import Exposition, TextFormat
 from exporter.reader import DeviceReader, Reading
-from exporter.reader_replay import ReplayReader
+from exporter.replay.reader import ReplayReader
 from exporter.server import MetricsServer
 from exporter.serving import serve
-from exporter.trace import open_trace
+from exporter.trace.trace import open_trace
 from fleet.errors import Unavailable
 from fleet.inventory import CardId, CardModelName
 from fleet.schema import Measure

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter.reader_replay import ReplayReader
-from exporter.synthetic import CARDS_MIN, TRAPS, write_synthetic_fleet
-from exporter.synthetic_mix import (
+from exporter.replay.reader import ReplayReader
+from exporter.synthetic.mix import (
     BIDDERS,
     DAY_SERVICES,
     EMBEDDERS,
@@ -26,8 +25,9 @@ from exporter.synthetic_mix import (
     UNUSED_SERVICES,
     WIDE_SERVICES,
 )
-from exporter.trace import Trace, open_trace
-from exporter.trace_writer import label_workload
+from exporter.synthetic.writer import CARDS_MIN, TRAPS, write_synthetic_fleet
+from exporter.trace.trace import Trace, open_trace
+from exporter.trace.writer import label_workload
 from fleet.errors import Misconfigured
 from fleet.inventory import OPT_OUT_LABEL, CardId, Grant, WorkloadId
 from fleet.schema import Measure

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.synthetic import CARDS_MIN, write_synthetic_fleet
+from exporter.synthetic.writer import CARDS_MIN, write_synthetic_fleet
 
 pytestmark = pytest.mark.long
 

@@ -66,8 +66,8 @@ def node(
     if replay is not None:
         # The trace's drivers are no business of a node.
         from exporter.cross_checks.checks import CrossChecks
-        from exporter.reader_replay import ReplayedFamilies, ReplayReader
-        from exporter.trace import open_trace
+        from exporter.replay.reader import ReplayedFamilies, ReplayReader
+        from exporter.trace.trace import open_trace
 
         reader = ReplayReader(open_trace(replay), since=parse_time(since) if since is not None else None)
         files = settings.exporter.files("exporter", settings.exporter.scrape_tokens_file)

@@ -2,7 +2,7 @@
 
 A replay plays every pod's recorded demand on the card that the (simulated) cluster says it sits on now, by the formulas
 of `fleet.sharing`: contention caps compute, the grant bounds the framebuffer, a server that pre-allocates takes its
-share of the new grant. Called by `exporter.reader_replay`; the command line wires the cluster in as a `Seating`.
+share of the new grant. Called by `exporter.replay.reader`; the command line wires the cluster in as a `Seating`.
 """
 
 from __future__ import annotations

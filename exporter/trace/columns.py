@@ -1,7 +1,7 @@
 """Checks of a trace's columns: every value that the rest of the house would choke on is named by file, column and row.
 
-Called by `exporter.trace` on each piece of a file that it reads. All checks work on whole columns; the row number in a
-message counts from 0 in the file, so that `table.slice(row, 1)` shows it.
+Called by `exporter.trace.trace` on each piece of a file that it reads. All checks work on whole columns; the row number
+in a message counts from 0 in the file, so that `table.slice(row, 1)` shows it.
 """
 
 from __future__ import annotations

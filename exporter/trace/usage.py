@@ -1,8 +1,8 @@
 """One file of samples of a trace, streamed in order of time in bounded memory.
 
-Called by `exporter.trace` for `usage.parquet` (rows of a pod on a card) and `card_usage.parquet` (rows of a card). The
-file is read twice: `check` looks at every row before anything is passed on, so that a bad row at the end leaves
-nothing half done; `windows` then hands the rows out.
+Called by `exporter.trace.trace` for `usage.parquet` (rows of a pod on a card) and `card_usage.parquet` (rows of a
+card). The file is read twice: `check` looks at every row before anything is passed on, so that a bad row at the end
+leaves nothing half done; `windows` then hands the rows out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from exporter.trace_columns import Shape, TraceColumn, check_present, check_schema, measure_of, numbers, times_ms
+from exporter.trace.columns import Shape, TraceColumn, check_present, check_schema, measure_of, numbers, times_ms
 from fleet.errors import Corrupt
 from fleet.schema import Measure
 

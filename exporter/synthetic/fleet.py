@@ -1,6 +1,6 @@
 """Builds the inventory of a synthetic fleet: cards are bought as workloads need them and filled into nodes.
 
-Called by `exporter.synthetic_mix` and `exporter.synthetic_traps`, which say what stands there.
+Called by `exporter.synthetic.mix` and `exporter.synthetic.traps`, which say what stands there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from exporter.synthetic_shapes import Shape
+from exporter.synthetic.shapes import Shape
 from fleet.inventory import Card, CardId, CardModelName, Grant, Node, Priority
 from fleet.units import GIB
 

@@ -1,6 +1,6 @@
 """What a trace says stands there: cards, nodes and grants.
 
-Called by `exporter.trace`. The records carry ends of grants as the file has them; who may know them when is the
+Called by `exporter.trace.trace`. The records carry ends of grants as the file has them; who may know them when is the
 trace's to say.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from exporter.trace_columns import NO_TIME, Shape, TraceColumn, check_present, check_schema, numbers, times_ms
-from exporter.trace_usage import opened
+from exporter.trace.columns import NO_TIME, Shape, TraceColumn, check_present, check_schema, numbers, times_ms
+from exporter.trace.usage import opened
 from fleet.errors import Corrupt
 from fleet.inventory import Card, CardId, CardModelName, Grant, Node, Priority
 

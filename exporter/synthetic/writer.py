@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.synthetic_fleet import FleetBuilder
-from exporter.synthetic_mix import add_mix, add_newcomers
-from exporter.synthetic_shapes import Columns, Day, columns_of, day_of
-from exporter.synthetic_traps import TRAPS, add_traps
-from exporter.trace_usage import Piece
-from exporter.trace_writer import write_trace
+from exporter.synthetic.fleet import FleetBuilder
+from exporter.synthetic.mix import add_mix, add_newcomers
+from exporter.synthetic.shapes import Columns, Day, columns_of, day_of
+from exporter.synthetic.traps import TRAPS, add_traps
+from exporter.trace.usage import Piece
+from exporter.trace.writer import write_trace
 from fleet.errors import Misconfigured
 from fleet.schema import Measure
 

@@ -1,9 +1,9 @@
 """The traps of GPU counters that a trace can carry, each once, on a workload that is named like any other.
 
 Tools that read counters alone fall into every one of them. `TRAPS` says of each workload what must not be concluded;
-tests of the analyzer and the recommender assert on it. Called by `exporter.synthetic`. Three known traps are not of a
-trace's making and have no workload: stale free-memory readings inside multi-process containers, XID gauges that hold
-the last code only, and bursts between two scrapes.
+tests of the analyzer and the recommender assert on it. Called by `exporter.synthetic.writer`. Three known traps are not
+of a trace's making and have no workload: stale free-memory readings inside multi-process containers, XID gauges that
+hold the last code only, and bursts between two scrapes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from exporter.synthetic_fleet import A10G, A100, B200, H100, L40S, FleetBuilder, Workload
-from exporter.synthetic_shapes import FOREVER_DAYS, Shape
+from exporter.synthetic.fleet import A10G, A100, B200, H100, L40S, FleetBuilder, Workload
+from exporter.synthetic.shapes import FOREVER_DAYS, Shape
 from fleet.inventory import LATENCY_CRITICAL_LABEL, WARM_REPLICAS_LABEL, CardModelName, Priority
 from fleet.units import GIB
 
