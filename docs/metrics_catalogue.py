@@ -15,7 +15,7 @@ from exporter.cross_checks.checks import CROSS_CHECK_FAMILIES
 from exporter.exposition.readings import READING_FAMILIES
 from exporter.exposition.rendering import OWN_FAMILIES
 from exporter.families import CataloguedFamily
-from exporter.node_families import FAMILIES as NODE_FAMILIES
+from exporter.node.families import FAMILIES as NODE_FAMILIES
 from exporter.process_series import FAMILIES as PROCESS_FAMILIES
 from exporter.regions.families import FAMILIES as REGION_FAMILIES
 

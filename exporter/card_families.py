@@ -2,7 +2,7 @@
 
 Means of the stored measures are named by the exposition itself; here are their peaks, and all else that a card reports.
 Only a card whose reading is in order has figures; age and state are told of every card. Called by
-`exporter.reader_nvml`.
+`exporter.nvml.reader`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Processes come and go, and every one is a new series: so there are none unless asked for, and of many those that hold
 most framebuffer. The driver lists processes of the host; where the host's processes can't be seen, they have no name,
 and nothing but the driver's figures. Command lines are never shown: they hold passwords. Called by
-`exporter.reader_node`.
+`exporter.node.reader`.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ import numpy as np
 from exporter.allocation.objects import record_of
 from exporter.allocation.records import Key, Record
 from exporter.allocation.state import AUTOSCALER_KINDS, OWNER_KINDS, Allocation
-from exporter.cluster_reader import ClusterReader, Watched
-from exporter.cluster_reader_watch import PAGE_OBJECTS, REFUSED, ResourceWatch, WatchState
+from exporter.cluster.reader import ClusterReader, Watched
+from exporter.cluster.watch import PAGE_OBJECTS, REFUSED, ResourceWatch, WatchState
 from exporter.families import CataloguedFamily, Family, counter, gauge
 from exporter.reader import Reading
 from fleet.errors import Unavailable

@@ -24,7 +24,7 @@ from exporter.allocation.queues import (
     workload_record,
 )
 from exporter.allocation.records import AutoscalerRecord, Key, PublishedRecord, Record
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from fleet.autoscaling import Autoscaler, AutoscalerKind
 from fleet.errors import Corrupt
 from fleet.gpu_policy import gpu_policy

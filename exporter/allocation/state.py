@@ -38,7 +38,7 @@ from exporter.allocation.records import (
 from exporter.allocation.rows import card_rows, node_rows, pod_counts, pod_rows, queue_rows, waiting_rows
 from exporter.allocation.tables import Row, RowTables
 from exporter.allocation.waiting import REASONS
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from exporter.families import Family
 from fleet.gpu_policy import GpuPolicy, policy_wishes
 from fleet.grammars.claims import ClaimAllocation

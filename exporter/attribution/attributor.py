@@ -19,7 +19,7 @@ A process in a container that was granted the card belongs to that slice. A pod'
 granted is a finding, because it takes from the pods that were (a privileged pod, or one that sees every card). The
 server of MPS is no such process: it works for the tenants.
 
-Called by the node exporter once per round; `exporter.reader_node` makes changes of it.
+Called by the node exporter once per round; `exporter.node.reader` makes changes of it.
 
 Source: kubernetes:pkg/controller/deployment/sync.go (getNewReplicaSet), argoproj/argo-rollouts:utils/defaults.
 """

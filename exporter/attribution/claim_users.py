@@ -1,6 +1,6 @@
 """Which containers use a ResourceClaim: the claim is reserved for pods, and each container says which of them it needs.
 
-Pure; called by `exporter.attribution.sources` for grants and by `exporter.reader_node` for the regions of HAMi's
+Pure; called by `exporter.attribution.sources` for grants and by `exporter.node.reader` for the regions of HAMi's
 driver, which keeps one per claim.
 """
 

@@ -2,7 +2,7 @@
 
 A card is read in a thread of its own (`exporter.nvml.worker`), because any call may hang: sub-samples now and then, and
 all of it when a reading is taken. A card that hangs or is lost is reported as such and leaves the others fresh. Used by
-`exporter.reader_nvml`, the node exporter and the doctor.
+`exporter.nvml.reader`, the node exporter and the doctor.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What one reading of a node's shared regions gives: columns per card of a container, per container, per process.
 
-Made by `exporter.reader_hami`; the node's reader joins them with pods and grants, `exporter.regions.families` shows
+Made by `exporter.regions.reader`; the node's reader joins them with pods and grants, `exporter.regions.families` shows
 what goes beyond the stored measures.
 """
 

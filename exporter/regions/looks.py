@@ -2,8 +2,8 @@
 
 One look at a region is believed when its sums hold, no writer was seen in it and its process table is the one seen
 before; or when two looks in a row saw the same. The library moves processes between slots and takes no lock that a
-reader could take, so a changed table is always looked at twice. Called by `exporter.reader_hami` for all regions of a
-node.
+reader could take, so a changed table is always looked at twice. Called by `exporter.regions.reader` for all regions of
+a node.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Puts what the looks of one reading gave into columns that keep their order from reading to reading.
 
 Looks come in the order of their layouts and sizes; columns go by container, then by card. Which row a figure goes to is
-worked out when a container or card came or went, and only used in between. Called by `exporter.reader_hami`.
+worked out when a container or card came or went, and only used in between. Called by `exporter.regions.reader`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One region as a record, as tests read it: everything it says, process by process, and whether it can be trusted.
 
-`exporter.reader_hami` reads all of a node as columns; both look at the bytes in the same way.
+`exporter.regions.reader` reads all of a node as columns; both look at the bytes in the same way.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def test_a_dead_card_falls_silent(trace: Trace, grants: tuple[Grant, ...]) -> No
 
 
 def test_a_larger_fleet_is_computed_in_parts_of_the_same_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exporter.synthetic.PART_VALUES", 5000)
+    monkeypatch.setattr("exporter.synthetic.writer.PART_VALUES", 5000)
     write_synthetic_fleet(tmp_path / "fleet", cards=60, days=2)
     trace = open_trace(tmp_path / "fleet")
     assert trace.step_seconds == 600

@@ -36,10 +36,10 @@ from exporter.attribution.attributor import attribute
 from exporter.attribution.cards import KnownInstance
 from exporter.attribution.records import AttributedSlice, NodeView, ProcessOnCard
 from exporter.card_families import CARD_FAMILIES, CardFamilies
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from exporter.cross_checks.checks import CrossChecks
 from exporter.families import FamilyKind
-from exporter.node_slices import CardsNow, slice_values
+from exporter.node.slices import CardsNow, slice_values
 from exporter.nvml.cards import CardReader
 from exporter.nvml.figures import (
     Activity,

@@ -94,7 +94,7 @@ def node(
 def cluster(context: typer.Context, listen: ListenOption = "127.0.0.1:9401") -> None:
     """Serve what a cluster's schedulers granted: cards, pods, queues, quota and pods that wait, and why."""
     from exporter.allocation.collector import AllocationCollector, ClusterLayerReader
-    from exporter.cluster_kubernetes import KubernetesReader
+    from exporter.cluster.kubernetes import KubernetesReader
 
     settings = session_of(context).settings
     host, port = host_and_port(listen)

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from exporter.allocation.manifest import Shared
 from exporter.allocation.objects import key_of, version_of
 from exporter.allocation.records import Key
-from exporter.cluster_reader import ClusterReader, Watched
+from exporter.cluster.reader import ClusterReader, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.logs import logger
 from wire.http_answer import Busy
@@ -128,7 +128,7 @@ class ResourceWatch(Generic[Kept]):
         self._is_failing = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch-{watched.value}", daemon=True)
-        self._log = logger("exporter.cluster_reader_watch")
+        self._log = logger("exporter.cluster.watch")
 
     def start(self) -> None:
         """Begins."""

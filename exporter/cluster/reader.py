@@ -1,6 +1,6 @@
 """The port through which a cluster's objects are read: what is watched, list pages and watch streams.
 
-`exporter.cluster_reader_watch` keeps a local state by it; `exporter.cluster_kubernetes` is the adapter for the real
+`exporter.cluster.watch` keeps a local state by it; `exporter.cluster.kubernetes` is the adapter for the real
 API. What is read changes nothing: a reader may get, list and watch, no more.
 """
 

@@ -3,7 +3,7 @@
 To watch all ReplicaSets or claims of a cluster on each of its nodes would cost the API server more than it is worth: a
 node has some dozens of pods with cards, so each object is asked for by its name, owners once and of them the metadata
 only. One thread asks one question at a time, with a bound on how many a second. What may not be read is asked for again
-from time to time, and what is known without it stays. Called by `exporter.node_pods`.
+from time to time, and what is known without it stays. Called by `exporter.node.pods`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from exporter.allocation.pods import owned_record
 from exporter.allocation.records import OwnerLinkRecord
 from exporter.attribution.pods import PodFacts
-from exporter.cluster_reader import ObjectReader, Watched
+from exporter.cluster.reader import ObjectReader, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.grammars.claims import ClaimAllocation, PublishedDevice, parse_claim, parse_published
 from fleet.logs import logger
@@ -116,7 +116,7 @@ class NodeLookups:
         self._wake = threading.Event()
         self._settled = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="node-objects", daemon=True)
-        self._log = logger("exporter.node_objects")
+        self._log = logger("exporter.node.objects")
 
     def start(self) -> None:
         """Begins to ask."""

@@ -1,6 +1,6 @@
 """What a node's reader says beyond its measures: how its sources fare, how sure it is of grants, and what is odd.
 
-Called by `exporter.reader_node`; the catalogue of metrics is made from `FAMILIES`.
+Called by `exporter.node.reader`; the catalogue of metrics is made from `FAMILIES`.
 """
 
 from __future__ import annotations
