@@ -25,6 +25,8 @@ Int64 = NDArray[np.int64]
 
 _MESSAGE_BYTES_MAX = (1 << 30) - 1
 """Largest message at all: places in it and behind it are 32-bit numbers."""
+EXPANSION_MAX = 64
+"""Bytes that a byte of a body can become at most: a snappy copy of 3 bytes yields 64."""
 _KEPT_BYTES_MAX = 8 << 20
 """Largest message whose memory is kept for the next one."""
 
@@ -128,14 +130,16 @@ class Decoder:
 
     def _unpack(self, body: bytes) -> int:
         """Decompresses into the memory kept for it, with as much again behind; the message's length."""
-        length = _declared_length(body)
+        length = declared_length(body)
+        if length is None:
+            raise Corrupt(f"cannot decode remote-write body of {len(body)} bytes: not a snappy block: no length in it")
         if length > min(self._decoded_bytes_max, _MESSAGE_BYTES_MAX):
             raise Corrupt(
                 f"cannot decode remote-write body of {length} bytes after decompression: larger than "
                 f"receiver.decoded_bytes_max={min(self._decoded_bytes_max, _MESSAGE_BYTES_MAX)}"
             )
-        # A snappy copy of 3 bytes yields at most 64: a length beyond that is a lie, and no memory is taken for it.
-        if length > 64 * len(body):
+        # A length beyond that is a lie, and no memory is taken for it.
+        if length > EXPANSION_MAX * len(body):
             raise Corrupt(
                 f"cannot decode remote-write body: {len(body)} bytes can't hold the {length} that they declare"
             )
@@ -179,11 +183,14 @@ def _scan(data: NDArray[np.uint8], size: int, version: Version, room: _Room) -> 
     return found
 
 
-def _declared_length(body: bytes) -> int:
-    """The length that a snappy block begins with (google/snappy:format_description.txt §1)."""
+def declared_length(body: bytes) -> int | None:
+    """The length that a snappy block begins with; None where it is no number (google/snappy:format_description.txt §1).
+
+    Nothing is checked of it: any sender can declare any length.
+    """
     length = 0
     for index, byte in enumerate(body[:5]):
         length |= (byte & 127) << (7 * index)
         if byte < 128:
             return length
-    raise Corrupt(f"cannot decode remote-write body of {len(body)} bytes: not a snappy block: it declares no length")
+    return None
