@@ -17,7 +17,7 @@ import pandas as pd
 
 from analyzer.profile import profile_fleet
 from bench.quality_stages import Cut
-from exporter.trace import Trace
+from exporter.trace.trace import Trace
 from fleet.capabilities.register import HAMI
 from fleet.decisions import Plan
 from fleet.settings.settings import Settings

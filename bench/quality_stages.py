@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from exporter.synthetic import write_synthetic_fleet
-from exporter.trace import Trace, open_trace
+from exporter.synthetic.writer import write_synthetic_fleet
+from exporter.trace.trace import Trace, open_trace
 from gputide.replay.history import set_stage
 from recommender.simulate.stage import Stage, cut_history
 from tests.recommender.second_fleet import second_fleet

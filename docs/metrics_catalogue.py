@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from exporter.allocation.collector import HEALTH_FAMILIES
 from exporter.allocation.families import FAMILIES as ALLOCATION_FAMILIES
-from exporter.allocation.health import HEALTH_FAMILIES
 from exporter.card_families import CARD_FAMILIES
 from exporter.cross_checks.checks import CROSS_CHECK_FAMILIES
 from exporter.exposition.readings import READING_FAMILIES
 from exporter.exposition.rendering import OWN_FAMILIES
 from exporter.families import CataloguedFamily
-from exporter.node_families import FAMILIES as NODE_FAMILIES
+from exporter.node.families import FAMILIES as NODE_FAMILIES
 from exporter.process_series import FAMILIES as PROCESS_FAMILIES
 from exporter.regions.families import FAMILIES as REGION_FAMILIES
 

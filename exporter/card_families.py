@@ -2,7 +2,7 @@
 
 Means of the stored measures are named by the exposition itself; here are their peaks, and all else that a card reports.
 Only a card whose reading is in order has figures; age and state are told of every card. Called by
-`exporter.reader_nvml`.
+`exporter.nvml.reader`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from exporter.families import CataloguedFamily, Family, KeptLabels, counter, gauge, info
+from exporter.families import CataloguedFamily, Family, KeptLabels, Row, counter, gauge, info
 from exporter.nvml.figures import (
     Activity,
     CardFigures,
@@ -30,7 +30,6 @@ from fleet.schema import CARD_IDENTITY, CARD_MEASURES
 _MIG = (*CARD_IDENTITY, "mig_profile", "mig", "gpu_instance", "compute_instance")
 
 Labels = tuple[str, ...]
-Row = tuple[Labels, float]
 
 
 def _gauge(name: str, help_text: str, labels: Labels = CARD_IDENTITY) -> CataloguedFamily:
@@ -110,66 +109,32 @@ _GAUGES = {
 
 _SINCE_DRIVER = "since the driver was loaded"
 _COUNTERS = {
-    Counter.ENERGY: _counter(Counter.ENERGY.value, f"Energy, joules, {_SINCE_DRIVER}."),
-    Counter.ECC_CORRECTED: _counter(Counter.ECC_CORRECTED.value, f"Single-bit errors, {_SINCE_DRIVER}."),
-    Counter.ECC_UNCORRECTED: _counter(Counter.ECC_UNCORRECTED.value, f"Double-bit errors, {_SINCE_DRIVER}."),
-    Counter.ECC_LIFETIME_CORRECTED: _counter(
-        Counter.ECC_LIFETIME_CORRECTED.value, "Single-bit errors in the life of the card."
-    ),
-    Counter.ECC_LIFETIME_UNCORRECTED: _counter(
-        Counter.ECC_LIFETIME_UNCORRECTED.value, "Double-bit errors in the life of the card."
-    ),
-    Counter.ROWS_REMAPPED_CORRECTABLE: _counter(
-        Counter.ROWS_REMAPPED_CORRECTABLE.value, "Rows remapped for correctable errors."
-    ),
-    Counter.ROWS_REMAPPED_UNCORRECTABLE: _counter(
-        Counter.ROWS_REMAPPED_UNCORRECTABLE.value, "Rows remapped for uncorrectable errors."
-    ),
-    Counter.PAGES_RETIRED_SINGLE_BIT: _counter(
-        Counter.PAGES_RETIRED_SINGLE_BIT.value, "Pages retired for single-bit errors."
-    ),
-    Counter.PAGES_RETIRED_DOUBLE_BIT: _counter(
-        Counter.PAGES_RETIRED_DOUBLE_BIT.value, "Pages retired for double-bit errors."
-    ),
-    Counter.PCIE_REPLAYS: _counter(Counter.PCIE_REPLAYS.value, f"PCIe packets sent again, {_SINCE_DRIVER}."),
-    Counter.PCIE_TRANSMIT: _counter(
-        Counter.PCIE_TRANSMIT.value, f"PCIe traffic from the card, bytes, {_SINCE_DRIVER}."
-    ),
-    Counter.PCIE_RECEIVE: _counter(Counter.PCIE_RECEIVE.value, f"PCIe traffic to the card, bytes, {_SINCE_DRIVER}."),
-    Counter.NVLINK_TRANSMIT: _counter(
-        Counter.NVLINK_TRANSMIT.value, f"NVLink payload from the card over all links, bytes, {_SINCE_DRIVER}."
-    ),
-    Counter.NVLINK_RECEIVE: _counter(
-        Counter.NVLINK_RECEIVE.value, f"NVLink payload to the card over all links, bytes, {_SINCE_DRIVER}."
-    ),
-    Counter.NVLINK_CRC_FLIT_ERRORS: _counter(
-        Counter.NVLINK_CRC_FLIT_ERRORS.value, f"NVLink flow-control checksum errors, {_SINCE_DRIVER}."
-    ),
-    Counter.NVLINK_CRC_DATA_ERRORS: _counter(
-        Counter.NVLINK_CRC_DATA_ERRORS.value, f"NVLink data checksum errors, {_SINCE_DRIVER}."
-    ),
-    Counter.NVLINK_REPLAY_ERRORS: _counter(
-        Counter.NVLINK_REPLAY_ERRORS.value, f"NVLink packets sent again, {_SINCE_DRIVER}."
-    ),
-    Counter.NVLINK_RECOVERY_ERRORS: _counter(
-        Counter.NVLINK_RECOVERY_ERRORS.value, f"NVLink recoveries, {_SINCE_DRIVER}."
-    ),
-    Counter.HELD_BACK_BY_POWER: _counter(
-        Counter.HELD_BACK_BY_POWER.value, f"Time held back by the power limit, seconds, {_SINCE_DRIVER}."
-    ),
-    Counter.HELD_BACK_BY_HEAT: _counter(
-        Counter.HELD_BACK_BY_HEAT.value, f"Time held back by heat, seconds, {_SINCE_DRIVER}."
-    ),
-    Counter.HELD_BACK_BY_SYNC_BOOST: _counter(
-        Counter.HELD_BACK_BY_SYNC_BOOST.value,
-        f"Time held back by the slowest card of a group, seconds, {_SINCE_DRIVER}.",
-    ),
-    Counter.HELD_BACK_BY_BOARD_LIMIT: _counter(
-        Counter.HELD_BACK_BY_BOARD_LIMIT.value, f"Time held back by the board's limits, seconds, {_SINCE_DRIVER}."
-    ),
-    Counter.HELD_BACK_BY_RELIABILITY: _counter(
-        Counter.HELD_BACK_BY_RELIABILITY.value, f"Time held back by the voltage's limit, seconds, {_SINCE_DRIVER}."
-    ),
+    total: _counter(total.value, words)
+    for total, words in {
+        Counter.ENERGY: f"Energy, joules, {_SINCE_DRIVER}.",
+        Counter.ECC_CORRECTED: f"Single-bit errors, {_SINCE_DRIVER}.",
+        Counter.ECC_UNCORRECTED: f"Double-bit errors, {_SINCE_DRIVER}.",
+        Counter.ECC_LIFETIME_CORRECTED: "Single-bit errors in the life of the card.",
+        Counter.ECC_LIFETIME_UNCORRECTED: "Double-bit errors in the life of the card.",
+        Counter.ROWS_REMAPPED_CORRECTABLE: "Rows remapped for correctable errors.",
+        Counter.ROWS_REMAPPED_UNCORRECTABLE: "Rows remapped for uncorrectable errors.",
+        Counter.PAGES_RETIRED_SINGLE_BIT: "Pages retired for single-bit errors.",
+        Counter.PAGES_RETIRED_DOUBLE_BIT: "Pages retired for double-bit errors.",
+        Counter.PCIE_REPLAYS: f"PCIe packets sent again, {_SINCE_DRIVER}.",
+        Counter.PCIE_TRANSMIT: f"PCIe traffic from the card, bytes, {_SINCE_DRIVER}.",
+        Counter.PCIE_RECEIVE: f"PCIe traffic to the card, bytes, {_SINCE_DRIVER}.",
+        Counter.NVLINK_TRANSMIT: f"NVLink payload from the card over all links, bytes, {_SINCE_DRIVER}.",
+        Counter.NVLINK_RECEIVE: f"NVLink payload to the card over all links, bytes, {_SINCE_DRIVER}.",
+        Counter.NVLINK_CRC_FLIT_ERRORS: f"NVLink flow-control checksum errors, {_SINCE_DRIVER}.",
+        Counter.NVLINK_CRC_DATA_ERRORS: f"NVLink data checksum errors, {_SINCE_DRIVER}.",
+        Counter.NVLINK_REPLAY_ERRORS: f"NVLink packets sent again, {_SINCE_DRIVER}.",
+        Counter.NVLINK_RECOVERY_ERRORS: f"NVLink recoveries, {_SINCE_DRIVER}.",
+        Counter.HELD_BACK_BY_POWER: f"Time held back by the power limit, seconds, {_SINCE_DRIVER}.",
+        Counter.HELD_BACK_BY_HEAT: f"Time held back by heat, seconds, {_SINCE_DRIVER}.",
+        Counter.HELD_BACK_BY_SYNC_BOOST: f"Time held back by the slowest card of a group, seconds, {_SINCE_DRIVER}.",
+        Counter.HELD_BACK_BY_BOARD_LIMIT: f"Time held back by the board's limits, seconds, {_SINCE_DRIVER}.",
+        Counter.HELD_BACK_BY_RELIABILITY: f"Time held back by the voltage's limit, seconds, {_SINCE_DRIVER}.",
+    }.items()
 }
 
 FRAMEBUFFER_CAPACITY = _gauge("framebuffer_capacity_bytes", "Whole framebuffer, bytes.")
@@ -187,8 +152,7 @@ _PROCESSES = _gauge("processes", "Processes that sit on the card.", (*CARD_IDENT
 _XIDS = _counter("xid_errors_total", "XID events since the exporter started, by code.", (*CARD_IDENTITY, "xid"))
 _XID_EVENTS = _counter("xid_events_total", "XID events since the exporter started, all codes.")
 _LAST_XID = _gauge(
-    "last_xid",
-    "Code of the last XID event since the exporter started, 0 where there was none; never goes back to 0.",
+    "last_xid", "Code of the last XID event since the exporter started, 0 where there was none; never goes back to 0."
 )
 _HARDWARE = info(
     "gputide_card_hardware_info",
@@ -200,11 +164,7 @@ _DRIVER = info(
     "Versions of the driver, of its library and of the newest CUDA that it supports.",
     ("node", "driver", "nvml", "cuda"),
 )
-_UNNAMED = _gauge(
-    "unnamed_count",
-    "Cards that the driver counts and that did not tell who they are.",
-    ("node",),
-)
+_UNNAMED = _gauge("unnamed_count", "Cards that the driver counts and that did not say who they are.", ("node",))
 _AGE = _gauge("data_age_seconds", "Age of the card's latest figures when the reading was taken, seconds.")
 _STATE = _gauge("reading_state", "1 for the state that the card's reading is in, else 0.", (*CARD_IDENTITY, "state"))
 _FAILED = _counter(
@@ -214,42 +174,16 @@ _FAILED = _counter(
 )
 
 CARD_FAMILIES: tuple[CataloguedFamily, ...] = (
-    *_MEANS.values(),
-    *_PEAKS.values(),
-    *_GAUGES.values(),
-    *_COUNTERS.values(),
-    FRAMEBUFFER_CAPACITY,
-    FRAMEBUFFER_FREE,
-    _FRAMEBUFFER_RESERVED,
-    _HELD_BACK,
-    _COMPUTE_MODE,
-    _PROCESSES,
-    _MIG_CAPACITY,
-    _MIG_USED,
-    _MIG_FREE,
-    _MIG_SMS,
-    *_MIG_MEANS.values(),
-    *_MIG_PEAKS.values(),
-    _XIDS,
-    _XID_EVENTS,
-    _LAST_XID,
-    _HARDWARE,
-    _DRIVER,
-    _UNNAMED,
-    _AGE,
-    _STATE,
-    _FAILED,
-)
+    *_MEANS.values(), *_PEAKS.values(), *_GAUGES.values(), *_COUNTERS.values(),
+    FRAMEBUFFER_CAPACITY, FRAMEBUFFER_FREE, _FRAMEBUFFER_RESERVED, _HELD_BACK, _COMPUTE_MODE, _PROCESSES,
+    _MIG_CAPACITY, _MIG_USED, _MIG_FREE, _MIG_SMS, *_MIG_MEANS.values(), *_MIG_PEAKS.values(),
+    _XIDS, _XID_EVENTS, _LAST_XID, _HARDWARE, _DRIVER, _UNNAMED, _AGE, _STATE, _FAILED,
+)  # fmt: skip
 """Every family that a card may have, in the order in which they are shown."""
 
 
 class CardFamilies:
-    """Names the figures of one node's cards.
-
-    Args:
-        cluster: name of the cluster.
-        node: name of the node.
-    """
+    """Names the figures of one node's cards."""
 
     def __init__(self, *, cluster: str, node: str) -> None:
         self._cluster = cluster
@@ -258,16 +192,14 @@ class CardFamilies:
 
     def of(self, reading: CardsReading) -> tuple[Family, ...]:
         """The families of one reading, without those that nobody has."""
-        rows: dict[str, list[Row]] = {family.name: [] for family in CARD_FAMILIES}
+        return self._kept.families(CARD_FAMILIES, self._rows(reading))
+
+    def _rows(self, reading: CardsReading) -> Iterator[tuple[CataloguedFamily, Row]]:
         versions = reading.versions
-        driver = self._node, versions.driver or "", versions.library or "", versions.cuda or ""
-        rows[_DRIVER.name].append((driver, 1.0))
-        rows[_UNNAMED.name].append(((self._node,), float(reading.unnamed)))
+        yield _DRIVER, ((self._node, versions.driver or "", versions.library or "", versions.cuda or ""), 1.0)
+        yield _UNNAMED, ((self._node,), float(reading.unnamed))
         for card in reading.cards:
-            labels = self._cluster, self._node, card.identity.card, card.identity.card_model
-            for family, row in _rows_of(card, labels):
-                rows[family.name].append(row)
-        return tuple(self._kept.family(family, rows[family.name]) for family in CARD_FAMILIES if rows[family.name])
+            yield from _rows_of(card, (self._cluster, self._node, card.identity.card, card.identity.card_model))
 
 
 def _rows_of(card: CardReading, labels: Labels) -> Iterator[tuple[CataloguedFamily, Row]]:

@@ -25,9 +25,6 @@ class Snapshot:
 
     Attributes:
         number: counts the readings, 1 first.
-        reading: the reading.
-        cards: every card.
-        nodes: every node.
         grants: grants that live.
         taken_at_seconds: when it was taken, by the collector's clock.
         families: what goes beyond the stored measures: the reading's own families, then what was derived from it.
@@ -53,16 +50,12 @@ class CollectorState:
     Attributes:
         snapshot: the latest one; None before the first reading.
         age_seconds: age of the snapshot, or time since the collector was made where there is none.
-        readings: readings so far.
-        failures: readings that failed so far.
-        is_finished: the source has come to its end.
     """
 
     snapshot: Snapshot | None
     age_seconds: float
     readings: int
     failures: int
-    is_finished: bool
 
 
 class Collector:
@@ -70,10 +63,7 @@ class Collector:
 
     Args:
         reader: what is read; used by one thread only.
-        interval_seconds: time between two readings.
-        deadline_seconds: longest time that one reading may take.
         derivations: what is derived from every reading, in the order in which it is shown.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(
@@ -95,7 +85,6 @@ class Collector:
         # One reference is swapped at a time, so readers need no lock.
         self._snapshot: Snapshot | None = None
         self._failures = 0
-        self._is_finished = False
         self._crash: Exception | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -110,15 +99,10 @@ class Collector:
             age_seconds=max(0.0, self._clock() - since),
             readings=snapshot.number if snapshot is not None else 0,
             failures=self._failures,
-            is_finished=self._is_finished,
         )
 
     def collect(self) -> bool:
-        """Reads once, in the caller's thread.
-
-        Returns:
-            False where the source has come to its end.
-        """
+        """Reads once, in the caller's thread; False where the source has come to its end."""
         try:
             reading = self._reader.read(self._deadline_seconds)
         except Unavailable as exc:
@@ -128,7 +112,6 @@ class Collector:
             self._failures += 1
             return True
         if reading is None:
-            self._is_finished = True
             return False
         self._inventory.apply(reading.change)
         self._snapshot = self._snapshot_of(reading)

@@ -7,7 +7,7 @@ figures that are shown to a scraper.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,7 +33,6 @@ class Family:
 
     Attributes:
         name: metric name, with its suffix (`_total`, `_info`).
-        kind: what the values are.
         help_text: one sentence with the unit and the range.
         label_names: names of the labels, in the order of `labels`.
         labels: one tuple of label values per series; unique; a label whose value is empty is left out when rendered.
@@ -64,12 +63,6 @@ class CataloguedFamily:
 
     A source that makes families keeps a tuple of these beside its code, makes its families by `of`, and is named in
     `docs/metrics_catalogue.py`.
-
-    Attributes:
-        name: metric name, with its suffix.
-        kind: what the values are.
-        help_text: one sentence with the unit and the range.
-        label_names: names of the labels.
     """
 
     name: str
@@ -78,12 +71,7 @@ class CataloguedFamily:
     label_names: tuple[str, ...]
 
     def of(self, labels: tuple[tuple[str, ...], ...], values: NDArray[np.float64]) -> Family:
-        """The family with what was measured.
-
-        Args:
-            labels: one tuple of label values per series, in the order of `label_names`; unique.
-            values: shape `(len(labels),)`; NaN = not there.
-        """
+        """The family with what was measured."""
         return Family(
             name=self.name,
             kind=self.kind,
@@ -109,13 +97,26 @@ def info(name: str, help_text: str, label_names: tuple[str, ...]) -> CataloguedF
     return CataloguedFamily(name=name, kind=FamilyKind.INFO, help_text=help_text, label_names=label_names)
 
 
+Row = tuple[tuple[str, ...], float]
+"""Labels of a series, and its value."""
+
+
 class KeptLabels:
     """Label tuples of the reading before: the renderer of the families compares the tuples by identity."""
 
     def __init__(self) -> None:
         self._labels: dict[str, tuple[tuple[str, ...], ...]] = {}
 
-    def family(self, family: CataloguedFamily, rows: Sequence[tuple[tuple[str, ...], float]]) -> Family:
+    def families(
+        self, catalogue: Iterable[CataloguedFamily], rows: Iterable[tuple[CataloguedFamily, Row]]
+    ) -> tuple[Family, ...]:
+        """The families of some rows, in the order of a catalogue that has them all; none for a family without rows."""
+        by_name: dict[str, list[Row]] = {}
+        for family, row in rows:
+            by_name.setdefault(family.name, []).append(row)
+        return tuple(self.family(family, by_name[family.name]) for family in catalogue if family.name in by_name)
+
+    def family(self, family: CataloguedFamily, rows: Sequence[Row]) -> Family:
         """A family of rows of labels and value, with the tuples it had where they are the same."""
         labels = tuple(row[0] for row in rows)
         labels = self._labels[family.name] if self._labels.get(family.name) == labels else labels

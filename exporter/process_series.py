@@ -3,7 +3,7 @@
 Processes come and go, and every one is a new series: so there are none unless asked for, and of many those that hold
 most framebuffer. The driver lists processes of the host; where the host's processes can't be seen, they have no name,
 and nothing but the driver's figures. Command lines are never shown: they hold passwords. Called by
-`exporter.reader_node`.
+`exporter.node.reader`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from exporter.attribution.records import AttributedSlice
-from exporter.families import CataloguedFamily, Family, KeptLabels, counter, gauge, info
+from exporter.families import CataloguedFamily, Family, KeptLabels, Row, counter, gauge, info
 from exporter.nvml.figures import CardFigures, ProcessFigures
 from exporter.process_stat import ProcessStats
 from fleet.inventory import Card, CardId
@@ -21,7 +21,6 @@ _ON_CARD = ("node", "card", "card_model", "gpu_instance", "compute_instance", "p
 _OF_HOST = ("node", "pid")
 
 Labels = tuple[str, ...]
-Row = tuple[Labels, float]
 
 
 def _gauge(name: str, help_text: str, labels: Labels = _ON_CARD) -> CataloguedFamily:
@@ -61,8 +60,6 @@ FAMILIES: tuple[CataloguedFamily, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listed:
-    """A process on a card, and the container that it is in."""
-
     card: CardId
     process: ProcessFigures
     tenant: Labels
@@ -72,9 +69,7 @@ class ProcessSeries:
     """Names the figures of a node's processes.
 
     Args:
-        node: name of the node.
         processes_max: most processes that have series; those with most framebuffer first.
-        stats: what the kernel says of them.
     """
 
     def __init__(self, *, node: str, processes_max: int, stats: ProcessStats) -> None:
@@ -93,7 +88,6 @@ class ProcessSeries:
         """The families of one reading, without those that nobody has.
 
         Args:
-            figures: what each card told now.
             slices: who was granted what, with the processes of each.
         """
         tenants = {
@@ -108,16 +102,12 @@ class ProcessSeries:
             for process in told.processes or ()
         ]
         listed.sort(key=_rank)
-        rows: dict[str, list[Row]] = {family.name: [] for family in FAMILIES}
-        sees_host = self._stats.sees_host()
-        for family, row in self._rows(listed[: self._processes_max], cards, sees_host=sees_host):
-            rows[family.name].append(row)
-        rows[_LEFT_OUT.name].append(((self._node,), float(max(0, len(listed) - self._processes_max))))
-        return tuple(self._kept.family(family, rows[family.name]) for family in FAMILIES if rows[family.name])
+        return self._kept.families(FAMILIES, self._rows(listed, cards))
 
-    def _rows(
-        self, listed: list[_Listed], cards: Mapping[CardId, Card], *, sees_host: bool
-    ) -> Iterator[tuple[CataloguedFamily, Row]]:
+    def _rows(self, listed: list[_Listed], cards: Mapping[CardId, Card]) -> Iterator[tuple[CataloguedFamily, Row]]:
+        yield _LEFT_OUT, ((self._node,), float(max(0, len(listed) - self._processes_max)))
+        listed = listed[: self._processes_max]
+        sees_host = self._stats.sees_host()
         stats = {one.process.pid: self._stats.of(one.process.pid) if sees_host else None for one in listed}
         for one in listed:
             process, stat = one.process, stats[one.process.pid]

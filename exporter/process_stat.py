@@ -24,9 +24,7 @@ class ProcessStat:
 
     Attributes:
         name: what it calls itself, printable, at most 15 characters by the kernel's rule.
-        cpu_seconds: CPU time so far.
         started_seconds: start, seconds since the node began.
-        resident_bytes: host memory that it holds.
     """
 
     name: str
@@ -36,11 +34,7 @@ class ProcessStat:
 
 
 class ProcessStats:
-    """Reads the lines of processes.
-
-    Args:
-        proc_root: where the host's `/proc` is.
-    """
+    """Reads the lines of processes."""
 
     def __init__(self, proc_root: str = "/proc") -> None:
         self._proc_root = proc_root

@@ -126,9 +126,6 @@ class DeviceReader(Protocol):
     def read(self, deadline_seconds: float) -> Reading | None:
         """Reads once.
 
-        Args:
-            deadline_seconds: longest time that the call may take, above 0.
-
         Returns:
             What was read; None when the source has come to its end (a recorded one does).
 

@@ -41,11 +41,9 @@ def serve(
 
     Args:
         reader: what is read; closed at the end.
-        host: address to listen on.
         port: port; 0 picks a free one.
         interval_seconds: time between two readings, and longest time that one may take.
         compat: other exporters under whose names the figures are shown too.
-        derivations: what is derived from every reading.
         files: TLS of the port, and who may see figures.
 
     Raises:

@@ -22,9 +22,9 @@ from enforcer.record.journal import StageState
 from enforcer.record.outcome_store import keep_outcome, read_outcomes
 from enforcer.record.verdict import Standing, standing_of, verdict_of
 from enforcer.rollout.undo import Undo
-from exporter.synthetic import write_synthetic_fleet
-from exporter.trace import open_trace
-from exporter.trace_writer import label_workload
+from exporter.synthetic.writer import write_synthetic_fleet
+from exporter.trace.trace import open_trace
+from exporter.trace.writer import label_workload
 from fleet.capabilities.register import capabilities_of, check_experimental
 from fleet.data_folder import DataFolder, open_data_folder, writing
 from fleet.decisions import Plan

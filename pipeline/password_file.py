@@ -11,7 +11,6 @@ def read_password(path: Path, *, setting: str) -> str:
     """The password in a file.
 
     Args:
-        path: the file.
         setting: what names it, for errors: `kafka.password_file`.
 
     Raises:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from fleet.errors import Misconfigured
+from wire.replaced_files import ReplacedFiles
 
 PLUGIN_SECONDS_MAX = 30.0
 """Longest time that a plugin may take."""
@@ -79,37 +80,27 @@ class FixedHeader:
 
 
 class TokenFile:
-    """A token that somebody puts into a file, and replaces before it ends, as the kubelet does.
-
-    Args:
-        path: the file.
-    """
+    """A token that somebody puts into a file, and replaces before it ends, as the kubelet does."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.Lock()
-        self._read: tuple[tuple[int, int, int], str] | None = None
+        self._header = ReplacedFiles((path,), self._read)
 
     def header(self) -> str | None:
         """See `Credentials`; the file is looked at each time, and read where it is another one."""
-        with self._lock:
-            try:
-                found = self._path.stat()
-                # A projected volume is changed by swapping a link: the file behind the name is another.
-                stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
-                if self._read is None or self._read[0] != stamp:
-                    with self._path.open("rb") as file:
-                        token = file.read(_TOKEN_BYTES_MAX)
-                    self._read = (stamp, bearer(token.decode(errors="replace"), f"file {self._path}"))
-            except OSError as exc:
-                raise Misconfigured(f"cannot read the token of file {self._path}: {exc.strerror}") from exc
-            return self._read[1]
+        return self._header.now()
 
     def renew(self) -> bool:
         """See `Credentials`."""
-        before, self._read = self._read, None
-        now = self.header()
-        return before is None or before[1] != now
+        return self._header.forget() != self.header()
+
+    def _read(self) -> str:
+        try:
+            with self._path.open("rb") as file:
+                token = file.read(_TOKEN_BYTES_MAX)
+        except OSError as exc:
+            raise Misconfigured(f"cannot read the token of file {self._path}: {exc.strerror}") from exc
+        return bearer(token.decode(errors="replace"), f"file {self._path}")
 
 
 class PluginToken:
@@ -120,7 +111,6 @@ class PluginToken:
         environ: what is added to the environment.
         version: version of the protocol.
         folder: of the kubeconfig: a command with a slash is looked for from there.
-        now: Unix seconds; for tests.
 
     Raises:
         Misconfigured: a version that is not understood.
@@ -229,8 +219,6 @@ class Printed:
 
     Attributes:
         status: its exit status; negative for the signal that ended it.
-        output: what it printed.
-        errors: what it printed on standard error.
     """
 
     status: int
@@ -242,9 +230,7 @@ def run_program(command: Sequence[str], *, environ: Mapping[str, str], seconds_m
     """Runs a program to its end; where that does not come, neither it nor what it started in its group runs on.
 
     Args:
-        command: the program and its arguments.
         environ: its whole environment.
-        seconds_max: longest time that it may take.
 
     Raises:
         OSError: it can't be started.

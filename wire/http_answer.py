@@ -38,11 +38,9 @@ class Answer:
     """An answer whose body has not been read yet.
 
     Args:
-        response: the parser's.
         hidden: what a refusal's body must not repeat: errors quote it in messages and logs.
 
     Attributes:
-        status: HTTP status.
         retry_after: the header `Retry-After`; None where there is none.
         date: the header `Date`, by the server's clock; None where there is none.
     """
@@ -106,13 +104,11 @@ def read_body(answer: Answer, bytes_max: int, *, is_cut: bool = False) -> bytear
 
     Args:
         answer: not read yet.
-        bytes_max: most bytes of it.
         is_cut: the beginning of a longer body is enough.
 
     Raises:
         TooLarge: it has more.
         http.client.HTTPException: it ends too early.
-        OSError: the connection broke, or the time is over.
     """
     body = bytearray()
     for part in answer.parts():
@@ -130,12 +126,10 @@ def lines_of(answer: Answer, what: str, bytes_max: int) -> Iterator[bytes | byte
     Args:
         answer: not read yet.
         what: what is watched, for the message.
-        bytes_max: most bytes of a line.
 
     Raises:
         Corrupt: a line has more.
         http.client.HTTPException: it ends too early.
-        OSError: the connection broke, or the time is over.
     """
     rest = bytearray()
     for part in answer.parts():

@@ -55,11 +55,8 @@ class Endpoint:
     """A server, and how one gets in.
 
     Attributes:
-        host: name or address.
-        port: port.
         path: what its paths begin with, without a slash at the end; empty as a rule.
         tls: how its certificate is checked; None for a server that is spoken to in the clear.
-        credentials: what requests are signed with.
         headers: further headers of every request, for servers behind a gateway that asks for them.
     """
 
@@ -89,11 +86,8 @@ def endpoint_of(
     """The endpoint at an address of the form `http[s]://HOST[:PORT][/PATH]`.
 
     Args:
-        url: the address.
         setting: dotted name of the setting that gives it, for messages.
         tls: how an https server is checked, and what it is shown; None for the authorities of this machine.
-        credentials: what requests are signed with; None for nothing.
-        headers: further headers of every request.
         sign_in: advice for an address with a password in it.
 
     Raises:
@@ -127,14 +121,11 @@ class Request:
     Attributes:
         path: path, quoted; behind that of the endpoint.
         seconds_max: longest time of the whole call, from the connection to the end of the answer.
-        query: what follows the question mark.
         accept: what the answer may be.
         is_stream: the answer comes bit by bit, and each bit is wanted at once.
         method: GET reads; anything else is never sent twice by itself, unless it `is_read`.
         is_read: it changes nothing, whatever its method is.
         body: what goes with it; None for nothing.
-        content_type: what the body is.
-        headers: further headers.
         shown: what messages call the path, where it is a secret; None for the path.
     """
 
@@ -155,7 +146,6 @@ class HttpClient:
     """Speaks to one server from several threads, each request on a connection of its own while it lasts.
 
     Args:
-        endpoint: where it is and how one gets in.
         agent: who asks, in the server's logs.
         contexts: TLS contexts that several clients share; None for its own, as the endpoint says.
         is_kept: connections are kept for the next request.
@@ -362,7 +352,6 @@ def _connected(host: str, port: int, until: float) -> socket.socket:
 
 
 def _seconds_left(until: float) -> float:
-    """Seconds for the next step of a connection."""
     left = min(CONNECT_SECONDS_MAX, until - time.monotonic())
     if left <= 0:
         raise TimeoutError("timed out")
@@ -380,7 +369,6 @@ class _Line:
         self._http.sock = self
 
     def ask(self, asked: Request, target: str, headers: Mapping[str, str], until: float) -> http.client.HTTPResponse:
-        """Sends a request and reads the head of the answer."""
         self._until = until
         self._http.request(asked.method, target, body=asked.body, headers=dict(headers))
         return self._http.getresponse()
@@ -396,17 +384,14 @@ class _Line:
         self._socket.close()
 
     def sendall(self, data: bytes) -> None:
-        """Sends, for the parser."""
         self.limit()
         self._socket.sendall(data)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """What the parser reads from."""
         # Unbuffered below: the socket counts this file, and stays open until it is closed.
         return io.BufferedReader(_Timed(self, self._socket.makefile("rb", buffering=0)), _PART_BYTES)
 
     def limit(self) -> None:
-        """Gives the next operation the time that is left."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError("the time of the answer is over")

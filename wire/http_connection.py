@@ -99,7 +99,6 @@ class HttpConnection:
 
     Args:
         opened: the socket; the caller closes it.
-        limits: what it may cost.
         budget: bytes of bodies that all connections may hold together.
 
     Attributes:
@@ -228,10 +227,8 @@ class HttpConnection:
         """Send an answer; `must_close` says afterwards whether the connection is to be closed.
 
         Args:
-            status: HTTP status.
             pieces: the body, in pieces that follow each other; none goes with 204 and 304, or answers HEAD.
             kind: content type; None where `fields` has it.
-            fields: further header fields.
             length: bytes of the body that HEAD asks about, where no pieces were made for it.
 
         Raises:

@@ -29,10 +29,7 @@ class Refusal(Exception):
     """A request that is not taken.
 
     Args:
-        status: HTTP status to answer with.
-        text: why, one line.
         retry_after_seconds: when to come again; None where that does not help.
-        fields: further header fields of the answer.
         is_final: True where the request's end is not known, so that the connection is closed.
     """
 
@@ -57,7 +54,6 @@ class RequestHead:
     """What a request says before its body.
 
     Attributes:
-        method: such as `POST`.
         path: target without host and query, not decoded.
         query: what follows the `?` of the target; empty without one.
         fields: header fields by name in lower case.

@@ -7,12 +7,12 @@ while connections that are open go on with the one they began with.
 from __future__ import annotations
 
 import ssl
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from fleet.errors import Misconfigured
 from fleet.listener_files import ListenerFiles
+from wire.replaced_files import ReplacedFiles
 
 CHECK_SECONDS = 10.0
 """How often the files are looked at for a change."""
@@ -29,7 +29,6 @@ class ListenerContexts:
         files: of the port; with certificate and key.
         needs_client: True where the handshake fails without a client's certificate; False where a client may be known
             by something else, such as a token, so that a wrong certificate alone is refused.
-        now_seconds: a clock that never goes back.
         check_seconds: how often the files are looked at for a change.
 
     Raises:
@@ -44,31 +43,21 @@ class ListenerContexts:
         now_seconds: Callable[[], float],
         check_seconds: float = CHECK_SECONDS,
     ) -> None:
-        self._check_seconds = check_seconds
         self._files = files
         self._needs_client = needs_client
-        self._paths = [
-            Path(path) for path in (files.certificate_file, files.key_file, files.client_ca_file) if path is not None
-        ]
-        self._now_seconds = now_seconds
-        self._lock = threading.Lock()
-        self._checked_at = now_seconds()
-        self._stamps = self._stamps_now()
-        self._context = self._loaded()
+        paths = (files.certificate_file, files.key_file, files.client_ca_file)
+        self._context = ReplacedFiles(
+            [Path(path) for path in paths if path is not None],
+            self._loaded,
+            check_seconds=check_seconds,
+            keeps_last=True,
+            now_seconds=now_seconds,
+        )
+        self._context.now()
 
     def context(self) -> ssl.SSLContext:
         """The context of the files as they are now; the last good one while they are being replaced."""
-        with self._lock:
-            now = self._now_seconds()
-            if now - self._checked_at >= self._check_seconds:
-                self._checked_at = now
-                stamps = self._stamps_now()
-                if stamps != self._stamps:
-                    try:
-                        self._context, self._stamps = self._loaded(), stamps
-                    except Misconfigured:
-                        return self._context  # half replaced: tried again at the next look
-            return self._context
+        return self._context.now()
 
     def _loaded(self) -> ssl.SSLContext:
         files = self._files
@@ -90,14 +79,3 @@ class ListenerContexts:
                 f"{files.section}.client_ca_file={files.client_ca_file}: {exc}"
             ) from exc
         return context
-
-    def _stamps_now(self) -> list[tuple[int, int, int] | None]:
-        stamps: list[tuple[int, int, int] | None] = []
-        for path in self._paths:
-            try:
-                found = path.stat()
-            except OSError:
-                stamps.append(None)
-            else:
-                stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
-        return stamps

@@ -193,7 +193,6 @@ def own_port(
 
     Args:
         text: see `OwnMetrics.text`.
-        host: address to listen on.
         port: port; 0 picks a free one.
         setting: what the user changes where the address can't be used.
         tls: gives the context for a new connection; None for plain HTTP.

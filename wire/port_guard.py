@@ -18,9 +18,7 @@ class PortGuard:
     """Says who may.
 
     Args:
-        files: of the port.
         tokens_setting: last part of the setting's name that gives `files.tokens_file`, such as `scrape_tokens_file`.
-        now_seconds: a clock that never goes back.
 
     Raises:
         Misconfigured: the file of tokens can't be used.
@@ -49,7 +47,6 @@ class PortGuard:
         """Whether a request is answered.
 
         Args:
-            authorization: header field of this name; None where there is none.
             certificate: verified certificate, as `ssl.SSLSocket.getpeercert` gives it; None where none was shown.
         """
         if self._is_open or (certificate and self._takes_certificates):

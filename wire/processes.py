@@ -58,7 +58,6 @@ class ReceiverProcesses:
     """Processes that serve side by side.
 
     Args:
-        count: how many.
         serve: serves as the process of a number until `wait_for_stop` returns; gives the exit status.
     """
 
@@ -68,11 +67,7 @@ class ReceiverProcesses:
         self._alive_read, self._alive_write = os.pipe()
 
     def run(self) -> int:
-        """Serve until a signal ends it.
-
-        Returns:
-            0, or the exit status of a process that could not begin.
-        """
+        """Serves until a signal ends it; returns 0, or the exit status of a process that could not begin."""
         watched = STOP_SIGNALS | {signal.SIGCHLD}
         signal.pthread_sigmask(signal.SIG_BLOCK, watched)
         status = EXIT_FINE

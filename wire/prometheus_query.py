@@ -72,7 +72,6 @@ class QueryOptions:
     """How much is asked for, and what errors advise.
 
     Attributes:
-        bytes_max: largest answer.
         seconds_max: longest time for one.
         sign_in: how the settings name credentials, as a message's advice: "name a token by scan.bearer_token_file".
         bytes_setting: setting of `bytes_max`; None where nobody can set it.
@@ -121,12 +120,6 @@ class PrometheusQuery:
             may answer a smaller question).
         Misconfigured: it does not let us in, is no Prometheus, or finds the question wrong.
         Corrupt: its answer is cut, or something else than was asked for.
-
-    Args:
-        http: to the server.
-        options: how much is asked for.
-        work: counts what was asked.
-        pause: waits that many seconds before another attempt.
     """
 
     def __init__(
@@ -171,7 +164,6 @@ class PrometheusQuery:
         """Every series that an instant query has.
 
         Args:
-            query: PromQL.
             at_seconds: at which moment, epoch seconds; None for the server's now.
         """
         return self._instant(query, at_seconds, lambda document: read_vector(document, self._options.series_max))
@@ -216,7 +208,6 @@ class PrometheusQuery:
 
         Args:
             path: path of the API, `/api/v1/…`.
-            asked: its parameters.
             read: reads the body of a successful answer; raises Corrupt where it is cut.
             is_get: the path takes no POST.
         """
@@ -279,7 +270,6 @@ class PrometheusQuery:
         return document.get("data")
 
     def _body(self, path: str, asked: Mapping[str, str], *, is_get: bool) -> bytearray:
-        """The body of a successful answer."""
         options = self._options
         asked = {**asked, **options.parameters}
         is_post = self._may_post and not is_get
@@ -379,7 +369,6 @@ def read_object(body: bytes | bytearray, said_bytes: int | None = None) -> dict[
     """A JSON object.
 
     Args:
-        body: the text.
         said_bytes: length of the answer for the message; that of the text unless given.
 
     Raises:

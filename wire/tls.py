@@ -5,16 +5,13 @@ Called by `wire.http_client` for each new connection.
 
 from __future__ import annotations
 
-import os
 import ssl
 import tempfile
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet.errors import Misconfigured
-
-_Stamp = tuple[tuple[int, int, int], ...]
+from wire.replaced_files import ReplacedFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +38,13 @@ class Tls:
 
 
 class TlsContexts:
-    """Makes contexts, and makes them anew where a file has changed. For several threads.
-
-    Args:
-        tls: what is checked and shown.
-    """
+    """Makes contexts, and makes them anew where a file has changed. For several threads."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
-        self._lock = threading.Lock()
-        self._made: tuple[_Stamp, ssl.SSLContext] | None = None
+        files = (tls.authority_file, tls.certificate_file, tls.key_file)
+        self._files = tuple(file for file in files if file is not None)
+        self._context = ReplacedFiles(self._files, self._made)
 
     def context(self) -> ssl.SSLContext:
         """The context for a connection that is made now.
@@ -58,15 +52,15 @@ class TlsContexts:
         Raises:
             Misconfigured: a file can't be read, or is no certificate or key.
         """
+        return self._context.now()
+
+    def _made(self) -> ssl.SSLContext:
         try:
-            with self._lock:
-                stamp = self._stamp()
-                if self._made is None or self._made[0] != stamp:
-                    self._made = (stamp, self._make())
-                return self._made[1]
+            return self._make()
         except (OSError, ValueError) as exc:
             # A wrong certificate is an SSLError, which is an OSError; one without any PEM a ValueError.
-            raise Misconfigured(f"cannot use certificates {self._shown()}: {exc}") from exc
+            shown = ", ".join(map(str, self._files)) or "of the kubeconfig"
+            raise Misconfigured(f"cannot use certificates {shown}: {exc}") from exc
 
     def _make(self) -> ssl.SSLContext:
         tls = self._tls
@@ -88,15 +82,6 @@ class TlsContexts:
                 file.flush()
                 context.load_cert_chain(file.name, password="")
         return context
-
-    def _stamp(self) -> _Stamp:
-        files = (self._tls.authority_file, self._tls.certificate_file, self._tls.key_file)
-        found = [os.stat(file) for file in files if file is not None]
-        return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in found)
-
-    def _shown(self) -> str:
-        files = (self._tls.authority_file, self._tls.certificate_file, self._tls.key_file)
-        return ", ".join(str(file) for file in files if file is not None) or "of the kubeconfig"
 
 
 def why_untrusted(exc: BaseException) -> str | None:

@@ -10,12 +10,12 @@ import base64
 import binascii
 import hmac
 import re
-import threading
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 from fleet.errors import Misconfigured
+from wire.replaced_files import ReplacedFiles
 
 TOKEN_LENGTH_MIN = 16
 """Shortest token: what is shorter can be guessed."""
@@ -35,9 +35,7 @@ class BearerTokens:
     """The file; for several threads.
 
     Args:
-        path: the file.
         setting: dotted name of the setting that names it, for messages.
-        now_seconds: a clock that never goes back.
 
     Raises:
         Misconfigured: the file can't be read or a line of it is wrong.
@@ -45,16 +43,15 @@ class BearerTokens:
 
     def __init__(self, path: Path, *, setting: str, now_seconds: Callable[[], float]) -> None:
         self._path, self._setting = path, setting
-        self._now_seconds = now_seconds
-        self._lock = threading.Lock()
-        self._checked_at = now_seconds()
-        self._stamp = self._stamp_now()
-        self._by_digest = self._read()
+        self._by_digest = ReplacedFiles(
+            (path,), self._read, check_seconds=CHECK_SECONDS, keeps_last=True, now_seconds=now_seconds
+        )
+        self._by_digest.now()
 
     @property
     def names(self) -> frozenset[str]:
         """Names of all holders that are known now."""
-        return frozenset(self._by_digest.values())
+        return frozenset(self._by_digest.now().values())
 
     def name_of(self, authorization: str | None) -> str | None:
         """Who shows a token, as a bearer or as the password of basic authentication; None for nobody known.
@@ -76,30 +73,10 @@ class BearerTokens:
         else:
             return None
         # The digest, not the token, is looked up: how long that takes does not help to guess the token.
-        name = self._tokens().get(sha256(token).digest())
+        name = self._by_digest.now().get(sha256(token).digest())
         if name is None or (claimed is not None and not hmac.compare_digest(claimed, name.encode())):
             return None
         return name
-
-    def _tokens(self) -> dict[bytes, str]:
-        with self._lock:
-            now = self._now_seconds()
-            if now - self._checked_at >= CHECK_SECONDS:
-                self._checked_at = now
-                try:
-                    stamp = self._stamp_now()
-                    if stamp != self._stamp:
-                        self._by_digest, self._stamp = self._read(), stamp
-                except Misconfigured:
-                    pass  # half written or gone for a moment: those who were let in may go on
-            return self._by_digest
-
-    def _stamp_now(self) -> tuple[int, int, int]:
-        try:
-            found = self._path.stat()
-        except OSError as exc:
-            raise Misconfigured(f"cannot read {self._setting}={self._path}: {exc.strerror or exc}") from exc
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _read(self) -> dict[bytes, str]:
         where = f"{self._setting}={self._path}"

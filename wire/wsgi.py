@@ -28,8 +28,6 @@ def wsgi(
     """What answers requests by an application.
 
     Args:
-        address: host and port that the server listens on.
-        scheme: `http` or `https`.
         threads: requests that it may work on at once; further ones wait.
     """
     places = threading.BoundedSemaphore(threads)

@@ -5,7 +5,7 @@ What is kept may be late by the moment that an event travels, so it decides noth
 that was read, what we wrote or evicted ourselves counts at once, and whoever ends a wait asks for a fresh list first
 (`renew`). While the watch is cut every look is a list, as it was before there was a watch. Called by the reader.
 
-Not one with `exporter.cluster_reader_watch`, though both list and watch: that one reads for ever in its own thread,
+Not one with `exporter.cluster.watch`, though both list and watch: that one reads for ever in its own thread,
 hides failures behind an age and keeps no object, this one is read through, raises where a look fails and counts own
 writes at once; they share no four lines (measured), and the loop over events alone in substance.
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from exporter.allocation.health import health_families
+import numpy as np
+
 from exporter.allocation.objects import record_of
 from exporter.allocation.records import Key, Record
 from exporter.allocation.state import AUTOSCALER_KINDS, OWNER_KINDS, Allocation
-from exporter.cluster_reader import ClusterReader, Watched
-from exporter.cluster_reader_watch import PAGE_OBJECTS, REFUSED, ResourceWatch, WatchState
-from exporter.families import Family
+from exporter.cluster.reader import ClusterReader, Watched
+from exporter.cluster.watch import PAGE_OBJECTS, REFUSED, ResourceWatch, WatchState
+from exporter.families import CataloguedFamily, Family, counter, gauge
 from exporter.reader import Reading
 from fleet.errors import Unavailable
 
@@ -38,8 +39,6 @@ class AllocationSnapshot:
     """The scheduler layer as it was last worked out.
 
     Attributes:
-        families: all that is known, and how the watches fare.
-        watches: how each watch fares.
         is_ready: nodes, pods and their owners have been read, so that what is granted, and to whom, is known.
         age_seconds: since all that was known had been worked out; None before the first time.
     """
@@ -55,11 +54,8 @@ class AllocationCollector:
 
     Args:
         reader: what the cluster is read by; closed at the end.
-        cluster: name of the cluster, for the labels.
         device_resources: names of resources that count GPU devices, beyond those that are known.
-        page_objects: objects of one page of a list.
         settle_seconds: how long changes are gathered before they are worked out.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(
@@ -194,7 +190,6 @@ class ClusterLayerReader:
 
     Args:
         allocation: the scheduler layer; started and stopped by this.
-        now: the time, UTC; for tests.
     """
 
     def __init__(
@@ -230,3 +225,57 @@ class ClusterLayerReader:
         if not self._is_closed:
             self._is_closed = True
             self._allocation.stop()
+
+
+_LABELS = ("cluster", "resource")
+
+WATCH_OBJECTS = gauge(
+    "gputide_watch_objects",
+    "Objects of a kind that are kept, those that have nothing to do with cards left out.",
+    _LABELS,
+)
+WATCH_IS_KNOWN = gauge(
+    "gputide_watch_known",
+    "1 where all objects of a kind have been read, else 0; kinds that the API does not serve have no series.",
+    _LABELS,
+)
+WATCH_AGE = gauge(
+    "gputide_watch_age_seconds",
+    "Time since the API server last said anything of a kind, seconds; some four minutes where nothing happens.",
+    _LABELS,
+)
+WATCH_LISTS = counter("gputide_watch_lists_total", "Whole lists of a kind that were read.", _LABELS)
+WATCH_EVENTS = counter("gputide_watch_events_total", "Events of a kind that were taken in.", _LABELS)
+WATCH_RESTARTS = counter("gputide_watch_restarts_total", "Watches of a kind that failed and were begun anew.", _LABELS)
+WATCH_ERRORS = counter(
+    "gputide_watch_errors_total",
+    "Failures to read a kind: expired, unavailable, refused, corrupt or bug.",
+    (*_LABELS, "kind"),
+)
+
+HEALTH_FAMILIES: tuple[CataloguedFamily, ...] = (
+    WATCH_OBJECTS, WATCH_IS_KNOWN, WATCH_AGE, WATCH_LISTS, WATCH_EVENTS, WATCH_RESTARTS, WATCH_ERRORS,
+)  # fmt: skip
+"""How the reading of a cluster fares, in the order in which the families are handed out."""
+
+
+def health_families(cluster: str, states: Sequence[WatchState], held: Mapping[Watched, int]) -> tuple[Family, ...]:
+    """How each watch fares, and how many objects of each kind are kept."""
+    served = [state for state in states if state.is_served]
+    labels = tuple((cluster, state.watched.value) for state in served)
+    errors = [(state, kind, count) for state in states for kind, count in state.errors]
+    columns = (
+        (WATCH_OBJECTS, [held[state.watched] for state in served]),
+        (WATCH_IS_KNOWN, [state.is_known for state in served]),
+        (WATCH_AGE, [np.nan if state.age_seconds is None else state.age_seconds for state in served]),
+        (WATCH_LISTS, [state.lists for state in served]),
+        (WATCH_EVENTS, [state.events for state in served]),
+        (WATCH_RESTARTS, [state.restarts for state in served]),
+    )
+    return (
+        *(catalogued.of(labels, np.array(values, dtype=np.float64)) for catalogued, values in columns),
+        WATCH_ERRORS.of(
+            tuple((cluster, state.watched.value, kind) for state, kind, _ in errors),
+            np.array([count for _, _, count in errors], dtype=np.float64),
+        ),
+    )

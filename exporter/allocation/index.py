@@ -35,23 +35,24 @@ class Index:
     """Finds what belongs to what; knows no rows."""
 
     def __init__(self) -> None:
-        self._pods_on: _Links[str, Key] = _Links()
-        self._pods_of_owner: _Links[str, Key] = _Links()
-        self._pods_of_claim: _Links[Key, Key] = _Links()
-        self._pods_of_group: _Links[str, Key] = _Links()
-        self._claims_of: _Links[DeviceKey, Key] = _Links()
+        # By node, controller's UID, claim, KAI's group and namespace; claims by the device that they were given.
+        self.pods_on: Links[str, Key] = Links()
+        self.pods_of_owner: Links[str, Key] = Links()
+        self.pods_of_claim: Links[Key, Key] = Links()
+        self.pods_of_group: Links[str, Key] = Links()
+        self.pods_in: Links[str, Key] = Links()
+        self.claims_of: Links[DeviceKey, Key] = Links()
         # Reservation pods with the card of each group; slices with the devices of each node.
-        self._reservations: _Links[str, tuple[Key, str]] = _Links()
-        self._reserved_on: _Links[str, tuple[Key, str]] = _Links()
-        self._slices_of: _Links[DeviceKey, Key] = _Links()
-        self._slices_on: _Links[str, Key] = _Links()
+        self._reservations: Links[str, tuple[Key, str]] = Links()
+        self._reserved_on: Links[str, tuple[Key, str]] = Links()
+        self._slices_of: Links[DeviceKey, Key] = Links()
+        self._slices_on: Links[str, Key] = Links()
         self._slices: dict[Key, PublishedRecord] = {}
         self._owners: dict[str, OwnerLinkRecord] = {}
-        self._pods_in: _Links[str, Key] = _Links()
         # By kind before name: of two that scale one workload, KEDA's goes first.
-        self._autoscalers: _Links[tuple[str, str, str], tuple[int, Key]] = _Links()
+        self._autoscalers: Links[tuple[str, str, str], tuple[int, Key]] = Links()
         self._autoscaler_of: dict[tuple[int, Key], Autoscaler] = {}
-        self._policies_in: _Links[str, Key] = _Links()
+        self._policies_in: Links[str, Key] = Links()
 
     def change(self, key: Key, before: Record | None, after: Record | None) -> None:
         """Forgets what an object was linked to, and notes what it is linked to now."""
@@ -76,10 +77,6 @@ class Index:
         """The owner of an owner; that owner itself where nobody owns it, or it is not known."""
         return self._owners.get(link.uid, link)
 
-    def pods_in(self, namespace: str) -> AbstractSet[Key]:
-        """Pods of a namespace."""
-        return self._pods_in.at(namespace)
-
     def policies_in(self, namespace: str) -> Iterator[Key]:
         """Policies of a namespace; no more than one beyond `POLICIES_MAX`, which says that there are more."""
         return islice(self._policies_in.at(namespace), POLICIES_MAX + 1)
@@ -88,26 +85,6 @@ class Index:
         """Who scales a workload; None where nobody does."""
         found = min(self._autoscalers.at((namespace, kind, name)), default=None)
         return None if found is None else self._autoscaler_of[found]
-
-    def pods_on(self, node: str) -> AbstractSet[Key]:
-        """Pods that are bound to a node."""
-        return self._pods_on.at(node)
-
-    def pods_of_owner(self, uid: str) -> AbstractSet[Key]:
-        """Pods whose controller has this UID."""
-        return self._pods_of_owner.at(uid)
-
-    def pods_of_claim(self, claim: Key) -> AbstractSet[Key]:
-        """Pods that name a claim."""
-        return self._pods_of_claim.at(claim)
-
-    def pods_of_group(self, group: str) -> AbstractSet[Key]:
-        """Pods that share the card of one of KAI's groups."""
-        return self._pods_of_group.at(group)
-
-    def claims_of(self, device: DeviceKey) -> AbstractSet[Key]:
-        """Claims that were given a device."""
-        return self._claims_of.at(device)
 
     def card_of_group(self, group: str) -> str | None:
         """The card that a reservation pod holds for a group; None where there is none."""
@@ -138,24 +115,24 @@ class Index:
             del self._autoscaler_of[entry]
 
     def _link_pod(self, key: Key, pod: PodRecord, *, is_there: bool) -> None:
-        self._pods_in.set(pod.namespace, key, is_there=is_there)
+        self.pods_in.set(pod.namespace, key, is_there=is_there)
         if pod.node is not None:
-            self._pods_on.set(pod.node, key, is_there=is_there)
+            self.pods_on.set(pod.node, key, is_there=is_there)
             for _, card in pod.reserves:
                 self._reserved_on.set(pod.node, (key, card), is_there=is_there)
         if pod.owner is not None:
-            self._pods_of_owner.set(pod.owner.uid, key, is_there=is_there)
+            self.pods_of_owner.set(pod.owner.uid, key, is_there=is_there)
         for _, claim in pod.claims:
-            self._pods_of_claim.set((pod.namespace, claim), key, is_there=is_there)
+            self.pods_of_claim.set((pod.namespace, claim), key, is_there=is_there)
         for share in pod.groups:
             for group in share.groups:
-                self._pods_of_group.set(group, key, is_there=is_there)
+                self.pods_of_group.set(group, key, is_there=is_there)
         for group, card in pod.reserves:
             self._reservations.set(group, (key, card), is_there=is_there)
 
     def _link_claim(self, key: Key, claim: ClaimAllocation, *, is_there: bool) -> None:
         for device in claim.devices:
-            self._claims_of.set((device.driver, device.pool, device.device), key, is_there=is_there)
+            self.claims_of.set((device.driver, device.pool, device.device), key, is_there=is_there)
 
     def _link_slice(self, key: Key, published: PublishedRecord, *, is_there: bool) -> None:
         if published.node is not None:
@@ -173,7 +150,7 @@ def device_key(device: PublishedDevice) -> DeviceKey:
     return device.driver, device.pool, device.device
 
 
-class _Links(Generic[_Place, _Entry]):
+class Links(Generic[_Place, _Entry]):
     """What is linked to each place; a place without links takes no memory."""
 
     def __init__(self) -> None:
@@ -181,6 +158,7 @@ class _Links(Generic[_Place, _Entry]):
         self._entries: dict[_Place, dict[_Entry, None]] = {}
 
     def set(self, place: _Place, entry: _Entry, *, is_there: bool) -> None:
+        """Links an entry to a place, or takes it away."""
         if is_there:
             self._entries.setdefault(place, {})[entry] = None
             return
@@ -191,5 +169,6 @@ class _Links(Generic[_Place, _Entry]):
                 del self._entries[place]
 
     def at(self, place: _Place) -> AbstractSet[_Entry]:
+        """What is linked to a place."""
         entries = self._entries.get(place)
         return frozenset() if entries is None else entries.keys()

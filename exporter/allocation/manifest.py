@@ -143,7 +143,6 @@ def speaks_of_cards(resource: str, also: AbstractSet[str] = frozenset()) -> bool
     """Whether a resource name, as quotas and queues write it, is of cards or of amounts of them.
 
     Args:
-        resource: the name.
         also: further names of resources that count GPU devices.
     """
     name = resource.removeprefix("requests.").removeprefix("limits.")
@@ -164,7 +163,6 @@ def devices_of(resources: Mapping[str, object], also: AbstractSet[str] = frozens
     """Number of each resource that counts GPU devices; mGPU's percent as cards.
 
     Args:
-        resources: amounts by name.
         also: further names of resources that count GPU devices.
     """
     found: dict[str, float] = {}

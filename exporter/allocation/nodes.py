@@ -66,9 +66,6 @@ class _Register:
     """An annotation in which a device plugin lists cards.
 
     Attributes:
-        annotation: its name.
-        backend: who hands the cards out.
-        parse: reads it.
         handshake: annotation that names a plugin that is gone; None where there is none.
         is_scaled: amounts are multiplied by the node's oversubscription factor, and compute is percent; of other
             vendors' cards amounts are as they are, and compute is in units of their own.
@@ -116,13 +113,7 @@ _REGISTERS: tuple[_Register, ...] = (
 def node_record(
     manifest: Mapping[str, object], shared: Shared, device_resources: AbstractSet[str] = frozenset()
 ) -> NodeRecord:
-    """Reads a node; one without cards has none in its record.
-
-    Args:
-        manifest: the node as the API serves it.
-        shared: what equal values are taken from.
-        device_resources: further names of resources that count GPU devices.
-    """
+    """Reads a node; one without cards has none in its record."""
     metadata, spec, status = (mapping(manifest.get(part)) for part in ("metadata", "spec", "status"))
     annotations, labels = texts(metadata.get("annotations")), texts(metadata.get("labels"))
     allocatable = mapping(status.get("allocatable"))

@@ -24,7 +24,7 @@ from exporter.allocation.queues import (
     workload_record,
 )
 from exporter.allocation.records import AutoscalerRecord, Key, PublishedRecord, Record
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from fleet.autoscaling import Autoscaler, AutoscalerKind
 from fleet.errors import Corrupt
 from fleet.gpu_policy import gpu_policy
@@ -53,12 +53,6 @@ def record_of(
     watched: Watched, manifest: Manifest, shared: Shared, device_resources: AbstractSet[str] = frozenset()
 ) -> Record | None:
     """What is kept of an object; None where nothing of it matters.
-
-    Args:
-        watched: what kind it is.
-        manifest: the object as the API serves it.
-        shared: what equal values are taken from.
-        device_resources: names of resources that count GPU devices, beyond those that are known.
 
     Raises:
         Corrupt: a custom object is not of its kind's shape.

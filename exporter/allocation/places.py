@@ -34,11 +34,7 @@ class Holding:
     """What one container holds of one card.
 
     Attributes:
-        container: name of the container.
-        card: id of the card.
-        framebuffer_bytes: framebuffer, bytes; None where nobody knows.
         compute_ratio: limit on its compute, share of the card; None for no limit.
-        mig_profile: profile of the MIG instance; None where it is none.
         portion: name of the portion where several containers hold the very same one, so that it counts once; None
             for a portion of its own.
     """
@@ -58,7 +54,6 @@ class CardBooks:
     Attributes:
         granted_bytes: framebuffer, bytes; None where one of the holders' is unknown.
         granted_ratio: sum of the compute limits, share of the card.
-        tenants: pods that hold a part of it.
     """
 
     granted_bytes: int | None
@@ -76,7 +71,6 @@ def holdings_of(
 
     Args:
         pod: a pod that is bound and not over.
-        cards: cards of its node, by id.
         index: knows the cards of KAI's groups and what drivers publish.
         claims: those of the pod's claims that are allocated, by namespace and name.
     """
@@ -104,11 +98,7 @@ def holdings_of(
 
 
 def card_books(holders: Iterable[tuple[Holding, ...]]) -> CardBooks:
-    """What of one card is granted.
-
-    Args:
-        holders: per pod, what it holds of this card.
-    """
+    """What of one card is granted."""
     granted: int | None = 0
     percent, tenants = 0, 0
     portions: set[str] = set()

@@ -59,16 +59,7 @@ _SELECTABLE = {"labels_max": 1024, "length_max": 65536}
 def pod_record(
     manifest: Mapping[str, object], shared: Shared, device_resources: AbstractSet[str] = frozenset()
 ) -> PodRecord | None:
-    """Reads a pod.
-
-    Args:
-        manifest: the pod as the API serves it.
-        shared: what equal values are taken from.
-        device_resources: further names of resources that count GPU devices.
-
-    Returns:
-        The record; None for a pod that has nothing to do with cards.
-    """
+    """Reads a pod; None for one that has nothing to do with cards."""
     metadata, spec, status = mapping(manifest.get("metadata")), mapping(manifest.get("spec")), manifest.get("status")
     annotations = texts(metadata.get("annotations"))
     namespace = text(metadata.get("namespace"))
@@ -104,7 +95,6 @@ def pod_record(
         uid=text(metadata.get("uid")),
         node=node,
         is_over=is_over,
-        created_at=created_at,
         bound_at=None if node is None else (changed_at or epoch_seconds(state.get("startTime")) or created_at),
         owner=_controller(metadata),
         containers=containers,
@@ -287,11 +277,6 @@ _KEY_LENGTH_MAX = 317
 
 def kept_apart(spec: Mapping[str, object], namespace: str, labels: Mapping[str, str]) -> str | None:
     """The label of nodes in each of whose values at most one pod like this may run; None where it does not mind.
-
-    Args:
-        spec: the pod's.
-        namespace: the pod's.
-        labels: the pod's.
 
     Returns:
         The widest where there are several: who may not share a zone may not share a machine in it.

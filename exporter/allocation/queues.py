@@ -19,34 +19,23 @@ from exporter.allocation.records import AmountRecord, QueueRecord, WaitingRecord
 _RESOURCES_MAX = 256
 _KAI_RESOURCE = "nvidia.com/gpu"
 _RUNNING_PHASES = ("Running", "Completed")
+_KUEUE_COUNTS = ("pendingWorkloads", "admittedWorkloads")
 
 
 def quota_record(manifest: Mapping[str, object], device_resources: AbstractSet[str]) -> QueueRecord | None:
     """Reads a ResourceQuota; None for one that says nothing of cards."""
-    metadata, status = mapping(manifest.get("metadata")), mapping(manifest.get("status"))
+    status = mapping(manifest.get("status"))
     hard = mapping(status.get("hard")) or mapping(mapping(manifest.get("spec")).get("hard"))
     amounts = _amounts({}, hard, mapping(status.get("used")), device_resources)
-    if not amounts:
-        return None
-    return QueueRecord(
-        kind="ResourceQuota", namespace=text(metadata.get("namespace")), name=text(metadata.get("name")), parent=None,
-        amounts=amounts,
-    )  # fmt: skip
+    return _queue("ResourceQuota", manifest, None, amounts) if amounts else None
 
 
 def volcano_queue_record(manifest: Mapping[str, object], device_resources: AbstractSet[str]) -> QueueRecord:
     """Reads a Queue of Volcano."""
     spec, status = mapping(manifest.get("spec")), mapping(manifest.get("status"))
     deserved = {**mapping(mapping(spec.get("guarantee")).get("resource")), **mapping(spec.get("deserved"))}
-    return QueueRecord(
-        kind="volcano",
-        namespace="",
-        name=text(mapping(manifest.get("metadata")).get("name")),
-        parent=text(spec.get("parent")) or None,
-        amounts=_amounts(deserved, mapping(spec.get("capability")), mapping(status.get("allocated")), device_resources),
-        pending=whole(status.get("pending")),
-        admitted=whole(status.get("running")),
-    )
+    amounts = _amounts(deserved, mapping(spec.get("capability")), mapping(status.get("allocated")), device_resources)
+    return _queue("volcano", manifest, spec.get("parent"), amounts, ("pending", "running"))
 
 
 def cluster_queue_record(manifest: Mapping[str, object], device_resources: AbstractSet[str]) -> QueueRecord:
@@ -64,31 +53,17 @@ def cluster_queue_record(manifest: Mapping[str, object], device_resources: Abstr
                 # A flavor that may borrow without end makes the whole endless.
                 so_far, more = limit.get(name, 0.0), quantity(resource.get("borrowingLimit"))
                 limit[name] = None if so_far is None or more is None else so_far + amount + more
-    cohort = text(spec.get("cohortName")) or text(spec.get("cohort")) or None
-    return QueueRecord(
-        kind="kueue",
-        namespace="",
-        name=text(mapping(manifest.get("metadata")).get("name")),
-        parent=cohort,
-        # Outside a cohort there is nobody to borrow from.
-        amounts=_amounts(nominal, nominal if cohort is None else limit, _flavor_usage(status), device_resources),
-        pending=whole(status.get("pendingWorkloads")),
-        admitted=whole(status.get("admittedWorkloads")),
-    )
+    cohort = text(spec.get("cohortName")) or text(spec.get("cohort"))
+    # Outside a cohort there is nobody to borrow from.
+    amounts = _amounts(nominal, limit if cohort else nominal, _flavor_usage(status), device_resources)
+    return _queue("kueue", manifest, cohort, amounts, _KUEUE_COUNTS)
 
 
 def local_queue_record(manifest: Mapping[str, object], device_resources: AbstractSet[str]) -> QueueRecord:
     """Reads a LocalQueue of Kueue."""
-    metadata, status = mapping(manifest.get("metadata")), mapping(manifest.get("status"))
-    return QueueRecord(
-        kind="kueue_local",
-        namespace=text(metadata.get("namespace")),
-        name=text(metadata.get("name")),
-        parent=text(mapping(manifest.get("spec")).get("clusterQueue")) or None,
-        amounts=_amounts({}, {}, _flavor_usage(status), device_resources),
-        pending=whole(status.get("pendingWorkloads")),
-        admitted=whole(status.get("admittedWorkloads")),
-    )
+    amounts = _amounts({}, {}, _flavor_usage(mapping(manifest.get("status"))), device_resources)
+    parent = mapping(manifest.get("spec")).get("clusterQueue")
+    return _queue("kueue_local", manifest, parent, amounts, _KUEUE_COUNTS)
 
 
 def kai_queue_record(manifest: Mapping[str, object]) -> QueueRecord:
@@ -96,25 +71,38 @@ def kai_queue_record(manifest: Mapping[str, object]) -> QueueRecord:
     spec, status = mapping(manifest.get("spec")), mapping(manifest.get("status"))
     gpu = mapping(mapping(spec.get("resources")).get("gpu"))
     deserved, limit = quantity(gpu.get("quota")), quantity(gpu.get("limit"))
-    used = quantity(mapping(status.get("allocated")).get(_KAI_RESOURCE))
     amount = AmountRecord(
         resource=_KAI_RESOURCE,
         deserved=None if deserved is None or deserved < 0 else deserved,
         limit=None if limit is None or limit < 0 else limit,
-        used=used,
+        used=quantity(mapping(status.get("allocated")).get(_KAI_RESOURCE)),
     )
+    return _queue("kai", manifest, spec.get("parentQueue"), (amount,))
+
+
+def _queue(
+    kind: str,
+    manifest: Mapping[str, object],
+    parent: object,
+    amounts: tuple[AmountRecord, ...],
+    counts: tuple[str, str] | None = None,
+) -> QueueRecord:
+    """The record of a queue or quota; `counts` names where its status has pending and admitted workloads."""
+    metadata, status = mapping(manifest.get("metadata")), mapping(manifest.get("status"))
     return QueueRecord(
-        kind="kai",
-        namespace="",
-        name=text(mapping(manifest.get("metadata")).get("name")),
-        parent=text(spec.get("parentQueue")) or None,
-        amounts=(amount,),
+        kind=kind,
+        namespace=text(metadata.get("namespace")),
+        name=text(metadata.get("name")),
+        parent=text(parent) or None,
+        amounts=amounts,
+        pending=whole(status.get(counts[0])) if counts else None,
+        admitted=whole(status.get(counts[1])) if counts else None,
     )
 
 
 def pod_group_record(manifest: Mapping[str, object]) -> WaitingRecord | None:
     """Reads a PodGroup of Volcano; None for one that runs or has ended."""
-    metadata, spec, status = (mapping(manifest.get(part)) for part in ("metadata", "spec", "status"))
+    status = mapping(manifest.get("status"))
     phase = text(status.get("phase")) or "Pending"
     if phase in _RUNNING_PHASES:
         return None
@@ -122,28 +110,28 @@ def pod_group_record(manifest: Mapping[str, object]) -> WaitingRecord | None:
         (entry for entry in objects(status.get("conditions"))
          if entry.get("type") == "Unschedulable" and entry.get("status") == "True"), None,
     )  # fmt: skip
-    return WaitingRecord(
-        kind="PodGroup",
-        namespace=text(metadata.get("namespace")),
-        name=text(metadata.get("name")),
-        queue=text(spec.get("queue")) or None,
-        reason=_word(stuck.get("reason")) if stuck is not None else _word(phase),
-    )
+    return _waiting("PodGroup", manifest, "queue", _word(stuck.get("reason")) if stuck is not None else _word(phase))
 
 
 def workload_record(manifest: Mapping[str, object]) -> WaitingRecord | None:
     """Reads a Workload of Kueue; None for one that is admitted or finished."""
-    metadata, spec, status = (mapping(manifest.get(part)) for part in ("metadata", "spec", "status"))
-    conditions = {text(entry.get("type")): entry for entry in objects(status.get("conditions"))}
+    conditions = {
+        text(entry.get("type")): entry for entry in objects(mapping(manifest.get("status")).get("conditions"))
+    }
     if any(conditions.get(word, {}).get("status") == "True" for word in ("Admitted", "Finished")):
         return None
     reserved = conditions.get("QuotaReserved", {})
     reason = "AdmissionChecks" if reserved.get("status") == "True" else _word(reserved.get("reason") or "Pending")
+    return _waiting("Workload", manifest, "queueName", reason)
+
+
+def _waiting(kind: str, manifest: Mapping[str, object], queue: str, reason: str) -> WaitingRecord:
+    metadata, spec = mapping(manifest.get("metadata")), mapping(manifest.get("spec"))
     return WaitingRecord(
-        kind="Workload",
+        kind=kind,
         namespace=text(metadata.get("namespace")),
         name=text(metadata.get("name")),
-        queue=text(spec.get("queueName")) or None,
+        queue=text(spec.get(queue)) or None,
         reason=reason,
     )
 

@@ -45,13 +45,7 @@ class DistrustReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerLinkRecord:
-    """Who owns an object.
-
-    Attributes:
-        uid: UID of the owner.
-        kind: its kind.
-        name: its name.
-    """
+    """Who owns an object."""
 
     uid: str
     kind: str
@@ -63,7 +57,6 @@ class OwnedRecord:
     """An object that may own pods, and has an owner itself.
 
     Attributes:
-        uid: its UID.
         owner: its controller.
     """
 
@@ -77,7 +70,6 @@ class PublishedRecord:
 
     Attributes:
         node: node of the devices; None for devices that any node can reach.
-        devices: the devices.
     """
 
     node: str | None
@@ -89,12 +81,8 @@ class CardShare:
     """What one container was granted on one card, as an annotation says it.
 
     Attributes:
-        container: name of the container.
-        card: id of the card.
         framebuffer_bytes: framebuffer granted, bytes; None for a whole card and where nothing is said.
         compute_ratio: limit on its compute, share of the card, 0-1; None for no limit.
-        mig_profile: profile of the MIG instance; None where it is none.
-        backend: who granted it.
     """
 
     container: str
@@ -102,7 +90,6 @@ class CardShare:
     framebuffer_bytes: int | None
     compute_ratio: float | None
     mig_profile: str | None
-    backend: SharingBackend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +97,6 @@ class GroupShare:
     """What one container shares of the cards of KAI's groups; the cards are known by the groups' reservation pods.
 
     Attributes:
-        container: name of the container.
         groups: names of the groups, one per card.
         framebuffer_bytes: framebuffer of each card, bytes; None where it asked by ratio.
         ratio: share of each card, 0-1; None where it asked by framebuffer.
@@ -127,11 +113,7 @@ class ContainerNeeds:
     """What one container asks for.
 
     Attributes:
-        container: name.
         devices: name and number of each resource that counts GPU devices, sorted.
-        cpu_cores: CPU requested, cores; None where none is.
-        memory_bytes: host memory requested, bytes; None where none is.
-        priority: priority of its GPU work.
         claims: names, within the pod, of the resource claims that it uses.
         is_init: it runs before the others and ends; a sidecar does not.
         server: server or framework that runs in it (`fleet.servers`); None where nothing says it.
@@ -154,12 +136,8 @@ class PodRecord:
     """One pod that asks for cards, holds one, or reserves one for others.
 
     Attributes:
-        namespace: namespace.
-        pod: name.
-        uid: UID.
         node: node that it is bound to; None while it waits.
         is_over: it has succeeded or failed, and holds nothing any more.
-        created_at: when it was made, epoch seconds; None where the object does not say.
         bound_at: when it was bound, epoch seconds; None while it waits and where the object does not say.
         owner: its controller; None where it has none.
         containers: what its containers ask for, init containers first.
@@ -171,7 +149,6 @@ class PodRecord:
         reserves: KAI's groups that this reservation pod holds a card for, and the card; empty for other pods.
         distrust: why its annotations are not counted; None where they are, or where it has none.
         queue: queue that it waits in or came through, by its own labels; None where it names none.
-        scheduler: name of its scheduler.
         waits_for: why it is not bound; None for a bound pod, and one that is over.
         waits_since: since when, epoch seconds; None where the object does not say.
     """
@@ -181,7 +158,6 @@ class PodRecord:
     uid: str
     node: str | None
     is_over: bool
-    created_at: float | None
     bound_at: float | None
     owner: OwnerLinkRecord | None
     containers: tuple[ContainerNeeds, ...]
@@ -203,11 +179,9 @@ class CardRecord:
     """One card of a node, as its device plugin registers it.
 
     Attributes:
-        card: id.
         card_model: model as the driver prints it.
         framebuffer_bytes: framebuffer of the card, bytes; None where only what may be granted is known.
         grantable_bytes: framebuffer that may be granted, bytes, oversubscription included; None where not said.
-        backend: who registered it.
         compute_ratio: compute that may be granted, share of the card; None where not said.
         slices_max: how many slices it is split into at most; None where not said.
         mode: how it is shared, in the backend's own word; None where not said.
@@ -232,7 +206,6 @@ class NodeRecord:
     """One node that has cards.
 
     Attributes:
-        node: name.
         cpu_cores: allocatable cores; None where not said.
         memory_bytes: allocatable host memory, bytes; None where not said.
         taints: `key=value:effect` texts.
@@ -242,7 +215,6 @@ class NodeRecord:
         sharing: backend and mode of each way in which its cards are handed out, sorted.
         card_model: model by gpu-feature-discovery's label; None where not said.
         framebuffer_bytes: framebuffer of each of its cards by the same; None where not said.
-        mig_strategy: NVIDIA's MIG strategy; None where not said.
         mig_config: name of the wanted MIG configuration; None where not said.
         mig_state: what MIG manager says of it (`success`, `pending`, `failed` …); None where not said.
         unreadable: annotations that are not the grammar.
@@ -291,7 +263,6 @@ class QueueRecord:
     Attributes:
         kind: `ResourceQuota`, or `volcano`, `kueue`, `kueue_local` or `kai` for queues.
         namespace: namespace; empty for queues of the whole cluster.
-        name: name.
         parent: parent queue, cohort, or the cluster queue behind a local one; None where there is none.
         amounts: per resource, GPU resources only, sorted.
         pending: workloads that wait in it; None where not said.
@@ -313,9 +284,6 @@ class WaitingRecord:
 
     Attributes:
         kind: `PodGroup` or `Workload`.
-        namespace: namespace.
-        name: name.
-        queue: queue that it waits in; None where not said.
         reason: why it waits, one word.
     """
 
@@ -332,9 +300,6 @@ class AutoscalerRecord:
 
     Attributes:
         namespace: its namespace, and its target's.
-        target_kind: Kubernetes kind of what it scales.
-        target: name of what it scales.
-        autoscaler: what it is, and its bounds.
     """
 
     namespace: str

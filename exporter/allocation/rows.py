@@ -39,11 +39,7 @@ def pod_rows(
     """Rows of a pod that lives.
 
     Args:
-        cluster: name of the cluster.
-        holdings: what it holds.
-        cards: cards of its node.
         owner: the object that it works for.
-        autoscaler: who scales that; None where nobody does.
     """
     if pod.is_over:
         return
@@ -66,11 +62,7 @@ def pod_rows(
 
 
 def holding_rows(labels: Labels, holding: Holding) -> Iterator[Row]:
-    """Rows of what a container holds of a card.
-
-    Args:
-        labels: those of the slice.
-    """
+    """Rows of what a container holds of a card."""
     if holding.framebuffer_bytes is not None:
         yield families.SLICE_FRAMEBUFFER_GRANTED, labels, float(holding.framebuffer_bytes)
     yield families.SLICE_COMPUTE_GRANTED, labels, 1.0 if holding.compute_ratio is None else holding.compute_ratio
@@ -94,7 +86,6 @@ def node_rows(
     """Rows of a node and of what its device plugins say of its cards; none for a node without cards.
 
     Args:
-        cluster: name of the cluster.
         cards: every card that is known to sit in it.
         has_reservations: KAI holds cards of it for those who share them.
     """
@@ -116,12 +107,7 @@ def node_rows(
 
 
 def card_rows(cluster: str, node: str, card: CardRecord, books: CardBooks) -> Iterator[Row]:
-    """Rows of a card.
-
-    Args:
-        cluster: name of the cluster.
-        books: what of it is granted.
-    """
+    """Rows of a card."""
     labels = card_labels(cluster, node, card)
     details = card_details(cluster, node, card)
     if details is not None:
@@ -142,11 +128,7 @@ def card_rows(cluster: str, node: str, card: CardRecord, books: CardBooks) -> It
 
 
 def books_rows(labels: Labels, books: CardBooks) -> Iterator[Row]:
-    """Rows of what of a card is granted.
-
-    Args:
-        labels: those of the card.
-    """
+    """Rows of what of a card is granted."""
     yield families.CARD_TENANTS, labels, float(books.tenants)
     yield families.CARD_COMPUTE_GRANTED, labels, books.granted_ratio
     if books.granted_bytes is not None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from exporter.allocation.records import CardShare, ContainerNeeds, GroupShare, SharingBackend
+from exporter.allocation.records import CardShare, ContainerNeeds, GroupShare
 from fleet.errors import Corrupt
 from fleet.grammars.device_ids import is_card_uuid
 from fleet.grammars.hami import (
@@ -65,8 +65,6 @@ def annotated_shares(
     """Reads all annotations that speak of granted cards.
 
     Args:
-        annotations: the pod's.
-        labels: the pod's.
         containers: what its containers ask for, init containers first.
         inits: how many of them are init containers.
 
@@ -80,7 +78,7 @@ def annotated_shares(
     others = parse_vendor_allocations(annotations) if not _VENDOR_ANNOTATIONS.isdisjoint(annotations) else ()
     if hami is not None or others:
         if hami is not None:
-            shares += _granted(parse_devices_allocated(hami), containers, inits, SharingBackend.HAMI, annotations)
+            shares += _granted(parse_devices_allocated(hami), containers, inits, annotations)
         for other in others:
             shares += [
                 CardShare(
@@ -89,14 +87,13 @@ def annotated_shares(
                     framebuffer_bytes=None if grant.framebuffer_mib is None else grant.framebuffer_mib * MIB,
                     compute_ratio=grant.compute_ratio,
                     mig_profile=None,
-                    backend=SharingBackend.HAMI,
                 )
                 for container, grants in _named_parts(other.containers, containers, inits)
                 for grant in grants
             ]
         node, has_failed = annotations.get(VGPU_NODE_ANNOTATION), annotations.get(_HAMI_PHASE) == _FAILED
     if (volcano := annotations.get(IDS_ANNOTATION)) is not None:
-        shares += _granted(parse_volcano_ids(volcano), containers, inits, SharingBackend.VOLCANO, {})
+        shares += _granted(parse_volcano_ids(volcano), containers, inits, {})
         node, has_failed = annotations.get(_VOLCANO_NODE), annotations.get(_VOLCANO_PHASE) == _FAILED
     if (vgpu := annotations.get(REAL_ALLOCATED_ANNOTATION)) is not None:
         shares += _named(vgpu, names)
@@ -145,7 +142,6 @@ def _granted(
     parts: Sequence[Sequence[DeviceGrant]],
     containers: Sequence[ContainerNeeds],
     inits: int,
-    backend: SharingBackend,
     annotations: Mapping[str, str],
 ) -> list[CardShare]:
     profiles = _profiles(annotations)
@@ -156,7 +152,6 @@ def _granted(
             framebuffer_bytes=grant.framebuffer_mib * MIB or None,
             compute_ratio=_ratio(grant.core_percent),
             mig_profile=profiles.get((number, place, grant.card)),
-            backend=backend,
         )
         for number, (container, grants) in enumerate(_named_parts(parts, containers, inits))
         for place, grant in enumerate(grants)
@@ -174,7 +169,6 @@ def _named(text: str, containers: Sequence[str]) -> list[CardShare]:
             framebuffer_bytes=grant.framebuffer_mib * MIB or None,
             compute_ratio=_ratio(grant.core_percent),
             mig_profile=None,
-            backend=SharingBackend.VGPU_MANAGER,
         )
         for part in parts
         for grant in part.grants

@@ -38,7 +38,7 @@ from exporter.allocation.records import (
 from exporter.allocation.rows import card_rows, node_rows, pod_counts, pod_rows, queue_rows, waiting_rows
 from exporter.allocation.tables import Row, RowTables
 from exporter.allocation.waiting import REASONS
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from exporter.families import Family
 from fleet.gpu_policy import GpuPolicy, policy_wishes
 from fleet.grammars.claims import ClaimAllocation
@@ -54,11 +54,7 @@ _NOTHING: dict[str, CardRecord] = {}
 
 
 class Allocation:
-    """Records of a cluster, and the families that they stand for.
-
-    Args:
-        cluster: name of the cluster, for the labels.
-    """
+    """Records of a cluster, and the families that they stand for."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
@@ -81,7 +77,6 @@ class Allocation:
         """Takes in what is now known of an object.
 
         Args:
-            watched: what kind it is.
             key: namespace and name.
             record: its record; None where it is gone, or nothing of it matters.
         """
@@ -105,13 +100,10 @@ class Allocation:
         return len(self._shelves[watched])
 
     def settle(self, pods_max: int) -> bool:
-        """Works out the rows that changes have reached.
+        """Works out the rows that changes have reached; True when nothing is left to do.
 
         Args:
             pods_max: most pods to work out by this call.
-
-        Returns:
-            True when nothing is left to do.
         """
         for node in self._node_marks:
             self._settle_node(node)
@@ -172,14 +164,14 @@ class Allocation:
             case PublishedRecord():
                 self._mark_published(record)
             case OwnedRecord():
-                self._mark_pods(self._index.pods_of_owner(record.uid))
+                self._mark_pods(self._index.pods_of_owner.at(record.uid))
             case ClaimAllocation():
-                self._mark_pods(self._index.pods_of_claim(key))
+                self._mark_pods(self._index.pods_of_claim.at(key))
             case GpuPolicy():
-                self._mark_pods(self._index.pods_in(record.namespace))
+                self._mark_pods(self._index.pods_in.at(record.namespace))
             case AutoscalerRecord():
                 # Whom it scales is known of a pod only with its owner's owner: all of the namespace are asked.
-                self._mark_pods(self._index.pods_in(record.namespace))
+                self._mark_pods(self._index.pods_in.at(record.namespace))
 
     def _mark_pod(self, key: Key, pod: PodRecord) -> None:
         self._pod_marks[key] = None
@@ -192,14 +184,14 @@ class Allocation:
             if pod.node is not None:
                 self._mark_node(pod.node)
             for group, _ in pod.reserves:
-                self._mark_pods(self._index.pods_of_group(group))
+                self._mark_pods(self._index.pods_of_group.at(group))
 
     def _mark_published(self, published: PublishedRecord) -> None:
         if published.node is not None:
             self._mark_node(published.node)
         for device in published.devices:
-            for claim in self._index.claims_of(device_key(device)):
-                self._mark_pods(self._index.pods_of_claim(claim))
+            for claim in self._index.claims_of.at(device_key(device)):
+                self._mark_pods(self._index.pods_of_claim.at(claim))
 
     def _mark_node(self, node: str) -> None:
         self._node_marks.add(node)
@@ -228,12 +220,12 @@ class Allocation:
             self._cards.pop(name, None)
         rows = () if node is None else node_rows(self._cluster, node, cards, has_reservations=bool(reserved))
         self._tables.replace(("node", name), rows)
-        self._mark_pods(self._index.pods_on(name))
+        self._mark_pods(self._index.pods_on.at(name))
 
     def _is_numbered(self, node: NodeRecord) -> bool:
         """Whether a pod of the node was granted one of the cards that HAMi would number there."""
         ids = {card.card for card in node.numbered}
-        pods = (self._shelves[Watched.PODS][key] for key in self._index.pods_on(node.node))
+        pods = (self._shelves[Watched.PODS][key] for key in self._index.pods_on.at(node.node))
         return any(share.card in ids for pod in pods if isinstance(pod, PodRecord) for share in pod.shares)
 
     def _settle_pod(self, key: Key) -> None:
@@ -294,7 +286,7 @@ class Allocation:
         node = self._node(name)
         total = {} if node is None else {resource: 0 for resource, _ in node.devices}
         pods = self._shelves[Watched.PODS]
-        for key in self._index.pods_on(name):
+        for key in self._index.pods_on.at(name):
             pod = pods[key]
             if isinstance(pod, PodRecord) and not pod.is_over:
                 for resource, milli in devices_milli(pod.containers).items():

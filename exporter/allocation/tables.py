@@ -21,11 +21,7 @@ Row = tuple[CataloguedFamily, Labels, float]
 
 
 class RowTables:
-    """All families' tables, and which rows stand there on whose behalf.
-
-    Args:
-        families: every family.
-    """
+    """All families' tables, and which rows stand there on whose behalf."""
 
     def __init__(self, families: Iterable[CataloguedFamily]) -> None:
         self._tables = {catalogued.name: RowTable(catalogued) for catalogued in families}
@@ -53,11 +49,7 @@ class RowTables:
 
 
 class RowTable:
-    """The rows of one family, found by their labels.
-
-    Args:
-        catalogued: name, kind and labels of the family.
-    """
+    """The rows of one family, found by their labels."""
 
     def __init__(self, catalogued: CataloguedFamily) -> None:
         self._catalogued = catalogued

@@ -61,13 +61,10 @@ REASONS: tuple[str, ...] = tuple(sorted({GATED, NOT_TRIED, OTHER, "insufficient_
 
 
 def waiting_reason(condition: Mapping[str, object], spec: Mapping[str, object]) -> str:
-    """Why a pod that is bound to no node waits.
+    """Why a pod that is bound to no node waits: one of `REASONS`.
 
     Args:
         condition: its PodScheduled condition; empty where it has none.
-
-    Returns:
-        One of `REASONS`.
     """
     if condition.get("reason") == "SchedulingGated" or spec.get("schedulingGates"):
         return GATED

@@ -19,7 +19,7 @@ A process in a container that was granted the card belongs to that slice. A pod'
 granted is a finding, because it takes from the pods that were (a privileged pod, or one that sees every card). The
 server of MPS is no such process: it works for the tenants.
 
-Called by the node exporter once per round; `exporter.reader_node` makes changes of it.
+Called by the node exporter once per round; `exporter.node.reader` makes changes of it.
 
 Source: kubernetes:pkg/controller/deployment/sync.go (getNewReplicaSet), argoproj/argo-rollouts:utils/defaults.
 """
@@ -93,7 +93,6 @@ def attribute(view: NodeView, now: datetime) -> Attribution:
     """Joins all sources of one node.
 
     Args:
-        view: what is known of it.
         now: the moment, UTC; start of grants whose own start nobody knows.
     """
     return _seated(_granted(view, now), view)
@@ -319,7 +318,6 @@ class WorkloadName:
     """The object that a pod belongs to in the end; the pod itself where nothing owns it.
 
     Attributes:
-        kind: Kubernetes kind.
         name: name, in the pod's namespace.
     """
 
@@ -333,9 +331,6 @@ def workload_of(
     """Walks from a pod to the topmost owner that is known.
 
     Args:
-        pod: name of the pod.
-        owner: its controller; None where it has none.
-        labels: the pod's labels.
         owners: controller of each object that may own pods, by the object's UID; what is missing could not be read, or
             has none.
     """
@@ -362,10 +357,6 @@ def _maker_of_replica_set(replica_set: WorkloadName, labels: Mapping[str, str]) 
 
 def seat_processes(slices: Sequence[AttributedSlice], view: NodeView) -> Attribution:
     """Puts each process into its container's slice.
-
-    Args:
-        slices: what was granted.
-        view: what is known of the node.
 
     Returns:
         The same slices with their processes, and what is odd about these. Without the API server nobody knows which

@@ -29,8 +29,6 @@ class KnownInstance:
 
     Attributes:
         instance: UUID, `MIG-…`; None for one that is reserved and not made yet.
-        profile: profile; None where the driver says none.
-        framebuffer_bytes: framebuffer, bytes; None where the driver says none.
         gpu_instance: the driver's number of the GPU instance; None where it says none.
         compute_instance: the driver's number of the compute instance; None where it says none.
     """
@@ -47,10 +45,8 @@ class KnownCard:
     """One card.
 
     Attributes:
-        card: the card.
         index: the driver's number of it; None where it says none.
         minor: the kernel's number of it (`/dev/nvidia<minor>`); None where the driver says none.
-        instances: its MIG instances.
     """
 
     card: Card
@@ -64,7 +60,6 @@ class Unit:
     """What a name led to.
 
     Attributes:
-        card: the card.
         instance: the MIG instance of it; None for the whole card.
     """
 
@@ -137,8 +132,6 @@ class KnownCards:
         """The card or instance behind a device of dynamic resource allocation; None for an unknown one.
 
         Args:
-            driver: name of the driver.
-            device: name of the device in its pool.
             published: what the driver publishes of it; None where that could not be read. NVIDIA's and HAMi's names
                 tell whole cards by themselves.
         """

@@ -50,7 +50,6 @@ class CgroupPlace:
     Attributes:
         pod_uid: UID of the pod, with dashes; 32 digits without them for a static pod.
         container_id: id of the container, 64 hexadecimal digits; None where the occupant is none.
-        occupant: what runs there.
     """
 
     pod_uid: str
@@ -81,7 +80,6 @@ def place_that_counts(places: Sequence[CgroupPlace], enclosing: Collection[str] 
     """The place that a process belongs to, out of what its path names: the outermost, for nobody can leave that one.
 
     Args:
-        places: as `parse_cgroup` gives them.
         enclosing: UIDs of the pods that this very node runs in, where it is one of a cluster in a pod; all its
             processes are in those.
 

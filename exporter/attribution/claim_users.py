@@ -1,6 +1,6 @@
 """Which containers use a ResourceClaim: the claim is reserved for pods, and each container says which of them it needs.
 
-Pure; called by `exporter.attribution.sources` for grants and by `exporter.reader_node` for the regions of HAMi's
+Pure; called by `exporter.attribution.sources` for grants and by `exporter.node.reader` for the regions of HAMi's
 driver, which keeps one per claim.
 """
 
@@ -26,10 +26,6 @@ def sole_users(claims: Iterable[ClaimAllocation], pods: Iterable[PodFacts]) -> M
     """The container of each claim of HAMi's driver that one container alone uses, by the claim's UID.
 
     Several containers of a claim write into one region, and nobody can distinguish them there.
-
-    Args:
-        claims: allocated claims.
-        pods: pods of the node.
     """
     records = {facts.record.uid: facts.record for facts in pods}
     found = {}

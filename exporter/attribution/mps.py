@@ -3,7 +3,7 @@
 The driver lists the server among the processes that compute; its clients are listed as such by drivers of Volta and
 later, and on older cards the server alone is. The name is any process's own word, so it counts only on a card that
 shows MPS in use: NVIDIA's daemons keep a card of MPS to one process at a time (`EXCLUSIVE_PROCESS`), and clients are
-listed as clients. Pure; called by `exporter.reader_node`, believed by `exporter.attribution.attributor`.
+listed as clients. Pure; called by `exporter.node.reader`, believed by `exporter.attribution.attributor`.
 
 Sources: docs.nvidia.com/deploy/mps (architecture; compute modes), NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps.
 """
@@ -21,7 +21,6 @@ def is_mps_server(name: str, card: CardFigures) -> bool:
 
     Args:
         name: what the process calls itself, see `exporter.process_stat`.
-        card: the card that the driver lists it on.
     """
     return name == SERVER_NAME and (card.compute_mode is ComputeMode.EXCLUSIVE_PROCESS or lists_mps_clients(card))
 

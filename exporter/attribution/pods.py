@@ -36,7 +36,6 @@ class ContainerIdentity:
     """One container as the runtime knows it.
 
     Attributes:
-        container: name.
         container_id: id, 64 hexadecimal digits.
     """
 
@@ -49,7 +48,6 @@ class ContainerIndexes:
     """Cards of one container by their number on the node, as mGPU hands them out.
 
     Attributes:
-        container: name.
         indexes: numbers of the cards.
         framebuffer_bytes: framebuffer of each card, bytes; None for whole cards.
         compute_ratio: share of each card's compute, 0-1.
@@ -63,13 +61,7 @@ class ContainerIndexes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerInstance:
-    """A MIG instance that HAMi made for one container.
-
-    Attributes:
-        container: name.
-        card: UUID of the card.
-        instance: UUID of the instance.
-    """
+    """A MIG instance that HAMi made for one container."""
 
     container: str
     card: str
@@ -81,7 +73,6 @@ class PodFacts:
     """One pod of this node that has to do with cards.
 
     Attributes:
-        record: what the scheduler layer keeps of it.
         identities: ids of its containers that have been started; a restart gives a new one.
         indexes: mGPU's cards per container.
         instances: MIG instances that HAMi has made for it.
@@ -96,15 +87,7 @@ class PodFacts:
 
 
 def pod_facts(manifest: Mapping[str, object], shared: Shared) -> PodFacts | None:
-    """Reads a pod's manifest.
-
-    Args:
-        manifest: the pod as the API serves it.
-        shared: what equal values are taken from.
-
-    Returns:
-        What is known; None for a pod that has nothing to do with cards.
-    """
+    """Reads a pod's manifest; None for a pod that has nothing to do with cards."""
     record = pod_record(manifest, shared)
     if record is None:
         return None

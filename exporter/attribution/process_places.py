@@ -14,20 +14,15 @@ Source: man7.org/linux/man-pages/man5/proc_pid_stat.5.html (field 22), man7/cgro
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from exporter.attribution.cgroup import TEXT_LENGTH_MAX, CgroupPlace, enclosing_pods, parse_cgroup
-from exporter.process_stat import ProcessStats, printable
+from exporter.process_stat import ProcessStats
 from fleet.errors import Unavailable
 
 PROCESSES_MAX = 16384
 """Most processes that are looked at in one go; a card's driver lists far fewer."""
-
-_STAT_BYTES_MAX = 4096
-_START_TIME_FIELD = 22 - 3
-"""Counted from the state, the first field after the command's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +32,18 @@ class ProcessPlace:
     Attributes:
         pid: process id on the host.
         name: what it calls itself, printable, at most 15 characters.
-        started_ticks: start of the process, clock ticks since boot; with the id, unique until the node restarts.
+        started_seconds: start of the process, seconds since boot; with the id, unique until the node restarts.
         places: pods that its cgroup names, the outermost first; empty for a process of the node itself.
     """
 
     pid: int
     name: str
-    started_ticks: int
+    started_seconds: float
     places: tuple[CgroupPlace, ...]
 
 
 class ProcessPlaces:
-    """Looks processes up, and remembers those of the round before. For one thread.
-
-    Args:
-        proc_root: where the host's `/proc` is.
-    """
+    """Looks processes up, and remembers those of the round before. For one thread."""
 
     def __init__(self, proc_root: str = "/proc") -> None:
         self._proc_root = proc_root
@@ -86,59 +77,29 @@ class ProcessPlaces:
         them.
         """
         # The kernel knows which of a mounted /proc's processes asks, whatever id it has in its own namespace.
-        data = _read(f"{self._proc_root}/self/cgroup", TEXT_LENGTH_MAX)
+        data = _beginning(f"{self._proc_root}/self/cgroup")
         return frozenset() if data is None else enclosing_pods(parse_cgroup(data.decode(errors="replace")))
 
     def _look(self, pid: int) -> ProcessPlace | None:
-        folder = f"{self._proc_root}/{int(pid)}"
-        line = _line(folder)
-        if line is None:
+        stat = self._stats.of(pid)
+        if stat is None:
             return None
-        name, started = line
         known = self._known.get(pid)
         # A process that becomes another program keeps its id and its start.
-        if known is not None and (known.name, known.started_ticks) == line:
+        if known is not None and (known.name, known.started_seconds) == (stat.name, stat.started_seconds):
             return known
-        data = _read(f"{folder}/cgroup", TEXT_LENGTH_MAX)
+        data = _beginning(f"{self._proc_root}/{int(pid)}/cgroup")
         # The id may have been given to another process between the two files.
-        if data is None or (again := _line(folder)) is None or again[1] != started:
+        if data is None or (again := self._stats.of(pid)) is None or again.started_seconds != stat.started_seconds:
             return None
-        return ProcessPlace(
-            pid=pid, name=name, started_ticks=started, places=parse_cgroup(data.decode(errors="replace"))
-        )
+        places = parse_cgroup(data.decode(errors="replace"))
+        return ProcessPlace(pid=pid, name=stat.name, started_seconds=stat.started_seconds, places=places)
 
 
-def _line(folder: str) -> tuple[str, int] | None:
-    """Name and start of a process; None where it is gone or hidden."""
-    data = _read(f"{folder}/stat", _STAT_BYTES_MAX, is_one_piece=True)
-    if data is None:
-        return None
-    # The command's name may hold anything, blanks and brackets included; what follows its last bracket may not.
-    begin, end = data.find(b"("), data.rfind(b")")
-    fields = data[end + 1 :].split(None, _START_TIME_FIELD + 1)
-    if not 0 <= begin < end or len(fields) <= _START_TIME_FIELD or not fields[_START_TIME_FIELD].isdigit():
-        return None
-    return printable(data[begin + 1 : end]), int(fields[_START_TIME_FIELD])
-
-
-def _read(path: str, length_max: int, *, is_one_piece: bool = False) -> bytes | None:
-    """The beginning of a file of `/proc`; None where the process is gone or hidden.
-
-    Args:
-        path: path of the file.
-        length_max: most bytes that are read.
-        is_one_piece: the kernel gives the file whole in one read.
-    """
+def _beginning(path: str) -> bytes | None:
+    """As much of a file of `/proc` as a cgroup may name; None where the process is gone or hidden."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb") as file:
+            return file.read(TEXT_LENGTH_MAX)
     except OSError:
         return None
-    try:
-        data = os.read(handle, length_max)
-        while not is_one_piece and len(data) < length_max and (part := os.read(handle, length_max - len(data))):
-            data += part
-    except OSError:
-        return None
-    finally:
-        os.close(handle)
-    return data

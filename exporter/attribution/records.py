@@ -72,8 +72,6 @@ class Finding:
     """Something odd about one pod or card.
 
     Attributes:
-        kind: what it is.
-        namespace: namespace of the pod.
         pod: name of the pod, or its UID where only that is known.
         container: name of the container; empty where the pod as a whole is meant.
         card: id of the card; empty where it is about none.
@@ -94,7 +92,6 @@ class ProcessOnCard:
 
     Attributes:
         pid: process id on the host.
-        card: UUID of the card.
         places: where it runs, see `exporter.attribution.process_places`.
         is_mps_server: it looks like the server by which the card's tenants share it, see `exporter.attribution.mps`.
     """
@@ -110,8 +107,6 @@ class NodeView:
     """All that is known of one node at one moment; what could not be asked is None, which is not the same as nothing.
 
     Attributes:
-        cluster: name of the cluster.
-        node: name of the node.
         cards: cards that the driver knows, lost ones left out.
         rows: what the kubelet handed out; None where it could not be asked.
         allocatable: what the kubelet may hand out; None where it could not be asked. Says how many share a replica.
@@ -142,7 +137,6 @@ class AttributedSlice:
     """What one container holds of one card.
 
     Attributes:
-        grant: the slice.
         pod_uid: UID of the pod; None where only the kubelet is known, which has none.
         instances: UUIDs of the MIG instances that it consists of, sorted; empty for others.
         sources: who says so, the one that counts first.
@@ -173,7 +167,3 @@ class Attribution:
     slices: tuple[AttributedSlice, ...]
     findings: tuple[Finding, ...]
     mps_servers: tuple[ProcessOnCard, ...] = ()
-
-    def on_card(self, card: CardId) -> tuple[AttributedSlice, ...]:
-        """Everybody who was granted a part of one card."""
-        return tuple(found for found in self.slices if found.grant.card == card)

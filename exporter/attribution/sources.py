@@ -33,9 +33,6 @@ class Held:
     """One thing that one container holds, by one source.
 
     Attributes:
-        container: name.
-        unit: card or MIG instance.
-        source: who says so.
         framebuffer_bytes: framebuffer granted, bytes; None where nobody says.
         compute_ratio: share of the card's compute granted, 0-1; None where nobody says.
         is_certain: False where it may be another card.
@@ -51,9 +48,6 @@ class Held:
 
 class Sources:
     """One node's sources, with what is needed to read them.
-
-    Args:
-        view: what is known of the node.
 
     Attributes:
         findings: what was odd so far.
@@ -144,7 +138,7 @@ class Sources:
         for claim in row.claims:
             unit = self._of_device(claim.driver, claim.pool, claim.device)
             if unit is not None:
-                whole = _whole(row.container, unit, GrantSource.POD_RESOURCES)
+                whole = _whole(row.container, unit)
                 # How much of a device that several claims may hold was given, the claim alone says.
                 is_share = claim.share_id is not None or claim.driver == HAMI_DRIVER
                 held.append(replace(whole, framebuffer_bytes=None, compute_ratio=None) if is_share else whole)
@@ -205,7 +199,7 @@ class Sources:
         except Corrupt:
             unit = self._cards.of_name(text)
             if unit is not None:
-                return _whole(container, unit, GrantSource.POD_RESOURCES)
+                return _whole(container, unit)
             # Network cards and the like stand in the same list.
             if counts_devices(row.resource) and not is_quiet:
                 self._find(FindingKind.UNREADABLE, pod, container, detail=f"{row.resource}: {shown(text)}")
@@ -220,23 +214,14 @@ class Sources:
         return self._of_device_id(container, device, unit, self._replicas.get(row.resource))
 
     def _of_device_id(self, container: str, device: DeviceId, unit: Unit, replicas: int | None) -> Held:
+        whole = _whole(container, unit)
         if device.truth is IdTruth.MAY_DIFFER:
-            return Held(
-                container=container,
-                unit=unit,
-                source=GrantSource.POD_RESOURCES,
-                framebuffer_bytes=None,
-                compute_ratio=None,
-                is_certain=False,
-            )
-        whole = _whole(container, unit, GrantSource.POD_RESOURCES)
+            return replace(whole, framebuffer_bytes=None, compute_ratio=None, is_certain=False)
         if not device.is_replica:
             return whole
         framebuffer, ratio = whole.framebuffer_bytes, whole.compute_ratio
-        return Held(
-            container=container,
-            unit=unit,
-            source=GrantSource.POD_RESOURCES,
+        return replace(
+            whole,
             framebuffer_bytes=framebuffer // replicas if replicas and framebuffer is not None else None,
             compute_ratio=ratio / replicas if replicas and ratio is not None else None,
         )
@@ -293,11 +278,12 @@ def _believable(framebuffer_bytes: int | None, unit: Unit) -> int | None:
     return framebuffer_bytes
 
 
-def _whole(container: str, unit: Unit, source: GrantSource) -> Held:
+def _whole(container: str, unit: Unit) -> Held:
+    """What the kubelet handed out, where it is all of a card or instance."""
     return Held(
         container=container,
         unit=unit,
-        source=source,
+        source=GrantSource.POD_RESOURCES,
         framebuffer_bytes=unit.framebuffer_bytes,
         compute_ratio=unit.compute_ratio,
     )

@@ -42,8 +42,6 @@ class ShownFigure:
     """One name of another exporter.
 
     Attributes:
-        source: whose name.
-        name: the name.
         family: our family with the same figure.
         of: whom its series speak of.
         factor: a value of that exporter times `factor` is in our unit.

@@ -28,8 +28,6 @@ class GrantSum:
     """One name for a sum over the grants of a card.
 
     Attributes:
-        name: the name.
-        meaning: what is summed up.
         summand: what a grant adds.
     """
 

@@ -45,11 +45,7 @@ class Subjects:
 
 
 class CompatLabels:
-    """Makes the labels of one exporter.
-
-    Args:
-        source: whose labels.
-    """
+    """Makes the labels of one exporter."""
 
     def __init__(self, source: NameSource) -> None:
         self._source = source

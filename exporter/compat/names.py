@@ -34,7 +34,6 @@ class ForeignName:
     """One name of another exporter.
 
     Attributes:
-        name: metric name.
         subject: what it speaks of: CARD, SLICE, GRANT or CAPACITY.
         measure: the measure; None for facts.
         fact: the fact, a field of what was granted or may be; None for measures.

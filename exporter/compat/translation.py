@@ -61,11 +61,7 @@ _FACTS: Mapping[str, Callable[[Grant], float]] = {
 
 
 class CompatFamilies:
-    """Makes the families of one `--compat` word from the snapshots of one collector.
-
-    Args:
-        compat: whose names.
-    """
+    """Makes the families of one `--compat` word from the snapshots of one collector."""
 
     def __init__(self, compat: Compat) -> None:
         self._sources = tuple(_SourceFamilies(source) for source in _SOURCES[compat])

@@ -46,43 +46,16 @@ FAILURES_FAMILY = counter(
     ("check",),
 )
 CROSS_CHECK_FAMILIES: tuple[CataloguedFamily, ...] = (
-    TRUSTED_FAMILY,
-    REMARKED_FAMILY,
-    COMPARISONS_FAMILY,
-    FAILURES_FAMILY,
-)
+    TRUSTED_FAMILY, REMARKED_FAMILY, COMPARISONS_FAMILY, FAILURES_FAMILY,
+)  # fmt: skip
 """Every family that is made here."""
-
-PROCESS_FAMILY = "gputide_slice_framebuffer_of_driver_bytes"
-"""Family in which a reading gives the framebuffer that the driver counts for processes, by card."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterFinding:
-    """One check that a counter fails now.
-
-    Attributes:
-        of: the slice or card.
-        counter: the measure.
-        check: name of the check.
-        distrusts: True where the number may be wrong; False for a remark.
-    """
-
-    of: SliceKey | CardKey
-    counter: Measure
-    check: str
-    distrusts: bool
 
 
 class CrossChecks:
-    """Checks the readings of one collector, in order.
+    """Checks the readings of one collector, in order."""
 
-    Args:
-        process_family: see `PROCESS_FAMILY`.
-    """
-
-    def __init__(self, process_family: str = PROCESS_FAMILY) -> None:
-        self._comparing = Comparing(process_family)
+    def __init__(self) -> None:
+        self._comparing = Comparing()
         self._sides = (_Side(On.SLICE), _Side(On.CARD))
         names = dict.fromkeys(check.name for side in self._sides for check in side.window.checks)
         self._counts = {name: np.zeros(2, np.int64) for name in names}
@@ -92,11 +65,7 @@ class CrossChecks:
         self._remarked_labels: tuple[tuple[str, ...], ...] = ()
 
     def __call__(self, snapshot: Snapshot) -> tuple[Family, ...]:
-        """Judges a snapshot and gives what is to be shown of it.
-
-        Args:
-            snapshot: the next snapshot.
-        """
+        """Judges a snapshot and gives what is to be shown of it."""
         now = self._comparing.of(snapshot)
         for side in self._sides:
             for check, judged in side.window.judge(now):
@@ -109,10 +78,6 @@ class CrossChecks:
             COMPARISONS_FAMILY.of(self._count_labels, counts[:, 0]),
             FAILURES_FAMILY.of(self._count_labels, counts[:, 1]),
         )
-
-    def findings(self) -> tuple[CounterFinding, ...]:
-        """What fails as of the last snapshot, slices first."""
-        return tuple(finding for side in self._sides for finding in side.findings())
 
     def _label(self) -> None:
         keys = tuple(side.window.keys for side in self._sides)
@@ -147,11 +112,9 @@ class _Side:
         )
 
     def trusted_labels(self) -> Iterator[tuple[str, ...]]:
-        """Labels in the order of `trusted`."""
         return self._labels(self._trusted)
 
     def remarked_labels(self) -> Iterator[tuple[str, ...]]:
-        """Labels in the order of `remarked`."""
         return self._labels(self._remarked)
 
     def trusted(self) -> Float64:
@@ -171,14 +134,6 @@ class _Side:
         """1 where a remark is made, 0 where there was reason to look, NaN elsewhere."""
         numbers = [number for column in self._remarked for number in column.numbers]
         return np.where(self.window.is_judged[numbers], self.window.is_found[numbers], np.nan).ravel()
-
-    def findings(self) -> Iterator[CounterFinding]:
-        """What fails now."""
-        for number, row in np.argwhere(self.window.is_found).tolist():
-            check = self.window.checks[number]
-            yield CounterFinding(
-                of=self.window.keys[row], counter=check.counter, check=check.name, distrusts=check.distrusts
-            )
 
     def _labels(self, columns: tuple[_Column, ...]) -> Iterator[tuple[str, ...]]:
         rows = [tuple(str(getattr(key, name, "")) for name in SLICE_IDENTITY) for key in self.window.keys]
@@ -203,11 +158,7 @@ WINDOW_READINGS = 20
 class OutcomeWindow:
     """Makes the checks of one kind of row, and keeps what came out.
 
-    Args:
-        on: kind of row.
-
     Attributes:
-        checks: the checks, in order.
         keys: the rows of the last reading.
         is_judged: where a check could be made in the window; shape `(checks, rows)`.
         is_found: where enough of its outcomes failed; shape `(checks, rows)`.
@@ -230,15 +181,12 @@ class OutcomeWindow:
     def judge(self, now: Compared) -> Iterator[tuple[Check, Judged]]:
         """Makes every check on the next reading.
 
-        Args:
-            now: the reading.
-
         Yields:
             Each check with its outcome; the attributes hold once all were taken.
         """
         self._follow(now.keys(self._on))
         for number, check in enumerate(self.checks):
-            judged = check.rule(now)
+            judged = check.rule(now, check.on, check.counter)
             self._comparable[self._next, number] = judged.comparable
             self._fails[self._next, number] = judged.fails
             yield check, judged
@@ -269,9 +217,6 @@ class Frozen:
     """Remembers since when the counters of each row stand still.
 
     One counter may well stand still while another moves; only together they prove that nobody looks.
-
-    Args:
-        on: kind of row.
     """
 
     def __init__(self, on: On) -> None:
@@ -294,12 +239,8 @@ class Frozen:
             window=1,
         )
 
-    def judge(self, now: Compared) -> Judged:
-        """Judges the next reading.
-
-        Args:
-            now: the reading.
-        """
+    def judge(self, now: Compared, _on: On, _: Measure) -> Judged:
+        """Judges the next reading."""
         self._follow(now.keys(self._on))
         power = now.card_column(Measure.POWER)
         if self._on is On.SLICE:

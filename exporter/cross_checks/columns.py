@@ -38,8 +38,6 @@ class Compared:
 
     Attributes:
         at_seconds: when it was taken, epoch seconds.
-        slices: one key per slice.
-        cards: one key per card.
         of_slices: per measure, shape `(slices,)`.
         of_cards: per measure, shape `(cards,)`.
         granted_bytes: framebuffer granted to each slice, NaN where no grant is known; shape `(slices,)`.
@@ -102,15 +100,14 @@ def compute_of(columns: tuple[Float64, ...]) -> Float64:
     return largest
 
 
+_PROCESS_FAMILY = "gputide_slice_framebuffer_of_driver_bytes"
+"""Family in which a reading gives the framebuffer that the driver counts for processes, by card."""
+
+
 class Comparing:
-    """Lays out the readings of one collector; what depends on the inventory alone is made when it changes.
+    """Lays out the readings of one collector; what depends on the inventory alone is made when it changes."""
 
-    Args:
-        process_family: name of the family that gives the framebuffer of processes, with a label `card`.
-    """
-
-    def __init__(self, process_family: str) -> None:
-        self._process_family = process_family
+    def __init__(self) -> None:
         self._made_of: tuple[object, ...] = ()
         self._card_row: NDArray[np.intp] = np.empty(0, np.intp)
         self._framebuffer: Float64 = np.empty(0)
@@ -153,7 +150,7 @@ class Comparing:
     def _processes(self, snapshot: Snapshot) -> Float64:
         sums: dict[str, float] = {}
         for family in snapshot.families:
-            if family.name == self._process_family:
+            if family.name == _PROCESS_FAMILY:
                 place = family.label_names.index("card")
                 for labels, value in zip(family.labels, family.values.tolist(), strict=True):
                     sums[labels[place]] = sums.get(labels[place], 0.0) + value

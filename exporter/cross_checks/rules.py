@@ -8,8 +8,8 @@ stored windows (`fleet.trust_thresholds`). Called by `exporter.cross_checks.chec
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,16 +48,17 @@ class Judged:
     fails: Bools
 
 
+Rule = Callable[[Compared, On, Measure], Judged]
+"""Makes a check on one reading, of the rows and the counter that the check names."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One cross-check.
 
     Attributes:
         name: its name, the label `check`.
-        on: what it judges.
-        counter: the measure that is in doubt.
         meaning: what is wrong where it fails, one sentence.
-        rule: makes it on one reading.
         repeats_min: how many of the last readings must fail; 1 where a single value is impossible.
         share_min: share of the comparable ones that must fail.
         window: how many of the last readings count; at most those that are kept.
@@ -68,14 +69,14 @@ class Check:
     on: On
     counter: Measure
     meaning: str
-    rule: Callable[[Compared], Judged]
+    rule: Rule
     repeats_min: int = REPEATS_MIN
     share_min: float = SHARE_MIN
     window: int = sys.maxsize
     distrusts: bool = True
 
 
-def container_zero_while_card_busy(now: Compared) -> Judged:
+def container_zero_while_card_busy(now: Compared, _on: On, _: Measure) -> Judged:
     """A container reads zero while its card computes and none of its tenants accounts for it.
 
     HAMi on Blackwell shows 0 % for every container under full load (Project-HAMi/HAMi#2015).
@@ -91,13 +92,13 @@ def container_zero_while_card_busy(now: Compared) -> Judged:
     )
 
 
-def container_above_card(now: Compared) -> Judged:
+def container_above_card(now: Compared, _on: On, _: Measure) -> Judged:
     """A container computes for a larger share of time than its card, which cannot be."""
     own, card = now.slice_column(Measure.DUTY_CYCLE), now.beside(now.card_column(Measure.DUTY_CYCLE))
     return _above(own, card + SM_OVER_DUTY_MIN)
 
 
-def zero_while_serving(now: Compared) -> Judged:
+def zero_while_serving(now: Compared, _on: On, _: Measure) -> Judged:
     """Every counter of computing reads zero while requests are answered, and no other engine works for them."""
     own = compute_of(tuple(now.slice_column(measure) for measure in COMPUTE))
     # A transcoder answers by the encoder and decoder alone, and its zero is true.
@@ -112,18 +113,18 @@ def zero_while_serving(now: Compared) -> Judged:
     return Judged(comparable=comparable, fails=comparable & (own <= 0.0))
 
 
-def containers_above_card(now: Compared) -> Judged:
+def containers_above_card(now: Compared, _on: On, _: Measure) -> Judged:
     """The slices of a card hold more framebuffer together than the card says is used."""
     used = now.card_column(Measure.FRAMEBUFFER_USED)
     return _above(now.summed(now.slice_column(Measure.FRAMEBUFFER_USED)), used + _slack(now))
 
 
-def processes_above_card(now: Compared) -> Judged:
+def processes_above_card(now: Compared, _on: On, _: Measure) -> Judged:
     """The processes of a card hold more framebuffer together than the card says is used."""
     return _above(now.processes_bytes, now.card_column(Measure.FRAMEBUFFER_USED) + _slack(now))
 
 
-def framebuffer_above_grant(now: Compared) -> Judged:
+def framebuffer_above_grant(now: Compared, _on: On, _: Measure) -> Judged:
     """A container holds more framebuffer than it was granted: nobody enforces the limit, or not against all processes.
 
     Several processes of one container that read a stale count allocate so (Project-HAMi/HAMi#1844).
@@ -140,190 +141,129 @@ def _above(values: Float64, limits: Float64) -> Judged:
     return Judged(comparable=comparable, fails=comparable & (values > limits))
 
 
-def _sm_above_duty(on: On) -> Callable[[Compared], Judged]:
-    def rule(now: Compared) -> Judged:
-        duty = now.column(on, Measure.DUTY_CYCLE)
-        return _above(now.column(on, Measure.SM_ACTIVE), duty + SM_OVER_DUTY_MIN)
-
-    return rule
+def sm_above_duty(now: Compared, on: On, _: Measure) -> Judged:
+    """More SMs work than kernels run, which cannot be."""
+    return _above(now.column(on, Measure.SM_ACTIVE), now.column(on, Measure.DUTY_CYCLE) + SM_OVER_DUTY_MIN)
 
 
-def _spinning(on: On) -> Callable[[Compared], Judged]:
-    def rule(now: Compared) -> Judged:
-        duty, sm = now.column(on, Measure.DUTY_CYCLE), now.column(on, Measure.SM_ACTIVE)
-        comparable = (duty >= SPIN_DUTY_MIN) & ~np.isnan(sm)
-        return Judged(comparable=comparable, fails=comparable & (sm < SPIN_SM_MAX))
-
-    return rule
+def spinning(now: Compared, on: On, _: Measure) -> Judged:
+    """Hardly any SM works while a kernel runs all the time."""
+    duty, sm = now.column(on, Measure.DUTY_CYCLE), now.column(on, Measure.SM_ACTIVE)
+    comparable = (duty >= SPIN_DUTY_MIN) & ~np.isnan(sm)
+    return Judged(comparable=comparable, fails=comparable & (sm < SPIN_SM_MAX))
 
 
-def _above_one(on: On, measure: Measure) -> Callable[[Compared], Judged]:
-    def rule(now: Compared) -> Judged:
-        values = now.column(on, measure)
-        return Judged(comparable=~np.isnan(values), fails=values > ABOVE_ONE_MIN)
-
-    return rule
+def above_one(now: Compared, on: On, counter: Measure) -> Judged:
+    """A share is above 1."""
+    values = now.column(on, counter)
+    return Judged(comparable=~np.isnan(values), fails=values > ABOVE_ONE_MIN)
 
 
-def _out_of_range(on: On, measure: Measure) -> Callable[[Compared], Judged]:
-    (column,) = (column for column in MEASURES if column.measure is measure)
-
-    def rule(now: Compared) -> Judged:
-        values = now.column(on, measure)
-        is_ratio = column.value_max == 1.0
-        above = np.zeros(len(values), np.bool_) if is_ratio else values > column.value_max
-        return Judged(comparable=~np.isnan(values), fails=(values < column.value_min) | above)
-
-    return rule
+def out_of_range(now: Compared, on: On, counter: Measure) -> Judged:
+    """A value lies outside its measure's bounds; shares above 1 are another check's."""
+    column, values = _COLUMNS[counter], now.column(on, counter)
+    above = values > (np.inf if column.value_max == 1.0 else column.value_max)
+    return Judged(comparable=~np.isnan(values), fails=(values < column.value_min) | above)
 
 
-def _framebuffer_above_card(on: On) -> Callable[[Compared], Judged]:
-    def rule(now: Compared) -> Judged:
-        whole = now.beside(now.framebuffer_bytes) if on is On.SLICE else now.framebuffer_bytes
-        return _above(now.column(on, Measure.FRAMEBUFFER_USED), FRAMEBUFFER_OVER_CARD_MIN * whole)
-
-    return rule
+def framebuffer_above_card(now: Compared, on: On, _: Measure) -> Judged:
+    """More framebuffer is used than the card has."""
+    whole = now.beside(now.framebuffer_bytes) if on is On.SLICE else now.framebuffer_bytes
+    return _above(now.column(on, Measure.FRAMEBUFFER_USED), FRAMEBUFFER_OVER_CARD_MIN * whole)
 
 
-def _framebuffer_scale(on: On) -> Callable[[Compared], Judged]:
-    def rule(now: Compared) -> Judged:
-        used = now.column(on, Measure.FRAMEBUFFER_USED)
-        return Judged(comparable=~np.isnan(used), fails=(used > 0) & (used < FRAMEBUFFER_BYTES_MIN))
-
-    return rule
+def framebuffer_scale(now: Compared, on: On, _: Measure) -> Judged:
+    """Less framebuffer is used than any process holds."""
+    used = now.column(on, Measure.FRAMEBUFFER_USED)
+    return Judged(comparable=~np.isnan(used), fails=(used > 0) & (used < FRAMEBUFFER_BYTES_MIN))
 
 
-def _framebuffer_zero(on: On) -> Callable[[Compared], Judged]:
-    def rule(now: Compared) -> Judged:
-        used = now.column(on, Measure.FRAMEBUFFER_USED)
-        works = compute_of(tuple(now.column(on, measure) for measure in COMPUTE)) > CARD_BUSY_RATIO_MIN
-        comparable = works & ~np.isnan(used)
-        return Judged(comparable=comparable, fails=comparable & (used <= 0.0))
-
-    return rule
+def framebuffer_zero(now: Compared, on: On, _: Measure) -> Judged:
+    """No framebuffer is used while kernels run."""
+    used = now.column(on, Measure.FRAMEBUFFER_USED)
+    works = compute_of(tuple(now.column(on, measure) for measure in COMPUTE)) > CARD_BUSY_RATIO_MIN
+    comparable = works & ~np.isnan(used)
+    return Judged(comparable=comparable, fails=comparable & (used <= 0.0))
 
 
-_RATIOS = (Measure.DUTY_CYCLE, Measure.SM_ACTIVE, Measure.MEMORY_ACTIVE, Measure.ENCODER, Measure.DECODER)
+_COLUMNS = {column.measure: column for column in MEASURES}
+_DUTY, _SM, _FRAMEBUFFER = Measure.DUTY_CYCLE, Measure.SM_ACTIVE, Measure.FRAMEBUFFER_USED
+_RATIOS = (_DUTY, _SM, Measure.MEMORY_ACTIVE, Measure.ENCODER, Measure.DECODER)
 
 
-_ABOVE_ONE = "A share is above 1: a percentage taken for a ratio, or a sum over processes."
-_OUT_OF_RANGE = "The value is below zero, or so large that an unsigned counter ran below zero."
+def _check(name: str, on: On, counter: Measure, rule: Rule, meaning: str) -> Check:
+    return Check(name=name, on=on, counter=counter, rule=rule, meaning=meaning)
+
+
+def _impossible(name: str, on: On, counters: tuple[Measure, ...], rule: Rule, meaning: str) -> Iterator[Check]:
+    """Checks of which one failure is enough."""
+    for counter in counters:
+        yield replace(_check(name, on, counter, rule, meaning), repeats_min=1, share_min=0.0)
 
 
 def _of_both(on: On) -> tuple[Check, ...]:
-    framebuffer = Measure.FRAMEBUFFER_USED
-    above_one = (
-        Check(
-            name="above_one",
-            on=on,
-            counter=measure,
-            meaning=_ABOVE_ONE,
-            rule=_above_one(on, measure),
-            repeats_min=1,
-            share_min=0.0,
-        )
-        for measure in _RATIOS
-    )
-    out_of_range = (
-        Check(
-            name="out_of_range",
-            on=on,
-            counter=measure,
-            meaning=_OUT_OF_RANGE,
-            rule=_out_of_range(on, measure),
-            repeats_min=1,
-            share_min=0.0,
-        )
-        for measure in (Measure.DUTY_CYCLE, framebuffer, Measure.POWER)
-    )
+    remark = _check(
+        "spinning", on, _DUTY, spinning,
+        "A kernel runs all the time and hardly any SM works: waiting ranks, or tiny kernels.",
+    )  # fmt: skip
     return (
-        Check(
-            name="sm_active_above_duty_cycle",
-            on=on,
-            counter=Measure.SM_ACTIVE,
-            meaning="SM active exceeds the duty cycle: no SM works without a kernel.",
-            rule=_sm_above_duty(on),
+        _check(
+            "sm_active_above_duty_cycle", on, _SM, sm_above_duty,
+            "SM active exceeds the duty cycle: no SM works without a kernel.",
         ),
-        *above_one,
-        *out_of_range,
-        Check(
-            name="framebuffer_above_card",
-            on=on,
-            counter=framebuffer,
-            meaning="More framebuffer is in use than the card has.",
-            rule=_framebuffer_above_card(on),
+        *_impossible(
+            "above_one", on, _RATIOS, above_one,
+            "A share is above 1: a percentage taken for a ratio, or a sum over processes.",
         ),
-        Check(
-            name="framebuffer_scale",
-            on=on,
-            counter=framebuffer,
-            meaning="Less than 1 MiB of framebuffer is in use: MiB taken for bytes.",
-            rule=_framebuffer_scale(on),
+        *_impossible(
+            "out_of_range", on, (_DUTY, _FRAMEBUFFER, Measure.POWER), out_of_range,
+            "The value is below zero, or so large that an unsigned counter ran below zero.",
         ),
-        Check(
-            name="framebuffer_zero_while_working",
-            on=on,
-            counter=framebuffer,
-            meaning="No framebuffer is in use while kernels run: it was not collected.",
-            rule=_framebuffer_zero(on),
+        _check(
+            "framebuffer_above_card", on, _FRAMEBUFFER, framebuffer_above_card,
+            "More framebuffer is in use than the card has.",
         ),
-        Check(
-            name="spinning",
-            on=on,
-            counter=Measure.DUTY_CYCLE,
-            meaning="A kernel runs all the time and hardly any SM works: waiting ranks, or tiny kernels.",
-            rule=_spinning(on),
-            share_min=SPIN_SHARE_MIN,
-            distrusts=False,
+        _check(
+            "framebuffer_scale", on, _FRAMEBUFFER, framebuffer_scale,
+            "Less than 1 MiB of framebuffer is in use: MiB taken for bytes.",
         ),
-    )
+        _check(
+            "framebuffer_zero_while_working", on, _FRAMEBUFFER, framebuffer_zero,
+            "No framebuffer is in use while kernels run: it was not collected.",
+        ),
+        replace(remark, share_min=SPIN_SHARE_MIN, distrusts=False),
+    )  # fmt: skip
 
 
 CHECKS: tuple[Check, ...] = (
-    Check(
-        name="container_zero_while_card_busy",
-        on=On.SLICE,
-        counter=Measure.DUTY_CYCLE,
-        meaning="The container reads zero while its card computes and none of its tenants accounts for it.",
-        rule=container_zero_while_card_busy,
+    _check(
+        "container_zero_while_card_busy", On.SLICE, _DUTY, container_zero_while_card_busy,
+        "The container reads zero while its card computes and none of its tenants accounts for it.",
     ),
-    Check(
-        name="container_above_card",
-        on=On.SLICE,
-        counter=Measure.DUTY_CYCLE,
-        meaning="The container computes for a larger share of time than its card.",
-        rule=container_above_card,
+    _check(
+        "container_above_card", On.SLICE, _DUTY, container_above_card,
+        "The container computes for a larger share of time than its card.",
     ),
-    Check(
-        name="zero_while_serving",
-        on=On.SLICE,
-        counter=Measure.DUTY_CYCLE,
-        meaning="Every counter of computing reads zero while at least one request per second is answered.",
-        rule=zero_while_serving,
+    _check(
+        "zero_while_serving", On.SLICE, _DUTY, zero_while_serving,
+        "Every counter of computing reads zero while at least one request per second is answered.",
     ),
-    Check(
-        name="framebuffer_above_grant",
-        on=On.SLICE,
-        counter=Measure.FRAMEBUFFER_USED,
-        meaning="The container holds more framebuffer than it was granted: the limit is not enforced.",
-        rule=framebuffer_above_grant,
+    replace(
+        _check(
+            "framebuffer_above_grant", On.SLICE, _FRAMEBUFFER, framebuffer_above_grant,
+            "The container holds more framebuffer than it was granted: the limit is not enforced.",
+        ),
         distrusts=False,
     ),
     *_of_both(On.SLICE),
-    Check(
-        name="containers_above_card",
-        on=On.CARD,
-        counter=Measure.FRAMEBUFFER_USED,
-        meaning="The slices of the card hold more framebuffer together than the card says is used.",
-        rule=containers_above_card,
+    _check(
+        "containers_above_card", On.CARD, _FRAMEBUFFER, containers_above_card,
+        "The slices of the card hold more framebuffer together than the card says is used.",
     ),
-    Check(
-        name="processes_above_card",
-        on=On.CARD,
-        counter=Measure.FRAMEBUFFER_USED,
-        meaning="The processes of the card hold more framebuffer together than the card says is used.",
-        rule=processes_above_card,
+    _check(
+        "processes_above_card", On.CARD, _FRAMEBUFFER, processes_above_card,
+        "The processes of the card hold more framebuffer together than the card says is used.",
     ),
     *_of_both(On.CARD),
-)
+)  # fmt: skip
 """Every check that looks at one reading at a time; frozen counters need several (`exporter.cross_checks.checks`)."""

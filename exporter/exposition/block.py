@@ -30,9 +30,6 @@ class TextBlock:
     """The text of the latest snapshot in one format.
 
     A line feed stands between two lines and none after the last.
-
-    Args:
-        is_openmetrics: which of the two formats.
     """
 
     def __init__(self, *, is_openmetrics: bool) -> None:
@@ -53,15 +50,12 @@ class TextBlock:
         self._is_touched: NDArray[np.bool_] = np.empty(0, np.bool_)
 
     def show(self, columns: Sequence[Column]) -> bool:
-        """Takes the families of a new snapshot.
+        """Takes the families of a new snapshot; False where the text is the same as before.
 
         A value that isn't finite is left out: NaN means not there, and nothing that we measure is infinite.
 
         Args:
             columns: the families; those of one name follow each other and share one head.
-
-        Returns:
-            False where the text is the same as before.
         """
         names = [family.name for family, _, _ in columns]
         labels = [labels for _, labels, _ in columns]

@@ -50,9 +50,6 @@ def head(family: Family | CataloguedFamily, *, is_openmetrics: bool) -> bytes:
     """The lines before the samples, a line feed before each: help, type, and in OpenMetrics the unit.
 
     OpenMetrics names a family without the suffix of counters and infos; the older format doesn't know infos.
-
-    Args:
-        is_openmetrics: which of the two formats.
     """
     help_text = family.help_text.replace("\\", "\\\\").replace("\n", "\\n")
     if not is_openmetrics:
@@ -75,7 +72,6 @@ def prefix(name: str, label_names: tuple[str, ...], labels: tuple[str, ...]) -> 
     """What stands before the value: line feed, name, labels without the empty ones, space.
 
     Args:
-        name: metric name.
         labels: their values; text that can't be encoded, such as bytes that weren't UTF-8, costs itself and not the
             whole scrape.
     """

@@ -103,7 +103,6 @@ class _KeptLabels(Generic[Kept]):
         self._labels: tuple[tuple[str, ...], ...] = ()
 
     def of(self, things: tuple[Kept, ...]) -> tuple[tuple[str, ...], ...]:
-        """The label tuples; the same object as before where the things are equal."""
         if things is not self._things and things != self._things:
             known = dict(zip(self._things, self._labels, strict=True))
             self._labels = tuple(known.get(thing) or self._labels_of(thing) for thing in things)

@@ -58,8 +58,6 @@ class Exposition:
         """The answer to a scrape, in pieces that follow each other.
 
         Args:
-            state: how the collector fares.
-            text_format: the format asked for.
             is_packed: True for gzip; the pieces are one member then.
         """
         if state.snapshot is not None and state.snapshot is not self._shown:
@@ -70,12 +68,7 @@ class Exposition:
         return body.packed(state) if is_packed else body.plain(state)
 
     def render(self, state: CollectorState, text_format: TextFormat = TextFormat.PROMETHEUS) -> bytes:
-        """The whole answer to a scrape that asks for no compression.
-
-        Args:
-            state: how the collector fares.
-            text_format: the format asked for.
-        """
+        """The whole answer to a scrape that asks for no compression."""
         return b"".join(self.scrape(state, text_format))
 
     def _of(self, snapshot: Snapshot) -> list[Column]:
@@ -108,7 +101,6 @@ class _Body:
         self._packer = Packer()
 
     def show(self, columns: list[Column]) -> None:
-        """Takes the families of a snapshot; the same list again costs nothing."""
         if columns is not self._columns:
             self._columns = columns
             if self._block.show(columns):
@@ -185,7 +177,6 @@ class Packer:
         """What follows `begun.stream` so that both are a whole gzip member.
 
         Args:
-            begun: the begin.
             rest: last piece of the text.
         """
         checksum = zlib.crc32(rest, begun.checksum)

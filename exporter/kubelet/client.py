@@ -8,7 +8,6 @@ Source: kubernetes/kubelet:pkg/apis/podresources/v1/api.proto.
 from __future__ import annotations
 
 from exporter.kubelet.grpc_call import (
-    STATUS_NOT_FOUND,
     STATUS_OK,
     STATUS_UNIMPLEMENTED,
     STATUS_UNKNOWN,
@@ -16,7 +15,7 @@ from exporter.kubelet.grpc_call import (
     UnaryCaller,
 )
 from exporter.kubelet.pod_resources import DeviceRow, PodRow
-from exporter.kubelet.wire import decode_allocatable, decode_get, decode_list, encode_get
+from exporter.kubelet.wire import decode_allocatable, decode_list
 from fleet.errors import Unavailable
 
 SOCKET_PATH = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -32,10 +31,12 @@ _SERVICE = "/v1.PodResourcesLister/"
 
 
 class KubeletPodResources:
-    """The kubelet's side of `exporter.kubelet.pod_resources.PodResources`. For one thread.
+    """Asks for what was handed out on this node. For one thread.
+
+    No call takes longer than its deadline; a refusal or silence is `Unavailable`, an answer that is not the protocol or
+    larger than its bound is `Corrupt`; after either, the next call starts afresh.
 
     Args:
-        socket_path: path of the kubelet's socket.
         message_bytes_max: longest answer that is read, bytes.
     """
 
@@ -47,16 +48,19 @@ class KubeletPodResources:
         self._allocatable: tuple[DeviceRow, ...] = ()
 
     def list(self, deadline_seconds: float) -> tuple[PodRow, ...]:
-        """See the port."""
-        rows = decode_list(_answered("List", self._ask("List", b"", deadline_seconds)))
+        """Every pod of the node, also those that finished a while ago, with what its containers were handed.
+
+        Sorted by namespace, pod and device, so that two answers differ only where something has changed.
+        """
+        rows = decode_list(_answered("List", self._ask("List", deadline_seconds)))
         # The very same rows while nothing changes, so that a comparison ends at once.
         if rows != self._rows:
             self._rows = rows
         return self._rows
 
     def allocatable(self, deadline_seconds: float) -> tuple[DeviceRow, ...] | None:
-        """See the port."""
-        reply = self._ask("GetAllocatableResources", b"", deadline_seconds)
+        """Every device that may be handed out; None where the kubelet is too old to say (before 1.23)."""
+        reply = self._ask("GetAllocatableResources", deadline_seconds)
         if _is_not_offered(reply):
             return None
         devices = decode_allocatable(_answered("GetAllocatableResources", reply))
@@ -64,21 +68,13 @@ class KubeletPodResources:
             self._allocatable = devices
         return self._allocatable
 
-    def get(self, namespace: str, pod: str, deadline_seconds: float) -> PodRow | None:
-        """See the port."""
-        reply = self._ask("Get", encode_get(namespace, pod), deadline_seconds)
-        # The kubelet has no status of its own for it.
-        is_unknown_pod = reply.status == STATUS_UNKNOWN and "not found" in reply.status_message
-        if is_unknown_pod or reply.status == STATUS_NOT_FOUND or _is_not_offered(reply):
-            return None
-        return decode_get(_answered("Get", reply))
-
     def close(self) -> None:
-        """See the port."""
+        """Gives back what is held; more than once does no harm."""
         self._caller.close()
 
-    def _ask(self, name: str, request: bytes, deadline_seconds: float) -> Reply:
-        return self._caller.call(_SERVICE + name, request, deadline_seconds)
+    def _ask(self, name: str, deadline_seconds: float) -> Reply:
+        # Both requests are messages without fields.
+        return self._caller.call(_SERVICE + name, b"", deadline_seconds)
 
 
 def _answered(name: str, reply: Reply) -> bytes:

@@ -37,7 +37,6 @@ from fleet.errors import Corrupt, Unavailable
 STATUS_OK = 0
 STATUS_UNKNOWN = 2
 STATUS_DEADLINE_EXCEEDED = 4
-STATUS_NOT_FOUND = 5
 STATUS_UNIMPLEMENTED = 12
 
 _PREFIX_BYTES = 5
@@ -52,7 +51,6 @@ class Reply:
 
     Attributes:
         status: gRPC status; 0 means that the message is the answer.
-        status_message: what it says of a status other than 0.
         message: the answer; empty with a status other than 0.
     """
 
@@ -65,9 +63,7 @@ class UnaryCaller:
     """Keeps one connection, and makes it anew when the other side has gone and come back. For one thread.
 
     Args:
-        socket_path: path of the unix socket.
         socket_setting: name of the setting that chooses the path, for messages.
-        message_bytes_max: longest answer that is read, bytes.
         size_setting: name of the setting of that limit, for messages.
     """
 
@@ -84,8 +80,6 @@ class UnaryCaller:
 
         Args:
             method: path of the method, `/package.Service/Method`. Must do no harm when it is asked for twice.
-            request: the message.
-            deadline_seconds: longest time that the call may take, above 0.
 
         Raises:
             Unavailable: nobody there, no answer in time, or the connection broke.

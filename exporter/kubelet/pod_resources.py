@@ -1,4 +1,4 @@
-"""Which devices the kubelet handed to which container: the records, and the port through which they are asked for.
+"""Which devices the kubelet handed to which container, as `exporter.kubelet.client` reads it.
 
 The kubelet knows a grant from the moment it is made, used or not, but neither the pod's UID nor, for HAMi and Volcano,
 the card that was really given (`fleet.grammars.device_ids`). `exporter.attribution.attributor` joins these rows with
@@ -8,7 +8,6 @@ the rest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 AMOUNT_RESOURCES = frozenset(
     {
@@ -27,7 +26,6 @@ class DeviceRow:
     """Devices of one resource that one container was handed.
 
     Attributes:
-        resource: name of the resource.
         ids: device ids as the plugin wrote them.
     """
 
@@ -40,13 +38,9 @@ class ClaimRow:
     """One device that one container was given by dynamic resource allocation.
 
     Attributes:
-        claim: name of the ResourceClaim.
-        namespace: namespace of the claim.
-        driver: name of the driver.
         pool: pool of the driver; empty in kubelets before 1.29.
         device: name of the device within the pool; empty in kubelets before 1.29.
         share_id: id of the share where several claims hold one device; None where it is held alone.
-        cdi_ids: names of the device in the container device interface.
     """
 
     claim: str
@@ -55,7 +49,6 @@ class ClaimRow:
     pool: str
     device: str
     share_id: str | None = None
-    cdi_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +56,6 @@ class ContainerRow:
     """What one container was handed; most have nothing.
 
     Attributes:
-        container: name.
         devices: devices of device plugins, without `AMOUNT_RESOURCES`.
         claims: devices of dynamic resource allocation.
     """
@@ -75,55 +67,8 @@ class ContainerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRow:
-    """What one pod was handed. The kubelet gives no UID: two lives of a name can't be distinguished by it.
-
-    Attributes:
-        namespace: namespace.
-        pod: name.
-        containers: its containers.
-    """
+    """What one pod was handed. The kubelet gives no UID: two lives of a name can't be distinguished by it."""
 
     namespace: str
     pod: str
     containers: tuple[ContainerRow, ...]
-
-
-class PodResources(Protocol):
-    """Asks for what was handed out on this node.
-
-    Contract: no call takes longer than its deadline; a refusal or silence is `Unavailable`, an answer that is not the
-    protocol or larger than its bound is `Corrupt`; after either, the next call starts afresh.
-    """
-
-    def list(self, deadline_seconds: float) -> tuple[PodRow, ...]:
-        """Every pod of the node, also those that finished a while ago, with what its containers were handed.
-
-        Sorted by namespace, pod and device, so that two answers differ only where something has changed.
-
-        Raises:
-            Unavailable: no answer in time.
-            Corrupt: the answer can't be read.
-        """
-        ...
-
-    def allocatable(self, deadline_seconds: float) -> tuple[DeviceRow, ...] | None:
-        """Every device that may be handed out; None where the kubelet is too old to say (before 1.23).
-
-        Raises:
-            Unavailable: no answer in time.
-            Corrupt: the answer can't be read.
-        """
-        ...
-
-    def get(self, namespace: str, pod: str, deadline_seconds: float) -> PodRow | None:
-        """One pod; None where the kubelet has no such pod, or can't be asked for one (before 1.34 by default).
-
-        Raises:
-            Unavailable: no answer in time.
-            Corrupt: the answer can't be read.
-        """
-        ...
-
-    def close(self) -> None:
-        """Gives back what is held; more than once does no harm."""
-        ...

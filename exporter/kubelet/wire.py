@@ -3,7 +3,8 @@
 Generated classes and their runtime would cost the node exporter more memory than the whole client. Unknown fields are
 skipped, as protobuf demands; devices of `AMOUNT_RESOURCES` are skipped unread, for Volcano hands them out by the tens
 of thousands. What is read is sorted, for the kubelet takes pods and ids from Go's maps, in another order each time.
-Called by `exporter.kubelet.client`. Pure.
+What is no such message is `Corrupt`. Called by
+`exporter.kubelet.client`. Pure.
 
 Sources: kubernetes/kubelet:pkg/apis/podresources/v1/api.proto (field numbers),
 protobuf.dev/programming-guides/encoding.
@@ -27,38 +28,15 @@ Span = tuple[int, int]
 
 
 def decode_list(data: bytes) -> tuple[PodRow, ...]:
-    """Reads a ListPodResourcesResponse.
-
-    Raises:
-        Corrupt: not such a message.
-    """
+    """Reads a ListPodResourcesResponse."""
     pods = (_pod(data, span) for number, span in _spans(data, (0, len(data))) if number == 1)
     return tuple(sorted(pods, key=lambda pod: (pod.namespace, pod.pod)))
 
 
-def decode_get(data: bytes) -> PodRow | None:
-    """Reads a GetPodResourcesResponse; None where it holds no pod.
-
-    Raises:
-        Corrupt: not such a message.
-    """
-    pods = [_pod(data, span) for number, span in _spans(data, (0, len(data))) if number == 1]
-    return pods[-1] if pods else None
-
-
 def decode_allocatable(data: bytes) -> tuple[DeviceRow, ...]:
-    """Reads an AllocatableResourcesResponse, its devices alone.
-
-    Raises:
-        Corrupt: not such a message.
-    """
+    """Reads an AllocatableResourcesResponse, its devices alone."""
     rows = (_device(data, span) for number, span in _spans(data, (0, len(data))) if number == 1)
     return _in_order([row for row in rows if row is not None])
-
-
-def encode_get(namespace: str, pod: str) -> bytes:
-    """Writes a GetPodResourcesRequest."""
-    return _text_field(1, pod) + _text_field(2, namespace)
 
 
 def _pod(data: bytes, span: Span) -> PodRow:
@@ -120,12 +98,9 @@ def _claims(data: bytes, span: Span) -> Iterator[ClaimRow]:
 
 def _claim(data: bytes, span: Span, claim: str, namespace: str) -> ClaimRow:
     texts = {2: "", 3: "", 4: "", 5: ""}
-    cdi_ids = []
     for number, part in _spans(data, span):
         if number in texts:
             texts[number] = _text(data, part)
-        elif number == 1:
-            cdi_ids += [_text(data, name) for inner, name in _spans(data, part) if inner == 1]
     return ClaimRow(
         claim=claim,
         namespace=namespace,
@@ -133,7 +108,6 @@ def _claim(data: bytes, span: Span, claim: str, namespace: str) -> ClaimRow:
         pool=texts[3],
         device=texts[4],
         share_id=texts[5] or None,
-        cdi_ids=tuple(cdi_ids),
     )
 
 
@@ -187,17 +161,3 @@ def _text(data: bytes, span: Span) -> str:
         return data[span[0] : span[1]].decode()
     except UnicodeDecodeError as exc:
         raise Corrupt("cannot read the kubelet's answer: a text is not UTF-8") from exc
-
-
-def _text_field(number: int, text: str) -> bytes:
-    body = text.encode()
-    return bytes([number << 3 | _BYTES]) + _encoded_varint(len(body)) + body
-
-
-def _encoded_varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

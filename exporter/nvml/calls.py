@@ -38,7 +38,6 @@ class CardCalls:
 
     Args:
         identity: which card; its place on the bus is where its handle is looked for.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class CardCalls:
 
         Args:
             name: under which a refusal is remembered, a function's name.
-            ask: makes the calls.
         """
         if self.is_silent(name):
             return None

@@ -2,7 +2,7 @@
 
 A card is read in a thread of its own (`exporter.nvml.worker`), because any call may hang: sub-samples now and then, and
 all of it when a reading is taken. A card that hangs or is lost is reported as such and leaves the others fresh. Used by
-`exporter.reader_nvml`, the node exporter and the doctor.
+`exporter.nvml.reader`, the node exporter and the doctor.
 """
 
 from __future__ import annotations
@@ -59,11 +59,8 @@ class NvmlCards:
     Args:
         library_path: file of `libnvidia-ml.so.1`, where the loader doesn't find it and it lies in no usual place.
         sample_seconds: time between two sub-samples of a card; None takes them with the readings only.
-        hang_seconds: see `HANG_SECONDS`.
-        answer_seconds: see `ANSWER_SECONDS`.
         look_seconds: time between two looks at which cards there are.
         start_anew_seconds: how often the library is started anew while a card is lost.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(
@@ -91,9 +88,6 @@ class NvmlCards:
 
     def read(self, deadline_seconds: float) -> CardsReading:
         """Reads all cards.
-
-        Args:
-            deadline_seconds: longest time that it may take.
 
         Raises:
             Unavailable: the driver's library could not be loaded or started, or has not named its cards in time.
@@ -204,12 +198,7 @@ Result = TypeVar("Result")
 
 
 class CardReader:
-    """One card.
-
-    Args:
-        library: the library, started.
-        clock: seconds that never go back; for tests.
-    """
+    """One card. Its calls raise `CardLost` and `LibraryLost`, as those of `CardCalls` do."""
 
     def __init__(
         self, library: NvmlLibrary, identity: CardIdentity, clock: Callable[[], float] = time.monotonic
@@ -221,22 +210,12 @@ class CardReader:
         self._processes = ProcessReader(self._calls)
 
     def sample(self) -> None:
-        """Takes one sub-sample.
-
-        Raises:
-            CardLost: the card is gone.
-            LibraryLost: the library must be initialised again.
-        """
+        """Takes one sub-sample."""
         with self._library.calling():
             self._telling_loss(self._sample)
 
     def read(self) -> CardFigures:
-        """Takes one more sub-sample, reads the rest, and gives all since the reading before.
-
-        Raises:
-            CardLost: the card is gone.
-            LibraryLost: the library must be initialised again.
-        """
+        """Takes one more sub-sample, reads the rest, and gives all since the reading before."""
         with self._library.calling():
             return self._telling_loss(self._read)
 

@@ -30,11 +30,7 @@ OTHER_CODES = -1
 
 
 class XidWatch:
-    """Counts the XID events of some cards.
-
-    Args:
-        library: the library, started.
-    """
+    """Counts the XID events of some cards."""
 
     def __init__(self, library: NvmlLibrary) -> None:
         self._library = library
@@ -76,11 +72,7 @@ class XidWatch:
         return True
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Ends the watch.
-
-        Returns:
-            False where its call has not come back within the time.
-        """
+        """Ends the watch; False where its call has not come back within the time."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_seconds)

@@ -104,8 +104,6 @@ class SlowFigures:
     """What is read once per reading.
 
     Attributes:
-        gauges: what goes up and down.
-        counters: what only grows.
         compute_mode: who may open the card, None where not reported.
     """
 
@@ -115,12 +113,7 @@ class SlowFigures:
 
 
 def read_slow_figures(calls: CardCalls) -> SlowFigures:
-    """Reads them from one card; what it doesn't support is left out.
-
-    Raises:
-        CardLost: the card is gone.
-        LibraryLost: the library must be initialised again.
-    """
+    """Reads them from one card; what it doesn't support is left out."""
     found = _field_values(calls)
     gauges = {name: value for name, value in found.items() if isinstance(name, Gauge)}
     counters = {name: value for name, value in found.items() if isinstance(name, Counter)}

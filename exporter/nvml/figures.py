@@ -141,7 +141,6 @@ class Spread:
 
     Attributes:
         mean: mean over the sub-samples, in the figure's unit.
-        peak: largest sub-sample.
         samples: how many there were, at least 1.
     """
 
@@ -159,9 +158,7 @@ class Framebuffer:
     """Memory of a card or a MIG instance, bytes.
 
     Attributes:
-        total_bytes: all of it.
         used_bytes: held by processes; by drivers before 510 what the driver reserves is counted in.
-        free_bytes: what is left.
         reserved_bytes: held by the driver itself; None where the driver counts it as used.
     """
 
@@ -177,12 +174,9 @@ class CardIdentity:
 
     Attributes:
         card: UUID.
-        card_model: name of the model.
         index: number of the card in the driver's order; may change when the node starts again.
         minor_number: N of `/dev/nvidiaN`, None where unknown.
         pci_bus_id: `00000000:07:00.0`, None where unknown.
-        serial: serial number of the board, None where unknown.
-        framebuffer_bytes: whole framebuffer, bytes; None where unknown.
     """
 
     card: CardId
@@ -201,10 +195,7 @@ class MigFigures:
     Attributes:
         mig: UUID of the MIG device (`MIG-…`).
         mig_profile: profile, such as `1g.10gb`.
-        gpu_instance: id of the GPU instance.
-        compute_instance: id of the compute instance within it.
         framebuffer: framebuffer of the GPU instance, shared by its compute instances; None where unknown.
-        sm_count: multiprocessors, None where unknown.
         activities: of the GPU instance, with ratios of the instance and not of the card; needs GPM (Hopper and later).
     """
 
@@ -225,15 +216,12 @@ class ProcessFigures:
         pid: process id in the host's PID namespace.
         kinds: how it sits on the card, at least one.
         gpu_instance: GPU instance that it runs in, None outside MIG.
-        compute_instance: compute instance that it runs in, None outside MIG.
-        framebuffer_bytes: framebuffer that it holds, None where unknown.
         sm_busy: share of time in which its kernels ran, 0-1: a duty cycle. Absent under MIG, for a process that was
             not there at the reading before, and where the driver doesn't report.
         memory_busy: share of time in which its work read or wrote the framebuffer, 0-1.
         encoder_busy: share of the encoder's time, 0-1.
         decoder_busy: share of the decoder's time, 0-1.
         framebuffer_peak_bytes: the most that it ever held, where accounting mode is on.
-        accounted_seconds: how long it has been accounted, where accounting mode is on.
         accounted_sm_busy: as `sm_busy`, over its whole life, where accounting mode is on.
         accounted_memory_busy: as `memory_busy`, over its whole life, where accounting mode is on.
     """
@@ -248,7 +236,6 @@ class ProcessFigures:
     encoder_busy: Spread | None = None
     decoder_busy: Spread | None = None
     framebuffer_peak_bytes: int | None = None
-    accounted_seconds: float | None = None
     accounted_sm_busy: float | None = None
     accounted_memory_busy: float | None = None
 
@@ -259,12 +246,9 @@ class CardFigures:
 
     Attributes:
         activities: sub-sampled figures; `FRAMEBUFFER_USED` among them.
-        framebuffer: framebuffer at the time of the reading.
-        gauges: what goes up and down.
         counters: what only grows until the driver starts anew.
         held_back: per reason the share of sub-samples in which it held the clocks down, 0-1; None where unknown.
         mig_mode: True where MIG is on, None where the card doesn't know MIG.
-        compute_mode: who may open the card.
         migs: MIG devices, by GPU instance and compute instance.
         processes: by process id; None where the driver doesn't list them (no permission, or it failed to), () where
             there are none.
@@ -288,8 +272,6 @@ class CardReading:
     """One card as a reading of the node finds it.
 
     Attributes:
-        identity: what the card is.
-        state: how its reading fares.
         figures: the latest figures; None before the first ones. While the state is not OK they are old.
         age_seconds: age of the figures, or of the wish for them where there are none.
         is_new: True where the figures were not part of an earlier reading.
@@ -312,8 +294,6 @@ class LibraryVersions:
     """Versions of what stands between the exporter and the cards; None for what is unknown.
 
     Attributes:
-        driver: version of the driver.
-        library: version of NVML.
         cuda: highest CUDA version that the driver supports, `12.4`.
     """
 
@@ -327,7 +307,6 @@ class CardsReading:
     """All cards of a node at one instant.
 
     Attributes:
-        versions: of driver and library.
         cards: every card that was ever there and is not long gone, by index.
         unnamed: cards that the driver counts and that did not report their identity: hung or lost, or out
             of our permission.

@@ -11,7 +11,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import pynvml
 
@@ -49,12 +49,8 @@ _UINT_NONE = 2**32 - 1
 _ULONG_NONE = 2**64 - 1
 
 
-class GpmMetrics(Protocol):
-    """What `NvmlLibrary.gpm_metrics` gives: values per metric id between two samples."""
-
-    def __call__(self, earlier: object, later: object, ids: Sequence[int]) -> list[float | None]:
-        """Values in the order of `ids`; None for a metric that is not supported."""
-        ...
+GpmMetrics = Callable[[object, object, Sequence[int]], list[float | None]]
+"""Values between an earlier and a later sample, in the order of the metrics; None for one that is not supported."""
 
 
 class NvmlFault(Exception):
@@ -62,7 +58,6 @@ class NvmlFault(Exception):
 
     Attributes:
         code: value of `nvmlReturn_t`.
-        function: name of the function.
     """
 
     def __init__(self, code: int, function: str) -> None:
@@ -182,7 +177,6 @@ class NvmlLibrary:
         """Many field values in one call.
 
         Args:
-            handle: the card.
             fields: id and scope of each.
 
         Returns:

@@ -152,14 +152,11 @@ class MigReader:
 
 
 def profile_of(name: str | None, attributes: Any) -> str:
-    """The profile of a MIG device.
+    """The profile of a MIG device; `unknown` where neither says.
 
     Args:
         name: the device's name, which ends in it (`NVIDIA A100-SXM4-40GB MIG 1g.5gb`); None where not reported.
         attributes: `nvmlDeviceAttributes_t`, for a name without it; None where not reported.
-
-    Returns:
-        The profile; `unknown` where neither says.
     """
     told = _PROFILE.search(name or "")
     if told is not None:

@@ -48,7 +48,7 @@ _USES = (("sm", "smUtil"), ("memory", "memUtil"), ("encoder", "encUtil"), ("deco
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
-    """A process; mutable: it is put together from several lists."""
+    """One process; mutable: filled from one list of the driver after the other."""
 
     kinds: set[ProcessKind] = field(default_factory=set)
     framebuffer_bytes: int | None = None
@@ -59,11 +59,7 @@ _Key = tuple[int, int | None, int | None]
 
 
 class ProcessReader:
-    """Reads the processes of one card.
-
-    Args:
-        wall_clock: Unix seconds; for tests.
-    """
+    """Reads the processes of one card."""
 
     def __init__(self, calls: CardCalls, wall_clock: Callable[[], float] = time.time) -> None:
         self._calls = calls
@@ -81,10 +77,6 @@ class ProcessReader:
         Returns:
             One entry per process and MIG instance, by process id; None where the card doesn't list those that compute,
             or failed to list any kind this time: who is missing there is not gone.
-
-        Raises:
-            CardLost: the card is gone.
-            LibraryLost: the library must be initialised again.
         """
         found = self._listed(mig_handles)
         if found is None:
@@ -106,7 +98,6 @@ class ProcessReader:
                     encoder_busy=use.get("encoder"),
                     decoder_busy=use.get("decoder"),
                     framebuffer_peak_bytes=(number_or_none(account.maxMemoryUsage) or None) if account else None,
-                    accounted_seconds=account.time / 1000 if account and number_or_none(account.time) else None,
                     accounted_sm_busy=_share_or_none(account.gpuUtilization) if account else None,
                     accounted_memory_busy=_share_or_none(account.memoryUtilization) if account else None,
                 )

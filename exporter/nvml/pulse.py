@@ -27,9 +27,6 @@ class CardPulse:
     """One card at one moment.
 
     Attributes:
-        card: UUID.
-        framebuffer_bytes: framebuffer.
-        framebuffer_free_bytes: of that, free.
         duty_cycle_ratio: share of the driver's last sampling period (a sixth of a second to a second) in which a
             kernel ran, 0-1; None where the driver does not say, as on a card that is cut by MIG.
     """
@@ -45,7 +42,6 @@ class CardPulses:
 
     Args:
         library_path: file of `libnvidia-ml.so.1`, where the loader doesn't find it.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(self, library_path: str | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,9 +59,6 @@ class CardPulses:
 
     def look(self, deadline_seconds: float) -> tuple[CardPulse, ...]:
         """Every card that answers; one that does not is left out.
-
-        Args:
-            deadline_seconds: longest time that it may take, above 0.
 
         Raises:
             Unavailable: there is no driver, or it has not answered in time.

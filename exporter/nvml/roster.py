@@ -42,9 +42,7 @@ class Roster:
 
     Attributes:
         number: counts the looks, 1 first.
-        versions: of driver and library.
         cards: cards that answered, by index; one that hangs is still among them if it answered before.
-        unnamed: cards that the driver counts and that did not report their identity.
     """
 
     number: int
@@ -59,8 +57,6 @@ class RosterKeeper:
     Args:
         library: the library; started here.
         look_seconds: time between two looks.
-        start_anew_seconds: see `START_ANEW_SECONDS`.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(
@@ -94,11 +90,7 @@ class RosterKeeper:
         self._thread.start()
 
     def wait_for_first(self, timeout_seconds: float) -> Roster | None:
-        """Waits for the first look.
-
-        Returns:
-            The latest look; None where there was no good one within the time.
-        """
+        """Waits for the first look; returns the latest, None where there was no good one within the time."""
         with self._turn:
             self._turn.wait_for(lambda: self.roster is not None or self.failure is not None, timeout_seconds)
         return self.roster
@@ -114,11 +106,7 @@ class RosterKeeper:
         self._is_card_lost = is_lost
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Ends the looks and the watch for events.
-
-        Returns:
-            False where a call still hangs after the time.
-        """
+        """Ends the looks and the watch for events; False where a call still hangs after the time."""
         with self._turn:
             self._is_stopping = True
             self._turn.notify_all()
@@ -222,7 +210,6 @@ class FoundCard:
     """A card that gave its identity.
 
     Attributes:
-        identity: who it is.
         handle: its handle in the library's present initialisation.
     """
 
@@ -234,7 +221,6 @@ class CardProbe:
     """Asks one card; begins at once.
 
     Args:
-        library: the library, started.
         index: number of the card in the driver's order.
     """
 

@@ -37,7 +37,6 @@ class Answer:
     """Figures, and when they were read.
 
     Attributes:
-        figures: what the card reported.
         number: counts the card's answers, 1 first.
         read_at_seconds: when the reading ended, by the worker's clock.
     """
@@ -51,9 +50,7 @@ class CardWorker:
     """Samples a card every so often, and reads it when asked.
 
     Args:
-        work: what is done.
         sample_seconds: time between two sub-samples; None takes them with the readings only.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(
@@ -101,11 +98,7 @@ class CardWorker:
             self._turn.notify_all()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Waits until what was asked is answered, well or badly.
-
-        Returns:
-            False where the time ran out.
-        """
+        """Waits until what was asked is answered, well or badly; False where the time ran out."""
         with self._turn:
             return self._turn.wait_for(lambda: not self._is_asked, max(0.0, timeout_seconds))
 

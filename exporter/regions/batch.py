@@ -28,7 +28,6 @@ class RowShape:
     """How a region of this layout lies in its row.
 
     Attributes:
-        layout: the layout.
         slots: process slots that are read.
     """
 
@@ -80,8 +79,6 @@ def read_rows(scratch: Scratch, shape: RowShape, fds: Sequence[int]) -> list[int
     it moves its slots together.
 
     Args:
-        scratch: memory.
-        shape: shape of every row.
         fds: open regions, at most `shape.rows_max`.
 
     Returns:
@@ -106,8 +103,6 @@ class RegionBatch:
     """Rows of one shape; a view of the scratch memory that the next batch writes over.
 
     Args:
-        scratch: memory.
-        shape: shape of every row.
         rows: how many, at most `shape.rows_max`.
     """
 

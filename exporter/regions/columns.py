@@ -1,6 +1,6 @@
 """What one reading of a node's shared regions gives: columns per card of a container, per container, per process.
 
-Made by `exporter.reader_hami`; the node's reader joins them with pods and grants, `exporter.regions.families` shows
+Made by `exporter.regions.reader`; the node's reader joins them with pods and grants, `exporter.regions.families` shows
 what goes beyond the stored measures.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from exporter.regions.figures import CardColumns, StateColumns
 from exporter.regions.tree import ContainerKey
 from fleet.regions.layouts import LayoutName
 
@@ -38,7 +39,6 @@ class SliceOfRegion:
     """One card of one container.
 
     Attributes:
-        container: which container.
         card: UUID of the card or MIG instance, as the container's driver names it.
     """
 
@@ -47,38 +47,20 @@ class SliceOfRegion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceColumns:
-    """Figures per card of a container; shape `(slices,)`, NaN = not there.
+class SliceColumns(CardColumns):
+    """Figures per card of a container; shape `(slices,)`.
 
     Attributes:
         keys: which slices; the same tuple as in the reading before where none came or went.
         containers: for each slice its container's row in `ContainerColumns`.
-        framebuffer_used: bytes that the library counted.
-        framebuffer_context: of these, contexts.
-        framebuffer_module: of these, loaded code.
-        framebuffer_data: of these, data.
-        framebuffer_of_driver: bytes that the driver counts for the same processes.
-        framebuffer_limit: bytes; NaN = none.
-        compute_limit: ratio 0-1; 1 = none.
-        duty_cycle: ratio 0-1.
-        duty_doubt: `DutyDoubt`: why the duty cycle is not there.
     """
 
     keys: tuple[SliceOfRegion, ...]
     containers: Rows
-    framebuffer_used: Float64
-    framebuffer_context: Float64
-    framebuffer_module: Float64
-    framebuffer_data: Float64
-    framebuffer_of_driver: Float64
-    framebuffer_limit: Float64
-    compute_limit: Float64
-    duty_cycle: Float64
-    duty_doubt: NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerColumns:
+class ContainerColumns(StateColumns):
     """What is said of each container as a whole; shape `(containers,)`, NaN = not there.
 
     Attributes:
@@ -87,13 +69,7 @@ class ContainerColumns:
         has_region: whether there is a file at all. Without one the container never called CUDA.
         doubts: bit set of `RegionDoubt`; 0 = trusted, where there is a region.
         files: files that could be the region; the best named, sized and youngest one is read.
-        processes: living processes.
-        suspended: of these, paused ones.
-        priority: 0 is high.
-        last_kernel_at: Unix seconds of the last kernel launch or process start.
-        is_blocked: 1 where no kernel may be launched, else 0.
-        is_recently_active: 1 where a kernel was launched a moment ago, as far as the library gates it; else 0.
-        is_compute_limited: 1 where the compute limit is switched on, else 0.
+        suspended: of its processes, paused ones.
     """
 
     keys: tuple[ContainerKey, ...]
@@ -103,11 +79,6 @@ class ContainerColumns:
     files: NDArray[np.int32]
     processes: Float64
     suspended: Float64
-    priority: Float64
-    last_kernel_at: Float64
-    is_blocked: Float64
-    is_recently_active: Float64
-    is_compute_limited: Float64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +103,6 @@ class HamiReading:
 
     Attributes:
         at_seconds: Unix seconds.
-        slices: figures per card of a container.
-        containers: figures per container.
-        processes: living processes.
         foreign_directories: entries beside the containers' directories that are none.
     """
 

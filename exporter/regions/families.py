@@ -28,60 +28,52 @@ SLICE_LABELS = (*SLICE_IDENTITY, "pod_uid")
 Labels = tuple[tuple[str, ...], ...]
 
 
-_SLICE = (
-    gauge("gputide_slice_framebuffer_limit_bytes", "Framebuffer limit of a container on a card, bytes.", SLICE_LABELS),
-    gauge(
-        "gputide_slice_framebuffer_context_bytes",
-        "Framebuffer that HAMi's library counted for a container on a card, the part of contexts, bytes.",
-        SLICE_LABELS,
-    ),
-    gauge(
-        "gputide_slice_framebuffer_module_bytes",
-        "Framebuffer that HAMi's library counted for a container on a card, the part of loaded code, bytes.",
-        SLICE_LABELS,
-    ),
-    gauge(
-        "gputide_slice_framebuffer_data_bytes",
-        "Framebuffer that HAMi's library counted for a container on a card, the part of data, bytes.",
-        SLICE_LABELS,
-    ),
-    gauge(
-        "gputide_slice_framebuffer_of_driver_bytes",
+def _of_slice(name: str, help_text: str) -> CataloguedFamily:
+    return gauge(f"gputide_slice_{name}", help_text, SLICE_LABELS)
+
+
+def _of_container(name: str, help_text: str) -> CataloguedFamily:
+    return gauge(f"gputide_container_{name}", help_text, CONTAINER_LABELS)
+
+
+_COUNTED = "Framebuffer that HAMi's library counted for a container on a card, the part of"
+_SLICE = {
+    "framebuffer_limit": _of_slice("framebuffer_limit_bytes", "Framebuffer limit of a container on a card, bytes."),
+    "framebuffer_context": _of_slice("framebuffer_context_bytes", f"{_COUNTED} contexts, bytes."),
+    "framebuffer_module": _of_slice("framebuffer_module_bytes", f"{_COUNTED} loaded code, bytes."),
+    "framebuffer_data": _of_slice("framebuffer_data_bytes", f"{_COUNTED} data, bytes."),
+    "framebuffer_of_driver": _of_slice(
+        "framebuffer_of_driver_bytes",
         "Framebuffer that the driver counts for those processes of a container on a card that HAMi's library found.",
-        SLICE_LABELS,
     ),
-    gauge("gputide_slice_compute_limit_ratio", "Compute limit of a container on a card, 0-1; 1 is none.", SLICE_LABELS),
-)
+    "compute_limit": _of_slice("compute_limit_ratio", "Compute limit of a container on a card, 0-1; 1 is none."),
+}
+"""By column of `SliceColumns`."""
 _DUTY_TRUSTED = gauge(
     "gputide_slice_duty_cycle_trusted",
     "1 where a container's duty cycle on a card can be believed, 0 with the reason where it can't and is left out.",
     (*SLICE_LABELS, "reason"),
 )
-_CONTAINER = (
-    gauge("gputide_container_priority", "Priority of a container in HAMi's sense; 0 is high.", CONTAINER_LABELS),
-    gauge(
-        "gputide_container_since_last_kernel_seconds",
-        "Seconds since a container launched its last kernel or started a process; CUDA graphs don't count.",
-        CONTAINER_LABELS,
-    ),
-    gauge(
-        "gputide_container_blocked",
-        "1 where a container may launch no kernel, because one of higher priority is at work, else 0.",
-        CONTAINER_LABELS,
-    ),
-    gauge(
-        "gputide_container_recently_active",
-        "1 where a container launched a kernel within some ten seconds, as far as its library gates launches, else 0.",
-        CONTAINER_LABELS,
-    ),
-    gauge(
-        "gputide_container_compute_limited",
-        "1 where a container's compute limit is switched on, else 0.",
-        CONTAINER_LABELS,
-    ),
-    gauge("gputide_container_processes", "Processes of a container that called CUDA.", CONTAINER_LABELS),
-    gauge("gputide_container_suspended_processes", "Processes of a container that are paused.", CONTAINER_LABELS),
+_SINCE_LAST_KERNEL = _of_container(
+    "since_last_kernel_seconds",
+    "Seconds since a container launched its last kernel or started a process; CUDA graphs don't count.",
 )
+_CONTAINER = {
+    "priority": _of_container("priority", "Priority of a container in HAMi's sense; 0 is high."),
+    "is_blocked": _of_container(
+        "blocked", "1 where a container may launch no kernel, because one of higher priority is at work, else 0."
+    ),
+    "is_recently_active": _of_container(
+        "recently_active",
+        "1 where a container launched a kernel within some ten seconds, as far as its library gates launches, else 0.",
+    ),
+    "is_compute_limited": _of_container(
+        "compute_limited", "1 where a container's compute limit is switched on, else 0."
+    ),
+    "processes": _of_container("processes", "Processes of a container that called CUDA."),
+    "suspended": _of_container("suspended_processes", "Processes of a container that are paused."),
+}
+"""By column of `ContainerColumns`."""
 _REGION_TRUSTED = gauge(
     "gputide_region_trusted",
     "1 where a container's shared region can be believed, 0 for each reason not to; what is in doubt is left out.",
@@ -106,7 +98,9 @@ _NODE = (
     ),
 )
 
-FAMILIES: tuple[CataloguedFamily, ...] = (*_SLICE, _DUTY_TRUSTED, *_CONTAINER, _REGION_TRUSTED, _REGIONS, *_NODE)
+FAMILIES: tuple[CataloguedFamily, ...] = (
+    *_SLICE.values(), _DUTY_TRUSTED, *_CONTAINER.values(), _SINCE_LAST_KERNEL, _REGION_TRUSTED, _REGIONS, *_NODE,
+)  # fmt: skip
 """Every family, in the order in which they are made."""
 
 _DUTY_REASONS = {
@@ -133,12 +127,7 @@ class NodeNames:
 
 
 class RegionFamilies:
-    """Names the figures of a node; keeps the labels from reading to reading.
-
-    Args:
-        cluster: name of the cluster.
-        node: name of the node.
-    """
+    """Names the figures of a node; keeps the labels from reading to reading."""
 
     def __init__(self, *, cluster: str, node: str) -> None:
         self._cluster = cluster
@@ -156,27 +145,12 @@ class RegionFamilies:
         """
         self._label(reading, names)
         slices, containers = reading.slices, reading.containers
-        of_slices = (
-            slices.framebuffer_limit,
-            slices.framebuffer_context,
-            slices.framebuffer_module,
-            slices.framebuffer_data,
-            slices.framebuffer_of_driver,
-            slices.compute_limit,
-        )
-        of_containers = (
-            containers.priority,
-            np.maximum(reading.at_seconds - containers.last_kernel_at, 0.0),
-            containers.is_blocked,
-            containers.is_recently_active,
-            containers.is_compute_limited,
-            containers.processes,
-            containers.suspended,
-        )
+        since_last_kernel = np.maximum(reading.at_seconds - containers.last_kernel_at, 0.0)
         return (
-            *(family.of(self._of_slices, values) for family, values in zip(_SLICE, of_slices, strict=True)),
+            *(family.of(self._of_slices, getattr(slices, column)) for column, family in _SLICE.items()),
             _duty_trust(slices, self._of_slices),
-            *(family.of(self._of_containers, values) for family, values in zip(_CONTAINER, of_containers, strict=True)),
+            *(family.of(self._of_containers, getattr(containers, column)) for column, family in _CONTAINER.items()),
+            _SINCE_LAST_KERNEL.of(self._of_containers, since_last_kernel),
             _region_trust(containers, self._of_containers),
             *self._counts(reading),
         )

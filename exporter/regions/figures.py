@@ -77,6 +77,52 @@ class DutyDoubt(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CardColumns:
+    """What a region says per card; NaN = not there.
+
+    Attributes:
+        framebuffer_used: bytes that the library counted.
+        framebuffer_context: of these, contexts.
+        framebuffer_module: of these, loaded code.
+        framebuffer_data: of these, data.
+        framebuffer_of_driver: bytes that the driver counts for the same processes.
+        framebuffer_limit: bytes; NaN = none.
+        compute_limit: ratio 0-1; 1 = none.
+        duty_cycle: ratio 0-1.
+        duty_doubt: `DutyDoubt`: why the duty cycle is not there.
+    """
+
+    framebuffer_used: Float64
+    framebuffer_context: Float64
+    framebuffer_module: Float64
+    framebuffer_data: Float64
+    framebuffer_of_driver: Float64
+    framebuffer_limit: Float64
+    compute_limit: Float64
+    duty_cycle: Float64
+    duty_doubt: NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateColumns:
+    """What a region says of its container as a whole; NaN = not there.
+
+    Attributes:
+        priority: 0 is high.
+        last_kernel_at: Unix seconds of the last kernel launch or process start.
+        is_blocked: 1 where no kernel may be launched, else 0.
+        is_recently_active: 1 where a kernel was launched a moment ago, as far as the library gates it; else 0.
+        is_compute_limited: 1 where the compute limit is switched on, else 0.
+    """
+
+    priority: Float64
+    last_kernel_at: Float64
+    is_blocked: Float64
+    is_recently_active: Float64
+    is_compute_limited: Float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """What a batch of regions says. Per row shape `(rows,)`, per card `(rows, cards)`, per slot `(rows, slots)`.
 
@@ -87,20 +133,8 @@ class Figures:
         process_count: slots in use per row, as the region says; 0 where that is impossible.
         table: digest of the process table per row; never 0.
         usage: digest of all usage per row.
-        framebuffer_used: bytes the library counted, per card.
-        framebuffer_context: of these, bytes of contexts.
-        framebuffer_module: of these, bytes of loaded code.
-        framebuffer_data: of these, bytes of data.
-        framebuffer_of_driver: bytes that the driver counts for the same processes, per card; NaN where it counted none.
-        framebuffer_limit: bytes, per card; NaN = none.
-        compute_limit: ratio 0-1, per card; 1 = none.
-        duty_cycle: ratio 0-1, per card.
-        duty_doubt: `DutyDoubt` per card.
-        priority: per row; 0 is high.
-        last_kernel_at: Unix seconds per row.
-        is_blocked: 0 or 1 per row: no kernel may be launched.
-        is_recently_active: 0 or 1 per row: a kernel was launched a moment ago, as far as the library gates it.
-        is_compute_limited: 0 or 1 per row: the compute limit is switched on.
+        cards: per card.
+        state: per row.
         is_live: per slot: a living process.
         is_suspended: per slot: living, and paused.
         pid: per slot, inside the container.
@@ -113,20 +147,8 @@ class Figures:
     process_count: NDArray[np.int64]
     table: Words
     usage: Words
-    framebuffer_used: Float64
-    framebuffer_context: Float64
-    framebuffer_module: Float64
-    framebuffer_data: Float64
-    framebuffer_of_driver: Float64
-    framebuffer_limit: Float64
-    compute_limit: Float64
-    duty_cycle: Float64
-    duty_doubt: NDArray[np.int8]
-    priority: Float64
-    last_kernel_at: Float64
-    is_blocked: Float64
-    is_recently_active: Float64
-    is_compute_limited: Float64
+    cards: CardColumns
+    state: StateColumns
     is_live: Flags
     is_suspended: Flags
     pid: NDArray[np.int32]
@@ -144,11 +166,9 @@ def take_apart(
     """The figures of a batch.
 
     Args:
-        batch: filled rows.
         card_counts: cards of each row that have an id.
         framebuffer_max: framebuffer of each card, bytes, shape `(rows, cards)` with the most cards of any row; NaN
             where it isn't known.
-        now_seconds: Unix seconds.
         gone: host pids of processes that live no more, whatever their slots say.
     """
     table = _ProcessTable(batch, gone)
@@ -157,7 +177,7 @@ def take_apart(
     is_card = np.arange(cards) < card_counts[:, None]
     usage = _Usage(batch, table.is_live, is_card, np.fmin(framebuffer_max, FRAMEBUFFER_BYTES_MAX))
     duty_cycle, duty_doubt = _duty_cycle(batch, table, usage, cards)
-    state, of_state = _State.of(batch, now_seconds)
+    state, of_state = _state(batch, now_seconds)
     limit = _unsigned(batch, RegionField.LIMIT, cards).astype(np.float64)
     compute = _unsigned(batch, RegionField.SM_LIMIT, cards).astype(np.float64)
     of_cards = (
@@ -177,20 +197,18 @@ def take_apart(
         process_count=table.count,
         table=table.digest,
         usage=usage.digest,
-        framebuffer_used=usage.believed(usage.total),
-        framebuffer_context=usage.believed(usage.context),
-        framebuffer_module=usage.believed(usage.module),
-        framebuffer_data=usage.believed(usage.data),
-        framebuffer_of_driver=usage.of_driver,
-        framebuffer_limit=np.where((limit == 0) | (limit > LIMIT_BYTES_MAX), np.nan, limit),
-        compute_limit=np.where(compute == 0, 1.0, np.where(compute > 100, np.nan, compute / 100)),
-        duty_cycle=duty_cycle,
-        duty_doubt=duty_doubt,
-        priority=state.priority,
-        last_kernel_at=state.last_kernel_at,
-        is_blocked=state.is_blocked,
-        is_recently_active=state.is_recently_active,
-        is_compute_limited=state.is_compute_limited,
+        cards=CardColumns(
+            framebuffer_used=usage.believed(usage.total),
+            framebuffer_context=usage.believed(usage.context),
+            framebuffer_module=usage.believed(usage.module),
+            framebuffer_data=usage.believed(usage.data),
+            framebuffer_of_driver=usage.of_driver,
+            framebuffer_limit=np.where((limit == 0) | (limit > LIMIT_BYTES_MAX), np.nan, limit),
+            compute_limit=np.where(compute == 0, 1.0, np.where(compute > 100, np.nan, compute / 100)),
+            duty_cycle=duty_cycle,
+            duty_doubt=duty_doubt,
+        ),
+        state=state,
         is_live=table.is_live,
         is_suspended=table.is_live & (table.status == PROCESS_SUSPENDED),
         pid=table.pid,
@@ -271,43 +289,31 @@ class _Usage:
         self._is_believed = is_card & ~(self.is_torn | self.is_underflowed | used_is_above)
 
     def believed(self, figure: Float64) -> Float64:
-        """The figure, NaN for cards whose usage is in doubt."""
         return np.where(self._is_believed, figure, np.nan)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
-    """What the region says of its container as a whole, per row."""
-
-    priority: Float64
-    last_kernel_at: Float64
-    is_blocked: Float64
-    is_recently_active: Float64
-    is_compute_limited: Float64
-
-    @staticmethod
-    def of(batch: RegionBatch, now_seconds: float) -> tuple[_State, Bits]:
-        """The state, and the doubts about it."""
-        # Switch, recent kernel and priority stand side by side.
-        switch, recent, priority = _signed(batch, RegionField.UTILIZATION_SWITCH, neighbours=3).astype(np.float64).T
-        priority_is_possible = (priority >= 0) & (priority <= PRIORITY_MAX)
-        recent_is_possible = (recent >= BLOCKED) & (recent <= RECENT_KERNEL_MAX)
-        switch_is_possible = (switch == 0) | (switch == 1)
-        doubts = _bits(~(priority_is_possible & recent_is_possible & switch_is_possible), RegionDoubt.STATE_IMPOSSIBLE)
-        last = np.full(batch.rows, np.nan)
-        if RegionField.LAST_KERNEL_TIME in batch.shape.layout.fields:
-            last = _unsigned(batch, RegionField.LAST_KERNEL_TIME).astype(np.float64)
-            is_possible = (last >= LIBRARY_BORN_AT_SECONDS) & (last <= now_seconds + CLOCK_SLACK_SECONDS)
-            doubts |= _bits(~is_possible & (last != 0), RegionDoubt.LAST_KERNEL_TIME_IMPOSSIBLE)
-            last = np.where(is_possible, last, np.nan)
-        state = _State(
-            priority=np.where(priority_is_possible, priority, np.nan),
-            last_kernel_at=last,
-            is_blocked=np.where(recent_is_possible, recent == BLOCKED, np.nan),
-            is_recently_active=np.where(recent_is_possible, recent > 0, np.nan),
-            is_compute_limited=np.where(switch_is_possible, switch, np.nan),
-        )
-        return state, doubts
+def _state(batch: RegionBatch, now_seconds: float) -> tuple[StateColumns, Bits]:
+    """The state, and the doubts about it."""
+    # Switch, recent kernel and priority stand side by side.
+    switch, recent, priority = _signed(batch, RegionField.UTILIZATION_SWITCH, neighbours=3).astype(np.float64).T
+    priority_is_possible = (priority >= 0) & (priority <= PRIORITY_MAX)
+    recent_is_possible = (recent >= BLOCKED) & (recent <= RECENT_KERNEL_MAX)
+    switch_is_possible = (switch == 0) | (switch == 1)
+    doubts = _bits(~(priority_is_possible & recent_is_possible & switch_is_possible), RegionDoubt.STATE_IMPOSSIBLE)
+    last = np.full(batch.rows, np.nan)
+    if RegionField.LAST_KERNEL_TIME in batch.shape.layout.fields:
+        last = _unsigned(batch, RegionField.LAST_KERNEL_TIME).astype(np.float64)
+        is_possible = (last >= LIBRARY_BORN_AT_SECONDS) & (last <= now_seconds + CLOCK_SLACK_SECONDS)
+        doubts |= _bits(~is_possible & (last != 0), RegionDoubt.LAST_KERNEL_TIME_IMPOSSIBLE)
+        last = np.where(is_possible, last, np.nan)
+    state = StateColumns(
+        priority=np.where(priority_is_possible, priority, np.nan),
+        last_kernel_at=last,
+        is_blocked=np.where(recent_is_possible, recent == BLOCKED, np.nan),
+        is_recently_active=np.where(recent_is_possible, recent > 0, np.nan),
+        is_compute_limited=np.where(switch_is_possible, switch, np.nan),
+    )
+    return state, doubts
 
 
 def _duty_cycle(

@@ -2,8 +2,8 @@
 
 One look at a region is believed when its sums hold, no writer was seen in it and its process table is the one seen
 before; or when two looks in a row saw the same. The library moves processes between slots and takes no lock that a
-reader could take, so a changed table is always looked at twice. Called by `exporter.reader_hami` for all regions of a
-node.
+reader could take, so a changed table is always looked at twice. Called by `exporter.regions.reader` for all regions of
+a node.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class Look:
         is_final: per row: this look counts; others are looked at again.
         doubts: per row: all doubts, those about the cards included.
         batch: the rows' bytes, until the next look.
-        figures: what they say.
     """
 
     regions: Sequence[FollowedRegion]
@@ -72,9 +71,7 @@ class RegionLooks:
         """Looks at each region until it holds together; regions that end up `refused` are in no look.
 
         Args:
-            regions: open regions.
             framebuffers: framebuffer of the cards of which it is known, bytes; the same object as long as it is equal.
-            now_seconds: Unix seconds.
             deadline_at: when to give up, by the clock of `time.monotonic`.
             gone: host pids of processes that live no more, whatever their slots say.
 

@@ -1,19 +1,21 @@
 """Puts what the looks of one reading gave into columns that keep their order from reading to reading.
 
 Looks come in the order of their layouts and sizes; columns go by container, then by card. Which row a figure goes to is
-worked out when a container or card came or went, and only used in between. Called by `exporter.reader_hami`.
+worked out when a container or card came or went, and only used in between. Called by `exporter.regions.reader`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from exporter.regions.columns import CardFacts, ContainerColumns, ProcessColumns, SliceColumns, SliceOfRegion
-from exporter.regions.figures import DutyDoubt, Figures
+from exporter.regions.figures import CardColumns, DutyDoubt, Figures, StateColumns
 from exporter.regions.looks import Look
 from exporter.regions.tree import ContainerKey, ContainerPlace
 from fleet.regions.doubts import OF_REGION_BITS, bit_of
@@ -25,6 +27,9 @@ BUSY_RATIO = 0.05
 
 Float64 = NDArray[np.float64]
 Index = NDArray[np.int64]
+
+_OF_CARD = tuple(column.name for column in fields(CardColumns))
+_OF_STATE = tuple(column.name for column in fields(StateColumns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +98,7 @@ def container_columns(
         files=np.fromiter((place.files for place in places), dtype=np.int32, count=len(places)),
         processes=gathered(lambda figures: figures.is_live.sum(axis=1).astype(np.float64)),
         suspended=gathered(lambda figures: figures.is_suspended.sum(axis=1).astype(np.float64)),
-        priority=gathered(lambda figures: figures.priority),
-        last_kernel_at=gathered(lambda figures: figures.last_kernel_at),
-        is_blocked=gathered(lambda figures: figures.is_blocked),
-        is_recently_active=gathered(lambda figures: figures.is_recently_active),
-        is_compute_limited=gathered(lambda figures: figures.is_compute_limited),
+        **{column: gathered(attrgetter(f"state.{column}")) for column in _OF_STATE},
     )
 
 
@@ -124,9 +125,7 @@ class SliceRows:
     """Which rows the cards of each container have, and how long a container has shown 0 on a busy card.
 
     Args:
-        keys: their keys.
         card_counts: cards of each that are shown; shape `(containers,)`.
-        before: the rows before; None at first.
     """
 
     def __init__(
@@ -166,7 +165,6 @@ class SliceRows:
         """The figures of one reading in these rows.
 
         Args:
-            seen: what the looks gave.
             cards: what is known of cards; counts one more reading for containers that show 0 on a busy one.
         """
         targets = [self._targets(part) for part in seen]
@@ -177,26 +175,13 @@ class SliceRows:
                 found[target] = column(part.figures)[source]
             return found
 
-        used = gathered(lambda figures: figures.framebuffer_used)
-        of_driver = gathered(lambda figures: figures.framebuffer_of_driver)
-        duty_cycle = gathered(lambda figures: figures.duty_cycle)
-        duty_doubt = gathered(lambda figures: figures.duty_doubt.astype(np.float64)).astype(np.int8)
-        is_lying = self._count_zeros(duty_cycle, (used > 0) | (of_driver > 0), cards)
-        duty_cycle[is_lying] = np.nan
-        duty_doubt[is_lying] = DutyDoubt.ZERO_WHILE_CARD_BUSY
-        return SliceColumns(
-            keys=self.keys,
-            containers=self._containers,
-            framebuffer_used=used,
-            framebuffer_context=gathered(lambda figures: figures.framebuffer_context),
-            framebuffer_module=gathered(lambda figures: figures.framebuffer_module),
-            framebuffer_data=gathered(lambda figures: figures.framebuffer_data),
-            framebuffer_of_driver=of_driver,
-            framebuffer_limit=gathered(lambda figures: figures.framebuffer_limit),
-            compute_limit=gathered(lambda figures: figures.compute_limit),
-            duty_cycle=duty_cycle,
-            duty_doubt=duty_doubt,
-        )
+        columns: dict[str, NDArray[Any]] = {name: gathered(attrgetter(f"cards.{name}")) for name in _OF_CARD}
+        doubts = columns["duty_doubt"] = columns["duty_doubt"].astype(np.int8)
+        uses_card = (columns["framebuffer_used"] > 0) | (columns["framebuffer_of_driver"] > 0)
+        is_lying = self._count_zeros(columns["duty_cycle"], uses_card, cards)
+        columns["duty_cycle"][is_lying] = np.nan
+        doubts[is_lying] = DutyDoubt.ZERO_WHILE_CARD_BUSY
+        return SliceColumns(keys=self.keys, containers=self._containers, **columns)
 
     def _targets(self, part: Seen) -> tuple[Index, tuple[Index, Index]]:
         """Rows here, and where in the look's figures (row, card) what belongs there stands."""

@@ -52,7 +52,6 @@ class ContainerKey:
 
     Attributes:
         pod_uid: UID of the pod; 8-4-4-4-12 hexadecimal digits, or 32 of a static pod.
-        container: name of the container.
     """
 
     pod_uid: str
@@ -63,7 +62,6 @@ class ContainerPlace:
     """One container's directory and the region in it; changes in place as the directory does.
 
     Attributes:
-        key: which container.
         region: the open region; None where there is none or it can't be opened. Another file is another object.
         doubt: why there is a file but no region; None otherwise.
         files: files that could be the region.
@@ -157,7 +155,6 @@ class RegionTree:
     """All containers' directories of a node.
 
     Args:
-        containers_dir: `<hook path>/vgpu/containers`; may not be there yet.
         claims_dir: `<hook path>/vgpu/claims`; may not be there. None not to look.
     """
 
@@ -302,7 +299,6 @@ class RegionRoot:
         pattern: what the names of the directories look like.
 
     Attributes:
-        path: the root.
         names: the directories' names, with what the pattern finds in them.
         foreign: entries that are no such directory, or more than `CONTAINERS_MAX`.
     """
@@ -315,14 +311,7 @@ class RegionRoot:
         self._stamp: tuple[int, int] | None = None
 
     def has_changed(self, now_ns: int) -> bool:
-        """Lists the root if it changed, and says whether it did.
-
-        Args:
-            now_ns: Unix nanoseconds.
-
-        Raises:
-            Unavailable: the root is there and can't be read.
-        """
+        """Lists the root if it changed, and says whether it did."""
         try:
             status = os.stat(self.path)
             stamp = (status.st_ino, status.st_mtime_ns)

@@ -16,8 +16,8 @@ from enforcer.agent.trouble import troubled_cards
 from enforcer.agent.view_server import ViewServer
 from enforcer.agent.watermark import WatermarkRules
 from enforcer.cluster import ClusterReader
-from exporter.cluster_kubernetes import KubernetesReader
-from exporter.node_pods import NodePods
+from exporter.cluster.kubernetes import KubernetesReader
+from exporter.node.pods import NodePods
 from exporter.nvml.pulse import CardPulses
 from fleet.addresses import host_and_port
 from fleet.data_folder import DataFolder

@@ -13,14 +13,14 @@ from exporter.attribution.process_places import ProcessPlaces
 from exporter.compat.translation import Compat
 from exporter.cross_checks.checks import CrossChecks
 from exporter.kubelet.client import KubeletPodResources
-from exporter.node_objects import NodeLookups
-from exporter.node_pods import NodePods
+from exporter.node.objects import NodeLookups
+from exporter.node.pods import NodePods
+from exporter.node.reader import NodeReader, NodeSources
 from exporter.nvml.cards import NvmlCards
+from exporter.nvml.reader import NvmlReader
 from exporter.process_series import ProcessSeries
 from exporter.process_stat import ProcessStats
-from exporter.reader_hami import HamiReader
-from exporter.reader_node import NodeReader, NodeSources
-from exporter.reader_nvml import NvmlReader
+from exporter.regions.reader import HamiReader
 from exporter.serving import serve
 from fleet.errors import GputideError
 from fleet.logs import LogFormat, set_up_logs
@@ -87,7 +87,7 @@ def _process_series(options: NodeOptions) -> ProcessSeries | None:
 
 def _pods(options: NodeOptions) -> NodePods:
     # Loaded where it is used alone: a node without it keeps a megabyte.
-    from exporter.cluster_kubernetes import KubernetesReader
+    from exporter.cluster.kubernetes import KubernetesReader
 
     reader = KubernetesReader(
         kubeconfig=None if options.kubeconfig is None else Path(options.kubeconfig),

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from enforcer.agent.node_view import CardView, ContainerKey, NodeView, SliceView
 from exporter.allocation.records import CardShare, PodRecord
-from exporter.node_pods import NodePods
+from exporter.node.pods import NodePods
 from exporter.nvml.pulse import CardPulse, CardPulses
-from exporter.reader_hami import HamiReader
 from exporter.regions.columns import CardFacts, HamiReading
+from exporter.regions.reader import HamiReader
 from fleet.inventory import Priority
 
 _DRIVER_SHARE = 0.6

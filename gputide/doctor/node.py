@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exporter.process_stat import ProcessStats
-from exporter.reader_hami import HamiReader
+from exporter.regions.reader import HamiReader
 from fleet.catalogue import find_model
 from fleet.errors import GputideError, Unavailable
 from fleet.regions.doubts import RegionDoubt, doubts_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from analyzer.profile import profile_fleet
-from exporter.synthetic import CARDS_MIN, write_synthetic_fleet
+from exporter.synthetic.writer import CARDS_MIN, write_synthetic_fleet
 from fleet.capabilities.register import capabilities_of
 from fleet.data_folder import open_data_folder
 from fleet.settings.settings import Settings

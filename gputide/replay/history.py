@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from exporter.trace import Trace, epoch_ms
+from exporter.trace.trace import Trace, epoch_ms
 from fleet.errors import NotEnoughData
 from fleet.schema import Measure
 from fleet.usage import Float32, History, SliceGrid, SliceKey, UsageGrid

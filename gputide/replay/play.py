@@ -17,9 +17,9 @@ from pathlib import Path
 
 from enforcer.simulated.cluster import ReplayMark, SeatState, SimulatedCluster, SimulatedSeat
 from exporter.reader import Block
-from exporter.reader_replay import ReplayReader
-from exporter.replayed_seats import Seat
-from exporter.trace import Trace, open_trace
+from exporter.replay.reader import ReplayReader
+from exporter.replay.seats import Seat
+from exporter.trace.trace import Trace, open_trace
 from fleet.capabilities.register import CorePolicy
 from fleet.data_folder import DataFolder
 from fleet.errors import Corrupt, Misconfigured, Unavailable

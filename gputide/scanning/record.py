@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from exporter.trace_usage import Piece
-from exporter.trace_writer import write_trace
+from exporter.trace.usage import Piece
+from exporter.trace.writer import write_trace
 from fleet.data_folder import DataFolder
 from fleet.durable import write_durably
 from fleet.errors import Corrupt

@@ -40,7 +40,6 @@ class AdapterBatch:
 
     Attributes:
         body: their samples as a remote-write 1.0 body, a snappy block; empty where there is no sample.
-        samples: how many samples that are.
         bad: place of each message that can't be read, with the reason.
     """
 
@@ -58,11 +57,7 @@ class AdapterDecoder:
         self._times: dict[str, int] = {}
 
     def decode(self, messages: Sequence[bytes]) -> AdapterBatch:
-        """The samples of some messages.
-
-        Args:
-            messages: JSON objects, as they came.
-        """
+        """The samples of some messages."""
         if self._remembered_bytes > REMEMBERED_BYTES_MAX:
             self._labels.clear()
             self._remembered_bytes = 0
@@ -105,7 +100,6 @@ class AdapterDecoder:
         return encoded, bytes_field(2, sample)
 
     def _time(self, given: object) -> int:
-        """Epoch milliseconds."""
         if isinstance(given, str):
             known = self._times.get(given)
             if known is None:

@@ -21,7 +21,7 @@ from fleet.errors import Corrupt
 from fleet.settings.pipeline import KafkaSettings
 from pipeline.bus.adapter_messages import AdapterDecoder
 from pipeline.bus.bus import DeadLetters
-from pipeline.bus.kafka_client import broker_errors, client_options, open_client
+from pipeline.bus.kafka_client import broker_errors, consumer_options, open_client
 from pipeline.receiver.intake import RETRY_AFTER_SECONDS, Intake
 from pipeline.remote_write.decode import Version
 
@@ -66,9 +66,7 @@ class AdapterBridge:
     """One member of the group that reads an adapter's topic.
 
     Args:
-        settings: brokers and group.
         topic: the adapter's topic.
-        intake: takes the bodies.
         dead_letters: where messages go that can't be read.
     """
 
@@ -83,13 +81,10 @@ class AdapterBridge:
         """Messages taken, and those that could not be read; how often the bus was not ready, and a place was lost."""
 
     def step(self, wait: Callable[[float], bool]) -> int:
-        """Takes what came since the last step.
+        """Takes what came since the last step; returns how many messages, 0 where none came or we are to stop.
 
         Args:
             wait: waits some seconds; True where we are to stop.
-
-        Returns:
-            How many messages were taken; 0 where none came, or we are to stop.
 
         Raises:
             Unavailable: brokers can't be reached; nothing was committed.
@@ -131,13 +126,9 @@ class AdapterBridge:
             self._consumer = open_client(
                 KafkaConsumer,
                 {
-                    **client_options(self._settings),
-                    "metrics_enabled": False,
-                    "group_id": f"{self._settings.group}-of-{self._topic}",
-                    "enable_auto_commit": False,
+                    **consumer_options(self._settings, f"{self._settings.group}-of-{self._topic}"),
                     "auto_offset_reset": "earliest",
                     "isolation_level": "read_committed",
-                    "allow_auto_create_topics": False,
                     "max_partition_fetch_bytes": _FETCH_BYTES,
                     "fetch_max_bytes": _FETCH_BYTES,
                 },

@@ -24,7 +24,6 @@ class Unreadable:
 
     Attributes:
         offset: where it begins.
-        payload: what it holds.
         reason: why it can't be read, in words.
     """
 
@@ -41,7 +40,6 @@ class Chunk:
         source: name of the lane that the offsets belong to; a new bus has new ones.
         start: offset of the first record.
         end: offset after the last record: where the next chunk starts.
-        records: the records' payloads.
         ends: offset after each record.
         starts: where each record begins; empty where each begins where the one before ends.
         corrupt: records that were passed over because they are damaged beyond recognition.
@@ -93,27 +91,15 @@ class Bus(Protocol):
     """
 
     def append(self, payload: bytes) -> int:
-        """Takes a record.
-
-        Returns:
-            The offset after it, once it is durable.
-
-        Raises:
-            BusFull: the bound is reached.
-            Unavailable: another process writes to it.
-            Corrupt: the storage can't take it; the record is not on the bus.
-        """
+        """Takes a record; returns the offset after it, once it is durable. Raises as `BusWriter.append_all`."""
         ...
 
     def read(self, start: int, *, bytes_max: int) -> Chunk | None:
-        """The durable records from an offset on.
+        """The durable records from an offset on; None where there is no record.
 
         Args:
             start: an offset that a chunk ended with, or 0; what was committed and dropped is passed over.
             bytes_max: most bytes of payload; one record is given even where it alone is larger.
-
-        Returns:
-            None where there is no record.
         """
         ...
 
@@ -136,10 +122,8 @@ class DeadLetters(Protocol):
         """Keeps one record.
 
         Args:
-            payload: the record.
             reason: why it can't be read.
             source: name of its lane.
-            offset: where it begins there.
 
         Raises:
             Unavailable: it can't be kept now; the same record is put again later.

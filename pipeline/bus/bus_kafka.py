@@ -23,7 +23,7 @@ from fleet.logs import logger
 from fleet.schema import SCHEMA_VERSION
 from fleet.settings.pipeline import KafkaCompression, KafkaSettings
 from pipeline.bus.bus import BusFull, Chunk, Unreadable
-from pipeline.bus.kafka_client import broker_errors, client_options, open_client
+from pipeline.bus.kafka_client import broker_errors, consumer_options, open_client, producer_options
 from pipeline.bus.kafka_survey import RollupLag
 from pipeline.bus.kafka_topic import Topic, open_topic
 
@@ -43,7 +43,6 @@ class KafkaWriter:
     group is asked only when what is known of it no longer leaves room.
 
     Args:
-        settings: brokers, topic, bounds.
         compression: what to compress with; `auto` counts as off.
         refresh_seconds: the group is asked at most this often while the bus is full.
     """
@@ -73,11 +72,6 @@ class KafkaWriter:
     def lanes(self) -> int:
         """Partitions of the topic."""
         return self.topic.partitions
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes under way to the brokers."""
-        return self._pending_bytes
 
     def append_all(self, payloads: Mapping[int, bytes]) -> None:
         """Takes at most one record per lane; see `BusWriter.append_all`."""
@@ -168,23 +162,16 @@ class KafkaWriter:
     def _new_producer(self) -> Any:
         settings = self._settings
         off = self._compression in (KafkaCompression.OFF, KafkaCompression.AUTO)
-        options = client_options(settings)
-        delivery_ms = settings.delivery_seconds * 1000
-        options["request_timeout_ms"] = min(options["request_timeout_ms"], delivery_ms)
+        options = producer_options(settings)
         return open_client(
             KafkaProducer,
             {
                 **options,
-                "metrics_enabled": False,
-                "acks": "all",
                 "enable_idempotence": True,
                 "compression_type": None if off else self._compression.value,
                 "linger_ms": settings.linger_milliseconds,
                 "batch_size": _BATCH_BYTES,
-                "max_request_size": settings.record_bytes_max + 65536,
-                "delivery_timeout_ms": delivery_ms + settings.linger_milliseconds,
-                "max_block_ms": delivery_ms,
-                "allow_auto_create_topics": False,
+                "delivery_timeout_ms": options["delivery_timeout_ms"] + settings.linger_milliseconds,
             },
         )
 
@@ -196,8 +183,6 @@ class KafkaLane:
     keeps what was committed. The warehouse's own lock keeps two rollups of one group apart.
 
     Args:
-        settings: brokers, topic, group.
-        topic: the topic, as it was opened.
         writer: for `append`; opened where it is missing.
         crash_point: called with a name at every moment at which a crash would matter; tests raise or kill there.
     """
@@ -280,13 +265,9 @@ class KafkaLane:
             consumer = open_client(
                 KafkaConsumer,
                 {
-                    **client_options(self._settings),
-                    "metrics_enabled": False,
-                    "group_id": self._settings.group,
-                    "enable_auto_commit": False,
+                    **consumer_options(self._settings, self._settings.group),
                     "auto_offset_reset": "none",
                     "isolation_level": "read_committed",
-                    "allow_auto_create_topics": False,
                     "max_partition_fetch_bytes": _FETCH_BYTES,
                     "fetch_max_bytes": _FETCH_BYTES,
                     "fetch_max_wait_ms": 100,

@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from fleet.settings.pipeline import KafkaSettings
-from pipeline.bus.kafka_client import broker_errors, client_options, open_client
+from pipeline.bus.kafka_client import broker_errors, open_client, producer_options
 from pipeline.bus.kafka_topic import open_topic
 
 DEAD = ".dead"
@@ -26,7 +26,6 @@ class KafkaDeadLetters:
     """Dead letters of one topic.
 
     Args:
-        settings: brokers; security; what topics are made like.
         topic: the topic that the records come from (`kafka.topic`, or an adapter's).
     """
 
@@ -77,18 +76,4 @@ class KafkaDeadLetters:
         topic = open_topic(self._settings, self._name, partitions=1)
         # Our own headers need room beside the payload.
         self._record_bytes_max = min(self._settings.record_bytes_max, topic.record_bytes_max) - 4096
-        options = client_options(self._settings)
-        delivery_ms = self._settings.delivery_seconds * 1000
-        options["request_timeout_ms"] = min(options["request_timeout_ms"], delivery_ms)
-        self._producer = open_client(
-            KafkaProducer,
-            {
-                **options,
-                "metrics_enabled": False,
-                "acks": "all",
-                "max_request_size": self._settings.record_bytes_max + 65536,
-                "delivery_timeout_ms": delivery_ms,
-                "max_block_ms": delivery_ms,
-                "allow_auto_create_topics": False,
-            },
-        )
+        self._producer = open_client(KafkaProducer, producer_options(self._settings))

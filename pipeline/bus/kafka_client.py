@@ -65,6 +65,32 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
     return options
 
 
+def consumer_options(settings: KafkaSettings, group: str) -> dict[str, Any]:
+    """Options of every consumer; offsets are committed by us alone, and a missing topic is not made by asking."""
+    return {
+        **client_options(settings),
+        "metrics_enabled": False,
+        "group_id": group,
+        "enable_auto_commit": False,
+        "allow_auto_create_topics": False,
+    }
+
+
+def producer_options(settings: KafkaSettings) -> dict[str, Any]:
+    """Options of every producer: a record counts once all in-sync copies have it, within the time for delivery."""
+    options, delivery_ms = client_options(settings), settings.delivery_seconds * 1000
+    return {
+        **options,
+        "request_timeout_ms": min(options["request_timeout_ms"], delivery_ms),
+        "metrics_enabled": False,
+        "acks": "all",
+        "max_request_size": settings.record_bytes_max + 65536,
+        "delivery_timeout_ms": delivery_ms,
+        "max_block_ms": delivery_ms,
+        "allow_auto_create_topics": False,
+    }
+
+
 def open_client(kind: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     """Opens a producer, consumer or admin client.
 

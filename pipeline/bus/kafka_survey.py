@@ -23,7 +23,7 @@ from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailable
 from fleet.errors import Misconfigured
 from fleet.settings.pipeline import KafkaSettings
 from pipeline.bus.bus import BusFull
-from pipeline.bus.kafka_client import broker_errors, client_options, open_client
+from pipeline.bus.kafka_client import broker_errors, client_options, consumer_options, open_client
 from pipeline.bus.kafka_topic import Topic
 
 _NOBODY_KNOWS = (CoordinatorNotAvailableError, CoordinatorLoadInProgressError, NotCoordinatorError)
@@ -36,7 +36,6 @@ class TopicSurvey:
     """A topic and its cluster.
 
     Attributes:
-        brokers: how many there are.
         partitions: how many the topic has; None where there is no such topic.
         copies: fewest replicas of a partition.
         leaderless: partitions without a leader.
@@ -62,10 +61,6 @@ class TopicSurvey:
 
 def survey_topic(settings: KafkaSettings, name: str) -> TopicSurvey:
     """Looks at a topic, and at how far the group of `kafka.group` is in it.
-
-    Args:
-        settings: how to reach the brokers.
-        name: the topic.
 
     Raises:
         Misconfigured: brokers don't let us in.
@@ -127,7 +122,6 @@ class RollupLag:
     """What waits for the group of the rollup, of the lanes that this process writes to.
 
     Args:
-        settings: brokers, group and bound.
         refresh_seconds: the group is asked at most this often while the bus is full.
     """
 
@@ -191,16 +185,7 @@ class RollupLag:
 
     def _refresh(self) -> None:
         if self._consumer is None:
-            self._consumer = open_client(
-                KafkaConsumer,
-                {
-                    **client_options(self._settings),
-                    "metrics_enabled": False,
-                    "group_id": self._settings.group,
-                    "enable_auto_commit": False,
-                    "allow_auto_create_topics": False,
-                },
-            )
+            self._consumer = open_client(KafkaConsumer, consumer_options(self._settings, self._settings.group))
         timeout_ms = self._settings.request_seconds * 1000
         for lane in self._ends:
             place = TopicPartition(self._topic.name, lane)
@@ -215,11 +200,7 @@ class RollupLag:
 
 
 class KafkaProgress:
-    """A topic as one group sees it.
-
-    Args:
-        settings: how brokers are reached.
-        topic: its name.
+    """A topic as one group sees it; made and asked alike.
 
     Raises:
         Unavailable: brokers can't be reached.
@@ -229,16 +210,10 @@ class KafkaProgress:
         self._settings = settings
         self._topic = topic
         with broker_errors(f"open topic {topic}", settings):
-            self._consumer: Any = open_client(
-                KafkaConsumer, {**client_options(settings), "group_id": group, "enable_auto_commit": False}
-            )
+            self._consumer: Any = open_client(KafkaConsumer, consumer_options(settings, group))
 
     def ends(self) -> Mapping[int, int]:
-        """The offset after the last record of each partition that has any.
-
-        Raises:
-            Unavailable: brokers can't be reached.
-        """
+        """The offset after the last record of each partition that has any."""
         with broker_errors(f"ask for the ends of topic {self._topic}", self._settings):
             numbers = self._consumer.partitions_for_topic(self._topic) or set()
             places = [TopicPartition(self._topic, number) for number in sorted(numbers)]
@@ -247,11 +222,7 @@ class KafkaProgress:
             return {place.partition: end for place, end in ends.items() if end > first[place]}
 
     def committed(self) -> Mapping[int, int]:
-        """The offset that the group has committed, 0 where it has not.
-
-        Raises:
-            Unavailable: brokers can't be reached.
-        """
+        """The offset that the group has committed, 0 where it has not."""
         with broker_errors(f"ask for the offsets of topic {self._topic}", self._settings):
             numbers = self._consumer.partitions_for_topic(self._topic) or set()
             return {

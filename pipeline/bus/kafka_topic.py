@@ -33,8 +33,6 @@ class Topic:
     """A topic that is there.
 
     Attributes:
-        name: its name.
-        partitions: how many it has.
         record_bytes_max: largest record that it takes.
         identity: 32 hexadecimal digits that no other topic has, not even one of the same name that is made later.
         warnings: what of its settings is less than was asked for.
@@ -56,7 +54,6 @@ def open_topic(settings: KafkaSettings, name: str, *, partitions: int) -> Topic:
 
     Args:
         settings: how to reach the brokers, and what a topic must be like.
-        name: the topic.
         partitions: how many to make.
 
     Raises:

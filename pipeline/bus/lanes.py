@@ -19,12 +19,7 @@ from pipeline.rollup.rollup import Rollup, RollupStep
 
 
 def split_sections(sections: tuple[Section, ...], lanes: int) -> dict[int, tuple[Section, ...]]:
-    """The rows of some sections by lane; lanes without any row are left out.
-
-    Args:
-        sections: what `rows_of` gave.
-        lanes: number of lanes.
-    """
+    """The rows of some sections by lane; lanes without any row are left out."""
     if lanes == 1:
         return {0: sections} if sections else {}
     found: dict[int, list[Section]] = {}
@@ -43,7 +38,6 @@ def cut_sections(sections: tuple[Section, ...], rows_max: int) -> Iterator[tuple
     """Sections in pieces of at most so many rows; as they are where they have no more.
 
     Args:
-        sections: what `rows_of` gave.
         rows_max: most rows of one piece.
     """
     if sum(len(section.ts_ms) for section in sections) <= rows_max:

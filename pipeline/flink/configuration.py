@@ -45,10 +45,8 @@ def job_configuration(
     """Everything that a job is started with besides its SQL.
 
     Args:
-        options: how it runs.
         job: the id that it gets, 32 hexadecimal digits.
         address: where its JobManager answers, `http://HOST:PORT`.
-        checkpoints: folder of the checkpoints.
         restore: URI of the checkpoint or savepoint that it goes on from; None begins without state.
     """
     host, _, port = address.partition("://")[2].partition(":")

@@ -45,7 +45,6 @@ class FlinkProcess:
     """A running process.
 
     Args:
-        environment: what it is started with.
         token: word by which its processes are found.
         log: file that takes what it says besides answers.
 

@@ -41,8 +41,6 @@ class FlinkPublisher:
     """Takes files from the staging folder to the warehouse.
 
     Args:
-        state: the job's folder.
-        warehouse: where rows go.
         source: name of the appends; one per topic.
         dead_letters: where what could not be read is kept; None counts it only.
         source_of: the name of a partition of the topic, which dead letters carry.

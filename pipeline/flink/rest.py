@@ -19,7 +19,7 @@ _PAUSE_SECONDS = 0.1
 
 
 class FlinkRest:
-    """A JobManager.
+    """A JobManager; every question raises `Unavailable` where it does not answer.
 
     Args:
         address: `http://HOST:PORT` or `https://HOST:PORT`.
@@ -36,36 +36,20 @@ class FlinkRest:
         """Where it answers."""
 
     def job_state(self, job: str) -> str | None:
-        """`RUNNING`, `FAILED`, …; None where the JobManager does not know the job.
-
-        Raises:
-            Unavailable: it does not answer.
-        """
+        """`RUNNING`, `FAILED`, …; None where the JobManager does not know the job."""
         answer = self._ask(f"/jobs/{job}", missing_is_none=True)
         return None if answer is None else str(answer["state"])
 
     def overview(self) -> dict[str, Any]:
-        """What the JobManager says of its cluster: `flink-version`, `slots-available`, `taskmanagers`.
-
-        Raises:
-            Unavailable: it does not answer.
-        """
+        """What the JobManager says of its cluster: `flink-version`, `slots-available`, `taskmanagers`."""
         return dict(self._ask("/overview"))
 
     def jobs(self) -> list[dict[str, Any]]:
-        """Its jobs: `jid`, `name`, `state`, `start-time` (epoch milliseconds) of each.
-
-        Raises:
-            Unavailable: it does not answer.
-        """
+        """Its jobs: `jid`, `name`, `state`, `start-time` (epoch milliseconds) of each."""
         return [dict(job) for job in self._ask("/jobs/overview").get("jobs", [])]
 
     def newest_checkpoint(self, job: str) -> float | None:
-        """When the newest checkpoint of a job was completed, epoch seconds; None where there is none.
-
-        Raises:
-            Unavailable: the JobManager does not answer.
-        """
+        """When the newest checkpoint of a job was completed, epoch seconds; None where there is none."""
         answer = self._ask(f"/jobs/{job}/checkpoints", missing_is_none=True) or {}
         newest = (answer.get("latest") or {}).get("completed")
         return None if newest is None else float(newest["latest_ack_timestamp"]) / 1000
@@ -81,9 +65,7 @@ class FlinkRest:
         """Stops a job with a savepoint.
 
         Args:
-            job: its id.
             savepoints: URI of the folder for the savepoint.
-            seconds_max: how long that may take.
 
         Raises:
             Unavailable: it failed or took longer; the job may run still.
@@ -102,10 +84,6 @@ class FlinkRest:
         It is begun after the call: one that was under way already does not count
         (nightlies.apache.org/flink/flink-docs-release-2.2/docs/ops/rest_api: POST /jobs/:jobid/checkpoints).
 
-        Args:
-            job: its id.
-            seconds_max: how long that may take.
-
         Raises:
             Unavailable: it failed, as it does while tasks are still being started, or took longer.
         """
@@ -119,11 +97,7 @@ class FlinkRest:
         return int(operation["checkpointId"])
 
     def cancel(self, job: str) -> None:
-        """Ends a job where it stands.
-
-        Raises:
-            Unavailable: the JobManager does not answer.
-        """
+        """Ends a job where it stands."""
         self._ask(f"/jobs/{job}?mode=cancel", {}, method="PATCH", missing_is_none=True)
 
     def _done(self, path: str, seconds_max: float) -> dict[str, Any] | None:

@@ -51,7 +51,6 @@ class FlinkStatements:
     inserts: tuple[str, ...]
 
     def __str__(self) -> str:
-        """The job as a script."""
         inserts = "\n".join(f"{text};" for text in self.inserts)
         return ";\n\n".join((*self.definitions, f"EXECUTE STATEMENT SET BEGIN\n{inserts}\nEND;")) + "\n"
 
@@ -62,9 +61,7 @@ def flink_statements(
     """The whole job.
 
     Args:
-        topic: where records come from.
         staging: URI of the folder that takes the Parquet files, one folder per table below it.
-        window_seconds: length of the event windows.
         flush_seconds: how long sums are gathered before they are written.
         histograms: False leaves the histograms empty; a benchmark shows by it what they cost.
     """

@@ -46,7 +46,6 @@ def unread_definitions(topic: FlinkTopic, staging: str) -> list[str]:
     """Tables and views, in order; they build on the table `records`.
 
     Args:
-        topic: where records come from.
         staging: URI of the folder that takes files.
     """
     return [_payloads(topic), _unread(), _files(staging)]

@@ -30,7 +30,6 @@ class FlinkTopic:
 
     Attributes:
         servers: brokers, `HOST:PORT,…`.
-        topic: its name.
         group: consumer group whose offsets show how far checkpoints are.
         properties: further properties of the Kafka client, such as those of TLS and SASL.
         is_resumed_by_group: begin where the group's offsets are, instead of at the oldest record.

@@ -55,7 +55,6 @@ class RestorePoint:
 
     Attributes:
         number: id of the checkpoint, which grows over restarts.
-        folder: where it lies.
     """
 
     number: int

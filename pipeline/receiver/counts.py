@@ -44,8 +44,6 @@ class OwnMetric:
 
     Attributes:
         name: without `PREFIX`.
-        kind: its kind.
-        meaning: what it says, one sentence.
         per: label that splits it; empty for none.
         divisor: what the stored integer is divided by to give the metric's unit.
     """

@@ -46,7 +46,6 @@ class Answer:
     """What a sender is answered.
 
     Attributes:
-        status: HTTP status.
         text: what was wrong, one line; empty on success.
         samples: samples that were written.
         histograms: native histograms that were taken and counted; they are not kept.
@@ -68,11 +67,8 @@ class Intake:
     """Takes bodies in.
 
     Args:
-        bus: where records go.
-        table: the series met so far.
         decoded_bytes_max: largest body after decompression (`receiver.decoded_bytes_max`).
         repeat_memory_seconds: how long a body is remembered (`rollup.repeat_memory_seconds`).
-        now_seconds: a clock that never goes back.
         pack_record: how a record is written (`bus.record_format`).
         rows_per_record_max: rows beyond which a body becomes several records, so that a bus with a bound takes each.
     """
@@ -108,7 +104,6 @@ class Intake:
 
         Args:
             body: snappy block, as it came.
-            version: what it is said to hold.
         """
         body_hash = self._body_hash.name(body, version)
         known = self._recalled(body_hash)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pipeline.receiver.counts import ProcessCounts, SharedCounts
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.senders import ANYONE, RateLimit, Sender, Senders
-from pipeline.remote_write.decode import Version
+from pipeline.remote_write.decode import EXPANSION_MAX, Version, declared_length
 from wire.http_connection import RETRY_AFTER_SECONDS, ServerLimits
 from wire.http_head import Refusal
 from wire.http_server import Exchange, HttpServer, TlsContexts
@@ -72,7 +72,6 @@ class Receiver:
     Args:
         intake_of: makes the intake of a sender, when it sends for the first time.
         listener: bound and listening (`wire.http_server.listen`); `stop` closes it.
-        limits: what may be asked of it.
         senders: who may send; everybody unless given.
         tls: gives the context for a new connection; None for plain HTTP.
         counts: what this process counts, beside the others; its own unless given.
@@ -155,7 +154,8 @@ class Receiver:
         body = connection.body(desk.sender.body_bytes_max)
         started = time.perf_counter_ns()
         self._counts.add("body_bytes_total", len(body))
-        connection.hold(_decoded_bytes_at_most(body, self._limits.decoded_bytes_max))
+        # What decompression may take: what the block declares, as far as that is possible and allowed.
+        connection.hold(min(declared_length(body) or 0, EXPANSION_MAX * len(body), self._limits.decoded_bytes_max))
         self._begin()
         try:
             self._share_series(desk)
@@ -307,13 +307,3 @@ def _fields_of(answer: Answer, version: Version) -> tuple[tuple[str, str], ...]:
             (f"{_WRITTEN}Exemplars-Written", str(answer.exemplars)),
         )
     return fields
-
-
-def _decoded_bytes_at_most(body: bytes, decoded_bytes_max: int) -> int:
-    """Memory that decompression may take: what the block declares, as far as that is possible and allowed."""
-    declared = 0
-    for place, byte in enumerate(body[:5]):
-        declared |= (byte & 127) << (7 * place)
-        if byte < 128:
-            break
-    return min(declared, 64 * len(body), decoded_bytes_max)

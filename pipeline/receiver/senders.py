@@ -54,7 +54,6 @@ class Senders:
         tokens_file: lines of `TOKEN SENDER`, where TOKEN is the token itself or `sha256:` and the hex digest of it;
             read again when it changes. None where no token opens.
         takes_certificates: True where a certificate that TLS has verified opens.
-        now_seconds: a clock that never goes back.
 
     Raises:
         Misconfigured: the file can't be read or a line of it is wrong.
@@ -88,7 +87,6 @@ class Senders:
         """Who sends a request.
 
         Args:
-            authorization: header field of this name; None where there is none.
             certificate: verified certificate, as `ssl.SSLSocket.getpeercert` gives it; None where none was shown.
 
         Raises:
@@ -128,12 +126,7 @@ BURST_SECONDS = 10.0
 
 
 class RateLimit:
-    """A bucket.
-
-    Args:
-        per_second: what may come per second.
-        now_seconds: a clock that never goes back.
-    """
+    """A bucket."""
 
     def __init__(self, per_second: int, now_seconds: Callable[[], float]) -> None:
         self._per_second = per_second

@@ -86,18 +86,12 @@ def no_blocks(measures: int) -> NDArray[np.int64]:
 
 @njit(cache=True, nogil=True)
 def write_section(out: Any, at: Any, identities: int, rows: Any, factors: Any, before: Any) -> Any:
-    """Writes the blocks of one section.
+    """Writes the blocks of one section; returns the position after the last byte.
 
     Args:
         out: uint8, with room for 8 bytes per row and `BLOCK_BYTES_MAX` for each block.
-        at: where to begin.
-        identities: number of identities.
-        rows: the rows, `SectionRows`.
         factors: (measures, factors) float64: by what the values of each measure may have been multiplied.
         before: what the sections before had, `Written`; changed.
-
-    Returns:
-        The position after the last byte.
     """
     places, ts_ms, measures, values = rows
     blocks, present, counts = before
@@ -246,17 +240,12 @@ def _put(to: Any, value: Any, width: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def read_section(data: Any, at: Any, identities: int, rows: Any, blocks: Any) -> Any:
-    """Reads the blocks of one section.
+    """Reads the blocks of one section; returns the position after it, -1 where the bytes are no such section.
 
     Args:
         data: uint8, all sections.
-        at: where this one begins.
-        identities: number of identities.
         rows: output, `SectionRows`; its `measures` say what the columns are.
         blocks: where the blocks of the section before lie (`no_blocks`); changed.
-
-    Returns:
-        The position after the last byte; -1 where the bytes are no such section.
     """
     places, ts_ms, measures, values = rows
     base, end = address(data), len(data)

@@ -52,7 +52,6 @@ def pack_rows(sections: tuple[Section, ...], body_hash: bytes) -> bytes:
     """One record for the bus.
 
     Args:
-        sections: what `rows_of` gave.
         body_hash: names the request, so that a repeated record can be recognised by eye.
     """
     fields = [_fields(section) for section in sections]
@@ -157,19 +156,13 @@ def _fields(section: Section) -> _JsonColumns:
 
 @njit(cache=True, nogil=True)
 def _write_rows(out: Any, at: int, starts: Any, identity: Any, ts_ms: Any, values: Any, columns: Any) -> int:
-    """Writes JSON objects, a comma between them.
+    """Writes JSON objects, a comma between them; returns the byte after the last one.
 
     Args:
         out: (bytes,) uint8, large enough.
-        at: first byte to write.
         starts: what a row of each identity begins with, up to its time, `Texts`.
         identity: (rows,) place of each row's identity.
-        ts_ms: (rows,).
         values: (columns, rows), NaN = missing.
-        columns: how values are written, `_JsonColumns`.
-
-    Returns:
-        The byte after the last one written.
     """
     (texts, text_starts), ((names, name_starts), scales, has_bin) = starts, columns
     for row in range(len(identity)):

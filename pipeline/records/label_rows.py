@@ -95,7 +95,6 @@ class LabelRows:
     """Distinct rows of text columns with a 64-bit hash each.
 
     Args:
-        names: the columns.
         seed: start of the hashes by which rows are found; senders must not know it.
     """
 

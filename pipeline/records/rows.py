@@ -111,7 +111,6 @@ def rows_of(body: DecodedBody, table: SeriesTable) -> tuple[tuple[Section, ...],
 
     Args:
         body: the decoded body; its values are not changed.
-        table: the receiver's series.
 
     Raises:
         Unavailable: the body passes a bound of the series table.
@@ -246,7 +245,6 @@ def pack(sections: tuple[Section, ...], body_hash: bytes) -> bytes:
     """One record for the bus.
 
     Args:
-        sections: what `rows_of` gave.
         body_hash: 16 bytes (`body_hash.BodyHash`).
     """
     room = sum(

@@ -57,7 +57,6 @@ def check_samples(runs: Any, verdicts: Any, unit: Any, units: Any, valid: Any, c
     """Brings samples to the unit of their measure and keeps those that may be stored.
 
     Args:
-        runs: the samples, `SampleRuns`.
         verdicts: (series,) `Verdict` of each series.
         unit: (series,) unit of a usage series.
         units: how samples of a unit become values, `series_columns.Units`.
@@ -116,9 +115,7 @@ def pivot(  # noqa: PLR0915 - two passes over the same cells, and what both need
     """Lays samples out as one row per identity and time; of several values for one place the largest stays.
 
     Args:
-        cells: the samples, `Cells`.
         identity: (series,) identity of each series, -1 where it has none.
-        measure_count: number of measures there are.
         serial: a number that no call before had.
         stamp: (identities,) int32 scratch: the last call that met each identity.
         place: (identities,) int32 scratch: its place among those of that call.

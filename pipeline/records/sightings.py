@@ -39,7 +39,6 @@ def fault_of_sighting(table: Table, row: Sequence[str]) -> str | None:
     """Why the labels of an info series can't be read back; None where they can.
 
     Args:
-        table: the table that the sighting is for.
         row: texts of its key columns, in order.
     """
     seen = dict(zip(table.keys, row, strict=True)) | {"first_seen": 0, "last_seen": 0, "ended_at": None}
@@ -84,7 +83,6 @@ def inventory_of(
 
     Args:
         rows: per table name (of `INVENTORY_TABLES`) one mapping per label set.
-        cluster: name of the cluster.
         as_of: the moment; None for the newest sighting.
         time_zone: IANA name.
 

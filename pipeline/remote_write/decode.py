@@ -1,6 +1,6 @@
 """Decodes one remote-write body, version 1.0 or 2.0, into columns.
 
-The receiver calls `decode`; what the labels of a series mean is `series_table`'s business. A body is untrusted: its
+The receiver keeps a `Decoder`; what the labels of a series mean is `series_table`'s business. A body is untrusted: its
 declared length is checked before memory is taken, and anything that is not snappy, not protobuf or not the message it
 claims to be is `Corrupt` with a readable text.
 
@@ -25,6 +25,8 @@ Int64 = NDArray[np.int64]
 
 _MESSAGE_BYTES_MAX = (1 << 30) - 1
 """Largest message at all: places in it and behind it are 32-bit numbers."""
+EXPANSION_MAX = 64
+"""Bytes that a byte of a body can become at most: a snappy copy of 3 bytes yields 64."""
 _KEPT_BYTES_MAX = 8 << 20
 """Largest message whose memory is kept for the next one."""
 
@@ -50,7 +52,6 @@ class DecodedBody:
     """One body as columns.
 
     Attributes:
-        version: version of the message.
         data: the message's bytes, uint8; label and symbol columns point into it. Behind them, references that don't
             stand together in the message.
         series: shape (series, 5), int32; its columns are named in `remote_write.kernels` (`LABELS_START` …).
@@ -73,21 +74,6 @@ class DecodedBody:
     exemplars: int
 
 
-def decode(body: bytes, version: Version, *, decoded_bytes_max: int) -> DecodedBody:
-    """Unpacks and scans one body.
-
-    Args:
-        body: snappy block, as it came over the wire.
-        version: the message it holds.
-        decoded_bytes_max: largest message (`receiver.decoded_bytes_max`).
-
-    Raises:
-        Corrupt: the body is cut, too large, not snappy, not protobuf, or breaks a rule of the whole message; nothing of
-            it can be used.
-    """
-    return Decoder(decoded_bytes_max).decode(body, version)
-
-
 class Decoder:
     """Decodes one body after another into the same memory: fresh pages for each would cost more than the scan.
 
@@ -103,7 +89,12 @@ class Decoder:
         self._room = _Room.of(0, series=1, sample=1, symbol=1)
 
     def decode(self, body: bytes, version: Version) -> DecodedBody:
-        """Unpacks and scans one body; see `decode`."""
+        """Unpacks and scans one body, a snappy block as it came over the wire.
+
+        Raises:
+            Corrupt: the body is cut, too large, not snappy, not protobuf, or breaks a rule of the whole message;
+                nothing of it can be used.
+        """
         size = self._unpack(body)
         data = self._message[: 2 * size]
         # What honest senders come to; a message that is denser is scanned once more, with room for the densest there
@@ -139,14 +130,16 @@ class Decoder:
 
     def _unpack(self, body: bytes) -> int:
         """Decompresses into the memory kept for it, with as much again behind; the message's length."""
-        length = _declared_length(body)
+        length = declared_length(body)
+        if length is None:
+            raise Corrupt(f"cannot decode remote-write body of {len(body)} bytes: not a snappy block: no length in it")
         if length > min(self._decoded_bytes_max, _MESSAGE_BYTES_MAX):
             raise Corrupt(
                 f"cannot decode remote-write body of {length} bytes after decompression: larger than "
                 f"receiver.decoded_bytes_max={min(self._decoded_bytes_max, _MESSAGE_BYTES_MAX)}"
             )
-        # A snappy copy of 3 bytes yields at most 64: a length beyond that is a lie, and no memory is taken for it.
-        if length > 64 * len(body):
+        # A length beyond that is a lie, and no memory is taken for it.
+        if length > EXPANSION_MAX * len(body):
             raise Corrupt(
                 f"cannot decode remote-write body: {len(body)} bytes can't hold the {length} that they declare"
             )
@@ -190,11 +183,14 @@ def _scan(data: NDArray[np.uint8], size: int, version: Version, room: _Room) -> 
     return found
 
 
-def _declared_length(body: bytes) -> int:
-    """The length that a snappy block begins with (google/snappy:format_description.txt §1)."""
+def declared_length(body: bytes) -> int | None:
+    """The length that a snappy block begins with; None where it is no number (google/snappy:format_description.txt §1).
+
+    Nothing is checked of it: any sender can declare any length.
+    """
     length = 0
     for index, byte in enumerate(body[:5]):
         length |= (byte & 127) << (7 * index)
         if byte < 128:
             return length
-    raise Corrupt(f"cannot decode remote-write body of {len(body)} bytes: not a snappy block: it declares no length")
+    return None

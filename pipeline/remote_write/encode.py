@@ -51,17 +51,13 @@ class LabelSets:
         ts_ms: NDArray[np.int64],
         values: NDArray[np.float64],
     ) -> bytes:
-        """One compressed body.
+        """One compressed body: a snappy block of the message.
 
         Args:
-            version: the message to write.
             series: which label set each sample belongs to, shape (samples,); samples of one series stand together, and
                 within a series in the order in which they shall be sent.
             ts_ms: epoch milliseconds, shape (samples,).
             values: shape (samples,); bits are kept.
-
-        Returns:
-            A snappy block of the message.
         """
         series = np.ascontiguousarray(series, dtype=np.int64)
         ts_ms = np.ascontiguousarray(ts_ms, dtype=np.int64)
@@ -126,7 +122,6 @@ def _write_series(out: Any, at: Any, tag: Any, runs: Any, prefixes: Any, ts_ms: 
 
     Args:
         out: uint8, large enough, or empty.
-        at: where to begin.
         tag: field tag of the series, 10 (version 1) or 42 (version 2).
         prefixes: the label fields of all series, `Texts`.
         ts_ms: (samples,) int64.

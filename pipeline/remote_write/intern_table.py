@@ -73,7 +73,6 @@ class _Entries:
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes of all content together."""
         return int(self._table.starts[self._count]) * self._table.arena.itemsize
 
     @property
@@ -83,11 +82,9 @@ class _Entries:
 
     @property
     def arena(self) -> NDArray[Any]:
-        """The content of all entries one after another."""
         return self._table.arena
 
     def part(self, number: int) -> NDArray[Any]:
-        """The content with this number."""
         return self._table.arena[self._table.starts[number] : self._table.starts[number + 1]]
 
     @property
@@ -132,7 +129,6 @@ class InternTable(_Entries):
         """Looks strings up without adding any.
 
         Args:
-            data: where the strings lie.
             starts: first byte of each, shape (strings,).
             ends: byte after the last of each, shape (strings,).
 
@@ -144,11 +140,6 @@ class InternTable(_Entries):
 
     def intern(self, data: NDArray[np.uint8], starts: Int32, ends: Int32) -> Int32:
         """Looks strings up and adds those never seen; new ones get the next numbers in the order of their first place.
-
-        Args:
-            data: where the strings lie.
-            starts: first byte of each, shape (strings,).
-            ends: byte after the last of each, shape (strings,).
 
         Returns:
             Number of each.

@@ -265,8 +265,6 @@ def scan(  # noqa: C901, PLR0912, PLR0915 - one branch per field of the message
 
     Args:
         data: the message, uint8, and room behind it for references that don't stand together: as much again is enough.
-        size: bytes of the message.
-        version: 1 or 2.
         series_out: (room, SERIES_COLUMNS) int32.
         ts_ms: (room,) int64.
         value_bits: (room,) uint64, the bits of the doubles.

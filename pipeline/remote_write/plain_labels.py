@@ -25,10 +25,7 @@ def plain_regions(
     """Looks at version 1's label fields.
 
     Args:
-        arena: uint8.
         starts: (series + 1,) int64, where each series' label fields begin and the last one's end.
-        labels_max: most labels.
-        label_bytes_max: longest name or value.
         names: (series, 2) int64, output: start and end of the metric's name; -1 where the labels are not plain.
         pairs: (series, 2) int64, output: start and end of the label that holds it.
     """
@@ -75,8 +72,6 @@ def plain_sequences(
         words: int32, symbols of all series, names and values in turn.
         starts: (series + 1,) int64, where each series' symbols begin and the last one's end.
         symbols: the symbols, `Texts`.
-        labels_max: most labels.
-        label_bytes_max: longest name or value.
         names: (series,) int64, output: symbol of the metric's name; -1 where the labels are not plain.
         pairs: (series,) int64, output: place in `words` of the label that holds it.
     """

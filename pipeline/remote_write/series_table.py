@@ -91,7 +91,6 @@ class SeriesTable:
     Args:
         default_cluster: cluster of series that carry no cluster label (`cluster.name`).
         series_max: most series remembered (`receiver.series_max`).
-        limits: what one series may cost.
         seed: start of the hashes; senders must not know it.
         forced_cluster: cluster of all series, whatever their labels claim: the sender's; None to believe the labels.
     """
@@ -415,7 +414,6 @@ class SeriesTable:
         """Table and row of what a series' sample says stands there; None for a value that says nothing.
 
         Args:
-            number: the series.
             value: the sample's; NaN for the end of the series.
         """
         table, row = self.sightings[number]

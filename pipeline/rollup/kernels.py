@@ -158,8 +158,6 @@ def add_windows(rows: Any, level_ms: int, scales: Any, histogram_of: Any, window
     """Adds rows up by identity and window.
 
     Args:
-        rows: the samples, `SampleRows`.
-        level_ms: length of a window.
         scales: (measures,) float64; a stored integer is floor(value × scale).
         histogram_of: (measures,) which histogram a measure has, -1 for none.
         windows: output, `Windows` with room for as many as `count_windows` says.
@@ -235,7 +233,6 @@ def merge_windows(windows: Any, level_ms: int) -> Any:
 
     Args:
         windows: the finer ones, `Windows`, sorted by identity and time.
-        level_ms: length of the coarser windows.
 
     Returns:
         The coarser windows, in the same order.
@@ -310,8 +307,6 @@ def order_rows(bucket: Any, buckets: int, ts_ms: Any) -> Any:
 
     Args:
         bucket: (rows,) bucket of each, 0 to `buckets` - 1.
-        buckets: number of buckets.
-        ts_ms: (rows,).
 
     Returns:
         The order; whether the rows of every bucket are sorted by time in it.

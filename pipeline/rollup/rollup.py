@@ -17,7 +17,6 @@ class RollupStep:
     Attributes:
         start: offset it began at.
         end: offset it ended at.
-        records: records taken in.
         corrupt: records, or single rows of them, that could not be read and were passed over.
         samples: partial rows that came in.
         repeats: partial rows that brought nothing new: merged into others or counted before.
@@ -98,7 +97,6 @@ class TendingRollup:
     Args:
         upkeep: begins a round of work; each item that it yields is one piece done.
         every_seconds: time from the start, or the end of a round, to the next round.
-        now_seconds: a clock that only goes forward.
     """
 
     def __init__(

@@ -52,10 +52,7 @@ class FlinkRollup:
     """Rolls a topic up through Flink; a `Rollup`.
 
     Args:
-        state: the job's folder.
         statements: the job, reading from the oldest record (False) or from where its group is (True).
-        options: how it runs.
-        publisher: takes files to the warehouse.
         progress: the topic as each consumer group of the job sees it.
         process_of: starts Flink's process; its argument is the token that it shall carry.
         fingerprint: distinguishes the job's SQL from another; state is kept for the same SQL only.

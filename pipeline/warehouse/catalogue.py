@@ -17,7 +17,6 @@ class PartitionFolder:
     """One partition, and where its rows lie.
 
     Attributes:
-        table: name of the table.
         date: UTC date, `YYYY-MM-DD`.
         cluster: cluster name, as it came.
         folder: below the warehouse's folder; None where the partition has no rows any more.

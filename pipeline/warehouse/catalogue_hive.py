@@ -28,7 +28,6 @@ class HiveCatalogue:
     """The tables of one database.
 
     Args:
-        session: with HiveServer2.
         database: its name; made where it is missing.
         location: what Hive calls the warehouse's folder.
         crash_point: called with a name at every moment at which a crash would matter; tests raise or kill there.
@@ -62,7 +61,6 @@ class HiveCatalogue:
         """Makes partitions where they are missing; see `Catalogue.add`.
 
         Raises:
-            Unavailable: Hive does not answer.
             Corrupt: a table or partition was altered; the message names the difference.
             Misconfigured: Hive does not let us.
         """
@@ -114,7 +112,6 @@ class HiveCatalogue:
         """Makes database, tables and columns that are missing, and checks those that are there; once.
 
         Raises:
-            Unavailable: Hive does not answer.
             Corrupt: a table was altered.
         """
         if self._shown:

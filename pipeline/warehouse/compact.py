@@ -32,13 +32,8 @@ class Upkeep:
     """What was done to one partition.
 
     Attributes:
-        table: name of the table.
         date: UTC date, `YYYY-MM-DD`.
-        cluster: cluster name.
-        files_before: row files before.
         files_after: row files after; 0 where the partition was dropped.
-        rows_before: rows before.
-        rows_after: rows after.
     """
 
     table: str
@@ -68,16 +63,11 @@ def compact(warehouse: ParquetReads, *, now: datetime, files_max: int) -> Iterat
 
 
 def retain(warehouse: ParquetReads, *, now: datetime, days: int | None, finest_days: int | None) -> Iterator[Upkeep]:
-    """Drops what is older than it is kept for, one partition per step.
+    """Drops what is older than it is kept for, one partition per step; raises as `compact`.
 
     Args:
-        now: the moment that ages are counted from.
         days: days before today that are kept; None for all.
         finest_days: days before today whose windows below a quarter of an hour are kept; None for all.
-
-    Raises:
-        Unavailable: another process writes, or the catalogue does not answer.
-        Corrupt: a file can't be read, or storage takes no more.
     """
     today = now.date()
     first, first_finest = _first_day(today, days), _first_day(today, finest_days)

@@ -1,13 +1,10 @@
-"""The schema of `fleet.schema` as the embedded engine's types: Arrow schemas and DuckDB's DDL.
-
-Called by the rollup and the warehouse; other engines' dialects belong here as well.
-"""
+"""The schema of `fleet.schema` as Arrow schemas, which files and DuckDB go by. Called by rollup and warehouse."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from fleet.schema import Column, ColumnKind, Table
+from fleet.schema import ColumnKind, Table
 
 _ARROW_TYPES = {
     ColumnKind.TEXT: pa.dictionary(pa.int32(), pa.string()),
@@ -15,13 +12,6 @@ _ARROW_TYPES = {
     ColumnKind.REAL: pa.float64(),
     ColumnKind.TIME_MS: pa.int64(),
     ColumnKind.HISTOGRAM: pa.map_(pa.int32(), pa.int64()),
-}
-_DUCKDB_TYPES = {
-    ColumnKind.TEXT: "VARCHAR",
-    ColumnKind.INTEGER: "BIGINT",
-    ColumnKind.REAL: "DOUBLE",
-    ColumnKind.TIME_MS: "BIGINT",
-    ColumnKind.HISTOGRAM: "MAP(INTEGER, BIGINT)",
 }
 
 
@@ -32,22 +22,7 @@ def arrow_schema(table: Table) -> pa.Schema:
     )
 
 
-def duckdb_columns(table: Table) -> str:
-    """The column list of a DuckDB `CREATE TABLE`."""
-    return ", ".join(_duckdb_column(column) for column in table.columns)
-
-
-def create_table(table: Table) -> str:
-    """DuckDB's `CREATE TABLE` for a table."""
-    return f"CREATE TABLE {quoted(table.name)} ({duckdb_columns(table)})"
-
-
 def quoted(name: str) -> str:
     """A name as an SQL identifier."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
-
-
-def _duckdb_column(column: Column) -> str:
-    null = "" if column.is_optional else " NOT NULL"
-    return f"{quoted(column.name)} {_DUCKDB_TYPES[column.kind]}{null}"

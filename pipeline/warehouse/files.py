@@ -136,7 +136,6 @@ class WarehouseFiles:
         Args:
             files: all of its files that count; those that are indexes go only together with the last row.
             pieces: the rows that the new file holds, each of one level; none at all to forget the partition.
-            now_ms: the time, epoch milliseconds.
 
         Raises:
             Unavailable: the catalogue does not answer; it is asked again before the next write.

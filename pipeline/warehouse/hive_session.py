@@ -40,11 +40,7 @@ _NOT_ALLOWED = ("HiveAccessControlException", "AccessControlException", "Permiss
 
 
 class HiveSession:
-    """Opened by its first statement.
-
-    Args:
-        settings: whom to talk to, and as whom.
-    """
+    """Opened by its first statement."""
 
     def __init__(self, settings: HiveSettings) -> None:
         self._settings = settings

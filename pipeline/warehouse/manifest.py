@@ -16,7 +16,6 @@ from pathlib import Path
 
 from fleet.durable import sync_folder, unwritable
 from fleet.errors import Corrupt
-from pipeline.warehouse.warehouse import AppendName
 
 _NAME = "MANIFEST"
 
@@ -26,11 +25,9 @@ class PartFile:
     """One file of one partition.
 
     Attributes:
-        table: name of the table.
         date: UTC date of the partition.
         cluster: cluster of the partition, as it came.
         path: below the warehouse's folder.
-        rows: number of rows.
         is_index: True for an index of counted samples, False for rows of the table.
         first_ms: earliest time inside, epoch milliseconds.
         last_ms: latest time inside.
@@ -54,7 +51,6 @@ class ManifestLine:
         source: name of the bus; empty for a replacement.
         start: offset of its first record.
         end: offset after its last record.
-        files: what it added.
         replaced: paths of files that count no longer.
         at_ms: when they were replaced, epoch milliseconds.
     """
@@ -66,18 +62,9 @@ class ManifestLine:
     replaced: tuple[str, ...] = field(default=())
     at_ms: int = 0
 
-    @property
-    def name(self) -> AppendName:
-        """What the append is named by."""
-        return AppendName(source=self.source, start=self.start, end=self.end)
-
 
 class Manifest:
-    """The list of appends in a folder; re-read cheaply, since it only grows.
-
-    Args:
-        folder: the warehouse's folder.
-    """
+    """The list of appends in a folder; re-read cheaply, since it only grows."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / _NAME

@@ -31,7 +31,7 @@ from fleet.schema import (
     Merge,
     Table,
 )
-from fleet.usage import CardGrid, CardKey, History, SliceGrid, SliceKey, UsageGrid
+from fleet.usage import CardGrid, CardKey, History, SliceGrid, SliceKey
 from pipeline.records.sightings import INVENTORY_TABLES, inventory_of
 from pipeline.warehouse.ddl import arrow_schema, quoted
 from pipeline.warehouse.files import WarehouseFiles
@@ -45,11 +45,7 @@ _PIECE_ROWS = 500_000
 
 
 class ParquetReads:
-    """Answers from the files that count at the moment of the question.
-
-    Attributes:
-        files: which files count.
-    """
+    """Answers from the files that count at the moment of the question."""
 
     def __init__(self, files: WarehouseFiles) -> None:
         self.files = files
@@ -115,31 +111,13 @@ class ParquetReads:
 
     def inventory(self, cluster: str, *, as_of: datetime | None = None, time_zone: str = "UTC") -> Inventory:
         """What stood in a cluster at a moment; see `Warehouse.inventory`."""
-        rows: dict[str, list[dict[str, Any]]] = {}
-        for table in INVENTORY_TABLES:
-            paths = self._paths(table, cluster, None, as_of)
-            keys = ", ".join(quoted(name) for name in table.keys)
-            query = (
-                f"SELECT {keys}, min(first_seen) AS first_seen, max(last_seen) AS last_seen, "
-                f"max(ended_at) AS ended_at FROM stored_rows "
-                f"GROUP BY {keys} ORDER BY {keys}"
-            )
-            rows[table.name] = self._query(query, paths, table).to_pylist() if paths else []
+        rows = {table.name: self._sightings(table, cluster, as_of) for table in INVENTORY_TABLES}
         return inventory_of(rows, cluster=cluster, as_of=as_of, time_zone=time_zone)
 
     def quotas(self, cluster: str, *, as_of: datetime) -> tuple[Quota, ...]:
         """Quotas and queues that stood in a cluster at a moment, without reading the rest of its inventory."""
-        paths = self._paths(QUOTAS, cluster, None, as_of)
-        if not paths:
-            return ()
-        keys = ", ".join(quoted(name) for name in QUOTAS.keys)
-        rows = self._query(
-            f"SELECT {keys}, min(first_seen) AS first_seen, max(last_seen) AS last_seen, max(ended_at) AS ended_at "
-            f"FROM stored_rows GROUP BY {keys} ORDER BY {keys}",
-            paths,
-            QUOTAS,
-        ).to_pylist()
-        return inventory_of({QUOTAS.name: rows}, cluster=cluster, as_of=as_of, time_zone="UTC").quotas
+        rows = {QUOTAS.name: self._sightings(QUOTAS, cluster, as_of)}
+        return inventory_of(rows, cluster=cluster, as_of=as_of, time_zone="UTC").quotas
 
     def card_lives(self, cluster: str, *, as_of: datetime | None = None) -> dict[CardId, tuple[datetime, datetime]]:
         """When each card of a cluster was first and last seen, up to a moment; None for the newest."""
@@ -187,6 +165,14 @@ class ParquetReads:
             raise Corrupt(f"cannot merge {len(paths)} files of {self.files.folder}: {exc}") from exc
         finally:
             rmtree(spill_folder, ignore_errors=True)
+
+    def _sightings(self, table: Table, cluster: str, as_of: datetime | None) -> list[dict[str, Any]]:
+        paths, keys = self._paths(table, cluster, None, as_of), _listed(table.keys)
+        query = (
+            f"SELECT {keys}, min(first_seen) AS first_seen, max(last_seen) AS last_seen, max(ended_at) AS ended_at "
+            f"FROM stored_rows GROUP BY {keys} ORDER BY {keys}"
+        )
+        return self._query(query, paths, table).to_pylist() if paths else []
 
     def _span(
         self, table: Table, names: tuple[str, ...], cluster: str, since: datetime | None, until: datetime | None
@@ -300,39 +286,12 @@ def _slice_grid(span: Span, period: tuple[datetime, datetime]) -> SliceGrid:
         for name, texts in zip(names, span.identities, strict=True)
     ]
     keys = tuple(_slice_key(texts) for texts in places)
-    return _usage_grid(span, keys, SLICE_MEASURES, rows, period)
+    return fill_grid(span, keys, SLICE_MEASURES, rows, period)
 
 
 def _card_grid(span: Span, period: tuple[datetime, datetime]) -> CardGrid:
     keys = tuple(_card_key(texts) for texts in span.identities)
-    return _usage_grid(span, keys, CARD_MEASURES, [(place,) for place in range(len(keys))], period)
-
-
-def _usage_grid(
-    span: Span,
-    keys: tuple[Any, ...],
-    measures: Sequence[Any],
-    rows: Sequence[tuple[int, ...]],
-    period: tuple[datetime, datetime],
-) -> UsageGrid[Any]:
-    since, until = period
-    grid = fill_grid(
-        span,
-        measures,
-        rows,
-        row_count=len(keys),
-        since=since,
-        until=until,
-        step_seconds=step_seconds_of(span),
-    )
-    return UsageGrid(
-        keys=keys,
-        since=grid.since,
-        step_seconds=grid.step_seconds,
-        steps=grid.steps,
-        mean=grid.mean,
-        peak=grid.peak,
-    )
+    return fill_grid(span, keys, CARD_MEASURES, [(place,) for place in range(len(keys))], period)
 
 
 def _slice_key(texts: tuple[str, ...]) -> SliceKey:

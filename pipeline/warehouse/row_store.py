@@ -62,7 +62,6 @@ class LocalRows:
     """Row files in a folder.
 
     Args:
-        folder: the place.
         crash_point: called with a name at every moment at which a crash would matter.
     """
 

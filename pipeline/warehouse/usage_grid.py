@@ -6,10 +6,11 @@ needed is that of the grid itself and of one measure's sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from fleet.errors import Corrupt
 from fleet.schema import Measure, MeasureColumn
-from fleet.usage import Float32
+from fleet.usage import Float32, UsageGrid
 from pipeline.rollup import kernels
 from pipeline.warehouse.row_store import row_group_levels
 
@@ -58,25 +59,6 @@ class Span:
         """End of the last window; None where there is none."""
         ends = [int(starts.max()) for starts in self.window_start if len(starts)]
         return max(ends) + self.level_seconds * 1000 if ends else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """A grid before its keys have become records.
-
-    Attributes:
-        since: start of the first step.
-        step_seconds: length of a step.
-        steps: number of steps.
-        mean: per measure, shape (rows, steps).
-        peak: per measure, shape (rows, steps).
-    """
-
-    since: datetime
-    step_seconds: int
-    steps: int
-    mean: Mapping[Measure, Float32]
-    peak: Mapping[Measure, Float32]
 
 
 def read_span(
@@ -157,28 +139,20 @@ def step_seconds_of(span: Span) -> int:
 
 def fill_grid(
     span: Span,
+    keys: tuple[Any, ...],
     measures: Sequence[MeasureColumn],
     rows: Sequence[tuple[int, ...]],
-    *,
-    row_count: int,
-    since: datetime,
-    until: datetime,
-    step_seconds: int,
-) -> Grid:
-    """Adds the windows of a span into steps.
+    period: tuple[datetime, datetime],
+) -> UsageGrid[Any]:
+    """Adds the windows of a span into steps of the source's own length.
 
     Args:
-        span: who and when.
+        keys: one per grid row.
         measures: measures to look for; one without any sample is left out of the grid.
         rows: per identity of the span the grid rows that it counts for.
-        row_count: rows of the grid.
-        since: start of the first step, a whole minute.
-        until: end of the last step at the latest.
-        step_seconds: length of a step.
-
-    Raises:
-        Corrupt: a file can't be read.
+        period: start of the first step, a whole minute, and end of the last step at the latest.
     """
+    (since, until), step_seconds = period, step_seconds_of(span)
     since_ms, until_ms = epoch_ms(since), epoch_ms(until)
     steps = max(0, -((since_ms - until_ms) // (step_seconds * 1000)))
     places = [((starts - since_ms) // (step_seconds * 1000)).astype(np.int32) for starts in span.window_start]
@@ -186,10 +160,10 @@ def fill_grid(
     mean: dict[Measure, Float32] = {}
     peak: dict[Measure, Float32] = {}
     for column in measures:
-        filled = _fill_measure(span, column, targets, places, (row_count, steps))
+        filled = _fill_measure(span, column, targets, places, (len(keys), steps))
         if filled is not None:
             mean[column.measure], peak[column.measure] = filled
-    return Grid(since=since, step_seconds=step_seconds, steps=steps, mean=mean, peak=peak)
+    return UsageGrid(keys=keys, since=since, step_seconds=step_seconds, steps=steps, mean=mean, peak=peak)
 
 
 def _targets(

@@ -39,7 +39,6 @@ class Part:
     """What an append adds to one partition.
 
     Attributes:
-        table: the table.
         date: UTC date, `YYYY-MM-DD`.
         cluster: cluster name, as it came.
         rows: the rows, in pieces that are kept together (one per level), each in the table's Arrow schema.
@@ -90,7 +89,6 @@ class Warehouse(Protocol):
         """The usage grids and the inventory of one cluster.
 
         Args:
-            cluster: its name.
             since: earliest start of the first step, which is that of the first sample; None for no bound.
             until: end of the last step, and the inventory's moment; None for the last sample.
             time_zone: IANA name that goes into the inventory.

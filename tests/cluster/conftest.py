@@ -15,7 +15,7 @@ from typing import NoReturn
 import pytest
 import yaml
 
-from exporter.cluster_kubernetes import KubernetesReader
+from exporter.cluster.kubernetes import KubernetesReader
 from fleet.errors import Unavailable
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog

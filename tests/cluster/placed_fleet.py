@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from exporter.trace_usage import Piece
-from exporter.trace_writer import write_trace
+from exporter.trace.usage import Piece
+from exporter.trace.writer import write_trace
 from fleet.data_folder import open_data_folder
 from fleet.decisions import CardPlacement, Plan
 from fleet.inventory import CardId

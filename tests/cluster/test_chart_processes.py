@@ -19,9 +19,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from exporter.reader_replay import ReplayReader
-from exporter.synthetic import CARDS_MIN, write_synthetic_fleet
-from exporter.trace import open_trace
+from exporter.replay.reader import ReplayReader
+from exporter.synthetic.writer import CARDS_MIN, write_synthetic_fleet
+from exporter.trace.trace import open_trace
 from gputide.operate.engines import free_port
 from gputide.replay.sender import ReplaySender
 from tests.cluster.api import Api, Manifest

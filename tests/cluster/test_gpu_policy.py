@@ -14,7 +14,7 @@ import yaml
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.snapshot import take_snapshot
 from exporter.allocation.collector import AllocationCollector
-from exporter.cluster_kubernetes import KubernetesReader
+from exporter.cluster.kubernetes import KubernetesReader
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL
 from fleet.schema import GRANT_LABELS
 from tests.cluster.api import Api

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from exporter.attribution.attributor import WorkloadName, workload_of
-from exporter.cluster_kubernetes import KubernetesReader
-from exporter.cluster_reader import Watched
-from exporter.node_objects import NodeLookups
-from exporter.node_pods import NodePods
+from exporter.cluster.kubernetes import KubernetesReader
+from exporter.cluster.reader import Watched
+from exporter.node.objects import NodeLookups
+from exporter.node.pods import NodePods
 from fleet.errors import Misconfigured
 from tests.cluster.api import Api
 from tests.control_plane import ControlPlane, User

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from exporter.allocation.collector import AllocationCollector, AllocationSnapshot
-from exporter.cluster_kubernetes import KubernetesReader
-from exporter.cluster_reader import API_RESOURCES, Watched
-from exporter.cluster_reader_watch import WatchState
+from exporter.cluster.kubernetes import KubernetesReader
+from exporter.cluster.reader import API_RESOURCES, Watched
+from exporter.cluster.watch import WatchState
 from fleet.errors import Misconfigured
 from fleet.inventory import AUTOSCALED_LABEL
 from fleet.schema import GRANT_LABELS

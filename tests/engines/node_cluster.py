@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from wire.kubernetes.page import Page
 from wire.kubernetes.read import EventKind, WatchEvent
 

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from exporter.attribution.process_places import ProcessPlaces
 from exporter.kubelet.client import KubeletPodResources
-from exporter.node_pods import NodePods
+from exporter.node.pods import NodePods
+from exporter.node.reader import NodeReader, NodeSources
 from exporter.nvml.cards import NvmlCards
+from exporter.nvml.reader import NvmlReader
 from exporter.reader import Reading
-from exporter.reader_node import NodeReader, NodeSources
-from exporter.reader_nvml import NvmlReader
 from fleet.errors import Unavailable
 from fleet.inventory import Grant
 from gputide.operate.engine_process import (

@@ -176,7 +176,6 @@ def test_more_bytes_under_way_than_allowed_is_full_and_nothing_of_it_is_kept(kaf
     writer = KafkaWriter(settings)
     with pytest.raises(Unavailable, match=r"full.*kafka\.pending_bytes_max=1000"):
         writer.append_all({0: b"x" * 1200})
-    assert writer.pending_bytes == 0
     writer.append_all({0: b"y"})
     writer.close()
     assert everything_in(settings) == [b"y"]

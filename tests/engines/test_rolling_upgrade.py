@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.synthetic import write_synthetic_fleet
+from exporter.synthetic.writer import write_synthetic_fleet
 from fleet.schema import Measure
 from gputide.operate.engine_process import ProcessRecord, stop_process, wait_until
 from gputide.operate.engines import free_port

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.synthetic import write_synthetic_fleet
+from exporter.synthetic.writer import write_synthetic_fleet
 from fleet.errors import Unavailable
 from fleet.listener_files import ListenerFiles
 from fleet.schema import POD_USAGE, Measure

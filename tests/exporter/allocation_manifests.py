@@ -8,7 +8,7 @@ from typing import Any
 from exporter.allocation.manifest import Shared
 from exporter.allocation.objects import key_of, record_of
 from exporter.allocation.state import Allocation
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 
 Manifest = dict[str, Any]
 MODEL = "NVIDIA A10"

@@ -1,6 +1,6 @@
 """One region as a record, as tests read it: everything it says, process by process, and whether it can be trusted.
 
-`exporter.reader_hami` reads all of a node as columns; both look at the bytes in the same way.
+`exporter.regions.reader` reads all of a node as columns; both look at the bytes in the same way.
 """
 
 from __future__ import annotations
@@ -146,26 +146,26 @@ def _record(region: FollowedRegion, batch: RegionBatch, figures: Figures, doubts
         doubts=doubts_of(doubts),
         cards=tuple(_card(figures, number, card) for number, card in enumerate(region.cards)),
         processes=_processes(batch, figures, len(region.cards)),
-        priority=_integer(figures.priority[0]),
-        last_kernel_at_seconds=_integer(figures.last_kernel_at[0]),
-        is_blocked=_flag(figures.is_blocked[0]),
-        is_recently_active=_flag(figures.is_recently_active[0]),
-        is_compute_limited=_flag(figures.is_compute_limited[0]),
+        priority=_integer(figures.state.priority[0]),
+        last_kernel_at_seconds=_integer(figures.state.last_kernel_at[0]),
+        is_blocked=_flag(figures.state.is_blocked[0]),
+        is_recently_active=_flag(figures.state.is_recently_active[0]),
+        is_compute_limited=_flag(figures.state.is_compute_limited[0]),
     )
 
 
 def _card(figures: Figures, number: int, card: str) -> RegionCard:
     return RegionCard(
         card=card,
-        framebuffer_used_bytes=_integer(figures.framebuffer_used[0, number]),
-        framebuffer_context_bytes=_integer(figures.framebuffer_context[0, number]),
-        framebuffer_module_bytes=_integer(figures.framebuffer_module[0, number]),
-        framebuffer_data_bytes=_integer(figures.framebuffer_data[0, number]),
-        framebuffer_of_driver_bytes=_integer(figures.framebuffer_of_driver[0, number]),
-        framebuffer_limit_bytes=_integer(figures.framebuffer_limit[0, number]),
-        compute_limit_ratio=_ratio(figures.compute_limit[0, number]),
-        duty_cycle_ratio=_ratio(figures.duty_cycle[0, number]),
-        duty_doubt=DutyDoubt(int(figures.duty_doubt[0, number])),
+        framebuffer_used_bytes=_integer(figures.cards.framebuffer_used[0, number]),
+        framebuffer_context_bytes=_integer(figures.cards.framebuffer_context[0, number]),
+        framebuffer_module_bytes=_integer(figures.cards.framebuffer_module[0, number]),
+        framebuffer_data_bytes=_integer(figures.cards.framebuffer_data[0, number]),
+        framebuffer_of_driver_bytes=_integer(figures.cards.framebuffer_of_driver[0, number]),
+        framebuffer_limit_bytes=_integer(figures.cards.framebuffer_limit[0, number]),
+        compute_limit_ratio=_ratio(figures.cards.compute_limit[0, number]),
+        duty_cycle_ratio=_ratio(figures.cards.duty_cycle[0, number]),
+        duty_doubt=DutyDoubt(int(figures.cards.duty_doubt[0, number])),
     )
 
 

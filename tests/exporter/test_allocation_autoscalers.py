@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from exporter.allocation.state import Allocation
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from fleet.autoscaling import Autoscaler, AutoscalerKind, autoscaler_of
 from fleet.inventory import AUTOSCALED_LABEL
 from fleet.schema import GRANT_LABELS

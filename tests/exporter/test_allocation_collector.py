@@ -10,9 +10,9 @@ import pytest
 
 from bench.cluster_api import SimulatedApi, fill, generated_pod, start_server
 from exporter.allocation.collector import AllocationCollector, AllocationSnapshot
-from exporter.cluster_kubernetes import KubernetesReader
-from exporter.cluster_reader import Watched
-from exporter.cluster_reader_watch import WatchState
+from exporter.cluster.kubernetes import KubernetesReader
+from exporter.cluster.reader import Watched
+from exporter.cluster.watch import WatchState
 from fleet.errors import Misconfigured, Unavailable
 from fleet.units import MIB
 from tests.exporter.kubeconfigs import write_kubeconfig

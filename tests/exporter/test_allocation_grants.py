@@ -7,7 +7,7 @@ import json
 import pytest
 
 from exporter.allocation.state import Allocation
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from fleet.schema import GRANT_LABELS
 from fleet.units import GIB, MIB
 from tests.exporter.allocation_manifests import (

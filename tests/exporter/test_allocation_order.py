@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from exporter.allocation.objects import key_of
 from exporter.allocation.state import Allocation
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from tests.exporter.allocation_manifests import (
     CARD_MIB,
     MODEL,

@@ -7,7 +7,7 @@ from typing import Any
 
 from exporter.allocation.manifest import LABELS_MAX
 from exporter.allocation.state import Allocation
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from fleet.gpu_policy import POLICIES_MAX
 from fleet.schema import GRANT_LABELS
 from tests.exporter.allocation_manifests import Manifest, drop, grant, node, pod, rows, take

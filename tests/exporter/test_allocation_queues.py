@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from tests.exporter.allocation_manifests import Manifest, of, pod
 
 # Kinds that are not the API server's own, whose shape nobody may have checked.

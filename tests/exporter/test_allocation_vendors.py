@@ -10,7 +10,7 @@ from exporter.allocation.manifest import Shared
 from exporter.allocation.objects import key_of, record_of
 from exporter.allocation.records import PodRecord
 from exporter.allocation.state import Allocation
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from fleet.schema import GRANT_LABELS
 from fleet.units import MIB
 from tests.exporter.allocation_manifests import (

@@ -90,8 +90,7 @@ def test_each_of_those_who_share_a_card_by_replicas_has_its_part_of_it(replicas:
     )
     assert [found.grant.framebuffer_granted_bytes for found in attribution.slices] == [CARD_BYTES // replicas] * 2
     assert [found.grant.compute_granted_ratio for found in attribution.slices] == [1 / replicas] * 2
-    assert len(attribution.on_card(card_id(0))) == 2
-    assert attribution.on_card(card_id(1)) == ()
+    assert [found.grant.card for found in attribution.slices] == [card_id(0)] * 2
 
 
 def test_several_replicas_of_one_card_are_one_slice() -> None:
@@ -598,7 +597,10 @@ def test_an_inventory_is_counted_by_grants_and_not_by_what_is_running() -> None:
         ),
         NOW,
     )
-    assert [found.grant.pod for found in attribution.on_card(card_id(0))] == ["a", "b"]
+    assert [(found.grant.pod, found.grant.card) for found in attribution.slices] == [
+        ("a", card_id(0)),
+        ("b", card_id(0)),
+    ]
 
 
 # --- who a pod belongs to ---------------------------------------------------------------------------------------------

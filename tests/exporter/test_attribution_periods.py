@@ -5,7 +5,7 @@ from datetime import timedelta
 from exporter.allocation.records import OwnerLinkRecord
 from exporter.attribution.attributor import Attributor, attribute
 from exporter.attribution.records import ProcessOnCard
-from exporter.reader_node import GrantPeriods
+from exporter.node.reader import GrantPeriods
 from tests.exporter.node import GIB, NOW, card_id, facts, hami, handed, known, place, row, view
 
 LATER = NOW + timedelta(seconds=30)

@@ -10,7 +10,7 @@ from exporter.allocation.objects import key_of, record_of
 from exporter.allocation.state import Allocation
 from exporter.attribution.attributor import CLOCK_SKEW_MAX, attribute
 from exporter.attribution.pods import pod_facts
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from tests.exporter.node import CARD_BYTES, MODEL, NODE, NOW, card_id, hami, known, manifest, only, view
 
 

@@ -135,7 +135,7 @@ def test_processes_are_looked_up_in_the_given_proc(proc: HostProcesses) -> None:
     proc.put(7, started=100, cgroup=f"/kubepods/pod{UID}/{CONTAINER}", name=b"a) S 1 (b")
     proc.put(8, started=101, cgroup="/init.scope")
     found = ProcessPlaces(str(proc.folder)).look([7, 8, 9, 7])
-    assert [(place.pid, place.started_ticks, len(place.places)) for place in found] == [(7, 100, 1), (8, 101, 0)]
+    assert [(place.pid, place.started_seconds, len(place.places)) for place in found] == [(7, 1.0, 1), (8, 1.01, 0)]
 
 
 def test_a_process_id_that_is_used_anew_is_not_taken_for_the_old_process(proc: HostProcesses) -> None:
@@ -219,7 +219,7 @@ def test_real_processes_come_and_go() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         found = {place.pid: place for place in places.look([os.getpid(), child.pid, 2**22 + 1])}
         assert set(found) == {os.getpid(), child.pid}
-        assert found[child.pid].started_ticks >= found[os.getpid()].started_ticks
+        assert found[child.pid].started_seconds >= found[os.getpid()].started_seconds
         child.kill()
         child.wait()
         assert [place.pid for place in places.look([child.pid])] == []

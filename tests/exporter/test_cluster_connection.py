@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from bench.cluster_api import SimulatedApi, fill, start_server
-from exporter.cluster_kubernetes import KubernetesReader
-from exporter.cluster_reader import Watched
+from exporter.cluster.kubernetes import KubernetesReader
+from exporter.cluster.reader import Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from wire import http_client
 from wire.http_answer import Busy, TooLarge

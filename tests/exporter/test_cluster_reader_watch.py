@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from exporter.allocation.manifest import Shared
 from exporter.allocation.records import Key
-from exporter.cluster_reader import Watched
-from exporter.cluster_reader_watch import ResourceWatch
+from exporter.cluster.reader import Watched
+from exporter.cluster.watch import ResourceWatch
 from fleet.errors import Misconfigured, Unavailable
 from tests.waiting import until
 from wire.kubernetes.page import Manifest, Page

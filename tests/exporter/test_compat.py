@@ -99,7 +99,7 @@ def snapshot(*families: Family, number: int = 1) -> Snapshot:
 
 
 def state(now: Snapshot) -> CollectorState:
-    return CollectorState(snapshot=now, age_seconds=0.0, readings=1, failures=0, is_finished=False)
+    return CollectorState(snapshot=now, age_seconds=0.0, readings=1, failures=0)
 
 
 def series(families: tuple[Family, ...]) -> dict[str, list[tuple[dict[str, str], float]]]:

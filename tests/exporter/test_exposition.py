@@ -49,7 +49,7 @@ def state(*families: Family, number: int = 1, age_seconds: float = 0.5) -> Colle
     snapshot = Snapshot(
         number=number, reading=reading, cards=(), nodes=(), grants=(), taken_at_seconds=0.0, families=families
     )
-    return CollectorState(snapshot=snapshot, age_seconds=age_seconds, readings=number, failures=0, is_finished=False)
+    return CollectorState(snapshot=snapshot, age_seconds=age_seconds, readings=number, failures=0)
 
 
 def parsed(text: bytes, text_format: TextFormat = TextFormat.PROMETHEUS) -> Parsed:
@@ -146,7 +146,7 @@ def test_a_scrape_of_the_same_snapshot_hands_out_the_same_bytes() -> None:
 def test_the_age_is_fresh_in_every_scrape() -> None:
     exposition, power = Exposition(), family()
     first = state(power, age_seconds=1.25)
-    later = CollectorState(snapshot=first.snapshot, age_seconds=61.25, readings=1, failures=3, is_finished=False)
+    later = CollectorState(snapshot=first.snapshot, age_seconds=61.25, readings=1, failures=3)
     assert b"gputide_exporter_data_age_seconds 1.25\n" in exposition.render(first)
     assert b"gputide_exporter_data_age_seconds 61.25\n" in exposition.render(later)
     assert b"gputide_exporter_reading_failures_total 3\n" in exposition.render(later)
@@ -154,7 +154,7 @@ def test_the_age_is_fresh_in_every_scrape() -> None:
 
 @pytest.mark.parametrize("text_format", TextFormat)
 def test_before_the_first_reading_there_are_the_exporters_own_figures(text_format: TextFormat) -> None:
-    nothing = CollectorState(snapshot=None, age_seconds=2.0, readings=0, failures=1, is_finished=False)
+    nothing = CollectorState(snapshot=None, age_seconds=2.0, readings=0, failures=1)
     for exposed in (nothing, state(family(values=(math.nan,)))):
         text = Exposition().render(exposed, text_format)
         packed = Exposition().scrape(exposed, text_format, is_packed=True)

@@ -65,7 +65,7 @@ def test_all_families_together_are_a_valid_answer() -> None:
         taken_at_seconds=0.0,
         families=families,
     )
-    state = CollectorState(snapshot=snapshot, age_seconds=0.0, readings=1, failures=0, is_finished=False)
+    state = CollectorState(snapshot=snapshot, age_seconds=0.0, readings=1, failures=0)
     text = Exposition().render(state, TextFormat.OPENMETRICS).decode()
     # The parser refuses names that clash once suffixes are gone, units that don't fit, infos that aren't 1.
     parsed = {sample.name for family in parse_openmetrics(text) for sample in family.samples}

@@ -17,10 +17,10 @@ from bench.cluster_api import SimulatedApi, start_server
 from exporter.allocation.records import OwnerLinkRecord
 from exporter.attribution.attributor import WorkloadName, workload_of
 from exporter.attribution.pods import PodFacts
-from exporter.cluster_kubernetes import KubernetesReader
-from exporter.cluster_reader import ObjectReader, Watched
-from exporter.node_objects import NodeLookups, NodeObjects
-from exporter.node_pods import NodePods
+from exporter.cluster.kubernetes import KubernetesReader
+from exporter.cluster.reader import ObjectReader, Watched
+from exporter.node.objects import NodeLookups, NodeObjects
+from exporter.node.pods import NodePods
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from tests.exporter.node import NODE, card_id, facts, manifest, uid
 from wire.http_answer import TooLarge
@@ -156,7 +156,7 @@ def test_pod_that_names_anothers_owner_by_its_uid_hides_nothing(api: SimulatedAp
 def test_more_devices_than_a_node_has_are_not_kept(
     api: SimulatedApi, lookups: NodeLookups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("exporter.node_objects.DEVICES_MAX", 1)
+    monkeypatch.setattr("exporter.node.objects.DEVICES_MAX", 1)
     group = "/apis/resource.k8s.io/v1"
     for kind in ("resourceclaims", "resourceslices"):
         api.serve(f"{group}/{kind}")

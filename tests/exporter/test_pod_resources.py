@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from exporter.kubelet.client import KubeletPodResources
 from exporter.kubelet.pod_resources import ClaimRow, ContainerRow, DeviceRow, PodRow
-from exporter.kubelet.wire import decode_allocatable, decode_get, decode_list, encode_get
+from exporter.kubelet.wire import decode_allocatable, decode_list
 from fleet.errors import Corrupt, Unavailable
 from tests.exporter.kubelet import MESSAGES, StandInKubelet, claim, container, device, pod
 
@@ -70,7 +70,6 @@ def test_devices_and_claims_of_every_container_are_read(kubelet: StandInKubelet,
                             pool="node-1",
                             device="gpu-0",
                             share_id="s",
-                            cdi_ids=("k8s.gpu.nvidia.com/device=gpu-0",),
                         ),
                     ),
                 ),
@@ -132,23 +131,14 @@ def test_what_may_be_handed_out_is_read(kubelet: StandInKubelet, client: Kubelet
     )
 
 
-def test_one_pod_is_asked_for_by_its_name(kubelet: StandInKubelet, client: KubeletPodResources) -> None:
-    kubelet.pods = [pod("a", "p", container("of a")), pod("b", "p", container("of b"))]
-    row = client.get("b", "p", DEADLINE_SECONDS)
-    assert row is not None
-    assert row.containers[0].container == "of b"
-    assert client.get("c", "p", DEADLINE_SECONDS) is None
-
-
 @pytest.mark.parametrize(
     ("status", "text"),
-    [(grpc.StatusCode.UNIMPLEMENTED, "unknown method"), (grpc.StatusCode.UNKNOWN, "API Get method disabled")],
+    [(grpc.StatusCode.UNIMPLEMENTED, "unknown method"), (grpc.StatusCode.UNKNOWN, "the method is disabled")],
 )  # fmt: skip
 def test_a_method_that_the_kubelet_does_not_offer_is_no_failure(
     kubelet: StandInKubelet, client: KubeletPodResources, status: grpc.StatusCode, text: str
 ) -> None:
-    kubelet.refusals = {"Get": (status, text), "GetAllocatableResources": (status, text)}
-    assert client.get("a", "p", DEADLINE_SECONDS) is None
+    kubelet.refusals = {"GetAllocatableResources": (status, text)}
     assert client.allocatable(DEADLINE_SECONDS) is None
 
 
@@ -254,15 +244,9 @@ def test_every_answer_that_protobuf_writes_is_read_as_protobuf_meant_it(pods) ->
     ]
 
 
-@given(NAMES, NAMES)
-def test_a_request_is_what_protobuf_would_write(namespace: str, name: str) -> None:
-    wanted = MESSAGES["GetPodResourcesRequest"].FromString(encode_get(namespace, name))
-    assert (wanted.pod_namespace, wanted.pod_name) == (namespace, name)
-
-
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_corrupt(data: bytes) -> None:
-    for decode in (decode_list, decode_get, decode_allocatable):
+    for decode in (decode_list, decode_allocatable):
         try:
             decode(data)
         except Corrupt as error:

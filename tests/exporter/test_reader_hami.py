@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exporter.reader_hami import HamiReader
 from exporter.regions.columns import CardFacts, HamiReading, SliceColumns
 from exporter.regions.figures import DutyDoubt
 from exporter.regions.looks import SLOTS_MAX
+from exporter.regions.reader import HamiReader
 from exporter.regions.slices import LYING_READINGS
 from fleet.errors import Unavailable
 from fleet.regions.doubts import RegionDoubt, doubts_of

@@ -13,17 +13,17 @@ import pytest
 
 from exporter.allocation.records import OwnerLinkRecord
 from exporter.attribution.process_places import ProcessPlaces
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from exporter.kubelet.client import KubeletPodResources
-from exporter.node_objects import NodeLookups
-from exporter.node_pods import NodePods
+from exporter.node.objects import NodeLookups
+from exporter.node.pods import NodePods
+from exporter.node.reader import NodeReader, NodeSources
 from exporter.nvml.cards import NvmlCards
+from exporter.nvml.reader import NvmlReader
 from exporter.process_series import ProcessSeries
 from exporter.process_stat import ProcessStats
 from exporter.reader import DeviceReader, Reading
-from exporter.reader_hami import HamiReader
-from exporter.reader_node import NodeReader, NodeSources
-from exporter.reader_nvml import NvmlReader
+from exporter.regions.reader import HamiReader
 from fleet.errors import Misconfigured
 from fleet.schema import Measure
 from tests.contracts.device_reader import DEADLINE_SECONDS, DeviceReaderContract

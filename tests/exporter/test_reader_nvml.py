@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from exporter.nvml.cards import NvmlCards
+from exporter.nvml.reader import NvmlReader
 from exporter.reader import DeviceReader, Reading
-from exporter.reader_nvml import NvmlReader
 from fleet.inventory import Card, CardId, CardModelName, Node
 from fleet.schema import Measure
 from tests.contracts.device_reader import DEADLINE_SECONDS, DeviceReaderContract

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from exporter.reader import Block, DeviceReader
-from exporter.reader_replay import ReplayReader
-from exporter.replayed_seats import Seat
-from exporter.trace import open_trace
+from exporter.replay.reader import ReplayReader
+from exporter.replay.seats import Seat
+from exporter.trace.trace import open_trace
 from fleet.errors import Corrupt
 from fleet.inventory import CardId, Priority
 from fleet.schema import Measure

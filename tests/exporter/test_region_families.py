@@ -3,9 +3,9 @@ from pathlib import Path
 import numpy as np
 
 from exporter.families import Family
-from exporter.reader_hami import HamiReader
 from exporter.regions.columns import HamiReading
 from exporter.regions.families import FAMILIES, NodeNames, RegionFamilies
+from exporter.regions.reader import HamiReader
 from tests.regions.plain_regions import MIB, NOW, PlainProcess, PlainRegion, write_region
 
 POD = "00000001-0000-4000-8000-000000000000"

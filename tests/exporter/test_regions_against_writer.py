@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exporter.reader_hami import HamiReader
+from exporter.regions.reader import HamiReader
 from fleet.regions.fields import RegionField
 from fleet.regions.layouts import LAYOUTS, LayoutName, locate
 from tests.exporter.region_record import read_region

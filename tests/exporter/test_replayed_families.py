@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from exporter.collector import Collector
-from exporter.reader_replay import ReplayedFamilies, ReplayReader
-from exporter.trace import open_trace
+from exporter.replay.reader import ReplayedFamilies, ReplayReader
+from exporter.trace.trace import open_trace
 from fleet.units import GIB
 from tests.exporter.builders import TraceFiles, at, card, pod, row
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from exporter.reader_replay import ReplayReader
+from exporter.replay.reader import ReplayReader
 from exporter.series_blocks import STALE_NAN_BITS, SeriesBlock, SeriesBlocks
-from exporter.trace import epoch_ms, open_trace
+from exporter.trace.trace import epoch_ms, open_trace
 from fleet.schema import Measure
 from fleet.series import SLICE_INFO, Subject, resolve
 from tests.exporter.builders import TraceFiles, at, pod, row

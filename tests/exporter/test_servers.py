@@ -6,7 +6,7 @@ from exporter.allocation.manifest import Shared
 from exporter.allocation.state import Allocation
 from exporter.attribution.attributor import attribute
 from exporter.attribution.pods import pod_facts
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from fleet.inventory import Grant
 from fleet.schema import GRANT_LABELS
 from tests.exporter import node as seen_on_node

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter.reader_replay import ReplayReader
-from exporter.synthetic import CARDS_MIN, TRAPS, write_synthetic_fleet
-from exporter.synthetic_mix import (
+from exporter.replay.reader import ReplayReader
+from exporter.synthetic.mix import (
     BIDDERS,
     DAY_SERVICES,
     EMBEDDERS,
@@ -26,8 +25,9 @@ from exporter.synthetic_mix import (
     UNUSED_SERVICES,
     WIDE_SERVICES,
 )
-from exporter.trace import Trace, open_trace
-from exporter.trace_writer import label_workload
+from exporter.synthetic.writer import CARDS_MIN, TRAPS, write_synthetic_fleet
+from exporter.trace.trace import Trace, open_trace
+from exporter.trace.writer import label_workload
 from fleet.errors import Misconfigured
 from fleet.inventory import OPT_OUT_LABEL, CardId, Grant, WorkloadId
 from fleet.schema import Measure
@@ -103,7 +103,7 @@ def test_a_folder_that_holds_something_is_not_overwritten(tmp_path: Path) -> Non
 
 
 def test_every_trap_is_in_the_fleet(grants: tuple[Grant, ...]) -> None:
-    assert {trap.workload for trap in TRAPS.values()} <= {f"{grant.namespace}/{grant.workload}" for grant in grants}
+    assert set(TRAPS.values()) <= {f"{grant.namespace}/{grant.workload}" for grant in grants}
 
 
 def test_names_are_those_of_a_company_and_not_of_a_test(grants: tuple[Grant, ...]) -> None:
@@ -152,18 +152,18 @@ def test_there_is_something_for_every_rule(grants: tuple[Grant, ...], trace: Tra
 
 
 def test_counters_of_the_traps_show_what_the_table_says(column: Column) -> None:
-    assert column(TRAPS["tiny-kernels"].workload, Measure.DUTY_CYCLE).min() >= 0.97
-    assert column(TRAPS["tiny-kernels"].workload, Measure.SM_ACTIVE).max() < 0.06
-    assert column(TRAPS["nccl-spin"].workload, Measure.DUTY_CYCLE).min() == 1.0
-    assert column(TRAPS["preallocated"].workload, Measure.KV_CACHE_USAGE).max() < 0.1
-    assert column(TRAPS["blackwell-zero"].workload, Measure.SM_ACTIVE).max() == 0.0
-    assert np.isnan(column(TRAPS["mig-no-duty"].workload, Measure.DUTY_CYCLE)).all()
-    assert np.isnan(column(TRAPS["no-prof-counters"].workload, Measure.SM_ACTIVE)).all()
-    assert column(TRAPS["transcoder"].workload, Measure.SM_ACTIVE).max() < 0.01
-    assert column(TRAPS["transcoder"].workload, Measure.ENCODER).max() > 0.4
-    assert column(TRAPS["warm-standby"].workload, Measure.SM_ACTIVE).max() == 0.0
-    assert len(column(TRAPS["never-touched-cuda"].workload, Measure.DUTY_CYCLE)) == 0
-    vanished = column(TRAPS["counter-vanished"].workload, Measure.SM_ACTIVE)
+    assert column(TRAPS["tiny-kernels"], Measure.DUTY_CYCLE).min() >= 0.97
+    assert column(TRAPS["tiny-kernels"], Measure.SM_ACTIVE).max() < 0.06
+    assert column(TRAPS["nccl-spin"], Measure.DUTY_CYCLE).min() == 1.0
+    assert column(TRAPS["preallocated"], Measure.KV_CACHE_USAGE).max() < 0.1
+    assert column(TRAPS["blackwell-zero"], Measure.SM_ACTIVE).max() == 0.0
+    assert np.isnan(column(TRAPS["mig-no-duty"], Measure.DUTY_CYCLE)).all()
+    assert np.isnan(column(TRAPS["no-prof-counters"], Measure.SM_ACTIVE)).all()
+    assert column(TRAPS["transcoder"], Measure.SM_ACTIVE).max() < 0.01
+    assert column(TRAPS["transcoder"], Measure.ENCODER).max() > 0.4
+    assert column(TRAPS["warm-standby"], Measure.SM_ACTIVE).max() == 0.0
+    assert len(column(TRAPS["never-touched-cuda"], Measure.DUTY_CYCLE)) == 0
+    vanished = column(TRAPS["counter-vanished"], Measure.SM_ACTIVE)
     assert np.isnan(vanished[-100:]).all()
     assert (vanished[:100] > 0).all()
 
@@ -176,7 +176,7 @@ def test_day_and_night_complement_each_other(trace: Trace, column: Column) -> No
 
 
 def test_a_lying_counter_is_contradicted_by_its_card(trace: Trace, grants: tuple[Grant, ...]) -> None:
-    card = next(grant.card for grant in grants if grant.workload == TRAPS["blackwell-zero"].workload.split("/")[1])
+    card = next(grant.card for grant in grants if grant.workload == TRAPS["blackwell-zero"].split("/")[1])
     block = next(ReplayReader(trace).blocks())
     rows = [row for row, key in enumerate(block.cards) if key.card == card]
     shown = block.card_samples.values[Measure.SM_ACTIVE][np.isin(block.card_samples.rows, rows)]
@@ -184,7 +184,7 @@ def test_a_lying_counter_is_contradicted_by_its_card(trace: Trace, grants: tuple
 
 
 def test_a_dead_card_falls_silent(trace: Trace, grants: tuple[Grant, ...]) -> None:
-    card = next(grant.card for grant in grants if grant.workload == TRAPS["dead-card"].workload.split("/")[1])
+    card = next(grant.card for grant in grants if grant.workload == TRAPS["dead-card"].split("/")[1])
     silent = [
         not any(block.cards[row].card == card for row in np.unique(block.card_samples.rows))
         for block in ReplayReader(trace).blocks(24)
@@ -194,7 +194,7 @@ def test_a_dead_card_falls_silent(trace: Trace, grants: tuple[Grant, ...]) -> No
 
 
 def test_a_larger_fleet_is_computed_in_parts_of_the_same_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exporter.synthetic.PART_VALUES", 5000)
+    monkeypatch.setattr("exporter.synthetic.writer.PART_VALUES", 5000)
     write_synthetic_fleet(tmp_path / "fleet", cards=60, days=2)
     trace = open_trace(tmp_path / "fleet")
     assert trace.step_seconds == 600

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from exporter import trace_usage
-from exporter.reader_replay import ReplayReader
-from exporter.trace import Trace, epoch_ms, open_trace
+from exporter.replay.reader import ReplayReader
+from exporter.trace import usage as trace_usage
+from exporter.trace.trace import Trace, epoch_ms, open_trace
 from fleet.errors import Corrupt
 from fleet.schema import Measure
 from fleet.units import GIB

@@ -36,10 +36,10 @@ from exporter.attribution.attributor import attribute
 from exporter.attribution.cards import KnownInstance
 from exporter.attribution.records import AttributedSlice, NodeView, ProcessOnCard
 from exporter.card_families import CARD_FAMILIES, CardFamilies
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from exporter.cross_checks.checks import CrossChecks
 from exporter.families import FamilyKind
-from exporter.node_slices import CardsNow, slice_values
+from exporter.node.slices import CardsNow, slice_values
 from exporter.nvml.cards import CardReader
 from exporter.nvml.figures import (
     Activity,
@@ -75,7 +75,7 @@ from tests.exporter.node import (
 )
 from tests.exporter.nvml.drivers import card_reader, identity
 from tests.exporter.nvml.standin import GPM, H100, StandInWorld
-from tests.exporter.test_cross_checks import DUTY, SM, checks_of, repeated, tenant
+from tests.exporter.test_cross_checks import DUTY, SM, after, checks_of, findings, repeated, tenant
 
 IN_USE = 19
 CAPABLE = {**H100, "gpm": GPM}
@@ -169,13 +169,8 @@ def test_trap_4_where_nobody_can_look_nothing_is_called_zero() -> None:
 
 def test_trap_5_two_tenants_at_zero_on_a_busy_card_are_both_not_believed() -> None:
     one, two = tenant("one-0"), tenant("two-0")
-    checks = CrossChecks()
-    for snapshot in repeated({one: {DUTY: 0.0}, two: {DUTY: 0.0}}, {DUTY: 0.97}):
-        checks(snapshot)
-    assert {(finding.of, finding.check) for finding in checks.findings()} == {
-        (one, "container_zero_while_card_busy"),
-        (two, "container_zero_while_card_busy"),
-    }
+    judged = after(CrossChecks(), repeated({one: {DUTY: 0.0}, two: {DUTY: 0.0}}, {DUTY: 0.97}))
+    assert findings(judged) == {(pod, "container_zero_while_card_busy") for pod in ("one-0", "two-0")}
 
 
 def test_trap_6_every_pod_that_shares_a_card_by_time_slices_has_its_labels() -> None:
@@ -312,14 +307,10 @@ def test_trap_21_a_transcoder_that_answers_by_its_engines_is_believed() -> None:
     video = tenant("video-0")
     own = {DUTY: 0.0, SM: 0.0, Measure.REQUEST_RATE: 40.0}
     for slice_engines, card_engines in (({Measure.ENCODER: 0.8}, {}), ({}, {Measure.DECODER: 0.6})):
-        checks = CrossChecks()
-        for snapshot in repeated({video: {**own, **slice_engines}}, {DUTY: 0.0, **card_engines}):
-            checks(snapshot)
-        assert checks_of(checks) == set()
-    checks = CrossChecks()
-    for snapshot in repeated({video: own}, {DUTY: 0.0, Measure.ENCODER: 0.0}):
-        checks(snapshot)
-    assert checks_of(checks) == {"zero_while_serving"}
+        believed = after(CrossChecks(), repeated({video: {**own, **slice_engines}}, {DUTY: 0.0, **card_engines}))
+        assert checks_of(believed) == set()
+    idle_engines = after(CrossChecks(), repeated({video: own}, {DUTY: 0.0, Measure.ENCODER: 0.0}))
+    assert checks_of(idle_engines) == {"zero_while_serving"}
 
 
 def test_trap_21_a_transcoder_on_a_shared_card_shows_its_engines() -> None:

@@ -11,8 +11,8 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from exporter.reader_hami import HamiReader
 from exporter.regions.columns import CardFacts, HamiReading
+from exporter.regions.reader import HamiReader
 from fleet.regions.doubts import RegionDoubt, bit_of, doubts_of
 from tests.fuzz.hostile_regions import FRAMEBUFFERS, HostileRegions
 from tests.regions.plain_regions import NOW, PlainCard, Verdict, judge

@@ -19,7 +19,7 @@ from enforcer.kubernetes.admission_review import PodAdmission
 from exporter.allocation.manifest import Shared
 from exporter.allocation.objects import key_of, record_of, version_of
 from exporter.attribution.pods import pod_facts
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from tests.enforcer.plugin_cluster import StandingCluster
 from tests.exporter.allocation_manifests import grant, node, owned, pod
 from tests.fuzz.parsers import Parser, text_of

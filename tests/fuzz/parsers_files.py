@@ -17,7 +17,7 @@ from joserfc.jwk import ECKey, KeySet
 from dashboards.access.oidc import OidcSignIn, Provider
 from dashboards.access.roster import Roster
 from enforcer.record.fingerprint import fingerprint_from_json
-from exporter.trace import open_trace
+from exporter.trace.trace import open_trace
 from fleet.catalogue import parse_catalogue
 from fleet.decisions import Saving
 from fleet.documents import outcome_document, outcome_of, plan_from_json, plan_to_json, seal_plan

@@ -14,7 +14,7 @@ from dashboards.address import read_address
 from dashboards.notify.chat_formats import code_in
 from enforcer.agent.node_view_text import parse_view
 from enforcer.agent.orders import parse_orders
-from exporter.kubelet.wire import decode_allocatable, decode_get, decode_list
+from exporter.kubelet.wire import decode_allocatable, decode_list
 from exporter.server import accepts_gzip, text_format_of
 from fleet.probe_results import PROBE_SCHEMA, parse_probe
 from pipeline.bus.adapter_messages import AdapterDecoder
@@ -155,7 +155,6 @@ def wire_parsers() -> tuple[Parser, ...]:
     snappy = tuple(bytes(cramjam.snappy.compress_raw(message)) for message in (_body_v1(), _body_v1() * 300))
     return (
         _of_bytes("pod-resources-list", decode_list, _pod_resources()),
-        _of_bytes("pod-resources-get", decode_get, _pod_resources()),
         _of_bytes("pod-resources-allocatable", decode_allocatable, field(1, field(1, b"a/gpu") + field(2, b"G"))),
         Parser(name="exporter-request", seeds=(_SCRAPE.encode(),), read=_exporter_request, also=(Refusal,)),
         Parser(name="receiver-head", seeds=(_HEAD.encode(),), read=_receiver_head, also=(Refusal,)),

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import pytest
 
-from exporter.synthetic import write_synthetic_fleet
+from exporter.synthetic.writer import write_synthetic_fleet
 
 DAYS = 10
 CUT = "2026-01-14"

@@ -14,7 +14,7 @@ import pytest
 
 from enforcer.record.ledger import Ledger
 from enforcer.simulated.cluster import SimulatedCluster, SimulatedSeat
-from exporter.synthetic import SINCE, write_synthetic_fleet
+from exporter.synthetic.writer import SINCE, write_synthetic_fleet
 from fleet.inventory import Inventory
 from fleet.schema import CARD_USAGE, POD_USAGE
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse

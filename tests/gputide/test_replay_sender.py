@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from exporter.synthetic import write_synthetic_fleet
+from exporter.synthetic.writer import write_synthetic_fleet
 
 
 @pytest.fixture(scope="module")

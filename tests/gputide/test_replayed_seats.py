@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from enforcer.simulated.cluster import SimulatedCluster
-from exporter.replayed_seats import seated_grants
-from exporter.trace import open_trace
+from exporter.replay.seats import seated_grants
+from exporter.trace.trace import open_trace
 from fleet.inventory import CardId
 from gputide.replay.play import ClusterSeating
 from tests.exporter.builders import TraceFiles, at, card, pod

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exporter.trace import open_trace
+from exporter.trace.trace import open_trace
 from fleet.data_folder import open_data_folder
 from fleet.errors import Misconfigured, NotEnoughData, Unavailable
 from fleet.inventory import OPT_OUT_LABEL

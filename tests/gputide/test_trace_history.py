@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.trace import Trace, open_trace
+from exporter.trace.trace import Trace, open_trace
 from fleet.errors import NotEnoughData
 from fleet.schema import Measure
 from gputide.replay.history import read_history, set_stage

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline.bus import adapter_messages
 from pipeline.bus.adapter_messages import AdapterDecoder
-from pipeline.remote_write.decode import Version, decode
+from pipeline.remote_write.decode import Decoder, Version
 from pipeline.remote_write.kernels import LABELS_END, LABELS_START, SAMPLES_END, SAMPLES_START
 from pipeline.remote_write.label_sets import pairs_of_region
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
@@ -40,7 +40,7 @@ def samples_of(*messages):
     """(labels, ts_ms, value) of each sample of a batch."""
     batch = AdapterDecoder().decode(messages)
     assert batch.bad == ()
-    body = decode(batch.body, Version.V1, decoded_bytes_max=1 << 24)
+    body = Decoder(1 << 24).decode(batch.body, Version.V1)
     found = []
     for series in body.series:
         labels = dict(pairs_of_region(body.data[series[LABELS_START] : series[LABELS_END]].tobytes()))

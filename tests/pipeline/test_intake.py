@@ -12,7 +12,7 @@ import pytest
 from fleet.errors import Unavailable
 from fleet.schema import ALLOCATIONS, CARD_USAGE, POD_USAGE, SERVERS, Measure
 from pipeline.records.rows import STALE_BITS, unpack
-from pipeline.remote_write.decode import Version, decode
+from pipeline.remote_write.decode import Decoder, Version
 from pipeline.remote_write.encode import LabelSets
 from pipeline.remote_write.series_table import SIGHTED_VALUES_MAX
 from tests.pipeline.builders import START_MS, Sample, body_of, encoded, file_bus, intake_of, labels_of, series_table
@@ -241,9 +241,7 @@ def test_series_table_grows_and_still_finds_every_series():
     sets = LabelSets([{"__name__": "m", "x": str(number)} for number in range(5000)])
     numbers = np.arange(5000)
     for version in Version:
-        decoded = decode(
-            sets.encode(version, numbers, numbers, numbers.astype(float)), version, decoded_bytes_max=1 << 24
-        )
+        decoded = Decoder(1 << 24).decode(sets.encode(version, numbers, numbers, numbers.astype(float)), version)
         first = table.lookup(decoded)
         assert len(set(first.tolist())) == 5000
         assert table.lookup(decoded).tolist() == first.tolist()

@@ -14,7 +14,7 @@ from pipeline.bus.bus_file import FileBus
 from pipeline.bus.lanes import LanesRollup, split_sections
 from pipeline.receiver.intake import Intake
 from pipeline.records.rows import pack, rows_of, unpack
-from pipeline.remote_write.decode import Version, decode
+from pipeline.remote_write.decode import Decoder, Version
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import (
@@ -71,7 +71,7 @@ def test_rows_of_one_card_stay_on_one_lane_in_order_and_all_lanes_are_used(tmp_p
 
 
 def test_identities_that_come_again_are_dealt_out_once_and_anew_for_another_number_of_lanes() -> None:
-    body = decode(body_of(small_fleet(pods=20, hours=1)), Version.V2, decoded_bytes_max=1 << 26)
+    body = Decoder(1 << 26).decode(body_of(small_fleet(pods=20, hours=1)), Version.V2)
     sections, _ = rows_of(body, series_table())
     first, again, wider = (split_sections(sections, lanes) for lanes in (3, 3, 5))
     assert set(first) == {0, 1, 2}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fleet.schema import CARD_IDENTITY, MEASURES, SLICE_IDENTITY
 from fleet.series import Subject, known_names, meaning_of_name, resolve
-from pipeline.remote_write.decode import Version, decode
+from pipeline.remote_write.decode import Decoder, Version
 from pipeline.remote_write.encode import LabelSets
 from pipeline.remote_write.label_sets import LabelLimits, fault_of
 from pipeline.remote_write.series_columns import Verdict
@@ -35,7 +35,7 @@ SETS = st.builds(
 def looked_up(table: SeriesTable, sets: list[dict[str, str]], version: Version) -> list[int]:
     numbers = np.arange(len(sets))
     body = LabelSets(sets).encode(version, numbers, numbers, numbers.astype(float))
-    found: list[int] = table.lookup(decode(body, version, decoded_bytes_max=1 << 20)).tolist()
+    found: list[int] = table.lookup(Decoder(1 << 20).decode(body, version)).tolist()
     return found
 
 

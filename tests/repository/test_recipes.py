@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.synthetic import CARDS_MIN, write_synthetic_fleet
+from exporter.synthetic.writer import CARDS_MIN, write_synthetic_fleet
 
 pytestmark = pytest.mark.long
 
@@ -242,7 +242,7 @@ def test_metric_is_scraped_stored_and_shown(carry_out: Callable[[str], Made], tm
             at=datetime.fromtimestamp(START_MS / 1000, UTC), cards=(key,), card_values={{measure: np.array([0.25])}}
         )
         snapshot = Snapshot(number=1, reading=reading, cards=(), nodes=(), grants=(), taken_at_seconds=0.0)
-        state = CollectorState(snapshot=snapshot, age_seconds=0.0, readings=1, failures=0, is_finished=True)
+        state = CollectorState(snapshot=snapshot, age_seconds=0.0, readings=1, failures=0)
         text = Exposition().render(state).decode()
         (scraped,) = [
             one for family in text_string_to_metric_families(text) for one in family.samples

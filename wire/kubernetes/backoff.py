@@ -1,8 +1,8 @@
 """How long an API server is left alone after it failed: ever longer, and for no two who ask equally long.
 
 The exporters of thousands of nodes lose the same server in the same moment; if they waited equally long they would all
-come back in one moment too, and again after each failure. Used by `exporter.cluster_reader_watch` and
-`exporter.node_objects`.
+come back in one moment too, and again after each failure. Used by `exporter.cluster.watch` and
+`exporter.node.objects`.
 
 Source: kubernetes/client-go:tools/cache/reflector.go (back-off that grows, with jitter, and begins anew only after a
 time without failures).

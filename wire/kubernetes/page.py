@@ -49,7 +49,6 @@ def pages_of(
 
     Args:
         read: reads a page of so many objects, by the token of the former page.
-        objects_max: objects of a page.
         turn: held while a page is read and gone through; where several lists share it, one page is in memory at a time.
 
     Raises:
@@ -78,7 +77,6 @@ class PageObjects:
     """The objects of a list that stands in a text; may be gone through more than once, and is decoded each time.
 
     Args:
-        text: the page.
         start: where the first object, or the list's end, stands.
     """
 

@@ -77,7 +77,6 @@ class WatchEvent:
     """One event of a watch.
 
     Attributes:
-        kind: what happened.
         manifest: the object after it (before it, for DELETED); only metadata in a bookmark.
         version: the version from which a watch goes on after it.
     """
@@ -95,7 +94,6 @@ class KubernetesApi:
         Unavailable: the server can't be reached, or not now (`Busy` where it says for how long).
 
     Args:
-        endpoint: where it is and how one gets in.
         agent: who asks, in the server's logs.
         rules_file: where the rights are written that this process needs, for messages.
         rate: how often it is asked; None for no bound.
@@ -174,11 +172,8 @@ class KubernetesApi:
         """One page of a list; None where the list is not served.
 
         Args:
-            version: the served version.
-            limit: most objects of the page.
             token: the former page's `next_token`; None for the first.
             namespace: None for all.
-            query: further parameters.
             bytes_max: most bytes of the page; None for `PAGE_BYTES_MAX`.
 
         Raises:
@@ -220,9 +215,7 @@ class KubernetesApi:
         """Events after a version, until the server ends the watch, which is no error.
 
         Args:
-            version: the served version.
             since: version to watch from.
-            query: further parameters.
             seconds: longest time until the server ends it.
             http: connections that are used, whose closing ends the watch; None for those of this client.
             stands: called once the server has taken the watch.
@@ -256,7 +249,6 @@ class KubernetesApi:
         """The version by which the server serves a kind; None where it does not, or only in others.
 
         Args:
-            resource: the kind.
             is_fresh: the server is asked, whatever it said before.
         """
         if not resource.is_optional:
@@ -276,7 +268,6 @@ class KubernetesApi:
         Args:
             attributes: `ResourceAttributes`: group, resource, subresource, verb, namespace, name.
             user: the user; None for the client's own.
-            groups: the groups of that user.
         """
         spec: dict[str, Any] = {"resourceAttributes": {key: value for key, value in attributes.items() if value}}
         kind = "SelfSubjectAccessReview"
@@ -404,11 +395,7 @@ _JUMP_SECONDS = 2.0
 
 
 class ServerClock:
-    """The server's clock between its answers; for several threads.
-
-    Args:
-        clock: monotonic seconds.
-    """
+    """The server's clock between its answers; for several threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

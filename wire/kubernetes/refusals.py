@@ -70,10 +70,8 @@ def refusal(
     """The error of an answer.
 
     Args:
-        deed: what was asked.
         status: HTTP status, 300 or more.
         told: the `Status` object, or empty.
-        retry_after: header of that name.
         rules_file: where the rights are written that this process needs.
 
     Returns:

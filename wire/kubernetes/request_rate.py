@@ -19,8 +19,6 @@ class RequestRate:
     Args:
         per_second: requests per second in the long run.
         burst: requests that may be made at once after a pause.
-        clock: monotonic seconds.
-        sleep: lets seconds pass.
     """
 
     def __init__(
@@ -40,11 +38,7 @@ class RequestRate:
         """When the next token is there; one that lies back in time by the slack is the whole burst."""
 
     def take(self) -> float:
-        """Wait for a token.
-
-        Returns:
-            Seconds that were waited.
-        """
+        """Waits for a token; returns the seconds that were waited."""
         with self._lock:
             now = self._clock()
             due = max(self._next_at, now - self._slack)

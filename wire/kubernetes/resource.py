@@ -50,7 +50,6 @@ class ApiResource:
         """Path of a list, or of one object.
 
         Args:
-            version: the served version.
             namespace: None for all; ignored for kinds that lie in none.
             name: None for the list.
 

@@ -38,9 +38,6 @@ class Call:
         deed: what it does, for roles and messages.
         path: path, quoted.
         method: HTTP method: POST creates, PUT and PATCH change.
-        body: JSON.
-        query: what follows the question mark.
-        content_type: what the body is.
         impersonated: in whose name it is sent, by the right `impersonate`; None for our own.
     """
 
@@ -57,15 +54,10 @@ class WritingApi(KubernetesApi):
     """A `KubernetesApi` that changes objects too."""
 
     def send(self, call: Call) -> dict[str, Any] | None:
-        """Makes a change.
-
-        Returns:
-            The object that was answered; None where there is nothing at this path (404).
+        """Makes a change; returns the answered object, None where there is nothing at this path (404).
 
         Raises:
-            Misconfigured: credentials or a right are missing.
             Refused: the server will not do it (`Conflict` where it depends on another version).
-            Unavailable: the server can't be reached, or not now.
         """
         asked = Request(
             path=call.path,

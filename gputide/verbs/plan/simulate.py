@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from enforcer.relief.relief_journal import relief_timing
-from exporter.trace import Trace, open_trace
+from exporter.trace.trace import Trace, open_trace
 from fleet.capabilities.register import capabilities_of
 from fleet.colocation import AdmissionRules
 from fleet.data_folder import DataFolder

@@ -66,8 +66,8 @@ def node(
     if replay is not None:
         # The trace's drivers are no business of a node.
         from exporter.cross_checks.checks import CrossChecks
-        from exporter.reader_replay import ReplayedFamilies, ReplayReader
-        from exporter.trace import open_trace
+        from exporter.replay.reader import ReplayedFamilies, ReplayReader
+        from exporter.trace.trace import open_trace
 
         reader = ReplayReader(open_trace(replay), since=parse_time(since) if since is not None else None)
         files = settings.exporter.files("exporter", settings.exporter.scrape_tokens_file)
@@ -94,7 +94,7 @@ def node(
 def cluster(context: typer.Context, listen: ListenOption = "127.0.0.1:9401") -> None:
     """Serve what a cluster's schedulers granted: cards, pods, queues, quota and pods that wait, and why."""
     from exporter.allocation.collector import AllocationCollector, ClusterLayerReader
-    from exporter.cluster_kubernetes import KubernetesReader
+    from exporter.cluster.kubernetes import KubernetesReader
 
     settings = session_of(context).settings
     host, port = host_and_port(listen)

@@ -59,9 +59,6 @@ class HamiReader:
 
         Args:
             cards: what is known of the node's cards, by UUID; may be empty.
-            now_seconds: Unix seconds.
-            deadline_seconds: longest time that the call may take, above 0.
-            claims: who uses which claim of HAMi's driver, as far as it is known.
 
         Raises:
             Unavailable: it would take longer, or the directory is there and can't be read.

@@ -2,7 +2,7 @@
 
 A replay plays every pod's recorded demand on the card that the (simulated) cluster says it sits on now, by the formulas
 of `fleet.sharing`: contention caps compute, the grant bounds the framebuffer, a server that pre-allocates takes its
-share of the new grant. Called by `exporter.reader_replay`; the command line wires the cluster in as a `Seating`.
+share of the new grant. Called by `exporter.replay.reader`; the command line wires the cluster in as a `Seating`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ class Seat:
 
     Attributes:
         card: card; None where the pod was stopped or this card of several was taken from it.
-        framebuffer_granted_bytes: framebuffer granted, bytes.
         compute_granted_ratio: share of compute granted, 0-1.
         is_hard: True where that share is a hard limit.
-        priority: priority.
         is_oversubscribed: True where the grant may be spilled to host memory.
         since: when the pod got this seat, UTC.
         is_anew: True where the pod was made anew at `since`: its grant begins then, even where it sits as recorded.
@@ -80,7 +78,6 @@ def seated_grants(
 
     Args:
         grants: all recorded grants of one pod that live now, one per card.
-        cards: every card.
 
     Returns:
         Recorded card to the grant that its slice is now, and the seat; a card that is missing is stopped.

@@ -1,7 +1,7 @@
 """Checks of a trace's columns: every value that the rest of the house would choke on is named by file, column and row.
 
-Called by `exporter.trace` on each piece of a file that it reads. All checks work on whole columns; the row number in a
-message counts from 0 in the file, so that `table.slice(row, 1)` shows it.
+Called by `exporter.trace.trace` on each piece of a file that it reads. All checks work on whole columns; the row number
+in a message counts from 0 in the file, so that `table.slice(row, 1)` shows it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,8 @@ class TraceColumn:
     """One column of a trace file.
 
     Attributes:
-        name: column name.
-        shape: what it holds.
         is_required: True where a file without this column is refused.
         is_nullable: True where a row may leave it out.
-        value_min: lowest valid number.
         value_max: highest valid number, None where there is none.
     """
 

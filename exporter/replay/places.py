@@ -1,6 +1,6 @@
 """Which grant every recorded slice of a trace stands for at the moment: as recorded, moved by a plan, or stopped.
 
-One piece of `exporter.reader_replay`, which asks it what came and went, and where each slice's demand plays.
+One piece of `exporter.replay.reader`, which asks it what came and went, and where each slice's demand plays.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.reader import InventoryChange
-from exporter.replayed_seats import Seat, Seating, is_as_recorded, seated_grants
-from exporter.trace import Trace
+from exporter.replay.seats import Seat, Seating, is_as_recorded, seated_grants
+from exporter.trace.trace import Trace
 from fleet.inventory import CardId, Grant
 
 
@@ -23,7 +23,6 @@ class Places:
 
     Args:
         seating: where pods sit that were moved; None where nothing was changed.
-        since: start of the replay.
 
     Attributes:
         grants: every recorded grant, pair by pair in the trace's order.

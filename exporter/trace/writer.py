@@ -1,7 +1,7 @@
 """Writes a fleet as a neutral trace folder: all of it or nothing.
 
-Called by `exporter.synthetic`, and by anybody who records history for a later replay. The same records give the same
-bytes.
+Called by `exporter.synthetic.writer`, and by anybody who records history for a later replay. The same records give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from exporter.trace import CARD_USAGE_COLUMNS, CARD_USAGE_FILE, CARDS_FILE, PODS_FILE, USAGE_COLUMNS, USAGE_FILE
-from exporter.trace_columns import measure_of
-from exporter.trace_usage import Piece
+from exporter.trace.columns import measure_of
+from exporter.trace.trace import CARD_USAGE_COLUMNS, CARD_USAGE_FILE, CARDS_FILE, PODS_FILE, USAGE_COLUMNS, USAGE_FILE
+from exporter.trace.usage import Piece
 from fleet.errors import Misconfigured, Unavailable
 from fleet.inventory import Card, Grant, Node, WorkloadId
 from fleet.schema import Measure
@@ -40,7 +40,6 @@ def write_trace(
 
     Args:
         folder: where; must not exist or be empty.
-        cards: every card.
         nodes: nodes of the cards, for their CPU and memory.
         grants: one per pod, card and period.
         usage: rows in order of time; keys number `grants` (any period of the pod and card).

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from exporter.allocation.manifest import Shared
 from exporter.allocation.objects import key_of, version_of
 from exporter.allocation.records import Key
-from exporter.cluster_reader import ClusterReader, Watched
+from exporter.cluster.reader import ClusterReader, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.logs import logger
 from wire.http_answer import Busy
@@ -66,13 +66,10 @@ class WatchState:
     """How the reading of one kind fares.
 
     Attributes:
-        watched: the kind.
         is_served: whether the API serves it; None until it was asked.
         is_known: whether a whole list has been read since the start.
         age_seconds: since the server last said anything of it; None where it never did.
-        lists: whole lists read so far.
         restarts: watches that ended before their time, or could not go on where they stood.
-        events: events taken in.
         errors: failures by kind (`expired`, `unavailable`, `refused`, `corrupt`, `bug`), sorted.
         last_error: what the last failure said; None while all goes well.
     """
@@ -92,12 +89,8 @@ class ResourceWatch(Generic[Kept]):
     """Lists and watches one kind in a thread of its own.
 
     Args:
-        reader: what it is read by.
-        watched: the kind.
-        sink: what takes in the records.
         record_of: makes of an object what is kept of it, None for nothing; raises Corrupt where it can't be read.
         pages: how many lists may be read at the same time, all kinds together: a page is large while it is read.
-        clock: seconds that never go back.
     """
 
     def __init__(
@@ -135,7 +128,7 @@ class ResourceWatch(Generic[Kept]):
         self._is_failing = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch-{watched.value}", daemon=True)
-        self._log = logger("exporter.cluster_reader_watch")
+        self._log = logger("exporter.cluster.watch")
 
     def start(self) -> None:
         """Begins."""

@@ -5,7 +5,7 @@
     cards.parquet       one row per card
     card_usage.parquet  optional: what cards say of themselves; for cards without rows here, a reader adds up their pods
 
-Called by `exporter.reader_replay` and the command line's `admin replay`; `exporter.trace_writer` writes the same
+Called by `exporter.replay.reader` and the command line's `admin replay`; `exporter.trace.writer` writes the same
 columns. A trace says things of later days, such as when a grant ends: `grants_at` and `inventory_at` leave out what was
 not known at the moment asked about. Times are ends of sampling steps, in UTC.
 """
@@ -22,9 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exporter.trace_columns import RANGES, Shape, TraceColumn, measure_column
-from exporter.trace_inventory import PairGrants, read_cards, read_grants
-from exporter.trace_usage import Piece, SampleFile
+from exporter.trace.columns import RANGES, Shape, TraceColumn, measure_column
+from exporter.trace.inventory import PairGrants, read_cards, read_grants
+from exporter.trace.usage import Piece, SampleFile
 from fleet.errors import Corrupt
 from fleet.inventory import Grant, Inventory
 from fleet.schema import CARD_MEASURES, SLICE_MEASURES, Measure
@@ -56,7 +56,6 @@ class Trace:
     """A trace folder, read and checked; nothing of it has to be doubted any more.
 
     Attributes:
-        folder: the folder.
         cluster: the cluster that all its cards belong to.
         cards: every card, sorted by id.
         nodes: every node that holds a card, sorted by name.
@@ -146,7 +145,6 @@ class Trace:
 
         Args:
             since: start; None for the start of the trace.
-            until: end.
             steps_per_window: steps in a window, at least 1.
 
         Yields:

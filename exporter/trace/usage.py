@@ -1,8 +1,8 @@
 """One file of samples of a trace, streamed in order of time in bounded memory.
 
-Called by `exporter.trace` for `usage.parquet` (rows of a pod on a card) and `card_usage.parquet` (rows of a card). The
-file is read twice: `check` looks at every row before anything is passed on, so that a bad row at the end leaves
-nothing half done; `windows` then hands the rows out.
+Called by `exporter.trace.trace` for `usage.parquet` (rows of a pod on a card) and `card_usage.parquet` (rows of a
+card). The file is read twice: `check` looks at every row before anything is passed on, so that a bad row at the end
+leaves nothing half done; `windows` then hands the rows out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from exporter.trace_columns import Shape, TraceColumn, check_present, check_schema, measure_of, numbers, times_ms
+from exporter.trace.columns import Shape, TraceColumn, check_present, check_schema, measure_of, numbers, times_ms
 from fleet.errors import Corrupt
 from fleet.schema import Measure
 
@@ -75,7 +75,6 @@ class Extent:
     """What the check of a file found.
 
     Attributes:
-        rows: number of rows.
         first_ms: earliest time, None in an empty file.
         last_ms: latest time, None in an empty file.
         step_seconds: the source's own step, from the gaps between samples of one key.
@@ -97,13 +96,10 @@ class SampleFile:
     """One Parquet file of samples.
 
     Args:
-        path: the file.
         columns: its columns; those that are text name the key.
         key_numbers: finds the key of every row, or raises `Corrupt`.
-        key_count: how many keys there are.
 
     Attributes:
-        measures: measures that the file carries.
         extent: what the check found.
         is_key_seen: per key, True where it has a row, shape `(key_count,)`.
 
@@ -130,7 +126,6 @@ class SampleFile:
         Args:
             since_ms: nothing up to here; None for everything from the first sample's step on.
             until_ms: nothing after here.
-            window_ms: length of a window.
 
         Yields:
             The end of the window (never after `until_ms`) and its rows.

@@ -1,6 +1,6 @@
 """Builds the inventory of a synthetic fleet: cards are bought as workloads need them and filled into nodes.
 
-Called by `exporter.synthetic_mix` and `exporter.synthetic_traps`, which say what stands there.
+Called by `exporter.synthetic.mix` and `exporter.synthetic.traps`, which say what stands there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from exporter.synthetic_shapes import Shape
+from exporter.synthetic.shapes import Shape
 from fleet.inventory import Card, CardId, CardModelName, Grant, Node, Priority
 from fleet.units import GIB
 
@@ -36,10 +36,6 @@ class NodeKind:
 
     Attributes:
         short_name: what its nodes are called by.
-        cards: cards per machine.
-        framebuffer_bytes: framebuffer of one card.
-        cpu_cores: allocatable cores of the machine.
-        memory_bytes: allocatable memory of the machine.
     """
 
     short_name: str
@@ -66,13 +62,6 @@ class Workload:
     """What the slices of one workload have in common.
 
     Attributes:
-        namespace: namespace.
-        name: name of the owner.
-        kind: Kubernetes kind of the owner.
-        container: container name.
-        server: inference server or framework, None where unknown.
-        priority: priority.
-        labels: labels and annotations.
         replicas_min: fewest replicas that the owner keeps.
         kv_cache_pool_bytes: KV cache, for servers that pre-allocate.
     """
@@ -97,9 +86,6 @@ class FleetBuilder:
         days: length of the trace.
 
     Attributes:
-        seed: as given.
-        since: as given.
-        days: as given.
         cards: cards bought so far.
         grants: grants so far.
         shapes: behaviour of each grant, same order.

@@ -2,7 +2,7 @@
 
 The kubelet knows neither a pod's UID nor its owner, and not the card that HAMi gave; the API server does. Only this
 node's pods are asked for, and what they name, so that thousands of exporters cost the server little. What was heard
-stays while the server is away. Called by `exporter.reader_node`.
+stays while the server is away. Called by `exporter.node.reader`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Set as AbstractSet
 
 from exporter.allocation.records import Key
 from exporter.attribution.pods import PodFacts, pod_facts
-from exporter.cluster_reader import ClusterReader, Watched
-from exporter.cluster_reader_watch import ResourceWatch, WatchState
-from exporter.node_objects import NodeLookups, NodeObjects
+from exporter.cluster.reader import ClusterReader, Watched
+from exporter.cluster.watch import ResourceWatch, WatchState
+from exporter.node.objects import NodeLookups, NodeObjects
 
 PAGE_OBJECTS = 50
 """Pods of one page: a page is large while it is read, and a node's exporter is small."""
@@ -28,7 +28,6 @@ class NodePods:
     Args:
         reader: reads this node's pods and no others; closed with this.
         lookups: asks for what the pods name; None where nobody is to be asked. Started and stopped with this.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(

@@ -26,20 +26,21 @@ from exporter.attribution.mps import is_mps_server
 from exporter.attribution.pods import PodFacts
 from exporter.attribution.process_places import ProcessPlaces
 from exporter.attribution.records import AttributedSlice, Attribution, Finding, FindingKind, NodeView, ProcessOnCard
-from exporter.cluster_reader import Watched
+from exporter.cluster.reader import Watched
 from exporter.families import Family
-from exporter.kubelet.pod_resources import DeviceRow, PodResources, PodRow
-from exporter.node_families import NodeFamilies, SourceState
-from exporter.node_objects import NodeObjects
-from exporter.node_pods import NodePods
-from exporter.node_slices import CardsNow, slice_values
+from exporter.kubelet.client import KubeletPodResources
+from exporter.kubelet.pod_resources import DeviceRow, PodRow
+from exporter.node.families import NodeFamilies, SourceState
+from exporter.node.objects import NodeObjects
+from exporter.node.pods import NodePods
+from exporter.node.slices import CardsNow, slice_values
 from exporter.nvml.figures import Activity, CardFigures, CardsReading
+from exporter.nvml.reader import NvmlReader
 from exporter.process_series import ProcessSeries
 from exporter.reader import Reading
-from exporter.reader_hami import HamiReader
-from exporter.reader_nvml import NvmlReader
 from exporter.regions.columns import CardFacts, HamiReading
 from exporter.regions.families import NodeNames, RegionFamilies
+from exporter.regions.reader import HamiReader
 from exporter.regions.tree import ClaimUsers
 from fleet.errors import Corrupt, Unavailable
 from fleet.inventory import Card, CardId, Grant
@@ -66,15 +67,13 @@ class NodeSources:
     """Whom a node's reader asks.
 
     Attributes:
-        cards: the driver.
         kubelet: who was handed which device; None where it is not to be asked.
         pods: what the API server says of this node's pods; None where it is not to be asked.
-        processes: where processes run.
         regions: HAMi's regions; None where the node is not to be looked at for any.
     """
 
     cards: NvmlReader
-    kubelet: PodResources | None
+    kubelet: KubeletPodResources | None
     pods: NodePods | None
     processes: ProcessPlaces
     regions: HamiReader | None
@@ -85,10 +84,7 @@ class NodeReader:
 
     Args:
         sources: whom it asks; closed with the reader.
-        cluster: name of the cluster.
-        node: name of this node.
         process_series: names single processes; None where nobody asked for them.
-        clock: Unix seconds; for tests.
     """
 
     def __init__(
@@ -311,7 +307,7 @@ class _Kept(Generic[Answer]):
         self._answer: Answer | None = None
         self._answered_at: float | None = None
         self._is_failing = False
-        self._log = logger("exporter.reader_node")
+        self._log = logger("exporter.node.reader")
 
     def of(self, ask: Callable[[float], Answer], until: float) -> Answer | None:
         """Asks, with the seconds that there are until a monotonic time; the former answer where it can't be asked."""
@@ -333,11 +329,9 @@ class _Kept(Generic[Answer]):
 
     @property
     def is_fresh(self) -> bool:
-        """The last question was answered."""
         return not self._is_failing
 
     def state(self) -> SourceState:
-        """How the source fares."""
         age = None if self._answered_at is None else time.monotonic() - self._answered_at
         return SourceState(source=self._source, age_seconds=age, failures=self.failures)
 
@@ -393,7 +387,6 @@ class GrantPeriods:
         """Takes the next attribution.
 
         Args:
-            attribution: what was found.
             now: the moment, UTC; ends and changes are dated by it.
         """
         started: list[Grant] = []

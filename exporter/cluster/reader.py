@@ -1,6 +1,6 @@
 """The port through which a cluster's objects are read: what is watched, list pages and watch streams.
 
-`exporter.cluster_reader_watch` keeps a local state by it; `exporter.cluster_kubernetes` is the adapter for the real
+`exporter.cluster.watch` keeps a local state by it; `exporter.cluster.kubernetes` is the adapter for the real
 API. What is read changes nothing: a reader may get, list and watch, no more.
 """
 
@@ -37,44 +37,32 @@ class Watched(StrEnum):
     GPU_POLICIES = "gpupolicies.gputide.io"
 
 
+def _core(group: str, plural: str, *, metadata_only: bool = False) -> ApiResource:
+    return ApiResource(group=group, versions=("v1",), plural=plural, metadata_only=metadata_only)
+
+
+def _optional(group: str, plural: str, *versions: str) -> ApiResource:
+    return ApiResource(group=group, versions=versions, plural=plural, is_optional=True)
+
+
 API_RESOURCES: Mapping[Watched, ApiResource] = {
-    Watched.NODES: ApiResource(group="", versions=("v1",), plural="nodes"),
-    Watched.PODS: ApiResource(group="", versions=("v1",), plural="pods"),
-    Watched.REPLICA_SETS: ApiResource(group="apps", versions=("v1",), plural="replicasets", metadata_only=True),
-    Watched.STATEFUL_SETS: ApiResource(group="apps", versions=("v1",), plural="statefulsets", metadata_only=True),
-    Watched.JOBS: ApiResource(group="batch", versions=("v1",), plural="jobs", metadata_only=True),
-    Watched.RESOURCE_QUOTAS: ApiResource(group="", versions=("v1",), plural="resourcequotas"),
-    Watched.VOLCANO_QUEUES: ApiResource(
-        group="scheduling.volcano.sh", versions=("v1beta1",), plural="queues", is_optional=True
-    ),
-    Watched.POD_GROUPS: ApiResource(
-        group="scheduling.volcano.sh", versions=("v1beta1",), plural="podgroups", is_optional=True
-    ),
-    Watched.CLUSTER_QUEUES: ApiResource(
-        group="kueue.x-k8s.io", versions=("v1beta2", "v1beta1"), plural="clusterqueues", is_optional=True
-    ),
-    Watched.LOCAL_QUEUES: ApiResource(
-        group="kueue.x-k8s.io", versions=("v1beta2", "v1beta1"), plural="localqueues", is_optional=True
-    ),
-    Watched.WORKLOADS: ApiResource(
-        group="kueue.x-k8s.io", versions=("v1beta2", "v1beta1"), plural="workloads", is_optional=True
-    ),
-    Watched.KAI_QUEUES: ApiResource(group="scheduling.run.ai", versions=("v2",), plural="queues", is_optional=True),
-    Watched.RESOURCE_CLAIMS: ApiResource(
-        group="resource.k8s.io", versions=("v1", "v1beta2", "v1beta1"), plural="resourceclaims", is_optional=True
-    ),
-    Watched.RESOURCE_SLICES: ApiResource(
-        group="resource.k8s.io", versions=("v1", "v1beta2", "v1beta1"), plural="resourceslices", is_optional=True
-    ),
-    Watched.POD_AUTOSCALERS: ApiResource(
-        group="autoscaling", versions=("v2",), plural="horizontalpodautoscalers", is_optional=True
-    ),
-    Watched.SCALED_OBJECTS: ApiResource(
-        group="keda.sh", versions=("v1alpha1",), plural="scaledobjects", is_optional=True
-    ),
-    Watched.GPU_POLICIES: ApiResource(
-        group="gputide.io", versions=("v1alpha1",), plural="gpupolicies", is_optional=True
-    ),
+    Watched.NODES: _core("", "nodes"),
+    Watched.PODS: _core("", "pods"),
+    Watched.REPLICA_SETS: _core("apps", "replicasets", metadata_only=True),
+    Watched.STATEFUL_SETS: _core("apps", "statefulsets", metadata_only=True),
+    Watched.JOBS: _core("batch", "jobs", metadata_only=True),
+    Watched.RESOURCE_QUOTAS: _core("", "resourcequotas"),
+    Watched.VOLCANO_QUEUES: _optional("scheduling.volcano.sh", "queues", "v1beta1"),
+    Watched.POD_GROUPS: _optional("scheduling.volcano.sh", "podgroups", "v1beta1"),
+    Watched.CLUSTER_QUEUES: _optional("kueue.x-k8s.io", "clusterqueues", "v1beta2", "v1beta1"),
+    Watched.LOCAL_QUEUES: _optional("kueue.x-k8s.io", "localqueues", "v1beta2", "v1beta1"),
+    Watched.WORKLOADS: _optional("kueue.x-k8s.io", "workloads", "v1beta2", "v1beta1"),
+    Watched.KAI_QUEUES: _optional("scheduling.run.ai", "queues", "v2"),
+    Watched.RESOURCE_CLAIMS: _optional("resource.k8s.io", "resourceclaims", "v1", "v1beta2", "v1beta1"),
+    Watched.RESOURCE_SLICES: _optional("resource.k8s.io", "resourceslices", "v1", "v1beta2", "v1beta1"),
+    Watched.POD_AUTOSCALERS: _optional("autoscaling", "horizontalpodautoscalers", "v2"),
+    Watched.SCALED_OBJECTS: _optional("keda.sh", "scaledobjects", "v1alpha1"),
+    Watched.GPU_POLICIES: _optional("gputide.io", "gpupolicies", "v1alpha1"),
 }
 """In the order in which reading starts: nodes give cards their models before pods name them."""
 
@@ -103,7 +91,6 @@ class ClusterReader(Protocol):
         """One page of all objects of the cluster.
 
         Args:
-            limit: most objects of the page.
             token: the former page's `next_token`; None for the first.
 
         Raises:
@@ -146,9 +133,6 @@ class ObjectReader(Protocol):
     def one(self, watched: Watched, *, namespace: str, name: str) -> Manifest | None:
         """The object of this name as it is now; None where there is none, or no object can have that name.
 
-        Raises:
-            TooLarge: it has more bytes than are read at once.
-            Unavailable: the server can't be reached, or is busy (`Busy` where it says for how long).
-            Misconfigured: the server refuses; the message names resource, verb and the rule that is missing.
+        Raises as `ClusterReader.page`.
         """
         ...

@@ -1,7 +1,7 @@
 """The ordinary part of a synthetic fleet: what a cluster of many teams runs, in the proportions in which it is found.
 
-Called by `exporter.synthetic` until the cards asked for are bought. Each family gives the advice something to find:
-off-peak pairs, servers that pre-allocate, cards that are far too big, cards that nobody uses.
+Called by `exporter.synthetic.writer` until the cards asked for are bought. Each family gives the advice something to
+find: off-peak pairs, servers that pre-allocate, cards that are far too big, cards that nobody uses.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from exporter.synthetic_fleet import A10G, A100, A6000, H100, L20, L40S, NODE_KINDS, FleetBuilder, Workload
-from exporter.synthetic_shapes import Shape
+from exporter.synthetic.fleet import A10G, A100, A6000, H100, L20, L40S, NODE_KINDS, FleetBuilder, Workload
+from exporter.synthetic.shapes import Shape
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, CardModelName, Priority
 from fleet.units import GIB
 
@@ -59,7 +59,6 @@ Family = Callable[[FleetBuilder, np.random.Generator, int], None]
 
 
 def _named(names: tuple[str, ...], number: int, **changes: object) -> Workload:
-    """A family's workload with this number."""
     namespace, name = names[number % len(names)].split("/")
     turn = number // len(names)
     suffix = f"-{turn + 1}" if turn else ""

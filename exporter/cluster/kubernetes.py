@@ -1,6 +1,6 @@
 """What the exporter reads of a cluster, by the Kubernetes API: which objects, and what of them a node needs.
 
-Called by the command line, which hands it to `exporter.allocation.collector` or `exporter.node_pods`.
+Called by the command line, which hands it to `exporter.allocation.collector` or `exporter.node.pods`.
 
 Sources: kubernetes/client-go:tools/cache/reflector.go (which version a list asks for),
 kubernetes/apiserver:pkg/storage/cacher (a list of what is in memory has no pages).
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from exporter.cluster_reader import API_RESOURCES, Watched
+from exporter.cluster.reader import API_RESOURCES, Watched
 from fleet.errors import Refused
 from wire.http_answer import TooLarge
 from wire.kubernetes.access import find_access

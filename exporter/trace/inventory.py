@@ -1,6 +1,6 @@
 """What a trace says stands there: cards, nodes and grants.
 
-Called by `exporter.trace`. The records carry ends of grants as the file has them; who may know them when is the
+Called by `exporter.trace.trace`. The records carry ends of grants as the file has them; who may know them when is the
 trace's to say.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from exporter.trace_columns import NO_TIME, Shape, TraceColumn, check_present, check_schema, numbers, times_ms
-from exporter.trace_usage import opened
+from exporter.trace.columns import NO_TIME, Shape, TraceColumn, check_present, check_schema, numbers, times_ms
+from exporter.trace.usage import opened
 from fleet.errors import Corrupt
 from fleet.inventory import Card, CardId, CardModelName, Grant, Node, Priority
 
@@ -63,7 +63,6 @@ class PairGrants:
 
     Attributes:
         pod: the pod, as usage rows name it.
-        card: the card.
         grants: one grant per period, in order of time; periods don't overlap.
     """
 
@@ -108,14 +107,10 @@ def read_cards(path: Path) -> tuple[tuple[Card, ...], tuple[Node, ...]]:
 
 
 def read_grants(path: Path, cards: Sequence[Card]) -> tuple[PairGrants, ...]:
-    """Reads `pods.parquet`.
+    """Reads `pods.parquet`; returns pairs that are sorted by pod and card.
 
     Args:
-        path: the file.
         cards: every known card; model, node and framebuffer of a grant's card are taken from here.
-
-    Returns:
-        Pairs sorted by pod and card.
 
     Raises:
         Corrupt: a column or value is wrong, a card is unknown, or two periods of a pod on a card overlap.

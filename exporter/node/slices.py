@@ -8,7 +8,7 @@ Pure. Whose figure counts, the surest first:
   server of MPS works, it works for some of them, and the driver doesn't report for whom.
 - HAMi's region of the container, for what the driver doesn't report of processes.
 
-What none of them reports is absent. Called by `exporter.reader_node`.
+What none of them reports is absent. Called by `exporter.node.reader`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ def slice_values(slices: Sequence[AttributedSlice], now: CardsNow) -> dict[Measu
 
     Args:
         slices: slices whose cards are all among `now.figures`.
-        now: what is known.
     """
     tenants = Counter(found.grant.card for found in slices)
     regions = _region_rows(now.regions)

@@ -1,7 +1,7 @@
 """How a synthetic slice behaves over time: a few numbers per slice, and the arrays that follow from them.
 
-Called by `exporter.synthetic`. Everything is computed some steps at a time for all slices at once, and depends on the
-seed and the time only, so a large fleet is written in bounded memory and any two runs give the same values.
+Called by `exporter.synthetic.writer`. Everything is computed some steps at a time for all slices at once, and depends
+on the seed and the time only, so a large fleet is written in bounded memory and any two runs give the same values.
 """
 
 from __future__ import annotations
@@ -113,8 +113,6 @@ def day_of(
     """Computes some steps of one day.
 
     Args:
-        columns: behaviour of every slice.
-        seed: seed of the fleet.
         day: number of the day, 0 first.
         part: which part of the day the steps are; parts have noise of their own.
         first_weekday: weekday of day 0, Monday = 0.

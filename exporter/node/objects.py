@@ -3,7 +3,7 @@
 To watch all ReplicaSets or claims of a cluster on each of its nodes would cost the API server more than it is worth: a
 node has some dozens of pods with cards, so each object is asked for by its name, owners once and of them the metadata
 only. One thread asks one question at a time, with a bound on how many a second. What may not be read is asked for again
-from time to time, and what is known without it stays. Called by `exporter.node_pods`.
+from time to time, and what is known without it stays. Called by `exporter.node.pods`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from dataclasses import dataclass, field, replace
 from exporter.allocation.pods import owned_record
 from exporter.allocation.records import OwnerLinkRecord
 from exporter.attribution.pods import PodFacts
-from exporter.cluster_reader import ObjectReader, Watched
+from exporter.cluster.reader import ObjectReader, Watched
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.grammars.claims import ClaimAllocation, PublishedDevice, parse_claim, parse_published
 from fleet.logs import logger
 from fleet.workload_kinds import OWNER_LINKS_MAX
-from wire.http_answer import Busy, TooLarge
+from wire.http_answer import Busy
 from wire.kubernetes.backoff import Backoff
+from wire.kubernetes.page import pages_of
 
 QUESTIONS_PER_SECOND = 10.0
 QUESTIONS_AT_ONCE = 50.0
@@ -92,7 +93,6 @@ class NodeLookups:
 
     Args:
         reader: reads this node's published devices and no others; not closed with this.
-        clock: seconds that never go back; for tests.
     """
 
     def __init__(self, reader: ObjectReader, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -116,7 +116,7 @@ class NodeLookups:
         self._wake = threading.Event()
         self._settled = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="node-objects", daemon=True)
-        self._log = logger("exporter.node_objects")
+        self._log = logger("exporter.node.objects")
 
     def start(self) -> None:
         """Begins to ask."""
@@ -267,19 +267,14 @@ class NodeLookups:
         self._claims[question.namespace, question.name] = None if manifest is None else parse_claim(manifest)
 
     def _ask_published(self) -> None:
-        devices: list[PublishedDevice] = []
-        token: str | None = None
-        limit = _PAGE_OBJECTS
         if not self._is_served(Watched.RESOURCE_SLICES):
             return
-        while True:
-            try:
-                page = self._reader.page(Watched.RESOURCE_SLICES, limit=limit, token=token)
-            except TooLarge:
-                if limit == 1:
-                    raise
-                limit = max(1, limit // 4)
-                continue
+        devices: list[PublishedDevice] = []
+        pages = pages_of(
+            lambda limit, token: self._reader.page(Watched.RESOURCE_SLICES, limit=limit, token=token),
+            objects_max=_PAGE_OBJECTS,
+        )
+        for page in pages:
             for manifest in page.manifests:
                 try:
                     devices += parse_published(manifest)
@@ -287,11 +282,8 @@ class NodeLookups:
                     # One driver's bad slice must not hide another's devices.
                     self._failures += 1
                     self._log.warning("object dropped", resource=Watched.RESOURCE_SLICES.value, error=str(exc))
-            token = page.next_token
             if len(devices) > DEVICES_MAX:
                 raise Corrupt(f"cannot read what drivers publish on this node: more than {DEVICES_MAX} devices")
-            if token is None:
-                break
         self._published = tuple(devices)
 
     def _is_served(self, watched: Watched) -> bool:

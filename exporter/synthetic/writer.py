@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.synthetic_fleet import FleetBuilder
-from exporter.synthetic_mix import add_mix, add_newcomers
-from exporter.synthetic_shapes import Columns, Day, columns_of, day_of
-from exporter.synthetic_traps import TRAPS, Trap, add_traps
-from exporter.trace_usage import Piece
-from exporter.trace_writer import write_trace
+from exporter.synthetic.fleet import FleetBuilder
+from exporter.synthetic.mix import add_mix, add_newcomers
+from exporter.synthetic.shapes import Columns, Day, columns_of, day_of
+from exporter.synthetic.traps import TRAPS, add_traps
+from exporter.trace.usage import Piece
+from exporter.trace.writer import write_trace
 from fleet.errors import Misconfigured
 from fleet.schema import Measure
 
-__all__ = ["CARDS_MIN", "SINCE", "TRAPS", "Trap", "write_synthetic_fleet"]
+__all__ = ["CARDS_MIN", "SINCE", "TRAPS", "write_synthetic_fleet"]
 
 SINCE = datetime(2026, 1, 5, tzinfo=UTC)
 """Start of a synthetic fleet unless another one is asked for: a Monday."""
@@ -143,7 +143,6 @@ class _Watch:
         self.pieces: list[Piece] = []
 
     def note(self, day: Day, ends_ms: NDArray[np.int64]) -> None:
-        """Keeps what the cards showed on one day."""
         shape = (len(self._cards), len(ends_ms))
         load, used = np.zeros(shape), np.zeros(shape)
         np.add.at(load, self._rows, day.load[self._slices])

@@ -1,162 +1,70 @@
 """The traps of GPU counters that a trace can carry, each once, on a workload that is named like any other.
 
 Tools that read counters alone fall into every one of them. `TRAPS` says of each workload what must not be concluded;
-tests of the analyzer and the recommender assert on it. Called by `exporter.synthetic`. Three known traps are not of a
-trace's making and have no workload: stale free-memory readings inside multi-process containers, XID gauges that hold
-the last code only, and bursts between two scrapes.
+tests of the analyzer and the recommender assert on it. Called by `exporter.synthetic.writer`. Three known traps are not
+of a trace's making and have no workload: stale free-memory readings inside multi-process containers, XID gauges that
+hold the last code only, and bursts between two scrapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from exporter.synthetic_fleet import A10G, A100, B200, H100, L40S, FleetBuilder, Workload
-from exporter.synthetic_shapes import FOREVER_DAYS, Shape
+from exporter.synthetic.fleet import A10G, A100, B200, H100, L40S, FleetBuilder, Workload
+from exporter.synthetic.shapes import FOREVER_DAYS, Shape
 from fleet.inventory import LATENCY_CRITICAL_LABEL, WARM_REPLICAS_LABEL, CardModelName, Priority
 from fleet.units import GIB
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trap:
-    """One trap.
-
-    Attributes:
-        number: its number in the project's list of traps.
-        workload: the workload that shows it, `namespace/name`; users see a name like any other.
-        shows: what the counters show.
-        never: what must not be concluded.
-    """
-
-    number: int
-    workload: str
-    shows: str
-    never: str
-
-
-TRAPS: Mapping[str, Trap] = {
-    "tiny-kernels": Trap(
-        number=1,
-        workload="search/reranker",
-        shows="duty cycle of 97 % at 3 % SM active",
-        never="that the card is busy: most of it is free",
-    ),
-    "nccl-spin": Trap(
-        number=2,
-        workload="research/pretrain-moe-16b",
-        shows="four cards at a duty cycle of 100 % and 15 % SM active, waiting for each other",
-        never="that high duty cycle proves useful work, nor that the cards are idle",
-    ),
-    "preallocated": Trap(
-        number=3,
-        workload="payments/qwen-7b-assistant",
-        shows="90 % of the framebuffer used at all times, 5 % of the KV cache in use",
-        never="that the framebuffer is needed",
-    ),
-    "never-touched-cuda": Trap(
-        number=4,
-        workload="vision/annotation-tool",
-        shows="a grant without a single row, on a card that reports 0",
-        never="that nothing is wasted there",
-    ),
-    "blackwell-zero": Trap(
-        number=5,
-        workload="research/llama-70b-chat",
-        shows="the container's counters at 0 while its card, of which it is the only tenant, is busy",
-        never="that the service is idle",
-    ),
-    "one-of-two-reports": Trap(
-        number=6,
-        workload="speech/tts-neural",
-        shows="two pods share a card, one of them has rows",
-        never="that the silent one is idle",
-    ),
-    "mig-no-duty": Trap(
-        number=7,
-        workload="search/query-classifier",
-        shows="no duty cycle under MIG, SM active well above 0",
-        never="that the instance is idle",
-    ),
-    "no-prof-counters": Trap(
-        number=8,
-        workload="ads/click-predictor",
-        shows="no SM active anywhere, a duty cycle of half",
-        never="how much of the card's compute is free",
-    ),
-    "counter-vanished": Trap(
-        number=9,
-        workload="payments/card-ocr",
-        shows="compute counters end days before the trace does, framebuffer goes on",
-        never="that the service fell idle",
-    ),
-    "ghost-series": Trap(
-        number=11,
-        workload="vision/poster-generator",
-        shows="rows go on after the grant ended",
-        never="that the pod lives: samples are not the inventory",
-    ),
-    "per-pod-not-sum": Trap(
-        number=12,
-        workload="speech/wake-word",
-        shows="four replicas at 30 % each",
-        never="that the workload needs more than one card's compute",
-    ),
-    "young-pod": Trap(
-        number=13,
-        workload="search/snippet-generator",
-        shows="started three hours before the end, nothing yet",
-        never="that it is idle",
-    ),
-    "crash-loop": Trap(
-        number=13,
-        workload="ads/lookalike-audience",
-        shows="a new pod every few hours, each too young to judge, none ever busy",
-        never="that nothing can be said: the owner has been idle for days",
-    ),
-    "loading-phases": Trap(
-        number=14,
-        workload="research/finetune-clip",
-        shows="three hours of nothing every day between hours of training",
-        never="that it is idle",
-    ),
-    "warm-standby": Trap(
-        number=15,
-        workload="payments/fraud-scoring-standby",
-        shows="nothing at all, by design, with replicas to be kept warm",
-        never="that it may be removed",
-    ),
-    "outage": Trap(
-        number=16,
-        workload="vision/logo-detection",
-        shows="no rows in the last two days",
-        never="that it stopped working: nobody looked",
-    ),
-    "card-replaced": Trap(
-        number=19,
-        workload="support/intent-detection",
-        shows="the pod's card was swapped, so its series end and others begin",
-        never="that one card fell idle, or that the history is too short",
-    ),
-    "offline-squeezed": Trap(
-        number=20,
-        workload="research/offline-eval",
-        shows="low priority work at 0 by day beside a busy service",
-        never="that it is idle: it yields, and works at night",
-    ),
-    "transcoder": Trap(
-        number=21,
-        workload="vision/video-transcoder",
-        shows="SM active near 0, the encoder busy",
-        never="that it is idle",
-    ),
-    "dead-card": Trap(
-        number=16,
-        workload="speech/asr-batch",
-        shows="the card and its pod report nothing any more from one moment on",
-        never="that it is idle",
-    ),
+TRAPS: Mapping[str, str] = {
+    # Duty cycle of 97 % at 3 % SM active. Never conclude that the card is busy: most of it is free.
+    "tiny-kernels": "search/reranker",
+    # Four cards at a duty cycle of 100 % and 15 % SM active, waiting for each other. Never conclude that high duty
+    # cycle proves useful work, nor that the cards are idle.
+    "nccl-spin": "research/pretrain-moe-16b",
+    # 90 % of the framebuffer used at all times, 5 % of the KV cache in use. Never conclude that the framebuffer is
+    # needed.
+    "preallocated": "payments/qwen-7b-assistant",
+    # A grant without a single row, on a card that reports 0. Never conclude that nothing is wasted there.
+    "never-touched-cuda": "vision/annotation-tool",
+    # The container's counters at 0 while its card, of which it is the only tenant, is busy. Never conclude that the
+    # service is idle.
+    "blackwell-zero": "research/llama-70b-chat",
+    # Two pods share a card, one of them has rows. Never conclude that the silent one is idle.
+    "one-of-two-reports": "speech/tts-neural",
+    # No duty cycle under MIG, SM active well above 0. Never conclude that the instance is idle.
+    "mig-no-duty": "search/query-classifier",
+    # No SM active anywhere, a duty cycle of half. Never conclude how much of the card's compute is free.
+    "no-prof-counters": "ads/click-predictor",
+    # Compute counters end days before the trace does, framebuffer goes on. Never conclude that the service fell idle.
+    "counter-vanished": "payments/card-ocr",
+    # Rows go on after the grant ended. Never conclude that the pod lives: samples are not the inventory.
+    "ghost-series": "vision/poster-generator",
+    # Four replicas at 30 % each. Never conclude that the workload needs more than one card's compute.
+    "per-pod-not-sum": "speech/wake-word",
+    # Started three hours before the end, nothing yet. Never conclude that it is idle.
+    "young-pod": "search/snippet-generator",
+    # A new pod every few hours, each too young to judge, none ever busy. Never conclude that nothing can be said: the
+    # owner has been idle for days.
+    "crash-loop": "ads/lookalike-audience",
+    # Three hours of nothing every day between hours of training. Never conclude that it is idle.
+    "loading-phases": "research/finetune-clip",
+    # Nothing at all, by design, with replicas to be kept warm. Never conclude that it may be removed.
+    "warm-standby": "payments/fraud-scoring-standby",
+    # No rows in the last two days. Never conclude that it stopped working: nobody looked.
+    "outage": "vision/logo-detection",
+    # The pod's card was swapped, so its series end and others begin. Never conclude that one card fell idle, or that
+    # the history is too short.
+    "card-replaced": "support/intent-detection",
+    # Low priority work at 0 by day beside a busy service. Never conclude that it is idle: it yields, and works at
+    # night.
+    "offline-squeezed": "research/offline-eval",
+    # SM active near 0, the encoder busy. Never conclude that it is idle.
+    "transcoder": "vision/video-transcoder",
+    # The card and its pod report nothing any more from one moment on. Never conclude that it is idle.
+    "dead-card": "speech/asr-batch",
 }
-"""By trap: its workload, what that shows, and what must not be concluded from it."""
+"""By trap the workload, `namespace/name`, that shows it: what its counters show, and what must not be concluded."""
 
 _BUSY = Shape(quiet_ratio=0.1, peak_ratio=0.55, framebuffer_bytes=14 * GIB, framebuffer_load_bytes=4 * GIB)
 
@@ -170,7 +78,7 @@ def add_traps(fleet: FleetBuilder) -> None:
 
 
 def _workload(trap: str, **changes: object) -> Workload:
-    namespace, name = TRAPS[trap].workload.split("/")
+    namespace, name = TRAPS[trap].split("/")
     return replace(Workload(namespace=namespace, name=name), **changes)  # type: ignore[arg-type]
 
 

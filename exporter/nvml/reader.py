@@ -35,9 +35,6 @@ class NvmlReader:
 
     Args:
         cards: the cards; closed with the reader.
-        cluster: name of the cluster.
-        node: name of this node.
-        now: the time, UTC; for tests.
     """
 
     def __init__(

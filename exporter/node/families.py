@@ -1,6 +1,6 @@
 """What a node's reader says beyond its measures: how its sources fare, how sure it is of grants, and what is odd.
 
-Called by `exporter.reader_node`; the catalogue of metrics is made from `FAMILIES`.
+Called by `exporter.node.reader`; the catalogue of metrics is made from `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from exporter.attribution.records import AttributedSlice, Attribution, FindingKind
-from exporter.families import CataloguedFamily, Family, counter, gauge, info
+from exporter.families import CataloguedFamily, Family, KeptLabels, counter, gauge, info
 from exporter.nvml.figures import MigFigures
 from fleet.schema import SLICE_IDENTITY
 from fleet.usage import SliceKey
@@ -51,14 +51,8 @@ _FINDING = info(
     (*_NODE_LABELS, "kind", "namespace", "pod", "container", "card"),
 )
 FAMILIES: tuple[CataloguedFamily, ...] = (
-    _SOURCE_AGE,
-    _SOURCE_FAILURES,
-    _PROCESSES,
-    _CERTAIN,
-    _INSTANCE,
-    _FINDINGS,
-    _FINDING,
-)
+    _SOURCE_AGE, _SOURCE_FAILURES, _PROCESSES, _CERTAIN, _INSTANCE, _FINDINGS, _FINDING,
+)  # fmt: skip
 """Every family that is made here."""
 
 
@@ -78,18 +72,11 @@ class SourceState:
 
 
 class NodeFamilies:
-    """Names the figures of one node.
-
-    Args:
-        cluster: name of the cluster.
-        node: name of the node.
-    """
+    """Names the figures of one node."""
 
     def __init__(self, *, cluster: str, node: str) -> None:
         self._place = (cluster, node)
-        self._keys: tuple[SliceKey, ...] = ()
-        self._labels: tuple[tuple[str, ...], ...] = ()
-        self._instance_labels: tuple[tuple[str, ...], ...] = ()
+        self._kept = KeptLabels()
 
     def of_slices(
         self, keys: tuple[SliceKey, ...], slices: tuple[AttributedSlice, ...], *, are_processes_seen: bool
@@ -99,39 +86,25 @@ class NodeFamilies:
         Args:
             are_processes_seen: processes can be assigned to containers; otherwise none is counted.
         """
-        if keys != self._keys:
-            self._keys = keys
-            self._labels = tuple(tuple(str(getattr(key, name)) for name in SLICE_IDENTITY) for key in keys)
-        counts = [float(len(found.pids)) if are_processes_seen else np.nan for found in slices]
-        sources = (found.sources[0].value for found in slices)
-        return (
-            _PROCESSES.of(self._labels, np.array(counts, np.float64)),
-            _CERTAIN.of(
-                tuple((*labels, source) for labels, source in zip(self._labels, sources, strict=True)),
-                np.array([found.is_certain and found.is_amount_known for found in slices], np.float64),
-            ),
-        )
+        rows = [(_labels(key), found) for key, found in zip(keys, slices, strict=True)]
+        counts = [(labels, float(len(found.pids)) if are_processes_seen else np.nan) for labels, found in rows]
+        certain = [
+            ((*labels, found.sources[0].value), float(found.is_certain and found.is_amount_known))
+            for labels, found in rows
+        ]
+        return self._kept.family(_PROCESSES, counts), self._kept.family(_CERTAIN, certain)
 
     def of_instances(
         self, keys: tuple[SliceKey, ...], slices: tuple[AttributedSlice, ...], migs: Iterable[MigFigures]
     ) -> tuple[Family, ...]:
-        """Which MIG instances each slice consists of; none where no slice has any.
-
-        Args:
-            migs: the instances that the driver knows.
-        """
+        """Which MIG instances each slice consists of; none where no slice has any."""
         known = {mig.mig: mig for mig in migs}
-        labels = tuple(
-            (
-                *(str(getattr(key, name)) for name in SLICE_IDENTITY),
-                *(mig.mig, mig.mig_profile, str(mig.gpu_instance), str(mig.compute_instance)),
-            )
+        rows = [
+            ((*_labels(key), mig.mig, mig.mig_profile, str(mig.gpu_instance), str(mig.compute_instance)), 1.0)
             for key, found in zip(keys, slices, strict=True)
             for mig in (known[instance] for instance in found.instances if instance in known)
-        )
-        if labels != self._instance_labels:
-            self._instance_labels = labels
-        return (_INSTANCE.of(self._instance_labels, np.ones(len(labels))),) if labels else ()
+        ]
+        return (self._kept.family(_INSTANCE, rows),) if rows else ()
 
     def of_findings(self, attribution: Attribution) -> tuple[Family, ...]:
         """What is odd: how often by kind, and about whom."""
@@ -141,18 +114,17 @@ class NodeFamilies:
             for odd in attribution.findings
         )
         return (
-            _FINDINGS.of(
-                tuple((*self._place, kind.value) for kind in FindingKind),
-                np.array([counts[kind] for kind in FindingKind], np.float64),
-            ),
-            _FINDING.of(tuple(about), np.ones(len(about))),
+            self._kept.family(_FINDINGS, [((*self._place, kind.value), float(counts[kind])) for kind in FindingKind]),
+            self._kept.family(_FINDING, [(labels, 1.0) for labels in about]),
         )
 
     def of_sources(self, states: tuple[SourceState, ...]) -> tuple[Family, ...]:
         """How the sources fare."""
-        labels = tuple((*self._place, state.source) for state in states)
-        ages = [np.nan if state.age_seconds is None else state.age_seconds for state in states]
-        return (
-            _SOURCE_AGE.of(labels, np.array(ages, np.float64)),
-            _SOURCE_FAILURES.of(labels, np.array([state.failures for state in states], np.float64)),
-        )
+        rows = [((*self._place, state.source), state) for state in states]
+        ages = [(labels, np.nan if state.age_seconds is None else state.age_seconds) for labels, state in rows]
+        failures = [(labels, float(state.failures)) for labels, state in rows]
+        return self._kept.family(_SOURCE_AGE, ages), self._kept.family(_SOURCE_FAILURES, failures)
+
+
+def _labels(key: SliceKey) -> tuple[str, ...]:
+    return tuple(str(getattr(key, name)) for name in SLICE_IDENTITY)

@@ -3,7 +3,7 @@
 `read` gives one step at a time, as a device would; `blocks` gives many steps at once, for a replay that goes as fast
 as it can. Called by `admin replay`, `run export node --replay` and `demo`. What a card shows is what the trace says of
 the card itself, else the sum of its slices. Where a `Seating` says that pods were moved, they and all pods on the cards
-concerned are played by the rules of `exporter.replayed_seats`, and those cards show the sum of their slices.
+concerned are played by the rules of `exporter.replay.seats`, and those cards show the sum of their slices.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from exporter.card_families import FRAMEBUFFER_CAPACITY, FRAMEBUFFER_FREE
 from exporter.collector import Snapshot
 from exporter.families import CataloguedFamily, Family, KeptLabels
 from exporter.reader import Block, InventoryChange, Reading, Samples
-from exporter.replay_places import Places
-from exporter.replayed_seats import Seating, Table, played
-from exporter.trace import Trace, epoch_ms, from_epoch_ms
-from exporter.trace_usage import Piece, joined
+from exporter.replay.places import Places
+from exporter.replay.seats import Seating, Table, played
+from exporter.trace.trace import Trace, epoch_ms, from_epoch_ms
+from exporter.trace.usage import Piece, joined
 from fleet.inventory import Card, CardId, Grant
 from fleet.schema import CARD_IDENTITY, SLICE_IDENTITY, Measure
 from fleet.usage import CardKey, SliceKey

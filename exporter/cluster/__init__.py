@@ -1,0 +1,1 @@
+"""What a cluster's API server says, watched and kept."""

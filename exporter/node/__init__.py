@@ -1,0 +1,1 @@
+"""One node: its cards joined with the pods that were granted them."""

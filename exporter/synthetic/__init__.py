@@ -1,0 +1,1 @@
+"""Fleets that nobody owns, written as traces."""
