@@ -61,10 +61,8 @@ def doctor(
     checks = checks_of(session, wish)
     with session.progress("looking") as tick:
         looked = run_checks(checks, tell=tick)
-    found = [
-        one for one in looked if one.kind is None or is_wanted(one.kind.code, one.area, wish) or one.kind.is_unreachable
-    ]
-    found.sort(key=lambda one: list(Area).index(one.area))
+    found = [one for one in looked if one.kind is None or is_wanted(one.kind, wish) or one.kind.is_unreachable]
+    found.sort(key=lambda one: list(map(str, Area)).index(one.area))
     if wish.only:
         found = [one for one in found if one.state is not State.OK] or found
     looked_at = tuple(dict.fromkeys(check.area for check in checks))
