@@ -68,8 +68,6 @@ class Listing:
     """One table of an answer.
 
     Attributes:
-        title: a few words.
-        columns: headings.
         rows: text or numbers, one sequence per row, as long as `columns`.
         caption: small print below the table.
         is_whole: shown without a cut, because its rows are the figures of one thing.
@@ -87,11 +85,8 @@ class Answer:
     """What a verb prints.
 
     Attributes:
-        document: JSON values.
         listings: tables of it; the first is the one that CSV, TSV and Excel write.
-        headline: sentences above the tables.
         texts: lines below them, such as a diff; each text is cut unless everything is shown.
-        footnotes: sentences below all of it.
     """
 
     document: Any
@@ -106,7 +101,6 @@ def form_for(target: Path | None, given: Form | None, endings: Mapping[str, tupl
 
     Args:
         target: the file; None for standard output. Pipes, devices and names without an ending take every format.
-        given: the format that was asked for.
         endings: the formats that each ending fits, such as `.yml`; the first is meant where none was asked for.
 
     Raises:

@@ -33,7 +33,6 @@ def card_map_figure(card_map: CardMap, *, square_px: float = 12.6) -> Figure:
     """The card map: one picture, and an invisible heat map above it whose cells carry each square's key.
 
     Args:
-        card_map: squares with places.
         square_px: height of a square; the width follows the page.
     """
     picture = {

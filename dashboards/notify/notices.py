@@ -40,7 +40,6 @@ class Telling:
 
     Attributes:
         base_url: address of the web app; None for no links.
-        language: language of the sentences.
         team: who gets it, its own news alone; None for the whole fleet's.
     """
 
@@ -70,12 +69,8 @@ def notices(
     """Everything about plans that people should hear, oldest first.
 
     Args:
-        entries: plans, newest first.
-        outcomes: newest outcome of each applied plan.
         ledger: what was done, newest first.
-        now: moment of looking, UTC.
         since: older deeds are no news any more.
-        telling: to whom, and how.
     """
     if telling.team is not None:
         entries = tuple(replace(entry, plan=cut_plan_to(entry.plan, telling.is_told)) for entry in entries)
@@ -96,11 +91,7 @@ def budget_notices(
     """Budgets that are nearly spent, spent, or predicted to be before the month ends; each once a month and state.
 
     Args:
-        statuses: how the budgets stand.
-        currency: ISO 4217 of their amounts.
-        now: moment of looking, UTC.
         ratio: share of a budget from which on it is news, 0-1.
-        telling: to whom, and how.
     """
     found = [_budget_notice(status, cluster, currency, now, ratio, telling) for status in statuses]
     return tuple(message for message in found if message is not None)
@@ -128,7 +119,6 @@ def team_report_notice(report: Report, team: Team, *, base_url: str | None) -> M
     """What of the report concerns a team: its own totals, and its workloads that leave most unused; None without any.
 
     Args:
-        report: the whole report.
         team: who.
         base_url: address of the web app; None for no links.
     """

@@ -65,9 +65,6 @@ def send_posts(
     Args:
         settings: how patiently, and for how long what was sent is remembered.
         wanted: gives what goes out; called while no other process sends.
-        now: moment that is remembered, UTC.
-        open_channel: opens a channel by its name.
-        pause: waits between tries.
 
     Raises:
         Unavailable: another process is sending.

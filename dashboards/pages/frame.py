@@ -42,7 +42,6 @@ class Reader:
     """Who reads a page.
 
     Attributes:
-        name: name.
         role: their highest role.
         can_sign_out: whether there is a session to end.
     """
@@ -144,9 +143,7 @@ def scrolled(*children: Any, name: str, class_name: str = "") -> Any:
     """A part with more in it than its height shows; the keyboard reaches it to scroll.
 
     Args:
-        *children: what is in it.
         name: what a screen reader calls it.
-        class_name: further classes.
     """
     return html.Div(
         list(children), className=f"scroll {class_name}".strip(), tabIndex="0", role="region", **spoken(name)
@@ -201,7 +198,6 @@ def verdict_banner(verdict: Verdict | None, address: Address, shown_plan: str | 
 
     Args:
         verdict: the one that leads; nothing is shown without any.
-        address: where the page is.
         shown_plan: plan that the page shows; any other is linked.
     """
     if verdict is None:
@@ -287,10 +283,7 @@ def card(
     """A sheet with a heading.
 
     Args:
-        title: its heading.
-        *children: what is on it.
         note: stands right of the heading.
-        class_name: further classes.
         export: name of the files that its tables and figures can be taken along as; empty where there are none.
         has_figure: whether one of these files is a picture.
     """
@@ -317,7 +310,6 @@ def graph(figure: dict[str, Any], *, name: str = "", **props: Any) -> Any:
 
     Args:
         name: what a screen reader calls it.
-        **props: of the graph.
     """
     language = READING.get().value
     dates = {"dictionary": {}, "format": reader_words().names_of_days()}
@@ -355,7 +347,6 @@ def grid(
     Args:
         grid_id: its id; a callback answers its `getRowsRequest` (`grid_rows`).
         columns: ag-grid's column definitions.
-        row_key: field that distinguishes rows from each other.
         filters: filter model that it starts with.
     """
     return dag.AgGrid(

@@ -35,8 +35,6 @@ class Analysed:
     """What is kept of one analysis.
 
     Attributes:
-        profiles: what the analyzer made of the history.
-        nodes: nodes of the history's inventory.
         series: use of every workload over time.
         interval_seconds: step of the history.
     """
@@ -67,7 +65,6 @@ class WarehouseFleet:
             clusters: names of the clusters with data.
             version: text that changes when the warehouse holds something new.
             analyse: reads and profiles one cluster.
-            now: the clock of the data.
             newest: end of the newest window that a cluster sent, UTC; None where it never sent usage.
             events: what happened to one workload of a cluster.
             is_patient: True to wait for the newest analysis; else the last one is given while the next is made.

@@ -42,7 +42,6 @@ class StoredMoney:
 
     Args:
         settings: all settings, without what the price book adds.
-        now: the clock of the data.
         period: what a cluster is charged by the settings given, from a moment until now.
         unit_counts: requests and tokens that were counted in a period.
         quotas: quotas of a cluster, as the inventory has them.

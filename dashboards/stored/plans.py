@@ -64,9 +64,6 @@ class StoredPlans:
     """`Plans` over the plan store and the ledger of a data folder.
 
     Args:
-        plans: its plans in memory.
-        now: the clock of the data.
-        guard: the guard by the settings.
         preview: what stages of a plan would change in the cluster as it is.
         open_plans: opens the plans as their cluster keeps them, and copies them to the folder.
         signs_in: people sign in, so that a real cluster is asked in their names; else in that of who runs the app.

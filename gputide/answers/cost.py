@@ -28,7 +28,6 @@ def cost_answer(found: Chargeback, settings: Settings, units: Sequence[UnitCost]
     """A chargeback as document and tables.
 
     Args:
-        settings: all settings.
         units: what requests and tokens cost over the same period; empty where nobody counts any.
     """
     lines = [*found.rows, found.unallocated, found.stranded]

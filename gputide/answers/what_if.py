@@ -48,8 +48,6 @@ class Assumptions:
     """What were otherwise.
 
     Attributes:
-        texts: as they were written.
-        settings: assignments of settings.
         changes: changes of the cards, in their order.
     """
 
@@ -63,10 +61,7 @@ class Side:
     """A plan, and the cards that it was made for.
 
     Attributes:
-        plan: the plan.
-        cards: cards that stand there.
         known: cards by id, also those that were taken away while a pod holds them.
-        prices: what cards cost now.
     """
 
     plan: Plan
@@ -79,7 +74,6 @@ def assumptions(texts: Sequence[str], inventory: Callable[[], Inventory]) -> Ass
     """Reads what stands behind `--what-if`.
 
     Args:
-        texts: the options.
         inventory: the cluster, asked for only where a node is named.
 
     Raises:
@@ -162,9 +156,6 @@ def what_if_answer(assumed: Assumptions, present: Side, supposed: Side, hypothes
     """Both plans side by side.
 
     Args:
-        assumed: what were otherwise.
-        present: the plan as things are.
-        supposed: the plan that would follow.
         hypothesis: the cards that were otherwise; None where only settings were.
     """
     told = plan_answer(supposed.plan)

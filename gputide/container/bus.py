@@ -50,8 +50,6 @@ def intake_of(bus: BusWriter, settings: Settings, *, forced_cluster: str | None 
     """What takes bodies to the bus, with the bounds of the receiver and records as `bus.record_format` says.
 
     Args:
-        bus: where records go.
-        settings: all settings.
         forced_cluster: cluster of all samples; None where labels are believed.
     """
     limits = settings.receiver
@@ -78,8 +76,6 @@ def open_bus_writer(folder: DataFolder, settings: Settings, *, lane: int = 0) ->
     """The bus, for a receiver.
 
     Args:
-        folder: data folder, for a bus in files.
-        settings: all settings.
         lane: the file bus' lane that this process writes; the lanes of a topic are shared by everybody.
 
     Raises:
@@ -160,9 +156,7 @@ def open_bridge(folder: DataFolder, settings: Settings, topic: str) -> Iterator[
     """What takes an adapter's messages to the bus of the settings.
 
     Args:
-        folder: data folder, for a bus in files.
         settings: all settings; brokers and security are those of the section `kafka`.
-        topic: the adapter's topic.
 
     Raises:
         Misconfigured: the topic is our own, or brokers don't let us in.

@@ -183,10 +183,6 @@ def open_cluster_to_change(folder: DataFolder, settings: Settings, now: datetime
     A replay's clock stands still while a plan is applied: what the simulated rollout took is taken back at the end. A
     real cluster's clock is nobody's to set.
 
-    Args:
-        settings: all settings.
-        now: the clock of the data.
-
     Raises:
         Refused: it is not the cluster of `enforcer.cluster_uid`.
     """
@@ -249,7 +245,6 @@ def backend(settings: Settings, now: datetime, cluster: LiveCluster | None = Non
 
     Args:
         settings: all settings; `enforcer.backend` names it, `backends` says how it is installed.
-        now: the moment of the change.
         cluster: whose admission webhooks are looked at; None where nothing is rendered.
 
     Raises:

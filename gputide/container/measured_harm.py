@@ -43,11 +43,7 @@ def harm_between(
 
 
 class MeasuredHarm:
-    """What the warehouse knows of harm (the enforcer's port `HarmRecords`).
-
-    Args:
-        measurements: what was measured.
-    """
+    """What the warehouse knows of harm (the enforcer's port `HarmRecords`)."""
 
     def __init__(self, measurements: Measurements) -> None:
         self._measurements = measurements

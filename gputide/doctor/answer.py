@@ -28,9 +28,6 @@ def doctor_answer(
     """What was found.
 
     Args:
-        diagnoses: in the order in which they are told.
-        at: when, UTC.
-        looked_at: areas that were looked at.
         unused: areas that were not, as the settings don't use them.
         for_people: commands stand below the table, each on its own line, where they can be copied.
     """

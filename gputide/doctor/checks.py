@@ -165,7 +165,6 @@ def run_checks(
     Args:
         checks: what to look at; `needs` names another of the same area.
         parallel_max: most looks at once.
-        clock: monotonic seconds.
         tell: called with how many checks are done, of how many.
 
     Returns:

@@ -30,7 +30,6 @@ class Rule:
     """What a role must be allowed to do.
 
     Attributes:
-        role: whose.
         group: API group; empty for the core.
         resources: `pods`, `pods/eviction`.
         verbs: all of them, on each.
@@ -90,10 +89,7 @@ def rights_of(
     """Which rights of a role are missing.
 
     Args:
-        client: asks the API server.
         account: whose rights; None for the caller.
-        namespace: the enforcer's.
-        backend: chosen backend.
         served: API groups that the cluster serves.
 
     Raises:

@@ -69,8 +69,6 @@ class FindingKind:
 
     Attributes:
         code: what programs go by; never changes its meaning.
-        area: where it is looked for.
-        severity: how much it disables.
         mend: the one command or value that mends it; words in braces are filled in.
         sign: how it is seen, and where the fact stands.
         is_unreachable: a service did not answer, which has an exit status of its own.
@@ -123,10 +121,7 @@ class Diagnosis:
     """What a look says of one thing.
 
     Attributes:
-        state: how the look ended.
-        said: what was found.
         subject: what it is about: a setting, a node, a metric; empty where the check says it.
-        kind: the finding; None where there is none.
         mend: what mends it here.
         area: where it was looked; of a finding its own area, else that of the check, which `diagnosed` fills in.
         check: which check; filled in likewise unless a check that looks at several things names them.
@@ -159,10 +154,7 @@ class Check:
     """One look at one thing; several may run beside each other.
 
     Attributes:
-        area: where it looks.
         name: what it looks at, two words at most.
-        look: gives what it found.
-        seconds_max: longest time that is waited for it.
         codes: findings that it may make, so that only what is asked for is looked at.
         needs: name of a check of the same area without whose success this one can't be made; None for none.
     """
@@ -212,9 +204,6 @@ def finding(
     """A finding of the catalogue.
 
     Args:
-        said: what was seen, with its numbers.
-        subject: what it is about.
-        check: as in `Diagnosis`.
         values: what the words in braces of `FindingKind.mend` stand for; each is quoted for a shell where it must be,
             as names may come from tenants.
     """

@@ -37,10 +37,7 @@ class ProcessRecord:
     """One process that was started here.
 
     Attributes:
-        name: which part of which engine it is, such as `broker`.
-        pid: process id, and id of its group.
         started_ticks: when the kernel started it, clock ticks since the machine booted.
-        log: file that takes what it says.
     """
 
     name: str
@@ -53,13 +50,6 @@ def start_process(
     name: str, command: list[str], *, folder: Path, log: Path, environ: Mapping[str, str]
 ) -> ProcessRecord:
     """Start a process in a group of its own; its output is appended to the log.
-
-    Args:
-        name: for the record.
-        command: program and arguments.
-        folder: where it runs.
-        log: file, made where it is missing.
-        environ: its whole environment.
 
     Raises:
         Unavailable: the program can't be started.
@@ -120,7 +110,6 @@ def wait_until(answers: Callable[[], bool], record: ProcessRecord, *, seconds_ma
 
     Args:
         answers: whether it does, tried again and again.
-        seconds_max: how long to wait.
 
     Raises:
         Unavailable: it ended, or time ran out; the message ends with the log's last lines.
@@ -194,7 +183,6 @@ class EngineRun:
     """One engine of a folder.
 
     Attributes:
-        engine: which one.
         ports: by the names of its kind; kept when it ends, so that it comes back where its clients look for it.
         processes: the newest of every part, by the part's name, in the order of starting.
     """
