@@ -143,10 +143,6 @@ def create_app(
     _register_search(app, views)
     page_fleet.register(app, views)
     page_workloads.register(app, views)
-    page_savings.register(app, views)
-    page_tenants.register(app, views)
-    page_health.register(app, views)
-    page_clusters.register(app, views)
     page_plan.register(app, views, access)
     return app
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import Dash, dcc, html
+from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.long_list import FROM_KEY, part_of
-from dashboards.pages.frame import card, figure_number, heading, scrolled, table
+from dashboards.pages.frame import card, div, figure_number, page, scrolled, table
 from dashboards.queries import Views
 from dashboards.shown.clusters import ClusterLine, FleetTotals, cluster_lines, fleet_totals
 from dashboards.shown.rows import age_words, moment_words, money_words
@@ -24,39 +24,29 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     """The page; the cluster of the address is only the one that the other pages go on with."""
     lines = cluster_lines(views)
     totals = fleet_totals(lines)
-    return html.Div(
-        [
-            heading(say("clusters.clusters")),
-            _headline(totals),
-            card(
-                say("clusters.clusters"), _table(address, lines, profiles.cluster), export="clusters",
-                note=say("clusters.silent_cluster_keeps_its_last_figures"),
-            ),
-        ],
-        className="page clusters",
-    )  # fmt: skip
-
-
-def register(app: Dash, views: Views) -> None:
-    """The page has no callbacks of its own: its links carry all of its state."""
-    del app, views
+    table_of = _table(address, lines, profiles.cluster)
+    note = say("clusters.silent_cluster_keeps_its_last_figures")
+    return page(
+        "clusters",
+        say("clusters.clusters"),
+        _headline(totals),
+        card(say("clusters.clusters"), table_of, export="clusters", note=note),
+    )
 
 
 def _headline(totals: FleetTotals) -> Any:
     saved = ", ".join(money_words(amount, currency) for currency, amount in totals.saving_per_week)
-    return html.Div(
-        [
-            figure_number(format_count(totals.clusters - totals.silent), say("clusters.clusters_send")),
-            figure_number(
-                format_count(totals.silent), say("clusters.clusters_silent"), tone="warn" if totals.silent else ""
-            ),
-            figure_number(format_count(totals.cards), say("health.cards"), note=say("clusters.of_those_that_send")),
-            figure_number(
-                format_count(totals.cards_freed), say("clusters.cards_freed"), note=say("clusters.by_newest_plans")
-            ),
-            figure_number(saved or "–", say("clusters.saved_week"), note=say("clusters.by_newest_plans")),
-        ],
-        className="headline",
+    return div(
+        "headline",
+        figure_number(format_count(totals.clusters - totals.silent), say("clusters.clusters_send")),
+        figure_number(
+            format_count(totals.silent), say("clusters.clusters_silent"), tone="warn" if totals.silent else ""
+        ),
+        figure_number(format_count(totals.cards), say("health.cards"), note=say("clusters.of_those_that_send")),
+        figure_number(
+            format_count(totals.cards_freed), say("clusters.cards_freed"), note=say("clusters.by_newest_plans")
+        ),
+        figure_number(saved or "–", say("clusters.saved_week"), note=say("clusters.by_newest_plans")),
     )
 
 

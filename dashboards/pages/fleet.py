@@ -13,20 +13,9 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dashboards.address import Address, read_address
 from dashboards.figures.card_map import SMALL_FLEET_CARDS, SquareKind, fleet_groups, fleet_squares, lay_out, square_kind
 from dashboards.figures.figures import card_map_figure
-from dashboards.pages.advice import detail
 from dashboards.pages.card import holders
 from dashboards.pages.downloads import downloads, register_rows
-from dashboards.pages.frame import (
-    card,
-    figure_number,
-    graph,
-    grid,
-    heading,
-    missing,
-    number_column,
-    shown,
-    spoken,
-)
+from dashboards.pages.frame import card, div, figure_number, graph, grid, missing, number_column, page, shown, spoken
 from dashboards.pages.measures import known_week, measures_card
 from dashboards.queries import PlanEntry, Views
 from dashboards.shown.grid_rows import GridRows, Places
@@ -43,6 +32,7 @@ from dashboards.shown.rows import (
     state_shares,
 )
 from dashboards.tokens import STATE_LETTERS
+from dashboards.words.advice import refusal_words
 from dashboards.words.reading import READING, reader_words, say, say_code
 from fleet.money.week_hours import IDLE, WASTED, WeekHours, part_of
 from fleet.profiles import CardProfile, CardState, HourMeasure, Profiles
@@ -68,38 +58,34 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         return missing(say("fleet.no_cards"), why, "gputide doctor")
     group = _group(address, profiles)
     week = known_week(views, profiles.cluster)
-    return html.Div(
-        [
-            heading(say("page.fleet")),
-            _headline(views, address, profiles, week),
-            _state_bar(address, profiles),
-            html.Div(
-                [
-                    card(
-                        say("fleet.cards_by_model_node"),
-                        _way_up(address, group),
-                        graph(_card_map(profiles, group), id="card-map", name=say("fleet.every_card_by_model_node")),
-                        note=say("fleet.bar_compute_p95_notch_framebuffer"),
-                        export="card-map",
-                        has_figure=True,
-                        class_name="map",
-                    ),
-                    html.Aside(id="side", className="card side", **spoken(say("fleet.chosen_card"))),
-                ],
-                className="split",
-            ),
-            measures_card(week),
+    return page(
+        "fleet",
+        say("page.fleet"),
+        _headline(views, address, profiles, week),
+        _state_bar(address, profiles),
+        div(
+            "split",
             card(
-                say("fleet.cards"),
-                grid("cards-grid", _columns(views), row_key="card", height_px=420, filters=_filter(address)[0]),
-                note=[
-                    html.Span(id="cards-filter"),
-                    dcc.Store(id="cards-filtered", data=_filter(address)[0]),
-                    *downloads("cards"),
-                ],
+                say("fleet.cards_by_model_node"),
+                _way_up(address, group),
+                graph(_card_map(profiles, group), id="card-map", name=say("fleet.every_card_by_model_node")),
+                note=say("fleet.bar_compute_p95_notch_framebuffer"),
+                export="card-map",
+                has_figure=True,
+                class_name="map",
             ),
-        ],
-        className="page fleet",
+            html.Aside(id="side", className="card side", **spoken(say("fleet.chosen_card"))),
+        ),
+        measures_card(week),
+        card(
+            say("fleet.cards"),
+            grid("cards-grid", _columns(views), row_key="card", height_px=420, filters=_filter(address)[0]),
+            note=[
+                html.Span(id="cards-filter"),
+                dcc.Store(id="cards-filtered", data=_filter(address)[0]),
+                *downloads("cards"),
+            ],
+        ),
     )
 
 
@@ -142,7 +128,7 @@ def _asked(views: Views, address: Address) -> tuple[GridRows[CardProfile], Place
 
 def register(app: Dash, views: Views) -> None:
     """Callbacks of the page."""
-    _register_table(app, views)
+    register_rows(app, "cards", FILE_COLUMNS, lambda address: _asked(views, address))
 
     @app.callback(
         Output("address", "search", allow_duplicate=True),
@@ -190,37 +176,31 @@ def register(app: Dash, views: Views) -> None:
         return _side(views, address, profiles), filters, [words, " " if words else None, clear], model
 
 
-def _register_table(app: Dash, views: Views) -> None:
-    register_rows(app, "cards", FILE_COLUMNS, lambda address: _asked(views, address))
-
-
 def _headline(views: Views, address: Address, profiles: Profiles, week: WeekHours | str) -> Any:
     entries = views.plans.plans(profiles.cluster)
     totals = entries[0].plan.totals if entries else None
     is_applied = bool(entries) and _is_applied(entries[0])
     nodes = len({item.node for item in profiles.cards})
-    return html.Div(
-        [
-            figure_number(
-                format_count(len(profiles.cards)),
-                say("health.cards_counted"),
-                note=say("fleet.on_count_nodes", count=nodes),
-            ),
-            *_wasted(week),
-            figure_number(
-                "–" if totals is None else format_count(0 if is_applied else totals.cards_freed),
-                say("fleet.would_be_free_by_plan"),
-                note=say("fleet.no_plan_yet")
-                if totals is None
-                else say("fleet.newest_plan_applied")
-                if is_applied
-                else say("plan.count_whole_nodes", count=totals.nodes_freed),
-            ),
-            dcc.Link(say("fleet.review_plan"), href=address.href("/plan"), className="button primary", id="review-plan")
-            if totals is not None
-            else html.Code("gputide plan make"),
-        ],
-        className="headline",
+    return div(
+        "headline",
+        figure_number(
+            format_count(len(profiles.cards)),
+            say("health.cards_counted"),
+            note=say("fleet.on_count_nodes", count=nodes),
+        ),
+        *_wasted(week),
+        figure_number(
+            "–" if totals is None else format_count(0 if is_applied else totals.cards_freed),
+            say("fleet.would_be_free_by_plan"),
+            note=say("fleet.no_plan_yet")
+            if totals is None
+            else say("fleet.newest_plan_applied")
+            if is_applied
+            else say("plan.count_whole_nodes", count=totals.nodes_freed),
+        ),
+        dcc.Link(say("fleet.review_plan"), href=address.href("/plan"), className="button primary", id="review-plan")
+        if totals is not None
+        else html.Code("gputide plan make"),
     )
 
 
@@ -387,7 +367,12 @@ def _waste_panel(address: Address, profiles: Profiles) -> Any:
         else html.P(say("fleet.no_card_idle_or_unallocated_now")),
         html.P(say("fleet.click_square_see_its_card_who"), className="soft"),
         *([html.H3(say("fleet.withheld"))] if profiles.withheld else []),
-        html.Ul([html.Li([f"{words.code('kind', item.kind.value)}: ", detail(item)]) for item in profiles.withheld]),
+        html.Ul(
+            [
+                html.Li([f"{words.code('kind', item.kind.value)}: ", refusal_words(item, READING.get())])
+                for item in profiles.withheld
+            ]
+        ),
     ]
 
 

@@ -82,24 +82,22 @@ def top_bar(
             ],
             **spoken(say("frame.pages")),
         ),
-        html.Div(
-            [
-                html.Label(
-                    [
-                        html.Span(say("frame.search"), className="unseen"),
-                        dcc.Input(
-                            id="search",
-                            type="search",
-                            placeholder=say("frame.search_card_node_team_workload"),
-                            autoComplete="off",
-                            debounce=False,
-                            value="",
-                        ),
-                    ]
-                ),
-                html.Div(id="search-results", className="results", **LIVE),
-            ],
-            className="search",
+        div(
+            "search",
+            html.Label(
+                [
+                    html.Span(say("frame.search"), className="unseen"),
+                    dcc.Input(
+                        id="search",
+                        type="search",
+                        placeholder=say("frame.search_card_node_team_workload"),
+                        autoComplete="off",
+                        debounce=False,
+                        value="",
+                    ),
+                ]
+            ),
+            html.Div(id="search-results", className="results", **LIVE),
             role="search",
         ),
         html.Button(
@@ -112,6 +110,16 @@ def top_bar(
         _languages(address),
         _reader(reader) if reader.can_sign_out else None,
     ]
+
+
+def div(class_name: str, *children: Any, **props: Any) -> Any:
+    """A part of the page by its class in the style sheet, with what is in it."""
+    return html.Div(list(children), className=class_name, **props)
+
+
+def page(name: str, title: str, *children: Any) -> Any:
+    """A whole page; who hears it is told its title, which who sees reads in the bar on top."""
+    return div(f"page {name}", html.H1(title, className="unseen"), *children)
 
 
 def spoken(words: str) -> Any:
@@ -132,11 +140,6 @@ def shown(said: Sentence | str) -> Any:
     text = words.in_english("recorded.", said) if isinstance(said, str) else words.said(said)
     is_foreign = text == said and text and words.language is not Language.EN
     return html.Span(text, lang=Language.EN.value) if is_foreign else text
-
-
-def heading(title: str) -> Any:
-    """The page's name for who hears it; the bar on top shows it to who sees."""
-    return html.H1(title, className="unseen")
 
 
 def scrolled(*children: Any, name: str, class_name: str = "") -> Any:
@@ -207,74 +210,61 @@ def verdict_banner(verdict: Verdict | None, address: Address, shown_plan: str | 
         say("plan.review_plan_plan", plan=verdict.plan_id),
         href=address.href("/plan", plan=verdict.plan_id, stages=None),
     )
-    return html.Div(
-        [
-            html.B(judged_words(lead, language)),
-            " ",
-            html.Span(judged_words(sentences(verdict)[len(lead) :], language)),
-            *((" ", review) if verdict.plan_id != shown_plan else ()),
-        ],
+    return div(
+        "message failed" if verdict.is_harmed else "message",
+        html.B(judged_words(lead, language)),
+        " ",
+        html.Span(judged_words(sentences(verdict)[len(lead) :], language)),
+        *((" ", review) if verdict.plan_id != shown_plan else ()),
         id="verdict",
-        className="message failed" if verdict.is_harmed else "message",
         role="alert" if verdict.is_harmed else "status",
     )
 
 
 def missing(title: str, why: str, command: str) -> Any:
     """An empty state: what is missing, why, and the one command that mends it."""
-    return html.Div(
-        [
-            html.Div("◌", className="missing-mark"),
-            html.H2(title),
-            html.P(why),
-            html.Div(
-                [html.Code(command), dcc.Clipboard(content=command, title=say("frame.copy"), className="copy")],
-                className="command",
-            ),
-        ],
-        className="missing",
+    return div(
+        "missing",
+        html.Div("◌", className="missing-mark"),
+        html.H2(title),
+        html.P(why),
+        div("command", html.Code(command), dcc.Clipboard(content=command, title=say("frame.copy"), className="copy")),
     )
 
 
 def failure(message: Sentence | str) -> Any:
     """An error state: the message as the house words it, and where to look."""
-    return html.Div(
-        [
-            html.Div("▲", className="missing-mark"),
-            html.H2(say("frame.could_not_be_shown")),
-            html.P(shown(message)),
-            html.Div([html.Code("gputide doctor")], className="command"),
-        ],
-        className="missing failed",
+    return div(
+        "missing failed",
+        html.Div("▲", className="missing-mark"),
+        html.H2(say("frame.could_not_be_shown")),
+        html.P(shown(message)),
+        html.Div([html.Code("gputide doctor")], className="command"),
         role="alert",
     )
 
 
 def not_allowed(message: Sentence | str, reader: Reader) -> Any:
     """A page that is not for this reader: why, and who can change that."""
-    return html.Div(
-        [
-            html.Div("◌", className="missing-mark"),
-            html.H2(say("frame.not_for_you")),
-            html.P(shown(message)),
-            html.P(
-                say(
-                    "frame.you_name_role_whoever_keeps_file",
-                    name=reader.name,
-                    role=say_code("role", reader.role),
-                )
-            ),
-        ],
-        className="missing",
+    return div(
+        "missing",
+        html.Div("◌", className="missing-mark"),
+        html.H2(say("frame.not_for_you")),
+        html.P(shown(message)),
+        html.P(
+            say(
+                "frame.you_name_role_whoever_keeps_file",
+                name=reader.name,
+                role=say_code("role", reader.role),
+            )
+        ),
         role="alert",
     )
 
 
 def figure_number(number: str, words: str, *, note: str = "", tone: str = "") -> Any:
     """One headline number with its unit and window."""
-    return html.Div(
-        [html.B(number, className=tone), html.Span(words), html.Small(note) if note else None], className="number"
-    )
+    return div("number", html.B(number, className=tone), html.Span(words), html.Small(note) if note else None)
 
 
 def card(
@@ -408,14 +398,14 @@ def _clusters(address: Address, clusters: Sequence[str]) -> Any:
 
 def _range(address: Address, profiles: Profiles | None) -> Any:
     if address.path in RANGE_PAGES:
-        return html.Div(
-            [
+        return div(
+            "segments",
+            *[
                 dcc.Link(
                     say(words), href=address.href(range=name), className="on" if name == address.time_range else ""
                 )
                 for name, words in RANGE_PAGES[address.path].items()
             ],
-            className="segments",
             id="range",
         )
     if profiles is None:

@@ -15,7 +15,7 @@ from dashboards.access.sign_in import Access
 from dashboards.address import Address, read_address
 from dashboards.figures.card_map import SMALL_FLEET_CARDS, Square, lay_out, plan_squares
 from dashboards.figures.figures import card_map_figure, frontier_figure
-from dashboards.pages.frame import LIVE, card, figure_number, graph, missing, shown, verdict_banner
+from dashboards.pages.frame import LIVE, card, div, figure_number, graph, missing, shown, verdict_banner
 from dashboards.pages.plan_diff import register as register_diffs
 from dashboards.pages.plan_relief import relief, tide
 from dashboards.pages.plan_rollout import (
@@ -302,48 +302,46 @@ def _title(
     plan, now = entry.plan, profiles.as_of
     left = (plan.expires_at - now).total_seconds()
     days = (plan.history.until - plan.history.since).total_seconds() / 86400
-    return html.Div(
-        [
-            html.H1([say("page.plan"), " ", html.Code(plan.plan_id)]),
-            html.P(
-                " · ".join(
-                    (
-                        say(
-                            "plan.made_age_ago_from_days_days",
-                            age=age_words((now - plan.created_at).total_seconds()),
-                            days=f"{days:.0f}",
-                            ratio=percent_words(plan.history.coverage_ratio, 1),
-                        ),
-                        say("plan.expires_age", age=age_words(left)) if left > 0 else say("plan.expired"),
-                        say("plan.predicted_harm_ratio", ratio=percent_words(plan.totals.predicted_violation_ratio))
-                        + _track_record(outcomes),
-                        say("plan.risk_level", level=say_code("level", plan.risk)),
-                        _backend_words(plan),
-                    )
-                )
-            ),
-            html.Details(
-                [
-                    html.Summary([say("plan.other_plans"), html.Span(" ▾", className="soft")]),
-                    html.Div(
-                        [
-                            dcc.Link(
-                                f"{other.plan.plan_id} · {reader_words().day(other.plan.created_at)} "
-                                f"{other.plan.created_at:%H:%M} · "
-                                + say("count.cards", count=other.plan.totals.cards_freed),
-                                href=address.href(plan=other.plan.plan_id, stages=None, open=None),
-                            )
-                            for other in entries[:20]
-                        ],
-                        className="drop",
+    return div(
+        "plan-title",
+        html.H1([say("page.plan"), " ", html.Code(plan.plan_id)]),
+        html.P(
+            " · ".join(
+                (
+                    say(
+                        "plan.made_age_ago_from_days_days",
+                        age=age_words((now - plan.created_at).total_seconds()),
+                        days=f"{days:.0f}",
+                        ratio=percent_words(plan.history.coverage_ratio, 1),
                     ),
-                ],
-                className="menu",
+                    say("plan.expires_age", age=age_words(left)) if left > 0 else say("plan.expired"),
+                    say("plan.predicted_harm_ratio", ratio=percent_words(plan.totals.predicted_violation_ratio))
+                    + _track_record(outcomes),
+                    say("plan.risk_level", level=say_code("level", plan.risk)),
+                    _backend_words(plan),
+                )
             )
-            if len(entries) > 1
-            else None,
-        ],
-        className="plan-title",
+        ),
+        html.Details(
+            [
+                html.Summary([say("plan.other_plans"), html.Span(" ▾", className="soft")]),
+                div(
+                    "drop",
+                    *[
+                        dcc.Link(
+                            f"{other.plan.plan_id} · {reader_words().day(other.plan.created_at)} "
+                            f"{other.plan.created_at:%H:%M} · "
+                            + say("count.cards", count=other.plan.totals.cards_freed),
+                            href=address.href(plan=other.plan.plan_id, stages=None, open=None),
+                        )
+                        for other in entries[:20]
+                    ],
+                ),
+            ],
+            className="menu",
+        )
+        if len(entries) > 1
+        else None,
     )
 
 
@@ -395,19 +393,17 @@ def _totals(plan: Plan) -> Any:
 
 
 def _action_bar(chosen: tuple[int, ...]) -> Any:
-    return html.Div(
-        [
-            html.Button(say("plan.preview_on_api_server"), id="preview", className="button"),
-            html.Button(
-                say("plan.approve_count_stages", count=len(chosen)),
-                id="approve",
-                className="button primary",
-            ),
-            html.Button(say("plan.apply_canary_first"), id="apply", className="button primary", disabled=True),
-            html.Span(id="apply-reason", className="reason", **LIVE),
-            html.Span(className="space"),
-            html.Div(id="undo-preview", className="reason undo-words"),
-            html.Button(say("plan.undo"), id="undo", className="button danger", disabled=True),
-        ],
-        className="action-bar",
+    return div(
+        "action-bar",
+        html.Button(say("plan.preview_on_api_server"), id="preview", className="button"),
+        html.Button(
+            say("plan.approve_count_stages", count=len(chosen)),
+            id="approve",
+            className="button primary",
+        ),
+        html.Button(say("plan.apply_canary_first"), id="apply", className="button primary", disabled=True),
+        html.Span(id="apply-reason", className="reason", **LIVE),
+        html.Span(className="space"),
+        html.Div(id="undo-preview", className="reason undo-words"),
+        html.Button(say("plan.undo"), id="undo", className="button danger", disabled=True),
     )

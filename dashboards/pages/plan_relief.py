@@ -10,7 +10,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboards.address import Address
-from dashboards.pages.frame import card, scrolled, table
+from dashboards.pages.frame import card, div, scrolled, table
 from dashboards.shown.relief_acts import ReliefActs, ReliefMove, ReliefSleep
 from dashboards.shown.rows import age_words, moment_words
 from dashboards.words.reading import reader_words, say, say_code
@@ -91,29 +91,27 @@ def tide(plan: Plan) -> Any:
         item.low_priority_gpu_hours_per_week for item in plan.recommendations if item.kind is RecommendationKind.TIDE
     )
     more = len(plan.schedule) - ROWS_MAX
-    return html.Div(
-        [
-            html.P(
-                say(
-                    "plan.start_end_zone_cards_cards_workloads",
-                    start=window.start,
-                    end=window.end,
-                    zone=window.time_zone,
-                    cards=len(cards),
-                    workloads=len(plan.schedule),
-                    hours=round(hours),
-                )
-            ),
-            table(
-                ((say("term.workload"), "t"), (say("plan.replicas_then"), "n"), (say("plan.cards_free"), "n")),
-                [(item.workload, item.replicas, len(item.frees)) for item in plan.schedule[:ROWS_MAX]],
-            ),
-            html.P(
-                say("plan.count_more_command", count=more, command="gputide plan show"),
-                className="soft",
+    return div(
+        "tide",
+        html.P(
+            say(
+                "plan.start_end_zone_cards_cards_workloads",
+                start=window.start,
+                end=window.end,
+                zone=window.time_zone,
+                cards=len(cards),
+                workloads=len(plan.schedule),
+                hours=round(hours),
             )
-            if more > 0
-            else None,
-        ],
-        className="tide",
+        ),
+        table(
+            ((say("term.workload"), "t"), (say("plan.replicas_then"), "n"), (say("plan.cards_free"), "n")),
+            [(item.workload, item.replicas, len(item.frees)) for item in plan.schedule[:ROWS_MAX]],
+        ),
+        html.P(
+            say("plan.count_more_command", count=more, command="gputide plan show"),
+            className="soft",
+        )
+        if more > 0
+        else None,
     )

@@ -13,7 +13,7 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 
 from dashboards.access.sign_in import Access
 from dashboards.figures.figures import signal_figure
-from dashboards.pages.frame import LIVE, card, graph, shown, spoken
+from dashboards.pages.frame import LIVE, card, div, graph, shown, spoken
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
 from dashboards.shown.rows import age_words
 from dashboards.words.reading import reader_words, say, say_code
@@ -174,9 +174,8 @@ def stage_words(stages: tuple[int, ...]) -> str:
 
 def freeze_bar(views: Views, cluster: str) -> Any:
     """The switch as it stands, its button, and a place for the answer to a click."""
-    return html.Div(
-        [html.Div(_switch(views, cluster), id="freeze-state"), html.Div(id="freeze-message", role="status")],
-        className="freeze",
+    return div(
+        "freeze", html.Div(_switch(views, cluster), id="freeze-state"), html.Div(id="freeze-message", role="status")
     )
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboards.address import Address
-from dashboards.pages.advice import detail, group_detail, reason
-from dashboards.pages.frame import card, spoken, table
+from dashboards.pages.frame import card, div, spoken, table
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import (
     percent_words,
@@ -19,7 +18,8 @@ from dashboards.shown.rows import (
     stage_owners,
     stage_risk,
 )
-from dashboards.words.reading import reader_words, say, say_code
+from dashboards.words.advice import reason_words, refusal_words
+from dashboards.words.reading import READING, reader_words, say, say_code
 from fleet.confidence import CONFIDENT_MIN, stage_confidence
 from fleet.decisions import Plan, Stage
 from fleet.units import format_count
@@ -36,81 +36,73 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
     words = reader_words()
     risk, confidence = stage_risk(plan, stage), stage_confidence(plan, stage)
     is_open = address.get("open") == str(stage.stage)
-    return html.Div(
-        [
-            html.Div(
+    return div(
+        "stage",
+        div(
+            "stage-line",
+            dcc.Checklist(
+                id={"type": "stage", "stage": stage.stage},
+                options=[{"label": say("plan.stage_number", number=stage.stage), "value": stage.stage}],
+                value=[stage.stage] if stage.stage in chosen else [],
+                className="tick",
+            ),
+            html.Span(words.stage(stage.title), className="title"),
+            html.Span([html.B(format_count(stage.cards_freed)), " ", say("health.cards_counted")], className="n"),
+            html.Span([html.B(format_count(stage.moves)), " ", say("plan.moves")], className="n"),
+            html.Span(
                 [
-                    dcc.Checklist(
-                        id={"type": "stage", "stage": stage.stage},
-                        options=[{"label": say("plan.stage_number", number=stage.stage), "value": stage.stage}],
-                        value=[stage.stage] if stage.stage in chosen else [],
-                        className="tick",
-                    ),
-                    html.Span(words.stage(stage.title), className="title"),
                     html.Span(
-                        [html.B(format_count(stage.cards_freed)), " ", say("health.cards_counted")], className="n"
-                    ),
-                    html.Span([html.B(format_count(stage.moves)), " ", say("plan.moves")], className="n"),
-                    html.Span(
-                        [
-                            html.Span(
-                                say("plan.risk_level", level=say_code("level", risk)),
-                                className=f"risk {risk}",
-                            ),
-                            html.Span(
-                                say("plan.confidence_ratio", ratio=percent_words(confidence, 0)),
-                                className="confidence soft" if confidence >= CONFIDENT_MIN else "confidence low",
-                            ),
-                        ],
-                        className="sureness",
+                        say("plan.risk_level", level=say_code("level", risk)),
+                        className=f"risk {risk}",
                     ),
                     html.Span(
-                        say(
-                            "plan.needs_needs",
-                            needs=say("mark.list").join(say_code("need", need) for need in needs),
-                        )
-                        if needs
-                        else say("plan.needs_nothing_new"),
-                        className="soft needs",
-                    ),
-                    html.Span(id={"type": "stage-status", "stage": stage.stage}, className="status"),
-                    html.Button(
-                        say("plan.diff"), id={"type": "show-diff", "stage": stage.stage}, className="quiet", **_CLOSED
+                        say("plan.confidence_ratio", ratio=percent_words(confidence, 0)),
+                        className="confidence soft" if confidence >= CONFIDENT_MIN else "confidence low",
                     ),
                 ],
-                className="stage-line",
+                className="sureness",
             ),
-            html.Div(id={"type": "diff", "stage": stage.stage}),
-            html.Details(
-                [
-                    html.Summary(say("plan.evidence_count_recommendations", count=len(stage.recommendations))),
-                    html.Div(
-                        evidence(plan, stage) if is_open else None,
-                        id={"type": "evidence-rows", "stage": stage.stage},
-                        className="evidence-rows",
-                        tabIndex="0",
-                        role="region",
-                        **spoken(words.stage(stage.title)),
-                    ),
-                ],
-                id={"type": "evidence", "stage": stage.stage},
-                open=is_open,
+            html.Span(
+                say(
+                    "plan.needs_needs",
+                    needs=say("mark.list").join(say_code("need", need) for need in needs),
+                )
+                if needs
+                else say("plan.needs_nothing_new"),
+                className="soft needs",
             ),
-            html.Details(
-                [
-                    html.Summary(say("plan.who_asked_count_teams", count=len(owners))),
-                    html.P(", ".join(f"{team} ({count})" for team, count in owners)),
-                ]
-            ),
-        ],
-        className="stage",
+            html.Span(id={"type": "stage-status", "stage": stage.stage}, className="status"),
+            html.Button(say("plan.diff"), id={"type": "show-diff", "stage": stage.stage}, className="quiet", **_CLOSED),
+        ),
+        html.Div(id={"type": "diff", "stage": stage.stage}),
+        html.Details(
+            [
+                html.Summary(say("plan.evidence_count_recommendations", count=len(stage.recommendations))),
+                html.Div(
+                    evidence(plan, stage) if is_open else None,
+                    id={"type": "evidence-rows", "stage": stage.stage},
+                    className="evidence-rows",
+                    tabIndex="0",
+                    role="region",
+                    **spoken(words.stage(stage.title)),
+                ),
+            ],
+            id={"type": "evidence", "stage": stage.stage},
+            open=is_open,
+        ),
+        html.Details(
+            [
+                html.Summary(say("plan.who_asked_count_teams", count=len(owners))),
+                html.P(", ".join(f"{team} ({count})" for team, count in owners)),
+            ]
+        ),
     )
 
 
 def evidence(plan: Plan, stage: Stage) -> Any:
     """Why, recommendation by recommendation: made when somebody opens it, for it is most of what a page could hold."""
     words = reader_words()
-    reason_of = {item.id: reason(item) for item in plan.recommendations}
+    reason_of = {item.id: reason_words(item, READING.get()) for item in plan.recommendations}
     columns = ((say("plan.id"), "t"), (say("plan.kind"), "t"), (say("term.workload"), "t"), (say("plan.pods"), "n"),
                (say("health.cards"), "n"),
                (say("plan.per_week"), "n"), (say("plan.confidence"), "n"), (say("plan.why"), "t"))  # fmt: skip
@@ -142,7 +134,7 @@ def refused(plan: Plan) -> Any:
                         html.Small(words.code("kind", group.kind)),
                     ]
                 ),
-                html.P([f"{group.workloads[0]}: ", group_detail(group)]),
+                html.P([f"{group.workloads[0]}: ", refusal_words(group, READING.get())]),
                 html.P(", ".join(group.workloads[1:ROWS_MAX]), className="soft"),
             ]
         )
@@ -152,7 +144,7 @@ def refused(plan: Plan) -> Any:
         html.Details(
             [
                 html.Summary([html.B(say("plan.withheld")), f" {words.code('kind', item.kind.value)}"]),
-                html.P(detail(item)),
+                html.P(refusal_words(item, READING.get())),
             ]
         )
         for item in plan.withheld

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from dash import Dash, dcc, html
+from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.long_list import FROM_KEY
 from dashboards.long_list import part_of as part_of_list
-from dashboards.pages.frame import card, figure_number, heading, missing, scrolled, table
+from dashboards.pages.frame import card, div, figure_number, missing, page, scrolled, table
 from dashboards.pages.measures import cells_of, cost_words, hours_words, known_week, measures_card
 from dashboards.queries import Views
 from dashboards.shown.made_once import MADE
@@ -44,54 +44,45 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         return missing(
             say("tenants.no_teams"), say("tenants.nobody_holds_card_place", place=profiles.cluster), "gputide workloads"
         )
-    return html.Div(
-        [
-            heading(say("page.tenants")),
-            measures_card(week) if isinstance(week, str) else _headline(found, week),
-            None if isinstance(week, str) else card(
-                say("tenants.card_hours_week_by_team"), _table(found, week, address),
-                note=say("tenants.bar_granted_card_hours"),
-                export="teams",
-            ),
-            quotas(views.money.quotas(profiles.cluster), found, address),
-            budgets_of(views, profiles.cluster),
-        ],
-        className="page tenants",
-    )  # fmt: skip
-
-
-def register(app: Dash, views: Views) -> None:
-    """The page has no callbacks of its own: its links carry all of its state."""
-    del app, views
+    if isinstance(week, str):
+        hours = [measures_card(week)]
+    else:
+        title, note = say("tenants.card_hours_week_by_team"), say("tenants.bar_granted_card_hours")
+        hours = [_headline(found, week), card(title, _table(found, week, address), note=note, export="teams")]
+    return page(
+        "tenants",
+        say("page.tenants"),
+        *hours,
+        quotas(views.money.quotas(profiles.cluster), found, address),
+        budgets_of(views, profiles.cluster),
+    )
 
 
 def _headline(found: tuple[Tenant, ...], week: WeekHours) -> Any:
     granted = sum(team.granted.card_hours for team in found)
     idle = added(team.idle for team in found)
     first = found[0] if found else None
-    return html.Div(
-        [
-            figure_number(format_count(len(found)), say("tenants.teams_counted")),
-            figure_number(format_count(round(granted)), say("tenants.card_hours_granted_week")),
-            figure_number(
-                reader_words().percent(idle.card_hours / granted if granted else 0.0, 0),
-                say("tenants.of_them_idle"),
-                note=say("count.card_hours", count=round(idle.card_hours)),
+    return div(
+        "headline",
+        figure_number(format_count(len(found)), say("tenants.teams_counted")),
+        figure_number(format_count(round(granted)), say("tenants.card_hours_granted_week")),
+        figure_number(
+            reader_words().percent(idle.card_hours / granted if granted else 0.0, 0),
+            say("tenants.of_them_idle"),
+            note=say("count.card_hours", count=round(idle.card_hours)),
+        ),
+        figure_number(money_words(idle.cost, week.currency), say("tenants.cost_idle_week")),
+        figure_number(
+            first.name,
+            say("tenants.holds_most") if first.idle.cost is not None else say("tenants.holds_most_idle_card_hours"),
+            note=say(
+                "tenants.card_hours_money",
+                count=round(first.idle.card_hours),
+                money=money_words(first.idle.cost, week.currency),
             ),
-            figure_number(money_words(idle.cost, week.currency), say("tenants.cost_idle_week")),
-            figure_number(
-                first.name,
-                say("tenants.holds_most") if first.idle.cost is not None else say("tenants.holds_most_idle_card_hours"),
-                note=say(
-                    "tenants.card_hours_money",
-                    count=round(first.idle.card_hours),
-                    money=money_words(first.idle.cost, week.currency),
-                ),
-            )
-            if first is not None and first.idle.card_hours
-            else None,
-        ],
-        className="headline",
+        )
+        if first is not None and first.idle.card_hours
+        else None,
     )
 
 
