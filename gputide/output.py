@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from rich.text import Text
 
 from dashboards.spreadsheet import csv_text, excel, tab_separated
 from fleet.durable import unwritable, write_durably
-from fleet.errors import Misconfigured
+from fleet.errors import EXIT_FINE, Misconfigured
 
 TABLE_ROWS_MAX = 10
 """Rows of one table, unless everything is shown; the formats for programs print all."""
@@ -87,13 +87,15 @@ class Answer:
     Attributes:
         listings: tables of it; the first is the one that CSV, TSV and Excel write.
         texts: lines below them, such as a diff; each text is cut unless everything is shown.
+        status: exit status of the verb.
     """
 
     document: Any
     listings: tuple[Listing, ...] = ()
     headline: tuple[str, ...] = ()
     texts: tuple[Sequence[str], ...] = ()
-    footnotes: tuple[str, ...] = field(default=())
+    footnotes: tuple[str, ...] = ()
+    status: int = EXIT_FINE
 
 
 def form_for(target: Path | None, given: Form | None, endings: Mapping[str, tuple[Form, ...]]) -> Form | None:

@@ -15,9 +15,9 @@ from fleet.durable import lock_holder
 from fleet.outcomes import Outcome
 from fleet.units import format_count, format_duration, format_time
 from gputide.container.pages import views_of
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.options import answering
+from gputide.output import Answer, Listing
+from gputide.session import Session
 
 app = typer.Typer()
 
@@ -31,9 +31,9 @@ _LOCKS = {
 
 
 @app.command(epilog="Example: gputide status")
-def status(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+@answering
+def status(session: Session) -> Answer:
     """Show what is running, how fresh the data are, which plan waits, what was harmed, and the next command."""
-    session = session_of(context)
     folder, now = session.folder(), session.now()
     running = _running(folder.path)
     outcomes = {outcome.plan_id: outcome for outcome in read_outcomes(folder)}
@@ -50,7 +50,7 @@ def status(context: typer.Context, form: FormatOption = Format.TABLE, output: Ou
     harmed = [budget for budget in budgets if budget.standing is Standing.OVER_BUDGET]
     restored = [budget for budget in budgets if budget.standing is Standing.RESTORED]
     following = next((command for _, command in states if command), "gputide report") if lines else "gputide demo"
-    answer = Answer(
+    return Answer(
         document={
             "running": [{"process": name, "pid": pid} for name, pid in running],
             "clusters": [
@@ -90,7 +90,6 @@ def status(context: typer.Context, form: FormatOption = Format.TABLE, output: Ou
         else (),
         footnotes=(f"next: {following}",),
     )
-    print_answer(answer, form=form, target=output)
 
 
 def _harm_words(harmed: int) -> str:

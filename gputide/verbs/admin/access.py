@@ -14,9 +14,9 @@ from dashboards.access.people import Role
 from dashboards.access.roster import Roster
 from fleet.errors import Misconfigured
 from fleet.units import format_time
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.options import answering
+from gputide.output import Answer, Listing
+from gputide.session import Session
 
 app = typer.Typer(no_args_is_help=True, help="Rights in the web app and its API. Example: gputide admin access check")
 
@@ -53,9 +53,10 @@ def new_token(
 
 
 @app.command("check", epilog="Example: gputide admin access check")
-def check(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+@answering
+def check(session: Session) -> Answer:
     """Read the file of rights and list them; exit status 2 where it can't be read."""
-    settings = session_of(context).settings.dashboard
+    settings = session.settings.dashboard
     if settings.rights_file is None:
         raise Misconfigured(
             "cannot list rights: dashboard.rights_file=none; with dashboard.access=none everyone on this machine may "
@@ -72,7 +73,7 @@ def check(context: typer.Context, form: FormatOption = Format.TABLE, output: Out
         }
         for entry in entries
     ]
-    answer = Answer(
+    return Answer(
         document=rows,
         headline=(f"{len(rows)} rights; people are known by {settings.access.value}",),
         listings=(
@@ -92,4 +93,3 @@ def check(context: typer.Context, form: FormatOption = Format.TABLE, output: Out
             ),
         ),
     )
-    print_answer(answer, form=form, target=output)

@@ -23,8 +23,8 @@ from fleet.settings.notify import ChannelKind
 from gputide.container.notify import due, due_reports, open_channel, teams, write_posts
 from gputide.container.own_metrics import open_own_metrics
 from gputide.container.pages import views_of
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
+from gputide.options import answering
+from gputide.output import Answer, Listing
 from gputide.session import Session, session_of
 
 _log = structlog.get_logger()
@@ -45,9 +45,9 @@ def _notify() -> None:
 
 
 @app.command("show", epilog="Example: gputide admin notify show")
-def show(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+@answering
+def show(session: Session) -> Answer:
     """Show channels, who gets what, and which news wait to be sent."""
-    session = session_of(context)
     settings, folder, now = session.settings, session.folder(), session.now()
     notify = settings.notify
     news = News(views_of(session), settings, now)
@@ -72,7 +72,7 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
     notes = [] if notify.channels else ["no channel is set: write [notify.channels.NAME] into the TOML file"]
     if in_quiet_hours(notify.quiet_hours, now, settings.cluster.time_zone):
         notes.append(f"quiet hours {notify.quiet_hours}: only harm is sent")
-    answer = Answer(
+    return Answer(
         document=document,
         listings=(
             Listing(title="Goes out now", columns=("receiver", "channel", "about", "title"), rows=now_due),
@@ -81,7 +81,6 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
         ),
         footnotes=(*notes, f"{len(news(None))} news in all, {len(sent)} messages remembered"),
     )
-    print_answer(answer, form=form, target=output)
 
 
 @app.command("send", epilog="Example: gputide admin notify send --to-file ./out")

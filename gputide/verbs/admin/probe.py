@@ -20,9 +20,9 @@ from fleet.errors import EXIT_FINDINGS
 from fleet.probe_results import ProbeResult, as_measured, probe_text
 from fleet.units import GIB, MIB, format_bytes, format_percent, format_time
 from gputide.node_exporter import node_name
-from gputide.options import FormatOption, OutputOption
+from gputide.options import answering
 from gputide.output import Answer, Format, Listing, form_for, print_answer
-from gputide.session import session_of
+from gputide.session import Session, session_of
 
 app = typer.Typer(no_args_is_help=True, help="Measure what a node's GPU sharing really enforces, and plan with that.")
 
@@ -82,14 +82,14 @@ def keep(context: typer.Context, file: Annotated[Path, typer.Argument(help="A si
 
 
 @app.command("list", epilog="Example: gputide admin probe list")
+@answering
 def list_results(
-    context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None
-) -> None:  # fmt: skip
+    session: Session
+) -> Answer:  # fmt: skip
     """Show what was measured, and which claims of the table it disproves."""
-    session = session_of(context)
     key = read_key(session.settings)
     results = kept_results(session.folder(), key)
-    print_answer(_answer(results), form=form, target=output)
+    return _answer(results)
 
 
 def _disproves(result: ProbeResult) -> tuple[str, ...]:

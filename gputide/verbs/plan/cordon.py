@@ -6,31 +6,25 @@ import typer
 
 from fleet.documents import document
 from gputide.container.history import load_history
-from gputide.options import (
-    ClusterOption,
-    FormatOption,
-    OutputOption,
-)
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.options import ClusterOption, answering
+from gputide.output import Answer, Listing
+from gputide.session import Session
 from recommender.online.advice import cards_to_cordon, stranded_cards
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide plan cordon --format json")
+@answering
 def cordon(
-    context: typer.Context,
+    session: Session,
     cluster: ClusterOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Show which cards to keep newcomers off so that whole nodes are freed, and free cards that nobody can use."""
-    session = session_of(context)
     inventory = load_history(session.folder(), session.settings, session.now(), cluster=cluster).inventory
     node_of = {card.card: card.node for card in inventory.cards}
     cordons, stranded = cards_to_cordon(inventory), stranded_cards(inventory)
-    answer = Answer(
+    return Answer(
         document={"cordons": document(cordons), "stranded": document(stranded)},
         headline=(
             (
@@ -63,4 +57,3 @@ def cordon(
             ),
         ),
     )
-    print_answer(answer, form=form, target=output)

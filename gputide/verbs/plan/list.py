@@ -8,26 +8,20 @@ from enforcer.record.journal import StageState
 from fleet.documents import iso
 from gputide.answers.plan import saving_text
 from gputide.container.plans import copied_plans, journal
-from gputide.options import (
-    AnyClusterOption,
-    FormatOption,
-    OutputOption,
-)
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.options import AnyClusterOption, answering
+from gputide.output import Answer, Listing
+from gputide.session import Session
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide plan list")
+@answering
 def list_plans(
-    context: typer.Context,
+    session: Session,
     cluster: AnyClusterOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """List every plan, of all clusters unless one is named, with what was decided about it, newest first."""
-    session = session_of(context)
     folder = session.folder()
     store, ledger = copied_plans(folder, session.settings), journal(folder)
     rows = []
@@ -61,8 +55,7 @@ def list_plans(
         "approved stages",
         "applied stages",
     )
-    answer = Answer(
+    return Answer(
         document=[dict(zip((name.replace(" ", "_") for name in columns), row, strict=True)) for row in rows],
         listings=(Listing(title="Plans", columns=columns, rows=rows),),
     )
-    print_answer(answer, form=form, target=output)

@@ -21,10 +21,10 @@ from fleet.errors import Misconfigured, NotEnoughData
 from fleet.settings.settings import LowPrioritySettings
 from fleet.units import format_count, format_percent, format_time, parse_bytes, parse_duration
 from gputide.container.relief import relief_journal
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
+from gputide.options import answering
+from gputide.output import Answer, Listing
 from gputide.replay.history import set_stage
-from gputide.session import session_of
+from gputide.session import Session
 from recommender.simulate.harvest import HarvestRules
 from recommender.simulate.policies import Performance, Policy, Table, perform
 from recommender.simulate.stage import DAY_SECONDS
@@ -60,8 +60,9 @@ _REPLAN_SECONDS = {Replanning.NEVER: None, Replanning.DAILY: DAY_SECONDS, Replan
 @app.command(
     epilog="Example: gputide plan simulate traces/fleet --policy gputide --relief --reaction 2m --replan daily"
 )
+@answering
 def simulate(
-    context: typer.Context,
+    session: Session,
     fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="Folder in the neutral trace format.")],
     policy: Annotated[list[Policy] | None, typer.Option(help="Who decides; may be repeated; all unless given.")] = None,
     relief: Annotated[bool, typer.Option(help="Relieve cards that overload at run time.")] = True,
@@ -75,11 +76,8 @@ def simulate(
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="Days that are played; what lies before is known.")] = 3,
     replan: Annotated[Replanning, typer.Option(help="How often seats are looked at anew.")] = Replanning.NEVER,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Play days of a fleet under policies: cards, harm, moves, and the work of low priority that was harvested."""
-    session = session_of(context)
     trace = open_trace(fleet)
     cut, until = _span(trace, days)
     capability = capabilities_of(session.settings.enforcer.backend)
@@ -123,7 +121,7 @@ def simulate(
         "timing": {**document(timing), "sentence": timing.sentence},
         "performances": document(found),
     }
-    print_answer(_answer(described, found), form=form, target=output)
+    return _answer(described, found)
 
 
 def _span(trace: Trace, days: int) -> tuple[datetime, datetime]:
