@@ -58,7 +58,6 @@ def send_posts(
     now: datetime,
     *,
     open_channel: Callable[[str], Delivery],
-    pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Sent, ...]:
     """Send, and remember after each that was taken; one channel's failure keeps no other from its messages.
 
@@ -70,7 +69,8 @@ def send_posts(
         Unavailable: another process is sending.
         Corrupt: what was sent can't be kept.
     """
-    patience = Patience(tries_max=settings.tries_max, pause_seconds_max=settings.retry_after_max_seconds, pause=pause)
+    longest = settings.retry_after_max_seconds
+    patience = Patience(tries_max=settings.tries_max, pause_seconds_max=longest, pause=time.sleep)
     memory = Memory(folder.notices, remember_days=settings.remember_days)
     found: list[Sent] = []
     silent: dict[str, GputideError] = {}
@@ -129,11 +129,6 @@ class Memory:
         except Corrupt:
             self._lock.release()
             raise
-
-    @property
-    def sent(self) -> tuple[SentNews, ...]:
-        """What was sent, oldest first."""
-        return self._sent
 
     def keep(self, more: Sequence[SentNews], now: datetime) -> None:
         """Add what was sent, durably.

@@ -83,23 +83,17 @@ def open_bus_writer(folder: DataFolder, settings: Settings, *, lane: int = 0) ->
         Misconfigured: a topic is missing or would lose records.
     """
     if settings.bus.kind is BusKind.FILE:
-        bus = file_bus(folder, settings, lane)
-        try:
+        with closing(file_bus(folder, settings, lane)) as bus:
             bus.take_writing()
             yield bus
-        finally:
-            bus.close()
         return
     from pipeline.bus.bus_kafka import KafkaWriter
 
     compression = settings.kafka.compression
     if compression is KafkaCompression.AUTO and settings.bus.record_format is RecordFormat.ROWS:
         compression = KafkaCompression.ZSTD
-    writer = KafkaWriter(settings.kafka, compression=compression)
-    try:
+    with closing(KafkaWriter(settings.kafka, compression=compression)) as writer:
         yield writer
-    finally:
-        writer.close()
 
 
 @contextmanager

@@ -1,11 +1,8 @@
 """Processes that outlive the command that started them: a group of its own, a log file, a record to find it by.
 
 A record names a process by its number *and* the tick at which the kernel started it, so that a number which went to
-somebody else's process is never taken for ours. Called by `gputide.operate.engines`.
-
-What was started in a folder: `engines.json`, with the ports of every engine and a record of every process.
-
-Written after every step, so that anybody who comes next finds all that runs, however the last one ended. Called by
+somebody else's process is never taken for ours. What was started in a folder stands in its `engines.json`, written
+after every step, so that anybody who comes next finds all that runs, however the last one ended. Called by
 `gputide.operate.engines`.
 """
 
@@ -93,16 +90,6 @@ def kill_process(record: ProcessRecord) -> None:
     if is_alive(record):
         _signal_group(record, signal.SIGKILL)
         _ends_within(record, float("inf"))
-
-
-def pause_process(record: ProcessRecord) -> None:
-    """Stop a process in its tracks, so that it neither answers nor breaks its connections."""
-    _signal_group(record, signal.SIGSTOP)
-
-
-def resume_process(record: ProcessRecord) -> None:
-    """Let a paused process go on."""
-    _signal_group(record, signal.SIGCONT)
 
 
 def wait_until(answers: Callable[[], bool], record: ProcessRecord, *, seconds_max: float) -> None:

@@ -35,11 +35,6 @@ _WITHOUT_FLINK = (
 )
 
 
-@app.callback()
-def _backup() -> None:
-    """Copy, check and put back the data folder."""
-
-
 @app.command("create", epilog="Example: gputide admin backup create /mnt/backup/gputide-2026-01-19")
 @answering
 def create(session: Session, place: PlaceArgument) -> Answer:

@@ -39,11 +39,6 @@ app = typer.Typer(no_args_is_help=True, help="Prices of card hours. Example: gpu
 _COLUMNS = ("card_model", "applies_to", "price_per_card_hour", "currency", "basis", "source", "date")
 
 
-@app.callback()
-def _prices() -> None:
-    """Prices of card hours."""
-
-
 @app.command("list", epilog="Example: gputide cost prices list --format csv")
 @answering
 def list_prices(session: Session, form: Format) -> Answer:
