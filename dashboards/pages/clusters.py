@@ -22,31 +22,22 @@ KEYS = ("cluster", FROM_KEY)
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     """The page; the cluster of the address is only the one that the other pages go on with."""
-    lines = cluster_lines(views)
-    totals = fleet_totals(lines)
-    table_of = _table(address, lines, profiles.cluster)
+    lines, title = cluster_lines(views), say("clusters.clusters")
     note = say("clusters.silent_cluster_keeps_its_last_figures")
-    return page(
-        "clusters",
-        say("clusters.clusters"),
-        _headline(totals),
-        card(say("clusters.clusters"), table_of, export="clusters", note=note),
-    )
+    listed = card(title, _table(address, lines, profiles.cluster), export="clusters", note=note)
+    return page("clusters", title, _headline(fleet_totals(lines)), listed)
 
 
 def _headline(totals: FleetTotals) -> Any:
     saved = ", ".join(money_words(amount, currency) for currency, amount in totals.saving_per_week)
+    tone, by_plans = "warn" if totals.silent else "", say("clusters.by_newest_plans")
     return div(
         "headline",
         figure_number(format_count(totals.clusters - totals.silent), say("clusters.clusters_send")),
-        figure_number(
-            format_count(totals.silent), say("clusters.clusters_silent"), tone="warn" if totals.silent else ""
-        ),
+        figure_number(format_count(totals.silent), say("clusters.clusters_silent"), tone=tone),
         figure_number(format_count(totals.cards), say("health.cards"), note=say("clusters.of_those_that_send")),
-        figure_number(
-            format_count(totals.cards_freed), say("clusters.cards_freed"), note=say("clusters.by_newest_plans")
-        ),
-        figure_number(saved or "–", say("clusters.saved_week"), note=say("clusters.by_newest_plans")),
+        figure_number(format_count(totals.cards_freed), say("clusters.cards_freed"), note=by_plans),
+        figure_number(saved or "–", say("clusters.saved_week"), note=by_plans),
     )
 
 
@@ -56,8 +47,7 @@ def _table(address: Address, lines: tuple[ClusterLine, ...], shown: str) -> Any:
     listed, around = part_of(lines, address)
     columns = (
         (say("frame.cluster"), "t"), (say("tenants.state"), "t"), (say("health.cards"), "n"),
-        (say("clusters.cards_freed"), "n"),
-        (say("tenants.week"), "n"), (say("clusters.stages_applied"), "n"),
+        (say("clusters.cards_freed"), "n"), (say("tenants.week"), "n"), (say("clusters.stages_applied"), "n"),
     )  # fmt: skip
     rows = [_row(address, line, shown) for line in listed]
     return scrolled(table(columns, rows), around, name=say("clusters.clusters"))

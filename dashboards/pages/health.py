@@ -11,7 +11,7 @@ from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.long_list import FROM_KEY, part_of
-from dashboards.pages.frame import card, div, figure_number, page, scrolled, table
+from dashboards.pages.frame import card, div, figure_number, page, scrolled, span, table
 from dashboards.queries import Freshness, Views
 from dashboards.shown.health import (
     COVERAGE_GOOD,
@@ -60,24 +60,16 @@ def _headline(freshness: Freshness, nodes: tuple[NodeCoverage, ...], checks: tup
     age = freshness.age_seconds
     thin = sum(entry.coverage_ratio is not None and entry.coverage_ratio < COVERAGE_GOOD for entry in nodes)
     distrusted = {name for entry in checks if entry.distrusts for name in entry.workloads}
+    tone = "warn" if freshness.is_doubtful else ""
+    ago = say("health.none") if age is None else age_words(age)
+    every = say("health.one_expected_every_age", age=age_words(freshness.interval_seconds))
+    below = say("health.below_ratio", ratio=f"{COVERAGE_GOOD:.0%}")
+    covered = percent_words(freshness.coverage_ratio, 1)
     return div(
         "headline",
-        figure_number(
-            percent_words(freshness.coverage_ratio, 1),
-            say("health.coverage"),
-            note=say("health.last_day"),
-            tone="warn" if freshness.is_doubtful else "",
-        ),
-        figure_number(
-            say("health.none") if age is None else age_words(age),
-            say("health.since_newest_window"),
-            note=say("health.one_expected_every_age", age=age_words(freshness.interval_seconds)),
-        ),
-        figure_number(
-            format_count(thin),
-            say("health.nodes_thinly_covered"),
-            note=say("health.below_ratio", ratio=f"{COVERAGE_GOOD:.0%}"),
-        ),
+        figure_number(covered, say("health.coverage"), note=say("health.last_day"), tone=tone),
+        figure_number(ago, say("health.since_newest_window"), note=every),
+        figure_number(format_count(thin), say("health.nodes_thinly_covered"), note=below),
         figure_number(format_count(len(distrusted)), say("health.workloads_with_counters_not_believed")),
         figure_number(format_count(sum(entry.untrusted for entry in nodes)), say("health.cards_untrusted")),
     )
@@ -86,42 +78,24 @@ def _headline(freshness: Freshness, nodes: tuple[NodeCoverage, ...], checks: tup
 def _checks(address: Address, checks: tuple[FailedCheck, ...]) -> Any:
     if not checks:
         return html.P(say("health.every_cross_check_holds"), className="soft")
-    words = reader_words()
-    rows = [
-        (
-            html.Span(
-                [
-                    html.Span(("▲ " if entry.distrusts else "") + words.code("check", entry.check)),
-                    html.Small([html.Code(entry.counter), f" · {_since(entry)}"]),
-                ]
-            ),
-            html.Span(
-                [
-                    finding_words(entry.first, words.language),
-                    html.Small(say("health.frees_nothing") if entry.distrusts else say("health.remark")),
-                ]
-            ),
-            html.Details(
-                [
-                    html.Summary(format_count(len(entry.workloads))),
-                    html.Ul(
-                        [
-                            html.Li(dcc.Link(name, href=address.href("/workloads", w=name)))
-                            for name in entry.workloads[:WORKLOADS_MAX]
-                        ]
-                        + (
-                            [html.Li(say("health.count_more", count=len(entry.workloads) - WORKLOADS_MAX))]
-                            if len(entry.workloads) > WORKLOADS_MAX
-                            else []
-                        )
-                    ),
-                ]
-            ),
-        )
-        for entry in checks
-    ]
     columns = ((say("health.check"), "t"), (say("health.what_was_seen"), "t"), (say("health.workloads"), "t"))
+    rows = [_check(address, entry) for entry in checks]
     return scrolled(table(columns, rows), name=say("health.counters_not_believed"))
+
+
+def _check(address: Address, entry: FailedCheck) -> tuple[Any, ...]:
+    words = reader_words()
+    name = ("▲ " if entry.distrusts else "") + words.code("check", entry.check)
+    counter = html.Small([html.Code(entry.counter), f" · {_since(entry)}"])
+    effect = html.Small(say("health.frees_nothing" if entry.distrusts else "health.remark"))
+    links = [dcc.Link(name, href=address.href("/workloads", w=name)) for name in entry.workloads[:WORKLOADS_MAX]]
+    rest = len(entry.workloads) - WORKLOADS_MAX
+    lines: list[Any] = [*links, say("health.count_more", count=rest)] if rest > 0 else links
+    return (
+        html.Span([html.Span(name), counter]),
+        html.Span([finding_words(entry.first, words.language), effect]),
+        html.Details([html.Summary(format_count(len(entry.workloads))), html.Ul([html.Li(line) for line in lines])]),
+    )
 
 
 def _since(entry: FailedCheck) -> str:
@@ -147,8 +121,7 @@ def _nodes(address: Address, nodes: tuple[NodeCoverage, ...]) -> Any:
     ]
     columns = (
         (say("term.node"), "t"), (say("health.cards"), "n"), (say("health.them_covered"), "t"),
-        (say("health.coverage"), "n"),
-        (say("health.worst_card"), "n"), (say("state.untrusted"), "n"),
+        (say("health.coverage"), "n"), (say("health.worst_card"), "n"), (say("state.untrusted"), "n"),
     )  # fmt: skip
     return scrolled(table(columns, rows), around, name=say("health.coverage_by_node"))
 
@@ -157,9 +130,7 @@ def _strip(entry: NodeCoverage) -> Any:
     if entry.coverage_ratio is None:
         return html.Small(say("health.nothing_granted"))
     tone = "bar" if entry.coverage_ratio >= COVERAGE_GOOD else "bar over"
-    return html.Span(
-        html.Span(className=tone, style={"width": f"{100 * entry.coverage_ratio:.1f}%"}), className="track thin"
-    )
+    return span("track thin", span(tone, style={"width": f"{100 * entry.coverage_ratio:.1f}%"}))
 
 
 def _withheld(profiles: Profiles) -> Any:

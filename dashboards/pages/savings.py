@@ -22,6 +22,7 @@ from dashboards.pages.frame import (
     page,
     scrolled,
     shown,
+    span,
     table,
     verdict_banner,
 )
@@ -95,23 +96,18 @@ def _headline(
 ) -> Any:
     realised = steps[-1]
     undone = [entry for entry in ledger if entry.action in ("undone", "restored")]
+    found = say("savings.count_found", count=steps[0].cards)
+    observed, judged = "–", say("savings.not_verified_yet")
+    if verdict is not None:
+        observed = percent_words(verdict.observed_ratio)
+        judged = say("savings.predicted_ratio", ratio=percent_words(verdict.predicted_ratio))
+        if verdict.level is Level.UNDECIDED:
+            judged = say("savings.undecided")
     return div(
         "headline",
-        figure_number(
-            format_count(realised.cards),
-            say("savings.cards_realised"),
-            note=say("savings.count_found", count=steps[0].cards),
-        ),
+        figure_number(format_count(realised.cards), say("savings.cards_realised"), note=found),
         figure_number(money_words(realised.amortised_per_week, currency), say("savings.week_amortised")),
-        figure_number(
-            "–" if verdict is None else percent_words(verdict.observed_ratio),
-            say("savings.harm_changed_services"),
-            note=say("savings.not_verified_yet")
-            if verdict is None
-            else say("savings.undecided")
-            if verdict.level is Level.UNDECIDED
-            else say("savings.predicted_ratio", ratio=percent_words(verdict.predicted_ratio)),
-        ),
+        figure_number(observed, say("savings.harm_changed_services"), note=judged),
         figure_number(format_count(sum(o.given_back for o in outcomes)), say("savings.cards_given_back")),
         figure_number(format_count(len(undone)), say("savings.undone_or_restored")),
     )
@@ -123,30 +119,18 @@ def _funnel(address: Address, steps: tuple[SavingsStep, ...], currency: str) -> 
     words = reader_words()
     rows: list[Any] = []
     for step in steps:
-        rows.append(
-            dcc.Link(
-                [
-                    html.Span(words.code("step", step.name), className="name"),
-                    html.Span(
-                        html.Span(className="bar", style={"width": f"{100 * step.cards / most:.1f}%"}),
-                        className="track",
-                    ),
-                    html.B(format_count(step.cards)),
-                    html.Span(money_words(step.amortised_per_week, currency), className="money"),
-                ],
-                href=address.href(step=None if chosen == step.name else step.name),
-                className=f"step {step.name}",
-            )
-        )
+        line = [
+            span("name", words.code("step", step.name)),
+            span("track", html.Span(className="bar", style={"width": f"{100 * step.cards / most:.1f}%"})),
+            html.B(format_count(step.cards)),
+            span("money", money_words(step.amortised_per_week, currency)),
+        ]
+        href = address.href(step=None if chosen == step.name else step.name)
+        rows.append(dcc.Link(line, href=href, className=f"step {step.name}"))
         if chosen == step.name:
-            rows.append(
-                html.Ul(
-                    [html.Li(dcc.Link(plan_id, href=address.href("/plan", plan=plan_id))) for plan_id in step.plans]
-                    or [html.Li(say("savings.no_plan_got_here_yet"))],
-                    className="holders",
-                )
-            )
-    return html.Div(rows, className="funnel", id="funnel")
+            plans = [html.Li(dcc.Link(name, href=address.href("/plan", plan=name))) for name in step.plans]
+            rows.append(html.Ul(plans or [html.Li(say("savings.no_plan_got_here_yet"))], className="holders"))
+    return div("funnel", *rows, id="funnel")
 
 
 def _weeks(outcomes: tuple[Outcome, ...], weeks: Any, currency: str) -> list[Any]:
@@ -197,18 +181,8 @@ def _bullet(budget: HarmBudget) -> Any:
     burn, is_over = budget.burn_ratio, budget.standing is Standing.OVER_BUDGET
     if burn is None:
         return say(_UNJUDGED[budget.standing]) if budget.standing in _UNJUDGED else "–"
-    return html.Span(
-        [
-            html.Span(
-                html.Span(
-                    className="bar over" if is_over else "bar", style={"width": f"{min(100.0, 100 * burn):.0f}%"}
-                ),
-                className="track",
-            ),
-            f"{'▲ ' if is_over else ''}{burn:.0%}",
-        ],
-        className="bullet",
-    )
+    bar = html.Span(className="bar over" if is_over else "bar", style={"width": f"{min(100.0, 100 * burn):.0f}%"})
+    return span("bullet", span("track", bar), f"{'▲ ' if is_over else ''}{burn:.0%}")
 
 
 def _ledger(entries: tuple[LedgerEntry, ...]) -> Any:
@@ -218,10 +192,7 @@ def _ledger(entries: tuple[LedgerEntry, ...]) -> Any:
     rows = [
         (
             moment_words(entry.at).removesuffix(" UTC"),
-            html.Span(
-                f"{_sign(entry)} {words.code('action', entry.action)}",
-                className=f"action {entry.action.replace('_', '-')}",
-            ),
+            span(f"action {entry.action.replace('_', '-')}", f"{_sign(entry)} {words.code('action', entry.action)}"),
             f"{entry.cards:+d}" if entry.cards else "",
             html.Span(
                 [
