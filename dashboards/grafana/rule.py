@@ -34,6 +34,11 @@ class RecordingRule:
     expression: str
 
 
+def recording(expressions: Mapping[str, str]) -> tuple[RecordingRule, ...]:
+    """Rules by the names of their series."""
+    return tuple(RecordingRule(record=name, expression=expression) for name, expression in expressions.items())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRule:
     """One condition that somebody is told of.
