@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,6 +37,7 @@ _REST = "--all or -o FILE shows the rest"
 _shows_everything: ContextVar[bool] = ContextVar("shows_everything", default=False)
 Form = TypeVar("Form", bound=StrEnum)
 Content = TypeVar("Content", str, bytes)
+T = TypeVar("T")
 
 
 class Format(StrEnum):
@@ -78,6 +79,17 @@ class Listing:
     rows: Sequence[Sequence[Any]]
     caption: str = ""
     is_whole: bool = False
+
+    @classmethod
+    def of(cls, title: str, items: Iterable[T], columns: Mapping[str, Callable[[T], object]]) -> Listing:
+        """A table with a row per item: each heading with what it says of an item."""
+        rows = [[said(item) for said in columns.values()] for item in items]
+        return cls(title=title, columns=tuple(columns), rows=rows)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Its rows for a document: cells by heading, as a name."""
+        names = [column.replace(" ", "_") for column in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

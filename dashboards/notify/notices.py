@@ -127,29 +127,21 @@ def team_report_notice(report: Report, team: Team, *, base_url: str | None) -> M
     if not mine:
         return None
     known = [row.unused_cost for row in mine if row.unused_cost is not None]
-    total = words.say(
-        "notice.team_total",
-        workloads=len(mine),
-        cards=words.cards(sum(row.cards for row in mine)),
-        money=money_words(sum(known, Decimal(0)) if known else None, report.currency),
-    )
+    money = money_words(sum(known, Decimal(0)) if known else None, report.currency)
+    cards = words.cards(sum(row.cards for row in mine))
+    lines = [words.say("notice.team_total", workloads=len(mine), cards=cards, money=money)]
+    lines += [
+        words.say(
+            "notice.team_row", workload=row.workload, cards=words.cards(row.cards),
+            money=money_words(row.unused_cost, report.currency), reason=row.reason,
+        )
+        for row in mine
+    ]  # fmt: skip
     return Message(
         key=f"report:{report.cluster}:{team.name}:{report.week.week_start:%Y-%m-%d}",
         topic=NoticeTopic.REPORT,
         title=words.say("notice.team_title", title=report.title, team=team.name, until=f"{report.until:%Y-%m-%d}"),
-        lines=(
-            total,
-            *(
-                words.say(
-                    "notice.team_row",
-                    workload=row.workload,
-                    cards=words.cards(row.cards),
-                    money=money_words(row.unused_cost, report.currency),
-                    reason=row.reason,
-                )
-                for row in mine
-            ),
-        ),
+        lines=tuple(lines),
         link=_link(base_url, "/workloads", report.cluster),
         link_text=words.say("notice.open_workloads"),
         cluster=report.cluster,
@@ -169,24 +161,17 @@ def _waiting(entries: Sequence[PlanEntry], now: datetime, telling: Telling) -> I
         if not is_open or now >= plan.expires_at or not plan.recommendations:
             continue
         title = "notice.waits" if telling.team is None else "notice.waits_team"
+        stages = [words.say("notice.stage", stage=one.stage, title=words.stage(one.title)) for one in plan.stages]
+        first = words.say(
+            "notice.waits_line", saving=words.saving(plan.totals.saving_per_week, plan.currency),
+            harm=words.percent(plan.totals.predicted_violation_ratio), moves=plan.totals.moves,
+            moment=words.moment(plan.expires_at),
+        )  # fmt: skip
         yield Message(
             key=f"plan-waits:{plan.plan_id}",
             topic=NoticeTopic.PLAN,
             title=words.say(title, cluster=plan.cluster, cards=words.cards(plan.totals.cards_freed)),
-            lines=(
-                words.say(
-                    "notice.waits_line",
-                    saving=words.saving(plan.totals.saving_per_week, plan.currency),
-                    harm=words.percent(plan.totals.predicted_violation_ratio),
-                    moves=plan.totals.moves,
-                    moment=words.moment(plan.expires_at),
-                ),
-                *(
-                    words.say("notice.stage", stage=stage.stage, title=words.stage(stage.title))
-                    for stage in plan.stages
-                ),
-                f"gputide plan approve --plan {plan.plan_id}",
-            ),
+            lines=(first, *stages, f"gputide plan approve --plan {plan.plan_id}"),
             link=_link(telling.base_url, "/plan", plan.cluster, plan.plan_id),
             link_text=words.say("notice.review"),
             cluster=plan.cluster,
@@ -244,17 +229,15 @@ def _taken_back(
         plan = plans[line.plan_id]
         kept = line.detail if telling.team is None else without_workloads(line.detail, telling.is_told)
         detail = f"{words.say('mark.between')}{words.said(kept)}" if kept else ""
+        title = words.say(
+            "notice.taken_back", cluster=plan.cluster, subject=words.subject(line.subject), plan=line.plan_id,
+            action=words.code("action", line.action),
+        )  # fmt: skip
         yield _of_plan(
             plan,
             _workloads(plan.recommendations),
             f"taken-back:{line.plan_id}:{line.subject}:{line.action}:{line.at.isoformat()}",
-            words.say(
-                "notice.taken_back",
-                cluster=plan.cluster,
-                subject=words.subject(line.subject),
-                plan=line.plan_id,
-                action=words.code("action", line.action),
-            ),
+            title,
             (words.say("notice.by", who=line.actor, moment=words.moment(line.at)) + detail,),
             line.at,
             telling,
@@ -274,13 +257,11 @@ def _budget_notice(
     spent = None if status.spent is None else float(status.spent / status.per_month)
     lines = [
         words.say(
-            "notice.budget_line",
-            spent=money_words(status.spent, currency),
-            budget=money_words(status.per_month, currency),
-            ratio=words.percent(spent, 0),
+            "notice.budget_line", spent=money_words(status.spent, currency),
+            budget=money_words(status.per_month, currency), ratio=words.percent(spent, 0),
             forecast=money_words(status.forecast, currency),
         )
-    ]
+    ]  # fmt: skip
     if status.unpriced_card_hours:
         lines.append(words.say("notice.budget_unpriced", hours=round(status.unpriced_card_hours)))
     owner = words.say("report.of_team" if status.kind == "team" else "report.of_namespace", team=status.name)

@@ -180,19 +180,9 @@ def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
     A stage that is refused before its objects are known is one entry that says so. Where single objects keep the
     stage from being applied, the reason stands beside those alone.
     """
+    nowhere = ObjectDiff(kind=STAGE_KIND, namespace="", name="", recommendation="", old_yaml="", new_yaml="")
     if stage.refusal is not None and not stage.objects:
-        name = str(stage.stage)
-        return [
-            ObjectDiff(
-                kind=STAGE_KIND,
-                namespace="",
-                name=name,
-                recommendation="",
-                old_yaml="",
-                new_yaml="",
-                refusal=stage.refusal,
-            )
-        ]
+        return [replace(nowhere, name=str(stage.stage), refusal=stage.refusal)]
     of_stage = None if any(item.refusal for item in stage.objects) else stage.refusal
     found = [
         ObjectDiff(
@@ -219,14 +209,7 @@ def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
         before.append(f"{card.card}: {', '.join(card.before) or 'free'}")
         after.append(f"{card.card}: {', '.join(card.after) or 'free'}")
     return found + [
-        ObjectDiff(
-            kind="Cards of node",
-            namespace="",
-            name=name,
-            recommendation="",
-            old_yaml="\n".join(before),
-            new_yaml="\n".join(after),
-        )
+        replace(nowhere, kind="Cards of node", name=name, old_yaml="\n".join(before), new_yaml="\n".join(after))
         for name, (before, after) in sorted(nodes.items())
     ]
 

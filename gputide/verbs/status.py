@@ -40,27 +40,29 @@ def status(session: Session) -> Answer:
     views = views_of(session)
     lines = cluster_lines(views)
     states = [_state(line, outcomes.get(line.plan_id or "")) for line in lines]
-    budgets = [
-        budget
-        for line in lines
-        for budget in harm_budgets(
-            views.plans.plans(line.sighting.cluster), views.outcomes.outcomes(line.sighting.cluster)
-        )
-    ]
+    rows = [(line.sighting, line.plan_id, state) for line, (state, _) in zip(lines, states, strict=True)]
+    names = [seen.cluster for seen, _, _ in rows]
+    budgets = [one for name in names for one in harm_budgets(views.plans.plans(name), views.outcomes.outcomes(name))]
     harmed = [budget for budget in budgets if budget.standing is Standing.OVER_BUDGET]
     restored = [budget for budget in budgets if budget.standing is Standing.RESTORED]
     following = next((command for _, command in states if command), "gputide report") if lines else "gputide demo"
+    clusters = Listing.of(
+        "Clusters",
+        rows,
+        {
+            "cluster": lambda row: row[0].cluster,
+            "cards": lambda row: row[0].cards,
+            "newest window": lambda row: format_time(row[0].newest_at),
+            "age": lambda row: format_duration(max(0.0, (now - row[0].newest_at).total_seconds())),
+            "plan": lambda row: row[2],
+        },
+    )
     return Answer(
         document={
             "running": [{"process": name, "pid": pid} for name, pid in running],
             "clusters": [
-                {
-                    "cluster": line.sighting.cluster,
-                    "newest_at": iso(line.sighting.newest_at),
-                    "plan_id": line.plan_id,
-                    "state": state,
-                }
-                for line, (state, _) in zip(lines, states, strict=True)
+                {"cluster": seen.cluster, "newest_at": iso(seen.newest_at), "plan_id": plan_id, "state": state}
+                for seen, plan_id, state in rows
             ],
             "harmed": [{"plan_id": one.plan_id, "workload": one.workload} for one in harmed],
             "restored": [{"plan_id": one.plan_id, "workload": one.workload} for one in restored],
@@ -70,24 +72,7 @@ def status(session: Session) -> Answer:
             "running: " + (", ".join(f"{name} (process {pid})" for name, pid in running) or "nothing on this folder"),
             _harm_words(len(harmed)) + (f", {format_count(len(restored))} restored" if restored else ""),
         ),
-        listings=(
-            Listing(
-                title="Clusters",
-                columns=("cluster", "cards", "newest window", "age", "plan"),
-                rows=[
-                    (
-                        line.sighting.cluster,
-                        line.sighting.cards,
-                        format_time(line.sighting.newest_at),
-                        format_duration(max(0.0, (now - line.sighting.newest_at).total_seconds())),
-                        state,
-                    )
-                    for line, (state, _) in zip(lines, states, strict=True)
-                ],
-            ),
-        )
-        if lines
-        else (),
+        listings=(clusters,) if lines else (),
         footnotes=(f"next: {following}",),
     )
 

@@ -62,7 +62,6 @@ def check(session: Session) -> Answer:
             "cannot list rights: dashboard.rights_file=none; with dashboard.access=none everyone on this machine may "
             "do everything"
         )
-    entries = Roster(settings.rights_file).entries()
     rows = [
         {
             "who": entry.who,
@@ -71,25 +70,17 @@ def check(session: Session) -> Answer:
             "namespaces": None if entry.right.namespaces is None else sorted(entry.right.namespaces),
             "expires": None if entry.expires is None else format_time(entry.expires.astimezone(UTC)),
         }
-        for entry in entries
+        for entry in Roster(settings.rights_file).entries()
     ]
+    absent = {"clusters": "all", "namespaces": "all", "expires": "never"}
+    columns = ("who", "role", *absent)
+    cells = [[_cell(row[name], absent.get(name)) for name in columns] for row in rows]
     return Answer(
         document=rows,
         headline=(f"{len(rows)} rights; people are known by {settings.access.value}",),
-        listings=(
-            Listing(
-                title="Rights",
-                columns=("who", "role", "clusters", "namespaces", "expires"),
-                rows=[
-                    (
-                        row["who"],
-                        row["role"],
-                        "all" if row["clusters"] is None else ", ".join(row["clusters"]),
-                        "all" if row["namespaces"] is None else ", ".join(row["namespaces"]),
-                        row["expires"] or "never",
-                    )
-                    for row in rows
-                ],
-            ),
-        ),
+        listings=(Listing(title="Rights", columns=columns, rows=cells),),
     )
+
+
+def _cell(value: str | list[str] | None, absent: str | None) -> str | None:
+    return absent if value is None else value if isinstance(value, str) else ", ".join(value)

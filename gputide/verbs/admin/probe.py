@@ -104,28 +104,25 @@ def _disproves(result: ProbeResult) -> tuple[str, ...]:
 
 
 def _answer(results: tuple[ProbeResult, ...]) -> Answer:
-    rows = [
-        (
-            result.node,
-            result.backend,
-            format_time(result.measured_at),
-            f"{_bytes(result.allocated_framebuffer_bytes)} of {_bytes(result.granted_framebuffer_bytes)}",
-            f"{_percent(result.compute_ratio)} of {_percent(result.granted_compute_ratio)}",
-            _percent(result.graph_compute_ratio),
-            f"{_seconds(result.pause_seconds)} / {_seconds(result.resume_seconds)}",
-            _spill(result),
-        )
-        for result in results
-    ]
+    measured = Listing.of(
+        "What was measured",
+        results,
+        {
+            "node": lambda one: one.node,
+            "backend": lambda one: one.backend,
+            "at": lambda one: format_time(one.measured_at),
+            "framebuffer": lambda one: (
+                f"{_bytes(one.allocated_framebuffer_bytes)} of {_bytes(one.granted_framebuffer_bytes)}"
+            ),
+            "compute": lambda one: f"{_percent(one.compute_ratio)} of {_percent(one.granted_compute_ratio)}",
+            "by graphs": lambda one: _percent(one.graph_compute_ratio),
+            "pause / resume": lambda one: f"{_seconds(one.pause_seconds)} / {_seconds(one.resume_seconds)}",
+            "spill": _spill,
+        },
+    )
     return Answer(
         document=[_document(result) for result in results],
-        listings=(
-            Listing(
-                title="What was measured",
-                columns=("node", "backend", "at", "framebuffer", "compute", "by graphs", "pause / resume", "spill"),
-                rows=rows,
-            ),
-        ),
+        listings=(measured,),
         footnotes=tuple(
             f"{result.node}: not as the table says: {text}" for result in results for text in _disproves(result)
         ),

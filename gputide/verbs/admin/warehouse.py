@@ -25,11 +25,6 @@ KeepOption = Annotated[
 ]
 
 
-@app.callback()
-def _warehouse() -> None:
-    """Upkeep of the warehouse; no roll-up may write to it meanwhile."""
-
-
 @app.command("compact", epilog="Example: gputide admin warehouse compact")
 @answering
 def compact_files(
@@ -81,18 +76,7 @@ def _kept_seconds(session: Session, given: int | None) -> int:
 def _answer_of(done: Iterable[Upkeep], removed: int, word: str) -> Answer:
     done = list(done)
     columns = ("table", "date", "cluster", "files before", "files after", "rows before", "rows after")
-    rows = [
-        (
-            item.table,
-            item.date,
-            item.cluster,
-            item.files_before,
-            item.files_after,
-            item.rows_before,
-            item.rows_after,
-        )
-        for item in done
-    ]
+    rows = [[getattr(item, name.replace(" ", "_")) for name in columns] for item in done]
     return Answer(
         document={"partitions": document(done), "files_removed": removed},
         headline=(f"{format_count(len(done))} partitions {word}, {format_count(removed)} replaced files removed",),

@@ -16,10 +16,7 @@ app = typer.Typer()
 
 @app.command(epilog="Example: gputide plan cordon --format json")
 @answering
-def cordon(
-    session: Session,
-    cluster: ClusterOption = None,
-) -> Answer:
+def cordon(session: Session, cluster: ClusterOption = None) -> Answer:
     """Show which cards to keep newcomers off so that whole nodes are freed, and free cards that nobody can use."""
     inventory = load_history(session.folder(), session.settings, session.now(), cluster=cluster).inventory
     node_of = {card.card: card.node for card in inventory.cards}
@@ -33,19 +30,16 @@ def cordon(
             ),
         ),
         listings=(
-            Listing(
-                title="Cards to cordon",
-                columns=("node", "cards", "freed", "cards freed", "pods go to"),
-                rows=[
-                    (
-                        item.node,
-                        len(item.cards),
-                        "the node" if item.frees_node else "the cards",
-                        item.cards_freed,
-                        ", ".join(sorted({node_of[place.target] for place in item.relocations})),
-                    )
-                    for item in cordons
-                ],
+            Listing.of(
+                "Cards to cordon",
+                cordons,
+                {
+                    "node": lambda item: item.node,
+                    "cards": lambda item: len(item.cards),
+                    "freed": lambda item: "the node" if item.frees_node else "the cards",
+                    "cards freed": lambda item: item.cards_freed,
+                    "pods go to": lambda item: ", ".join(sorted({node_of[place.target] for place in item.relocations})),
+                },
             ),
             Listing(
                 title="Free cards without CPU or host memory",

@@ -56,20 +56,17 @@ def preview_of(session: Session, plan: Plan, stages: Sequence[int]) -> Answer:
         document={"plan_id": plan.plan_id, "stages": document(found)},
         headline=headline,
         listings=(
-            Listing(
-                title="Stages",
-                columns=("stage", "title", "objects", "pods", "cards freed", "refused"),
-                rows=[
-                    (
-                        stage.stage,
-                        titles[stage.stage],
-                        len(stage.objects),
-                        len(stage.moves),
-                        stage.cards_freed,
-                        stage.refusal or "",
-                    )
-                    for stage in found
-                ],
+            Listing.of(
+                "Stages",
+                found,
+                {
+                    "stage": lambda stage: stage.stage,
+                    "title": lambda stage: titles[stage.stage],
+                    "objects": lambda stage: len(stage.objects),
+                    "pods": lambda stage: len(stage.moves),
+                    "cards freed": lambda stage: stage.cards_freed,
+                    "refused": lambda stage: stage.refusal or "",
+                },
             ),
         ),
         texts=(
@@ -89,8 +86,5 @@ def preview_of(session: Session, plan: Plan, stages: Sequence[int]) -> Answer:
             [line for stage in found for line in place_lines(stage)],
             [f"note: stage {stage.stage}: {warning}" for stage in found for warning in stage.warnings],
         ),
-        footnotes=(
-            *experimental_note(plan.backend),
-            "nothing was changed",
-        ),
+        footnotes=(*experimental_note(plan.backend), "nothing was changed"),
     )

@@ -57,25 +57,25 @@ def drift(
 def _drift_answer(
     found: Sequence[Drift], losses: Sequence[NodeLoss], refused: Sequence[str], *, is_mended: bool
 ) -> Answer:
-    rows = [
-        (
-            entry.workload,
-            entry.field,
-            "" if entry.planned is None else entry.planned,
-            "the object is gone" if entry.is_gone else "" if entry.found is None else entry.found,
-            entry.recommendation,
-            entry.plan_id,
-        )
-        for entry in found
-    ]
-    columns = ("object", "field", "planned", "found", "recommendation", "plan")
+    listing = Listing.of(
+        "Drift",
+        found,
+        {
+            "object": lambda entry: entry.workload,
+            "field": lambda entry: entry.field,
+            "planned": lambda entry: "" if entry.planned is None else entry.planned,
+            "found": lambda entry: "the object is gone" if entry.is_gone else entry.found or "",
+            "recommendation": lambda entry: entry.recommendation,
+            "plan": lambda entry: entry.plan_id,
+        },
+    )
     next_step = "written again" if is_mended else "mend it: gputide plan drift --repair --yes"
     said = f"{len(found)} fields are not as applied plans left them"
     return Answer(
         document={"drift": document(tuple(found)), "refused": list(refused), "node_losses": document(tuple(losses))},
         headline=(said if found else "everything is as applied plans left it", _survival(losses)),
         listings=(
-            *((Listing(title="Drift", columns=columns, rows=rows),) if found else ()),
+            *((listing,) if found else ()),
             *((_loss_listing(losses),) if losses else ()),
         ),
         footnotes=(*refused, next_step) if found else (),

@@ -78,18 +78,19 @@ def _watched(reader: NodeReader, settings: Settings, seconds: float) -> list[Nod
 
 
 def _answer(found: ColocationCheck) -> Answer:
-    rows = [
-        (
-            entry.card,
-            entry.situation.value.replace("_", " "),
-            entry.looks,
-            _percent(entry.high_duty_ratio),
-            _percent(entry.low_duty_ratio),
-            _percent(entry.low_duty_max),
-            entry.verdict.value.replace("_", " "),
-        )
-        for entry in found.situations
-    ]
+    listing = Listing.of(
+        "High and low priority on one card",
+        found.situations,
+        {
+            "card": lambda entry: entry.card,
+            "situation": lambda entry: entry.situation.value.replace("_", " "),
+            "looks": lambda entry: entry.looks,
+            "high": lambda entry: _percent(entry.high_duty_ratio),
+            "low": lambda entry: _percent(entry.low_duty_ratio),
+            "low at most": lambda entry: _percent(entry.low_duty_max),
+            "verdict": lambda entry: entry.verdict.value.replace("_", " "),
+        },
+    )
     resolution = "unknown" if found.resolution_seconds is None else f"{found.resolution_seconds:.2f} s"
     return Answer(
         document={
@@ -97,13 +98,7 @@ def _answer(found: ColocationCheck) -> Answer:
             "unmeasured_looks": found.unmeasured_looks,
             "situations": document(found.situations),
         },
-        listings=(
-            Listing(
-                title="High and low priority on one card",
-                columns=("card", "situation", "looks", "high", "low", "low at most", "verdict"),
-                rows=rows,
-            ),
-        ),
+        listings=(listing,),
         footnotes=(
             f"looked every {resolution}: what happens between two looks is not seen",
             f"{found.unmeasured_looks} looks without a measured duty cycle were left out",

@@ -42,7 +42,20 @@ def show(session: Session) -> Answer:
     journal = relief_journal(session.folder())
     moves, squeezes, measured = journal.moves(), journal.open_squeezes(), journal.measured()
     asleep = [(entry.node, entry.card, len(entry.containers), format_time(entry.at)) for entry in squeezes]
-    shown = [_row(record) for record in moves[-_SHOWN_MAX:]]
+    shown = Listing.of(
+        "Moves",
+        moves[-_SHOWN_MAX:],
+        {
+            "begun": lambda record: format_time(record.begun_at),
+            "pod": lambda record: record.order.pod_id,
+            "from": lambda record: record.order.from_card,
+            "to": lambda record: record.order.to_card,
+            "how": lambda record: "home" if record.order.is_home else record.order.manner.value,
+            "state": lambda record: record.phase.value.replace("_", " "),
+            "after": _duration,
+            "why": lambda record: str(record.why or record.order.reason),
+        },
+    )
     return Answer(
         document={
             "schema": "gputide.relief/v1",
@@ -56,7 +69,7 @@ def show(session: Session) -> Answer:
         headline=(_measured_line(measured),),
         listings=(
             *_listing("Low priority that sleeps", ("node", "card", "containers", "since"), asleep),
-            *_listing("Moves", ("begun", "pod", "from", "to", "how", "state", "after", "why"), shown),
+            *((shown,) if moves else ()),
         ),
     )
 
@@ -161,10 +174,7 @@ def _would(
             ],
         },
         headline=(_count(found, nodes),),
-        listings=(
-            *_overload_listing(found),
-            *_listing("Would move", ("card", "pod", "to", "node", "how"), rows),
-        ),
+        listings=(*_overload_listing(found), *_listing("Would move", ("card", "pod", "to", "node", "how"), rows)),
         footnotes=("nothing was changed; do it with --yes",) if found else (),
         status=EXIT_FINDINGS if found else EXIT_FINE,
     )
@@ -180,18 +190,19 @@ def _listing(title: str, columns: tuple[str, ...], rows: Sequence[tuple[object, 
 
 
 def _overload_listing(found: tuple[Overload, ...]) -> tuple[Listing, ...]:
-    rows = [
-        (
-            entry.node,
-            entry.card,
-            entry.cause.value,
-            len({part.pod_id for part in entry.low}),
-            "yes" if entry.needs_move else "no",
-            str(entry.reason),
-        )
-        for entry in found
-    ]
-    return _listing("Overloaded", ("node", "card", "by", "low priority on it", "a pod must move", "why"), rows)
+    listing = Listing.of(
+        "Overloaded",
+        found,
+        {
+            "node": lambda entry: entry.node,
+            "card": lambda entry: entry.card,
+            "by": lambda entry: entry.cause.value,
+            "low priority on it": lambda entry: len({part.pod_id for part in entry.low}),
+            "a pod must move": lambda entry: "yes" if entry.needs_move else "no",
+            "why": lambda entry: str(entry.reason),
+        },
+    )
+    return (listing,) if found else ()
 
 
 def _overload(entry: Overload) -> dict[str, object]:
@@ -226,18 +237,9 @@ def _move(record: MoveRecord) -> dict[str, object]:
     }
 
 
-def _row(record: MoveRecord) -> tuple[object, ...]:
-    order, ended = record.order, record.ended_at
-    return (
-        format_time(record.begun_at),
-        order.pod_id,
-        order.from_card,
-        order.to_card,
-        "home" if order.is_home else order.manner.value,
-        record.phase.value.replace("_", " "),
-        "" if ended is None else format_duration((ended - record.begun_at).total_seconds()),
-        str(record.why or order.reason),
-    )
+def _duration(record: MoveRecord) -> str:
+    ended = record.ended_at
+    return "" if ended is None else format_duration((ended - record.begun_at).total_seconds())
 
 
 def _measured_line(measured: MeasuredRelief | None) -> str:
