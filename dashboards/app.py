@@ -102,8 +102,6 @@ def create_app(
     """The app over its ports.
 
     Args:
-        views: what the pages read and change.
-        ways: how people are known.
         hosts: names, without port, under which it may be asked for.
         public_url: address by which browsers come, where something in front of the app changes `Host`.
     """
@@ -145,10 +143,6 @@ def create_app(
     _register_search(app, views)
     page_fleet.register(app, views)
     page_workloads.register(app, views)
-    page_savings.register(app, views)
-    page_tenants.register(app, views)
-    page_health.register(app, views)
-    page_clusters.register(app, views)
     page_plan.register(app, views, access)
     return app
 
@@ -157,8 +151,6 @@ def open_server(app: Dash, *, host: str, port: int, tls: TlsContexts | None = No
     """Listens; nothing is answered before `run`.
 
     Args:
-        app: what answers.
-        host: address to listen on.
         port: port; 0 lets the system choose.
         tls: gives the context for a new connection; None for plain HTTP.
 

@@ -24,9 +24,7 @@ def part_of(rows: Sequence[T], address: Address, rows_max: int = ROWS_MAX) -> tu
     """The rows that the address means, and links to those before and after; None where all are shown.
 
     Args:
-        rows: all rows.
         address: where the reader is; what names no row of the list means its beginning.
-        rows_max: rows of one part.
     """
     if len(rows) <= rows_max:
         return rows, None

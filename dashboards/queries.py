@@ -100,8 +100,6 @@ class ObjectDiff:
 
     Attributes:
         kind: Kubernetes kind; `STAGE_KIND` for a stage of which no object is known.
-        namespace: namespace.
-        name: object.
         recommendation: id of the recommendation.
         old_yaml: the part that changes, as it stands.
         new_yaml: the same part afterwards.
@@ -183,13 +181,8 @@ class RolloutProgress:
     """A rollout (or its undo) as it stands.
 
     Attributes:
-        phase: where it stands.
         done: objects that reached their end.
-        total: objects to change.
-        objects: one per workload, in order.
-        signals: what is watched.
         watch_seconds_left: until the verdict of the watch; None where nothing is watched.
-        said: one sentence; None where there is none.
     """
 
     phase: RolloutPhase
@@ -211,7 +204,6 @@ class UndoPreview:
     """What an undo restores and what it keeps.
 
     Attributes:
-        restores: one line per object.
         keeps: one line per object that somebody else changed since, with the reason.
         cards_taken: freed cards that are granted again.
     """
@@ -226,7 +218,6 @@ class LedgerEntry:
     """One line of the ledger.
 
     Attributes:
-        at: when, UTC.
         actor: who, person or service.
         action: `approved`, `applied`, `promoted`, `restored`, `undone`, `given_back`, `refused` …
         plan_id: plan, empty where none.
@@ -361,7 +352,6 @@ class ClusterSighting:
     """When a cluster was last heard.
 
     Attributes:
-        cluster: cluster.
         newest_at: end of its newest window, UTC.
         cards: its cards on the day that it was last heard.
         silent_after_seconds: without a sample for longer than this it is silent (`cluster.silent_seconds`).

@@ -41,7 +41,6 @@ def speak(server: Flask, *, is_secure: bool) -> None:
     """Set the language of every request before it is answered, and keep a choice that an address makes.
 
     Args:
-        server: the app's server.
         is_secure: whether the cookie is for HTTPS alone.
     """
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gputide.doctor.catalogue import catalogue
-from gputide.doctor.finding import Area, FindingKind, Severity
+from gputide.doctor.finding import Area, FindingKind, Severity, catalogue
 
 _HEADING = """# What is missing, and what mends it
 

@@ -62,9 +62,7 @@ class DemoStep:
     """One step of the loop, for the summary.
 
     Attributes:
-        name: what was done.
         result: what came of it, one line.
-        seconds: how long it took.
     """
 
     name: str
@@ -77,9 +75,6 @@ class DemoSummary:
     """What the demo did.
 
     Attributes:
-        folder: where its state lies.
-        steps: steps in order.
-        applied: the plan that was applied.
         restored: the workload whose change was undone.
         outcome: what the rest of the plan saved and harmed, measured at the end.
         waiting: the plan that waits for a click.
@@ -115,9 +110,7 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
 
     Args:
         path: data folder of the demo; an earlier demo there is removed.
-        settings: all settings.
         started: told the name of each step as it begins.
-        tick: told how far a replay is.
 
     Raises:
         Corrupt: the folder holds something else, or can't be written.

@@ -23,11 +23,6 @@ class NodeOptions:
     """Options of the process: settings of the same names (`fleet.settings.exporter`) with their defaults settled.
 
     Attributes:
-        cluster: name of the cluster.
-        node: name of the node.
-        host: address to listen on.
-        port: port to listen on.
-        interval_seconds: time between two readings.
         sample_seconds: time between two sub-samples of a card.
         nvml_library: file of the driver's library; None for the usual places.
         pod_resources_socket: the kubelet's socket; None not to ask it.
@@ -41,7 +36,6 @@ class NodeOptions:
         kubeconfig_context: context of it; None for the current one.
         compat: words of `--compat`.
         log_level: see `fleet.logs.set_up_logs`.
-        log_format: see there.
         files: TLS of the port, and who may see figures.
     """
 
@@ -73,11 +67,7 @@ def node_name(named: str | None) -> str:
 
 
 def become(options: NodeOptions) -> None:
-    """Turns this process into the node exporter; does not return.
-
-    Args:
-        options: its options, all settled.
-    """
+    """Turns this process into the node exporter; does not return."""
     # Without docstrings, and with one arena of the allocator for all threads: some five megabytes.
     arguments = [sys.executable, "-OO", "-m", "gputide.node_exporter", json.dumps(asdict(options))]
     sys.stdout.flush()

@@ -1,15 +1,19 @@
-"""Options that several verbs share, so that they read and mean the same everywhere."""
+"""Options that several verbs share, so that they read and mean the same everywhere, and verbs that return an answer."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fleet.units import parse_time
-from gputide.output import ENDINGS, Format, form_for
+from gputide.output import ENDINGS, Answer, Format, form_for, print_answer
+from gputide.session import session_of
 
 
 def fit_format(context: typer.Context, target: Path | None) -> Path | None:
@@ -34,6 +38,36 @@ OutputOption = Annotated[
         help="Write to this file, in the format of its ending.",
     ),
 ]
+
+
+def answering(verb: Callable[..., Answer]) -> Callable[..., None]:
+    """Make a verb of a function that returns an answer: it gets `--format` and `-o`, and ends with the answer's status.
+
+    A parameter `session` gets the session of the call; a parameter `form` the format that was chosen.
+    """
+    signature = inspect.signature(verb, eval_str=True)
+    own = signature.parameters
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, default, annotation in (("form", Format.TABLE, FormatOption), ("output", None, OutputOption))
+    ]
+
+    @wraps(verb)
+    def printed(context: typer.Context, *, form: Format, output: Path | None, **given: Any) -> None:
+        known = {"context": context, "session": session_of(context), "form": form}
+        answer = verb(**given, **{name: value for name, value in known.items() if name in own})
+        print_answer(answer, form=form, target=output)
+        if answer.status:
+            raise typer.Exit(answer.status)
+
+    parameters = [context, *(own[name] for name in own if name not in ("context", "session", "form")), *shared]
+    # Typer reads both.
+    printed.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
+    printed.__annotations__ = {one.name: one.annotation for one in parameters}
+    return printed
+
+
 PlanOption = Annotated[str | None, typer.Option("--plan", metavar="ID", help="A plan; the newest unless given.")]
 ClusterOption = Annotated[
     str | None,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from rich.text import Text
 
 from dashboards.spreadsheet import csv_text, excel, tab_separated
 from fleet.durable import unwritable, write_durably
-from fleet.errors import Misconfigured
+from fleet.errors import EXIT_FINE, Misconfigured
 
 TABLE_ROWS_MAX = 10
 """Rows of one table, unless everything is shown; the formats for programs print all."""
@@ -37,6 +37,7 @@ _REST = "--all or -o FILE shows the rest"
 _shows_everything: ContextVar[bool] = ContextVar("shows_everything", default=False)
 Form = TypeVar("Form", bound=StrEnum)
 Content = TypeVar("Content", str, bytes)
+T = TypeVar("T")
 
 
 class Format(StrEnum):
@@ -68,8 +69,6 @@ class Listing:
     """One table of an answer.
 
     Attributes:
-        title: a few words.
-        columns: headings.
         rows: text or numbers, one sequence per row, as long as `columns`.
         caption: small print below the table.
         is_whole: shown without a cut, because its rows are the figures of one thing.
@@ -81,24 +80,34 @@ class Listing:
     caption: str = ""
     is_whole: bool = False
 
+    @classmethod
+    def of(cls, title: str, items: Iterable[T], columns: Mapping[str, Callable[[T], object]]) -> Listing:
+        """A table with a row per item: each heading with what it says of an item."""
+        rows = [[said(item) for said in columns.values()] for item in items]
+        return cls(title=title, columns=tuple(columns), rows=rows)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Its rows for a document: cells by heading, as a name."""
+        names = [column.replace(" ", "_") for column in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in self.rows]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What a verb prints.
 
     Attributes:
-        document: JSON values.
         listings: tables of it; the first is the one that CSV, TSV and Excel write.
-        headline: sentences above the tables.
         texts: lines below them, such as a diff; each text is cut unless everything is shown.
-        footnotes: sentences below all of it.
+        status: exit status of the verb.
     """
 
     document: Any
     listings: tuple[Listing, ...] = ()
     headline: tuple[str, ...] = ()
     texts: tuple[Sequence[str], ...] = ()
-    footnotes: tuple[str, ...] = field(default=())
+    footnotes: tuple[str, ...] = ()
+    status: int = EXIT_FINE
 
 
 def form_for(target: Path | None, given: Form | None, endings: Mapping[str, tuple[Form, ...]]) -> Form | None:
@@ -106,7 +115,6 @@ def form_for(target: Path | None, given: Form | None, endings: Mapping[str, tupl
 
     Args:
         target: the file; None for standard output. Pipes, devices and names without an ending take every format.
-        given: the format that was asked for.
         endings: the formats that each ending fits, such as `.yml`; the first is meant where none was asked for.
 
     Raises:

@@ -36,9 +36,6 @@ class Session:
     """The options of the whole program.
 
     Attributes:
-        data_path: the data folder.
-        settings: all settings, merged and validated.
-        now_override: `--now`, UTC.
         is_quiet: True for no progress.
         bare_settings: the settings without what the price book adds; None where it adds nothing to this verb.
     """

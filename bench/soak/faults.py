@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from threading import Thread
 
+from bench.paused_process import pause_process, resume_process
 from bench.soak.prometheus_fleet import PrometheusFleet, explosion
 from bench.soak.spoiled_machine import SpoiledMachine
 from bench.soak.system import STRANGER, SoakSystem
 from gputide.operate.engine_parts import Engine
-from gputide.operate.engine_process import kill_process, pause_process, resume_process
+from gputide.operate.engine_process import kill_process
 
 SLOW_FLUSH_MILLISECONDS = 300
 CLOCK_STEP_SECONDS = 7200

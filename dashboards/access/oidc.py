@@ -60,9 +60,6 @@ class Provider:
         client_id: name of this app there.
         client_secret: its secret; None for a public client.
         redirect_url: where browsers come back to.
-        scopes: what is asked for.
-        name_claim: claim that names somebody.
-        groups_claim: claim that lists their groups.
         ca_file: authorities that its certificate is checked with; None for those of the machine.
     """
 
@@ -86,11 +83,7 @@ class _Pending:
 
 
 class OidcSignIn:
-    """Signs people in by the provider.
-
-    Args:
-        clock: seconds that only grow.
-    """
+    """Signs people in by the provider."""
 
     def __init__(self, provider: Provider, clock: Callable[[], float] = time.monotonic) -> None:
         self._provider, self._clock = provider, clock
@@ -131,7 +124,6 @@ class OidcSignIn:
         """End it, with the address that the provider sent the browser back to.
 
         Args:
-            url: the address, whole.
             browser: secret of the browser's cookie; None where it has none.
 
         Returns:

@@ -47,7 +47,6 @@ class Right:
     """A role, and where it holds.
 
     Attributes:
-        role: the role.
         clusters: names of clusters; None for all.
         namespaces: names of namespaces in them; None for all, and for the cluster as a whole.
     """
@@ -63,12 +62,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Somebody who is known.
-
-    Attributes:
-        name: name in approvals and in the ledger.
-        rights: what they may.
-    """
+    """Somebody who is known."""
 
     name: str
     rights: tuple[Right, ...]
@@ -77,7 +71,6 @@ class Person:
         """Say whether they may do something.
 
         Args:
-            cluster: where.
             namespaces: namespaces that are touched; None for the cluster as a whole, and so for an empty collection:
                 what touches nothing that can be named is not thereby everybody's.
         """

@@ -87,7 +87,6 @@ class Roster:
     """The file.
 
     Args:
-        path: the file (setting `dashboard.rights_file`).
         now: the moment, UTC, for rights that expire.
 
     Raises:

@@ -53,12 +53,7 @@ _ENDED = frozenset({ChangePhase.PROMOTED, ChangePhase.RESTORED, ChangePhase.REFU
 
 
 def scoped_views(views: Views, who: Who) -> Views:
-    """The ports as one person may use them.
-
-    Args:
-        views: the ports without limits.
-        who: who asks, in the request that is being answered.
-    """
+    """The ports as one person may use them."""
     plans = _ScopedPlans(views.plans, who)
     return replace(
         views,

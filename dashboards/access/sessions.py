@@ -24,7 +24,6 @@ class Identity:
     """Who somebody is, as the way of signing in says.
 
     Attributes:
-        name: person or token.
         groups: groups that the way of signing in vouches for.
         token_sha256: SHA-256 of the token, hexadecimal, where the name is a token's; None for a person.
     """
@@ -47,7 +46,6 @@ class Sessions:
     Args:
         idle_seconds_max: a session that is not used for so long ends.
         seconds_max: a session ends so long after it began, used or not.
-        clock: seconds that only grow.
     """
 
     def __init__(self, *, idle_seconds_max: float, seconds_max: float, clock: Callable[[], float]) -> None:

@@ -68,7 +68,6 @@ class Ways:
 
     Attributes:
         operator: name of that operator; None where people must be known.
-        roster: who may what.
         sessions: who is signed in; None where every request vouches for itself.
         proxy: proxy whose header is believed.
         provider: OpenID Connect provider.
@@ -88,7 +87,6 @@ class Access:
     """Who asks, and whether a request is theirs.
 
     Attributes:
-        ways: how people are known.
         pages: paths of pages: anybody who asks for one of them is sent to sign in, and back to it.
     """
 

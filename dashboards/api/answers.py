@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -36,17 +37,8 @@ def freshness_answer(found: Freshness) -> dict[str, Any]:
 
 def history_answer(found: WorkloadHistory) -> dict[str, Any]:
     """One value per time in every list."""
-    return {
-        "times": [iso(moment) for moment in found.times],
-        "compute_p50": list(found.compute_p50),
-        "compute_p95": list(found.compute_p95),
-        "compute_max": list(found.compute_max),
-        "framebuffer_used_bytes": list(found.framebuffer_used_bytes),
-        "framebuffer_need_bytes": None if found.framebuffer_need_bytes is None else list(found.framebuffer_need_bytes),
-        "framebuffer_granted_bytes": list(found.framebuffer_granted_bytes),
-        "request_rate": None if found.request_rate is None else list(found.request_rate),
-        "events": [{"at": iso(event.at), "kind": event.kind, "text": event.text} for event in found.events],
-    }
+    answer: dict[str, Any] = document(found)
+    return answer
 
 
 def summary_answer(entry: PlanEntry) -> dict[str, Any]:
@@ -103,38 +95,20 @@ def progress_answer(found: RolloutProgress) -> dict[str, Any]:
         "is_running": found.is_running,
         "done": found.done,
         "total": found.total,
-        "objects": [
-            {
-                "workload": item.workload, "stage": item.stage, "phase": item.phase, "is_canary": item.is_canary,
-                "detail": str(item.detail),
-            }
-            for item in found.objects
-        ],
+        "objects": [document(replace(item, detail=str(item.detail))) for item in found.objects],
         "watch_seconds_left": found.watch_seconds_left,
         "message": str(found.said or ""),
-    }  # fmt: skip
+    }
 
 
 def undo_answer(found: UndoPreview) -> dict[str, Any]:
     """What an undo would do."""
-    return {
-        "restores": list(found.restores),
-        "keeps": [str(one) for one in found.keeps],
-        "cards_taken": found.cards_taken,
-    }
+    return {**document(replace(found, keeps=())), "keeps": [str(one) for one in found.keeps]}
 
 
 def ledger_answer(entry: LedgerEntry) -> dict[str, Any]:
     """One line of the ledger."""
-    return {
-        "at": iso(entry.at),
-        "actor": entry.actor,
-        "action": entry.action,
-        "plan_id": entry.plan_id,
-        "subject": entry.subject,
-        "detail": str(entry.detail),
-        "cards": entry.cards,
-    }
+    return {**document(replace(entry, detail="")), "detail": str(entry.detail)}
 
 
 def lag_answer(found: LagChain) -> dict[str, Any]:

@@ -67,7 +67,6 @@ class Asked:
         path: values of the path.
         query: values of the query that were given.
         stages: stages of the body; empty where the operation takes none.
-        by: who asks.
     """
 
     path: Mapping[str, str]
@@ -84,8 +83,6 @@ class Operation:
         name: its OpenAPI operationId.
         method: GET or POST.
         path: below `/api/v1`, names in braces.
-        says: one sentence.
-        answer: gives the answer.
         parameters: name in the path → JSON schema.
         query: name in the query → JSON schema; none is required.
         takes_stages: whether the body is an object with `stages`.

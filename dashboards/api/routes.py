@@ -28,13 +28,7 @@ class _BadRequestError(Exception):
 
 
 def register(server: Flask, views: Views, access: Access) -> None:
-    """Add the API to the app.
-
-    Args:
-        server: the app's server.
-        views: the ports of the person who asks.
-        access: knows who asks.
-    """
+    """Add the API to the app."""
     described = openapi()
     server.add_url_rule(f"{BASE}/openapi.json", "api_openapi", lambda: _json(described), methods=["GET"])
     server.add_url_rule(f"{BASE}/me", "api_me", lambda: _me(access), methods=["GET"])

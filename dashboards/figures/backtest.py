@@ -73,12 +73,7 @@ def backtest_figure(rules: Sequence[JudgedRule]) -> Figure:
 
 
 def backtest_page(rules: Sequence[JudgedRule], caption: str) -> str:
-    """The figure as one HTML document.
-
-    Args:
-        rules: what is shown.
-        caption: one line below, plain text.
-    """
+    """The figure as one HTML document."""
     figure = json.dumps(backtest_figure(rules)).replace("<", "\\u003c")
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>gputide back-test</title>'

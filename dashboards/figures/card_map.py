@@ -50,15 +50,10 @@ class Square:
 
     Attributes:
         key: card; node where a square is a node; first node where it is a group of them.
-        group: card model.
-        node: node.
-        state: its colour.
         fill_ratio: height of the bar, 0-1; None where nothing was collected.
         notch_ratio: height of the notch, 0-1; None where nothing was collected.
         text: what it says when pointed at.
         is_outlined: True where a plan moves something onto it.
-        cards: cards that it stands for.
-        nodes: nodes that it stands for.
     """
 
     key: str
@@ -78,11 +73,8 @@ class CardMap:
     """Squares with their places.
 
     Attributes:
-        squares: squares.
         places: left and bottom of each square, in units of a square; y grows downwards.
         labels: (x, y, text) of each group.
-        columns: width, squares.
-        height: height, squares.
     """
 
     squares: tuple[Square, ...]
@@ -96,7 +88,6 @@ def square_kind(profiles: Profiles, group: NodeGroup | None) -> SquareKind:
     """What a square is: a card, of a large fleet a node, of a very large one a group of nodes.
 
     Args:
-        profiles: the fleet.
         group: the group that is looked into, whose squares are its cards; None for the whole fleet.
     """
     if len(profiles.cards) <= CARDS_MAX or group is not None:
@@ -108,7 +99,6 @@ def fleet_squares(profiles: Profiles, group: NodeGroup | None = None) -> tuple[S
     """Every card as it is now, in squares of the kind that its number asks for.
 
     Args:
-        profiles: the fleet.
         group: shows the cards of this group alone; None for all.
     """
     kind = square_kind(profiles, group)
@@ -189,8 +179,6 @@ def lay_out(squares: Sequence[Square], columns: int, *, label_height: float = LA
     """Gives every square its place: groups below one another, nodes side by side, wrapped at `columns`.
 
     Args:
-        squares: squares, sorted by group and node.
-        columns: width, squares.
         label_height: height of a group's label, squares.
     """
     places: list[tuple[float, float]] = []

@@ -33,7 +33,6 @@ def card_map_figure(card_map: CardMap, *, square_px: float = 12.6) -> Figure:
     """The card map: one picture, and an invisible heat map above it whose cells carry each square's key.
 
     Args:
-        card_map: squares with places.
         square_px: height of a square; the width follows the page.
     """
     picture = {
@@ -110,17 +109,14 @@ def hour_of_week_figure(hours: HourOfWeek, off_peak_hours: Iterable[int]) -> Fig
 
 def strips_figure(history: WorkloadHistory) -> Figure:
     """SM active, framebuffer, request rate where known, and events, on one time axis."""
-    names = (
-        [say("figure.compute"), say("figure.framebuffer_gib")]
-        + ([say("figure.requests_s")] if history.request_rate is not None else [])
-        + [say("figure.events")]
-    )
+    rate = [] if history.request_rate is None else [say("figure.requests_s")]
+    names = [say("figure.compute"), say("figure.framebuffer_gib"), *rate, say("figure.events")]
     weights = [3.0, 2.4, 1.8, 0.8] if len(names) == 4 else [3.0, 2.6, 0.8]
     tops = _domains(weights)
     times = [moment.isoformat() for moment in history.times]
     data = _compute_traces(times, history) + _framebuffer_traces(times, history)
     if history.request_rate is not None:
-        data.append(_line(times, history.request_rate, MID_GREY, "y3", say("figure.requests_s"), "%{y:.1f} / s"))
+        data.append(_line(times, history.request_rate, MID_GREY, "y3", rate[0], "%{y:.1f} / s"))
     events_axis = f"y{len(names)}"
     data.append(
         {
@@ -144,7 +140,7 @@ def strips_figure(history: WorkloadHistory) -> Figure:
         if place == len(names):
             axis |= {"showticklabels": False, "range": [-1, 1], "showgrid": False}
         else:
-            axis |= {"title": {"text": name, "font": {"size": 11}, "standoff": 4}}
+            axis |= _title(name, standoff=4)
         if place == 1:
             axis |= {"tickformat": ".0%"}
         axes["yaxis" if place == 1 else f"yaxis{place}"] = axis
@@ -184,13 +180,15 @@ def frontier_figure(points: Sequence[FrontierPoint], *, height_px: int = 250) ->
     ]  # fmt: skip
     best = max((point.cards_freed for point in points), default=0) or 1
     layout = figure_layout(
-        xaxis={"title": {"text": say("figure.predicted_harm_share_active_time"), "font": {"size": 11}},
-               "tickformat": ".2~%", "range": [-0.08 * worst, worst * 1.28]},
-        yaxis={"title": {"text": say("clusters.cards_freed"), "font": {"size": 11}, "standoff": 6},
-               "range": [0, best * 1.18]},
+        xaxis={
+            **_title(say("figure.predicted_harm_share_active_time")),
+            "tickformat": ".2~%",
+            "range": [-0.08 * worst, worst * 1.28],
+        },
+        yaxis={**_title(say("clusters.cards_freed"), standoff=6), "range": [0, best * 1.18]},
         margin={"l": 52, "r": 8, "t": 6, "b": 40},
         height=height_px,
-    )  # fmt: skip
+    )
     return {"data": data, "layout": layout}
 
 
@@ -210,8 +208,7 @@ def weekly_bars_figure(weeks: Sequence[WeekRealised], currency: str) -> Figure:
     layout = figure_layout(
         barmode="overlay",
         xaxis={"type": "category", "showgrid": False},
-        yaxis={"title": {"text": axis, "font": {"size": 11}, "standoff": 6},
-               "rangemode": "tozero", "tickformat": "~s", "nticks": 5},
+        yaxis={**_title(axis, standoff=6), "rangemode": "tozero", "tickformat": "~s", "nticks": 5},
         margin={"l": 56, "r": 8, "t": 26, "b": 38},
         height=220,
         showlegend=has_money,
@@ -244,11 +241,8 @@ def promise_figure(outcomes: Sequence[Outcome]) -> Figure:
         },
     }
     layout = figure_layout(
-        xaxis={"title": {"text": say("figure.cards_promised"), "font": {"size": 11}}, "range": [0, top]},
-        yaxis={
-            "title": {"text": say("figure.cards_realised_axis"), "font": {"size": 11}, "standoff": 6},
-            "range": [0, top],
-        },
+        xaxis={**_title(say("figure.cards_promised")), "range": [0, top]},
+        yaxis={**_title(say("figure.cards_realised_axis"), standoff=6), "range": [0, top]},
         margin={"l": 48, "r": 8, "t": 8, "b": 38},
         height=220,
     )
@@ -277,10 +271,8 @@ def signal_figure(signal: Signal) -> Figure:
 def _compute_traces(times: list[str], history: WorkloadHistory) -> list[Figure]:
     blue = STATE_COLOURS[CardState.BUSY]
     low = {**_line(times, history.compute_p50, blue, "y", "p50", "p50 %{y:.1%}"), "line": {"color": blue, "width": 1}}
-    high = {
-        **_line(times, history.compute_p95, blue, "y", "p95", "p95 %{y:.1%}"),
-        "line": {"color": blue, "width": 0.5},
-    }
+    high = {**_line(times, history.compute_p95, blue, "y", "p95", "p95 %{y:.1%}")}
+    high["line"] = {"color": blue, "width": 0.5}
     peaks = {
         "type": "scatter",
         "mode": "markers",
@@ -383,24 +375,9 @@ def _outline(hours: frozenset[int]) -> tuple[list[float | None], list[float | No
     return xs, ys
 
 
-def _path(
-    points: tuple[list[float | None], list[float | None]], fill: str, line: str, width: float, name: str = ""
-) -> Figure:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": points[0],
-        "y": points[1],
-        "fill": "none" if fill == CLEAR else "toself",
-        "fillcolor": fill,
-        "line": {"color": line, "width": width},
-        "hoverinfo": "skip",
-        "name": name,
-    }
-
-
-def _lines(points: tuple[list[float | None], list[float | None]], colour: str, width: float, name: str = "") -> Figure:
-    return _path(points, CLEAR, colour, width, name)
+def _lines(points: tuple[list[float | None], list[float | None]], colour: str, width: float, name: str) -> Figure:
+    return {"type": "scatter", "mode": "lines", "x": points[0], "y": points[1], "fill": "none", "fillcolor": CLEAR,
+            "line": {"color": colour, "width": width}, "hoverinfo": "skip", "name": name}  # fmt: skip
 
 
 def _line(x: Sequence[object], y: Series, colour: str, axis: str, name: str, hover: str) -> Figure:
@@ -428,11 +405,8 @@ def _points(
         "text": [f"  {reader_words().in_english('recorded.', point.label)}  " for point in points],
         "textposition": list(places),
         "textfont": {"size": 11},
-        "hovertemplate": "%{text}: %{y} "
-        + say("health.cards_counted")
-        + ", "
-        + say("figure.harm")
-        + " %{x:.3~%}<extra></extra>",
+        "hovertemplate": f"%{{text}}: %{{y}} {say('health.cards_counted')}, {say('figure.harm')} %{{x:.3~%}}"
+        "<extra></extra>",
         "marker": {"color": colour, "symbol": symbol, "size": size, "line": {"width": width, "color": colour}},
     }
 
@@ -442,8 +416,13 @@ def _bar(x: list[str], y: Sequence[float | None], colour: str, name: str) -> Fig
             "hovertemplate": f"{name} %{{y:,.0f}}<extra></extra>"}  # fmt: skip
 
 
-def _domains(weights: Sequence[float], gap: float = 0.05) -> list[tuple[float, float]]:
-    """Vertical domains from the top down."""
+def _title(words: str, **more: int) -> Figure:
+    return {"title": {"text": words, "font": {"size": 11}, **more}}
+
+
+def _domains(weights: Sequence[float]) -> list[tuple[float, float]]:
+    """Vertical domains from the top down, with a gap between two."""
+    gap = 0.05
     usable = 1 - gap * (len(weights) - 1)
     domains: list[tuple[float, float]] = []
     top = 1.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dashboards.grafana.rule import RecordingRule, RuleGroup
+from dashboards.grafana.rule import RuleGroup, recording
 from dashboards.grafana.sources import CARD_LABELS, SLICE_KEY, either, first_of
 from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
 
@@ -64,100 +64,69 @@ def thresholds_of(analyzer: AnalyzerSettings, low_priority: LowPrioritySettings)
 def derived_groups(thresholds: Thresholds) -> tuple[RuleGroup, ...]:
     """The groups, in the order in which one builds on the other."""
     return (
-        RuleGroup(name="gputide-steps", interval=f"{STEP_SECONDS}s", rules=_step_rules()),
-        RuleGroup(name="gputide-states", interval="2m", rules=_state_rules(thresholds)),
-        RuleGroup(name="gputide-promises", interval=f"{STEP_SECONDS}s", rules=_promise_rules(thresholds)),
+        RuleGroup(name="gputide-steps", interval=f"{STEP_SECONDS}s", rules=recording(_step_rules())),
+        RuleGroup(name="gputide-states", interval="2m", rules=recording(_state_rules(thresholds))),
+        RuleGroup(name="gputide-promises", interval=f"{STEP_SECONDS}s", rules=recording(_promise_rules(thresholds))),
     )
 
 
-def _step_rules() -> tuple[RecordingRule, ...]:
-    return (
-        RecordingRule(
-            record="gputide:card:activity_ratio:max5m", expression="max_over_time(gputide:card:activity_ratio[5m])"
+def _step_rules() -> dict[str, str]:
+    return {
+        "gputide:card:activity_ratio:max5m": "max_over_time(gputide:card:activity_ratio[5m])",
+        "gputide:workload:activity_ratio:max5m": (
+            f"max by ({WORKLOAD_LABELS}) (\n  max_over_time(gputide:slice:activity_ratio[5m])\n"
+            f"  * on ({SLICE_KEY}) group_left (workload, workload_kind)\n"
+            f"  max by ({SLICE_KEY}, workload, workload_kind) (gputide:slice:workload)\n)"
         ),
-        RecordingRule(
-            record="gputide:workload:activity_ratio:max5m",
-            expression=(
-                f"max by ({WORKLOAD_LABELS}) (\n  max_over_time(gputide:slice:activity_ratio[5m])\n"
-                f"  * on ({SLICE_KEY}) group_left (workload, workload_kind)\n"
-                f"  max by ({SLICE_KEY}, workload, workload_kind) (gputide:slice:workload)\n)"
-            ),
-        ),
-    )
+    }
 
 
-def _state_rules(limits: Thresholds) -> tuple[RecordingRule, ...]:
-    return (
-        RecordingRule(
-            record="gputide:card:tenants",
-            expression=(
-                f"count by ({CARD_LABELS}) (\n"
-                "  (gputide:card:framebuffer_used_bytes or on (card) gputide:card:activity_ratio) * 0\n"
-                "  + on (card) group_right (cluster, node, card_model)\n"
-                "  group by (namespace, pod, card) (gputide:slice:granted)\n)"
-            ),
+def _state_rules(limits: Thresholds) -> dict[str, str]:
+    return {
+        "gputide:card:tenants": (
+            f"count by ({CARD_LABELS}) (\n"
+            "  (gputide:card:framebuffer_used_bytes or on (card) gputide:card:activity_ratio) * 0\n"
+            "  + on (card) group_right (cluster, node, card_model)\n"
+            "  group by (namespace, pod, card) (gputide:slice:granted)\n)"
         ),
-        RecordingRule(
-            record="gputide:card:framebuffer_left_ratio",
-            expression=(
-                "1 - gputide:card:framebuffer_used_bytes\n"
-                "/ on (card) group_left () max by (card) (gputide:card:framebuffer_capacity_bytes)"
-            ),
+        "gputide:card:framebuffer_left_ratio": (
+            "1 - gputide:card:framebuffer_used_bytes\n"
+            "/ on (card) group_left () max by (card) (gputide:card:framebuffer_capacity_bytes)"
         ),
-        RecordingRule(record="gputide:counter:distrusted", expression=_distrusted()),
-        RecordingRule(
-            record="gputide:card:idle",
-            expression=(
-                f"(max_over_time(gputide:card:activity_ratio:max5m[{limits.idle_seconds}s]) <= {limits.idle_ratio:g})\n"
-                f"and (count_over_time(gputide:card:activity_ratio:max5m[{limits.idle_seconds}s])"
-                f" >= {limits.idle_coverage * limits.idle_seconds / STEP_SECONDS:g})"
-            ),
+        "gputide:counter:distrusted": _distrusted(),
+        "gputide:card:idle": (
+            f"(max_over_time(gputide:card:activity_ratio:max5m[{limits.idle_seconds}s]) <= {limits.idle_ratio:g})\n"
+            f"and (count_over_time(gputide:card:activity_ratio:max5m[{limits.idle_seconds}s])"
+            f" >= {limits.idle_coverage * limits.idle_seconds / STEP_SECONDS:g})"
         ),
-        RecordingRule(
-            record="gputide:card:activity_ratio:p95_1d",
-            expression="quantile_over_time(0.95, gputide:card:activity_ratio:max5m[1d])",
+        "gputide:card:activity_ratio:p95_1d": "quantile_over_time(0.95, gputide:card:activity_ratio:max5m[1d])",
+        "gputide:card:state": _state_of_cards(limits),
+        "gputide:fleet:cards": "count by (cluster, card_model, state) (gputide:card:state)",
+        "gputide:card:idle_held_bytes": (
+            f"(gputide:card:framebuffer_used_bytes > {limits.held_bytes})\nand on (card) gputide:card:idle\n"
+            'and on (card) gputide:card:state{state="idle_held"}'
         ),
-        RecordingRule(record="gputide:card:state", expression=_state_of_cards(limits)),
-        RecordingRule(
-            record="gputide:fleet:cards",
-            expression="count by (cluster, card_model, state) (gputide:card:state)",
+        "gputide:card:low_beside_high": _low_beside_high(limits),
+        # A shared card counts for each of its tenants with its share of them.
+        "gputide:namespace:cards": (
+            "sum by (cluster, namespace, state) (\n"
+            "  group by (cluster, namespace, pod, card) (gputide:slice:granted)\n"
+            "  / on (card) group_left (state)\n"
+            "  (max by (card) (gputide:card:tenants) * on (card) group_left (state)"
+            " max by (card, state) (gputide:card:state))\n)"
         ),
-        RecordingRule(
-            record="gputide:card:idle_held_bytes",
-            expression=(
-                f"(gputide:card:framebuffer_used_bytes > {limits.held_bytes})\nand on (card) gputide:card:idle\n"
-                'and on (card) gputide:card:state{state="idle_held"}'
-            ),
-        ),
-        RecordingRule(record="gputide:card:low_beside_high", expression=_low_beside_high(limits)),
-        RecordingRule(
-            record="gputide:namespace:cards",
-            # A shared card counts for each of its tenants with its share of them.
-            expression=(
-                "sum by (cluster, namespace, state) (\n"
-                "  group by (cluster, namespace, pod, card) (gputide:slice:granted)\n"
-                "  / on (card) group_left (state)\n"
-                "  (max by (card) (gputide:card:tenants) * on (card) group_left (state)"
-                " max by (card, state) (gputide:card:state))\n)"
-            ),
-        ),
-        RecordingRule(
-            record="gputide:namespace:quota",
-            expression=either(
-                [
-                    (
-                        "sum by (cluster, namespace, resource, type) (\n"
-                        f'  label_replace({_by_namespace("gputide_quota_limit")}, "type", "hard", "", "")\n'
-                        f'  or label_replace({_by_namespace("gputide_quota_used")}, "type", "used", "", "")\n)'
-                    ),
-                    "sum by (cluster, namespace, resource, type) ("
-                    + _by_namespace('kube_resourcequota{resource=~".*(gpu|vgpu|cuda|nvidia).*"}')
-                    + ")",
-                ],
-                "cluster, namespace",
-            ),
-        ),
+        "gputide:namespace:quota": _quotas(),
+    }
+
+
+def _quotas() -> str:
+    summed = "sum by (cluster, namespace, resource, type) ("
+    own = (
+        f'{summed}\n  label_replace({_by_namespace("gputide_quota_limit")}, "type", "hard", "", "")\n'
+        f'  or label_replace({_by_namespace("gputide_quota_used")}, "type", "used", "", "")\n)'
     )
+    of_kubernetes = _by_namespace('kube_resourcequota{resource=~".*(gpu|vgpu|cuda|nvidia).*"}')
+    return either([own, f"{summed}{of_kubernetes})"], "cluster, namespace")
 
 
 def _state_of_cards(limits: Thresholds) -> str:
@@ -221,7 +190,7 @@ def _low_beside_high(limits: Thresholds) -> str:
     )
 
 
-def _promise_rules(limits: Thresholds) -> tuple[RecordingRule, ...]:
+def _promise_rules(limits: Thresholds) -> dict[str, str]:
     """The limit that holds for a workload in this hour; no series where nothing is promised."""
     steps = "gputide:workload:activity_ratio:max5m"
     limit = f"{limits.off_peak_ratio:g} * quantile_over_time(0.95, {steps}[7d])"
@@ -231,17 +200,14 @@ def _promise_rules(limits: Thresholds) -> tuple[RecordingRule, ...]:
     own = "gputide_workload_off_peak_limit_ratio"
     for label in ("namespace", "workload"):
         own = first_of(own, label, f"exported_{label}", label)
-    return (
-        RecordingRule(
-            record="gputide:workload:off_peak_limit_ratio",
-            expression=(
-                f"max by ({WORKLOAD_LABELS}) ({own})\n"
-                # Two weeks in which this hour stayed low are as good a promise as Prometheus alone can make.
-                f"or (({limit}) and {weeks})\n"
-                "  unless on (namespace, workload) gputide_workload_cards"
-            ),
+    return {
+        "gputide:workload:off_peak_limit_ratio": (
+            f"max by ({WORKLOAD_LABELS}) ({own})\n"
+            # Two weeks in which this hour stayed low are as good a promise as Prometheus alone can make.
+            f"or (({limit}) and {weeks})\n"
+            "  unless on (namespace, workload) gputide_workload_cards"
         ),
-    )
+    }
 
 
 def _by_namespace(selector: str) -> str:

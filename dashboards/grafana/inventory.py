@@ -9,7 +9,6 @@ requests say is joined by its own name and speaks for no other pod.
 
 from __future__ import annotations
 
-from dashboards.grafana.rule import RecordingRule
 from dashboards.grafana.sources import (
     CARD_LABELS,
     SLICE_KEY,
@@ -33,13 +32,9 @@ _SILENT_AFTER = "1h"
 _CARD_BYTES = f"round(quantile_over_time(0.5, gputide:card:framebuffer_capacity_bytes[{_SILENT_AFTER}]))"
 
 
-def inventory_rules() -> tuple[RecordingRule, ...]:
+def inventory_rules() -> dict[str, str]:
     """Cards, slices and nodes; they build on what `normalised` records before them."""
-    return (
-        RecordingRule(record=RECORDED_CARD_INFO, expression=_cards()),
-        RecordingRule(record=RECORDED_SLICE_INFO, expression=_slices()),
-        RecordingRule(record=RECORDED_NODE_INFO, expression=_nodes()),
-    )
+    return {RECORDED_CARD_INFO: _cards(), RECORDED_SLICE_INFO: _slices(), RECORDED_NODE_INFO: _nodes()}
 
 
 def _cards() -> str:
@@ -106,7 +101,6 @@ def _with(key: str, vector: str, everybody: str, facts: list[tuple[str, str, str
 
     Args:
         key: labels by which there is one of each.
-        vector: what is spoken of.
         everybody: a vector that has all of it, for those of whom the others say nothing.
         facts: by which labels to join, which labels to take, and the vector that has them.
         unless: labels and vector of what is left out, without the parentheses around them.

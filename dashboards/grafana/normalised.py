@@ -7,7 +7,7 @@ with dcgm-exporter and HAMi alone, and with a mixture.
 from __future__ import annotations
 
 from dashboards.grafana.inventory import inventory_rules
-from dashboards.grafana.rule import RecordingRule, RuleGroup
+from dashboards.grafana.rule import RuleGroup, recording
 from dashboards.grafana.sources import (
     MIB,
     SLICE_KEY,
@@ -34,146 +34,118 @@ _PERCENT = 0.01
 def normalised_groups() -> tuple[RuleGroup, ...]:
     """The groups, cards before slices before what servers do in pods."""
     return (
-        RuleGroup(name="gputide-cards", interval=INTERVAL, rules=_card_rules()),
-        RuleGroup(name="gputide-slices", interval=INTERVAL, rules=_slice_rules()),
-        RuleGroup(name="gputide-inventory", interval=INTERVAL, rules=inventory_rules()),
-        RuleGroup(name="gputide-servers", interval=INTERVAL, rules=tuple(map(_server_rule, SERVER_READINGS))),
+        RuleGroup(name="gputide-cards", interval=INTERVAL, rules=recording(_card_rules())),
+        RuleGroup(name="gputide-slices", interval=INTERVAL, rules=recording(_slice_rules())),
+        RuleGroup(name="gputide-inventory", interval=INTERVAL, rules=recording(inventory_rules())),
+        RuleGroup(
+            name="gputide-servers",
+            interval=INTERVAL,
+            rules=recording({recorded_name(measure): _of_servers(measure) for measure in SERVER_READINGS}),
+        ),
     )
 
 
-def _card_rules() -> tuple[RecordingRule, ...]:
-    return (
-        _card(
-            "duty_cycle_ratio",
-            own_card("gputide_card_duty_cycle_ratio"),
+def _card_rules() -> dict[str, str]:
+    # Who else than gputide's exporter says it, in this order.
+    others = {
+        "duty_cycle_ratio": [
             dcgm_card("DCGM_FI_DEV_GPU_UTIL", _PERCENT),
             # Under MIG there is no GPU_UTIL: the busiest instance says whether anybody works on the card.
             dcgm_card('DCGM_FI_PROF_GR_ENGINE_ACTIVE{GPU_I_ID!=""}'),
             hami_card("hami_host_gpu_utilization_ratio", "HostCoreUtilization", _PERCENT),
-        ),
-        _card("sm_active_ratio", own_card("gputide_card_sm_active_ratio"), dcgm_card("DCGM_FI_PROF_SM_ACTIVE")),
-        _card("encoder_ratio", own_card("gputide_card_encoder_ratio"), dcgm_card("DCGM_FI_DEV_ENC_UTIL", _PERCENT)),
-        _card("decoder_ratio", own_card("gputide_card_decoder_ratio"), dcgm_card("DCGM_FI_DEV_DEC_UTIL", _PERCENT)),
-        _card(
-            "framebuffer_used_bytes",
-            own_card("gputide_card_framebuffer_used_bytes"),
+        ],
+        "sm_active_ratio": [dcgm_card("DCGM_FI_PROF_SM_ACTIVE")],
+        "encoder_ratio": [dcgm_card("DCGM_FI_DEV_ENC_UTIL", _PERCENT)],
+        "decoder_ratio": [dcgm_card("DCGM_FI_DEV_DEC_UTIL", _PERCENT)],
+        "framebuffer_used_bytes": [
             dcgm_card_sum("DCGM_FI_DEV_FB_USED", MIB),
             hami_card("hami_host_gpu_memory_used_bytes", "HostGPUMemoryUsage"),
-        ),
-        _card(
-            "framebuffer_capacity_bytes",
-            own_card("gputide_card_framebuffer_capacity_bytes"),
+        ],
+        "framebuffer_capacity_bytes": [
             dcgm_card_sum("DCGM_FI_DEV_FB_TOTAL", MIB),
             # default-counters.csv has neither FB_TOTAL nor the driver's reserve.
             _used_and("FB_FREE", "FB_RESERVED"),
             _used_and("FB_FREE"),
             # What HAMi may grant of the card: more than the card has where memory is oversubscribed.
             hami_card("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit"),
-        ),
-        _card(
-            "power_watts",
-            own_card("gputide_card_power_watts"),
+        ],
+        "power_watts": [
             dcgm_card("DCGM_FI_DEV_POWER_USAGE"),
             hami_card("hami_host_gpu_power_usage_watts", "gputide_no_older_name"),
-        ),
-        _card(
-            "temperature_celsius",
-            own_card("gputide_card_temperature_celsius"),
+        ],
+        "temperature_celsius": [
             dcgm_card("DCGM_FI_DEV_GPU_TEMP"),
             hami_card("hami_host_gpu_temperature_celsius", "gputide_no_older_name"),
+        ],
+    }
+    return {
+        **{
+            f"gputide:card:{measure}": _card(own_card(f"gputide_card_{measure}"), *vectors)
+            for measure, vectors in others.items()
+        },
+        # dcgm-exporter keeps the last code for ever and counts nothing: the same code twice is not seen there.
+        "gputide:card:xid_last15m": _card(
+            f"({own_card('gputide_card_last_xid')})\nand on (card)\n"
+            f"(max by (card) (increase(gputide_card_xid_events_total[15m])) > 0)",
+            f"({dcgm_card('DCGM_FI_DEV_XID_ERRORS')} > 0)\nand on (card)\n"
+            f"({dcgm_card('changes(DCGM_FI_DEV_XID_ERRORS[15m])')} > 0)",
         ),
-        RecordingRule(
-            record="gputide:card:xid_last15m",
-            # dcgm-exporter keeps the last code for ever and counts nothing: the same code twice is not seen there.
-            expression=either(
-                [
-                    (
-                        f"({own_card('gputide_card_last_xid')})\nand on (card)\n"
-                        f"(max by (card) (increase(gputide_card_xid_events_total[15m])) > 0)"
-                    ),
-                    (
-                        f"({dcgm_card('DCGM_FI_DEV_XID_ERRORS')} > 0)\nand on (card)\n"
-                        f"({dcgm_card('changes(DCGM_FI_DEV_XID_ERRORS[15m])')} > 0)"
-                    ),
-                ],
-                "card",
-            ),
+        # A card is at work when any of its engines is.
+        "gputide:card:activity_ratio": (
+            "max by (cluster, node, card, card_model) (\n"
+            + "\nor\n".join(
+                f'  label_replace(gputide:card:{measure}, "engine", "{measure}", "", "")'
+                for measure in ("duty_cycle_ratio", "sm_active_ratio", "encoder_ratio", "decoder_ratio")
+            )
+            + "\n)"
         ),
-        RecordingRule(
-            record="gputide:card:activity_ratio",
-            # A card is at work when any of its engines is.
-            expression=(
-                "max by (cluster, node, card, card_model) (\n"
-                + "\nor\n".join(
-                    f'  label_replace(gputide:card:{measure}, "engine", "{measure}", "", "")'
-                    for measure in ("duty_cycle_ratio", "sm_active_ratio", "encoder_ratio", "decoder_ratio")
-                )
-                + "\n)"
-            ),
-        ),
-    )
+    }
 
 
-def _slice_rules() -> tuple[RecordingRule, ...]:
-    return (
-        _slice(
-            "duty_cycle_ratio",
-            own_slice("gputide_slice_duty_cycle_ratio"),
+def _slice_rules() -> dict[str, str]:
+    others = {
+        "duty_cycle_ratio": [
             hami_slice("hami_container_device_utilization_ratio", "Device_utilization_desc_of_container", _PERCENT),
             dcgm_slice("DCGM_FI_DEV_GPU_UTIL", _PERCENT),
             dcgm_slice("DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
-        ),
-        _slice("sm_active_ratio", own_slice("gputide_slice_sm_active_ratio"), dcgm_slice("DCGM_FI_PROF_SM_ACTIVE")),
-        _slice(
-            "framebuffer_used_bytes",
-            own_slice("gputide_slice_framebuffer_used_bytes"),
+        ],
+        "sm_active_ratio": [dcgm_slice("DCGM_FI_PROF_SM_ACTIVE")],
+        "framebuffer_used_bytes": [
             hami_slice("hami_vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes"),
             dcgm_slice("DCGM_FI_DEV_FB_USED", MIB),
-        ),
-        _slice(
-            "framebuffer_granted_bytes",
-            own_slice("gputide_slice_framebuffer_granted_bytes"),
+        ],
+        "framebuffer_granted_bytes": [
             hami_slice("hami_vgpu_memory_allocated_bytes", "vGPUMemoryAllocated"),
             hami_slice("hami_vgpu_memory_limit_bytes", "vGPU_device_memory_limit_in_bytes"),
+        ],
+        "compute_granted_ratio": [hami_slice("hami_vgpu_core_allocated_ratio", "vGPUCoreAllocated", _PERCENT)],
+    }
+    measured = ("framebuffer_granted_bytes", "framebuffer_used_bytes", "duty_cycle_ratio")
+    granted = [own_slice("gputide_slice_info"), *(f"gputide:slice:{name}" for name in measured)]
+    return {
+        **{
+            f"gputide:slice:{measure}": _slice(own_slice(f"gputide_slice_{measure}"), *vectors)
+            for measure, vectors in others.items()
+        },
+        "gputide:slice:activity_ratio": (
+            f"max by ({SLICE_LABELS}) (\n"
+            '  label_replace(gputide:slice:duty_cycle_ratio, "engine", "duty_cycle", "", "")\n'
+            'or\n  label_replace(gputide:slice:sm_active_ratio, "engine", "sm_active", "", "")\n)'
         ),
-        _slice(
-            "compute_granted_ratio",
-            own_slice("gputide_slice_compute_granted_ratio"),
-            hami_slice("hami_vgpu_core_allocated_ratio", "vGPUCoreAllocated", _PERCENT),
-        ),
-        RecordingRule(
-            record="gputide:slice:activity_ratio",
-            expression=(
-                f"max by ({SLICE_LABELS}) (\n"
-                '  label_replace(gputide:slice:duty_cycle_ratio, "engine", "duty_cycle", "", "")\n'
-                'or\n  label_replace(gputide:slice:sm_active_ratio, "engine", "sm_active", "", "")\n)'
-            ),
-        ),
-        RecordingRule(
-            record="gputide:slice:granted",
-            expression=either(
-                [
-                    f"group by ({SLICE_LABELS}) ({own_slice('gputide_slice_info')})",
-                    "group by (" + SLICE_LABELS + ") (gputide:slice:framebuffer_granted_bytes)",
-                    "group by (" + SLICE_LABELS + ") (gputide:slice:framebuffer_used_bytes)",
-                    "group by (" + SLICE_LABELS + ") (gputide:slice:duty_cycle_ratio)",
-                ],
-                SLICE_KEY,
-            ),
-        ),
-        RecordingRule(record="gputide:slice:workload", expression=_workload_of_slices()),
-        RecordingRule(record="gputide:slice:priority", expression=_priority_of_slices()),
-    )
+        "gputide:slice:granted": _slice(*(f"group by ({SLICE_LABELS}) ({vector})" for vector in granted)),
+        "gputide:slice:workload": _workload_of_slices(),
+        "gputide:slice:priority": _priority_of_slices(),
+    }
 
 
-def _server_rule(measure: Measure) -> RecordingRule:
+def _of_servers(measure: Measure) -> str:
     """What servers say themselves, and of pods on cards that say nothing what Istio's proxy counts there."""
     vectors = [servers_expression(measure) or ""]
     if measure in MESH_READINGS:
         vectors.append(
             f"({reading_expression(MESH_READINGS[measure])})\nand on (cluster, namespace, pod)\ngputide:slice:granted"
         )
-    return RecordingRule(record=recorded_name(measure), expression="\nor\n".join(vectors))
+    return "\nor\n".join(vectors)
 
 
 def _workload_of_slices() -> str:
@@ -247,9 +219,9 @@ def _used_and(*parts: str) -> str:
     )
 
 
-def _card(measure: str, *vectors: str) -> RecordingRule:
-    return RecordingRule(record=f"gputide:card:{measure}", expression=either(vectors, "card"))
+def _card(*vectors: str) -> str:
+    return either(vectors, "card")
 
 
-def _slice(measure: str, *vectors: str) -> RecordingRule:
-    return RecordingRule(record=f"gputide:slice:{measure}", expression=either(vectors, SLICE_KEY))
+def _slice(*vectors: str) -> str:
+    return either(vectors, SLICE_KEY)

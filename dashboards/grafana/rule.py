@@ -28,11 +28,15 @@ class RecordingRule:
 
     Attributes:
         record: name of the series, `gputide:SUBJECT:MEASURE[:OPERATION]`.
-        expression: PromQL.
     """
 
     record: str
     expression: str
+
+
+def recording(expressions: Mapping[str, str]) -> tuple[RecordingRule, ...]:
+    """Rules by the names of their series."""
+    return tuple(RecordingRule(record=name, expression=expression) for name, expression in expressions.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +44,10 @@ class AlertRule:
     """One condition that somebody is told of.
 
     Attributes:
-        alert: name.
         expression: PromQL; every row is one alert.
         hold: how long it must be so before it fires, a duration of Prometheus; empty for at once.
         severity: how soon somebody has to look.
         summary: one line with the row's labels and value, a template of Prometheus.
-        description: what it means and what mends it.
         needs: who gives the series that it stands on.
     """
 
@@ -65,8 +67,6 @@ class RuleGroup:
     Attributes:
         name: unique among all groups.
         interval: time between two evaluations, a duration of Prometheus.
-        rules: in order.
-        labels: added to every alert of the group.
     """
 
     name: str

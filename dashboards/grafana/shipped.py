@@ -58,8 +58,6 @@ def shipped(
     """Path below the target folder → text.
 
     Args:
-        form: what the files are for.
-        thresholds: the numbers in the rules.
         namespace: namespace of the objects; of no meaning for plain files.
         docs_url: where the documentation is served, for links of the alerts; None for none.
     """
@@ -100,7 +98,6 @@ def rule_files(thresholds: Thresholds, *, docs_url: str | None = None) -> dict[s
     """File name to text: what everybody needs, and the alerts, which somebody may want to write anew.
 
     Args:
-        thresholds: the numbers in the rules.
         docs_url: where the documentation is served; the alerts link their section of it. None for no link.
     """
     return {

@@ -40,14 +40,7 @@ class CostPeriod:
     """A period of one cluster, ready to be charged.
 
     Attributes:
-        cluster: cluster.
-        since: start, a whole hour, UTC.
-        until: end, a whole hour, UTC.
         inventory: cards, nodes and grants known when the last idle window that reaches into it is over.
-        who: the same as columns.
-        book: prices.
-        settings: all settings.
-        source: the warehouse.
     """
 
     cluster: str
@@ -114,12 +107,7 @@ def period_of(
     """A period in whole hours; the hour in progress is not charged.
 
     Args:
-        source: the warehouse.
-        settings: all settings.
-        cluster: whose.
         since: start, UTC; None for a week before the end.
-        until: end, UTC; None for now.
-        now: the clock of the data, UTC.
 
     Raises:
         Misconfigured: the start is not before the end, or too long before it.
@@ -168,10 +156,6 @@ def charged_days(
     """Every UTC day between two moments.
 
     Args:
-        warehouse: where windows of an hour are kept.
-        who: cards and grants.
-        since: start of the first hour, a whole hour, UTC.
-        until: end of the last hour, a whole hour, UTC.
         settings: thresholds of idleness.
 
     Raises:
@@ -215,9 +199,6 @@ def charged_day(
     """The card hours of one day.
 
     Args:
-        usage: what was measured.
-        who: cards and grants.
-        start: start of the first hour, UTC.
         end: end of the last hour, on the same UTC day.
         is_idle: hours in which each grant was idle, shape (grants, hours).
         idle_held_bytes_min: framebuffer beyond which an idle grant holds some.

@@ -70,14 +70,7 @@ class HourlyUsage:
 def hourly_usage(
     warehouse: ParquetReads, who: Tenancies, *, cluster: str, since: datetime, until: datetime
 ) -> HourlyUsage:
-    """Reads the hours of a span of at most some days.
-
-    Args:
-        warehouse: where windows of an hour are kept.
-        who: grants and cards to read for.
-        since: start of the first hour, UTC.
-        until: end of the last hour, UTC.
-    """
+    """Reads the hours of a span of at most some days."""
     hours = (epoch_ms(until) - epoch_ms(since)) // HOUR_MS
 
     def read(table: Table, *measures: Measure) -> pa.Table:
@@ -139,12 +132,7 @@ def idle_grants(
     An idle window may begin before the span and end after it, so the span is read with that margin on both sides.
 
     Args:
-        warehouse: where windows of an hour are kept.
-        who: grants and cards to read for.
-        since: start of the first hour, a whole hour, UTC.
-        until: end of the last hour, UTC.
         days_at_once: how many days are read together.
-        settings: thresholds.
     """
     margin = window_hours(settings) - 1
     begin, end = since - timedelta(hours=margin), until + timedelta(hours=margin)

@@ -49,7 +49,6 @@ class Hook:
     """Where a service takes messages, as its owner gave it; both are secrets.
 
     Attributes:
-        url: address.
         secret: signing key; None where the service or its owner wants none.
     """
 
@@ -63,8 +62,6 @@ class Outgoing:
 
     Attributes:
         url: address, with what the service wants signed in it.
-        body: JSON.
-        headers: beside the content's type.
         refusal_of: reads the service's answer (its body) and says why the message was not taken; None where it was.
     """
 
@@ -79,7 +76,6 @@ class Refusal:
     """Why a service that answered 200 did not take a message.
 
     Attributes:
-        reason: its words, cut.
         is_passing: True where the same message may be taken later: too many at once.
     """
 

@@ -46,7 +46,6 @@ class Patience:
     """How often a message is tried.
 
     Attributes:
-        tries_max: tries in all.
         pause_seconds_max: longest pause that a service may ask for; a longer one ends the trying.
         pause: waits so many seconds.
     """
@@ -84,8 +83,6 @@ class FileDelivery:
         channel: its name, the first part of a file's.
         folder: made where it is missing.
         body_of: the message as the service would get it.
-        suffix: ending of the files.
-        now: the time, UTC.
     """
 
     def __init__(

@@ -36,8 +36,6 @@ class HttpDelivery:
 
     Args:
         channel: its name in the settings, for messages.
-        hook: address and key.
-        outgoing: the service's format.
         timeout_seconds: how long a message may take, from the connection to the end of the answer.
         ca_file: certificates that are trusted instead of the system's; None for the system's.
         certificate_file: what is shown to the service; None for nothing.

@@ -25,13 +25,9 @@ class MailServer:
     """Where mail is handed over.
 
     Attributes:
-        host: name.
-        port: port.
         security: how the connection is kept secret.
         user: who logs in; None for nobody.
-        password: theirs.
         ca_file: certificates that are trusted instead of the system's; None for the system's.
-        timeout_seconds: how long each step may take.
         certificate_file: what is shown to the server; None for nothing.
         key_file: its key; None where it stands in the same file.
     """
@@ -52,10 +48,6 @@ class SmtpDelivery:
 
     Args:
         channel: its name in the settings, for messages.
-        server: where mail is handed over.
-        sender: address that it comes from.
-        recipients: addresses that it goes to.
-        now: the time, UTC.
     """
 
     def __init__(
@@ -129,14 +121,7 @@ class SmtpDelivery:
 
 
 def mail_of(message: Message, *, sender: str, recipients: Sequence[str], at: datetime) -> EmailMessage:
-    """The mail as plain text, and as HTML in which nothing foreign is markup. Sources: RFC 5322, RFC 3834.
-
-    Args:
-        message: title, lines and link.
-        sender: address that it comes from.
-        recipients: addresses that it goes to.
-        at: its date, UTC.
-    """
+    """The mail as plain text, and as HTML in which nothing foreign is markup. Sources: RFC 5322, RFC 3834."""
     title, lines = title_of(message), lines_of(message)
     mail = EmailMessage()
     mail["Subject"] = title

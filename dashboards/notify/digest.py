@@ -28,7 +28,6 @@ class Receiver:
     Attributes:
         name: name of the team, or `EVERYTHING`.
         team: whose messages they are; None for the whole fleet's.
-        channels: where it goes.
     """
 
     name: str
@@ -41,11 +40,7 @@ class SentNews:
     """One piece of news that was sent.
 
     Attributes:
-        receiver: to whom.
-        channel: where.
         key: what.
-        topic: what it was about.
-        at: when, UTC.
     """
 
     receiver: str
@@ -57,14 +52,7 @@ class SentNews:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """One message for one channel, and the news in it.
-
-    Attributes:
-        receiver: for whom.
-        channel: where.
-        message: what.
-        keys: the news in it, with what each is about.
-    """
+    """One message for one channel, and the news in it."""
 
     receiver: str
     channel: str
@@ -97,10 +85,6 @@ def posts(
     Args:
         news: all news of a team, sent or not; of None those of the whole fleet.
         sent: what was sent already.
-        settings: who gets what, and how often.
-        teams: the teams of the settings.
-        now: UTC.
-        time_zone: of the quiet hours.
     """
     known = {_heard(one.receiver, one.channel, one.key, one.topic) for one in sent}
     is_quiet = in_quiet_hours(settings.quiet_hours, now, time_zone)

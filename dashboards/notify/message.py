@@ -32,15 +32,10 @@ class Message:
 
     Attributes:
         key: the same for the same news: it is sent once.
-        topic: what it is about.
-        title: one line.
-        lines: further lines.
         link: address of a page of ours; None for none.
-        link_text: what the link is called.
         cluster: whom it concerns.
         namespaces: whom it concerns in the cluster; empty for everybody.
         workloads: the same by workload.
-        at: moment of the news, UTC.
         teams: teams whom it concerns by their name.
         language: language of its texts.
         leads: whether it stands first in a digest and gives it its title: a service is over its harm budget.
@@ -65,7 +60,6 @@ def plain(text: str, length_max: int = LINE_LENGTH_MAX) -> str:
     """A text in one line, without what controls a terminal, a line break or the direction of writing.
 
     Args:
-        text: any text.
         length_max: characters; a longer one is cut and ends in an ellipsis.
     """
     joined = _SPACES.sub(" ", text).strip()
@@ -93,10 +87,8 @@ def within_bytes(message: Message, lines: list[str], bytes_max: int, *, separato
     """As many of the first lines as fit, and how many do not.
 
     Args:
-        message: whose lines they are.
         lines: as the format writes them.
         bytes_max: bytes of them all in UTF-8, with separators.
-        separator: what stands between two.
     """
     if len(separator.join(lines).encode()) <= bytes_max:
         return lines

@@ -22,13 +22,7 @@ NEWS_DAYS_MAX = 7
 
 
 class News:
-    """News of plans and budgets of all clusters, by the team that they concern.
-
-    Args:
-        views: the pages' ports.
-        settings: all settings.
-        now: moment of looking, UTC.
-    """
+    """News of plans and budgets of all clusters, by the team that they concern."""
 
     def __init__(self, views: Views, settings: Settings, now: datetime) -> None:
         self._views = views

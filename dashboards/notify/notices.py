@@ -40,7 +40,6 @@ class Telling:
 
     Attributes:
         base_url: address of the web app; None for no links.
-        language: language of the sentences.
         team: who gets it, its own news alone; None for the whole fleet's.
     """
 
@@ -70,12 +69,8 @@ def notices(
     """Everything about plans that people should hear, oldest first.
 
     Args:
-        entries: plans, newest first.
-        outcomes: newest outcome of each applied plan.
         ledger: what was done, newest first.
-        now: moment of looking, UTC.
         since: older deeds are no news any more.
-        telling: to whom, and how.
     """
     if telling.team is not None:
         entries = tuple(replace(entry, plan=cut_plan_to(entry.plan, telling.is_told)) for entry in entries)
@@ -96,11 +91,7 @@ def budget_notices(
     """Budgets that are nearly spent, spent, or predicted to be before the month ends; each once a month and state.
 
     Args:
-        statuses: how the budgets stand.
-        currency: ISO 4217 of their amounts.
-        now: moment of looking, UTC.
         ratio: share of a budget from which on it is news, 0-1.
-        telling: to whom, and how.
     """
     found = [_budget_notice(status, cluster, currency, now, ratio, telling) for status in statuses]
     return tuple(message for message in found if message is not None)
@@ -128,7 +119,6 @@ def team_report_notice(report: Report, team: Team, *, base_url: str | None) -> M
     """What of the report concerns a team: its own totals, and its workloads that leave most unused; None without any.
 
     Args:
-        report: the whole report.
         team: who.
         base_url: address of the web app; None for no links.
     """
@@ -137,29 +127,21 @@ def team_report_notice(report: Report, team: Team, *, base_url: str | None) -> M
     if not mine:
         return None
     known = [row.unused_cost for row in mine if row.unused_cost is not None]
-    total = words.say(
-        "notice.team_total",
-        workloads=len(mine),
-        cards=words.cards(sum(row.cards for row in mine)),
-        money=money_words(sum(known, Decimal(0)) if known else None, report.currency),
-    )
+    money = money_words(sum(known, Decimal(0)) if known else None, report.currency)
+    cards = words.cards(sum(row.cards for row in mine))
+    lines = [words.say("notice.team_total", workloads=len(mine), cards=cards, money=money)]
+    lines += [
+        words.say(
+            "notice.team_row", workload=row.workload, cards=words.cards(row.cards),
+            money=money_words(row.unused_cost, report.currency), reason=row.reason,
+        )
+        for row in mine
+    ]  # fmt: skip
     return Message(
         key=f"report:{report.cluster}:{team.name}:{report.week.week_start:%Y-%m-%d}",
         topic=NoticeTopic.REPORT,
         title=words.say("notice.team_title", title=report.title, team=team.name, until=f"{report.until:%Y-%m-%d}"),
-        lines=(
-            total,
-            *(
-                words.say(
-                    "notice.team_row",
-                    workload=row.workload,
-                    cards=words.cards(row.cards),
-                    money=money_words(row.unused_cost, report.currency),
-                    reason=row.reason,
-                )
-                for row in mine
-            ),
-        ),
+        lines=tuple(lines),
         link=_link(base_url, "/workloads", report.cluster),
         link_text=words.say("notice.open_workloads"),
         cluster=report.cluster,
@@ -179,24 +161,17 @@ def _waiting(entries: Sequence[PlanEntry], now: datetime, telling: Telling) -> I
         if not is_open or now >= plan.expires_at or not plan.recommendations:
             continue
         title = "notice.waits" if telling.team is None else "notice.waits_team"
+        stages = [words.say("notice.stage", stage=one.stage, title=words.stage(one.title)) for one in plan.stages]
+        first = words.say(
+            "notice.waits_line", saving=words.saving(plan.totals.saving_per_week, plan.currency),
+            harm=words.percent(plan.totals.predicted_violation_ratio), moves=plan.totals.moves,
+            moment=words.moment(plan.expires_at),
+        )  # fmt: skip
         yield Message(
             key=f"plan-waits:{plan.plan_id}",
             topic=NoticeTopic.PLAN,
             title=words.say(title, cluster=plan.cluster, cards=words.cards(plan.totals.cards_freed)),
-            lines=(
-                words.say(
-                    "notice.waits_line",
-                    saving=words.saving(plan.totals.saving_per_week, plan.currency),
-                    harm=words.percent(plan.totals.predicted_violation_ratio),
-                    moves=plan.totals.moves,
-                    moment=words.moment(plan.expires_at),
-                ),
-                *(
-                    words.say("notice.stage", stage=stage.stage, title=words.stage(stage.title))
-                    for stage in plan.stages
-                ),
-                f"gputide plan approve --plan {plan.plan_id}",
-            ),
+            lines=(first, *stages, f"gputide plan approve --plan {plan.plan_id}"),
             link=_link(telling.base_url, "/plan", plan.cluster, plan.plan_id),
             link_text=words.say("notice.review"),
             cluster=plan.cluster,
@@ -254,17 +229,15 @@ def _taken_back(
         plan = plans[line.plan_id]
         kept = line.detail if telling.team is None else without_workloads(line.detail, telling.is_told)
         detail = f"{words.say('mark.between')}{words.said(kept)}" if kept else ""
+        title = words.say(
+            "notice.taken_back", cluster=plan.cluster, subject=words.subject(line.subject), plan=line.plan_id,
+            action=words.code("action", line.action),
+        )  # fmt: skip
         yield _of_plan(
             plan,
             _workloads(plan.recommendations),
             f"taken-back:{line.plan_id}:{line.subject}:{line.action}:{line.at.isoformat()}",
-            words.say(
-                "notice.taken_back",
-                cluster=plan.cluster,
-                subject=words.subject(line.subject),
-                plan=line.plan_id,
-                action=words.code("action", line.action),
-            ),
+            title,
             (words.say("notice.by", who=line.actor, moment=words.moment(line.at)) + detail,),
             line.at,
             telling,
@@ -284,13 +257,11 @@ def _budget_notice(
     spent = None if status.spent is None else float(status.spent / status.per_month)
     lines = [
         words.say(
-            "notice.budget_line",
-            spent=money_words(status.spent, currency),
-            budget=money_words(status.per_month, currency),
-            ratio=words.percent(spent, 0),
+            "notice.budget_line", spent=money_words(status.spent, currency),
+            budget=money_words(status.per_month, currency), ratio=words.percent(spent, 0),
             forecast=money_words(status.forecast, currency),
         )
-    ]
+    ]  # fmt: skip
     if status.unpriced_card_hours:
         lines.append(words.say("notice.budget_unpriced", hours=round(status.unpriced_card_hours)))
     owner = words.say("report.of_team" if status.kind == "team" else "report.of_namespace", team=status.name)

@@ -58,22 +58,19 @@ def send_posts(
     now: datetime,
     *,
     open_channel: Callable[[str], Delivery],
-    pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Sent, ...]:
     """Send, and remember after each that was taken; one channel's failure keeps no other from its messages.
 
     Args:
         settings: how patiently, and for how long what was sent is remembered.
         wanted: gives what goes out; called while no other process sends.
-        now: moment that is remembered, UTC.
-        open_channel: opens a channel by its name.
-        pause: waits between tries.
 
     Raises:
         Unavailable: another process is sending.
         Corrupt: what was sent can't be kept.
     """
-    patience = Patience(tries_max=settings.tries_max, pause_seconds_max=settings.retry_after_max_seconds, pause=pause)
+    longest = settings.retry_after_max_seconds
+    patience = Patience(tries_max=settings.tries_max, pause_seconds_max=longest, pause=time.sleep)
     memory = Memory(folder.notices, remember_days=settings.remember_days)
     found: list[Sent] = []
     silent: dict[str, GputideError] = {}
@@ -132,11 +129,6 @@ class Memory:
         except Corrupt:
             self._lock.release()
             raise
-
-    @property
-    def sent(self) -> tuple[SentNews, ...]:
-        """What was sent, oldest first."""
-        return self._sent
 
     def keep(self, more: Sequence[SentNews], now: datetime) -> None:
         """Add what was sent, durably.

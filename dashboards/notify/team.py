@@ -15,10 +15,8 @@ class Team:
     """One team.
 
     Attributes:
-        name: its name in the settings.
         namespaces: its namespaces, with * for any text.
         workloads: workloads that are its by a label, wherever they run.
-        channels: where its messages go.
     """
 
     name: str
@@ -49,7 +47,6 @@ def teams_of(settings: Mapping[str, TeamSettings], grants: Iterable[Grant]) -> t
     """The teams of the settings, their labels looked up among the pods that hold or held slices.
 
     Args:
-        settings: teams by name.
         grants: of all clusters; of no meaning where no team has labels.
     """
     rules = [

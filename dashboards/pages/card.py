@@ -1,6 +1,4 @@
-"""Who holds a card, and who of them would suffer when all are busy at once; a part of the panel on the fleet page.
-
-Who shares a card, and who of them would suffer when all are busy at once. Pure; called by the fleet page.
+"""Who shares a card, and who of them would suffer when all are busy at once; a part of the panel on the fleet page.
 
 Busy at once is the hour of the week in which the 95th percentiles of all who share the card sum to most: use that never
 coincides harms nobody. Where that sum, or the framebuffer that they need, is more than the card has, those of the
@@ -30,15 +28,9 @@ def holders(address: Address, profiles: Profiles, card: CardProfile) -> list[Any
         return [html.H3(say("fleet.heading_granted_to_nobody"))]
     found = sharing(profiles, card)
     by_name = {profile.workload: profile for profile in found.holders}
-    lines = [
-        html.Li(
-            [
-                dcc.Link(name, href=address.href("/workloads", w=name)),
-                html.Small(_held(by_name[name])) if name in by_name else None,
-            ]
-        )
-        for name in card.workloads
-    ]
+    held = {name: html.Small(_held(profile)) for name, profile in by_name.items()}
+    links = {name: dcc.Link(name, href=address.href("/workloads", w=name)) for name in card.workloads}
+    lines = [html.Li([link, held.get(name)]) for name, link in links.items()]
     return [
         html.H3(say("fleet.shared_by_count_workloads", count=len(card.workloads))),
         html.Ul(lines, className="holders"),
@@ -74,15 +66,8 @@ def _suffering(found: Sharing, card: CardProfile) -> str:
         "framebuffer": percent_words(found.framebuffer_ratio, 0),
     }
     if not found.sufferers:
-        return say(
-            "fleet.nobody_would_suffer_at_their_busiest",
-            **told,
-        )
-    return say(
-        "fleet.who_would_suffer_first_at_their",
-        who=say("mark.list").join(found.sufferers),
-        **told,
-    )
+        return say("fleet.nobody_would_suffer_at_their_busiest", **told)
+    return say("fleet.who_would_suffer_first_at_their", who=say("mark.list").join(found.sufferers), **told)
 
 
 HOURS_OF_WEEK = 168

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import Dash, dcc, html
+from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.long_list import FROM_KEY, part_of
-from dashboards.pages.frame import card, figure_number, heading, scrolled, table
+from dashboards.pages.frame import card, div, figure_number, page, scrolled, table
 from dashboards.queries import Views
 from dashboards.shown.clusters import ClusterLine, FleetTotals, cluster_lines, fleet_totals
 from dashboards.shown.rows import age_words, moment_words, money_words
@@ -22,41 +22,22 @@ KEYS = ("cluster", FROM_KEY)
 
 def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     """The page; the cluster of the address is only the one that the other pages go on with."""
-    lines = cluster_lines(views)
-    totals = fleet_totals(lines)
-    return html.Div(
-        [
-            heading(say("clusters.clusters")),
-            _headline(totals),
-            card(
-                say("clusters.clusters"), _table(address, lines, profiles.cluster), export="clusters",
-                note=say("clusters.silent_cluster_keeps_its_last_figures"),
-            ),
-        ],
-        className="page clusters",
-    )  # fmt: skip
-
-
-def register(app: Dash, views: Views) -> None:
-    """The page has no callbacks of its own: its links carry all of its state."""
-    del app, views
+    lines, title = cluster_lines(views), say("clusters.clusters")
+    note = say("clusters.silent_cluster_keeps_its_last_figures")
+    listed = card(title, _table(address, lines, profiles.cluster), export="clusters", note=note)
+    return page("clusters", title, _headline(fleet_totals(lines)), listed)
 
 
 def _headline(totals: FleetTotals) -> Any:
     saved = ", ".join(money_words(amount, currency) for currency, amount in totals.saving_per_week)
-    return html.Div(
-        [
-            figure_number(format_count(totals.clusters - totals.silent), say("clusters.clusters_send")),
-            figure_number(
-                format_count(totals.silent), say("clusters.clusters_silent"), tone="warn" if totals.silent else ""
-            ),
-            figure_number(format_count(totals.cards), say("health.cards"), note=say("clusters.of_those_that_send")),
-            figure_number(
-                format_count(totals.cards_freed), say("clusters.cards_freed"), note=say("clusters.by_newest_plans")
-            ),
-            figure_number(saved or "–", say("clusters.saved_week"), note=say("clusters.by_newest_plans")),
-        ],
-        className="headline",
+    tone, by_plans = "warn" if totals.silent else "", say("clusters.by_newest_plans")
+    return div(
+        "headline",
+        figure_number(format_count(totals.clusters - totals.silent), say("clusters.clusters_send")),
+        figure_number(format_count(totals.silent), say("clusters.clusters_silent"), tone=tone),
+        figure_number(format_count(totals.cards), say("health.cards"), note=say("clusters.of_those_that_send")),
+        figure_number(format_count(totals.cards_freed), say("clusters.cards_freed"), note=by_plans),
+        figure_number(saved or "–", say("clusters.saved_week"), note=by_plans),
     )
 
 
@@ -66,8 +47,7 @@ def _table(address: Address, lines: tuple[ClusterLine, ...], shown: str) -> Any:
     listed, around = part_of(lines, address)
     columns = (
         (say("frame.cluster"), "t"), (say("tenants.state"), "t"), (say("health.cards"), "n"),
-        (say("clusters.cards_freed"), "n"),
-        (say("tenants.week"), "n"), (say("clusters.stages_applied"), "n"),
+        (say("clusters.cards_freed"), "n"), (say("tenants.week"), "n"), (say("clusters.stages_applied"), "n"),
     )  # fmt: skip
     rows = [_row(address, line, shown) for line in listed]
     return scrolled(table(columns, rows), around, name=say("clusters.clusters"))

@@ -39,7 +39,6 @@ def register_rows(
 
     Args:
         name: name of the grid, which is `NAME-grid`, and of its files.
-        columns: fields of a row in files, in order.
         asked: the table that an address means, and which rows of it are meant at all; None for all.
     """
 

@@ -13,18 +13,19 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dashboards.address import Address, read_address
 from dashboards.figures.card_map import SMALL_FLEET_CARDS, SquareKind, fleet_groups, fleet_squares, lay_out, square_kind
 from dashboards.figures.figures import card_map_figure
-from dashboards.pages.advice import detail
 from dashboards.pages.card import holders
 from dashboards.pages.downloads import downloads, register_rows
 from dashboards.pages.frame import (
     card,
+    div,
     figure_number,
     graph,
     grid,
-    heading,
     missing,
     number_column,
+    page,
     shown,
+    span,
     spoken,
 )
 from dashboards.pages.measures import known_week, measures_card
@@ -43,6 +44,7 @@ from dashboards.shown.rows import (
     state_shares,
 )
 from dashboards.tokens import STATE_LETTERS
+from dashboards.words.advice import refusal_words
 from dashboards.words.reading import READING, reader_words, say, say_code
 from fleet.money.week_hours import IDLE, WASTED, WeekHours, part_of
 from fleet.profiles import CardProfile, CardState, HourMeasure, Profiles
@@ -68,38 +70,34 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         return missing(say("fleet.no_cards"), why, "gputide doctor")
     group = _group(address, profiles)
     week = known_week(views, profiles.cluster)
-    return html.Div(
-        [
-            heading(say("page.fleet")),
-            _headline(views, address, profiles, week),
-            _state_bar(address, profiles),
-            html.Div(
-                [
-                    card(
-                        say("fleet.cards_by_model_node"),
-                        _way_up(address, group),
-                        graph(_card_map(profiles, group), id="card-map", name=say("fleet.every_card_by_model_node")),
-                        note=say("fleet.bar_compute_p95_notch_framebuffer"),
-                        export="card-map",
-                        has_figure=True,
-                        class_name="map",
-                    ),
-                    html.Aside(id="side", className="card side", **spoken(say("fleet.chosen_card"))),
-                ],
-                className="split",
-            ),
-            measures_card(week),
+    return page(
+        "fleet",
+        say("page.fleet"),
+        _headline(views, address, profiles, week),
+        _state_bar(address, profiles),
+        div(
+            "split",
             card(
-                say("fleet.cards"),
-                grid("cards-grid", _columns(views), row_key="card", height_px=420, filters=_filter(address)[0]),
-                note=[
-                    html.Span(id="cards-filter"),
-                    dcc.Store(id="cards-filtered", data=_filter(address)[0]),
-                    *downloads("cards"),
-                ],
+                say("fleet.cards_by_model_node"),
+                _way_up(address, group),
+                graph(_card_map(profiles, group), id="card-map", name=say("fleet.every_card_by_model_node")),
+                note=say("fleet.bar_compute_p95_notch_framebuffer"),
+                export="card-map",
+                has_figure=True,
+                class_name="map",
             ),
-        ],
-        className="page fleet",
+            html.Aside(id="side", className="card side", **spoken(say("fleet.chosen_card"))),
+        ),
+        measures_card(week),
+        card(
+            say("fleet.cards"),
+            grid("cards-grid", _columns(views), row_key="card", height_px=420, filters=_filter(address)[0]),
+            note=[
+                html.Span(id="cards-filter"),
+                dcc.Store(id="cards-filtered", data=_filter(address)[0]),
+                *downloads("cards"),
+            ],
+        ),
     )
 
 
@@ -142,7 +140,7 @@ def _asked(views: Views, address: Address) -> tuple[GridRows[CardProfile], Place
 
 def register(app: Dash, views: Views) -> None:
     """Callbacks of the page."""
-    _register_table(app, views)
+    register_rows(app, "cards", FILE_COLUMNS, lambda address: _asked(views, address))
 
     @app.callback(
         Output("address", "search", allow_duplicate=True),
@@ -190,62 +188,42 @@ def register(app: Dash, views: Views) -> None:
         return _side(views, address, profiles), filters, [words, " " if words else None, clear], model
 
 
-def _register_table(app: Dash, views: Views) -> None:
-    register_rows(app, "cards", FILE_COLUMNS, lambda address: _asked(views, address))
-
-
 def _headline(views: Views, address: Address, profiles: Profiles, week: WeekHours | str) -> Any:
     entries = views.plans.plans(profiles.cluster)
     totals = entries[0].plan.totals if entries else None
     is_applied = bool(entries) and _is_applied(entries[0])
-    nodes = len({item.node for item in profiles.cards})
-    return html.Div(
-        [
-            figure_number(
-                format_count(len(profiles.cards)),
-                say("health.cards_counted"),
-                note=say("fleet.on_count_nodes", count=nodes),
-            ),
-            *_wasted(week),
-            figure_number(
-                "–" if totals is None else format_count(0 if is_applied else totals.cards_freed),
-                say("fleet.would_be_free_by_plan"),
-                note=say("fleet.no_plan_yet")
-                if totals is None
-                else say("fleet.newest_plan_applied")
-                if is_applied
-                else say("plan.count_whole_nodes", count=totals.nodes_freed),
-            ),
-            dcc.Link(say("fleet.review_plan"), href=address.href("/plan"), className="button primary", id="review-plan")
-            if totals is not None
-            else html.Code("gputide plan make"),
-        ],
-        className="headline",
+    on_nodes = say("fleet.on_count_nodes", count=len({item.node for item in profiles.cards}))
+    freed, note = "–", say("fleet.no_plan_yet")
+    following: Any = html.Code("gputide plan make")
+    if totals is not None:
+        freed = format_count(0 if is_applied else totals.cards_freed)
+        whole = say("plan.count_whole_nodes", count=totals.nodes_freed)
+        note = say("fleet.newest_plan_applied") if is_applied else whole
+        href, style = address.href("/plan"), "button primary"
+        following = dcc.Link(say("fleet.review_plan"), href=href, className=style, id="review-plan")
+    return div(
+        "headline",
+        figure_number(format_count(len(profiles.cards)), say("health.cards_counted"), note=on_nodes),
+        *_wasted(week),
+        figure_number(freed, say("fleet.would_be_free_by_plan"), note=note),
+        following,
     )
 
 
 def _wasted(week: WeekHours | str) -> tuple[Any, Any]:
     """Share of the card hours that were unallocated or idle, and what they cost."""
+    share, cost = say("fleet.of_card_hours_unallocated_or_idle"), say("fleet.unallocated_or_idle_week")
     if isinstance(week, str):
         nothing = say("fleet.not_known_yet")
-        return (
-            figure_number("–", say("fleet.of_card_hours_unallocated_or_idle"), note=nothing),
-            figure_number("–", say("fleet.unallocated_or_idle_week"), note=nothing),
-        )
+        return figure_number("–", share, note=nothing), figure_number("–", cost, note=nothing)
     total = week.total
     wasted, hours = part_of(total, WASTED), sum(one.card_hours for one in total.values())
     parts = [money_words(part_of(total, chosen).cost, week.currency) for chosen in ((HourMeasure.UNALLOCATED,), IDLE)]
+    ratio, in_week = wasted.card_hours / hours if hours else None, round(wasted.card_hours)
+    both = say("fleet.unallocated_and_idle", unallocated=parts[0], idle=parts[1])
     return (
-        figure_number(
-            percent_words(wasted.card_hours / hours if hours else None, 0),
-            say("fleet.of_card_hours_unallocated_or_idle"),
-            note=say("fleet.card_hours_in_week", count=round(wasted.card_hours)),
-        ),
-        figure_number(
-            money_words(wasted.cost, week.currency),
-            say("fleet.unallocated_or_idle_week"),
-            note=say("fleet.unallocated_and_idle", unallocated=parts[0], idle=parts[1]),
-        ),
+        figure_number(percent_words(ratio, 0), share, note=say("fleet.card_hours_in_week", count=in_week)),
+        figure_number(money_words(wasted.cost, week.currency), cost, note=both),
     )
 
 
@@ -261,11 +239,7 @@ def _state_bar(address: Address, profiles: Profiles) -> Any:
     chosen = address.get("state")
     hidden: Any = {"aria-hidden": "true"}
     drawn = [
-        html.Span(
-            html.B(STATE_LETTERS[share.state]),
-            className=f"share {_css(share.state)}",
-            style={"flexGrow": share.cards},
-        )
+        span(f"share {_css(share.state)}", html.B(STATE_LETTERS[share.state]), style={"flexGrow": share.cards})
         for share in shares
     ]
     links = [
@@ -369,25 +343,23 @@ def _waste_panel(address: Address, profiles: Profiles) -> Any:
     """Without a choice, the panel names the nodes with most idle or unallocated cards: the place to click next."""
     words = reader_words()
     worst = MADE.of((profiles,), "idle nodes", lambda: idle_nodes(profiles))
+    lines = [
+        html.Li(
+            [dcc.Link(name, href=address.href(node=name)), span("right", say("list.done_all", done=idle, all=all_))]
+        )
+        for name, idle, all_ in worst
+    ]
     return [
         html.Header([html.H2(say("fleet.most_idle_nodes_now"))]),
-        html.Ul(
-            [
-                html.Li(
-                    [
-                        dcc.Link(name, href=address.href(node=name)),
-                        html.Span(say("list.done_all", done=idle, all=cards), className="right"),
-                    ]
-                )
-                for name, idle, cards in worst
-            ],
-            className="holders",
-        )
-        if worst
-        else html.P(say("fleet.no_card_idle_or_unallocated_now")),
+        html.Ul(lines, className="holders") if lines else html.P(say("fleet.no_card_idle_or_unallocated_now")),
         html.P(say("fleet.click_square_see_its_card_who"), className="soft"),
         *([html.H3(say("fleet.withheld"))] if profiles.withheld else []),
-        html.Ul([html.Li([f"{words.code('kind', item.kind.value)}: ", detail(item)]) for item in profiles.withheld]),
+        html.Ul(
+            [
+                html.Li([f"{words.code('kind', item.kind.value)}: ", refusal_words(item, words.language)])
+                for item in profiles.withheld
+            ]
+        ),
     ]
 
 
@@ -397,10 +369,8 @@ def _close(href: str) -> Any:
 
 
 def _chip(state: CardState) -> Any:
-    return html.Span(
-        [html.B(STATE_LETTERS[state], className="letter"), f" {say_code('state', state)}"],
-        className=f"chip {state.value.replace('_', '-')}",
-    )
+    letter = html.B(STATE_LETTERS[state], className="letter")
+    return span(f"chip {_css(state)}", letter, f" {say_code('state', state)}")
 
 
 def _columns(views: Views) -> list[dict[str, Any]]:

@@ -42,7 +42,6 @@ class Reader:
     """Who reads a page.
 
     Attributes:
-        name: name.
         role: their highest role.
         can_sign_out: whether there is a session to end.
     """
@@ -53,66 +52,57 @@ class Reader:
 
 
 def top_bar(
-    address: Address,
-    clusters: Sequence[str],
-    profiles: Profiles | None,
-    freshness: Freshness | None,
-    reader: Reader,
+    address: Address, clusters: Sequence[str], profiles: Profiles | None, freshness: Freshness | None, reader: Reader
 ) -> Any:
     """Cluster and time range on the left, coverage and age of data beside them, pages, search, the reader."""
     cluster = profiles.cluster if profiles is not None else (clusters[0] if clusters else say("frame.no_cluster"))
+    shade = say("frame.switch_between_light_dark")
     return [
         html.A(say("frame.skip_page"), href="#page", className="skip"),
         dcc.Link([html.Span("◒", className="mark"), "gputide"], href=address.href("/"), className="brand"),
-        html.Details(
-            [
-                html.Summary([cluster, html.Span(" ▾", className="soft")], title=say("frame.cluster")),
-                _clusters(address, clusters),
-            ],
-            className="menu",
-            id="cluster",
-        ),
+        menu(cluster, *_clusters(address, clusters), title=say("frame.cluster"), id="cluster"),
         _range(address, profiles),
         freshness_badge(freshness) if freshness is not None else None,
-        html.Nav(
-            [
-                dcc.Link(
-                    say(title), href=address.href(path), className="page-tab on" if path == address.path else "page-tab"
-                )
-                for path, title in PAGES
-            ],
-            **spoken(say("frame.pages")),
-        ),
-        html.Div(
-            [
-                html.Label(
-                    [
-                        html.Span(say("frame.search"), className="unseen"),
-                        dcc.Input(
-                            id="search",
-                            type="search",
-                            placeholder=say("frame.search_card_node_team_workload"),
-                            autoComplete="off",
-                            debounce=False,
-                            value="",
-                        ),
-                    ]
-                ),
-                html.Div(id="search-results", className="results", **LIVE),
-            ],
-            className="search",
-            role="search",
-        ),
-        html.Button(
-            "◐",
-            id="theme",
-            className="quiet",
-            title=say("frame.switch_between_light_dark"),
-            **spoken(say("frame.switch_between_light_dark")),
-        ),
+        html.Nav([_tab(address, path, say(title)) for path, title in PAGES], **spoken(say("frame.pages"))),
+        _search(),
+        html.Button("◐", id="theme", className="quiet", title=shade, **spoken(shade)),
         _languages(address),
         _reader(reader) if reader.can_sign_out else None,
     ]
+
+
+def _tab(address: Address, path: str, title: str) -> Any:
+    return dcc.Link(title, href=address.href(path), className="page-tab on" if path == address.path else "page-tab")
+
+
+def _search() -> Any:
+    box = dcc.Input(
+        id="search", type="search", placeholder=say("frame.search_card_node_team_workload"), autoComplete="off",
+        debounce=False, value="",
+    )  # fmt: skip
+    named = html.Label([html.Span(say("frame.search"), className="unseen"), box])
+    return div("search", named, html.Div(id="search-results", className="results", **LIVE), role="search")
+
+
+def div(class_name: str, *children: Any, **props: Any) -> Any:
+    """A part of the page by its class in the style sheet, with what is in it."""
+    return html.Div(list(children), className=class_name, **props)
+
+
+def span(class_name: str, *children: Any, **props: Any) -> Any:
+    """The same within a line."""
+    return html.Span(list(children), className=class_name, **props)
+
+
+def menu(words: str, *children: Any, title: str | None = None, class_name: str = "menu", **props: Any) -> Any:
+    """Words that open a part below them."""
+    head = html.Summary([words, html.Span(" ▾", className="soft")], title=title)
+    return html.Details([head, div("drop", *children)], className=class_name, **props)
+
+
+def page(name: str, title: str, *children: Any) -> Any:
+    """A whole page; who hears it is told its title, which who sees reads in the bar on top."""
+    return div(f"page {name}", html.H1(title, className="unseen"), *children)
 
 
 def spoken(words: str) -> Any:
@@ -135,18 +125,11 @@ def shown(said: Sentence | str) -> Any:
     return html.Span(text, lang=Language.EN.value) if is_foreign else text
 
 
-def heading(title: str) -> Any:
-    """The page's name for who hears it; the bar on top shows it to who sees."""
-    return html.H1(title, className="unseen")
-
-
 def scrolled(*children: Any, name: str, class_name: str = "") -> Any:
     """A part with more in it than its height shows; the keyboard reaches it to scroll.
 
     Args:
-        *children: what is in it.
         name: what a screen reader calls it.
-        class_name: further classes.
     """
     return html.Div(
         list(children), className=f"scroll {class_name}".strip(), tabIndex="0", role="region", **spoken(name)
@@ -155,45 +138,28 @@ def scrolled(*children: Any, name: str, class_name: str = "") -> Any:
 
 def _languages(address: Address) -> Any:
     """The other languages, each by its own name; the page is asked for anew, so that all of it speaks it."""
+    others = [(tag, name) for tag, name in LANGUAGES.items() if tag != READING.get()]
     return html.Div(
-        [
-            html.A(name, href=address.href(lang=tag), className="language", lang=tag)
-            for tag, name in LANGUAGES.items()
-            if tag != READING.get()
-        ],
+        [html.A(name, href=address.href(lang=tag), className="language", lang=tag) for tag, name in others],
         id="languages",
     )
 
 
 def _reader(reader: Reader) -> Any:
     leave = html.Form(html.Button(say("frame.sign_out"), className="quiet"), action="/sign-out", method="POST")
-    return html.Details(
-        [
-            html.Summary([reader.name, html.Span(" ▾", className="soft")], title=say_code("role", reader.role)),
-            html.Div([html.P(say_code("role", reader.role), className="soft"), leave], className="drop"),
-        ],
-        className="menu reader",
-        id="reader",
-    )
+    role = say_code("role", reader.role)
+    return menu(reader.name, html.P(role, className="soft"), leave, title=role, class_name="menu reader", id="reader")
 
 
 def freshness_badge(freshness: Freshness) -> Any:
     """Coverage and age of the data; amber, with a sign, where they are doubtful."""
-    age = (
-        say("frame.no_data")
-        if freshness.age_seconds is None
-        else say("frame.age_old", age=age_words(freshness.age_seconds))
-    )
-    sign = "▲ " if freshness.is_doubtful else "● "
+    age = say("frame.no_data")
+    if freshness.age_seconds is not None:
+        age = say("frame.age_old", age=age_words(freshness.age_seconds))
     text = f"{say('frame.coverage_ratio', ratio=percent_words(freshness.coverage_ratio, 1))} · {age}"
-    title = (
-        say("frame.amber_under_90_coverage_or_over")
-        if freshness.is_doubtful
-        else say("frame.windows_with_row_windows_expected_over")
-    )
-    return html.Span(
-        [sign, text], id="freshness", className="badge warn" if freshness.is_doubtful else "badge", title=title
-    )
+    if freshness.is_doubtful:
+        return span("badge warn", "▲ ", text, id="freshness", title=say("frame.amber_under_90_coverage_or_over"))
+    return span("badge", "● ", text, id="freshness", title=say("frame.windows_with_row_windows_expected_over"))
 
 
 def verdict_banner(verdict: Verdict | None, address: Address, shown_plan: str | None = None) -> Any:
@@ -201,84 +167,51 @@ def verdict_banner(verdict: Verdict | None, address: Address, shown_plan: str | 
 
     Args:
         verdict: the one that leads; nothing is shown without any.
-        address: where the page is.
         shown_plan: plan that the page shows; any other is linked.
     """
     if verdict is None:
         return None
     language, lead = READING.get(), headline(verdict)
-    review = dcc.Link(
-        say("plan.review_plan_plan", plan=verdict.plan_id),
-        href=address.href("/plan", plan=verdict.plan_id, stages=None),
-    )
-    return html.Div(
-        [
-            html.B(judged_words(lead, language)),
-            " ",
-            html.Span(judged_words(sentences(verdict)[len(lead) :], language)),
-            *((" ", review) if verdict.plan_id != shown_plan else ()),
-        ],
+    href = address.href("/plan", plan=verdict.plan_id, stages=None)
+    review = dcc.Link(say("plan.review_plan_plan", plan=verdict.plan_id), href=href)
+    return div(
+        "message failed" if verdict.is_harmed else "message",
+        html.B(judged_words(lead, language)),
+        " ",
+        html.Span(judged_words(sentences(verdict)[len(lead) :], language)),
+        *((" ", review) if verdict.plan_id != shown_plan else ()),
         id="verdict",
-        className="message failed" if verdict.is_harmed else "message",
         role="alert" if verdict.is_harmed else "status",
     )
 
 
+def _notice(mark: str, title: str, *parts: Any, is_failed: bool = False, **props: Any) -> Any:
+    what = div("missing-mark", mark), html.H2(title)
+    return div("missing failed" if is_failed else "missing", *what, *parts, **props)
+
+
 def missing(title: str, why: str, command: str) -> Any:
     """An empty state: what is missing, why, and the one command that mends it."""
-    return html.Div(
-        [
-            html.Div("◌", className="missing-mark"),
-            html.H2(title),
-            html.P(why),
-            html.Div(
-                [html.Code(command), dcc.Clipboard(content=command, title=say("frame.copy"), className="copy")],
-                className="command",
-            ),
-        ],
-        className="missing",
-    )
+    copy = dcc.Clipboard(content=command, title=say("frame.copy"), className="copy")
+    return _notice("◌", title, html.P(why), div("command", html.Code(command), copy))
 
 
 def failure(message: Sentence | str) -> Any:
     """An error state: the message as the house words it, and where to look."""
-    return html.Div(
-        [
-            html.Div("▲", className="missing-mark"),
-            html.H2(say("frame.could_not_be_shown")),
-            html.P(shown(message)),
-            html.Div([html.Code("gputide doctor")], className="command"),
-        ],
-        className="missing failed",
-        role="alert",
-    )
+    where = div("command", html.Code("gputide doctor"))
+    title = say("frame.could_not_be_shown")
+    return _notice("▲", title, html.P(shown(message)), where, is_failed=True, role="alert")
 
 
 def not_allowed(message: Sentence | str, reader: Reader) -> Any:
     """A page that is not for this reader: why, and who can change that."""
-    return html.Div(
-        [
-            html.Div("◌", className="missing-mark"),
-            html.H2(say("frame.not_for_you")),
-            html.P(shown(message)),
-            html.P(
-                say(
-                    "frame.you_name_role_whoever_keeps_file",
-                    name=reader.name,
-                    role=say_code("role", reader.role),
-                )
-            ),
-        ],
-        className="missing",
-        role="alert",
-    )
+    who = say("frame.you_name_role_whoever_keeps_file", name=reader.name, role=say_code("role", reader.role))
+    return _notice("◌", say("frame.not_for_you"), html.P(shown(message)), html.P(who), role="alert")
 
 
 def figure_number(number: str, words: str, *, note: str = "", tone: str = "") -> Any:
     """One headline number with its unit and window."""
-    return html.Div(
-        [html.B(number, className=tone), html.Span(words), html.Small(note) if note else None], className="number"
-    )
+    return div("number", html.B(number, className=tone), html.Span(words), html.Small(note) if note else None)
 
 
 def card(
@@ -287,10 +220,7 @@ def card(
     """A sheet with a heading.
 
     Args:
-        title: its heading.
-        *children: what is on it.
         note: stands right of the heading.
-        class_name: further classes.
         export: name of the files that its tables and figures can be taken along as; empty where there are none.
         has_figure: whether one of these files is a picture.
     """
@@ -307,9 +237,8 @@ def _exports(title: str, name: str, has_figure: bool) -> Any:
     marks: list[Any] = [{"data-export": kind, "data-name": name} for kind in kinds]
     buttons = [html.Button(mark["data-export"].upper(), className="quiet", **mark) for mark in marks]
     what = say("frame.save_title_as_file", title=title)
-    return html.Details(
-        [html.Summary("⤓", title=what, **spoken(what)), html.Div(buttons, className="drop")], className="menu exports"
-    )
+    head = html.Summary("⤓", title=what, **spoken(what))
+    return html.Details([head, div("drop", *buttons)], className="menu exports")
 
 
 def graph(figure: dict[str, Any], *, name: str = "", **props: Any) -> Any:
@@ -317,7 +246,6 @@ def graph(figure: dict[str, Any], *, name: str = "", **props: Any) -> Any:
 
     Args:
         name: what a screen reader calls it.
-        **props: of the graph.
     """
     language = READING.get().value
     dates = {"dictionary": {}, "format": reader_words().names_of_days()}
@@ -328,34 +256,20 @@ def graph(figure: dict[str, Any], *, name: str = "", **props: Any) -> Any:
 
 def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], *, class_name: str = "") -> Any:
     """A small table; a column is its heading and `n` for numbers, `t` for text."""
-    return html.Table(
-        [
-            html.Thead(html.Tr([html.Th(name, className=kind, scope="col") for name, kind in columns])),
-            html.Tbody(
-                [
-                    html.Tr([html.Td(cell, className=kind) for cell, (_, kind) in zip(row, columns, strict=True)])
-                    for row in rows
-                ]
-            ),
-        ],
-        className=f"plain {class_name}".strip(),
-    )
+    kinds = [kind for _, kind in columns]
+    head = html.Tr([html.Th(name, className=kind, scope="col") for name, kind in columns])
+    body = [html.Tr([html.Td(cell, className=kind) for cell, kind in zip(row, kinds, strict=True)]) for row in rows]
+    return html.Table([html.Thead(head), html.Tbody(body)], className=f"plain {class_name}".strip())
 
 
 def grid(
-    grid_id: str,
-    columns: list[dict[str, Any]],
-    *,
-    row_key: str,
-    height_px: int,
-    filters: dict[str, Any] | None = None,
+    grid_id: str, columns: list[dict[str, Any]], *, row_key: str, height_px: int, filters: dict[str, Any] | None = None
 ) -> Any:
     """A large table that asks for its rows by the screenful: sort, filter, choose; cells are text, never HTML.
 
     Args:
         grid_id: its id; a callback answers its `getRowsRequest` (`grid_rows`).
         columns: ag-grid's column definitions.
-        row_key: field that distinguishes rows from each other.
         filters: filter model that it starts with.
     """
     return dag.AgGrid(
@@ -408,32 +322,23 @@ def number_column(field: str, title: str, spec: str, **more: Any) -> dict[str, A
     }
 
 
-def _clusters(address: Address, clusters: Sequence[str]) -> Any:
+def _clusters(address: Address, clusters: Sequence[str]) -> list[Any]:
     # What else the address names (a plan, a card, a workload) is of the cluster that is left.
     kept = Address(path=address.path, query=tuple(pair for pair in address.query if pair[0] in ("range", "lang")))
     links = [dcc.Link(name, href=kept.href(cluster=name)) for name in clusters]
-    return html.Div([*links, dcc.Link(say("clusters.all_clusters"), href=address.href("/clusters"))], className="drop")
+    return [*links, dcc.Link(say("clusters.all_clusters"), href=address.href("/clusters"))]
 
 
 def _range(address: Address, profiles: Profiles | None) -> Any:
     if address.path in RANGE_PAGES:
-        return html.Div(
-            [
-                dcc.Link(
-                    say(words), href=address.href(range=name), className="on" if name == address.time_range else ""
-                )
-                for name, words in RANGE_PAGES[address.path].items()
-            ],
-            className="segments",
-            id="range",
-        )
+        links = [
+            dcc.Link(say(words), href=address.href(range=name), className="on" if name == address.time_range else "")
+            for name, words in RANGE_PAGES[address.path].items()
+        ]
+        return div("segments", *links, id="range")
     if profiles is None:
         return None
-    days = (profiles.until - profiles.since).total_seconds() / 86400
-    text = say(
-        "frame.days_d_since_until",
-        days=f"{days:.0f}",
-        since=reader_words().day(profiles.since),
-        until=reader_words().day(profiles.until, has_year=True),
-    )
+    days = f"{(profiles.until - profiles.since).total_seconds() / 86400:.0f}"
+    since, until = reader_words().day(profiles.since), reader_words().day(profiles.until, has_year=True)
+    text = say("frame.days_d_since_until", days=days, since=since, until=until)
     return html.Span(text, className="soft range", id="range", title=say("frame.history_these_figures_stand_on_utc"))

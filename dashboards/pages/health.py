@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import Dash, dcc, html
+from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.long_list import FROM_KEY, part_of
-from dashboards.pages.advice import detail
-from dashboards.pages.frame import card, figure_number, heading, scrolled, table
+from dashboards.pages.frame import card, div, figure_number, page, scrolled, span, table
 from dashboards.queries import Freshness, Views
 from dashboards.shown.health import (
     COVERAGE_GOOD,
@@ -25,8 +24,8 @@ from dashboards.shown.health import (
 )
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import age_words, moment_words, percent_words
-from dashboards.words.advice import finding_words
-from dashboards.words.reading import reader_words, say
+from dashboards.words.advice import finding_words, refusal_words
+from dashboards.words.reading import READING, reader_words, say
 from fleet.profiles import Profiles
 from fleet.units import format_bytes_short, format_count
 
@@ -41,102 +40,62 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     freshness = views.fleet.freshness(profiles.cluster)
     nodes = MADE.of((profiles,), "node coverage", lambda: node_coverage(profiles))
     checks = MADE.of((profiles,), "failed checks", lambda: failed_checks(profiles))
-    return html.Div(
-        [
-            heading(say("health.health_data")),
-            _headline(freshness, nodes, checks),
-            html.Div(
-                [
-                    card(say("health.counters_not_believed"), _checks(address, checks), export="checks",
-                         note=say("health.counter_fails_cross_check_frees_no")),
-                    card(say("health.coverage_by_node"), _nodes(address, nodes), export="coverage",
-                         note=say("health.windows_with_row_windows_expected")),
-                ],
-                className="halves",
-            ),
-            lag_chain(views.flow.lags(profiles.cluster)),
-            card(
-                say("health.advice_withheld"), _withheld(profiles), export="withheld",
-                note=say("health.what_would_take"),
-            ),
-        ],
-        className="page health",
+    return page(
+        "health",
+        say("health.health_data"),
+        _headline(freshness, nodes, checks),
+        div(
+            "halves",
+            card(say("health.counters_not_believed"), _checks(address, checks), export="checks",
+                 note=say("health.counter_fails_cross_check_frees_no")),
+            card(say("health.coverage_by_node"), _nodes(address, nodes), export="coverage",
+                 note=say("health.windows_with_row_windows_expected")),
+        ),
+        lag_chain(views.flow.lags(profiles.cluster)),
+        card(say("health.advice_withheld"), _withheld(profiles), export="withheld", note=say("health.what_would_take")),
     )  # fmt: skip
-
-
-def register(app: Dash, views: Views) -> None:
-    """The page has no callbacks of its own: its links carry all of its state."""
-    del app, views
 
 
 def _headline(freshness: Freshness, nodes: tuple[NodeCoverage, ...], checks: tuple[FailedCheck, ...]) -> Any:
     age = freshness.age_seconds
     thin = sum(entry.coverage_ratio is not None and entry.coverage_ratio < COVERAGE_GOOD for entry in nodes)
     distrusted = {name for entry in checks if entry.distrusts for name in entry.workloads}
-    return html.Div(
-        [
-            figure_number(
-                percent_words(freshness.coverage_ratio, 1),
-                say("health.coverage"),
-                note=say("health.last_day"),
-                tone="warn" if freshness.is_doubtful else "",
-            ),
-            figure_number(
-                say("health.none") if age is None else age_words(age),
-                say("health.since_newest_window"),
-                note=say("health.one_expected_every_age", age=age_words(freshness.interval_seconds)),
-            ),
-            figure_number(
-                format_count(thin),
-                say("health.nodes_thinly_covered"),
-                note=say("health.below_ratio", ratio=f"{COVERAGE_GOOD:.0%}"),
-            ),
-            figure_number(format_count(len(distrusted)), say("health.workloads_with_counters_not_believed")),
-            figure_number(format_count(sum(entry.untrusted for entry in nodes)), say("health.cards_untrusted")),
-        ],
-        className="headline",
+    tone = "warn" if freshness.is_doubtful else ""
+    ago = say("health.none") if age is None else age_words(age)
+    every = say("health.one_expected_every_age", age=age_words(freshness.interval_seconds))
+    below = say("health.below_ratio", ratio=f"{COVERAGE_GOOD:.0%}")
+    covered = percent_words(freshness.coverage_ratio, 1)
+    return div(
+        "headline",
+        figure_number(covered, say("health.coverage"), note=say("health.last_day"), tone=tone),
+        figure_number(ago, say("health.since_newest_window"), note=every),
+        figure_number(format_count(thin), say("health.nodes_thinly_covered"), note=below),
+        figure_number(format_count(len(distrusted)), say("health.workloads_with_counters_not_believed")),
+        figure_number(format_count(sum(entry.untrusted for entry in nodes)), say("health.cards_untrusted")),
     )
 
 
 def _checks(address: Address, checks: tuple[FailedCheck, ...]) -> Any:
     if not checks:
         return html.P(say("health.every_cross_check_holds"), className="soft")
-    words = reader_words()
-    rows = [
-        (
-            html.Span(
-                [
-                    html.Span(("▲ " if entry.distrusts else "") + words.code("check", entry.check)),
-                    html.Small([html.Code(entry.counter), f" · {_since(entry)}"]),
-                ]
-            ),
-            html.Span(
-                [
-                    finding_words(entry.first, words.language),
-                    html.Small(say("health.frees_nothing") if entry.distrusts else say("health.remark")),
-                ]
-            ),
-            html.Details(
-                [
-                    html.Summary(format_count(len(entry.workloads))),
-                    html.Ul(
-                        [
-                            html.Li(dcc.Link(name, href=address.href("/workloads", w=name)))
-                            for name in entry.workloads[:WORKLOADS_MAX]
-                        ]
-                        + (
-                            [html.Li(say("health.count_more", count=len(entry.workloads) - WORKLOADS_MAX))]
-                            if len(entry.workloads) > WORKLOADS_MAX
-                            else []
-                        )
-                    ),
-                ]
-            ),
-        )
-        for entry in checks
-    ]
     columns = ((say("health.check"), "t"), (say("health.what_was_seen"), "t"), (say("health.workloads"), "t"))
+    rows = [_check(address, entry) for entry in checks]
     return scrolled(table(columns, rows), name=say("health.counters_not_believed"))
+
+
+def _check(address: Address, entry: FailedCheck) -> tuple[Any, ...]:
+    words = reader_words()
+    name = ("▲ " if entry.distrusts else "") + words.code("check", entry.check)
+    counter = html.Small([html.Code(entry.counter), f" · {_since(entry)}"])
+    effect = html.Small(say("health.frees_nothing" if entry.distrusts else "health.remark"))
+    links = [dcc.Link(name, href=address.href("/workloads", w=name)) for name in entry.workloads[:WORKLOADS_MAX]]
+    rest = len(entry.workloads) - WORKLOADS_MAX
+    lines: list[Any] = [*links, say("health.count_more", count=rest)] if rest > 0 else links
+    return (
+        html.Span([html.Span(name), counter]),
+        html.Span([finding_words(entry.first, words.language), effect]),
+        html.Details([html.Summary(format_count(len(entry.workloads))), html.Ul([html.Li(line) for line in lines])]),
+    )
 
 
 def _since(entry: FailedCheck) -> str:
@@ -162,8 +121,7 @@ def _nodes(address: Address, nodes: tuple[NodeCoverage, ...]) -> Any:
     ]
     columns = (
         (say("term.node"), "t"), (say("health.cards"), "n"), (say("health.them_covered"), "t"),
-        (say("health.coverage"), "n"),
-        (say("health.worst_card"), "n"), (say("state.untrusted"), "n"),
+        (say("health.coverage"), "n"), (say("health.worst_card"), "n"), (say("state.untrusted"), "n"),
     )  # fmt: skip
     return scrolled(table(columns, rows), around, name=say("health.coverage_by_node"))
 
@@ -172,9 +130,7 @@ def _strip(entry: NodeCoverage) -> Any:
     if entry.coverage_ratio is None:
         return html.Small(say("health.nothing_granted"))
     tone = "bar" if entry.coverage_ratio >= COVERAGE_GOOD else "bar over"
-    return html.Span(
-        html.Span(className=tone, style={"width": f"{100 * entry.coverage_ratio:.1f}%"}), className="track thin"
-    )
+    return span("track thin", span(tone, style={"width": f"{100 * entry.coverage_ratio:.1f}%"}))
 
 
 def _withheld(profiles: Profiles) -> Any:
@@ -182,7 +138,7 @@ def _withheld(profiles: Profiles) -> Any:
         return html.P(say("health.nothing_data_for_every_kind_advice"), className="soft")
     words = reader_words()
     rows = [
-        (words.code("kind", item.kind.value), words.code("reason", item.reason), detail(item))
+        (words.code("kind", item.kind.value), words.code("reason", item.reason), refusal_words(item, READING.get()))
         for item in profiles.withheld
     ]
     return table(((say("health.advice"), "t"), (say("health.reason"), "t"), (say("health.detail"), "t")), rows)

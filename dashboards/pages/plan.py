@@ -15,7 +15,7 @@ from dashboards.access.sign_in import Access
 from dashboards.address import Address, read_address
 from dashboards.figures.card_map import SMALL_FLEET_CARDS, Square, lay_out, plan_squares
 from dashboards.figures.figures import card_map_figure, frontier_figure
-from dashboards.pages.frame import LIVE, card, figure_number, graph, missing, shown, verdict_banner
+from dashboards.pages.frame import LIVE, card, div, figure_number, graph, menu, missing, shown, verdict_banner
 from dashboards.pages.plan_diff import register as register_diffs
 from dashboards.pages.plan_relief import relief, tide
 from dashboards.pages.plan_rollout import (
@@ -74,44 +74,41 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     confident = confident_stages(plan)
     chosen = chosen_stages(address, plan, confident)
     before, after = plan_squares(profiles, plan)
-    return html.Div(
-        [
-            dcc.Store(id="plan-id", data=plan.plan_id),
-            dcc.Store(id="plan-bump", data=0),
-            dcc.Store(id="confident-stages", data=confident),
-            dcc.Interval(id="plan-poll", interval=POLL_MS, disabled=True),
-            verdict_banner(leading_verdict(entries, outcomes), address, plan.plan_id),
-            _title(entry, entries, address, profiles, outcomes),
-            _totals(plan),
-            *(html.P(said, className="soft") for said in surge_words(plan, reader_words().language)),
-            _action_bar(chosen),
-            freeze_bar(views, profiles.cluster),
-            html.Div(id="plan-message", role="status"),
-            html.Div(id="progress"),
-            html.Div(id="preview-answer", **LIVE),
-            html.Div(
-                [
-                    card(say("plan.saved_against_harm"),
-                         graph(frontier_figure(plan.frontier, height_px=330), id="frontier",
-                               name=say("plan.cards_freed_against_predicted_harm_plan"))
-                         if plan.frontier else html.P(say("plan.drawn_for_whole_clusters_only"), className="soft"),
-                         note=say("plan.ring_chosen_grey_naive_rules"), export="frontier", has_figure=True),
-                    card(say("plan.before"), _map(before, "before", say("plan.every_card_before_plan")),
-                         note=say("plan.bar_compute_p95"), class_name="map", export="before", has_figure=True),
-                    card(say("plan.after"), _map(after, "after", say("plan.every_card_after_plan")),
-                         note=say("plan.bar_compute_granted_frame_receives_pod"), class_name="map", export="after",
-                         has_figure=True),
-                ],
-                className="thirds",
-            ),
-            card(say("plan.stages"), *[stage_row(plan, stage, chosen, address) for stage in plan.stages],
-                 note=_stages_note(plan, confident), export="stages"),
-            card(say("plan.tide"), tide(plan), note=say("plan.schedule_apply_leaves_replicas_as_they"), export="tide")
-            if plan.schedule else None,
-            relief(views.relief.acts(profiles.cluster), address),
-            refused(plan),
-        ],
-        className="page plan",
+    frontier = html.P(say("plan.drawn_for_whole_clusters_only"), className="soft")
+    if plan.frontier:
+        name = say("plan.cards_freed_against_predicted_harm_plan")
+        frontier = graph(frontier_figure(plan.frontier, height_px=330), id="frontier", name=name)
+    return div(
+        "page plan",
+        dcc.Store(id="plan-id", data=plan.plan_id),
+        dcc.Store(id="plan-bump", data=0),
+        dcc.Store(id="confident-stages", data=confident),
+        dcc.Interval(id="plan-poll", interval=POLL_MS, disabled=True),
+        verdict_banner(leading_verdict(entries, outcomes), address, plan.plan_id),
+        _title(entry, entries, address, profiles, outcomes),
+        _totals(plan),
+        *(html.P(said, className="soft") for said in surge_words(plan, reader_words().language)),
+        _action_bar(chosen),
+        freeze_bar(views, profiles.cluster),
+        html.Div(id="plan-message", role="status"),
+        html.Div(id="progress"),
+        html.Div(id="preview-answer", **LIVE),
+        div(
+            "thirds",
+            card(say("plan.saved_against_harm"), frontier, note=say("plan.ring_chosen_grey_naive_rules"),
+                 export="frontier", has_figure=True),
+            card(say("plan.before"), _map(before, "before", say("plan.every_card_before_plan")),
+                 note=say("plan.bar_compute_p95"), class_name="map", export="before", has_figure=True),
+            card(say("plan.after"), _map(after, "after", say("plan.every_card_after_plan")),
+                 note=say("plan.bar_compute_granted_frame_receives_pod"), class_name="map", export="after",
+                 has_figure=True),
+        ),
+        card(say("plan.stages"), *[stage_row(plan, stage, chosen, address) for stage in plan.stages],
+             note=_stages_note(plan, confident), export="stages"),
+        card(say("plan.tide"), tide(plan), note=say("plan.schedule_apply_leaves_replicas_as_they"), export="tide")
+        if plan.schedule else None,
+        relief(views.relief.acts(profiles.cluster), address),
+        refused(plan),
     )  # fmt: skip
 
 
@@ -301,50 +298,30 @@ def _title(
 ) -> Any:
     plan, now = entry.plan, profiles.as_of
     left = (plan.expires_at - now).total_seconds()
-    days = (plan.history.until - plan.history.since).total_seconds() / 86400
-    return html.Div(
-        [
-            html.H1([say("page.plan"), " ", html.Code(plan.plan_id)]),
-            html.P(
-                " · ".join(
-                    (
-                        say(
-                            "plan.made_age_ago_from_days_days",
-                            age=age_words((now - plan.created_at).total_seconds()),
-                            days=f"{days:.0f}",
-                            ratio=percent_words(plan.history.coverage_ratio, 1),
-                        ),
-                        say("plan.expires_age", age=age_words(left)) if left > 0 else say("plan.expired"),
-                        say("plan.predicted_harm_ratio", ratio=percent_words(plan.totals.predicted_violation_ratio))
-                        + _track_record(outcomes),
-                        say("plan.risk_level", level=say_code("level", plan.risk)),
-                        _backend_words(plan),
-                    )
-                )
-            ),
-            html.Details(
-                [
-                    html.Summary([say("plan.other_plans"), html.Span(" ▾", className="soft")]),
-                    html.Div(
-                        [
-                            dcc.Link(
-                                f"{other.plan.plan_id} · {reader_words().day(other.plan.created_at)} "
-                                f"{other.plan.created_at:%H:%M} · "
-                                + say("count.cards", count=other.plan.totals.cards_freed),
-                                href=address.href(plan=other.plan.plan_id, stages=None, open=None),
-                            )
-                            for other in entries[:20]
-                        ],
-                        className="drop",
-                    ),
-                ],
-                className="menu",
-            )
-            if len(entries) > 1
-            else None,
-        ],
-        className="plan-title",
+    age, coverage = age_words((now - plan.created_at).total_seconds()), percent_words(plan.history.coverage_ratio, 1)
+    days = f"{(plan.history.until - plan.history.since).total_seconds() / 86400:.0f}"
+    harm = say("plan.predicted_harm_ratio", ratio=percent_words(plan.totals.predicted_violation_ratio))
+    facts = (
+        say("plan.made_age_ago_from_days_days", age=age, days=days, ratio=coverage),
+        say("plan.expires_age", age=age_words(left)) if left > 0 else say("plan.expired"),
+        harm + _track_record(outcomes),
+        say("plan.risk_level", level=say_code("level", plan.risk)),
+        _backend_words(plan),
     )
+    return div(
+        "plan-title",
+        html.H1([say("page.plan"), " ", html.Code(plan.plan_id)]),
+        html.P(" · ".join(facts)),
+        menu(say("plan.other_plans"), *[_link_to(other.plan, address) for other in entries[:20]])
+        if len(entries) > 1
+        else None,
+    )
+
+
+def _link_to(plan: Plan, address: Address) -> Any:
+    made = f"{reader_words().day(plan.created_at)} {plan.created_at:%H:%M}"
+    words = f"{plan.plan_id} · {made} · {say('count.cards', count=plan.totals.cards_freed)}"
+    return dcc.Link(words, href=address.href(plan=plan.plan_id, stages=None, open=None))
 
 
 def _backend_words(plan: Plan) -> str:
@@ -370,44 +347,29 @@ def _track_record(outcomes: tuple[Outcome, ...]) -> str:
 def _totals(plan: Plan) -> Any:
     totals = plan.totals
     hours = totals.low_priority_gpu_hours_per_week
-    in_use = say(
-        "plan.before_after_cards_use",
-        before=totals.cards_before,
-        after=totals.cards_after,
-    )
+    in_use = say("plan.before_after_cards_use", before=totals.cards_before, after=totals.cards_after)
     amortised = money_words(totals.saving_per_week.amortised, plan.currency)
-    return html.Div(
-        [
-            figure_number(format_count(totals.cards_freed), say("plan.cards_free_counted"),
-                          note=say("plan.count_whole_nodes", count=totals.nodes_freed)),
-            figure_number(format_count(totals.spare_cards), say("plan.kept_spare"),
-                          note=say("plan.not_counted_as_freed")),
-            figure_number(format_count(totals.moves), say("plan.pods_move"),
-                          note=in_use),
-            figure_number(money_words(totals.saving_per_week.marginal, plan.currency), say("plan.week_marginal"),
-                          note=say("saving.amortised", money=amortised)),
-            figure_number(f"+{hours / 1000:.1f}k" if hours >= 1000 else f"+{hours:.0f}",
-                          say("plan.gpu_h_for_low_priority"),
-                          note=say("plan.each_week")),
-        ],
-        className="headline",
+    return div(
+        "headline",
+        figure_number(format_count(totals.cards_freed), say("plan.cards_free_counted"),
+                      note=say("plan.count_whole_nodes", count=totals.nodes_freed)),
+        figure_number(format_count(totals.spare_cards), say("plan.kept_spare"), note=say("plan.not_counted_as_freed")),
+        figure_number(format_count(totals.moves), say("plan.pods_move"), note=in_use),
+        figure_number(money_words(totals.saving_per_week.marginal, plan.currency), say("plan.week_marginal"),
+                      note=say("saving.amortised", money=amortised)),
+        figure_number(f"+{hours / 1000:.1f}k" if hours >= 1000 else f"+{hours:.0f}", say("plan.gpu_h_for_low_priority"),
+                      note=say("plan.each_week")),
     )  # fmt: skip
 
 
 def _action_bar(chosen: tuple[int, ...]) -> Any:
-    return html.Div(
-        [
-            html.Button(say("plan.preview_on_api_server"), id="preview", className="button"),
-            html.Button(
-                say("plan.approve_count_stages", count=len(chosen)),
-                id="approve",
-                className="button primary",
-            ),
-            html.Button(say("plan.apply_canary_first"), id="apply", className="button primary", disabled=True),
-            html.Span(id="apply-reason", className="reason", **LIVE),
-            html.Span(className="space"),
-            html.Div(id="undo-preview", className="reason undo-words"),
-            html.Button(say("plan.undo"), id="undo", className="button danger", disabled=True),
-        ],
-        className="action-bar",
+    return div(
+        "action-bar",
+        html.Button(say("plan.preview_on_api_server"), id="preview", className="button"),
+        html.Button(say("plan.approve_count_stages", count=len(chosen)), id="approve", className="button primary"),
+        html.Button(say("plan.apply_canary_first"), id="apply", className="button primary", disabled=True),
+        html.Span(id="apply-reason", className="reason", **LIVE),
+        html.Span(className="space"),
+        html.Div(id="undo-preview", className="reason undo-words"),
+        html.Button(say("plan.undo"), id="undo", className="button danger", disabled=True),
     )

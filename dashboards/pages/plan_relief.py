@@ -10,7 +10,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboards.address import Address
-from dashboards.pages.frame import card, scrolled, table
+from dashboards.pages.frame import card, div, scrolled, table
 from dashboards.shown.relief_acts import ReliefActs, ReliefMove, ReliefSleep
 from dashboards.shown.rows import age_words, moment_words
 from dashboards.words.reading import reader_words, say, say_code
@@ -26,28 +26,19 @@ def relief(found: ReliefActs, address: Address) -> Any:
         return None
     columns = (
         ("UTC", "t"), (say("term.workload"), "t"), (say("plan.way_move"), "t"), (say("tenants.state"), "t"),
-        (say("plan.took"), "n"),
-        (say("plan.why"), "t"),
+        (say("plan.took"), "n"), (say("plan.why"), "t"),
     )  # fmt: skip
-    rest = len(found.moves) - MOVES_MAX
-    return card(
-        say("plan.relief"),
-        html.Ul([html.Li(_sleep(one, address)) for one in found.sleeps], className="holders"),
-        scrolled(
-            table(columns, [_row(move, address) for move in found.moves[:MOVES_MAX]]),
-            html.P(
-                say("plan.count_more_command", count=rest, command="gputide run relief show"),
-                className="soft",
-            )
-            if rest > 0
-            else None,
-            name=say("plan.relief"),
-        )
-        if found.moves
-        else None,
-        note=say("plan.pods_were_moved_off_overloaded_cards"),
-        export="relief",
-    )
+    title, moves = say("plan.relief"), None
+    if found.moves:
+        rows = table(columns, [_row(move, address) for move in found.moves[:MOVES_MAX]])
+        moves = scrolled(rows, _more(len(found.moves) - MOVES_MAX, "gputide run relief show"), name=title)
+    sleeps = html.Ul([html.Li(_sleep(one, address)) for one in found.sleeps], className="holders")
+    return card(title, sleeps, moves, note=say("plan.pods_were_moved_off_overloaded_cards"), export="relief")
+
+
+def _more(count: int, command: str) -> Any:
+    """That there is more than is shown, and the command that shows it."""
+    return html.P(say("plan.count_more_command", count=count, command=command), className="soft") if count > 0 else None
 
 
 def _sleep(one: ReliefSleep, address: Address) -> list[Any]:
@@ -60,13 +51,9 @@ def _sleep(one: ReliefSleep, address: Address) -> list[Any]:
 
 def _row(move: ReliefMove, address: Address) -> tuple[Any, ...]:
     why = move.why or move.reason
-    way = (
-        say("plan.moved_home")
-        if move.is_home
-        else say("plan.restart_move")
-        if move.is_restart
-        else say("plan.second_replica_first")
-    )
+    way = say("plan.restart_move" if move.is_restart else "plan.second_replica_first")
+    if move.is_home:
+        way = say("plan.moved_home")
     return (
         moment_words(move.begun_at).removesuffix(" UTC"),
         html.Span([dcc.Link(move.workload, href=address.href("/workloads", w=move.workload)), html.Small(move.pod)]),
@@ -90,30 +77,10 @@ def tide(plan: Plan) -> Any:
     hours = sum(
         item.low_priority_gpu_hours_per_week for item in plan.recommendations if item.kind is RecommendationKind.TIDE
     )
-    more = len(plan.schedule) - ROWS_MAX
-    return html.Div(
-        [
-            html.P(
-                say(
-                    "plan.start_end_zone_cards_cards_workloads",
-                    start=window.start,
-                    end=window.end,
-                    zone=window.time_zone,
-                    cards=len(cards),
-                    workloads=len(plan.schedule),
-                    hours=round(hours),
-                )
-            ),
-            table(
-                ((say("term.workload"), "t"), (say("plan.replicas_then"), "n"), (say("plan.cards_free"), "n")),
-                [(item.workload, item.replicas, len(item.frees)) for item in plan.schedule[:ROWS_MAX]],
-            ),
-            html.P(
-                say("plan.count_more_command", count=more, command="gputide plan show"),
-                className="soft",
-            )
-            if more > 0
-            else None,
-        ],
-        className="tide",
-    )
+    text = say(
+        "plan.start_end_zone_cards_cards_workloads", start=window.start, end=window.end, zone=window.time_zone,
+        cards=len(cards), workloads=len(plan.schedule), hours=round(hours),
+    )  # fmt: skip
+    columns = ((say("term.workload"), "t"), (say("plan.replicas_then"), "n"), (say("plan.cards_free"), "n"))
+    rows = [(item.workload, item.replicas, len(item.frees)) for item in plan.schedule[:ROWS_MAX]]
+    return div("tide", html.P(text), table(columns, rows), _more(len(plan.schedule) - ROWS_MAX, "gputide plan show"))

@@ -13,8 +13,8 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 
 from dashboards.access.sign_in import Access
 from dashboards.figures.figures import signal_figure
-from dashboards.pages.frame import LIVE, card, graph, shown, spoken
-from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
+from dashboards.pages.frame import LIVE, card, div, graph, shown, span, spoken
+from dashboards.queries import ObjectProgress, PlanEntry, RolloutPhase, RolloutProgress, Views
 from dashboards.shown.rows import age_words
 from dashboards.words.reading import reader_words, say, say_code
 from fleet.errors import GputideError
@@ -59,10 +59,8 @@ def undo_words(views: Views, entry: PlanEntry) -> Any:
         preview = views.rollouts.undo_preview(entry.plan.plan_id)
     except GputideError as exc:
         return shown(exc.said)
-    summary = say(
-        "plan.undo_restores_count_objects_takes_cards",
-        count=len(preview.restores), cards=preview.cards_taken,
-    )  # fmt: skip
+    restores, cards = len(preview.restores), preview.cards_taken
+    summary = say("plan.undo_restores_count_objects_takes_cards", count=restores, cards=cards)
     keeps = say("plan.keeps_count_changed_since", count=len(preview.keeps)) if preview.keeps else ""
     lines = [*(f"↩ {line}" for line in preview.restores), *(f"= {reader_words().said(line)}" for line in preview.keeps)]
     items = [html.Li(shown(line)) for line in lines[:OBJECTS_MAX]]
@@ -89,69 +87,38 @@ def progress_panel(progress: RolloutProgress) -> Any:
     path = (RolloutPhase.CANARY, RolloutPhase.WATCHING, RolloutPhase.APPLYING, RolloutPhase.DONE)
     is_back = progress.phase in (RolloutPhase.RESTORING, RolloutPhase.RESTORED, RolloutPhase.FAILED)
     phases = (progress.phase,) if is_back else path
+    named = [span("phase on" if one is progress.phase else "phase", say_code("phase", one)) for one in phases]
+    said = span("soft", reader_words().said(progress.said or ""))
+    signals = [
+        div("signal", html.Small(name := say_code("event", signal.name)), graph(signal_figure(signal), name=name))
+        for signal in progress.signals
+    ]
     return card(
         say("plan.progress"),
-        html.Div(
-            [
-                html.Span(
-                    say_code("phase", phase), className="phase on" if phase is progress.phase else "phase"
-                )
-                for phase in phases
-            ]
-            + [html.Span(reader_words().said(progress.said or ""), className="soft")],
-            className=f"phases {progress.phase.value}",
-            id="progress-phase",
-            **LIVE,
-        ),
-        html.Div(
+        div(f"phases {progress.phase.value}", *named, said, id="progress-phase", **LIVE),
+        div(
+            "track wide",
             html.Div(className="bar", style={"width": f"{100 * share:.0f}%"}),
-            className="track wide",
             role="progressbar",
             **spoken(say("plan.progress")),
             **_bounds(share),
         ),
-        html.Div(
-            [
-                html.Div(
-                    [html.Small(name := say_code("event", signal.name)), graph(signal_figure(signal), name=name)],
-                    className="signal",
-                )
-                for signal in progress.signals
-            ],
-            className="signals",
-        )
-        if progress.signals
-        else None,
-        html.Ul(
-            [
-                html.Li(
-                    [
-                        html.Span(
-                            f"{_phase_sign(item.phase)} {say_code('phase', item.phase)}",
-                            className=f"phase-word {item.phase}",
-                        ),
-                        html.Span(item.workload),
-                        html.Small(
-                            " · ".join(
-                                part
-                                for part in (
-                                    say("phase.canary") if item.is_canary else "",
-                                    say("plan.stage_number", number=item.stage),
-                                    reader_words().said(item.detail),
-                                )
-                                if part
-                            )
-                        ),
-                    ]
-                )
-                for item in progress.objects[:OBJECTS_MAX]
-            ],
-            className="objects",
-        ),
+        div("signals", *signals) if signals else None,
+        html.Ul([_object(item) for item in progress.objects[:OBJECTS_MAX]], className="objects"),
         note=say("list.done_all", done=progress.done, all=progress.total)
         + (say("plan.watching_age_more", age=age_words(left)) if left is not None else ""),
         class_name="progress",
-    )  # fmt: skip
+    )
+
+
+def _object(item: ObjectProgress) -> Any:
+    facts = (
+        say("phase.canary") if item.is_canary else "",
+        say("plan.stage_number", number=item.stage),
+        reader_words().said(item.detail),
+    )
+    phase = span(f"phase-word {item.phase}", f"{_phase_sign(item.phase)} {say_code('phase', item.phase)}")
+    return html.Li([phase, html.Span(item.workload), html.Small(" · ".join(filter(None, facts)))])
 
 
 def _bounds(share: float) -> Any:
@@ -174,9 +141,8 @@ def stage_words(stages: tuple[int, ...]) -> str:
 
 def freeze_bar(views: Views, cluster: str) -> Any:
     """The switch as it stands, its button, and a place for the answer to a click."""
-    return html.Div(
-        [html.Div(_switch(views, cluster), id="freeze-state"), html.Div(id="freeze-message", role="status")],
-        className="freeze",
+    return div(
+        "freeze", html.Div(_switch(views, cluster), id="freeze-state"), html.Div(id="freeze-message", role="status")
     )
 
 

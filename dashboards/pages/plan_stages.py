@@ -7,8 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboards.address import Address
-from dashboards.pages.advice import detail, group_detail, reason
-from dashboards.pages.frame import card, spoken, table
+from dashboards.pages.frame import card, div, span, spoken, table
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import (
     percent_words,
@@ -19,7 +18,8 @@ from dashboards.shown.rows import (
     stage_owners,
     stage_risk,
 )
-from dashboards.words.reading import reader_words, say, say_code
+from dashboards.words.advice import reason_words, refusal_words
+from dashboards.words.reading import READING, reader_words, say, say_code
 from fleet.confidence import CONFIDENT_MIN, stage_confidence
 from fleet.decisions import Plan, Stage
 from fleet.units import format_count
@@ -35,85 +35,63 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
     owners = stage_owners(plan, stage)
     words = reader_words()
     risk, confidence = stage_risk(plan, stage), stage_confidence(plan, stage)
+    sure = "confidence soft" if confidence >= CONFIDENT_MIN else "confidence low"
+    needed = say("plan.needs_nothing_new")
+    if needs:
+        needed = say("plan.needs_needs", needs=say("mark.list").join(say_code("need", need) for need in needs))
     is_open = address.get("open") == str(stage.stage)
-    return html.Div(
-        [
-            html.Div(
-                [
-                    dcc.Checklist(
-                        id={"type": "stage", "stage": stage.stage},
-                        options=[{"label": say("plan.stage_number", number=stage.stage), "value": stage.stage}],
-                        value=[stage.stage] if stage.stage in chosen else [],
-                        className="tick",
-                    ),
-                    html.Span(words.stage(stage.title), className="title"),
-                    html.Span(
-                        [html.B(format_count(stage.cards_freed)), " ", say("health.cards_counted")], className="n"
-                    ),
-                    html.Span([html.B(format_count(stage.moves)), " ", say("plan.moves")], className="n"),
-                    html.Span(
-                        [
-                            html.Span(
-                                say("plan.risk_level", level=say_code("level", risk)),
-                                className=f"risk {risk}",
-                            ),
-                            html.Span(
-                                say("plan.confidence_ratio", ratio=percent_words(confidence, 0)),
-                                className="confidence soft" if confidence >= CONFIDENT_MIN else "confidence low",
-                            ),
-                        ],
-                        className="sureness",
-                    ),
-                    html.Span(
-                        say(
-                            "plan.needs_needs",
-                            needs=say("mark.list").join(say_code("need", need) for need in needs),
-                        )
-                        if needs
-                        else say("plan.needs_nothing_new"),
-                        className="soft needs",
-                    ),
-                    html.Span(id={"type": "stage-status", "stage": stage.stage}, className="status"),
-                    html.Button(
-                        say("plan.diff"), id={"type": "show-diff", "stage": stage.stage}, className="quiet", **_CLOSED
-                    ),
-                ],
-                className="stage-line",
+    return div(
+        "stage",
+        div(
+            "stage-line",
+            dcc.Checklist(
+                id={"type": "stage", "stage": stage.stage},
+                options=[{"label": say("plan.stage_number", number=stage.stage), "value": stage.stage}],
+                value=[stage.stage] if stage.stage in chosen else [],
+                className="tick",
             ),
-            html.Div(id={"type": "diff", "stage": stage.stage}),
-            html.Details(
-                [
-                    html.Summary(say("plan.evidence_count_recommendations", count=len(stage.recommendations))),
-                    html.Div(
-                        evidence(plan, stage) if is_open else None,
-                        id={"type": "evidence-rows", "stage": stage.stage},
-                        className="evidence-rows",
-                        tabIndex="0",
-                        role="region",
-                        **spoken(words.stage(stage.title)),
-                    ),
-                ],
-                id={"type": "evidence", "stage": stage.stage},
-                open=is_open,
+            html.Span(words.stage(stage.title), className="title"),
+            span("n", html.B(format_count(stage.cards_freed)), " ", say("health.cards_counted")),
+            span("n", html.B(format_count(stage.moves)), " ", say("plan.moves")),
+            span(
+                "sureness",
+                span(f"risk {risk}", say("plan.risk_level", level=say_code("level", risk))),
+                span(sure, say("plan.confidence_ratio", ratio=percent_words(confidence, 0))),
             ),
-            html.Details(
-                [
-                    html.Summary(say("plan.who_asked_count_teams", count=len(owners))),
-                    html.P(", ".join(f"{team} ({count})" for team, count in owners)),
-                ]
-            ),
-        ],
-        className="stage",
+            span("soft needs", needed),
+            html.Span(id={"type": "stage-status", "stage": stage.stage}, className="status"),
+            html.Button(say("plan.diff"), id={"type": "show-diff", "stage": stage.stage}, className="quiet", **_CLOSED),
+        ),
+        html.Div(id={"type": "diff", "stage": stage.stage}),
+        html.Details(
+            [
+                html.Summary(say("plan.evidence_count_recommendations", count=len(stage.recommendations))),
+                html.Div(
+                    evidence(plan, stage) if is_open else None,
+                    id={"type": "evidence-rows", "stage": stage.stage},
+                    className="evidence-rows",
+                    tabIndex="0",
+                    role="region",
+                    **spoken(words.stage(stage.title)),
+                ),
+            ],
+            id={"type": "evidence", "stage": stage.stage},
+            open=is_open,
+        ),
+        _behind(
+            html.Summary(say("plan.who_asked_count_teams", count=len(owners))),
+            ", ".join(f"{team} ({count})" for team, count in owners),
+        ),
     )
 
 
 def evidence(plan: Plan, stage: Stage) -> Any:
     """Why, recommendation by recommendation: made when somebody opens it, for it is most of what a page could hold."""
     words = reader_words()
-    reason_of = {item.id: reason(item) for item in plan.recommendations}
+    reason_of = {item.id: reason_words(item, READING.get()) for item in plan.recommendations}
     columns = ((say("plan.id"), "t"), (say("plan.kind"), "t"), (say("term.workload"), "t"), (say("plan.pods"), "n"),
-               (say("health.cards"), "n"),
-               (say("plan.per_week"), "n"), (say("plan.confidence"), "n"), (say("plan.why"), "t"))  # fmt: skip
+               (say("health.cards"), "n"), (say("plan.per_week"), "n"), (say("plan.confidence"), "n"),
+               (say("plan.why"), "t"))  # fmt: skip
     rows = table(
         columns,
         [
@@ -131,37 +109,27 @@ def evidence(plan: Plan, stage: Stage) -> Any:
 def refused(plan: Plan) -> Any:
     """Who is left alone and which advice is withheld, by reason."""
     groups = MADE.of((plan,), "refusal groups", lambda: refusal_groups(plan.refused))
-    words = reader_words()
-    lines: list[Any] = [
-        html.Details(
-            [
-                html.Summary(
-                    [
-                        html.B(format_count(len(group.workloads))),
-                        f" {words.code('reason', group.reason)} ",
-                        html.Small(words.code("kind", group.kind)),
-                    ]
-                ),
-                html.P([f"{group.workloads[0]}: ", group_detail(group)]),
-                html.P(", ".join(group.workloads[1:ROWS_MAX]), className="soft"),
-            ]
-        )
-        for group in groups
-    ]
+    words, saving = reader_words(), saving_words(plan.totals.saving_per_week, plan.currency)
+    lines: list[Any] = []
+    for group in groups:
+        kind = html.Small(words.code("kind", group.kind))
+        head: list[Any] = [html.B(format_count(len(group.workloads))), f" {words.code('reason', group.reason)} ", kind]
+        first = html.P([f"{group.workloads[0]}: ", refusal_words(group, READING.get())])
+        others = html.P(", ".join(group.workloads[1:ROWS_MAX]), className="soft")
+        lines.append(html.Details([html.Summary(head), first, others]))
     lines += [
-        html.Details(
-            [
-                html.Summary([html.B(say("plan.withheld")), f" {words.code('kind', item.kind.value)}"]),
-                html.P(detail(item)),
-            ]
+        _behind(
+            html.Summary([html.B(say("plan.withheld")), f" {words.code('kind', item.kind.value)}"]),
+            refusal_words(item, words.language),
         )
         for item in plan.withheld
     ]
     return card(
         say("plan.refused_count", count=len(plan.refused)),
         html.Div(lines or [html.P(say("plan.nobody_was_refused"), className="soft")], className="refused"),
-        note=say(
-            "plan.saving_if_all_came_true_saving",
-            saving=saving_words(plan.totals.saving_per_week, plan.currency),
-        ),
+        note=say("plan.saving_if_all_came_true_saving", saving=saving),
     )
+
+
+def _behind(summary: Any, text: str) -> Any:
+    return html.Details([summary, html.P(text)])

@@ -9,18 +9,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from dash import Dash, dcc, html
+from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.figures.figures import promise_figure, weekly_bars_figure
 from dashboards.pages.frame import (
     card,
+    div,
     figure_number,
     graph,
-    heading,
     missing,
+    page,
     scrolled,
     shown,
+    span,
     table,
     verdict_banner,
 )
@@ -54,50 +56,35 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     """The page for one cluster."""
     entries = views.plans.plans(profiles.cluster)
     if not entries:
-        return missing(
-            say("plan.no_plan_yet"),
-            say("savings.savings_start_with_plan_counted_once"),
-            "gputide plan make",
-        )
+        why = say("savings.savings_start_with_plan_counted_once")
+        return missing(say("plan.no_plan_yet"), why, "gputide plan make")
     outcomes = views.outcomes.outcomes(profiles.cluster)
     steps, verdict = savings_steps(entries, outcomes), leading_verdict(entries, outcomes)
     currency = views.money.currency
     ledger = views.outcomes.ledger(profiles.cluster)
     weeks = realised_weeks(outcomes, now=profiles.as_of, weeks=WEEKS[address.time_range])
-    return html.Div(
-        [
-            heading(say("page.savings")),
-            verdict_banner(verdict, address),
-            _headline(steps, verdict, outcomes, ledger, currency),
-            html.Div(
-                [
-                    card(say("savings.from_found_realised"), _funnel(address, steps, currency),
-                         note=say("savings.whole_freed_cards"), class_name="grow", export="funnel"),
-                    card(say("savings.realised_per_week"), *_weeks(outcomes, weeks, currency),
-                         note=say("savings.measured_spans_only"),
-                         export="weeks", has_figure=True),
-                    card(say("savings.promised_realised"), *_promise(outcomes),
-                         note=say("savings.one_dot_per_plan_ring_interim"), export="outcomes", has_figure=True),
-                ],
-                className="thirds",
-            ),
-            html.Div(
-                [
-                    card(say("savings.harm_per_service"), _harm(harm_budgets(entries, outcomes)),
-                         note=say("savings.share_active_time_against_services_harm"), export="harm"),
-                    card(say("savings.ledger"), _ledger(ledger), export="ledger",
-                         note=say("savings.newest_first_count_entries", count=len(ledger))),
-                ],
-                className="halves",
-            ),
-        ],
-        className="page savings",
+    return page(
+        "savings",
+        say("page.savings"),
+        verdict_banner(verdict, address),
+        _headline(steps, verdict, outcomes, ledger, currency),
+        div(
+            "thirds",
+            card(say("savings.from_found_realised"), _funnel(address, steps, currency),
+                 note=say("savings.whole_freed_cards"), class_name="grow", export="funnel"),
+            card(say("savings.realised_per_week"), *_weeks(outcomes, weeks, currency),
+                 note=say("savings.measured_spans_only"), export="weeks", has_figure=True),
+            card(say("savings.promised_realised"), *_promise(outcomes),
+                 note=say("savings.one_dot_per_plan_ring_interim"), export="outcomes", has_figure=True),
+        ),
+        div(
+            "halves",
+            card(say("savings.harm_per_service"), _harm(harm_budgets(entries, outcomes)),
+                 note=say("savings.share_active_time_against_services_harm"), export="harm"),
+            card(say("savings.ledger"), _ledger(ledger), export="ledger",
+                 note=say("savings.newest_first_count_entries", count=len(ledger))),
+        ),
     )  # fmt: skip
-
-
-def register(app: Dash, views: Views) -> None:
-    """The page has no callbacks of its own: its links carry all of its state."""
-    del app, views
 
 
 def _headline(
@@ -109,27 +96,20 @@ def _headline(
 ) -> Any:
     realised = steps[-1]
     undone = [entry for entry in ledger if entry.action in ("undone", "restored")]
-    return html.Div(
-        [
-            figure_number(
-                format_count(realised.cards),
-                say("savings.cards_realised"),
-                note=say("savings.count_found", count=steps[0].cards),
-            ),
-            figure_number(money_words(realised.amortised_per_week, currency), say("savings.week_amortised")),
-            figure_number(
-                "–" if verdict is None else percent_words(verdict.observed_ratio),
-                say("savings.harm_changed_services"),
-                note=say("savings.not_verified_yet")
-                if verdict is None
-                else say("savings.undecided")
-                if verdict.level is Level.UNDECIDED
-                else say("savings.predicted_ratio", ratio=percent_words(verdict.predicted_ratio)),
-            ),
-            figure_number(format_count(sum(o.given_back for o in outcomes)), say("savings.cards_given_back")),
-            figure_number(format_count(len(undone)), say("savings.undone_or_restored")),
-        ],
-        className="headline",
+    found = say("savings.count_found", count=steps[0].cards)
+    observed, judged = "–", say("savings.not_verified_yet")
+    if verdict is not None:
+        observed = percent_words(verdict.observed_ratio)
+        judged = say("savings.predicted_ratio", ratio=percent_words(verdict.predicted_ratio))
+        if verdict.level is Level.UNDECIDED:
+            judged = say("savings.undecided")
+    return div(
+        "headline",
+        figure_number(format_count(realised.cards), say("savings.cards_realised"), note=found),
+        figure_number(money_words(realised.amortised_per_week, currency), say("savings.week_amortised")),
+        figure_number(observed, say("savings.harm_changed_services"), note=judged),
+        figure_number(format_count(sum(o.given_back for o in outcomes)), say("savings.cards_given_back")),
+        figure_number(format_count(len(undone)), say("savings.undone_or_restored")),
     )
 
 
@@ -139,30 +119,18 @@ def _funnel(address: Address, steps: tuple[SavingsStep, ...], currency: str) -> 
     words = reader_words()
     rows: list[Any] = []
     for step in steps:
-        rows.append(
-            dcc.Link(
-                [
-                    html.Span(words.code("step", step.name), className="name"),
-                    html.Span(
-                        html.Span(className="bar", style={"width": f"{100 * step.cards / most:.1f}%"}),
-                        className="track",
-                    ),
-                    html.B(format_count(step.cards)),
-                    html.Span(money_words(step.amortised_per_week, currency), className="money"),
-                ],
-                href=address.href(step=None if chosen == step.name else step.name),
-                className=f"step {step.name}",
-            )
-        )
+        line = [
+            span("name", words.code("step", step.name)),
+            span("track", html.Span(className="bar", style={"width": f"{100 * step.cards / most:.1f}%"})),
+            html.B(format_count(step.cards)),
+            span("money", money_words(step.amortised_per_week, currency)),
+        ]
+        href = address.href(step=None if chosen == step.name else step.name)
+        rows.append(dcc.Link(line, href=href, className=f"step {step.name}"))
         if chosen == step.name:
-            rows.append(
-                html.Ul(
-                    [html.Li(dcc.Link(plan_id, href=address.href("/plan", plan=plan_id))) for plan_id in step.plans]
-                    or [html.Li(say("savings.no_plan_got_here_yet"))],
-                    className="holders",
-                )
-            )
-    return html.Div(rows, className="funnel", id="funnel")
+            plans = [html.Li(dcc.Link(name, href=address.href("/plan", plan=name))) for name in step.plans]
+            rows.append(html.Ul(plans or [html.Li(say("savings.no_plan_got_here_yet"))], className="holders"))
+    return div("funnel", *rows, id="funnel")
 
 
 def _weeks(outcomes: tuple[Outcome, ...], weeks: Any, currency: str) -> list[Any]:
@@ -213,18 +181,8 @@ def _bullet(budget: HarmBudget) -> Any:
     burn, is_over = budget.burn_ratio, budget.standing is Standing.OVER_BUDGET
     if burn is None:
         return say(_UNJUDGED[budget.standing]) if budget.standing in _UNJUDGED else "–"
-    return html.Span(
-        [
-            html.Span(
-                html.Span(
-                    className="bar over" if is_over else "bar", style={"width": f"{min(100.0, 100 * burn):.0f}%"}
-                ),
-                className="track",
-            ),
-            f"{'▲ ' if is_over else ''}{burn:.0%}",
-        ],
-        className="bullet",
-    )
+    bar = html.Span(className="bar over" if is_over else "bar", style={"width": f"{min(100.0, 100 * burn):.0f}%"})
+    return span("bullet", span("track", bar), f"{'▲ ' if is_over else ''}{burn:.0%}")
 
 
 def _ledger(entries: tuple[LedgerEntry, ...]) -> Any:
@@ -234,10 +192,7 @@ def _ledger(entries: tuple[LedgerEntry, ...]) -> Any:
     rows = [
         (
             moment_words(entry.at).removesuffix(" UTC"),
-            html.Span(
-                f"{_sign(entry)} {words.code('action', entry.action)}",
-                className=f"action {entry.action.replace('_', '-')}",
-            ),
+            span(f"action {entry.action.replace('_', '-')}", f"{_sign(entry)} {words.code('action', entry.action)}"),
             f"{entry.cards:+d}" if entry.cards else "",
             html.Span(
                 [

@@ -1,8 +1,6 @@
 """Tenants: what each team was granted over the last seven days, what became of it, and what that cost.
 
-The tenants page's quotas and budgets: who uses less than its quota, and whose month costs more than it may.
-
-Called by `pages.tenants`.
+Also quotas and budgets: who uses less than its quota, and whose month costs more than it may.
 """
 
 from __future__ import annotations
@@ -11,12 +9,12 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from dash import Dash, dcc, html
+from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.long_list import FROM_KEY
 from dashboards.long_list import part_of as part_of_list
-from dashboards.pages.frame import card, figure_number, heading, missing, scrolled, table
+from dashboards.pages.frame import card, div, figure_number, missing, page, scrolled, span, spoken, table
 from dashboards.pages.measures import cells_of, cost_words, hours_words, known_week, measures_card
 from dashboards.queries import Views
 from dashboards.shown.made_once import MADE
@@ -41,57 +39,36 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     week = known_week(views, profiles.cluster)
     found = () if isinstance(week, str) else MADE.of((profiles, week), "tenants", lambda: tenants(profiles, week))
     if not profiles.workloads and not found:
-        return missing(
-            say("tenants.no_teams"), say("tenants.nobody_holds_card_place", place=profiles.cluster), "gputide workloads"
-        )
-    return html.Div(
-        [
-            heading(say("page.tenants")),
-            measures_card(week) if isinstance(week, str) else _headline(found, week),
-            None if isinstance(week, str) else card(
-                say("tenants.card_hours_week_by_team"), _table(found, week, address),
-                note=say("tenants.bar_granted_card_hours"),
-                export="teams",
-            ),
-            quotas(views.money.quotas(profiles.cluster), found, address),
-            budgets_of(views, profiles.cluster),
-        ],
-        className="page tenants",
-    )  # fmt: skip
-
-
-def register(app: Dash, views: Views) -> None:
-    """The page has no callbacks of its own: its links carry all of its state."""
-    del app, views
+        why = say("tenants.nobody_holds_card_place", place=profiles.cluster)
+        return missing(say("tenants.no_teams"), why, "gputide workloads")
+    if isinstance(week, str):
+        hours = [measures_card(week)]
+    else:
+        title, note = say("tenants.card_hours_week_by_team"), say("tenants.bar_granted_card_hours")
+        hours = [_headline(found, week), card(title, _table(found, week, address), note=note, export="teams")]
+    held = quotas(views.money.quotas(profiles.cluster), found, address)
+    return page("tenants", say("page.tenants"), *hours, held, budgets_of(views, profiles.cluster))
 
 
 def _headline(found: tuple[Tenant, ...], week: WeekHours) -> Any:
     granted = sum(team.granted.card_hours for team in found)
     idle = added(team.idle for team in found)
-    first = found[0] if found else None
-    return html.Div(
-        [
-            figure_number(format_count(len(found)), say("tenants.teams_counted")),
-            figure_number(format_count(round(granted)), say("tenants.card_hours_granted_week")),
-            figure_number(
-                reader_words().percent(idle.card_hours / granted if granted else 0.0, 0),
-                say("tenants.of_them_idle"),
-                note=say("count.card_hours", count=round(idle.card_hours)),
-            ),
-            figure_number(money_words(idle.cost, week.currency), say("tenants.cost_idle_week")),
-            figure_number(
-                first.name,
-                say("tenants.holds_most") if first.idle.cost is not None else say("tenants.holds_most_idle_card_hours"),
-                note=say(
-                    "tenants.card_hours_money",
-                    count=round(first.idle.card_hours),
-                    money=money_words(first.idle.cost, week.currency),
-                ),
-            )
-            if first is not None and first.idle.card_hours
-            else None,
-        ],
-        className="headline",
+    idle_ratio = _percent(idle.card_hours / granted if granted else 0.0)
+    idle_hours = say("count.card_hours", count=round(idle.card_hours))
+    most = None
+    if found and found[0].idle.card_hours:
+        first = found[0].idle
+        what = say("tenants.holds_most_idle_card_hours" if first.cost is None else "tenants.holds_most")
+        money = money_words(first.cost, week.currency)
+        note = say("tenants.card_hours_money", count=round(first.card_hours), money=money)
+        most = figure_number(found[0].name, what, note=note)
+    return div(
+        "headline",
+        figure_number(format_count(len(found)), say("tenants.teams_counted")),
+        figure_number(format_count(round(granted)), say("tenants.card_hours_granted_week")),
+        figure_number(idle_ratio, say("tenants.of_them_idle"), note=idle_hours),
+        figure_number(money_words(idle.cost, week.currency), say("tenants.cost_idle_week")),
+        most,
     )
 
 
@@ -133,30 +110,22 @@ def _table(found: tuple[Tenant, ...], week: WeekHours, address: Address) -> Any:
         (say("measure.card_hours"), "n"), (week.currency, "n"), (say("tenants.cost_of_idle"), "n"),
         (say("state.untrusted"), "n"),
     )  # fmt: skip
-    return scrolled(
-        table(columns, rows),
-        around,
-        name=say("tenants.card_hours_week_by_team"),
-        class_name="teams",
-    )
+    return scrolled(table(columns, rows), around, name=say("tenants.card_hours_week_by_team"), class_name="teams")
 
 
 def _bar(team: Tenant, most: float) -> Any:
     """A bar as long as the team's card hours, filled by what was used and what was idle."""
     granted, idle = team.granted.card_hours, team.idle.card_hours
     used = team.measures[HourMeasure.USED].card_hours
-    words = say(
-        "tenants.granted_used_idle",
-        granted=hours_words(granted), used=hours_words(used), idle=hours_words(idle),
-    )  # fmt: skip
+    told = {"granted": hours_words(granted), "used": hours_words(used), "idle": hours_words(idle)}
+    words = say("tenants.granted_used_idle", **told)
     segments = [
-        html.Span(className=f"part {name}", style={"width": f"{100 * value / granted:.2f}%"})
+        span(f"part {name}", style={"width": f"{100 * value / granted:.2f}%"})
         for name, value in (("used", used), ("idle", idle))
         if granted and value > 0
     ]
     width = f"{100 * granted / most:.2f}%" if most else "0"
-    spoken: Any = {"aria-label": words}
-    return html.Span(segments, className="bullet-bar", style={"width": width}, title=words, role="img", **spoken)
+    return span("bullet-bar", *segments, style={"width": width}, title=words, role="img", **spoken(words))
 
 
 QUOTAS_MAX = 500
@@ -174,18 +143,10 @@ def quotas(found: Sequence[Quota], tenants: Sequence[Tenant], address: Address) 
         (say("tenants.quota"), "n"), (say("tenants.granted"), "n"),
         (say("tenants.in_use"), "n"), (say("tenants.left"), "n"), (say("tenants.used_of_it"), "n"),
     )  # fmt: skip
-    under = sum(use.is_underused for use in uses)
-    return card(
-        say("tenants.quotas"),
-        scrolled(
-            table(columns, [_quota_row(use, address) for use in uses[:QUOTAS_MAX]]),
-            html.P(say("health.count_more", count=rest), className="soft") if rest > 0 else None,
-            name=say("tenants.quotas"),
-            class_name="quotas",
-        ),
-        note=say("tenants.count_use_less_than_their_quota", count=under),
-        export="quotas",
-    )
+    note = say("tenants.count_use_less_than_their_quota", count=sum(use.is_underused for use in uses))
+    title, rows = say("tenants.quotas"), table(columns, [_quota_row(use, address) for use in uses[:QUOTAS_MAX]])
+    more = html.P(say("health.count_more", count=rest), className="soft") if rest > 0 else None
+    return card(title, scrolled(rows, more, name=title, class_name="quotas"), note=note, export="quotas")
 
 
 def budgets_of(views: Views, cluster: str) -> Any:
@@ -214,8 +175,7 @@ def budgets(found: Sequence[BudgetStatus], currency: str) -> Any:
     ]
     columns = (
         (say("term.team"), "t"), (say("tenants.month"), "n"), (say("tenants.spent"), "n"),
-        (say("tenants.of_it"), "n"), (say("tenants.months_end"), "n"),
-        (say("tenants.state"), "t"),
+        (say("tenants.of_it"), "n"), (say("tenants.months_end"), "n"), (say("tenants.state"), "t"),
     )  # fmt: skip
     title = say("tenants.budgets_month")
     return card(title, scrolled(table(columns, rows), name=title), export="budgets")

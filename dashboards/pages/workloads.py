@@ -1,9 +1,7 @@
 """Workloads: what is this service, and what may I do with it?
 
 Without a choice, a table of all workloads; with one (`?w=namespace/Kind/name`) its state in words, four strips on one
-time axis, its week as a heat map, what gputide proposes for it and what it refused.
-
-What a request or a token of one workload costs, on its page. Called by `pages.workloads`.
+time axis, its week as a heat map, what gputide proposes for it, what it refused, and what a request or a token costs.
 """
 
 from __future__ import annotations
@@ -16,16 +14,16 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards.address import RANGES, Address, read_address
 from dashboards.figures.figures import hour_of_week_figure, strips_figure
-from dashboards.pages.advice import change_of_mind, detail, reason, state_reason
 from dashboards.pages.downloads import downloads, register_rows
 from dashboards.pages.frame import (
     card,
+    div,
     figure_number,
     graph,
     grid,
-    heading,
     missing,
     number_column,
+    page,
     scrolled,
     shown,
     table,
@@ -34,9 +32,9 @@ from dashboards.queries import PlanEntry, Views
 from dashboards.shown.grid_rows import GridRows, Places
 from dashboards.shown.made_once import MADE
 from dashboards.shown.rows import percent_words, saving_words, state_sentence, workload_state_words, workload_table
-from dashboards.words.advice import finding_words
+from dashboards.words.advice import change_words, finding_words, reason_words, refusal_words, state_words
 from dashboards.words.reading import READING, reader_words, say, say_code
-from fleet.decisions import Plan
+from fleet.decisions import Plan, Recommendation
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL
 from fleet.money.unit_costs import UnitCost
@@ -102,11 +100,8 @@ def _all(address: Address, profiles: Profiles) -> Any:
         return missing(say("workloads.no_workloads"), why, "gputide workloads")
     what = say("workloads.of_team", team=team) if team else say("workloads.workloads_counted")
     numbers = [figure_number(format_count(counts.total()), what)]
-    numbers += [
-        figure_number(format_count(counts[state]), workload_state_words(state))
-        for state in WorkloadState
-        if counts[state]
-    ]
+    held = [state for state in WorkloadState if counts[state]]
+    numbers += [figure_number(format_count(counts[state]), workload_state_words(state)) for state in held]
     columns: list[dict[str, Any]] = [
         {"field": "workload", "headerName": say("term.workload"), "minWidth": 280},
         {"field": "class", "headerName": say("workloads.class"), "minWidth": 100},
@@ -121,74 +116,37 @@ def _all(address: Address, profiles: Profiles) -> Any:
         number_column("coverage_ratio", say("health.coverage"), ".0%", minWidth=105, maxWidth=115),
         number_column("confidence", say("plan.confidence"), ".0%", minWidth=115, maxWidth=125),
     ]
-    return html.Div(
-        [
-            heading(say("page.workloads")),
-            html.Div(numbers, className="headline small"),
-            card(
-                say("workloads.heading_of_team", team=team) if team else say("page.workloads"),
-                grid("workloads-grid", columns, row_key="workload", height_px=680),
-                note=[
-                    dcc.Link(say("workloads.all_teams"), href=address.href(team=None)) if team else None,
-                    *downloads("workloads"),
-                ],
-            ),
-        ],
-        className="page workloads",
-    )
+    title = say("workloads.heading_of_team", team=team) if team else say("page.workloads")
+    all_teams = dcc.Link(say("workloads.all_teams"), href=address.href(team=None)) if team else None
+    rows = grid("workloads-grid", columns, row_key="workload", height_px=680)
+    listed = card(title, rows, note=[all_teams, *downloads("workloads")])
+    return page("workloads", say("page.workloads"), div("headline small", *numbers), listed)
 
 
 def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, entry: PlanEntry | None) -> Any:
     history = views.fleet.history(profiles.cluster, profile.workload, RANGES[address.time_range])
-    strips = (
-        graph(strips_figure(history), id="strips", name=say("workloads.use_over_time"))
-        if history is not None and history.times
-        else missing(
-            say("workloads.no_history_range"),
-            say("workloads.no_window_workload_arrived"),
-            "gputide run rollup --drain",
-        )
-    )
+    why = say("workloads.no_window_workload_arrived")
+    strips = missing(say("workloads.no_history_range"), why, "gputide run rollup --drain")
+    if history is not None and history.times:
+        strips = graph(strips_figure(history), id="strips", name=say("workloads.use_over_time"))
     has_rate = history is None or history.request_rate is not None
     rate = "" if has_rate else say("workloads.no_request_rate_is_known")
     week = hour_of_week_figure(profile.hour_of_week, profile.off_peak_hours)
-    return html.Div(
-        [
-            _header(address, profile, profiles),
-            html.Div(
-                [
-                    html.Div(
-                        [
-                            card(
-                                say("workloads.use_over_time"),
-                                strips,
-                                note=say("workloads.p50_p95_band_max_dots_dashed") + rate,
-                                export="use",
-                                has_figure=True,
-                            ),
-                            card(
-                                say("workloads.week_zone", zone=profile.time_zone),
-                                graph(week, id="week", name=say("workloads.compute_p95_by_hour_week")),
-                                note=say("workloads.compute_p95_outlined_hours_promised"),
-                                export="week",
-                                has_figure=True,
-                            ),
-                        ]
-                    ),
-                    html.Div(
-                        [
-                            card(say("workloads.what_gputide_proposes"), *_proposals(address, profile, entry)),
-                            card(say("workloads.what_refused"), *_refusals(profile, entry)),
-                            unit_cost(views, profiles.cluster, profile.workload),
-                            card(say("workloads.what_you_may_do"), *_actions(profile)),
-                        ]
-                    ),
-                ],
-                className="split wide",
-            ),
-        ],
-        className="page workload",
-    )
+    drawn = [
+        card(say("workloads.use_over_time"), strips, note=say("workloads.p50_p95_band_max_dots_dashed") + rate,
+             export="use", has_figure=True),
+        card(say("workloads.week_zone", zone=profile.time_zone),
+             graph(week, id="week", name=say("workloads.compute_p95_by_hour_week")),
+             note=say("workloads.compute_p95_outlined_hours_promised"), export="week", has_figure=True),
+    ]  # fmt: skip
+    said = [
+        card(say("workloads.what_gputide_proposes"), *_proposals(address, profile, entry)),
+        card(say("workloads.what_refused"), *_refusals(profile, entry)),
+        unit_cost(views, profiles.cluster, profile.workload),
+        card(say("workloads.what_you_may_do"), *_actions(profile)),
+    ]
+    split = div("split wide", html.Div(drawn), html.Div(said))
+    return div("page workload", _header(address, profile, profiles), split)
 
 
 def _header(address: Address, profile: Profile, profiles: Profiles) -> Any:
@@ -196,45 +154,27 @@ def _header(address: Address, profile: Profile, profiles: Profiles) -> Any:
     kind = say_code("class", profile.workload_class)
     level = say("fleet.level_priority", level=say_code("level", profile.priority))
     need = profile.framebuffer.need_max
-    needed = (
-        say("workloads.need_hidden_by_pre_allocation")
-        if need is None
-        else say("workloads.needs_size", size=format_bytes_short(need))
-    )
-    return html.Div(
-        [
-            html.Div(
-                [
-                    dcc.Link(say("workloads.all_workloads"), href=address.href(w=None), className="back"),
-                    html.H1(name),
-                    html.P(
-                        [
-                            dcc.Link(profile.namespace, href=address.href(w=None, team=profile.namespace)),
-                            f" · {profile.workload_kind} · {kind} · {level}",
-                        ],
-                        className="soft",
-                    ),
-                    html.P(state_sentence(profile, profiles.as_of), className="sentence"),
-                    html.P(state_reason(profile), className="soft"),
-                ],
-                className="who",
-            ),
-            figure_number(
-                format_count(len(profile.pods)),
-                say("workloads.pod_counted") if len(profile.pods) == 1 else say("workloads.pods_counted"),
-                note=say("workloads.on_count_cards", count=len(profile.cards)),
-            ),
-            figure_number(
-                percent_words(profile.compute.p95, 0),
-                say("fleet.compute_p95"),
-                note=say("workloads.ratio_granted", ratio=percent_words(profile.compute.granted_ratio, 0)),
-            ),
-            figure_number(
-                format_bytes_short(profile.framebuffer.granted), say("workloads.granted_per_slice"), note=needed
-            ),
-            figure_number(percent_words(profile.coverage_ratio, 1), say("health.coverage"), note=_trust(profile)),
-        ],
-        className="headline",
+    needed = say("workloads.need_hidden_by_pre_allocation")
+    if need is not None:
+        needed = say("workloads.needs_size", size=format_bytes_short(need))
+    team = dcc.Link(profile.namespace, href=address.href(w=None, team=profile.namespace))
+    counted = say("workloads.pod_counted" if len(profile.pods) == 1 else "workloads.pods_counted")
+    on_cards = say("workloads.on_count_cards", count=len(profile.cards))
+    granted = say("workloads.ratio_granted", ratio=percent_words(profile.compute.granted_ratio, 0))
+    return div(
+        "headline",
+        div(
+            "who",
+            dcc.Link(say("workloads.all_workloads"), href=address.href(w=None), className="back"),
+            html.H1(name),
+            html.P([team, f" · {profile.workload_kind} · {kind} · {level}"], className="soft"),
+            html.P(state_sentence(profile, profiles.as_of), className="sentence"),
+            html.P(state_words(profile, READING.get()), className="soft"),
+        ),
+        figure_number(format_count(len(profile.pods)), counted, note=on_cards),
+        figure_number(percent_words(profile.compute.p95, 0), say("fleet.compute_p95"), note=granted),
+        figure_number(format_bytes_short(profile.framebuffer.granted), say("workloads.granted_per_slice"), note=needed),
+        figure_number(percent_words(profile.coverage_ratio, 1), say("health.coverage"), note=_trust(profile)),
     )
 
 
@@ -251,40 +191,25 @@ def _proposals(address: Address, profile: Profile, entry: PlanEntry | None) -> l
     found = [item for item in plan.recommendations if profile.workload in item.workloads]
     if not found:
         return [html.P(say("workloads.nothing_stays_as"))]
-    words = reader_words()
-    return [
-        html.Div(
-            [
-                html.H3(
-                    [
-                        f"{words.code('kind', item.kind.value)} ",
-                        html.Code(item.id),
-                        " · ",
-                        say("workloads.count_cards_freed", count=item.cards_freed),
-                    ]
-                ),
-                html.P(reason(item)),
-                html.P([html.B(say("workloads.would_change")), change_of_mind(item)], className="soft"),
-                html.P(
-                    say(
-                        "workloads.saving_week_risk_level_confidence_ratio",
-                        saving=saving_words(item.saving_per_week, plan.currency),
-                        level=say_code("level", item.risk_level),
-                        ratio=percent_words(item.confidence, 0),
-                    ),
-                    className="soft",
-                ),
-                _evidence(item.evidence.numbers),
-                dcc.Link(
-                    say("workloads.see_plan"),
-                    href=address.href("/plan", plan=plan.plan_id, open=_stage_of(plan, item.id)),
-                    className="button",
-                ),
-            ],
-            className="proposal",
-        )
-        for item in found
-    ]
+    return [_proposal(address, plan, item) for item in found]
+
+
+def _proposal(address: Address, plan: Plan, item: Recommendation) -> Any:
+    kind, freed = say_code("kind", item.kind), say("workloads.count_cards_freed", count=item.cards_freed)
+    href = address.href("/plan", plan=plan.plan_id, open=_stage_of(plan, item.id))
+    balance = say(
+        "workloads.saving_week_risk_level_confidence_ratio", saving=saving_words(item.saving_per_week, plan.currency),
+        level=say_code("level", item.risk_level), ratio=percent_words(item.confidence, 0),
+    )  # fmt: skip
+    return div(
+        "proposal",
+        html.H3([f"{kind} ", html.Code(item.id), " · ", freed]),
+        html.P(reason_words(item, READING.get())),
+        html.P([html.B(say("workloads.would_change")), change_words(item, READING.get())], className="soft"),
+        html.P(balance, className="soft"),
+        _evidence(item.evidence.numbers),
+        dcc.Link(say("workloads.see_plan"), href=href, className="button"),
+    )
 
 
 def _evidence(numbers: tuple[tuple[str, float], ...]) -> Any:
@@ -302,7 +227,8 @@ def _refusals(profile: Profile, entry: PlanEntry | None) -> list[Any]:
     lines: list[Any] = []
     for item in refused:
         kind = words.code("kind", item.kind.value if item.kind else "all_advice")
-        lines.append(html.Li([html.B(words.code("reason", item.reason)), f" ({kind}): ", detail(item)]))
+        reason = html.B(words.code("reason", item.reason))
+        lines.append(html.Li([reason, f" ({kind}): ", refusal_words(item, READING.get())]))
     lines += [
         html.Li([html.B(words.code("check", found.check)), ": ", finding_words(found, words.language)])
         for found in profile.trust
@@ -321,13 +247,11 @@ def _actions(profile: Profile) -> list[Any]:
         (say("workloads.what_proposed"), "gputide plan show", "", ""),
     )
     return [
-        html.Div(
-            [
-                html.Span(words),
-                html.Code([before, html.Bdi(told), after]),
-                dcc.Clipboard(content=f"{before}{told}{after}", title=say("frame.copy"), className="copy"),
-            ],
-            className="command",
+        div(
+            "command",
+            html.Span(words),
+            html.Code([before, html.Bdi(told), after]),
+            dcc.Clipboard(content=f"{before}{told}{after}", title=say("frame.copy"), className="copy"),
         )
         for words, before, told, after in commands
     ]
@@ -335,18 +259,16 @@ def _actions(profile: Profile) -> list[Any]:
 
 def unit_cost(views: Views, cluster: str, workload: str) -> Any:
     """Its units over the last week, with what a million of them cost, or why not; None where nobody counts any."""
+    title = say("unit_cost.unit_cost")
     try:
         found = [one for one in views.money.unit_costs(cluster) if one.workload == workload]
     except (Misconfigured, Unavailable, Corrupt) as exc:
-        return card(say("unit_cost.unit_cost"), html.P(str(exc), className="soft"))
+        return card(title, html.P(str(exc), className="soft"))
     if not found:
         return None
     columns = ((say("unit_cost.unit"), "t"), (say("unit_cost.last_week"), "n"), (say("unit_cost.million_costs"), "n"))
-    return card(
-        say("unit_cost.unit_cost"),
-        scrolled(table(columns, [_row(one, views.money.currency) for one in found]), name=say("unit_cost.unit_cost")),
-        note=say("unit_cost.cost_by_allocation_over_what_was"),
-    )
+    rows = table(columns, [_row(one, views.money.currency) for one in found])
+    return card(title, scrolled(rows, name=title), note=say("unit_cost.cost_by_allocation_over_what_was"))
 
 
 def _row(one: UnitCost, currency: str) -> tuple[Any, ...]:

@@ -46,7 +46,6 @@ class WeekTold:
     """Reports the plans of the week.
 
     Attributes:
-        words: the language.
         team: namespace that it is told to; None for the cluster.
     """
 
@@ -134,14 +133,9 @@ class TopWorkload:
     """One line of the top list: who holds cards that it does not use.
 
     Attributes:
-        workload: who.
-        owner: its namespace.
-        state: state word.
-        cards: cards that it holds.
         unused_card_hours: granted to it over the last seven days, and idle or unused.
         unused_cost: price of that; None where no card of it has a price.
         advice: id of the recommendation that would mend it; None where there is none.
-        reason: one sentence.
     """
 
     workload: WorkloadId
@@ -160,10 +154,8 @@ def top_workloads(
     """Every trusted workload that leaves something unused, the dearest first.
 
     Args:
-        profiles: newest analysis.
         plan: newest plan, whose advice is named; None where there is none.
         charges: card hours of the last seven days by workload.
-        language: language of the reasons.
     """
     advice: dict[WorkloadId, Recommendation] = {}
     for item in plan.recommendations if plan is not None else ():

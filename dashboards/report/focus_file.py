@@ -43,8 +43,6 @@ class FocusWritten:
     """What an export holds.
 
     Attributes:
-        rows: rows.
-        cost: sum of their effective cost.
         unpriced_card_hours: card hours that were left out, because their cards have no price.
     """
 
@@ -73,10 +71,8 @@ def export_focus(
     """Writes the FOCUS export of a period to a file or to standard output.
 
     Args:
-        period: what is charged.
         advice: id of the recommendation for each workload that has one.
         basis: how the cost of a shared card is split.
-        charge_period: length of a row.
         output: the file; None for standard output.
 
     Raises:

@@ -45,11 +45,9 @@ class Edition:
     """Whom a report is for.
 
     Attributes:
-        language: language of its sentences.
         team: namespace to cut it to; None for the cluster.
         measured: hours and electricity of the same; None where nothing was collected over the week.
         base_url: address of the web app, for links; None for none.
-        quotas: quotas and queues that stand.
         units: what requests or tokens of workloads cost over the week.
     """
 
@@ -102,13 +100,11 @@ class PlanForecast:
     """What was predicted of a plan, and what was observed.
 
     Attributes:
-        plan_id: plan.
         since: moment of apply, UTC.
         cards_promised: whole cards.
         cards_freed: whole cards, measured.
         harm_predicted: violated share of active time, 0-1.
         harm_observed: the same, measured; None where it is not judged.
-        level: what the verdict says of harm.
         stands: `final`, `interim` or `undone`.
     """
 
@@ -144,20 +140,11 @@ class Report:
     """Everything a weekly report says.
 
     Attributes:
-        title: headline of the document.
-        cluster: cluster.
-        created_at: when, UTC.
-        since: start of the week that it reports.
-        until: end of it.
-        currency: ISO 4217.
         headline: harm first where a service is over its budget; otherwise the one number that matters.
         verdict: the one that leads; None where no standing plan was verified.
-        figures: freed, wasted, harm.
-        week: this week's facts.
         past_weeks: facts of earlier weeks, oldest first.
         funnel: found → realised.
         top: who leaves most unused, most first.
-        done: plans of the week.
         refused: who is left alone, and why.
         next_plan: what waits for approval; None where nothing does.
         data_notes: incidents of data quality and withheld advice.
@@ -165,7 +152,6 @@ class Report:
         method: how it was counted.
         price_source: where prices come from.
         price_version: version of the price book; another one is another book.
-        language: language of its sentences.
         team: namespace that it is cut to; None for the cluster.
         detail_figures: idle and low-priority GPU-hours, electricity, carbon.
         teams: every team, the most wasteful first; of a team's report itself.
@@ -222,15 +208,9 @@ def make_report(
     """The report of the seven days before `now`.
 
     Args:
-        profiles: newest analysis.
-        plans: all plans, newest first.
         outcomes: newest outcome of each applied plan, newest plan first.
         ledger: what was done, newest first.
-        now: moment of the report, UTC.
-        prices: what the cluster's cards cost now.
         past_weeks: facts of earlier reports, in any order; of the team, where one is named.
-        title: headline of the document.
-        top: length of the top list.
         edition: whom it is for; None for the cluster, in English.
     """
     edition = edition if edition is not None else Edition()

@@ -35,11 +35,7 @@ def cron_job(
     """A CronJob as YAML.
 
     Args:
-        arguments: what is called, without the program's name.
-        cron: five fields.
         time_zone: IANA name that the fields are in.
-        namespace: where it runs.
-        image: container image.
         claim: PersistentVolumeClaim that holds the data folder.
         config_map: ConfigMap whose key `gputide.toml` holds the settings; None for defaults.
 
@@ -113,8 +109,6 @@ def crontab_line(arguments: tuple[str, ...], *, cron: str, before: tuple[str, ..
     """A line of crontab, in the time zone of the machine; `%` is escaped, as cron reads it as a line's end.
 
     Args:
-        arguments: what is called, without the program's name.
-        cron: five fields.
         before: options of the whole program.
 
     Raises:

@@ -60,9 +60,7 @@ def measured_week(
     """Sum the days of a week.
 
     Args:
-        days: its card hours.
         who: cards and grants that the days count by place.
-        billed: the week.
         known_since: since when cards are known, UTC.
         pue: power usage effectiveness, 1 or more.
         grid_kg_co2_per_kwh: carbon intensity of the electricity; None where unknown.

@@ -27,12 +27,10 @@ class WeekFacts:
     """What one week is remembered by; the report of a later week takes it from this one.
 
     Attributes:
-        week_start: Monday 00:00 UTC.
         cards_freed: realised, whole cards; None of a team.
         wasted_per_week: price of the card hours of the last seven days that were unallocated or idle; of a team of its
             idle ones; None where nothing is priced or measured.
         violation_ratio: harm of changed services by the verdict that leads, 0-1; None where it is not judged.
-        cards_by_state: cards by state word.
         idle_gpu_hours: these card hours; None where the week was not measured.
         low_priority_gpu_hours: card hours granted to pods of low priority.
         kwh: electricity with the data centre's overhead; None where unknown.
@@ -57,7 +55,6 @@ def keep_week(
 
     Args:
         team: whose they are; None for the cluster.
-        cluster: of which cluster they are.
         is_apart: True to keep them in a folder of that cluster alone.
     """
     place = _place(folder, team, cluster if is_apart else None)

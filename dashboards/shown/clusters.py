@@ -23,10 +23,8 @@ class ClusterLine:
         plan_id: its newest plan; None where there is none.
         cards_freed: whole cards that this plan frees.
         saving_per_week: amortised, in `currency`; None where cards have no price.
-        currency: of the plan.
         approved_stages: stages of it that may be applied.
         applied_stages: stages of it that stand in the cluster.
-        stages: all of its stages.
     """
 
     sighting: ClusterSighting
@@ -44,7 +42,6 @@ class FleetTotals:
     """All clusters together.
 
     Attributes:
-        clusters: how many.
         silent: how many of them are silent; their cards are in no total.
         cards: cards of those that send.
         cards_freed: what the newest plans of those that send free.

@@ -38,7 +38,6 @@ class GridColumn(Generic[Item]):
     Attributes:
         field: its name in rows and requests.
         value: its value of one item: text, a number, or None where nothing was collected.
-        is_number: whether values are numbers.
     """
 
     field: str

@@ -23,8 +23,6 @@ class NodeCoverage:
     """One node.
 
     Attributes:
-        node: node.
-        cards: its cards.
         coverage_ratio: mean of its granted cards, 0-1: usage is told of pods. None where none is granted.
         worst_ratio: that of its worst granted card.
         untrusted: cards whose counters are not believed.
@@ -42,10 +40,7 @@ class FailedCheck:
     """A cross-check that failed, over all workloads.
 
     Attributes:
-        check: its name.
-        counter: the counter.
         distrusts: whether the counter frees nothing now.
-        workloads: whose, in order.
         first: the finding that is shown: the first of a workload.
     """
 

@@ -27,8 +27,6 @@ class NodeGroup:
 
     Attributes:
         name: its first node.
-        card_model: model.
-        nodes: its nodes, in order.
     """
 
     name: str

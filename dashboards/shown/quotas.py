@@ -26,7 +26,6 @@ class QuotaUse:
     Attributes:
         kind: `ResourceQuota`, `volcano`, `kueue`, `kueue_local` or `kai`.
         namespace: namespace; empty for a queue of the whole cluster.
-        name: name of the quota or queue.
         resource: name of the resource.
         quota: what is promised, else what is allowed at most, in the resource's unit; None where it has no end.
         granted: what is held, in the resource's unit; None where not said.
@@ -74,7 +73,6 @@ def quota_uses(quotas: Sequence[Quota], tenants: Sequence[Tenant]) -> tuple[Quot
     """Every quota, those with most unused cards first, then the others by name.
 
     Args:
-        quotas: quotas and queues that stand.
         tenants: what each namespace holds and uses.
     """
     used_of: Mapping[str, Tenant] = {tenant.name: tenant for tenant in tenants}

@@ -30,14 +30,11 @@ class ReliefMove:
     """One move of a pod off an overloaded card, or back home.
 
     Attributes:
-        workload: owner.
         pod: pod that leaves, without its namespace.
         from_card: card that it leaves.
         to_card: card that it goes to.
         is_restart: it is stopped and started; else a second replica is ready before the first one goes.
         is_home: it goes back to where relief took it from.
-        state: where it stands.
-        begun_at: when, UTC.
         seconds: from its beginning to its end; None while it is under way.
         reason: why it was begun, message `relief.CODE`; None where the reader may not know.
         why: why it was taken back, message `relief.CODE`; None where it was not, or the reader may not know.
@@ -58,14 +55,7 @@ class ReliefMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliefSleep:
-    """Low priority of a card that sleeps by an order of relief.
-
-    Attributes:
-        node: node.
-        card: card.
-        containers: containers that sleep.
-        since: since when, UTC.
-    """
+    """Low priority of a card that sleeps by an order of relief."""
 
     node: str
     card: CardId
@@ -75,12 +65,7 @@ class ReliefSleep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliefActs:
-    """What relief did in a cluster.
-
-    Attributes:
-        sleeps: who sleeps now.
-        moves: moves, newest first.
-    """
+    """What relief did in a cluster."""
 
     sleeps: tuple[ReliefSleep, ...] = ()
     moves: tuple[ReliefMove, ...] = ()

@@ -54,9 +54,6 @@ class RefusalGroup:
     """Workloads that are left alone for one reason.
 
     Attributes:
-        reason: code.
-        kind: advice that is refused, or `all advice`.
-        workloads: their names.
         values: what is in the message of the first.
         detail: that message, where a language was chosen.
     """

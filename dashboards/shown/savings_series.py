@@ -122,7 +122,6 @@ class SavingsReader:
     """A `DeviceReader` whose readings are families alone.
 
     Args:
-        views: the pages' ports.
         off_peak_ratio: an hour is low up to this share of the workload's p95, 0-1 (`analyzer.off_peak_ratio`).
         clock: the time of the reading, UTC; for tests.
     """

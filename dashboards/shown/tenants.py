@@ -18,7 +18,6 @@ class Tenant:
     """One team (a namespace).
 
     Attributes:
-        name: namespace.
         workloads: how many it has now.
         distrusted: workloads of them whose counters free nothing.
         measures: its granted card hours by what became of them.

@@ -25,13 +25,7 @@ _CARDS_WITHIN = timedelta(days=1)
 
 
 class WarehouseSightings:
-    """`Sightings` over a warehouse.
-
-    Args:
-        source: opens the warehouse.
-        settings: all settings.
-        now: the clock of the data.
-    """
+    """`Sightings` over a warehouse."""
 
     def __init__(self, source: Callable[[], ParquetReads], settings: Settings, now: Callable[[], datetime]) -> None:
         self._source = source
@@ -94,7 +88,6 @@ class StoredFlow:
     """`Flow` over a data folder.
 
     Args:
-        settings: all settings.
         fleet: knows the newest window of each cluster.
         bus: opens one lane of the bus in files.
         manifest: the warehouse's list of files.

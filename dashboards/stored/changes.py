@@ -126,11 +126,7 @@ def change_events(journal: Journal, workload: str) -> tuple[Event, ...]:
 
 
 class StoredFreezes:
-    """`Freezes` over a data folder: one freeze for every cluster that is changed from it.
-
-    Args:
-        now: the clock of the data.
-    """
+    """`Freezes` over a data folder: one freeze for every cluster that is changed from it."""
 
     def __init__(self, folder: DataFolder, now: Callable[[], datetime]) -> None:
         self._folder = folder

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Generic, TypeVar
-
-import structlog
 
 from dashboards.money.budgets import FIRST_HOUR, budget_statuses
 from dashboards.money.charged_days import CostPeriod
+from dashboards.stored.last_answers import LastAnswers, Patience
 from fleet.data_folder import DataFolder
-from fleet.errors import GputideError, Misconfigured, NotEnoughData, Unavailable
+from fleet.errors import NotEnoughData
 from fleet.inventory import Node, Quota
 from fleet.money.budgets import BudgetStatus, month_of
 from fleet.money.charges import Owner
@@ -27,14 +26,14 @@ from fleet.money.week_hours import WeekHours, week_hours
 from fleet.settings.price_book import book_path, with_price_book
 from fleet.settings.settings import Settings
 
-_log = structlog.get_logger()
 _WEEK = timedelta(days=7)
-WAIT_SECONDS_MAX = 0.2
-"""How long a page waits for the first sums of a cluster."""
-WEEK_WAIT_SECONDS_MAX = 20.0
-"""How long the fleet page waits for its card hours: as long as for the first analysis."""
-
-T = TypeVar("T")
+_SUMS = Patience(
+    what="costs",
+    not_yet="cannot show what cluster {cluster} costs yet: its hours are being charged",
+    first_seconds=0.2,
+)
+_WEEK_HOURS = replace(_SUMS, first_seconds=20.0)
+"""The fleet page waits for its card hours as long as for the first analysis."""
 
 
 class StoredMoney:
@@ -42,7 +41,6 @@ class StoredMoney:
 
     Args:
         settings: all settings, without what the price book adds.
-        now: the clock of the data.
         period: what a cluster is charged by the settings given, from a moment until now.
         unit_counts: requests and tokens that were counted in a period.
         quotas: quotas of a cluster, as the inventory has them.
@@ -71,9 +69,9 @@ class StoredMoney:
         self._nodes = nodes
         self._lock = threading.Lock()
         self._prices: dict[str, tuple[object, tuple[Node, ...], Prices]] = {}
-        self._budgets = _Hourly(self._made_budgets, is_patient=is_patient)
-        self._unit_costs = _Hourly(self._made_unit_costs, is_patient=is_patient)
-        self._weeks = _Hourly(self._made_week, is_patient=is_patient, wait_seconds=WEEK_WAIT_SECONDS_MAX)
+        self._budgets = LastAnswers(self._made_budgets, _SUMS, is_patient=is_patient)
+        self._unit_costs = LastAnswers(self._made_unit_costs, _SUMS, is_patient=is_patient)
+        self._weeks = LastAnswers(self._made_week, _WEEK_HOURS, is_patient=is_patient)
 
     @property
     def currency(self) -> str:
@@ -102,7 +100,7 @@ class StoredMoney:
 
     def week(self, cluster: str) -> WeekHours | None:
         """Card hours of the last seven days; None where no card was known then."""
-        return next(iter(self._weeks.of(cluster, self._version())), None)
+        return self._weeks.of(cluster, self._version())
 
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         """Cost of a request or token over the last week."""
@@ -117,12 +115,12 @@ class StoredMoney:
         except NotEnoughData:
             return ()
 
-    def _made_week(self, cluster: str) -> tuple[WeekHours, ...]:
+    def _made_week(self, cluster: str) -> WeekHours | None:
         try:
             period = self._period(self._priced(), cluster, self._now() - _WEEK)
         except NotEnoughData:
-            return ()
-        return (week_hours(period.chargeback(Owner.NAMESPACE), known_since=period.known_since),)
+            return None
+        return week_hours(period.chargeback(Owner.NAMESPACE), known_since=period.known_since)
 
     def _made_unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
         try:
@@ -144,72 +142,3 @@ class StoredMoney:
         except OSError:
             return now.date(), now.hour, None
         return now.date(), now.hour, (stat.st_mtime_ns, stat.st_size)
-
-
-class _Hourly(Generic[T]):
-    """Answers per cluster that are made anew when their version changes."""
-
-    def __init__(
-        self, make: Callable[[str], tuple[T, ...]], *, is_patient: bool, wait_seconds: float = WAIT_SECONDS_MAX
-    ) -> None:
-        self._make = make
-        self._wait_seconds = wait_seconds
-        self._is_patient = is_patient
-        self._turn = threading.Condition()
-        self._known: dict[str, tuple[object, tuple[T, ...] | Exception]] = {}
-        self._making: set[str] = set()
-
-    def of(self, cluster: str, version: object) -> tuple[T, ...]:
-        """The answer.
-
-        Raises:
-            Unavailable: the first one is still being made.
-            Exception: it could not be made.
-        """
-        with self._turn:
-            kept = self._known.get(cluster)
-        if kept is None or kept[0] != version:
-            if self._is_patient:
-                kept = version, self._make(cluster)
-                with self._turn:
-                    self._known[cluster] = kept
-            else:
-                kept = self._last(cluster, version)
-        if isinstance(kept[1], Exception):
-            raise kept[1]
-        return kept[1]
-
-    def _last(self, cluster: str, version: object) -> tuple[object, tuple[T, ...] | Exception]:
-        with self._turn:
-            if cluster not in self._making:
-                self._making.add(cluster)
-                threading.Thread(target=self._made, args=(cluster, version), daemon=True).start()
-            kept = self._known.get(cluster)
-            if kept is None or isinstance(kept[1], Exception):
-                # The fault may be gone by now, because the book was changed.
-                self._turn.wait_for(lambda: cluster not in self._making, self._wait_seconds)
-                kept = self._known.get(cluster)
-        if kept is not None:
-            return kept
-        raise Unavailable(
-            f"cannot show what cluster {cluster!r} costs yet: its hours are being charged; ask again in a moment"
-        )
-
-    def _made(self, cluster: str, version: object) -> None:
-        kept: tuple[object, tuple[T, ...] | Exception] | None = None
-        try:
-            kept = version, self._make(cluster)
-        except Misconfigured as exc:
-            kept = version, exc
-        except GputideError as exc:
-            _log.warning("cost of a cluster not summed", cluster=cluster, reason=str(exc))
-            kept = None, exc  # the next question tries again
-        except Exception as exc:  # noqa: BLE001 - a bug of ours, raised again for the reader
-            _log.exception("cost of a cluster not summed because of a bug", cluster=cluster)
-            kept = None, exc
-        finally:
-            with self._turn:
-                self._making.discard(cluster)
-                if kept is not None:
-                    self._known[cluster] = kept
-                self._turn.notify_all()

@@ -64,9 +64,6 @@ class StoredPlans:
     """`Plans` over the plan store and the ledger of a data folder.
 
     Args:
-        plans: its plans in memory.
-        now: the clock of the data.
-        guard: the guard by the settings.
         preview: what stages of a plan would change in the cluster as it is.
         open_plans: opens the plans as their cluster keeps them, and copies them to the folder.
         signs_in: people sign in, so that a real cluster is asked in their names; else in that of who runs the app.
@@ -183,19 +180,9 @@ def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
     A stage that is refused before its objects are known is one entry that says so. Where single objects keep the
     stage from being applied, the reason stands beside those alone.
     """
+    nowhere = ObjectDiff(kind=STAGE_KIND, namespace="", name="", recommendation="", old_yaml="", new_yaml="")
     if stage.refusal is not None and not stage.objects:
-        name = str(stage.stage)
-        return [
-            ObjectDiff(
-                kind=STAGE_KIND,
-                namespace="",
-                name=name,
-                recommendation="",
-                old_yaml="",
-                new_yaml="",
-                refusal=stage.refusal,
-            )
-        ]
+        return [replace(nowhere, name=str(stage.stage), refusal=stage.refusal)]
     of_stage = None if any(item.refusal for item in stage.objects) else stage.refusal
     found = [
         ObjectDiff(
@@ -222,14 +209,7 @@ def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
         before.append(f"{card.card}: {', '.join(card.before) or 'free'}")
         after.append(f"{card.card}: {', '.join(card.after) or 'free'}")
     return found + [
-        ObjectDiff(
-            kind="Cards of node",
-            namespace="",
-            name=name,
-            recommendation="",
-            old_yaml="\n".join(before),
-            new_yaml="\n".join(after),
-        )
+        replace(nowhere, kind="Cards of node", name=name, old_yaml="\n".join(before), new_yaml="\n".join(after))
         for name, (before, after) in sorted(nodes.items())
     ]
 

@@ -49,7 +49,6 @@ class WorkloadSeries:
         """Keep the drawn measures of a history.
 
         Args:
-            history: of the cluster.
             cells_max: slices times steps up to which steps stay as they are.
         """
         slices = history.slices
@@ -82,7 +81,6 @@ class WorkloadSeries:
         Args:
             workload: `namespace/Kind/name`.
             hours: how far back; None for all.
-            events: what happened to it.
         """
         grants = self.grants.get(workload)
         if grants is None:

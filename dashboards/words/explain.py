@@ -27,13 +27,9 @@ class Explanation:
 
     Attributes:
         recommendation: which.
-        headline: one line.
-        why: sentences.
         change_of_mind: what would change the advice, sentences.
         stage: number of its stage in the plan; None where it is in none.
-        evidence: the numbers it stands on.
         saving_per_week: money, in the plan's currency.
-        currency: ISO 4217.
     """
 
     recommendation: Recommendation
@@ -51,8 +47,6 @@ def explain(plan: Plan, profiles: Profiles, recommendation_id: str, words: Words
 
     Args:
         profiles: profiles of the same cluster; of a workload that has none the state is left out.
-        recommendation_id: id within the plan.
-        words: the reader's language.
 
     Raises:
         Misconfigured: the plan has no such recommendation.

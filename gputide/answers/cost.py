@@ -28,7 +28,6 @@ def cost_answer(found: Chargeback, settings: Settings, units: Sequence[UnitCost]
     """A chargeback as document and tables.
 
     Args:
-        settings: all settings.
         units: what requests and tokens cost over the same period; empty where nobody counts any.
     """
     lines = [*found.rows, found.unallocated, found.stranded]
@@ -110,22 +109,22 @@ def _unit_listing(units: Sequence[UnitCost], currency: str) -> Listing:
 
 def budget_answer(statuses: Sequence[BudgetStatus], currency: str, month: str) -> Answer:
     """Budgets as document and table."""
-    columns = ("kind", "name", "per_month", "spent", "forecast", "unpriced_card_hours", "state")
-    rows = [
-        (
-            item.kind,
-            item.name,
-            _cents(item.per_month),
-            _cents(item.spent),
-            _cents(item.forecast),
-            round(item.unpriced_card_hours, 2),
-            item.state.value,
-        )
-        for item in statuses
-    ]
+    listing = Listing.of(
+        f"Budgets of {month} in {currency}",
+        statuses,
+        {
+            "kind": lambda item: item.kind,
+            "name": lambda item: item.name,
+            "per_month": lambda item: _cents(item.per_month),
+            "spent": lambda item: _cents(item.spent),
+            "forecast": lambda item: _cents(item.forecast),
+            "unpriced_card_hours": lambda item: round(item.unpriced_card_hours, 2),
+            "state": lambda item: item.state.value,
+        },
+    )
     return Answer(
-        document=[{**dict(zip(columns, row, strict=True)), "currency": currency, "month": month} for row in rows],
-        listings=(Listing(title=f"Budgets of {month} in {currency}", columns=columns, rows=rows),),
+        document=[{**record, "currency": currency, "month": month} for record in listing.records()],
+        listings=(listing,),
         footnotes=(
             *(
                 f"{item.kind} {item.name} held no card this month: is the name right?"

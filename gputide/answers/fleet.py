@@ -25,7 +25,22 @@ def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
     """What `workloads` prints, with further notes first below."""
     states = Counter(profile.state for profile in profiles.workloads)
     cards = Counter(card.state for card in profiles.cards)
-    ranked = sorted(profiles.workloads, key=_waste, reverse=True)
+    workloads = Listing.of(
+        "Workloads",
+        sorted(profiles.workloads, key=_waste, reverse=True),
+        {
+            "workload": lambda one: one.workload,
+            "class": lambda one: one.workload_class.value,
+            "state": lambda one: one.state.value,
+            "cards": lambda one: len(one.cards),
+            "compute p95": lambda one: percent_text(one.compute.p95),
+            "framebuffer need": lambda one: _bytes(one.framebuffer.need_max),
+            "granted": lambda one: format_bytes_short(one.framebuffer.granted),
+            "coverage": lambda one: format_percent(one.coverage_ratio),
+            "confidence": lambda one: round(one.confidence, 2),
+            "why": lambda one: state_words(one, Language.EN),
+        },
+    )
     return Answer(
         document=profiles_in_english(profiles),
         headline=(
@@ -36,22 +51,7 @@ def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
             ),
         ),
         listings=(
-            Listing(
-                title="Workloads",
-                columns=(
-                    "workload",
-                    "class",
-                    "state",
-                    "cards",
-                    "compute p95",
-                    "framebuffer need",
-                    "granted",
-                    "coverage",
-                    "confidence",
-                    "why",
-                ),
-                rows=[_profile_row(profile) for profile in ranked],
-            ),
+            workloads,
             Listing(
                 title="Workloads by state",
                 columns=("state", "workloads"),
@@ -146,6 +146,20 @@ def clusters_answer(lines: Sequence[ClusterLine]) -> Answer:
         format_money_short(Money(amount=amount, currency=name)) for name, amount in totals.saving_per_week
     )
     silent = f"; {format_count(totals.silent)} silent and in no sum" if totals.silent else ""
+    clusters = Listing.of(
+        "Clusters",
+        lines,
+        {
+            "cluster": lambda line: line.sighting.cluster,
+            "state": _sends_or_silent,
+            "cards": lambda line: line.sighting.cards,
+            "newest window": lambda line: format_time(line.sighting.newest_at),
+            "plan": lambda line: line.plan_id or "",
+            "cards freed": lambda line: "" if line.cards_freed is None else line.cards_freed,
+            "per week": _saved_per_week,
+            "stages applied": lambda line: f"{line.applied_stages} of {line.stages}" if line.stages else "",
+        },
+    )
     return Answer(
         document={"totals": document(totals), "clusters": [_cluster_document(line) for line in lines]},
         headline=(
@@ -154,22 +168,7 @@ def clusters_answer(lines: Sequence[ClusterLine]) -> Answer:
                 f"{format_count(totals.cards_freed)} and save {saved or 'nothing that has a price'} a week"
             ),
         ),
-        listings=(
-            Listing(
-                title="Clusters",
-                columns=(
-                    "cluster",
-                    "state",
-                    "cards",
-                    "newest window",
-                    "plan",
-                    "cards freed",
-                    "per week",
-                    "stages applied",
-                ),
-                rows=[_cluster_row(line) for line in lines],
-            ),
-        ),
+        listings=(clusters,),
     )
 
 
@@ -190,39 +189,15 @@ def _cluster_document(line: ClusterLine) -> dict[str, object]:
     }
 
 
-def _cluster_row(line: ClusterLine) -> tuple[object, ...]:
-    sighting = line.sighting
-    since = sighting.silent_since
-    money = (
-        ""
-        if line.saving_per_week is None or line.currency is None
-        else format_money_short(Money(amount=line.saving_per_week, currency=line.currency))
-    )
-    return (
-        sighting.cluster,
-        "sends" if since is None else f"silent since {format_time(since)}",
-        sighting.cards,
-        format_time(sighting.newest_at),
-        line.plan_id or "",
-        "" if line.cards_freed is None else line.cards_freed,
-        money,
-        f"{line.applied_stages} of {line.stages}" if line.stages else "",
-    )
+def _sends_or_silent(line: ClusterLine) -> str:
+    since = line.sighting.silent_since
+    return "sends" if since is None else f"silent since {format_time(since)}"
 
 
-def _profile_row(profile: Profile) -> tuple[object, ...]:
-    return (
-        profile.workload,
-        profile.workload_class.value,
-        profile.state.value,
-        len(profile.cards),
-        percent_text(profile.compute.p95),
-        _bytes(profile.framebuffer.need_max),
-        format_bytes_short(profile.framebuffer.granted),
-        format_percent(profile.coverage_ratio),
-        round(profile.confidence, 2),
-        state_words(profile, Language.EN),
-    )
+def _saved_per_week(line: ClusterLine) -> str:
+    if line.saving_per_week is None or line.currency is None:
+        return ""
+    return format_money_short(Money(amount=line.saving_per_week, currency=line.currency))
 
 
 def _bytes(count: int | None) -> str:

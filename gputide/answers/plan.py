@@ -23,6 +23,34 @@ _MODELS_NAMED_MAX = 5
 def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
     """What `plan make` and `plan show` print, with further notes first below."""
     totals = plan.totals
+    recommendations = Listing.of(
+        "Recommendations",
+        sorted(plan.recommendations, key=lambda item: item.cards_freed, reverse=True),
+        {
+            "id": lambda item: item.id,
+            "kind": lambda item: item.kind.value,
+            "workloads": lambda item: _names(item.workloads),
+            "pods": lambda item: len(item.pods),
+            "cards freed": lambda item: item.cards_freed,
+            "per week": lambda item: saving_text(item.saving_per_week, plan.currency),
+            "risk": lambda item: item.risk_level.value,
+            "confidence": lambda item: round(item.confidence, 2),
+            "why": lambda item: reason_words(item, Language.EN),
+        },
+    )
+    stages = Listing.of(
+        "Stages",
+        plan.stages,
+        {
+            "stage": lambda stage: stage.stage,
+            "title": lambda stage: Words(language=Language.EN).stage(stage.title),
+            "recommendations": lambda stage: len(stage.recommendations),
+            "cards freed": lambda stage: stage.cards_freed,
+            "moves": lambda stage: stage.moves,
+            "risk": lambda stage: stage_risk(plan, stage),
+            "confidence": lambda stage: round(stage_confidence(plan, stage), 2),
+        },
+    )
     return Answer(
         document=plan_in_english(plan),
         headline=(
@@ -39,43 +67,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             ),
             *surge_words(plan, Language.EN),
         ),
-        listings=(
-            Listing(
-                title="Recommendations",
-                columns=("id", "kind", "workloads", "pods", "cards freed", "per week", "risk", "confidence", "why"),
-                rows=[
-                    (
-                        item.id,
-                        item.kind.value,
-                        _names(item.workloads),
-                        len(item.pods),
-                        item.cards_freed,
-                        saving_text(item.saving_per_week, plan.currency),
-                        item.risk_level.value,
-                        round(item.confidence, 2),
-                        reason_words(item, Language.EN),
-                    )
-                    for item in sorted(plan.recommendations, key=lambda item: item.cards_freed, reverse=True)
-                ],
-            ),
-            Listing(
-                title="Stages",
-                columns=("stage", "title", "recommendations", "cards freed", "moves", "risk", "confidence"),
-                rows=[
-                    (
-                        stage.stage,
-                        Words(language=Language.EN).stage(stage.title),
-                        len(stage.recommendations),
-                        stage.cards_freed,
-                        stage.moves,
-                        stage_risk(plan, stage),
-                        round(stage_confidence(plan, stage), 2),
-                    )
-                    for stage in plan.stages
-                ],
-            ),
-            _refusals(plan.refused),
-        ),
+        listings=(recommendations, stages, _refusals(plan.refused)),
         footnotes=(
             *notes,
             *_backend_note(plan),
@@ -144,22 +136,18 @@ def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
         ],
     )
     text = verdict_words(verdict, Language.EN)
-    standings = [(standing_in(outcome, item), item) for item in outcome.workloads]
-    harmed = Listing(
-        title="Most harmed services",
-        columns=("service", "predicted", "observed", "harm budget", "active windows", "cause"),
-        rows=[
-            (
-                item.workload,
-                format_percent(item.predicted_violation_ratio, digits=2),
-                percent_text(item.violation_ratio) if how is not Standing.UNDECIDED else "–",
-                how.value.replace("_", " "),
-                item.active_steps,
-                item.cause or "",
-            )
-            for how, item in sorted(standings, key=lambda one: one[0] is not Standing.OVER_BUDGET)
-            if item.violation_ratio
-        ],
+    standings = [(standing_in(outcome, item), item) for item in outcome.workloads if item.violation_ratio]
+    harmed = Listing.of(
+        "Most harmed services",
+        sorted(standings, key=lambda one: one[0] is not Standing.OVER_BUDGET),
+        {
+            "service": lambda one: one[1].workload,
+            "predicted": lambda one: format_percent(one[1].predicted_violation_ratio, digits=2),
+            "observed": lambda one: "–" if one[0] is Standing.UNDECIDED else percent_text(one[1].violation_ratio),
+            "harm budget": lambda one: one[0].value.replace("_", " "),
+            "active windows": lambda one: one[1].active_steps,
+            "cause": lambda one: one[1].cause or "",
+        },
     )
     return Answer(
         document=verdict_document(outcome, text),

@@ -23,7 +23,7 @@ from typing import Any
 
 from dashboards.words.advice import refusal_words
 from fleet.catalogue import CardModel, catalogue, find_model
-from fleet.decisions import Plan, Refusal, Saving
+from fleet.decisions import Plan, Refusal
 from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.inventory import Card, CardId, Inventory
@@ -48,8 +48,6 @@ class Assumptions:
     """What were otherwise.
 
     Attributes:
-        texts: as they were written.
-        settings: assignments of settings.
         changes: changes of the cards, in their order.
     """
 
@@ -63,10 +61,7 @@ class Side:
     """A plan, and the cards that it was made for.
 
     Attributes:
-        plan: the plan.
-        cards: cards that stand there.
         known: cards by id, also those that were taken away while a pod holds them.
-        prices: what cards cost now.
     """
 
     plan: Plan
@@ -79,7 +74,6 @@ def assumptions(texts: Sequence[str], inventory: Callable[[], Inventory]) -> Ass
     """Reads what stands behind `--what-if`.
 
     Args:
-        texts: the options.
         inventory: the cluster, asked for only where a node is named.
 
     Raises:
@@ -162,9 +156,6 @@ def what_if_answer(assumed: Assumptions, present: Side, supposed: Side, hypothes
     """Both plans side by side.
 
     Args:
-        assumed: what were otherwise.
-        present: the plan as things are.
-        supposed: the plan that would follow.
         hypothesis: the cards that were otherwise; None where only settings were.
     """
     told = plan_answer(supposed.plan)
@@ -180,16 +171,14 @@ def what_if_answer(assumed: Assumptions, present: Side, supposed: Side, hypothes
         **{key: value for key, value in told.document.items() if key not in {"schema", "plan_id", "expires_at"}},
     }
     short = sum(-row["what_if_free"] for row in models if row["what_if_free"] < 0)
+    text = f"{format_count(short)} cards too few even after the plan: the pods on them would have no card"
+    too_few = (text,) if short else ()
     return Answer(
         document=content,
         headline=(
             f"Hypothetical, nothing was kept: what if {' and '.join(assumed.texts)}",
             *_said(hypothesis),
-            *(
-                [f"{format_count(short)} cards too few even after the plan: the pods on them would have no card"]
-                if short
-                else []
-            ),
+            *too_few,
         ),
         listings=(
             Listing(
@@ -267,7 +256,7 @@ def _rows(present: Side, supposed: Side) -> list[tuple[str, str, str]]:
         row("cards needed after the plan", lambda side: format_count(len(_needed(side)))),
         row("all cards, a week", lambda side: _money(_cost(side.cards, side.prices), side.plan.currency)),
         row("cards needed, a week", lambda side: _money(_cost(_needed(side), side.prices), side.plan.currency)),
-        row("the plan saves, a week", lambda side: _saving(side.plan.totals.saving_per_week, side.plan.currency)),
+        row("the plan saves, a week", lambda side: saving_text(side.plan.totals.saving_per_week, side.plan.currency)),
         row("predicted violation", lambda side: format_percent(side.plan.totals.predicted_violation_ratio, digits=2)),
         row(
             "low-priority GPU hours, a week",
@@ -280,10 +269,6 @@ def _rows(present: Side, supposed: Side) -> list[tuple[str, str, str]]:
 
 def _money(amount: Decimal | None, currency: str) -> str:
     return "no price" if amount is None else format_money_short(Money(amount=amount, currency=currency))
-
-
-def _saving(saving: Saving, currency: str) -> str:
-    return saving_text(saving, currency)
 
 
 def _by_model(present: Side, supposed: Side) -> list[dict[str, Any]]:

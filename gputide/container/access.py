@@ -21,8 +21,6 @@ def open_web_app(views: Views, settings: DashboardSettings, *, operator: str, po
     """The web app, listening; on `dashboard.port` unless a port is given.
 
     Args:
-        views: what the pages read and change.
-        settings: the app's.
         operator: login name of the person who started the app; its only user where nobody else can reach it.
         port: 0 picks a free one.
 
@@ -43,7 +41,6 @@ def ways_in(settings: DashboardSettings, *, operator: str) -> Ways:
     """How people are known.
 
     Args:
-        settings: the app's.
         operator: login name of the person who started the app; its only user where nobody else can reach it.
 
     Raises:

@@ -50,8 +50,6 @@ def intake_of(bus: BusWriter, settings: Settings, *, forced_cluster: str | None 
     """What takes bodies to the bus, with the bounds of the receiver and records as `bus.record_format` says.
 
     Args:
-        bus: where records go.
-        settings: all settings.
         forced_cluster: cluster of all samples; None where labels are believed.
     """
     limits = settings.receiver
@@ -78,8 +76,6 @@ def open_bus_writer(folder: DataFolder, settings: Settings, *, lane: int = 0) ->
     """The bus, for a receiver.
 
     Args:
-        folder: data folder, for a bus in files.
-        settings: all settings.
         lane: the file bus' lane that this process writes; the lanes of a topic are shared by everybody.
 
     Raises:
@@ -87,23 +83,17 @@ def open_bus_writer(folder: DataFolder, settings: Settings, *, lane: int = 0) ->
         Misconfigured: a topic is missing or would lose records.
     """
     if settings.bus.kind is BusKind.FILE:
-        bus = file_bus(folder, settings, lane)
-        try:
+        with closing(file_bus(folder, settings, lane)) as bus:
             bus.take_writing()
             yield bus
-        finally:
-            bus.close()
         return
     from pipeline.bus.bus_kafka import KafkaWriter
 
     compression = settings.kafka.compression
     if compression is KafkaCompression.AUTO and settings.bus.record_format is RecordFormat.ROWS:
         compression = KafkaCompression.ZSTD
-    writer = KafkaWriter(settings.kafka, compression=compression)
-    try:
+    with closing(KafkaWriter(settings.kafka, compression=compression)) as writer:
         yield writer
-    finally:
-        writer.close()
 
 
 @contextmanager
@@ -160,9 +150,7 @@ def open_bridge(folder: DataFolder, settings: Settings, topic: str) -> Iterator[
     """What takes an adapter's messages to the bus of the settings.
 
     Args:
-        folder: data folder, for a bus in files.
         settings: all settings; brokers and security are those of the section `kafka`.
-        topic: the adapter's topic.
 
     Raises:
         Misconfigured: the topic is our own, or brokers don't let us in.

@@ -8,7 +8,7 @@ the same names there. The real cluster's adapter is imported only where the sett
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -155,11 +155,10 @@ def open_cluster(folder: DataFolder, settings: Settings) -> Iterator[LiveCluster
     """
     if not is_known(folder, settings):
         raise Refused(NO_CLUSTER)
-    cluster = _opened(folder, settings)
-    try:
+    is_simulated = settings.enforcer.cluster is ClusterChoice.SIMULATED
+    opened: LiveCluster = SimulatedCluster.open(folder.cluster) if is_simulated else _kubernetes(settings)
+    with closing(opened) as cluster:
         yield cluster
-    finally:
-        cluster.close()
 
 
 @contextmanager
@@ -169,11 +168,8 @@ def open_kubernetes(settings: Settings) -> Iterator[KubernetesCluster]:
     Raises:
         Misconfigured: there is no way into it.
     """
-    cluster = _kubernetes(settings)
-    try:
+    with closing(_kubernetes(settings)) as cluster:
         yield cluster
-    finally:
-        cluster.close()
 
 
 @contextmanager
@@ -182,10 +178,6 @@ def open_cluster_to_change(folder: DataFolder, settings: Settings, now: datetime
 
     A replay's clock stands still while a plan is applied: what the simulated rollout took is taken back at the end. A
     real cluster's clock is nobody's to set.
-
-    Args:
-        settings: all settings.
-        now: the clock of the data.
 
     Raises:
         Refused: it is not the cluster of `enforcer.cluster_uid`.
@@ -222,12 +214,6 @@ def rehearsal(cluster: LiveCluster) -> Callable[[ObjectIntent], None] | None:
     return rehearse
 
 
-def _opened(folder: DataFolder, settings: Settings) -> LiveCluster:
-    if settings.enforcer.cluster is ClusterChoice.SIMULATED:
-        return SimulatedCluster.open(folder.cluster)
-    return _kubernetes(settings)
-
-
 def _kubernetes(settings: Settings) -> KubernetesCluster:
     from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 
@@ -249,7 +235,6 @@ def backend(settings: Settings, now: datetime, cluster: LiveCluster | None = Non
 
     Args:
         settings: all settings; `enforcer.backend` names it, `backends` says how it is installed.
-        now: the moment of the change.
         cluster: whose admission webhooks are looked at; None where nothing is rendered.
 
     Raises:
@@ -292,17 +277,17 @@ def _installed(settings: Settings, now: datetime) -> Backend:
     match settings.enforcer.backend:
         case "hami":
             dialect = HamiDialect(
-                device_config=_config_map(installed.hami_device_config),
-                node_config=_config_map(installed.hami_node_config),
-                plugin=_daemon_set(installed.hami_device_plugin),
+                device_config=_key("ConfigMap", installed.hami_device_config),
+                node_config=_key("ConfigMap", installed.hami_node_config),
+                plugin=_key("DaemonSet", installed.hami_device_plugin),
             )
             return HamiBackend(now, dialect, cordons_emptied_nodes=installed.hami_cordons_emptied_nodes)
         case "effectivegpu":
             dialect = HamiDialect(
                 words_of_models(HAMI_WORDS, installed.effectivegpu_model_resources),
-                device_config=_config_map(installed.effectivegpu_device_config),
-                node_config=_config_map(installed.effectivegpu_node_config),
-                plugin=_daemon_set(installed.effectivegpu_device_plugin),
+                device_config=_key("ConfigMap", installed.effectivegpu_device_config),
+                node_config=_key("ConfigMap", installed.effectivegpu_node_config),
+                plugin=_key("DaemonSet", installed.effectivegpu_device_plugin),
             )
             return EffectiveGpuBackend(now, dialect)
         case "volcano":
@@ -315,11 +300,6 @@ def _installed(settings: Settings, now: datetime) -> Backend:
             return chosen(now)
 
 
-def _daemon_set(text: str) -> ObjectKey:
-    namespace, _, name = text.partition("/")
-    return "DaemonSet", namespace, name
-
-
-def _config_map(text: str) -> ObjectKey:
-    namespace, _, name = text.partition("/")
-    return "ConfigMap", namespace, name
+def _key(kind: str, place: str) -> ObjectKey:
+    namespace, _, name = place.partition("/")
+    return kind, namespace, name

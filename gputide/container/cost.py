@@ -19,8 +19,6 @@ def cost_period(
 
     Args:
         since: start, UTC; None for a week before the end.
-        until: end, UTC; None for now.
-        cluster: whose; None for the one that the settings mean.
 
     Raises:
         Misconfigured: the start is not before the end, or too long before it.

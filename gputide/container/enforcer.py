@@ -56,7 +56,6 @@ class Enforcer:
     """The enforcer on one cluster.
 
     Attributes:
-        cluster: the cluster.
         tools: what rollout and undo work with.
         rollout: applies plans.
         plans: the plans, and who approved them.
@@ -150,9 +149,6 @@ def run_under_way(folder: DataFolder, settings: Settings, plan_id: str | None = 
 def no_longer_want(folder: DataFolder, settings: Settings, run: RunRecord, *, by: str) -> None:
     """Say that what a run has not promoted yet is no longer wanted: whoever carries it out takes its stage back.
 
-    Args:
-        by: who says so.
-
     Raises:
         Misconfigured: there is no way into the cluster, or a right is missing.
         Unavailable: it can't be reached.
@@ -184,11 +180,7 @@ def _journal(cluster: LiveCluster, own: str | None, ledger: Path, *, is_lean: bo
 
 
 def copy_changes(folder: DataFolder, cluster: LiveCluster, own: str | None) -> None:
-    """Bring the folder's copy of what was changed up to date; where another process writes it, that one does.
-
-    Args:
-        own: the cluster's name.
-    """
+    """Bring the folder's copy of what was changed up to date; where another process writes it, that one does."""
     if cluster.changes is not None:
         with suppress(Unavailable), writing(folder):
             SharedLedger(folder.ledger, cluster.changes, own).pull()
@@ -263,8 +255,6 @@ class _HarmOfWarehouse:
     """What the folder's warehouse knows of harm (the enforcer's port `HarmRecords`).
 
     Attributes:
-        folder: with the warehouse.
-        settings: all settings.
         is_apart: it is read by a process of its own: what reads it, and days of a large fleet, take more memory than
             all that a controller keeps.
     """

@@ -99,7 +99,6 @@ def job_statements(
     """The job's SQL.
 
     Args:
-        settings: all settings.
         is_resumed_by_group: begin where the group's offsets are.
         with_secrets: False leaves passwords and keys out, for showing it.
     """

@@ -51,7 +51,6 @@ def for_plan(history: History, cells_max: int = PLAN_CELLS_MAX) -> History:
     """The history that a plan is made from: of a very large fleet in steps of an hour, so that it fits memory.
 
     Args:
-        history: of the fleet.
         cells_max: slices times steps up to which the history stays as it is.
     """
     grid = history.slices

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from enforcer.safety.harm_budget import Harm
-from enforcer.verify import Measurements, harm_by_workload, verify
+from enforcer.verify import harm_by_workload, verify
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import NotEnoughData
@@ -38,23 +38,11 @@ def verified(folder: DataFolder, settings: Settings, plan: Plan, now: datetime) 
 def harm_between(
     folder: DataFolder, settings: Settings, cluster: str | None, since: datetime, until: datetime
 ) -> Mapping[WorkloadId, Harm]:
-    """Harm per workload of a cluster between two moments, by the folder's warehouse."""
-    return MeasuredHarm(WarehouseMeasurements(folder, settings, cluster=cluster)).harm(since, until)
+    """Harm per workload of a cluster between two moments, by the folder's warehouse; none where nothing was collected.
 
-
-class MeasuredHarm:
-    """What the warehouse knows of harm (the enforcer's port `HarmRecords`).
-
-    Args:
-        measurements: what was measured.
+    What `_HarmOfWarehouse` of `container.enforcer` answers the enforcer's port `HarmRecords` with.
     """
-
-    def __init__(self, measurements: Measurements) -> None:
-        self._measurements = measurements
-
-    def harm(self, since: datetime, until: datetime) -> Mapping[WorkloadId, Harm]:
-        """Harm per workload; see the port. A span in which nothing was collected reports nothing."""
-        try:
-            return harm_by_workload(self._measurements.history(since, until))
-        except NotEnoughData:
-            return {}
+    try:
+        return harm_by_workload(WarehouseMeasurements(folder, settings, cluster=cluster).history(since, until))
+    except NotEnoughData:
+        return {}

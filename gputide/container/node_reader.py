@@ -30,7 +30,6 @@ class HamiNodeReader:
         pulses: the driver; closed with this.
         pods: this node's pods by the API server, started; stopped with this.
         containers: root of all regions.
-        clock: Unix seconds.
     """
 
     def __init__(

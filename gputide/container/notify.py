@@ -113,7 +113,6 @@ def due_reports(folder: DataFolder, settings: Settings, report: Report, *, is_ag
     """The weekly report for everybody who gets it: once a week, whatever the digest's period.
 
     Args:
-        settings: all settings.
         is_again: True to send it to those who have it too.
     """
     notify = settings.notify

@@ -41,11 +41,7 @@ def plan_store(folder: DataFolder) -> PlanStore:
 
 
 def plans_of(folder: DataFolder, cluster: LiveCluster, own: str | None) -> PlanStore:
-    """The plans for a cluster that is open: those that it keeps itself, where it does.
-
-    Args:
-        own: the cluster's name.
-    """
+    """The plans for a cluster that is open: those that it keeps itself, where it does."""
     if cluster.plans is None or cluster.changes is None:
         return plan_store(folder)
     return SharedPlans(folder.plans, cluster.plans, own, partial(stored_runs, cluster.changes))
@@ -139,8 +135,6 @@ def previewed(
     """What stages would change in the cluster as it stands; where there is none, in what the plan was made from.
 
     Args:
-        settings: all settings.
-        now: the clock of the data.
         rehearses: whether a real cluster is asked, by dry runs, if it would take the changes.
 
     Raises:

@@ -33,9 +33,7 @@ def instant_query(
     """What asks it.
 
     Args:
-        url: its address.
         setting: dotted name of the setting that gives the address, for messages.
-        way: how it is checked and signed on to.
         at: the moment that is asked for, UTC; None for now.
 
     Raises:
@@ -62,13 +60,6 @@ def unit_counts(
     prices: PricesSettings, *, cluster: str, since: datetime, until: datetime, way: PrometheusSettings = _USUAL_WAY
 ) -> tuple[UnitCount, ...]:
     """How many units were made in a period; where that can't be told, why.
-
-    Args:
-        prices: what to ask whom.
-        cluster: whose workloads.
-        since: start, UTC.
-        until: end, UTC.
-        way: how the server is checked and signed on to.
 
     Raises:
         Misconfigured: there are units, and nobody to ask.

@@ -34,8 +34,6 @@ def open_receiver(
     """The receiver, serving in the background; yields the address that it listens on.
 
     Args:
-        settings: all settings.
-        host: address to listen on.
         port: port to listen on; 0 lets the system choose.
         lane: lane of the file bus, and number of this process among those that receive.
         listener: a socket that listens already, instead of host and port; closed by its opener.

@@ -40,7 +40,6 @@ class OpenRelief:
     """Relief, ready to look.
 
     Attributes:
-        runner: relieves.
         feed: shows what nodes see.
         cluster: where it acts.
     """
@@ -60,8 +59,6 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
     """Relief of the cluster that the settings choose.
 
     Args:
-        settings: all settings.
-        now: the clock of the data.
         at_once: one look decides; nothing must have lasted.
 
     Raises:

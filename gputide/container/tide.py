@@ -67,7 +67,6 @@ def open_tide(
     """The tide of a plan, ready to be moved.
 
     Args:
-        now: the clock of the data.
         metrics: count the requests to the API server.
 
     Raises:

@@ -127,12 +127,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class WarehouseMeasurements:
-    """`Measurements` over the warehouse.
-
-    Args:
-        settings: all settings.
-        cluster: whose; None for the one that the settings mean.
-    """
+    """`Measurements` over the warehouse."""
 
     def __init__(self, folder: DataFolder, settings: Settings, *, cluster: str | None = None) -> None:
         self._folder = folder

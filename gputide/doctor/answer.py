@@ -9,8 +9,7 @@ from typing import Any
 from fleet.documents import iso
 from fleet.errors import EXIT_FINDINGS, EXIT_FINE, Unavailable
 from fleet.words import Words
-from gputide.doctor.catalogue import catalogue
-from gputide.doctor.finding import Area, Diagnosis, FindingKind, Severity, State
+from gputide.doctor.finding import Area, Diagnosis, FindingKind, Severity, State, catalogue
 from gputide.output import Answer, Listing
 
 SCHEMA = "gputide.doctor/v1"
@@ -29,10 +28,6 @@ def doctor_answer(
     """What was found.
 
     Args:
-        diagnoses: in the order in which they are told.
-        words: in which language.
-        at: when, UTC.
-        looked_at: areas that were looked at.
         unused: areas that were not, as the settings don't use them.
         for_people: commands stand below the table, each on its own line, where they can be copied.
     """
@@ -90,7 +85,6 @@ def exit_status(diagnoses: Iterable[Diagnosis], *, is_strict: bool) -> int:
     """0 where nothing but notes was found, 1 for findings, 5 where a service could not be reached.
 
     Args:
-        diagnoses: what was found.
         is_strict: notes, and what could not be checked, count as findings too.
     """
     status = EXIT_FINE
@@ -127,7 +121,7 @@ def _advice(one: Diagnosis, words: Words) -> str:
 def _entry(one: Diagnosis, words: Words) -> dict[str, Any]:
     kind = one.kind
     return {
-        "area": one.area.value,
+        "area": one.area,
         "check": one.check,
         "state": one.state.value,
         "code": None if kind is None else kind.code,

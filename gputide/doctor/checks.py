@@ -9,16 +9,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
+from importlib import import_module
 
 from fleet.errors import GputideError, Misconfigured
-from fleet.sentences import sentence
+from fleet.sentences import Sentence, sentence
 from fleet.settings.pipeline import BusKind, WarehouseKind
 from fleet.settings.settings import ClusterChoice, Settings
-from gputide.doctor.catalogue import catalogue, codes_of
-from gputide.doctor.finding import Area, Check, Diagnosis, Severity, State, unchecked
+from gputide.doctor.finding import (
+    Area,
+    Check,
+    Diagnosis,
+    FindingKind,
+    Severity,
+    State,
+    catalogue,
+    codes_of,
+    diagnosed,
+    unchecked,
+)
 from gputide.session import Session
 
 
@@ -74,9 +84,9 @@ def checks_of(session: Session, wish: Wish) -> tuple[Check, ...]:
     return tuple(check for check in found if check in kept or (check.area, check.name) in needed)
 
 
-def is_wanted(code: str, area: Area, wish: Wish) -> bool:
+def is_wanted(kind: FindingKind, wish: Wish) -> bool:
     """Whether a finding is asked for."""
-    return not wish.only or any(_fits(one, code, area) for one in wish.only)
+    return not wish.only or any(_fits(one, kind.code, kind.area) for one in wish.only)
 
 
 def _fits(pattern: str, code: str, area: Area) -> bool:
@@ -86,74 +96,25 @@ def _fits(pattern: str, code: str, area: Area) -> bool:
 def _made(session: Session, area: Area, wish: Wish) -> Sequence[Check]:
     """The checks of an area; where none can be made, one unchecked look says why, unless the area was asked for."""
     try:
-        return _MAKERS[area](session, wish)
+        module = import_module(f"gputide.doctor.{_MODULES.get(area, area.value)}")
+        make: Callable[..., Sequence[Check]] = getattr(module, f"{area.value}_checks")
+        if area is Area.CLUSTER:
+            return make(session.settings, roles=wish.roles, account=wish.account)
+        return make(session if area in (Area.DATA, Area.HISTORY) else session.settings)
     except GputideError as exc:
         if area in wish.areas:
             raise
         # Bound now: the name is gone with the block.
-        said = unchecked(area, "settings", exc.said)
+        said = unchecked(exc.said)
         return (Check(area=area, name="settings", look=lambda: (said,), codes=codes_of(area)),)
 
 
-def _installation(session: Session, _: Wish) -> Sequence[Check]:
-    from gputide.doctor.installation import installation_checks
-
-    return installation_checks(session.settings)
-
-
-def _node(session: Session, _: Wish) -> Sequence[Check]:
-    from gputide.doctor.node import node_checks
-
-    return node_checks(session.settings)
-
-
-def _cluster(session: Session, wish: Wish) -> Sequence[Check]:
-    from gputide.doctor.cluster import cluster_checks
-
-    return cluster_checks(session.settings, roles=wish.roles, account=wish.account)
-
-
-def _prometheus(session: Session, _: Wish) -> Sequence[Check]:
-    from gputide.doctor.prometheus import prometheus_checks
-
-    return prometheus_checks(session.settings)
-
-
-def _engine(area: Area, session: Session, _: Wish) -> Sequence[Check]:
-    from gputide.doctor import engines
-
-    return {Area.KAFKA: engines.kafka_checks, Area.FLINK: engines.flink_checks, Area.HIVE: engines.hive_checks}[area](
-        session.settings
-    )
-
-
-def _stored(area: Area, session: Session, _: Wish) -> Sequence[Check]:
-    from gputide.doctor.data import data_checks, history_checks
-
-    return (data_checks if area is Area.DATA else history_checks)(session)
-
-
-def _service(area: Area, session: Session, _: Wish) -> Sequence[Check]:
-    from gputide.doctor import services
-
-    makers = {
-        Area.RECEIVER: services.receiver_checks,
-        Area.RELIEF: services.relief_checks,
-        Area.DASHBOARD: services.dashboard_checks,
-        Area.NOTIFY: services.notify_checks,
-    }
-    return makers[area](session.settings)
-
-
-_MAKERS: Mapping[Area, Callable[[Session, Wish], Sequence[Check]]] = {
-    Area.INSTALLATION: _installation,
-    Area.NODE: _node,
-    Area.CLUSTER: _cluster,
-    Area.PROMETHEUS: _prometheus,
-    **{area: partial(_engine, area) for area in (Area.KAFKA, Area.FLINK, Area.HIVE)},
-    **{area: partial(_stored, area) for area in (Area.DATA, Area.HISTORY)},
-    **{area: partial(_service, area) for area in (Area.RECEIVER, Area.RELIEF, Area.DASHBOARD, Area.NOTIFY)},
+_MODULES: Mapping[Area, str] = {
+    **dict.fromkeys((Area.KAFKA, Area.FLINK, Area.HIVE), "engines"),
+    **dict.fromkeys((Area.DATA, Area.HISTORY), "data"),
+    **dict.fromkeys((Area.RECEIVER, Area.RELIEF, Area.DASHBOARD, Area.NOTIFY), "services"),
 }
+"""Modules of areas that share one; every other area's module has its name. `AREA_checks` makes the checks."""
 
 _USED: Mapping[Area, Callable[[Settings], bool]] = {
     Area.INSTALLATION: lambda _: True,
@@ -204,7 +165,6 @@ def run_checks(
     Args:
         checks: what to look at; `needs` names another of the same area.
         parallel_max: most looks at once.
-        clock: monotonic seconds.
         tell: called with how many checks are done, of how many.
 
     Returns:
@@ -223,9 +183,13 @@ def run_checks(
             second.append(check)
         else:
             why = sentence("doctor.found.needs", check=f"{check.needs!r}")
-            found[check.area, check.name] = (unchecked(check.area, check.name, why),)
+            found[check.area, check.name] = _not_made(check, why)
     _run_together(second, found, parallel_max, clock, lambda: tell(len(found), len(checks)))
     return tuple(diagnosis for check in checks for diagnosis in found[check.area, check.name])
+
+
+def _not_made(check: Check, why: Sentence | str) -> tuple[Diagnosis, ...]:
+    return diagnosed(replace(check, look=lambda: (unchecked(why),)))
 
 
 def _blocks(diagnosis: Diagnosis) -> bool:
@@ -256,10 +220,8 @@ def _run_together(
                 if run.found is None and clock() < run.until:
                     continue
                 running.remove(run)
-                late = unchecked(
-                    run.check.area, run.check.name, sentence("doctor.found.late", seconds=f"{run.check.seconds_max:g}")
-                )
-                found[run.check.area, run.check.name] = (late,) if run.found is None else run.found
+                check, late = run.check, sentence("doctor.found.late", seconds=f"{run.check.seconds_max:g}")
+                found[check.area, check.name] = _not_made(check, late) if run.found is None else run.found
                 tell()
             if running and not (waiting and len(running) < parallel_max):
                 turn.wait(max(0.0, min(run.until for run in running) - clock()))
@@ -270,9 +232,9 @@ def _look(run: _Run, turn: threading.Condition) -> None:
     found: tuple[Diagnosis, ...] | None = None
     bug: BaseException | None = None
     try:
-        found = tuple(check.look())
+        found = diagnosed(check)
     except GputideError as exc:
-        found = (unchecked(check.area, check.name, exc.said),)
+        found = _not_made(check, exc.said)
     except Exception as exc:  # noqa: BLE001 - a bug of ours ends the program in the thread that answers for it
         bug = exc
     with turn:

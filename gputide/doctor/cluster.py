@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -25,10 +25,9 @@ from fleet.sentences import listed, sentence
 from fleet.settings.settings import ClusterChoice, Settings
 from fleet.units import parse_time
 from gputide.doctor import cluster_nodes as nodes
-from gputide.doctor.catalogue import kind_of
 from gputide.doctor.cluster_rights import checked_roles, rights_of
 from gputide.doctor.cluster_scene import ClusterScene
-from gputide.doctor.finding import NAMES_MAX, Area, Check, Diagnosis, finding, some, unchecked, well
+from gputide.doctor.finding import NAMES_MAX, Area, Check, Diagnosis, Look, a_check, finding, otherwise, some, unchecked
 
 REACH = "reach"
 SKEW_SECONDS_MAX = 5.0
@@ -41,7 +40,6 @@ def cluster_checks(settings: Settings, *, roles: Sequence[str], account: str | N
     """What is looked at of the cluster of `enforcer.kubeconfig`.
 
     Args:
-        settings: all settings.
         roles: roles whose rights are looked at; empty for the account's own.
         account: whose rights; None for the caller.
 
@@ -50,13 +48,13 @@ def cluster_checks(settings: Settings, *, roles: Sequence[str], account: str | N
     """
     chosen = checked_roles(tuple(roles), account)
     scene = ClusterScene(settings)
-    reach_codes = ("cluster-unreachable", "cluster-credentials", "cluster-old", "cluster-clock-skew", "dra-not-served")
+    of_reach = "cluster-unreachable cluster-credentials cluster-old cluster-clock-skew dra-not-served"
     of_nodes = (
         "backend-elsewhere backend-conflict backend-mixed no-gpu-nodes hami-register-stale node-unready "
         "node-model-unlabelled time-slicing mig-two-managers mig-config-failed"
     )
     return (
-        Check(area=Area.CLUSTER, name=REACH, look=partial(_reach, scene), codes=reach_codes),
+        a_check(Area.CLUSTER, REACH, partial(_reach, scene), of_reach),
         *(
             _check(f"rights of {role}", partial(_rights, scene, role, account), "right-missing", seconds=60.0)
             for role in chosen
@@ -78,8 +76,8 @@ def cluster_checks(settings: Settings, *, roles: Sequence[str], account: str | N
     )
 
 
-def _check(name: str, look: Callable[[], Iterable[Diagnosis]], codes: str, seconds: float = 30.0) -> Check:
-    return Check(area=Area.CLUSTER, name=name, look=look, codes=tuple(codes.split()), seconds_max=seconds, needs=REACH)
+def _check(name: str, look: Look, codes: str, seconds: float = 30.0) -> Check:
+    return a_check(Area.CLUSTER, name, look, codes, seconds_max=seconds, needs=REACH)
 
 
 def _reach(scene: ClusterScene) -> Iterator[Diagnosis]:
@@ -91,52 +89,35 @@ def _reach(scene: ClusterScene) -> Iterator[Diagnosis]:
         after = time.time()
         served = scene.groups
     except Misconfigured as exc:
-        yield finding(kind_of("cluster-credentials"), REACH, exc.said)
+        yield finding("cluster-credentials", exc.said)
         return
     except Unavailable as exc:
-        yield finding(kind_of("cluster-unreachable"), REACH, exc.said, kubeconfig=kubeconfig)
+        yield finding("cluster-unreachable", exc.said, kubeconfig=kubeconfig)
         return
-    found: list[Diagnosis] = []
     minor = str(version.get("minor", "")).rstrip("+")
     if minor.isdigit() and int(minor) < MINOR_MIN:
-        found.append(
-            finding(
-                kind_of("cluster-old"), REACH, sentence("doctor.found.version", version=str(version.get("gitVersion")))
-            )
-        )
+        yield finding("cluster-old", sentence("doctor.found.version", version=str(version.get("gitVersion"))))
     # The header is cut to whole seconds, and the answer took its time.
     skew = told - (before + after) / 2
     if abs(skew) - (after - before) / 2 - 1.0 > SKEW_SECONDS_MAX:
-        text = sentence(
-            "doctor.found.server_ahead" if skew > 0 else "doctor.found.server_behind", seconds=f"{abs(skew):.0f}"
-        )
-        found.append(finding(kind_of("cluster-clock-skew"), REACH, text))
+        said = "doctor.found.server_ahead" if skew > 0 else "doctor.found.server_behind"
+        yield finding("cluster-clock-skew", sentence(said, seconds=f"{abs(skew):.0f}"))
     backend = scene.settings.enforcer.backend
     if backend.startswith("dra_") and _DRA not in served:
-        found.append(finding(kind_of("dra-not-served"), REACH, f"enforcer.backend={backend}"))
-    reached = sentence(
-        "doctor.found.serves" if _DRA in served else "doctor.found.serves_no",
-        server=scene.client.server, version=str(version.get("gitVersion")), api=_DRA,
-    )  # fmt: skip
-    yield from found or [well(Area.CLUSTER, REACH, reached)]
+        yield finding("dra-not-served", f"enforcer.backend={backend}")
+    said = "doctor.found.serves" if _DRA in served else "doctor.found.serves_no"
+    yield otherwise(sentence(said, server=scene.client.server, version=str(version.get("gitVersion")), api=_DRA))
 
 
 def _rights(scene: ClusterScene, role: str, account: str | None) -> Iterator[Diagnosis]:
     enforcer = scene.settings.enforcer
     return rights_of(
-        scene.client,
-        role,
-        account=account,
-        namespace=enforcer.namespace,
-        backend=enforcer.backend,
-        served=scene.groups,
+        scene.client, role, account=account, namespace=enforcer.namespace, backend=enforcer.backend, served=scene.groups
     )
 
 
 def _audit() -> Iterator[Diagnosis]:
-    yield unchecked(
-        Area.CLUSTER, "audit", sentence("doctor.found.audit_log"),
-    )  # fmt: skip
+    yield unchecked(sentence("doctor.found.audit_log"))
 
 
 _KINDS = ("gpuplans", "gpuplanparts", "gpuapprovals", "gpuchanges")
@@ -144,20 +125,18 @@ _KINDS = ("gpuplans", "gpuplanparts", "gpuapprovals", "gpuchanges")
 
 def plans_kept(scene: ClusterScene) -> Iterator[Diagnosis]:
     """Whether the cluster can keep plans and approvals, and holds approvals to who makes them."""
-    check = "plans"
     if scene.settings.enforcer.cluster is not ClusterChoice.KUBERNETES:
-        yield unchecked(Area.CLUSTER, check, sentence("doctor.found.simulated"))
+        yield unchecked(sentence("doctor.found.simulated"))
         return
     told = scene.get(f"/apis/{API_VERSION}", "apiresources") or {}
     served = {str(one.get("name")) for one in told.get("resources", [])}
     missing = [kind for kind in _KINDS if kind not in served]
     if missing:
-        yield finding(kind_of("kinds-missing"), check, sentence("doctor.found.not_served", missing=", ".join(missing)))
+        yield finding("kinds-missing", sentence("doctor.found.not_served", missing=", ".join(missing)))
         return
     if guarded_since(scene.client.get) in (None, UNSERVED):
-        yield finding(kind_of("approval-policy-missing"), check, sentence("doctor.found.no_policy"))
-        return
-    yield well(Area.CLUSTER, check, sentence("doctor.found.kinds_served", kinds=", ".join(_KINDS)))
+        yield finding("approval-policy-missing", sentence("doctor.found.no_policy"))
+    yield otherwise(sentence("doctor.found.kinds_served", kinds=", ".join(_KINDS)))
 
 
 _METRICS_GROUP = "metrics.k8s.io"
@@ -165,8 +144,6 @@ _METRICS_GROUP = "metrics.k8s.io"
 
 def owners(scene: ClusterScene) -> Iterator[Diagnosis]:
     """Workloads with cards that a repository or an autoscaler keeps as they are."""
-    check = "owners"
-    found: list[Diagnosis] = []
     workloads = set(scene.workloads)
     marked = {}
     for kind in ("Deployment", "StatefulSet", "DaemonSet"):
@@ -177,31 +154,26 @@ def owners(scene: ClusterScene) -> Iterator[Diagnosis]:
                 marked[name] = manager
     if marked:
         managed = [sentence("doctor.found.by", what=name, by=by) for name, by in sorted(marked.items())]
-        text = sentence(
-            "doctor.found.of_workloads",
-            found=len(marked),
-            all=len(workloads),
-            names=listed(managed, NAMES_MAX),
-        )
-        found.append(finding(kind_of("gitops-owned"), check, text, subject=some(marked)))
+        names = listed(managed, NAMES_MAX)
+        text = sentence("doctor.found.of_workloads", found=len(marked), all=len(workloads), names=names)
+        yield finding("gitops-owned", text, subject=some(marked))
     scalers = [*scene.reader.list_objects("HorizontalPodAutoscaler"), *scene.reader.list_objects("ScaledObject")]
     scaled = {target: scaler for scaler in scalers if (target := _target(scaler)) in workloads}
     if scaled:
         text = sentence("doctor.found.of_workloads", found=len(scaled), all=len(workloads), names=some(scaled))
-        found.append(finding(kind_of("autoscaled"), check, text, subject=some(scaled)))
+        yield finding("autoscaled", text, subject=some(scaled))
     by_resource = [
         _name(scaler) for scaler in scalers
         if any(metric.get("type") == "Resource" for metric in scaler.get("spec", {}).get("metrics") or [])
     ]  # fmt: skip
     if by_resource and _METRICS_GROUP not in scene.groups:
         text = sentence("doctor.found.autoscalers", autoscalers=len(by_resource), names=some(by_resource))
-        found.append(finding(kind_of("metrics-server-missing"), check, text))
-    yield from found or [well(Area.CLUSTER, check, sentence("doctor.found.nobody_elses", workloads=len(workloads)))]
+        yield finding("metrics-server-missing", text)
+    yield otherwise(sentence("doctor.found.nobody_elses", workloads=len(workloads)))
 
 
 def budgets(scene: ClusterScene) -> Iterator[Diagnosis]:
     """Disruption budgets that never let a pod with cards go."""
-    check, is_well = "disruption budgets", True
     listed = scene.reader.list_objects("PodDisruptionBudget")
     for budget in listed:
         status = budget.get("status", {})
@@ -209,53 +181,43 @@ def budgets(scene: ClusterScene) -> Iterator[Diagnosis]:
         is_healthy = status.get("currentHealthy", 0) >= status.get("expectedPods", 0)
         namespace, name = str(budget["metadata"]["namespace"]), str(budget["metadata"]["name"])
         if is_closed and is_healthy and any(selects(budget, pod) for pod in scene.card_pods):
-            is_well = False
             spec = budget.get("spec", {})
             bound = {key: spec[key] for key in ("minAvailable", "maxUnavailable") if key in spec}
             text = sentence("doctor.found.of_pods", bound=str(bound), expected=str(status.get("expectedPods")))
-            kind = kind_of("budget-blocks")
-            yield finding(kind, check, text, subject=f"{namespace}/{name}", namespace=namespace, name=name)
-    if is_well:
-        yield well(Area.CLUSTER, check, sentence("doctor.found.budgets", budgets=len(listed)))
+            yield finding("budget-blocks", text, subject=f"{namespace}/{name}", namespace=namespace, name=name)
+    yield otherwise(sentence("doctor.found.budgets", budgets=len(listed)))
 
 
 def policies(listed: Iterable[Manifest]) -> Iterator[Diagnosis]:
     """Namespaces that are left alone because they have more policies than are read."""
-    check = "policies"
     counts = Counter(str(one["metadata"]["namespace"]) for one in listed)
     crowded = {namespace: count for namespace, count in sorted(counts.items()) if count > POLICIES_MAX}
     for namespace, count in crowded.items():
         text = sentence("doctor.found.policies", policies=count, most=POLICIES_MAX)
-        yield finding(kind_of("policies-too-many"), check, text, subject=namespace, namespace=namespace)
-    if not crowded:
-        yield well(
-            Area.CLUSTER, check, sentence("doctor.found.policies_fine", policies=counts.total(), most=POLICIES_MAX)
-        )
+        yield finding("policies-too-many", text, subject=namespace, namespace=namespace)
+    yield otherwise(sentence("doctor.found.policies_fine", policies=counts.total(), most=POLICIES_MAX))
 
 
 def stops(scene: ClusterScene) -> Iterator[Diagnosis]:
     """What stops every change now: a freeze, another holder of the lease, a namespace that is missing."""
-    check, enforcer = "stops", scene.settings.enforcer
+    enforcer = scene.settings.enforcer
     namespace = enforcer.namespace
-    found: list[Diagnosis] = []
     if scene.reader.get("Namespace", "", namespace) is None:
-        yield finding(kind_of("namespace-missing"), check, f"enforcer.namespace={namespace}", namespace=namespace)
+        yield finding("namespace-missing", f"enforcer.namespace={namespace}", namespace=namespace)
         return
     if scene.reader.get("ConfigMap", namespace, enforcer.freeze_config_map) is not None:
         place = f"ConfigMap {namespace}/{enforcer.freeze_config_map}"
-        found.append(finding(kind_of("frozen"), check, place, namespace=namespace, name=enforcer.freeze_config_map))
+        yield finding("frozen", place, namespace=namespace, name=enforcer.freeze_config_map)
     orders = scene.settings.agent.orders_config_map
     has_agents = bool(scene.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/gputide-agent", "daemonsets.apps"))
     if has_agents and scene.reader.get("ConfigMap", namespace, orders) is None:
         text = sentence("doctor.found.orders", namespace=namespace, name=orders)
-        found.append(finding(kind_of("orders-missing"), check, text, namespace=namespace, name=orders))
+        yield finding("orders-missing", text, namespace=namespace, name=orders)
     lease = scene.reader.get("Lease", namespace, LEASE_NAME)
     holder = _holder(scene, lease)
     if holder:
-        found.append(
-            finding(kind_of("lease-held"), check, holder, subject=f"{namespace}/{LEASE_NAME}", namespace=namespace)
-        )
-    yield from found or [well(Area.CLUSTER, check, sentence("doctor.found.lease_free", namespace=namespace))]
+        yield finding("lease-held", holder, subject=f"{namespace}/{LEASE_NAME}", namespace=namespace)
+    yield otherwise(sentence("doctor.found.lease_free", namespace=namespace))
 
 
 def _holder(scene: ClusterScene, lease: Manifest | None) -> str:

@@ -17,9 +17,8 @@ from fleet.errors import Refused
 from fleet.grammars.hami import NODE_REGISTER_ANNOTATION
 from fleet.sentences import listed, sentence
 from fleet.settings.settings import ClusterChoice
-from gputide.doctor.catalogue import kind_of
 from gputide.doctor.cluster_scene import ClusterScene, namespaced, nodes_run, runs_elsewhere
-from gputide.doctor.finding import Area, Diagnosis, finding, some, well
+from gputide.doctor.finding import Diagnosis, finding, otherwise, some, well
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
@@ -32,36 +31,28 @@ _PARTS_NAMED = 4
 
 def nodes(scene: ClusterScene) -> Iterator[Diagnosis]:
     """What nodes with cards run, and how they fare."""
-    check = "nodes"
-    with_cards = {entry.node for entry in scene.backends}
-    found = [*_backends(scene), *_fare(scene, with_cards)]
-    if not any(one.kind is not None for one in found):
-        found.append(well(Area.CLUSTER, check, nodes_run(scene.backends)))
-    yield from found
+    yield from _backends(scene)
+    yield from _fare(scene, {entry.node for entry in scene.backends})
+    yield otherwise(nodes_run(scene.backends))
 
 
 def _backends(scene: ClusterScene) -> Iterator[Diagnosis]:
-    check, seen, chosen = "nodes", scene.backends, scene.settings.enforcer.backend
+    seen, chosen = scene.backends, scene.settings.enforcer.backend
     if not seen:
-        yield finding(kind_of("no-gpu-nodes"), check, sentence("doctor.found.no_sign", nodes=len(scene.nodes)))
+        yield finding("no-gpu-nodes", sentence("doctor.found.no_sign", nodes=len(scene.nodes)))
         return
     told, disputed = nodes_run(seen), conflicts(seen)
     for node, conflict in list(disputed.items())[:_NODES_MAX]:
-        yield finding(kind_of("backend-conflict"), check, conflict, subject=node)
+        yield finding("backend-conflict", conflict, subject=node)
     if runs_elsewhere(seen, chosen) and not disputed:
         backend = Counter(entry.backend for entry in seen).most_common(1)[0][0]
-        yield finding(
-            kind_of("backend-elsewhere"),
-            check,
-            sentence("doctor.found.nodes_run", told=told, backend=chosen),
-            backend=backend,
-        )
+        text = sentence("doctor.found.nodes_run", told=told, backend=chosen)
+        yield finding("backend-elsewhere", text, backend=backend)
     elif len({entry.backend for entry in seen} - {"kai"}) > 1 and not disputed:
-        yield finding(kind_of("backend-mixed"), check, told)
+        yield finding("backend-mixed", told)
 
 
 def _fare(scene: ClusterScene, with_cards: set[str]) -> Iterator[Diagnosis]:
-    check = "nodes"
     unlabelled, sliced = [], []
     for node in scene.nodes:
         name, labels, annotations = str(node["metadata"]["name"]), _texts(node, "labels"), _texts(node, "annotations")
@@ -69,108 +60,92 @@ def _fare(scene: ClusterScene, with_cards: set[str]) -> Iterator[Diagnosis]:
         if handshake.startswith(_GONE):
             namespace, _ = namespaced(scene.settings.backends.hami_device_plugin)
             told = f"{HANDSHAKE_ANNOTATION}={handshake}"
-            yield finding(kind_of("hami-register-stale"), check, told, subject=name, namespace=namespace, node=name)
+            yield finding("hami-register-stale", told, subject=name, namespace=namespace, node=name)
         if labels.get(MIG_STATE_LABEL) == "failed":
             told = f"{MIG_CONFIG_LABEL}={labels.get(MIG_CONFIG_LABEL)}"
-            yield finding(kind_of("mig-config-failed"), check, told, subject=name, node=name)
+            yield finding("mig-config-failed", told, subject=name, node=name)
         if labels.get(MIG_CONFIG_LABEL) and '"mode":"mig"' in annotations.get(NODE_REGISTER_ANNOTATION, ""):
             text = sentence("doctor.found.register_mig", label=MIG_CONFIG_LABEL, value=labels[MIG_CONFIG_LABEL])
-            yield finding(kind_of("mig-two-managers"), check, text, subject=name, node=name)
+            yield finding("mig-two-managers", text, subject=name, node=name)
         if name not in with_cards:
             continue
         if not _is_ready(node):
-            yield finding(kind_of("node-unready"), check, sentence("doctor.found.not_ready"), subject=name, node=name)
+            yield finding("node-unready", sentence("doctor.found.not_ready"), subject=name, node=name)
         if PRODUCT_LABEL not in labels and NODE_REGISTER_ANNOTATION not in annotations:
             unlabelled.append(name)
         if labels.get(SHARING_LABEL) == "time-slicing" or labels.get(PRODUCT_LABEL, "").endswith(_SHARED_SUFFIX):
             sliced.append(name)
     if unlabelled:
         text = sentence("doctor.found.nodes", nodes=len(unlabelled), names=some(unlabelled))
-        yield finding(kind_of("node-model-unlabelled"), check, text, subject=some(unlabelled))
+        yield finding("node-model-unlabelled", text, subject=some(unlabelled))
     if sliced:
         text = sentence("doctor.found.nodes", nodes=len(sliced), names=some(sliced))
-        yield finding(kind_of("time-slicing"), check, text, subject=some(sliced))
+        yield finding("time-slicing", text, subject=some(sliced))
 
 
 def parts(scene: ClusterScene) -> Iterator[Diagnosis]:
     """The backend's device plugin and ConfigMaps, where the settings say that they are."""
-    check, places, backend = "backend's parts", scene.settings.backends, scene.settings.enforcer.backend
+    places, backend = scene.settings.backends, scene.settings.enforcer.backend
     if backend not in ("hami", "effectivegpu"):
-        yield well(Area.CLUSTER, check, sentence("doctor.found.no_parts", backend=backend))
+        yield well(sentence("doctor.found.no_parts", backend=backend))
         return
-    is_well = True
     namespace, name = namespaced(getattr(places, f"{backend}_device_plugin"))
     plugin = scene.reader.get("DaemonSet", namespace, name)
     status: Mapping[str, Any] = {} if plugin is None else plugin.get("status", {})
     ready, wanted = status.get("numberReady", 0), status.get("desiredNumberScheduled", 0)
     if plugin is None or ready < wanted:
-        is_well = False
-        text = (
-            sentence("doctor.found.ready_pods", ready=ready, wanted=wanted)
-            if plugin is not None
-            else sentence("doctor.found.no_daemonset")
-        )
-        kind = kind_of("device-plugin-unready")
-        yield finding(kind, check, text, subject=f"{namespace}/{name}", namespace=namespace, name=name)
+        text = sentence("doctor.found.no_daemonset")
+        if plugin is not None:
+            text = sentence("doctor.found.ready_pods", ready=ready, wanted=wanted)
+        yield finding("device-plugin-unready", text, subject=f"{namespace}/{name}", namespace=namespace, name=name)
     for part in ("device_config", "node_config"):
-        setting = f"backends.{backend}_{part}"
-        place = getattr(places, f"{backend}_{part}")
+        setting, place = f"backends.{backend}_{part}", getattr(places, f"{backend}_{part}")
         if scene.reader.get("ConfigMap", *namespaced(place)) is None:
-            is_well = False
-            yield finding(
-                kind_of("backend-config-missing"), check, f"{setting}={place}", subject=place, setting=setting
-            )
-    if is_well:
-        yield well(
-            Area.CLUSTER,
-            check,
-            sentence("doctor.found.place_ready", namespace=namespace, name=name, ready=ready, wanted=wanted),
-        )
+            yield finding("backend-config-missing", f"{setting}={place}", subject=place, setting=setting)
+    yield otherwise(sentence("doctor.found.place_ready", namespace=namespace, name=name, ready=ready, wanted=wanted))
 
 
 def backend_version(scene: ClusterScene) -> Iterator[Diagnosis]:
     """Which version of the chosen backend runs, by the images of its own parts, and whether its facts are known."""
-    check, enforcer = "backend's version", scene.settings.enforcer
+    enforcer = scene.settings.enforcer
     records = records_of(enforcer.backend)
     images = records[-1].images
     if not images and enforcer.backend_version is None:
-        yield well(Area.CLUSTER, check, sentence("doctor.found.shows_none", backend=enforcer.backend))
+        yield well(sentence("doctor.found.shows_none", backend=enforcer.backend))
         return
     parts = parts_of(images, (one for kind in PART_KINDS for one in scene.reader.list_objects(kind)))
     tag = enforcer.backend_version or running_tag(parts)
     named = [f"{part} ({part.tag})" for part in parts[:_PARTS_NAMED]]
     where = listed(named, _PARTS_NAMED) if named else sentence("doctor.found.no_part")
     if tag is None:
-        yield finding(kind_of("backend-version-unseen"), check, where, subject=enforcer.backend)
+        yield finding("backend-version-unseen", where, subject=enforcer.backend)
         return
     try:
         record_for(records, tag)
     except Refused as exc:
-        yield finding(kind_of("backend-version-old"), check, exc.said, subject=enforcer.backend)
+        yield finding("backend-version-old", exc.said, subject=enforcer.backend)
         return
     newer = version_note(records, tag)
     if newer is not None:
-        yield finding(kind_of("backend-version-new"), check, newer, subject=enforcer.backend)
-        return
-    yield well(Area.CLUSTER, check, sentence("doctor.found.seen", backend=enforcer.backend, version=tag, where=where))
+        yield finding("backend-version-new", newer, subject=enforcer.backend)
+    yield otherwise(sentence("doctor.found.seen", backend=enforcer.backend, version=tag, where=where))
 
 
 def webhooks(scene: ClusterScene) -> Iterator[Diagnosis]:
     """Admission webhooks: HAMi's where it is needed, and whether ours can be answered."""
-    check = "webhooks"
     path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     told = scene.get(path, "mutatingwebhookconfigurations.admissionregistration.k8s.io", verb="list") or {}
     entries = [entry for entry in told.get("items", []) if isinstance(entry, dict)]
     names = [str(entry["metadata"]["name"]) for entry in entries]
     there = sentence("doctor.found.there_are", names=listed(names, len(names)))
-    found: list[Diagnosis] = []
     if scene.settings.enforcer.backend == "hami" and not any("hami" in str(_words(entry)) for entry in entries):
-        found.append(finding(kind_of("hami-webhook-missing"), check, there))
+        yield finding("hami-webhook-missing", there)
     own = [hook for entry in entries for hook in entry.get("webhooks") or [] if hook.get("name") == PODS_WEBHOOK]
-    found += [one for hook in own for one in _own_webhook(scene, hook)]
+    for hook in own:
+        yield from _own_webhook(scene, hook)
     if not own and scene.settings.enforcer.cluster is ClusterChoice.KUBERNETES:
-        found.append(finding(kind_of("admission-missing"), check, there))
-    yield from found or [well(Area.CLUSTER, check, some(names) or sentence("doctor.found.none_configured"))]
+        yield finding("admission-missing", there)
+    yield otherwise(some(names) or sentence("doctor.found.none_configured"))
 
 
 def _own_webhook(scene: ClusterScene, hook: Mapping[str, Any]) -> Iterator[Diagnosis]:
@@ -178,11 +153,8 @@ def _own_webhook(scene: ClusterScene, hook: Mapping[str, Any]) -> Iterator[Diagn
     service = client.get("service") or {}
     namespace, name = str(service.get("namespace", "")), str(service.get("name", ""))
     policy = hook.get("failurePolicy", "Fail")
-    slices = scene.get(
-        f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices",
-        "endpointslices.discovery.k8s.io",
-        verb="list",
-    )
+    path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+    slices = scene.get(path, "endpointslices.discovery.k8s.io", verb="list")
     ready = [
         endpoint
         for one in (slices or {}).get("items", [])
@@ -194,8 +166,7 @@ def _own_webhook(scene: ClusterScene, hook: Mapping[str, Any]) -> Iterator[Diagn
     reasons += [] if ready else [sentence("doctor.found.no_endpoint")]
     if reasons:
         text = sentence("doctor.found.webhook", reasons=listed(reasons, 2), policy=str(policy))
-        kind = kind_of("admission-unready")
-        yield finding(kind, "webhooks", text, subject=str(hook.get("name")), namespace=namespace, service=name)
+        yield finding("admission-unready", text, subject=str(hook.get("name")), namespace=namespace, service=name)
 
 
 def _words(entry: Mapping[str, Any]) -> list[str]:

@@ -15,8 +15,7 @@ from importlib import resources
 
 from fleet.errors import Misconfigured
 from fleet.sentences import sentence
-from gputide.doctor.catalogue import kind_of
-from gputide.doctor.finding import Area, Diagnosis, finding, some, unchecked, well
+from gputide.doctor.finding import Diagnosis, finding, otherwise, some, unchecked
 from wire.kubernetes.read import KubernetesApi
 
 ROLES = ("reader", "node", "writer", "relief", "agent")
@@ -31,7 +30,6 @@ class Rule:
     """What a role must be allowed to do.
 
     Attributes:
-        role: whose.
         group: API group; empty for the core.
         resources: `pods`, `pods/eviction`.
         verbs: all of them, on each.
@@ -91,18 +89,14 @@ def rights_of(
     """Which rights of a role are missing.
 
     Args:
-        client: asks the API server.
         account: whose rights; None for the caller.
-        namespace: the enforcer's.
-        backend: chosen backend.
         served: API groups that the cluster serves.
 
     Raises:
         Misconfigured: we may not ask about others.
         Unavailable: the cluster can't be reached.
     """
-    check = f"rights of {role}"
-    asked = lacking = 0
+    asked = 0
     for rule in rules():
         if rule.role != role or (rule.backends and backend not in rule.backends):
             continue
@@ -120,12 +114,10 @@ def rights_of(
                 ):
                     missing.setdefault(verb, []).append(resource)
         if missing:
-            lacking += 1
             yield _missing(rule, missing, role=role, account=account, where=where)
     if not asked:
-        yield unchecked(Area.CLUSTER, check, sentence("doctor.found.no_rule"))
-    elif not lacking:
-        yield well(Area.CLUSTER, check, sentence("doctor.found.rights", rights=asked))
+        yield unchecked(sentence("doctor.found.no_rule"))
+    yield otherwise(sentence("doctor.found.rights", rights=asked))
 
 
 def _missing(rule: Rule, missing: dict[str, list[str]], *, role: str, account: str | None, where: str) -> Diagnosis:
@@ -135,16 +127,12 @@ def _missing(rule: Rule, missing: dict[str, list[str]], *, role: str, account: s
     subject = "--user=USER"
     if account is not None and account.startswith("system:serviceaccount:"):
         subject = f"--serviceaccount={account.removeprefix('system:serviceaccount:')}"
+    text = sentence("doctor.found.right", verbs=", ".join(missing), names=names, place=place, disables=rule.disables)
+    resources = ",".join(sorted(set(full)))
     return finding(
-        kind_of("right-missing"),
-        f"rights of {role}",
-        sentence("doctor.found.right", verbs=", ".join(missing), names=names, place=place, disables=rule.disables),
-        subject=role,
-        role=f"gputide-{role}-more",
-        verbs=",".join(missing),
-        resources=",".join(sorted(set(full))),
+        "right-missing", text, subject=role, role=f"gputide-{role}-more", verbs=",".join(missing), resources=resources,
         account=subject,
-    )
+    )  # fmt: skip
 
 
 def _is_allowed(

@@ -27,11 +27,7 @@ _CARD_WORDS = ("gpu", "vgpu", "/mig-")
 
 
 class ClusterScene:
-    """One cluster, and what several checks read of it, once.
-
-    Args:
-        settings: all settings.
-    """
+    """One cluster, and what several checks read of it, once."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -98,9 +94,7 @@ class ClusterScene:
         """What stands at a path; None where nothing does.
 
         Args:
-            path: path, quoted.
             resource: what it is, in the words of roles.
-            verb: get or list.
 
         Raises:
             Misconfigured: a right is missing.

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -29,8 +30,7 @@ from fleet.usage import History
 from gputide.container.history import load_history
 from gputide.container.plans import journal
 from gputide.container.warehouse import warehouse, warehouse_folder
-from gputide.doctor.catalogue import kind_of
-from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
+from gputide.doctor.finding import Area, Check, Diagnosis, a_check, finding, otherwise, some, unchecked, well
 from gputide.session import Session
 
 DISK_BYTES_MIN = 2 * 2**30
@@ -43,7 +43,6 @@ _GROWTH_DAYS = 7
 _FILES_MAX = 200_000
 _DATE = re.compile(r"dt=(\d{4}-\d{2}-\d{2})", re.ASCII)
 _LOCK = re.compile(r"^\d+: FLOCK\s+\S+\s+\S+\s+(-?\d+)\s+[0-9a-f]+:[0-9a-f]+:(\d+)\s", re.ASCII)
-_FOLDER, _HISTORY = "folder", "history"
 _MEASURES = {
     Measure.SM_ACTIVE: (
         sentence("doctor.found.loss_sm_active"),
@@ -74,43 +73,21 @@ _MEASURES = {
 
 def data_checks(session: Session) -> tuple[Check, ...]:
     """What is looked at of the data folder."""
-    area = Area.DATA
+    of_folder = "data-folder-missing data-folder-read-only clock-behind-data dead-letters folder-frozen"
     return (
-        Check(
-            area=area,
-            name=_FOLDER,
-            look=lambda: _folder(session),
-            codes=(
-                "data-folder-missing",
-                "data-folder-read-only",
-                "clock-behind-data",
-                "dead-letters",
-                "folder-frozen",
-            ),
-        ),
-        Check(
-            area=area,
-            name="disk",
-            look=lambda: _disk(session),
-            codes=("disk-low", "disk-filling", "bus-filling"),
-        ),
-        Check(
-            area=area,
-            name="ledger",
-            look=lambda: _ledger(session),
-            codes=("ledger-broken", "run-open"),
-        ),
+        a_check(Area.DATA, "folder", partial(_folder, session), of_folder),
+        a_check(Area.DATA, "disk", partial(_disk, session), "disk-low disk-filling bus-filling"),
+        a_check(Area.DATA, "ledger", partial(_ledger, session), "ledger-broken run-open"),
     )
 
 
 def history_checks(session: Session) -> tuple[Check, ...]:
     """What is looked at of the history; it is loaded once."""
     codes = (
-        "history-none", "history-short", "history-stale", "history-gaps", "measure-missing", "cluster-ambiguous",
-        "price-missing", "prices-unusable",
-    )  # fmt: skip
-    look = lambda: _history(session)  # noqa: E731 - one of several looks that are handed on
-    return (Check(area=Area.HISTORY, name=_HISTORY, look=look, codes=codes, seconds_max=120.0),)
+        "history-none history-short history-stale history-gaps measure-missing cluster-ambiguous price-missing "
+        "prices-unusable"
+    )
+    return (a_check(Area.HISTORY, "history", partial(_history, session), codes, seconds_max=120.0),)
 
 
 def _folder(session: Session) -> Iterator[Diagnosis]:
@@ -118,35 +95,23 @@ def _folder(session: Session) -> Iterator[Diagnosis]:
     try:
         folder = session.folder()
     except GputideError as exc:
-        yield finding(kind_of("data-folder-missing"), _FOLDER, exc.said, subject=str(path), folder=str(path))
+        yield finding("data-folder-missing", exc.said, subject=str(path), folder=str(path))
         return
-    found: list[Diagnosis] = []
     if not os.access(path, os.W_OK | os.X_OK):
         user = str(os.getuid())
-        kind = kind_of("data-folder-read-only")
-        found.append(
-            finding(
-                kind,
-                _FOLDER,
-                sentence("doctor.found.may_not_write", user=user),
-                subject=str(path),
-                user=user,
-                folder=str(path),
-            )
-        )
+        text = sentence("doctor.found.may_not_write", user=user)
+        yield finding("data-folder-read-only", text, subject=str(path), user=user, folder=str(path))
     ahead = _of_the_future(path)
     if ahead:
-        found.append(
-            finding(kind_of("clock-behind-data"), _FOLDER, sentence("doctor.found.of_future", names=some(ahead)))
-        )
+        yield finding("clock-behind-data", sentence("doctor.found.of_future", names=some(ahead)))
     letters = _size(folder.dead_letters)
     if letters[1]:
         text = sentence("doctor.found.dead_letters", files=letters[1], bytes=str(letters[0]))
-        found.append(finding(kind_of("dead-letters"), _FOLDER, text, folder=str(folder.dead_letters)))
+        yield finding("dead-letters", text, folder=str(folder.dead_letters))
     frozen = frozen_by(folder.freeze)
     if frozen is not None:
-        found.append(finding(kind_of("folder-frozen"), _FOLDER, str(frozen)))
-    yield from found or [well(Area.DATA, _FOLDER, sentence("doctor.found.path", path=str(path), what=_writer(path)))]
+        yield finding("folder-frozen", str(frozen))
+    yield otherwise(sentence("doctor.found.path", path=str(path), what=_writer(path)))
 
 
 def _of_the_future(folder: Path) -> list[str]:
@@ -169,42 +134,31 @@ def _writer(path: Path) -> Sentence:
     except OSError:
         return sentence("doctor.found.nobody_wrote")
     holders = [match[1] for line in lines if (match := _LOCK.match(line)) and match[2] == inode]
-    return (
-        sentence("doctor.found.writes", process=str(holders[0])) if holders else sentence("doctor.found.nobody_writes")
-    )
+    if holders:
+        return sentence("doctor.found.writes", process=str(holders[0]))
+    return sentence("doctor.found.nobody_writes")
 
 
 def _disk(session: Session) -> Iterator[Diagnosis]:
     folder, settings = session.folder(), session.settings
     free = shutil.disk_usage(folder.path).free
-    found: list[Diagnosis] = []
+    room = f"{free / 2**30:.1f}"
+    left = sentence("doctor.found.free", free=room)
     if free < DISK_BYTES_MIN:
-        found.append(
-            finding(
-                kind_of("disk-low"),
-                "disk",
-                sentence("doctor.found.free", free=f"{free / 2**30:.1f}"),
-                subject=str(folder.path),
-            )
-        )
+        yield finding("disk-low", left, subject=str(folder.path))
     growth = daily_growth(warehouse_folder(folder, settings))
     days = None if not growth else free / growth
     if days is not None and days < FULL_DAYS_MIN:
-        text = sentence(
-            "doctor.found.disk_full", days=f"{days:.0f}", free=f"{free / 2**30:.1f}", growth=f"{growth / 2**30:.2f}"
-        )
-        found.append(finding(kind_of("disk-filling"), "disk", text, subject=str(folder.path)))
+        text = sentence("doctor.found.disk_full", days=f"{days:.0f}", free=room, growth=f"{growth / 2**30:.2f}")
+        yield finding("disk-filling", text, subject=str(folder.path))
     held = sum(_size(folder.bus(lane))[0] for lane in folder.bus_lanes)
     if held > BUS_RATIO_MAX * settings.bus.bytes_max:
         text = sentence("doctor.found.bus_held", held=str(held), most=str(settings.bus.bytes_max))
-        found.append(finding(kind_of("bus-filling"), "disk", text))
-    room = f"{free / 2**30:.1f}"
-    left = sentence("doctor.found.free", free=room)
+        yield finding("bus-filling", text)
     if days is not None:
-        left = sentence(
-            "doctor.found.free_for", free=room, days=f"{min(days, 36500):,.0f}", growth=f"{growth / 2**20:.1f}"
-        )
-    yield from found or [well(Area.DATA, "disk", left)]
+        told, growth_mib = f"{min(days, 36500):,.0f}", f"{growth / 2**20:.1f}"
+        left = sentence("doctor.found.free_for", free=room, days=told, growth=growth_mib)
+    yield otherwise(left)
 
 
 def daily_growth(folder: Path) -> float:
@@ -243,14 +197,13 @@ def _ledger(session: Session) -> Iterator[Diagnosis]:
         runs = journal(folder).runs()
         Ledger(folder.freezes).entries()
     except GputideError as exc:
-        yield finding(kind_of("ledger-broken"), "ledger", exc.said)
+        yield finding("ledger-broken", exc.said)
         return
     still_open = [run.plan_id for run in runs if run.is_open]
     if still_open:
         text = sentence("doctor.found.open_runs", open=len(still_open), runs=len(runs))
-        yield finding(kind_of("run-open"), "ledger", text, subject=still_open[0], plan=still_open[0])
-    else:
-        yield well(Area.DATA, "ledger", sentence("doctor.found.chain", runs=len(runs)))
+        yield finding("run-open", text, subject=still_open[0], plan=still_open[0])
+    yield otherwise(sentence("doctor.found.chain", runs=len(runs)))
 
 
 def _history(session: Session) -> Iterator[Diagnosis]:
@@ -260,33 +213,25 @@ def _history(session: Session) -> Iterator[Diagnosis]:
         known = warehouse(folder, settings).clusters()
         if len(known) > 1 and settings.cluster.name not in known:
             text = sentence("doctor.found.clusters", cluster=settings.cluster.name, names=some(known))
-            yield finding(kind_of("cluster-ambiguous"), _HISTORY, text, cluster=known[0])
+            yield finding("cluster-ambiguous", text, cluster=known[0])
             return
         history = load_history(folder, settings, now)
     except NotEnoughData as exc:
-        yield finding(kind_of("history-none"), _HISTORY, exc.said)
+        yield finding("history-none", exc.said)
         return
     grid = history.slices
     days = grid.steps * grid.step_seconds / 86400
     text = sentence("doctor.found.history", days=f"{days:.1f}", step=str(grid.step_seconds), slices=len(grid.keys))
-    found = [finding(kind_of("history-short"), _HISTORY, text)] if days < 1 else list(_fresh(history, session, now))
-    yield from found or [well(Area.HISTORY, _HISTORY, text)]
+    yield from [finding("history-short", text)] if days < 1 else _fresh(history, session, now)
+    yield otherwise(text)
     missing = [measure for measure in _MEASURES if measure not in grid.mean]
     for measure in missing:
         loss, remedy = _MEASURES[measure]
-        yield _measure(measure, loss, remedy)
-    yield well(
-        Area.HISTORY,
-        "measures",
-        sentence("doctor.found.collected", collected=len(_MEASURES) - len(missing), all=len(_MEASURES)),
-    )
-    yield _prices(session, history.inventory)
-
-
-def _measure(measure: Measure, loss: Sentence, remedy: str) -> Diagnosis:
-    found = finding(kind_of("measure-missing"), "measures", loss, subject=measure.value)
-    # The remedy is ours, and a command already: nothing of it is quoted.
-    return replace(found, mend=remedy)
+        # The remedy is ours, and a command already: nothing of it is quoted.
+        yield replace(finding("measure-missing", loss, subject=measure.value, check="measures"), mend=remedy)
+    told = sentence("doctor.found.collected", collected=len(_MEASURES) - len(missing), all=len(_MEASURES))
+    yield well(told, check="measures")
+    yield replace(_prices(session, history.inventory), check="prices")
 
 
 def _fresh(history: History, session: Session, now: datetime) -> Iterator[Diagnosis]:
@@ -300,26 +245,23 @@ def _fresh(history: History, session: Session, now: datetime) -> Iterator[Diagno
     age = (now - newest).total_seconds()
     if age > max(STALE_SECONDS, 3 * grid.step_seconds):
         text = sentence("doctor.found.newest", moment=f"{newest:%Y-%m-%d %H:%M}", hours=f"{age / 3600:.1f}")
-        yield finding(kind_of("history-stale"), _HISTORY, text)
+        yield finding("history-stale", text)
     coverage = profile_parts([history], settings=session.settings.analyzer, now=now).coverage_ratio
     if coverage < COVERAGE_MIN:
-        yield finding(
-            kind_of("history-gaps"), _HISTORY, sentence("doctor.found.coverage", coverage=format_percent(coverage))
-        )
+        yield finding("history-gaps", sentence("doctor.found.coverage", coverage=format_percent(coverage)))
 
 
 def _prices(session: Session, inventory: Inventory) -> Diagnosis:
-    check = "prices"
     models = {card.card_model for card in inventory.cards}
     try:
         settings = with_price_book(session.settings, session.data_path)
         prices = PriceBook(settings, inventory.nodes).at(session.now())
         unpriced = sorted({card.card_model for card in inventory.cards if prices.of(card).amortised is None})
     except Misconfigured as exc:
-        return finding(kind_of("prices-unusable"), check, exc.said)
+        return finding("prices-unusable", exc.said)
     except GputideError as exc:
-        return unchecked(Area.HISTORY, check, exc.said)
+        return unchecked(exc.said)
     if unpriced:
         text = sentence("doctor.found.unpriced", unpriced=len(unpriced), models=len(models), names=some(unpriced))
-        return finding(kind_of("price-missing"), check, text, subject=some(unpriced), model=unpriced[0])
-    return well(Area.HISTORY, check, sentence("doctor.found.priced", models=len(models)))
+        return finding("price-missing", text, subject=some(unpriced), model=unpriced[0])
+    return well(sentence("doctor.found.priced", models=len(models)))

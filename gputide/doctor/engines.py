@@ -14,8 +14,7 @@ from fleet.schema import TABLES
 from fleet.sentences import Sentence, sentence
 from fleet.settings.pipeline import BusKind, RecordFormat
 from fleet.settings.settings import Settings
-from gputide.doctor.catalogue import codes_of, kind_of
-from gputide.doctor.finding import Area, Check, Diagnosis, finding, some, unchecked, well
+from gputide.doctor.finding import Area, Check, Diagnosis, Look, codes_of, finding, otherwise, some, unchecked
 from pipeline.flink.rest import FlinkRest
 from pipeline.warehouse import hive_ddl
 from wire.tls import Tls
@@ -34,71 +33,65 @@ _GROUP_RIGHTS = {"READ": "rollup", "DESCRIBE": "bound"}
 
 def kafka_checks(settings: Settings) -> tuple[Check, ...]:
     """What is looked at of the brokers and the topic."""
-    return (Check(area=Area.KAFKA, name="topic", look=partial(_kafka, settings), codes=codes_of(Area.KAFKA)),)
+    return (_check(Area.KAFKA, "topic", partial(_kafka, settings)),)
 
 
 def flink_checks(settings: Settings) -> tuple[Check, ...]:
     """What is looked at of the JobManager."""
-    return (Check(area=Area.FLINK, name="job", look=partial(_flink, settings), codes=codes_of(Area.FLINK)),)
+    return (_check(Area.FLINK, "job", partial(_flink, settings)),)
 
 
 def hive_checks(settings: Settings) -> tuple[Check, ...]:
     """What is looked at of HiveServer2 and its metastore; its first query may take long."""
-    return (
-        Check(
-            area=Area.HIVE, name="tables", look=partial(_hive, settings), codes=codes_of(Area.HIVE), seconds_max=90.0
-        ),
-    )
+    return (_check(Area.HIVE, "tables", partial(_hive, settings), seconds_max=90.0),)
+
+
+def _check(area: Area, name: str, look: Look, seconds_max: float = 20.0) -> Check:
+    return Check(area=area, name=name, look=look, codes=codes_of(area), seconds_max=seconds_max)
 
 
 def _kafka(settings: Settings) -> Iterator[Diagnosis]:
-    check, kafka = "topic", settings.kafka
+    kafka = settings.kafka
     try:
         from pipeline.bus.kafka_survey import survey_topic
         from pipeline.bus.kafka_topic import open_topic
     except ImportError as exc:
-        yield unchecked(Area.KAFKA, check, sentence("doctor.found.install_kafka", name=str(exc.name)))
+        yield unchecked(sentence("doctor.found.install_kafka", name=str(exc.name)))
         return
     server, user = kafka.servers[0], kafka.username or "ANONYMOUS"
     try:
         survey = survey_topic(kafka, kafka.topic)
         if survey.partitions is None:
-            text = sentence(
-                "doctor.found.topic_created", create=str(kafka.create_topic).lower(), brokers=survey.brokers
-            )
+            create, partitions = str(kafka.create_topic).lower(), str(kafka.partitions)
+            text = sentence("doctor.found.topic_created", create=create, brokers=survey.brokers)
             yield finding(
-                kind_of("kafka-topic-missing"), check, text, subject=kafka.topic, server=server, topic=kafka.topic,
-                partitions=str(kafka.partitions),
-            )  # fmt: skip
+                "kafka-topic-missing",
+                text,
+                subject=kafka.topic,
+                server=server,
+                topic=kafka.topic,
+                partitions=partitions,
+            )
             return
         # Looked at as the receiver does, and never made.
         topic = open_topic(kafka.model_copy(update={"create_topic": False}), kafka.topic, partitions=kafka.partitions)
     except Unavailable as exc:
-        yield finding(kind_of("kafka-unreachable"), check, exc.said, subject=server)
+        yield finding("kafka-unreachable", exc.said, subject=server)
         return
     except Misconfigured as exc:
         yield finding(
-            kind_of("kafka-refuses"), check, exc.said, subject=server, server=server, user=user, topic=kafka.topic,
-            group=kafka.group,
-        )  # fmt: skip
-        return
-    found = [
-        finding(
-            kind_of("kafka-topic-unsafe"), check, warning, subject=kafka.topic, server=server, topic=kafka.topic,
-            config=_config_of(warning, settings),
+            "kafka-refuses", exc.said, subject=server, server=server, user=user, topic=kafka.topic, group=kafka.group
         )
-        for warning in topic.warnings
-    ]  # fmt: skip
-    found += _kafka_rights(settings, survey, server, user)
-    found += _kafka_state(settings, survey, server)
-    text = sentence(
-        "doctor.found.kafka",
-        brokers=survey.brokers,
-        topic=kafka.topic,
-        partitions=survey.partitions,
-        copies=survey.copies,
-    )
-    yield from found or [well(Area.KAFKA, check, text)]
+        return
+    for warning in topic.warnings:
+        config = _config_of(warning, settings)
+        yield finding(
+            "kafka-topic-unsafe", warning, subject=kafka.topic, server=server, topic=kafka.topic, config=config
+        )
+    yield from _kafka_rights(settings, survey, server, user)
+    yield from _kafka_state(settings, survey, server)
+    sizes = {"brokers": survey.brokers, "partitions": survey.partitions, "copies": survey.copies}
+    yield otherwise(sentence("doctor.found.kafka", topic=kafka.topic, **sizes))
 
 
 def _config_of(warning: str, settings: Settings) -> str:
@@ -127,9 +120,16 @@ def _kafka_rights(settings: Settings, survey: Any, server: str, user: str) -> It
                     allowed=some(told, 10) or sentence("mark.none"),
                 )  # fmt: skip
                 yield finding(
-                    kind_of("kafka-right-missing"), "rights", text, subject=name, server=server, user=user,
-                    operation=operation, resource=resource, name=name,
-                )  # fmt: skip
+                    "kafka-right-missing",
+                    text,
+                    subject=name,
+                    server=server,
+                    user=user,
+                    operation=operation,
+                    resource=resource,
+                    name=name,
+                    check="rights",
+                )
 
 
 def _kafka_state(settings: Settings, survey: Any, server: str) -> Iterator[Diagnosis]:
@@ -137,46 +137,41 @@ def _kafka_state(settings: Settings, survey: Any, server: str) -> Iterator[Diagn
     if survey.partitions < kafka.partitions:
         text: Sentence | str = f"{survey.partitions}, kafka.partitions={kafka.partitions}"
         yield finding(
-            kind_of("kafka-partitions-few"), "topic", text, subject=kafka.topic, server=server, topic=kafka.topic,
-            partitions=str(kafka.partitions),
-        )  # fmt: skip
-    if survey.copies < 2 <= survey.brokers:
-        yield finding(
-            kind_of("kafka-one-copy"),
-            "topic",
-            sentence("doctor.found.brokers", brokers=survey.brokers),
+            "kafka-partitions-few",
+            text,
             subject=kafka.topic,
             server=server,
+            topic=kafka.topic,
+            partitions=str(kafka.partitions),
         )
+    if survey.copies < 2 <= survey.brokers:
+        text = sentence("doctor.found.brokers", brokers=survey.brokers)
+        yield finding("kafka-one-copy", text, subject=kafka.topic, server=server)
     if survey.leaderless or survey.behind:
         text = sentence(
             "doctor.found.partitions_down", leaderless=str(list(survey.leaderless)), behind=str(list(survey.behind))
         )
-        yield finding(kind_of("kafka-partition-down"), "topic", text, subject=kafka.topic, server=server)
+        yield finding("kafka-partition-down", text, subject=kafka.topic, server=server)
     kept = {lane: end - survey.begins.get(lane, 0) for lane, end in survey.ends.items()}
     if not survey.committed and sum(kept.values()):
         text = sentence("doctor.found.no_offset", records=sum(kept.values()), group=kafka.group)
-        yield finding(kind_of("kafka-group-silent"), "lag", text, subject=kafka.group)
+        yield finding("kafka-group-silent", text, subject=kafka.group, check="lag")
     elif survey.committed:
         lag = sum(
             end - max(survey.committed.get(lane, 0), survey.begins.get(lane, 0)) for lane, end in survey.ends.items()
         )
         if lag > LAG_RECORDS_MAX:
-            yield finding(
-                kind_of("kafka-lag"),
-                "lag",
-                sentence("doctor.found.lag", records=lag, group=kafka.group),
-                subject=kafka.group,
-            )
+            text = sentence("doctor.found.lag", records=lag, group=kafka.group)
+            yield finding("kafka-lag", text, subject=kafka.group, check="lag")
 
 
 def _flink(settings: Settings) -> Iterator[Diagnosis]:
-    check, flink = "job", settings.flink
+    flink = settings.flink
     if settings.bus.kind is not BusKind.KAFKA or settings.bus.record_format is not RecordFormat.ROWS:
         carried = f"bus.kind={settings.bus.kind.value}, bus.record_format={settings.bus.record_format.value}"
-        yield finding(kind_of("flink-bus"), "bus", carried)
+        yield finding("flink-bus", carried, check="bus")
     if flink.rest is None:
-        yield unchecked(Area.FLINK, check, sentence("doctor.found.flink_within"))
+        yield unchecked(sentence("doctor.found.flink_within"))
         return
     rest = FlinkRest(
         flink.rest,
@@ -185,94 +180,72 @@ def _flink(settings: Settings) -> Iterator[Diagnosis]:
     try:
         overview, jobs = rest.overview(), rest.jobs()
     except Unavailable as exc:
-        yield finding(kind_of("flink-unreachable"), check, exc.said, subject=flink.rest)
+        yield finding("flink-unreachable", exc.said, subject=flink.rest)
         return
     version = str(overview.get("flink-version", ""))
-    found: list[Diagnosis] = []
     if not version.startswith(f"{FLINK_VERSION}."):
-        found.append(
-            finding(
-                kind_of("flink-version"),
-                check,
-                sentence("doctor.found.version", version=version or sentence("doctor.found.untold")),
-                subject=flink.rest,
-            )
-        )
+        text = sentence("doctor.found.version", version=version or sentence("doctor.found.untold"))
+        yield finding("flink-version", text, subject=flink.rest)
     ours = [job for job in jobs if job.get("name") == JOB_NAME and job.get("state") in ("RUNNING", *_FAILING)]
     if not ours:
         states = some(f"{job.get('name')} {job.get('state')}" for job in jobs) or sentence("doctor.found.no_jobs")
         there = sentence("doctor.found.there_are", names=states)
-        found.append(finding(kind_of("flink-no-job"), check, there, subject=flink.rest))
+        yield finding("flink-no-job", there, subject=flink.rest)
         slots = int(overview.get("slots-available", 0))
         if slots < flink.parallelism:
             text = sentence("doctor.found.slots", slots=slots, parallelism=flink.parallelism)
-            found.append(finding(kind_of("flink-slots"), check, text, subject=flink.rest))
+            yield finding("flink-slots", text, subject=flink.rest)
     for job in ours:
-        found += _job(rest, job, settings)
-    yield from found or [well(Area.FLINK, check, sentence("doctor.found.flink_fine", version=version, jobs=len(ours)))]
+        yield from _job(rest, job, settings)
+    yield otherwise(sentence("doctor.found.flink_fine", version=version, jobs=len(ours)))
 
 
 def _job(rest: FlinkRest, job: dict[str, Any], settings: Settings) -> Iterator[Diagnosis]:
     name, url = str(job.get("jid", "")), rest.address
     if job.get("state") in _FAILING:
         failed = f"{job.get('state')}: {rest.failure(name)}"
-        yield finding(kind_of("flink-restarting"), "job", failed, subject=name, url=url, job=name)
+        yield finding("flink-restarting", failed, subject=name, url=url, job=name)
         return
     newest = rest.newest_checkpoint(name)
     began = float(job.get("start-time", 0)) / 1000
     allowed = CHECKPOINTS_MISSED_MAX * settings.flink.checkpoint_seconds
     age = time.time() - (began if newest is None else newest)
     if age > allowed:
-        what = (
-            sentence("doctor.found.no_checkpoint", seconds=f"{age:.0f}")
-            if newest is None
-            else sentence("doctor.found.old_checkpoint", seconds=f"{age:.0f}")
-        )
+        said = "doctor.found.no_checkpoint" if newest is None else "doctor.found.old_checkpoint"
+        what = sentence(said, seconds=f"{age:.0f}")
         text = sentence("doctor.found.checkpoint", what=what, seconds=str(settings.flink.checkpoint_seconds))
-        yield finding(kind_of("flink-checkpoint-old"), "job", text, subject=name, url=url, job=name)
+        yield finding("flink-checkpoint-old", text, subject=name, url=url, job=name)
 
 
 def _hive(settings: Settings) -> Iterator[Diagnosis]:
-    check, hive = "tables", settings.hive
+    hive = settings.hive
     host = f"{hive.host}:{hive.port}"
     try:
         from pipeline.warehouse.hive_session import HiveSession
     except ImportError as exc:
-        yield unchecked(Area.HIVE, check, sentence("doctor.found.install_hive", name=str(exc.name)))
+        yield unchecked(sentence("doctor.found.install_hive", name=str(exc.name)))
         return
     try:
-        with closing(
-            HiveSession(hive.model_copy(update={"request_seconds": min(hive.request_seconds, 60)}))
-        ) as session:
-            found = [*_hive_tables(session, settings), *_hive_modes(session)]
+        patient = hive.model_copy(update={"request_seconds": min(hive.request_seconds, 60)})
+        with closing(HiveSession(patient)) as session:
+            yield from _hive_tables(session, settings)
+            yield from _hive_modes(session)
     except Unavailable as exc:
-        yield finding(kind_of("hive-unreachable"), check, exc.said, subject=host)
+        yield finding("hive-unreachable", exc.said, subject=host)
         return
     except (Misconfigured, Corrupt) as exc:
-        yield finding(
-            kind_of("hive-refuses"),
-            check,
-            exc.said,
-            subject=host,
-            host=host,
-            user=hive.username,
-            database=hive.database,
-        )
+        yield finding("hive-refuses", exc.said, subject=host, host=host, user=hive.username, database=hive.database)
         return
     folder = hive.folder
     if folder is not None and not (folder.is_dir() and os.access(folder, os.W_OK)):
-        found.append(finding(kind_of("hive-folder"), check, f"hive.folder={folder}", folder=str(folder)))
-    yield from found or [well(Area.HIVE, check, sentence("doctor.found.hive_fine", host=host, tables=len(TABLES)))]
-    yield unchecked(
-        Area.HIVE,
-        "rights",
-        sentence("doctor.found.hive_rights", user=str(hive.username)),
-    )
+        yield finding("hive-folder", f"hive.folder={folder}", folder=str(folder))
+    yield otherwise(sentence("doctor.found.hive_fine", host=host, tables=len(TABLES)))
+    yield unchecked(sentence("doctor.found.hive_rights", user=str(hive.username)), check="rights")
 
 
 def _hive_tables(session: Any, settings: Settings) -> Iterator[Diagnosis]:
     """What of the tables is missing or was altered; nothing is made."""
-    check, database = "tables", settings.hive.database
+    database = settings.hive.database
     known = {row[0] for row in session.rows("SHOW DATABASES")}
     names = {row[0] for row in session.rows(hive_ddl.show_tables(database))} if database in known else set()
     missing = [table.name for table in TABLES if table.name not in names]
@@ -280,7 +253,7 @@ def _hive_tables(session: Any, settings: Settings) -> Iterator[Diagnosis]:
         text = sentence(
             "doctor.found.tables_missing", missing=len(missing), all=len(TABLES), database=database, names=some(missing)
         )
-        yield finding(kind_of("hive-database-missing"), check, text, subject=database)
+        yield finding("hive-database-missing", text, subject=database)
     for table in TABLES:
         if table.name not in names:
             continue
@@ -291,11 +264,9 @@ def _hive_tables(session: Any, settings: Settings) -> Iterator[Diagnosis]:
         differences = hive_ddl.differences(table, told, expected)
         full = f"{database}.{table.name}"
         if differences:
-            yield finding(kind_of("hive-table-altered"), check, "; ".join(differences), subject=full, table=full)
+            yield finding("hive-table-altered", "; ".join(differences), subject=full, table=full)
         elif gained := hive_ddl.new_columns(table, told):
-            yield finding(
-                kind_of("hive-table-older"), check, sentence("doctor.found.lacks", names=some(gained)), subject=full
-            )
+            yield finding("hive-table-older", sentence("doctor.found.lacks", names=some(gained)), subject=full)
 
 
 def _hive_modes(session: Any) -> Iterator[Diagnosis]:
@@ -306,6 +277,6 @@ def _hive_modes(session: Any) -> Iterator[Diagnosis]:
         text = str(rows[0][0]) if rows else ""
         told[name] = text.partition("=")[2].strip().lower() if "=" in text else ""
     if told["hive.execution.engine"] == "tez" and told["tez.local.mode"] == "true":
-        yield finding(kind_of("hive-engine"), "modes", "hive.execution.engine=tez, tez.local.mode=true")
+        yield finding("hive-engine", "hive.execution.engine=tez, tez.local.mode=true", check="modes")
     if told["hive.vectorized.execution.enabled"] == "true":
-        yield finding(kind_of("hive-vectorised"), "modes", "hive.vectorized.execution.enabled=true")
+        yield finding("hive-vectorised", "hive.vectorized.execution.enabled=true", check="modes")

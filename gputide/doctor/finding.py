@@ -1,15 +1,19 @@
-"""The words of the doctor: areas, findings as the catalogue has them, and what a check says of one thing.
+"""The words of the doctor: areas, the catalogue of findings, and what a check says of one thing.
 
-Pure. Called by all others of this folder.
+Called by all others of this folder.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
 
 from fleet.sentences import Sentence, listed, sentence
 from fleet.words import Words
@@ -65,8 +69,6 @@ class FindingKind:
 
     Attributes:
         code: what programs go by; never changes its meaning.
-        area: where it is looked for.
-        severity: how much it disables.
         mend: the one command or value that mends it; words in braces are filled in.
         sign: how it is seen, and where the fact stands.
         is_unreachable: a service did not answer, which has an exit status of its own.
@@ -90,27 +92,50 @@ class FindingKind:
         return sentence(f"doctor.{self.code}.disables")
 
 
+@cache
+def catalogue() -> Mapping[str, FindingKind]:
+    """Everything that the doctor may find, from `findings.toml`, by code and in the order of areas."""
+    text = resources.files("gputide.doctor").joinpath("findings.toml").read_text(encoding="utf-8")
+    kinds = [
+        FindingKind(
+            code=entry["code"],
+            area=Area(entry["area"]),
+            severity=Severity(entry["severity"]),
+            mend=entry["mend"],
+            sign=entry["sign"],
+            is_unreachable=entry.get("unreachable", False),
+        )
+        for entry in tomllib.loads(text)["finding"]
+    ]
+    order = list(Area)
+    return MappingProxyType({kind.code: kind for kind in sorted(kinds, key=lambda kind: order.index(kind.area))})
+
+
+def codes_of(area: Area) -> tuple[str, ...]:
+    """The codes of an area."""
+    return tuple(kind.code for kind in catalogue().values() if kind.area is area)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What a check says of one thing.
+    """What a look says of one thing.
 
     Attributes:
-        area: where it was looked.
-        check: which look.
-        state: how it ended.
-        subject: what it is about: a setting, a node, a metric; empty where `check` says it.
-        said: what was found.
-        kind: the finding; None where there is none.
+        subject: what it is about: a setting, a node, a metric; empty where the check says it.
         mend: what mends it here.
+        area: where it was looked; of a finding its own area, else that of the check, which `diagnosed` fills in.
+        check: which check; filled in likewise unless a check that looks at several things names them.
+        is_fallback: holds only where the look found nothing before it.
     """
 
-    area: Area
-    check: str
     state: State
     said: Sentence | str
     subject: Sentence | str = ""
     kind: FindingKind | None = None
     mend: str = ""
+    area: str = ""
+    check: str = ""
+    is_fallback: bool = False
 
     def found_in(self, words: Words) -> str:
         """What was found, in a language, on one printable line."""
@@ -129,10 +154,7 @@ class Check:
     """One look at one thing; several may run beside each other.
 
     Attributes:
-        area: where it looks.
         name: what it looks at, two words at most.
-        look: gives what it found.
-        seconds_max: longest time that is waited for it.
         codes: findings that it may make, so that only what is asked for is looked at.
         needs: name of a check of the same area without whose success this one can't be made; None for none.
     """
@@ -145,39 +167,52 @@ class Check:
     needs: str | None = None
 
 
-def well(area: Area, check: str, found: Sentence | str, subject: Sentence | str = "") -> Diagnosis:
-    """A look that found nothing wrong."""
-    return Diagnosis(area=area, check=check, state=State.OK, said=found, subject=subject)
+def a_check(
+    area: Area, name: str, look: Look, codes: str, *, seconds_max: float = 20.0, needs: str | None = None
+) -> Check:
+    """A check whose codes are words of one text."""
+    return Check(area=area, name=name, look=look, codes=tuple(codes.split()), seconds_max=seconds_max, needs=needs)
 
 
-def unchecked(area: Area, check: str, why: Sentence | str, subject: Sentence | str = "") -> Diagnosis:
-    """A look that could not be made."""
-    return Diagnosis(area=area, check=check, state=State.UNCHECKED, said=why, subject=subject)
+def diagnosed(check: Check) -> tuple[Diagnosis, ...]:
+    """Look, and say of everything found where it was looked."""
+    found: list[Diagnosis] = []
+    for one in check.look():
+        if not (one.is_fallback and found):
+            found.append(replace(one, area=one.area or check.area.value, check=one.check or check.name))
+    return tuple(found)
+
+
+def well(said: Sentence | str, subject: Sentence | str = "", *, check: str = "") -> Diagnosis:
+    """Something that is as it should be."""
+    return Diagnosis(state=State.OK, said=said, subject=subject, check=check)
+
+
+def otherwise(said: Sentence | str, subject: Sentence | str = "") -> Diagnosis:
+    """The last word of a look: all is well, unless the look has found something before."""
+    return Diagnosis(state=State.OK, said=said, subject=subject, is_fallback=True)
+
+
+def unchecked(why: Sentence | str, subject: Sentence | str = "", *, check: str = "") -> Diagnosis:
+    """Something that could not be looked at."""
+    return Diagnosis(state=State.UNCHECKED, said=why, subject=subject, check=check)
 
 
 def finding(
-    kind: FindingKind, check: str, found: Sentence | str, *, subject: Sentence | str = "", **values: str
+    code: str, said: Sentence | str, *, subject: Sentence | str = "", check: str = "", **values: str
 ) -> Diagnosis:
-    """A look that found something.
+    """A finding of the catalogue.
 
     Args:
-        check: which look.
-        found: what was seen, with its numbers.
-        subject: what it is about.
-        values: what the words in braces of `kind.mend` stand for; each is quoted for a shell where it must be, as names
-            may come from tenants.
+        values: what the words in braces of `FindingKind.mend` stand for; each is quoted for a shell where it must be,
+            as names may come from tenants.
     """
-    filled = kind.mend
+    kind = catalogue()[code]
+    mend = kind.mend
     for name, value in values.items():
-        filled = filled.replace("{" + name + "}", shlex.quote(shown(value)[:_VALUE_LENGTH_MAX]))
+        mend = mend.replace("{" + name + "}", shlex.quote(shown(value)[:_VALUE_LENGTH_MAX]))
     return Diagnosis(
-        area=kind.area,
-        check=check,
-        state=State.FINDING,
-        said=found,
-        subject=subject,
-        kind=kind,
-        mend=filled,
+        state=State.FINDING, said=said, subject=subject, kind=kind, mend=mend, area=kind.area.value, check=check
     )
 
 

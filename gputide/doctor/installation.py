@@ -23,8 +23,7 @@ from fleet.capabilities.register import CAPABILITIES, EXPERIMENTAL_SETTING, capa
 from fleet.sentences import Sentence, sentence
 from fleet.settings.pipeline import BusKind, WarehouseKind
 from fleet.settings.settings import Settings
-from gputide.doctor.catalogue import kind_of
-from gputide.doctor.finding import Area, Check, Diagnosis, finding, well
+from gputide.doctor.finding import Area, Check, Diagnosis, a_check, finding, otherwise, well
 from wire.tls import der_of
 
 EXPIRES_DAYS = 21
@@ -35,21 +34,11 @@ _NO_SECRETS = ("ca_file", "certificate", "library", "rights_file")
 
 def installation_checks(settings: Settings) -> tuple[Check, ...]:
     """What is looked at of this machine's installation."""
-    area = Area.INSTALLATION
+    area, of_files = Area.INSTALLATION, "file-unreadable secret-open certificate-expires"
     return (
-        Check(area=area, name="packages", look=lambda: _packages(settings), codes=("extra-missing",)),
-        Check(
-            area=area,
-            name="backend",
-            look=lambda: _backend(settings),
-            codes=("backend-unknown", "backend-experimental"),
-        ),
-        Check(
-            area=area,
-            name="files",
-            look=lambda: _files(settings, datetime.now(UTC)),
-            codes=("file-unreadable", "secret-open", "certificate-expires"),
-        ),
+        a_check(area, "packages", lambda: _packages(settings), "extra-missing"),
+        a_check(area, "backend", lambda: _backend(settings), "backend-unknown backend-experimental"),
+        a_check(area, "files", lambda: _files(settings, datetime.now(UTC)), of_files),
     )
 
 
@@ -62,9 +51,8 @@ def _packages(settings: Settings) -> Iterator[Diagnosis]:
     missing = {module: words for module, words in needed.items() if find_spec(module) is None}
     for module, (extra, purpose) in missing.items():
         text = sentence("doctor.found.purpose", module=module, purpose=purpose)
-        yield finding(kind_of("extra-missing"), "packages", text, subject=extra, extra=extra)
-    if not missing:
-        yield well(Area.INSTALLATION, "packages", f"Python {sys.version.split()[0]}, {', '.join(needed)}")
+        yield finding("extra-missing", text, subject=extra, extra=extra)
+    yield otherwise(f"Python {sys.version.split()[0]}, {', '.join(needed)}")
 
 
 def _backend(settings: Settings) -> Iterator[Diagnosis]:
@@ -73,23 +61,19 @@ def _backend(settings: Settings) -> Iterator[Diagnosis]:
         is_allowed = settings.enforcer.experimental
         setting = f"{EXPERIMENTAL_SETTING}={'true' if is_allowed else 'false'}"
         text = sentence("doctor.found.double_only", backend=backend, setting=setting)
-        yield finding(kind_of("backend-experimental"), "backend", text, subject=backend, backend=backend)
+        yield finding("backend-experimental", text, subject=backend, backend=backend)
     elif backend in known:
-        yield well(Area.INSTALLATION, "backend", backend)
+        yield well(backend)
     else:
         text = sentence("doctor.found.backends", backend=backend, names=", ".join(known))
-        yield finding(kind_of("backend-unknown"), "backend", text, subject=backend, backend=known[0])
+        yield finding("backend-unknown", text, subject=backend, backend=known[0])
 
 
 def _files(settings: Settings, now: datetime) -> Iterator[Diagnosis]:
     files = dict(named_files(settings))
-    is_well = True
     for setting, path in files.items():
-        for diagnosis in _file(setting, path, now):
-            is_well = False
-            yield diagnosis
-    if is_well:
-        yield well(Area.INSTALLATION, "files", sentence("doctor.found.files_fine", files=len(files)))
+        yield from _file(setting, path, now)
+    yield otherwise(sentence("doctor.found.files_fine", files=len(files)))
 
 
 def named_files(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Path]]:
@@ -115,16 +99,16 @@ def _file(setting: str, path: Path, now: datetime) -> Iterator[Diagnosis]:
             text = file.read(_FILE_BYTES_MAX).decode("utf-8", "replace")
     except (OSError, RuntimeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-        yield finding(kind_of("file-unreadable"), "files", f"{path}: {why}", subject=setting, file=str(path))
+        yield finding("file-unreadable", f"{path}: {why}", subject=setting, file=str(path))
         return
     is_secret = any(word in setting for word in _SECRET_WORDS) and not setting.endswith(_NO_SECRETS)
     if is_secret and stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
         found = sentence("doctor.found.mode", path=str(path), mode=f"{stat.S_IMODE(mode):o}")
-        yield finding(kind_of("secret-open"), "files", found, subject=setting, file=str(path))
+        yield finding("secret-open", found, subject=setting, file=str(path))
     end = latest_end(text) if setting.endswith("ca_file") else earliest_end(text)
     if end is not None and (end - now).days < EXPIRES_DAYS:
         found = sentence("doctor.found.holds_until", path=str(path), moment=f"{end:%Y-%m-%d %H:%M}")
-        yield finding(kind_of("certificate-expires"), "files", found, subject=setting, file=str(path))
+        yield finding("certificate-expires", found, subject=setting, file=str(path))
 
 
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18

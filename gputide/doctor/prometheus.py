@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -13,8 +13,7 @@ from fleet.settings.settings import Settings
 from gputide.doctor import prometheus_labels as labels
 from gputide.doctor import prometheus_server as server
 from gputide.doctor import prometheus_values as values
-from gputide.doctor.catalogue import kind_of
-from gputide.doctor.finding import Area, Check, Diagnosis, finding, well
+from gputide.doctor.finding import Area, Check, Diagnosis, Look, a_check, finding, well
 from gputide.doctor.prometheus_scene import OTHER_CARD_NAMES, Scene
 from gputide.scanning.queries import scan_endpoint, scan_options
 from pipeline.history.prometheus import PrometheusHistory
@@ -23,7 +22,6 @@ from wire.prometheus_query import PrometheusQuery
 
 REACH = "reach"
 _AGENT = "gputide-doctor"
-_P = "prometheus-"
 _ANSWER_BYTES_MAX = 32 << 20
 _HISTORY_BYTES_MAX = 8 << 20
 _SERIES_MAX = 100_000
@@ -51,12 +49,7 @@ def prometheus_checks(settings: Settings) -> tuple[Check, ...]:
     history = PrometheusHistory(http, replace(options, bytes_max=_HISTORY_BYTES_MAX), pause=time.sleep)
     url = endpoint.server
     return (
-        Check(
-            area=Area.PROMETHEUS,
-            name=REACH,
-            look=lambda: _reach(scene),
-            codes=(f"{_P}unreachable", f"{_P}refuses", f"{_P}no-cards", f"{_P}partial"),
-        ),
+        _check(REACH, partial(_reach, scene), "unreachable refuses no-cards partial", needs=None),
         _check("measures", partial(values.measured, scene), "sm-active-missing framebuffer-missing "
                "framebuffer-free-missing duty-cycle-missing encoder-missing power-missing xid-last-only"),
         _check("kube-state-metrics", partial(values.facts, scene), "owners-missing requests-missing "
@@ -91,15 +84,9 @@ def prometheus_checks(settings: Settings) -> tuple[Check, ...]:
     )  # fmt: skip
 
 
-def _check(name: str, look: Callable[[], Iterable[Diagnosis]], codes: str) -> Check:
-    return Check(
-        area=Area.PROMETHEUS,
-        name=name,
-        look=look,
-        codes=tuple(_P + code for code in codes.split()),
-        seconds_max=30.0,
-        needs=REACH,
-    )
+def _check(name: str, look: Look, codes: str, needs: str | None = REACH) -> Check:
+    full = " ".join(f"prometheus-{code}" for code in codes.split())
+    return a_check(Area.PROMETHEUS, name, look, full, seconds_max=30.0, needs=needs)
 
 
 def _reach(scene: Scene) -> Iterator[Diagnosis]:
@@ -109,24 +96,20 @@ def _reach(scene: Scene) -> Iterator[Diagnosis]:
         scene.ask.number("vector(1)")
         names = scene.names
     except Unavailable as exc:
-        yield finding(kind_of("prometheus-unreachable"), REACH, exc.said, subject=server_url)
+        yield finding("prometheus-unreachable", exc.said, subject=server_url)
         return
     except (Misconfigured, Corrupt) as exc:
-        yield finding(kind_of("prometheus-refuses"), REACH, exc.said, subject=server_url)
+        yield finding("prometheus-refuses", exc.said, subject=server_url)
         return
     told = scene.ask.state("/api/v1/status/buildinfo")
     version = told.get("version", "") if isinstance(told, dict) else ""
     if scene.ask.work.partial:
-        yield finding(kind_of("prometheus-partial"), REACH, scene.ask.work.partial[0], subject=server_url)
+        yield finding("prometheus-partial", scene.ask.work.partial[0], subject=server_url)
     if scene.base is None and not scene.has(*OTHER_CARD_NAMES):
-        yield finding(
-            kind_of("prometheus-no-cards"),
-            REACH,
-            sentence("doctor.found.other_metrics", names=len(names)),
-            subject=server_url,
-        )
+        text = sentence("doctor.found.other_metrics", names=len(names))
+        yield finding("prometheus-no-cards", text, subject=server_url)
         return
     answer = sentence("doctor.found.answers", server=server_url)
     if version:
         answer = sentence("doctor.found.answers_as", server=server_url, version=version)
-    yield well(Area.PROMETHEUS, REACH, answer)
+    yield well(answer)

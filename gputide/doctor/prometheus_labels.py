@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Literal
 
 from fleet.catalogue import find_model
 from fleet.sentences import Sentence, listed, sentence
-from gputide.doctor.catalogue import kind_of
-from gputide.doctor.finding import NAMES_MAX, Area, Diagnosis, finding, some, unchecked, well
+from gputide.doctor.finding import NAMES_MAX, Diagnosis, finding, otherwise, some, unchecked, well
 from gputide.doctor.prometheus_scene import ALLOCATABLE, NODES, OF_CARDS, Scene, Seen, pod_of
 
 _SCRAPE_LABELS = ("job", "instance", "endpoint", "service", "prometheus", "prometheus_replica", "replica")
@@ -36,19 +36,18 @@ _VOLCANO = "volcano_vgpu_device_memory_allocation_for_a_certain_pod"
 
 def pods_named(scene: Scene) -> Iterator[Diagnosis]:
     """Cards whose pods nobody names, though pods ask for cards."""
-    check = "pods on cards"
     others = {seen.pod for seen in scene.slices if seen.pod is not None}
-    by_node = _by_node(scene.cards)
+    by_node = _by("node", scene.cards)
     silent = {node for node, series in by_node.items() if not any(one.pod for one in series)}
     if not scene.cards:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.pods_named", pods=len(others)))
+        yield well(sentence("doctor.found.pods_named", pods=len(others)))
     elif not scene.holders:
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.none_missed"))
+        yield unchecked(sentence("doctor.found.none_missed"))
     elif silent == set(by_node) and not others:
         found = sentence(
             "doctor.found.none_with_pod", series=len(scene.cards), metric=str(scene.base), holders=len(scene.holders)
         )
-        yield finding(kind_of("prometheus-pods-missing"), check, found, **scene.exporter)
+        yield finding("prometheus-pods-missing", found, **scene.exporter)
     else:
         # Where HAMi or gputide report a node's pods, dcgm-exporter need not.
         told = {scene.holders[pod].node for pod in others if pod in scene.holders}
@@ -56,77 +55,67 @@ def pods_named(scene: Scene) -> Iterator[Diagnosis]:
         missed = (silent & held) - told
         if missed:
             found = sentence("doctor.found.no_pod_named", names=some(missed))
-            kind = kind_of("prometheus-pods-partly-missing")
-            yield finding(kind, check, found, subject=some(missed), **scene.exporter)
-        else:
-            yield well(Area.PROMETHEUS, check, sentence("doctor.found.nodes_name_pods", nodes=len(by_node)))
+            yield finding("prometheus-pods-partly-missing", found, subject=some(missed), **scene.exporter)
+    yield otherwise(sentence("doctor.found.nodes_name_pods", nodes=len(by_node)))
 
 
 def pod_labels(scene: Scene) -> Iterator[Diagnosis]:
     """Labels that are there under another name than one would think."""
-    check = "pod labels"
     exported = sum("exported_pod" in seen.labels for seen in scene.cards)
     old = sum("pod_name" in seen.labels for seen in scene.cards)
     if exported:
         found = sentence("doctor.found.exported_pod", found=exported, series=len(scene.cards))
-        yield finding(kind_of("prometheus-honor-labels"), check, found, **scene.exporter)
+        yield finding("prometheus-honor-labels", found, **scene.exporter)
     if old:
         found = sentence("doctor.found.pod_name", found=old, series=len(scene.cards))
-        yield finding(kind_of("prometheus-pod-labels-old"), check, found, **scene.exporter)
+        yield finding("prometheus-pod-labels-old", found, **scene.exporter)
     if not scene.cards:
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_dcgm"))
-    elif not exported and not old:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.pod_labels_fine"))
+        yield unchecked(sentence("doctor.found.no_dcgm"))
+    yield otherwise(sentence("doctor.found.pod_labels_fine"))
 
 
 def exporter_as_pod(scene: Scene) -> Iterator[Diagnosis]:
     """The exporter's own pod in the place of the tenant's."""
-    check = "tenants"
     known = {pod_of(reading.labels) for reading in scene.pods}
     blamed = set()
-    for series in _by_node(scene.cards).values():
+    for series in _by("node", scene.cards).values():
         pods = {one.pod for one in series}
         (first,) = pods if len(pods) == 1 else (None,)
         is_own = first is not None and first in known and first not in scene.holders
         if is_own and not any("exported_pod" in one.labels for one in series):
             blamed.add("/".join(first or ()))
     if not scene.holders or not known:
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_requests"))
+        yield unchecked(sentence("doctor.found.no_requests"))
     elif blamed:
         found = sentence("doctor.found.blamed", names=some(blamed))
-        yield finding(kind_of("prometheus-exporter-as-pod"), check, found, subject=some(blamed), **scene.exporter)
-    else:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.none_blamed"))
+        yield finding("prometheus-exporter-as-pod", found, subject=some(blamed), **scene.exporter)
+    yield otherwise(sentence("doctor.found.none_blamed"))
 
 
 def hostnames(scene: Scene) -> Iterator[Diagnosis]:
     """Names of containers in the place of nodes."""
-    check = "node names"
     if not scene.has("kube_node_info"):
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_node_info"))
+        yield unchecked(sentence("doctor.found.no_node_info"))
         return
     nodes = {reading.labels.get("node", "") for reading in scene.ask.vector(scene.ask.selector("kube_node_info"))}
     wrong = {seen.node for seen in scene.cards if seen.node and seen.node not in nodes}
     wrong -= {seen.node for seen in scene.cards if any(seen.labels.get(name) for name in NODES[:2])}
     if wrong:
         found = sentence("doctor.found.no_nodes", names=some(wrong))
-        yield finding(kind_of("prometheus-hostname-is-no-node"), check, found, subject=some(wrong), **scene.exporter)
-    else:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.node_count", nodes=len(nodes)))
+        yield finding("prometheus-hostname-is-no-node", found, subject=some(wrong), **scene.exporter)
+    yield otherwise(sentence("doctor.found.node_count", nodes=len(nodes)))
 
 
 def shared_cards(scene: Scene) -> Iterator[Diagnosis]:
     """Cards that several pods share, told as if one had them, or as if each had all of them."""
-    check = "shared cards"
-    found: list[Diagnosis] = []
     cut = {seen.card for seen in scene.cards if seen.labels.get("GPU_I_ID")}
     crowded = sorted(_crowded(scene, cut), key=str)
     if crowded:
         nodes = listed(crowded, NAMES_MAX)
         text = sentence("doctor.found.one_pod", names=nodes)
-        found.append(finding(kind_of("prometheus-one-pod-wins"), check, text, subject=nodes, **scene.exporter))
+        yield finding("prometheus-one-pod-wins", text, subject=nodes, **scene.exporter)
     copied, beside = set(), set()
-    for card, series in _by_card(scene.cards).items():
+    for card, series in _by("card", scene.cards).items():
         if card in cut:
             continue
         with_pod = [one for one in series if one.pod is not None]
@@ -137,12 +126,11 @@ def shared_cards(scene: Scene) -> Iterator[Diagnosis]:
             beside.add(card)
     if copied:
         text = sentence("doctor.found.copied", metric=str(scene.base), cards=len(copied), names=some(copied))
-        kind = kind_of("prometheus-card-value-copied")
-        found.append(finding(kind, check, text, subject=some(copied), **scene.exporter))
+        yield finding("prometheus-card-value-copied", text, subject=some(copied), **scene.exporter)
     if beside:
         text = sentence("doctor.found.beside", cards=len(beside))
-        found.append(finding(kind_of("prometheus-card-beside-pods"), check, text, subject=some(beside)))
-    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.none_twice"))]
+        yield finding("prometheus-card-beside-pods", text, subject=some(beside))
+    yield otherwise(sentence("doctor.found.none_twice"))
 
 
 def _crowded(scene: Scene, cut: Set[str]) -> Iterator[Sentence]:
@@ -152,7 +140,7 @@ def _crowded(scene: Scene, cut: Set[str]) -> Iterator[Sentence]:
     for pod, holder in scene.holders.items():
         if pod not in told:
             asked[holder.node] += round(holder.cards)
-    for node, series in _by_node(scene.cards).items():
+    for node, series in _by("node", scene.cards).items():
         pods_of: dict[str, set[tuple[str, str]]] = defaultdict(set)
         for one in series:
             pods_of[one.card] |= set() if one.pod is None else {one.pod}
@@ -163,58 +151,41 @@ def _crowded(scene: Scene, cut: Set[str]) -> Iterator[Sentence]:
 
 def hami(scene: Scene) -> Iterator[Diagnosis]:
     """HAMi's monitor that is not scraped, and names of two versions."""
-    check = "HAMi names"
-    found: list[Diagnosis] = []
     new, old = [name for name in _HAMI_NEW if scene.has(name)], [name for name in _HAMI_OLD if scene.has(name)]
     if scene.has(*_HAMI_SCHEDULER) and not scene.slices:
         text = sentence("doctor.found.no_usage", names=some(new + old))
-        found.append(finding(kind_of("prometheus-hami-monitor-missing"), check, text))
-    pairs = zip(_HAMI_NEW, _HAMI_OLD, strict=True)
-    doubled = [
-        sentence("doctor.found.both", one=one, other=other)
-        for one, other in pairs
-        if scene.has(one) and scene.has(other)
-    ]
+        yield finding("prometheus-hami-monitor-missing", text)
+    pairs = [pair for pair in zip(_HAMI_NEW, _HAMI_OLD, strict=True) if all(map(scene.has, pair))]
+    doubled = [sentence("doctor.found.both", one=one, other=other) for one, other in pairs]
     if doubled:
-        found.append(finding(kind_of("prometheus-hami-both-names"), check, listed(doubled, NAMES_MAX)))
+        yield finding("prometheus-hami-both-names", listed(doubled, NAMES_MAX))
     elif old and not new:
-        found.append(finding(kind_of("prometheus-hami-old-names"), check, some(old)))
-    yield from found or [
-        well(
-            Area.PROMETHEUS,
-            check,
-            sentence("doctor.found.new_names", names=some(new)) if new else sentence("doctor.found.no_hami"),
-        )
-    ]
+        yield finding("prometheus-hami-old-names", some(old))
+    yield otherwise(sentence("doctor.found.new_names", names=some(new)) if new else sentence("doctor.found.no_hami"))
 
 
 def stale_grants(scene: Scene) -> Iterator[Diagnosis]:
     """Grants of pods that are gone, and pods whose namespace nobody reports."""
-    check = "grants"
     if not scene.pods:
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_pod_info"))
+        yield unchecked(sentence("doctor.found.no_pod_info"))
         return
-    found: list[Diagnosis] = []
     living = {pod_of(reading.labels) for reading in scene.pods}
     granted = {seen.pod for name in _HAMI_SCHEDULER for seen in scene.seen(name) if seen.pod is not None}
     gone = {"/".join(pod) for pod in granted - living}
     if gone:
         text = sentence("doctor.found.gone", pods=len(gone), names=some(gone))
-        found.append(finding(kind_of("prometheus-hami-stale-grant"), check, text, subject=some(gone)))
+        yield finding("prometheus-hami-stale-grant", text, subject=some(gone))
     spaces = Counter(pod for _, pod in living)
     bare = {seen.pod[1] for seen in scene.seen(_VOLCANO) if seen.pod is not None and not seen.pod[0]}
     twice = {pod for pod in bare if spaces[pod] > 1}
     if twice:
         text = sentence("doctor.found.several_namespaces", names=some(twice))
-        kind = kind_of("prometheus-volcano-pod-ambiguous")
-        found.append(finding(kind, check, text, subject=some(twice), pod=min(twice)))
-    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.grants", grants=len(granted)))]
+        yield finding("prometheus-volcano-pod-ambiguous", text, subject=some(twice), pod=min(twice))
+    yield otherwise(sentence("doctor.found.grants", grants=len(granted)))
 
 
 def cards_once(scene: Scene) -> Iterator[Diagnosis]:
     """Cards that two scrapes tell, and several clusters in one."""
-    check = "copies"
-    found: list[Diagnosis] = []
     places: dict[tuple[tuple[str, str], ...], set[tuple[str, ...]]] = defaultdict(set)
     for seen in scene.cards:
         own = tuple(sorted(item for item in seen.labels.items() if item[0] not in _SCRAPE_LABELS))
@@ -222,20 +193,19 @@ def cards_once(scene: Scene) -> Iterator[Diagnosis]:
     twice = {dict(own).get("UUID", "") for own, ways in places.items() if len(ways) > 1}
     if twice:
         text = sentence("doctor.found.twice", cards=len(twice), names=some(twice))
-        found.append(finding(kind_of("prometheus-card-scraped-twice"), check, text, subject=some(twice)))
+        yield finding("prometheus-card-scraped-twice", text, subject=some(twice))
     label = scene.settings.cluster_label
     clusters = {seen.labels[label] for seen in (*scene.cards, *scene.other_cards) if seen.labels.get(label)}
     if len(clusters) > 1 and scene.settings.cluster is None:
         text = sentence("doctor.found.label_values", label=label, names=some(clusters))
-        found.append(finding(kind_of("prometheus-several-clusters"), check, text, cluster=min(clusters)))
-    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.once"))]
+        yield finding("prometheus-several-clusters", text, cluster=min(clusters))
+    yield otherwise(sentence("doctor.found.once"))
 
 
 def measured_nodes(scene: Scene) -> Iterator[Diagnosis]:
     """Nodes with cards that nobody measures, and pods with cards that nobody reports."""
-    check = "coverage"
     if not scene.has(ALLOCATABLE):
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_allocatable", metric=ALLOCATABLE))
+        yield unchecked(sentence("doctor.found.no_allocatable", metric=ALLOCATABLE))
         return
     query = f"{scene.ask.selector(ALLOCATABLE, OF_CARDS)} > 0"
     having = {reading.labels.get("node", "") for reading in scene.ask.vector(query)}
@@ -244,46 +214,30 @@ def measured_nodes(scene: Scene) -> Iterator[Diagnosis]:
     # Where names of containers stand for nodes, every node would seem unmeasured: that is told by its own finding.
     missed = sorted(having - measured)[:20] if measured & having or not measured else []
     for node in missed:
-        kind = kind_of("prometheus-node-unmeasured")
-        yield finding(kind, check, sentence("doctor.found.no_card_series"), subject=node, **scene.exporter)
+        text = sentence("doctor.found.no_card_series")
+        yield finding("prometheus-node-unmeasured", text, subject=node, **scene.exporter)
     named = {seen.pod for seen in everybody if seen.pod is not None}
     silent = sorted(set(scene.holders) - named) if named else []
     if silent:
-        text = sentence(
-            "doctor.found.silent",
-            silent=len(silent),
-            pods=len(scene.holders),
-            names=some("/".join(pod) for pod in silent),
-        )
+        names = some(map("/".join, silent))
+        text = sentence("doctor.found.silent", silent=len(silent), pods=len(scene.holders), names=names)
         namespace, pod = silent[0]
-        yield finding(kind_of("prometheus-pod-silent"), check, text, namespace=namespace, pod=pod)
-    elif not missed:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.nodes_measured", nodes=len(having)))
+        yield finding("prometheus-pod-silent", text, namespace=namespace, pod=pod)
+    yield otherwise(sentence("doctor.found.nodes_measured", nodes=len(having)))
 
 
 def card_models(scene: Scene) -> Iterator[Diagnosis]:
     """Models that the catalogue does not know."""
-    check = "card models"
     models = {seen.card_model for seen in (*scene.cards, *scene.other_cards) if seen.card_model}
     unknown = sorted(model for model in models if find_model(model) is None)
     for model in unknown[:20]:
-        yield finding(
-            kind_of("prometheus-card-model-unknown"),
-            check,
-            sentence("doctor.found.no_such_model"),
-            subject=model,
-            model=model,
-        )
-    if not models:
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_model"))
-    elif not unknown:
-        yield well(Area.PROMETHEUS, check, some(models))
+        text = sentence("doctor.found.no_such_model")
+        yield finding("prometheus-card-model-unknown", text, subject=model, model=model)
+    yield otherwise(some(models)) if models else unchecked(sentence("doctor.found.no_model"))
 
 
 def identities(scene: Scene) -> Iterator[Diagnosis]:
     """Slots that have had several cards, and names that have had several pods, within a day."""
-    check = "identities"
-    found: list[Diagnosis] = []
     ask = scene.ask
     if scene.base is not None:
         one_day = f"last_over_time({ask.selector(scene.base)}[1d])"
@@ -298,29 +252,21 @@ def identities(scene: Scene) -> Iterator[Diagnosis]:
         if slots:
             node = _node_of(changed[0].labels) if changed else ""
             text = sentence("doctor.found.several_a_day", names=some(slots))
-            kind = kind_of("prometheus-card-identity-changed")
-            found.append(finding(kind, check, text, subject=some(slots), node=node or "NODE"))
+            yield finding("prometheus-card-identity-changed", text, subject=some(slots), node=node or "NODE")
     if scene.has("kube_pod_info"):
         info = f"last_over_time({ask.selector('kube_pod_info')}[1d])"
         reused = ask.vector(f"count by (namespace, pod) (count by (namespace, pod, uid) ({info})) > 1")
         wanted = {pod_of(reading.labels) for reading in reused} & set(scene.holders)
         if wanted:
             text = sentence("doctor.found.name_reused", pods=len(wanted), names=some(map("/".join, wanted)))
-            found.append(finding(kind_of("prometheus-pod-name-reused"), check, text, **scene.exporter))
-    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.identities_fine"))]
+            yield finding("prometheus-pod-name-reused", text, **scene.exporter)
+    yield otherwise(sentence("doctor.found.identities_fine"))
 
 
-def _by_node(cards: Iterable[Seen]) -> Mapping[str, Sequence[Seen]]:
+def _by(key: Literal["node", "card"], cards: Iterable[Seen]) -> Mapping[str, Sequence[Seen]]:
     found: dict[str, list[Seen]] = defaultdict(list)
     for seen in cards:
-        found[seen.node].append(seen)
-    return found
-
-
-def _by_card(cards: Iterable[Seen]) -> Mapping[str, Sequence[Seen]]:
-    found: dict[str, list[Seen]] = defaultdict(list)
-    for seen in cards:
-        found[seen.card].append(seen)
+        found[getattr(seen, key)].append(seen)
     return found
 
 

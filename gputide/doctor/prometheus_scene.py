@@ -58,7 +58,6 @@ class Seen:
     Attributes:
         labels: as they are stored.
         value: newest value.
-        card: UUID of the card.
         node: name of the node, as far as the labels say it; empty where they don't.
         pod: namespace and name of the pod, as the exporter wrote them; None where there is none.
         card_model: name of the model; empty where unknown.
@@ -89,9 +88,6 @@ class Scene:
     """What a server has, as far as checks share it.
 
     Each part is asked for at its first use. Two checks that ask at once may both ask; their answers are the same.
-
-    Args:
-        ask: asks the server.
     """
 
     def __init__(self, ask: PrometheusQuery, settings: ScanSettings) -> None:

@@ -17,8 +17,7 @@ import yaml
 
 from fleet.sentences import listed, sentence
 from fleet.series import known_names, meaning_of_name
-from gputide.doctor.catalogue import kind_of
-from gputide.doctor.finding import Area, Diagnosis, finding, some, unchecked, well
+from gputide.doctor.finding import Diagnosis, finding, otherwise, some, unchecked, well
 from gputide.doctor.prometheus_scene import Scene
 
 SKEW_SECONDS_MAX = 5.0
@@ -37,17 +36,14 @@ _NESTED = re.compile(r"[+*}][^()]*\)+[+*{]")
 
 def clock(scene: Scene) -> Iterator[Diagnosis]:
     """The server's clock against this one, and samples against the server's."""
-    check = "clock"
     before = time.time()
     told = scene.ask.number("vector(time())")
     after = time.time()
-    found: list[Diagnosis] = []
     if told is not None:
         skew = told - (before + after) / 2
         if abs(skew) - (after - before) / 2 > SKEW_SECONDS_MAX:
-            code = "doctor.found.ahead" if skew > 0 else "doctor.found.late_clock"
-            text = sentence(code, seconds=f"{abs(skew):.0f}")
-            found.append(finding(kind_of("prometheus-clock-skew"), check, text))
+            said = "doctor.found.ahead" if skew > 0 else "doctor.found.late_clock"
+            yield finding("prometheus-clock-skew", sentence(said, seconds=f"{abs(skew):.0f}"))
     base = scene.base
     if base is not None and told is not None:
         ahead = scene.ask.vector(
@@ -55,30 +51,27 @@ def clock(scene: Scene) -> Iterator[Diagnosis]:
         )
         if ahead:
             text = sentence("doctor.found.ahead_series", series=f"{ahead[0].value:.0f}", metric=base)
-            found.append(finding(kind_of("prometheus-samples-in-future"), check, text))
-    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.same_time"))]
+            yield finding("prometheus-samples-in-future", text)
+    yield otherwise(sentence("doctor.found.same_time"))
 
 
 def kept(scene: Scene) -> Iterator[Diagnosis]:
     """How far back samples of cards go, and how often they are taken."""
-    check = "history"
     flags = scene.ask.state("/api/v1/status/flags")
     retention = flags.get("storage.tsdb.retention.time", "") if isinstance(flags, dict) else ""
-    told = (
-        sentence("doctor.found.retention", retention=retention)
-        if retention and retention != "0s"
-        else sentence("doctor.found.no_retention")
-    )
+    told = sentence("doctor.found.no_retention")
+    if retention and retention != "0s":
+        told = sentence("doctor.found.retention", retention=retention)
     base = scene.base
     if base is None:
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_dcgm_told", told=told))
+        yield unchecked(sentence("doctor.found.no_dcgm_told", told=told))
         return
     days = _days_of(scene, base)
     if days < HISTORY_DAYS[0]:
-        text = sentence("doctor.found.goes_back", metric=base, days=days, next=_next(days), told=told)
-        yield finding(kind_of("prometheus-history-short"), check, text)
-    else:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.two_weeks", metric=base, told=told))
+        more = min(one for one in HISTORY_DAYS if one > days)
+        text = sentence("doctor.found.goes_back", metric=base, days=days, next=more, told=told)
+        yield finding("prometheus-history-short", text)
+    yield otherwise(sentence("doctor.found.two_weeks", metric=base, told=told))
 
 
 def _days_of(scene: Scene, base: str) -> int:
@@ -88,16 +81,11 @@ def _days_of(scene: Scene, base: str) -> int:
     return 0
 
 
-def _next(days: int) -> int:
-    return min(one for one in HISTORY_DAYS if one > days)
-
-
 def interval(scene: Scene) -> Iterator[Diagnosis]:
     """How often cards are scraped."""
-    check = "interval"
     some_cards = [seen.card for seen in scene.cards][:5]
     if scene.base is None or not some_cards:
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_dcgm"))
+        yield unchecked(sentence("doctor.found.no_dcgm"))
         return
     cards = "|".join(re.escape(card) for card in some_cards).replace("\\", "\\\\")
     matcher = f'UUID=~"{cards}"'
@@ -107,66 +95,52 @@ def interval(scene: Scene) -> Iterator[Diagnosis]:
         for earlier, later in pairwise(times)
     ]
     if not gaps:
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_two_samples"))
+        yield unchecked(sentence("doctor.found.no_two_samples"))
         return
     median = statistics.median(gaps)
+    text = sentence("doctor.found.interval", seconds=f"{median:.0f}")
     if median > INTERVAL_SECONDS_MAX:
-        yield finding(
-            kind_of("prometheus-interval-long"),
-            check,
-            sentence("doctor.found.interval", seconds=f"{median:.0f}"),
-            **scene.exporter,
-        )
-    else:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.interval", seconds=f"{median:.0f}"))
+        yield finding("prometheus-interval-long", text, **scene.exporter)
+    yield otherwise(text)
 
 
 def limits(scene: Scene) -> Iterator[Diagnosis]:
     """Bounds of queries."""
-    check = "query limits"
     flags = scene.ask.state("/api/v1/status/flags")
     if not isinstance(flags, dict) or "query.max-samples" not in flags:
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_bounds"))
+        yield unchecked(sentence("doctor.found.no_bounds"))
         return
     samples, timeout = _number(flags["query.max-samples"]), seconds_of(str(flags.get("query.timeout", "")))
     text = f"query.max-samples={flags['query.max-samples']} query.timeout={flags.get('query.timeout')}"
     is_tight = (samples is not None and samples < SAMPLES_MIN) or (
         timeout is not None and timeout < TIMEOUT_SECONDS_MIN
     )
-    yield finding(kind_of("prometheus-query-limit"), check, text) if is_tight else well(Area.PROMETHEUS, check, text)
+    yield finding("prometheus-query-limit", text) if is_tight else well(text)
 
 
 def rules(scene: Scene, url: str) -> Iterator[Diagnosis]:
     """Rules that fail."""
-    check = "rules"
     told = scene.ask.state("/api/v1/rules")
     groups = told.get("groups") if isinstance(told, dict) else None
     if not isinstance(groups, list):
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_rules"))
+        yield unchecked(sentence("doctor.found.no_rules"))
         return
     listed = [group.get("rules") for group in groups if isinstance(group, dict)]
     every = [rule for rules_of in listed if isinstance(rules_of, list) for rule in rules_of if isinstance(rule, dict)]
     failing = [rule for rule in every if rule.get("lastError")]
     if failing:
         first = failing[0]
-        text = sentence(
-            "doctor.found.rules_fail",
-            failing=len(failing),
-            rules=len(every),
-            name=str(first.get("name")),
-            error=str(first.get("lastError")),
-        )
-        yield finding(kind_of("prometheus-recording-lags"), check, text, url=url)
-    else:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.rules", rules=len(every)))
+        name, error = str(first.get("name")), str(first.get("lastError"))
+        text = sentence("doctor.found.rules_fail", failing=len(failing), rules=len(every), name=name, error=error)
+        yield finding("prometheus-recording-lags", text, url=url)
+    yield otherwise(sentence("doctor.found.rules", rules=len(every)))
 
 
 def remote_write(scene: Scene, url: str) -> Iterator[Diagnosis]:
     """Samples that the server sends on, to `gputide run receive` or others."""
-    check = "remote write"
     ask = scene.ask
     if not ask.vector('count({__name__=~"prometheus_remote_storage_.+"})'):
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.not_scraped"))
+        yield unchecked(sentence("doctor.found.not_scraped"))
         return
     lost = ask.vector(
         "sum by (remote_name, url) (increase({__name__=~"
@@ -179,23 +153,21 @@ def remote_write(scene: Scene, url: str) -> Iterator[Diagnosis]:
     if lost or behind:
         parts = [sentence("doctor.found.samples_failed", samples=f"{one.value:.0f}") for one in lost[:3]]
         parts += [sentence("doctor.found.behind", seconds=f"{one.value:.0f}") for one in behind[:3]]
-        yield finding(kind_of("prometheus-remote-write-fails"), check, listed(parts, len(parts), clauses=True), url=url)
-    else:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.nothing_failed"))
+        yield finding("prometheus-remote-write-fails", listed(parts, len(parts), clauses=True), url=url)
+    yield otherwise(sentence("doctor.found.nothing_failed"))
 
 
 def dropped(scene: Scene) -> Iterator[Diagnosis]:
     """Rules of scrapes that take a metric out that is missing."""
-    check = "relabelling"
     told = scene.ask.state("/api/v1/status/config")
     text = told.get("yaml") if isinstance(told, dict) else None
     if not isinstance(text, str):
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_config"))
+        yield unchecked(sentence("doctor.found.no_config"))
         return
     try:
         config = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
     except (yaml.YAMLError, RecursionError, ValueError):
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_yaml"))
+        yield unchecked(sentence("doctor.found.no_yaml"))
         return
     there = scene.measures
     wanted = [
@@ -203,30 +175,21 @@ def dropped(scene: Scene) -> Iterator[Diagnosis]:
         for name in known_names()
         if (meaning := meaning_of_name(name)) is not None and meaning.measure not in (None, *there)
     ]
-    is_well = True
     jobs = config.get("scrape_configs") if isinstance(config, dict) else None
     for job in jobs if isinstance(jobs, list) else []:
         if not isinstance(job, dict):
             continue
         gone = [name for name in wanted if _is_dropped(name, job.get("metric_relabel_configs"))]
         if gone:
-            is_well = False
-            subject = str(job.get("job_name", "?"))
-            yield finding(
-                kind_of("prometheus-metric-dropped"),
-                check,
-                sentence("doctor.found.drops", names=some(gone)),
-                subject=subject,
-            )
-    if is_well:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.no_drop"))
+            text = sentence("doctor.found.drops", names=some(gone))
+            yield finding("prometheus-metric-dropped", text, subject=str(job.get("job_name", "?")))
+    yield otherwise(sentence("doctor.found.no_drop"))
 
 
 def targets(scene: Scene) -> Iterator[Diagnosis]:
     """Exporters of cards whose scrapes fail."""
-    check = "targets"
     if scene.base is None:
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_dcgm"))
+        yield unchecked(sentence("doctor.found.no_dcgm"))
         return
     ask = scene.ask
     day = f"last_over_time({ask.selector(scene.base)}[1d])"
@@ -234,11 +197,8 @@ def targets(scene: Scene) -> Iterator[Diagnosis]:
     if down:
         names = {reading.labels.get("instance", "?") for reading in down}
         text = sentence("doctor.found.targets_down", targets=len(names), names=some(names))
-        yield finding(
-            kind_of("prometheus-target-down"), check, text, subject=some(names), instance=min(names), **scene.exporter
-        )
-    else:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.targets_fine"))
+        yield finding("prometheus-target-down", text, subject=some(names), instance=min(names), **scene.exporter)
+    yield otherwise(sentence("doctor.found.targets_fine"))
 
 
 def seconds_of(text: str) -> float | None:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from fleet.schema import Measure
 from fleet.sentences import listed, sentence
 from fleet.series import meaning_of_name
-from gputide.doctor.catalogue import kind_of
-from gputide.doctor.finding import NAMES_MAX, Area, Diagnosis, finding, some, unchecked, well
+from gputide.doctor.finding import NAMES_MAX, Diagnosis, finding, otherwise, some, unchecked, well
 from gputide.doctor.prometheus_scene import Scene
 from pipeline.history.scale import scale_of
 from pipeline.history.source import HistorySource
@@ -38,45 +37,28 @@ _SCALED = ("DCGM_FI_", "hami_", "HostGPU", "HostCore", "Device_", "vGPU_")
 
 def measured(scene: Scene) -> Iterator[Diagnosis]:
     """Measures that nobody collects."""
-    check = "measures"
     there = scene.measures
-    codes = []
     if Measure.DUTY_CYCLE not in there and Measure.SM_ACTIVE not in there:
-        codes.append(("prometheus-duty-cycle-missing", sentence("doctor.found.neither")))
+        yield finding("prometheus-duty-cycle-missing", sentence("doctor.found.neither"))
     elif Measure.SM_ACTIVE not in there:
-        codes.append(
-            (
-                "prometheus-sm-active-missing",
-                sentence("doctor.found.activity_by", names=some(there[Measure.DUTY_CYCLE])),
-            )
-        )
+        by = some(there[Measure.DUTY_CYCLE])
+        yield finding("prometheus-sm-active-missing", sentence("doctor.found.activity_by", names=by))
     if Measure.FRAMEBUFFER_USED not in there:
-        codes.append(("prometheus-framebuffer-missing", sentence("doctor.found.no_framebuffer")))
-    if scene.has(_USED) and not scene.has(*_SIZES):
-        codes.append(("prometheus-framebuffer-free-missing", sentence("doctor.found.without", one=_USED, other=_FREE)))
-    if scene.has(_DUTY) and not scene.has("DCGM_FI_DEV_ENC_UTIL", "DCGM_FI_DEV_DEC_UTIL"):
-        codes.append(
-            ("prometheus-encoder-missing", sentence("doctor.found.without", one=_DUTY, other="DCGM_FI_DEV_ENC_UTIL"))
-        )
+        yield finding("prometheus-framebuffer-missing", sentence("doctor.found.no_framebuffer"))
     if Measure.POWER not in there:
-        codes.append(("prometheus-power-missing", sentence("doctor.found.no_power")))
-    if scene.has("DCGM_FI_DEV_XID_ERRORS") and not scene.has("DCGM_EXP_XID_ERRORS_COUNT"):
-        codes.append(
-            (
-                "prometheus-xid-last-only",
-                sentence("doctor.found.without", one="DCGM_FI_DEV_XID_ERRORS", other="DCGM_EXP_XID_ERRORS_COUNT"),
-            )
-        )
-    for code, text in codes:
-        yield finding(kind_of(code), check, text)
-    if not codes:
-        yield well(Area.PROMETHEUS, check, some((measure.value for measure in there), 20))
+        yield finding("prometheus-power-missing", sentence("doctor.found.no_power"))
+    for code, one, others in (
+        ("prometheus-framebuffer-free-missing", _USED, _SIZES),
+        ("prometheus-encoder-missing", _DUTY, ("DCGM_FI_DEV_ENC_UTIL", "DCGM_FI_DEV_DEC_UTIL")),
+        ("prometheus-xid-last-only", "DCGM_FI_DEV_XID_ERRORS", ("DCGM_EXP_XID_ERRORS_COUNT",)),
+    ):
+        if scene.has(one) and not scene.has(*others):
+            yield finding(code, sentence("doctor.found.without", one=one, other=others[0]))
+    yield otherwise(some((measure.value for measure in there), 20))
 
 
 def facts(scene: Scene) -> Iterator[Diagnosis]:
     """Owners, requests and labels, by kube-state-metrics."""
-    check = "kube-state-metrics"
-    found = []
     for code, names, needs_all in (
         ("prometheus-owners-missing", ("kube_pod_owner", "kube_replicaset_owner"), True),
         ("prometheus-requests-missing", ("kube_pod_container_resource_requests", "kube_node_status_allocatable"), True),
@@ -84,37 +66,34 @@ def facts(scene: Scene) -> Iterator[Diagnosis]:
     ):
         missing = [name for name in names if not scene.has(name)]
         if missing and (needs_all or len(missing) == len(names)):
-            found.append(finding(kind_of(code), check, sentence("doctor.found.no_series", names=some(missing))))
-    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.facts_fine"))]
+            yield finding(code, sentence("doctor.found.no_series", names=some(missing)))
+    yield otherwise(sentence("doctor.found.facts_fine"))
 
 
 def profiled_cards(scene: Scene) -> Iterator[Diagnosis]:
     """Cards without profiling counters beside others that have them, and MIG instances without activity."""
-    check = "profiling"
     ask = scene.ask
-    found = []
     if scene.has(_DUTY) and scene.has(_SM):
         bare = ask.vector(f"{ask.selector(_DUTY)} unless on (UUID) {ask.selector(_SM)}")
         cards = {reading.labels.get("UUID", "?") for reading in bare}
         if cards:
             text = sentence("doctor.found.no_sm", cards=len(cards), names=some(cards))
-            found.append(finding(kind_of("prometheus-sm-active-partial"), check, text, subject=some(cards)))
+            yield finding("prometheus-sm-active-partial", text, subject=some(cards))
     cut = {seen.card for seen in scene.cards if seen.labels.get("GPU_I_ID")}
     if cut:
         names = f"DCGM_FI_PROF_GR_ENGINE_ACTIVE|{_SM}"
         active = {reading.labels.get("UUID") for reading in ask.vector(ask.selector(names, 'GPU_I_ID!=""'))}
         if cut - active:
             text = sentence("doctor.found.cut", bare=len(cut - active), cut=len(cut), names=some(cut - active))
-            found.append(finding(kind_of("prometheus-mig-without-activity"), check, text, subject=some(cut - active)))
-    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.activity_fine"))]
+            yield finding("prometheus-mig-without-activity", text, subject=some(cut - active))
+    yield otherwise(sentence("doctor.found.activity_fine"))
 
 
 def spinning(scene: Scene) -> Iterator[Diagnosis]:
     """Cards that look busy and are not."""
-    check = "spinning"
     ask = scene.ask
     if not scene.has(_DUTY) or not scene.has(_SM):
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.not_both"))
+        yield unchecked(sentence("doctor.found.not_both"))
         return
     found = ask.vector(
         f"avg_over_time({ask.selector(_DUTY)}[1h]) >= {SPINNING_DUTY_PERCENT} and on (UUID) "
@@ -123,17 +102,15 @@ def spinning(scene: Scene) -> Iterator[Diagnosis]:
     cards = {reading.labels.get("UUID", "?") for reading in found}
     if cards:
         text = sentence("doctor.found.spinning", cards=len(cards), names=some(cards))
-        yield finding(kind_of("prometheus-duty-cycle-spins"), check, text, subject=some(cards))
-    else:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.none_spins"))
+        yield finding("prometheus-duty-cycle-spins", text, subject=some(cards))
+    yield otherwise(sentence("doctor.found.none_spins"))
 
 
 def preallocated(scene: Scene) -> Iterator[Diagnosis]:
     """Framebuffer that is held whole and never changes: no exporter can show how much of it is used."""
-    check = "pre-allocation"
     ask = scene.ask
     if not scene.has(_USED) or not scene.has(_FREE):
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.not_both_of", one=_USED, other=_FREE))
+        yield unchecked(sentence("doctor.found.not_both_of", one=_USED, other=_FREE))
         return
     used = ask.selector(_USED)
     held = ask.vector(
@@ -143,43 +120,28 @@ def preallocated(scene: Scene) -> Iterator[Diagnosis]:
     cards = {reading.labels.get("UUID", "?") for reading in held}
     if cards:
         text = sentence("doctor.found.still", cards=len(cards), ratio=f"{HELD_RATIO:.0%}", names=some(cards))
-        kind = kind_of("prometheus-preallocated")
-        yield finding(kind, check, text, subject=some(cards))
-    else:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.none_still"))
+        yield finding("prometheus-preallocated", text, subject=some(cards))
+    yield otherwise(sentence("doctor.found.none_still"))
 
 
 def units(scene: Scene, history: HistorySource, url: str) -> Iterator[Diagnosis]:
     """Metrics in another unit than their name's."""
-    check = "units"
-    is_well = True
     until_ms = round(time.time() * 1000)
     for name in sorted(name for name in scene.names if name.startswith(_SCALED) and meaning_of_name(name)):
         remark = scale_of(history, name, until_ms=until_ms).remark
         if remark is not None:
-            is_well = False
-            yield finding(kind_of("prometheus-unit-mixed"), check, remark, subject=name, metric=name, url=url)
-    if is_well:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.units_fine"))
+            yield finding("prometheus-unit-mixed", remark, subject=name, metric=name, url=url)
+    yield otherwise(sentence("doctor.found.units_fine"))
 
 
 def impossible(scene: Scene) -> Iterator[Diagnosis]:
     """Values that can't be true: DCGM's blanks, HAMi's underflows, zero on a busy card."""
-    check = "values"
     ask = scene.ask
-    found = []
     blank = ask.vector(f"count by (__name__) ({ask.selector('DCGM_FI_.+|DCGM_EXP_.+')} >= {BLANK_MIN:.0f})")
     if blank:
         names = some(reading.labels.get("__name__", "?") for reading in blank)
-        found.append(
-            finding(
-                kind_of("prometheus-blank-values"),
-                check,
-                sentence("doctor.found.in_names", names=names),
-                subject=names,
-                **scene.exporter,
-            )
-        )
+        text = sentence("doctor.found.in_names", names=names)
+        yield finding("prometheus-blank-values", text, subject=names, **scene.exporter)
     for used, limit, labels, duty, host, card, space, pod_label in _HAMI:
         if scene.has(used):
             bound = f"{ask.selector(used)} > {FRAMEBUFFER_BYTES_MAX:.0f}"
@@ -188,15 +150,11 @@ def impossible(scene: Scene) -> Iterator[Diagnosis]:
             wrong = ask.vector(bound)
             pods = {(one.labels.get(space, ""), one.labels.get(pod_label, "")) for one in wrong}
             if pods:
-                text = sentence(
-                    "doctor.found.impossible",
-                    metric=used,
-                    pods=some(map("/".join, pods)),
-                    bytes=f"{max(one.value for one in wrong):.4g}",
-                )
+                most = f"{max(one.value for one in wrong):.4g}"
+                text = sentence("doctor.found.impossible", metric=used, pods=some(map("/".join, pods)), bytes=most)
                 namespace, pod = min(pods)
-                kind = kind_of("prometheus-hami-memory-impossible")
-                found.append(finding(kind, check, text, subject=f"{namespace}/{pod}", namespace=namespace, pod=pod))
+                code, subject = "prometheus-hami-memory-impossible", f"{namespace}/{pod}"
+                yield finding(code, text, subject=subject, namespace=namespace, pod=pod)
         if scene.has(duty) and scene.has(host):
             zero = ask.vector(
                 f"max_over_time({ask.selector(duty)}[1h]) == 0 and on ({card}) "
@@ -206,8 +164,8 @@ def impossible(scene: Scene) -> Iterator[Diagnosis]:
             idle = {f"{one.labels.get(space, '')}/{one.labels.get(pod_label, '')}" for one in zero}
             if idle:
                 text = sentence("doctor.found.zero", names=some(idle))
-                found.append(finding(kind_of("prometheus-hami-zero-while-busy"), check, text, subject=some(idle)))
-    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.possible"))]
+                yield finding("prometheus-hami-zero-while-busy", text, subject=some(idle))
+    yield otherwise(sentence("doctor.found.possible"))
 
 
 _HAMI = (
@@ -226,52 +184,45 @@ _HAMI = (
 
 def untrusted(scene: Scene) -> Iterator[Diagnosis]:
     """Counters that gputide's exporter distrusts, with the check that they failed."""
-    check, name = "counters", "gputide_counter_trusted"
+    name = "gputide_counter_trusted"
     if not scene.has(name):
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_exporter"))
+        yield unchecked(sentence("doctor.found.no_exporter"))
         return
     found = scene.ask.vector(f"{scene.ask.selector(name)} == 0")
     if not found:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.checks_passed"))
+        yield well(sentence("doctor.found.checks_passed"))
         return
     told = [one.labels for one in found]
     pairs = sorted({(labels.get("counter", "?"), labels.get("check", "?")) for labels in told})
     counters = listed([sentence("doctor.found.by", what=counter, by=failed) for counter, failed in pairs], NAMES_MAX)
     pods = some(f"{labels.get('namespace', '')}/{labels.get('pod', '')}" for labels in told if labels.get("pod"))
     first = next((labels for labels in told if labels.get("pod")), {})
-    told_of = sentence("doctor.found.counters", counters=counters, of=pods or sentence("doctor.found.cards"))
-    yield finding(
-        kind_of("prometheus-counter-untrusted"), check, told_of, subject=pods,
-        namespace=first.get("namespace", "NAMESPACE"), pod=first.get("pod", "POD"),
-    )  # fmt: skip
+    text = sentence("doctor.found.counters", counters=counters, of=pods or sentence("doctor.found.cards"))
+    namespace, pod = first.get("namespace", "NAMESPACE"), first.get("pod", "POD")
+    yield finding("prometheus-counter-untrusted", text, subject=pods, namespace=namespace, pod=pod)
 
 
 def resets(scene: Scene) -> Iterator[Diagnosis]:
     """Drivers that were started anew."""
-    check = "driver"
     name = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
     if not scene.has(name):
-        yield unchecked(Area.PROMETHEUS, check, sentence("doctor.found.no_metric", metric=name))
+        yield unchecked(sentence("doctor.found.no_metric", metric=name))
         return
     found = scene.ask.vector(f"resets({scene.ask.selector(name)}[1d]) > 0")
     cards = {reading.labels.get("UUID", "?") for reading in found}
     if cards:
         text = sentence("doctor.found.resets", cards=len(cards), names=some(cards))
-        yield finding(kind_of("prometheus-driver-reset"), check, text, subject=some(cards))
-    else:
-        yield well(Area.PROMETHEUS, check, sentence("doctor.found.none_reset"))
+        yield finding("prometheus-driver-reset", text, subject=some(cards))
+    yield otherwise(sentence("doctor.found.none_reset"))
 
 
 def vanished(scene: Scene) -> Iterator[Diagnosis]:
     """Measures that were there a week ago, and are not any more under any name."""
-    check = "renames"
     before = scene.names_since(VANISHED_SECONDS)
     there = scene.measures
-    found = []
     for name in sorted(before - scene.names):
         meaning = meaning_of_name(name)
         if meaning is not None and meaning.measure is not None and meaning.measure not in there:
             text = sentence("doctor.found.vanished", measure=meaning.measure.value)
-            kind = kind_of("prometheus-metric-vanished")
-            found.append(finding(kind, check, text, subject=name, **scene.exporter))
-    yield from found or [well(Area.PROMETHEUS, check, sentence("doctor.found.nothing_vanished"))]
+            yield finding("prometheus-metric-vanished", text, subject=name, **scene.exporter)
+    yield otherwise(sentence("doctor.found.nothing_vanished"))

@@ -60,7 +60,6 @@ class _Lane:
     """One lane of the bus, its segments held open; mutable: it grows while the warehouse is copied.
 
     Attributes:
-        folder: where it lies.
         source: its name, which the warehouse's appends bear.
         committed: offset that the warehouse had at least when the copy began.
         segments: open files by the offset of their first byte.
@@ -101,7 +100,6 @@ def create_backup(
     Args:
         warehouse: where the warehouse's manifest and files lie.
         target: folder of the back-up; it must not exist.
-        now: the moment, UTC.
         on_file: called with the number of files that are done.
 
     Returns:
@@ -334,7 +332,6 @@ def restore_backup(
     The stamp that makes a folder a data folder is written last: what a kill leaves half restored is never used.
 
     Args:
-        backup: the back-up.
         data: the data folder; missing or empty.
         warehouse: where the warehouse goes; missing or empty.
         on_file: called with the number of files that are done.

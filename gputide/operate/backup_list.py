@@ -46,7 +46,6 @@ class BackedFile:
 
     Attributes:
         path: below the back-up's folder, with `/`.
-        bytes: its length.
         sha256: of its content, hexadecimal.
         modified_ns: when it was last changed, epoch nanoseconds; plans are distinguished by it.
         mode: who may read and write it, permission bits: Hive reads rows as another user, and a key is its owner's.
@@ -66,8 +65,6 @@ class BackupList:
     Attributes:
         created_at: when it was begun, UTC.
         schema_version: of the data folder that it is of.
-        clusters: clusters with data.
-        files: every file, by path.
     """
 
     created_at: datetime
@@ -150,7 +147,6 @@ def check_files(folder: Path, found: BackupList, *, on_file: Callable[[int], Non
     """Reads every file of a back-up and compares it with the list.
 
     Args:
-        folder: the back-up.
         on_file: called with the number of files that are done.
 
     Raises:
@@ -187,8 +183,6 @@ def write_file(target: Path, pieces: Iterator[bytes], *, modified_ns: int, mode:
     What storage does not take is raised as OSError; where it lies is for the caller to say.
 
     Args:
-        target: the file.
-        pieces: its content.
         modified_ns: when it shall seem to have been changed, epoch nanoseconds.
         mode: who may read and write it once it is whole.
     """

@@ -46,7 +46,6 @@ def stocked(cache: Path, name: str, key: str, fill: Callable[[Path], None], *, t
     Args:
         cache: folder of all entries, made where it is missing.
         name: what the entry is, such as `kafka-jars`.
-        key: hash of what decides its content.
         fill: makes the content in the empty folder it is given; whatever it raises leaves the entry absent.
         tell: is told in a sentence what takes time.
 

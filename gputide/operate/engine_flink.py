@@ -27,7 +27,6 @@ class FlinkStock:
     """What a Flink job is run with.
 
     Attributes:
-        python: interpreter of Flink's own environment.
         jars: folder with the connector's, Parquet's and Hadoop's jars.
         home: folder of Flink itself (`bin`, `lib`, `conf`), inside the environment.
     """
@@ -61,12 +60,6 @@ def prepare_flink(cache: Path, *, tell: Tell) -> FlinkStock:
 
 def lay_out_flink(cache: Path, folder: Path, ports: Mapping[str, int], *, tell: Tell) -> tuple[Part, ...]:
     """Write the settings of a cluster of one JobManager and one TaskManager, and say how both are started.
-
-    Args:
-        cache: folder of the cache.
-        folder: the run's folder for this engine.
-        ports: by the names in `FLINK`.
-        tell: is told what takes time.
 
     Raises:
         Unavailable: Java, Python or a jar is missing.

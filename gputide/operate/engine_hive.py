@@ -41,10 +41,7 @@ def lay_out_hive(cache: Path, folder: Path, ports: Mapping[str, int], *, tell: T
     """Write Hive's settings, give it an empty metastore where the run is new, and say how both processes are started.
 
     Args:
-        cache: folder of the cache.
         folder: the run's folder for this engine; tables and files stay there between runs.
-        ports: by the names in `HIVE`.
-        tell: is told what takes time.
 
     Raises:
         Unavailable: Java or a jar is missing.

@@ -35,10 +35,7 @@ def lay_out_kafka(cache: Path, folder: Path, ports: Mapping[str, int], *, tell: 
     Lines that somebody has put into `extra.properties` of the folder replace or follow ours.
 
     Args:
-        cache: folder of the cache.
         folder: the run's folder for this engine; its data stay there between runs.
-        ports: by the names in `KAFKA`.
-        tell: is told what takes time.
 
     Raises:
         Unavailable: Java or a jar is missing.

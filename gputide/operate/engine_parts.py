@@ -29,8 +29,6 @@ class Part:
 
     Attributes:
         name: what people call it, such as `broker`.
-        command: program and arguments.
-        environ: its whole environment.
         start_seconds_max: how long its first answer may take; generous, for machines that do much else.
     """
 
@@ -71,7 +69,6 @@ class EngineKind:
     """One engine.
 
     Attributes:
-        engine: its name.
         port_names: what it listens on.
         questions: for every part that it can have, by the part's name.
         prepare: fetches what it is made of into the cache.

@@ -1,11 +1,8 @@
 """Processes that outlive the command that started them: a group of its own, a log file, a record to find it by.
 
 A record names a process by its number *and* the tick at which the kernel started it, so that a number which went to
-somebody else's process is never taken for ours. Called by `gputide.operate.engines`.
-
-What was started in a folder: `engines.json`, with the ports of every engine and a record of every process.
-
-Written after every step, so that anybody who comes next finds all that runs, however the last one ended. Called by
+somebody else's process is never taken for ours. What was started in a folder stands in its `engines.json`, written
+after every step, so that anybody who comes next finds all that runs, however the last one ended. Called by
 `gputide.operate.engines`.
 """
 
@@ -37,10 +34,7 @@ class ProcessRecord:
     """One process that was started here.
 
     Attributes:
-        name: which part of which engine it is, such as `broker`.
-        pid: process id, and id of its group.
         started_ticks: when the kernel started it, clock ticks since the machine booted.
-        log: file that takes what it says.
     """
 
     name: str
@@ -53,13 +47,6 @@ def start_process(
     name: str, command: list[str], *, folder: Path, log: Path, environ: Mapping[str, str]
 ) -> ProcessRecord:
     """Start a process in a group of its own; its output is appended to the log.
-
-    Args:
-        name: for the record.
-        command: program and arguments.
-        folder: where it runs.
-        log: file, made where it is missing.
-        environ: its whole environment.
 
     Raises:
         Unavailable: the program can't be started.
@@ -105,22 +92,11 @@ def kill_process(record: ProcessRecord) -> None:
         _ends_within(record, float("inf"))
 
 
-def pause_process(record: ProcessRecord) -> None:
-    """Stop a process in its tracks, so that it neither answers nor breaks its connections."""
-    _signal_group(record, signal.SIGSTOP)
-
-
-def resume_process(record: ProcessRecord) -> None:
-    """Let a paused process go on."""
-    _signal_group(record, signal.SIGCONT)
-
-
 def wait_until(answers: Callable[[], bool], record: ProcessRecord, *, seconds_max: float) -> None:
     """Wait until a started process answers.
 
     Args:
         answers: whether it does, tried again and again.
-        seconds_max: how long to wait.
 
     Raises:
         Unavailable: it ended, or time ran out; the message ends with the log's last lines.
@@ -194,7 +170,6 @@ class EngineRun:
     """One engine of a folder.
 
     Attributes:
-        engine: which one.
         ports: by the names of its kind; kept when it ends, so that it comes back where its clients look for it.
         processes: the newest of every part, by the part's name, in the order of starting.
     """

@@ -26,9 +26,7 @@ def jars(cache: Path, engine: str, *, tell: Tell) -> Path:
     """Folder with an engine's jars, exactly those of the lock.
 
     Args:
-        cache: folder of the cache.
         engine: `kafka`, `flink` or `hive`.
-        tell: is told what takes time.
 
     Raises:
         Unavailable: Maven is missing, or the registry could not be reached.

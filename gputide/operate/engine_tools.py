@@ -100,9 +100,7 @@ def run_tool(
     """Run a tool to its end and return what it said, both streams together.
 
     Args:
-        command: program and arguments.
         purpose: what it is to do, for the error: `cannot <purpose>`.
-        folder: where to run it.
         environ: its whole environment; this process's own where None.
 
     Raises:

@@ -59,12 +59,9 @@ class PartState:
     """One process, as it was found.
 
     Attributes:
-        engine: which engine it belongs to.
-        part: which part of it.
         state: whether it runs, and answers.
         address: host and port where it answers when it does; the interpreter of Flink's environment.
         pid: its process id, None where no process is needed.
-        log: the file that takes what it says.
     """
 
     engine: Engine
@@ -93,7 +90,6 @@ def up(
 
     Args:
         folder: holds their data, logs and register; made where it is missing.
-        cache: folder of the cache.
         ports: wanted ports by engine and name; those of the last run, else free ones, for the rest.
         tell: is told in sentences what is being done.
 

@@ -23,7 +23,6 @@ class ReplayClock:
     Attributes:
         now: every sample before it has been sent; the moment that all verbs take as now.
         trace: name of the trace folder (its last path component), for messages.
-        cluster: cluster of the trace.
     """
 
     now: datetime
@@ -55,11 +54,7 @@ def write_replay_clock(folder: DataFolder, clock: ReplayClock) -> None:
 
 
 def now_of(folder: DataFolder, override: datetime | None) -> datetime:
-    """What time it is: the `--now` option, else the replay's clock, else the machine's.
-
-    Args:
-        override: moment given with `--now`, UTC.
-    """
+    """What time it is: the `--now` option, else the replay's clock, else the machine's."""
     if override is not None:
         return override
     clock = read_replay_clock(folder)

@@ -25,9 +25,7 @@ def read_history(trace: Trace, *, since: datetime, until: datetime, time_zone: s
     """Everything that was known of a trace at one moment.
 
     Args:
-        since: start of the first step.
         until: the moment; nothing later is in the history.
-        time_zone: zone in which hours of the week are counted.
 
     Returns:
         Inventory as of `until`, usage with since < ts ≤ until. One row per pod and card that was ever granted.

@@ -72,10 +72,6 @@ class Replayed:
 
     Attributes:
         since: first moment that was sent; equal to `until` where nothing was left to send.
-        until: the clock after it.
-        samples: samples sent.
-        requests: bodies sent.
-        bytes_sent: bytes on the wire.
         rows: rows written to the warehouse, all tables and levels.
         pending_pods: pods that found no card in the simulated cluster.
     """
@@ -100,9 +96,6 @@ def replay(
     """Send a trace's samples with since ≤ ts < until through the pipeline.
 
     Args:
-        folder: data folder, held for writing.
-        settings: all settings.
-        playback: what is played.
         tick: called with how far it is, in minutes of the trace.
         sleep: waits real seconds, for the speed and for a receiver that asks for a pause.
 
@@ -158,11 +151,7 @@ def replay(
 
 
 class ClusterSeating:
-    """The replay's `Seating`: where the simulated cluster has the pods that do not sit as recorded.
-
-    Args:
-        trace: the trace that is played.
-    """
+    """The replay's `Seating`: where the simulated cluster has the pods that do not sit as recorded."""
 
     def __init__(self, cluster: SimulatedCluster, trace: Trace) -> None:
         self._cluster = cluster

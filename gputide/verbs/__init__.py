@@ -17,7 +17,6 @@ class Verb:
 
     Attributes:
         name: the word that people type.
-        summary: one line of the list in help.
         panel: heading of the part of that list in which it stands.
         verbs: the verbs of a group; empty for a verb that has a module of its own.
         needs_prices: whether it asks what a card costs; the others run whatever the price book says.

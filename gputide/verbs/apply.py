@@ -187,12 +187,15 @@ def _answer(plan: Plan, results: tuple[StageResult, ...]) -> Answer:
             ),
         ),
         listings=(
-            Listing(
-                title="Stages",
-                columns=("stage", "state", "cards freed", "reason"),
-                rows=[
-                    (result.stage, result.state.value, freed[result.stage], result.reason or "") for result in results
-                ],
+            Listing.of(
+                "Stages",
+                results,
+                {
+                    "stage": lambda result: result.stage,
+                    "state": lambda result: result.state.value,
+                    "cards freed": lambda result: freed[result.stage],
+                    "reason": lambda result: result.reason or "",
+                },
             ),
         ),
         footnotes=("undo at any time: gputide undo",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -11,9 +12,9 @@ from fleet.words import Language, Words
 from gputide.doctor.answer import codes_answer, doctor_answer, exit_status
 from gputide.doctor.checks import Wish, checks_of, is_wanted, run_checks, unused_areas
 from gputide.doctor.finding import Area, State
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Format, print_answer
-from gputide.session import session_of
+from gputide.options import answering
+from gputide.output import Answer, Format
+from gputide.session import Session
 
 app = typer.Typer()
 
@@ -22,8 +23,10 @@ app = typer.Typer()
     epilog="Example: gputide --set scan.url=http://prometheus:9090 doctor prometheus --format json. Exit status: 0 "
     "fine, 1 findings, 5 a service could not be reached."
 )
+@answering
 def doctor(
-    context: typer.Context,
+    session: Session,
+    form: Format,
     areas: Annotated[
         list[Area] | None,
         typer.Argument(
@@ -48,23 +51,17 @@ def doctor(
     language: Annotated[
         Language | None, typer.Option("--lang", help="Language, en or zh; report.language unless given.")
     ] = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Look at what gputide needs, and say what is missing and what mends it; nothing is changed."""
-    session = session_of(context)
     words = Words(language=Language(language or session.settings.report.language))
     if codes:
-        print_answer(codes_answer(words), form=form, target=output)
-        return
+        return codes_answer(words)
     wish = Wish(areas=tuple(areas or ()), only=tuple(only or ()), roles=tuple(role or ()), account=account)
     checks = checks_of(session, wish)
     with session.progress("looking") as tick:
         looked = run_checks(checks, tell=tick)
-    found = [
-        one for one in looked if one.kind is None or is_wanted(one.kind.code, one.area, wish) or one.kind.is_unreachable
-    ]
-    found.sort(key=lambda one: list(Area).index(one.area))
+    found = [one for one in looked if one.kind is None or is_wanted(one.kind, wish) or one.kind.is_unreachable]
+    found.sort(key=lambda one: list(map(str, Area)).index(one.area))
     if wish.only:
         found = [one for one in found if one.state is not State.OK] or found
     looked_at = tuple(dict.fromkeys(check.area for check in checks))
@@ -72,7 +69,4 @@ def doctor(
     answer = doctor_answer(
         found, words, at=datetime.now(UTC), looked_at=looked_at, unused=unused, for_people=form is Format.TABLE
     )
-    print_answer(answer, form=form, target=output)
-    status = exit_status(found, is_strict=strict)
-    if status:
-        raise typer.Exit(status)
+    return replace(answer, status=exit_status(found, is_strict=strict))

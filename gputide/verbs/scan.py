@@ -22,8 +22,8 @@ from fleet.usage import History
 from gputide.container.history import for_plan, load_history, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
-from gputide.options import FormatOption, OutputOption, RiskOption
-from gputide.output import Format, print_answer
+from gputide.options import RiskOption, answering
+from gputide.output import Answer
 from gputide.scanning.answer import misses_of, scan_answer, unpriced_models
 from gputide.scanning.backend import assumed_backend
 from gputide.scanning.record import Hide, hasher, record, shown
@@ -40,6 +40,7 @@ app = typer.Typer()
     epilog="Example: gputide scan https://prometheus.example:9090 --since 7d "
     "--bearer-token-file /run/secrets/token. Certificates, basic authentication and limits are settings: --set scan.…"
 )
+@answering
 def scan(  # noqa: PLR0913, PLR0917 - one argument per option
     context: typer.Context,
     url: Annotated[
@@ -73,9 +74,7 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
         Path | None, typer.Option("--record", metavar="DIR", help="Also write the history as a neutral trace.")
     ] = None,
     hash_names: Annotated[bool, typer.Option(help="Hash all names in that trace.")] = False,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Read what is there already, and say what is idle, what could be freed, and what was missed."""
     if hash_names and record_to is None:
         raise Misconfigured("cannot use --hash-names without --record DIR: it is about the trace")
@@ -122,7 +121,7 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
         keep_plan(folder, settings, plans[0])
         remember_backend(folder, scanned.cluster, assumed.name)
     unpriced = unpriced_models(history, settings)
-    print_answer(scan_answer(scanned, assumed, profiles, plans, missed, unpriced), form=form, target=output)
+    return scan_answer(scanned, assumed, profiles, plans, missed, unpriced)
 
 
 def _plan(folder: DataFolder, history: History, profiles: Profiles, settings: Settings, now: datetime) -> Plan:

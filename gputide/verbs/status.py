@@ -15,9 +15,9 @@ from fleet.durable import lock_holder
 from fleet.outcomes import Outcome
 from fleet.units import format_count, format_duration, format_time
 from gputide.container.pages import views_of
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.options import answering
+from gputide.output import Answer, Listing
+from gputide.session import Session
 
 app = typer.Typer()
 
@@ -31,36 +31,38 @@ _LOCKS = {
 
 
 @app.command(epilog="Example: gputide status")
-def status(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+@answering
+def status(session: Session) -> Answer:
     """Show what is running, how fresh the data are, which plan waits, what was harmed, and the next command."""
-    session = session_of(context)
     folder, now = session.folder(), session.now()
     running = _running(folder.path)
     outcomes = {outcome.plan_id: outcome for outcome in read_outcomes(folder)}
     views = views_of(session)
     lines = cluster_lines(views)
     states = [_state(line, outcomes.get(line.plan_id or "")) for line in lines]
-    budgets = [
-        budget
-        for line in lines
-        for budget in harm_budgets(
-            views.plans.plans(line.sighting.cluster), views.outcomes.outcomes(line.sighting.cluster)
-        )
-    ]
+    rows = [(line.sighting, line.plan_id, state) for line, (state, _) in zip(lines, states, strict=True)]
+    names = [seen.cluster for seen, _, _ in rows]
+    budgets = [one for name in names for one in harm_budgets(views.plans.plans(name), views.outcomes.outcomes(name))]
     harmed = [budget for budget in budgets if budget.standing is Standing.OVER_BUDGET]
     restored = [budget for budget in budgets if budget.standing is Standing.RESTORED]
     following = next((command for _, command in states if command), "gputide report") if lines else "gputide demo"
-    answer = Answer(
+    clusters = Listing.of(
+        "Clusters",
+        rows,
+        {
+            "cluster": lambda row: row[0].cluster,
+            "cards": lambda row: row[0].cards,
+            "newest window": lambda row: format_time(row[0].newest_at),
+            "age": lambda row: format_duration(max(0.0, (now - row[0].newest_at).total_seconds())),
+            "plan": lambda row: row[2],
+        },
+    )
+    return Answer(
         document={
             "running": [{"process": name, "pid": pid} for name, pid in running],
             "clusters": [
-                {
-                    "cluster": line.sighting.cluster,
-                    "newest_at": iso(line.sighting.newest_at),
-                    "plan_id": line.plan_id,
-                    "state": state,
-                }
-                for line, (state, _) in zip(lines, states, strict=True)
+                {"cluster": seen.cluster, "newest_at": iso(seen.newest_at), "plan_id": plan_id, "state": state}
+                for seen, plan_id, state in rows
             ],
             "harmed": [{"plan_id": one.plan_id, "workload": one.workload} for one in harmed],
             "restored": [{"plan_id": one.plan_id, "workload": one.workload} for one in restored],
@@ -70,27 +72,9 @@ def status(context: typer.Context, form: FormatOption = Format.TABLE, output: Ou
             "running: " + (", ".join(f"{name} (process {pid})" for name, pid in running) or "nothing on this folder"),
             _harm_words(len(harmed)) + (f", {format_count(len(restored))} restored" if restored else ""),
         ),
-        listings=(
-            Listing(
-                title="Clusters",
-                columns=("cluster", "cards", "newest window", "age", "plan"),
-                rows=[
-                    (
-                        line.sighting.cluster,
-                        line.sighting.cards,
-                        format_time(line.sighting.newest_at),
-                        format_duration(max(0.0, (now - line.sighting.newest_at).total_seconds())),
-                        state,
-                    )
-                    for line, (state, _) in zip(lines, states, strict=True)
-                ],
-            ),
-        )
-        if lines
-        else (),
+        listings=(clusters,) if lines else (),
         footnotes=(f"next: {following}",),
     )
-    print_answer(answer, form=form, target=output)
 
 
 def _harm_words(harmed: int) -> str:

@@ -19,16 +19,17 @@ from fleet.settings.settings import Settings
 from gputide.container.cluster import check_own
 from gputide.container.enforcer import no_longer_want, open_enforcer, run_under_way
 from gputide.container.plans import copied_plans, newest_applied
-from gputide.options import FormatOption, OutputOption, StageOption, YesOption
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of, who
+from gputide.options import StageOption, YesOption, answering
+from gputide.output import Answer, Listing
+from gputide.session import Session, who
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide undo --recommendation slice-0007 --yes")
+@answering
 def undo(
-    context: typer.Context,
+    session: Session,
     plan: Annotated[
         str | None, typer.Option("--plan", metavar="ID", help="A plan; the newest applied one unless given.")
     ] = None,
@@ -36,14 +37,11 @@ def undo(
     recommendation: Annotated[str | None, typer.Option(metavar="ID", help="Only this recommendation.")] = None,
     everything: Annotated[bool, typer.Option("--every-plan", help="Everything, the last plan first.")] = False,
     yes: YesOption = False,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Restore what a plan changed, field by field; what somebody changed since is kept, and said.
 
     A plan that is still being applied is aborted first.
     """
-    session = session_of(context)
     folder, now = session.folder(), session.now()
     if everything and (plan is not None or stage or recommendation is not None):
         raise Misconfigured("cannot use --every-plan with --plan, --stage or --recommendation: it restores everything")
@@ -73,7 +71,7 @@ def undo(
         else:
             result = enforcer.reconciler.undo(plan_id, stage, by=who(), recommendation=recommendation, ending=run)
             answer = _undone((result,))
-    print_answer(answer, form=form, target=output)
+    return answer
 
 
 def _own_plan(folder: DataFolder, settings: Settings, kept: Journal, plan: str | None) -> str:

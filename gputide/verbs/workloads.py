@@ -10,16 +10,17 @@ from dashboards.stored.arrivals import silent_since
 from gputide.answers.fleet import profile_answer, profiles_answer, silence_note, workload_named
 from gputide.container.history import load_profiles
 from gputide.container.warehouse import warehouse
-from gputide.options import ClusterOption, FormatOption, OutputOption
-from gputide.output import Format, print_answer
-from gputide.session import session_of
+from gputide.options import ClusterOption, answering
+from gputide.output import Answer
+from gputide.session import Session
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide workloads --format json -o profiles.json")
+@answering
 def workloads(
-    context: typer.Context,
+    session: Session,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -29,15 +30,11 @@ def workloads(
         ),
     ] = None,
     cluster: ClusterOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Describe every workload, or one: its need, busy hours and idle time, and how far to trust them."""
-    session = session_of(context)
     _, profiles = load_profiles(session, cluster)
     since = silent_since(
         warehouse(session.folder(), session.settings), session.settings, profiles.cluster, session.now()
     )
     notes = silence_note(profiles.cluster, since)
-    answer = profiles_answer(profiles, notes) if name is None else profile_answer(workload_named(profiles, name), notes)
-    print_answer(answer, form=form, target=output)
+    return profiles_answer(profiles, notes) if name is None else profile_answer(workload_named(profiles, name), notes)

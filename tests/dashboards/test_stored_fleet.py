@@ -67,8 +67,7 @@ def test_patient_reader_is_given_the_newest() -> None:
 
 
 def test_impatient_reader_is_shown_the_last_while_the_next_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REST_RATIO", 0.0)
-    monkeypatch.setattr(module, "QUICK_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(module, "PATIENCE", replace(module.PATIENCE, rest_ratio=0.0, quick_seconds=0.0))
     warehouse = Warehouse()
     view = warehouse.view(is_patient=False)
     assert view.profiles("a").coverage_ratio == 0.01
@@ -80,7 +79,7 @@ def test_impatient_reader_is_shown_the_last_while_the_next_is_made(monkeypatch: 
 
 
 def test_after_an_analysis_it_rests_as_a_multiple_of_what_that_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REST_RATIO", 1e9)
+    monkeypatch.setattr(module, "PATIENCE", replace(module.PATIENCE, rest_ratio=1e9))
     warehouse = Warehouse()
     view = warehouse.view(is_patient=False)
     view.profiles("a")
@@ -91,7 +90,7 @@ def test_after_an_analysis_it_rests_as_a_multiple_of_what_that_took(monkeypatch:
 
 
 def test_first_reader_is_told_that_it_takes_long_and_why_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAIT_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(module, "PATIENCE", replace(module.PATIENCE, first_seconds=0.05))
     warehouse = Warehouse()
     warehouse.gate.clear()
     view = warehouse.view(is_patient=False)
@@ -114,7 +113,7 @@ def test_first_reader_sees_a_bug_of_the_analysis_and_the_log_has_its_traceback()
     view = warehouse.view(is_patient=False)
     with capture_logs() as logged, pytest.raises(ZeroDivisionError, match="no step"):
         view.profiles("a")
-    assert [(one["event"], one["exc_info"]) for one in logged] == [("analysis ended by a bug", True)]
+    assert [(one["event"], one["exc_info"]) for one in logged] == [("a bug ended an answer", True)]
 
 
 def test_use_of_a_workload_is_that_of_its_own_slices() -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench.paused_process import pause_process, resume_process
 from gputide.operate.engine_parts import Engine
 from gputide.operate.engine_process import (
     ProcessRecord,
     is_alive,
     kill_process,
     log_tail,
-    pause_process,
     read_register,
-    resume_process,
     stop_process,
 )
 from gputide.operate.engines import down, up

@@ -22,20 +22,15 @@ from bench.measured_run import GPUTIDE
 from bench.scanned_prometheus import prometheus_with, send_body
 from fleet.settings.scan import ScanSettings
 from fleet.settings.settings import Settings
-from gputide.doctor import prometheus_server as server
 from gputide.doctor.checks import run_checks
-from gputide.doctor.finding import Diagnosis, State
+from gputide.doctor.finding import Diagnosis, State, diagnosed
 from gputide.doctor.prometheus import prometheus_checks
-from gputide.doctor.prometheus_scene import Scene
 from gputide.operate.engine_process import kill_process, start_process, wait_until
 from gputide.operate.engines import free_port
-from gputide.scanning.queries import scan_endpoint, scan_options
 from pipeline.remote_write.decode import Version
 from pipeline.remote_write.encode import LabelSets
 from tests.engines.go_peers import GoPeers
 from tests.waiting import text_of
-from wire.http_client import HttpClient
-from wire.prometheus_query import PrometheusQuery
 
 pytestmark = pytest.mark.engines
 
@@ -427,16 +422,14 @@ def test_trap_is_named(trap: str, prometheus: str) -> None:
 def test_server_without_such_rules_bounds_and_losses_has_no_finding(go_peers: GoPeers, tmp_path: Path) -> None:
     with prometheus_with(go_peers.prometheus, tmp_path, []) as url:
         settings = ScanSettings(url=url)
-        endpoint = scan_endpoint(settings)
-        prometheus = PrometheusQuery(HttpClient(endpoint, "doctor-test"), scan_options(settings, endpoint))
-        scene = Scene(prometheus, settings)
-        found = [*server.limits(scene), *server.rules(scene, url), *server.remote_write(scene, url)]
+        wanted = ("query limits", "rules", "remote write")
+        of_server = [check for check in prometheus_checks(Settings(scan=settings)) if check.name in wanted]
+        found = [one for check in of_server for one in diagnosed(check)]
         assert [one.state for one in found] == [State.OK, State.OK, State.UNCHECKED]
         empty = Settings(scan=settings)
         assert {one.kind.code for one in run_checks(prometheus_checks(empty)) if one.kind} == {"prometheus-no-cards"}
         elsewhere = Settings(scan=ScanSettings(url=f"{url}/elsewhere"))
         assert {one.kind.code for one in run_checks(prometheus_checks(elsewhere)) if one.kind} == {"prometheus-refuses"}
-        prometheus.close()
 
 
 def test_program_names_it_with_the_command_that_mends_it(prometheus: str, tmp_path: Path) -> None:

@@ -31,17 +31,15 @@ from fleet.words import catalogue as catalogue_of
 from gputide import cli
 from gputide.doctor import data as doctor_data
 from gputide.doctor.answer import doctor_answer, exit_status
-from gputide.doctor.catalogue import catalogue, kind_of
 from gputide.doctor.checks import Wish, checks_of, run_checks
 from gputide.doctor.cluster_rights import ROLES, Rule, rules
 from gputide.doctor.data import daily_growth, data_checks, history_checks
 from gputide.doctor.engines import _kafka_state
-from gputide.doctor.finding import Area, Check, Diagnosis, State, finding, unchecked, well
+from gputide.doctor.finding import Area, Check, Diagnosis, State, catalogue, finding, otherwise, unchecked, well
 from gputide.doctor.installation import earliest_end, installation_checks
 from gputide.doctor.services import (
     dashboard_checks,
     notify_checks,
-    objectives_check,
     receiver_checks,
     relief_checks,
 )
@@ -78,7 +76,7 @@ def test_every_code_is_made_by_some_check_and_no_check_makes_another(repository:
     told = {word for text in re.findall(r'"([a-z0-9 -]+)"', sources) for word in text.split()}
     unmade = {code for code in catalogue() if f'"{code}"' not in sources and code not in told}
     assert {code for code in unmade if code.removeprefix("prometheus-") not in short} == set()
-    assert set(re.findall(r'kind_of\("([a-z0-9-]+)"\)', sources)) <= set(catalogue())
+    assert set(re.findall(r'finding\(\s*"([a-z0-9-]+)"', sources)) <= set(catalogue())
     settings = Settings.model_validate(
         {
             "scan": {"url": "http://127.0.0.1:1"}, "flink": {"rest": "http://127.0.0.1:1"},
@@ -126,7 +124,7 @@ def test_every_finding_says_what_it_disables_and_how_it_is_seen() -> None:
 
 
 def test_names_of_tenants_cannot_break_out_of_a_command() -> None:
-    found = finding(kind_of("prometheus-pod-silent"), "x", HOSTILE, namespace="team", pod=HOSTILE)
+    found = finding("prometheus-pod-silent", HOSTILE, namespace="team", pod=HOSTILE)
     assert shlex.split(found.mend)[4] == "'; rm -rf / evil"
     assert "\n" not in found.found_in(ENGLISH)
     assert "\u202e" not in found.found_in(ENGLISH)
@@ -141,7 +139,7 @@ def test_check_that_hangs_is_unchecked_and_keeps_nobody_waiting() -> None:
 
     hanging = [a_check(hang, f"hangs {number}", seconds_max=0.2) for number in range(3)]
     started = time.monotonic()
-    found = run_checks([*hanging, a_check(lambda: [well(Area.DATA, "two", "fine")], "two")], parallel_max=2)
+    found = run_checks([*hanging, a_check(lambda: [well("fine")], "two")], parallel_max=2)
     never.set()
     assert time.monotonic() - started < 5
     assert [one.state for one in found] == [State.UNCHECKED] * 3 + [State.OK]
@@ -153,7 +151,7 @@ def test_checks_run_beside_each_other() -> None:
 
     def meet() -> list[Diagnosis]:
         together.wait()
-        return [well(Area.DATA, "x", "met")]
+        return [well("met")]
 
     found = run_checks([a_check(meet, "one"), a_check(meet, "two")])
     assert [str(one.said) for one in found] == ["met", "met"]
@@ -163,13 +161,19 @@ def test_check_whose_need_fails_is_unchecked_and_a_note_is_no_failure() -> None:
     def refuse() -> list[Diagnosis]:
         raise Unavailable("cannot reach it")
 
-    bad = [finding(kind_of("disk-low"), "first", "full")]
-    noted = [finding(kind_of("lease-held"), "first", "other")]
-    after = a_check(lambda: [well(Area.DATA, "second", "looked")], "second", needs="first")
+    bad = [finding("disk-low", "full")]
+    noted = [finding("lease-held", "other")]
+    after = a_check(lambda: [well("looked")], "second", needs="first")
     for look, state in ((refuse, State.UNCHECKED), (lambda: bad, State.UNCHECKED), (lambda: noted, State.OK)):
         found = run_checks([after, a_check(look, "first")])
         assert found[0].state is state
     assert run_checks([a_check(refuse, "first")])[0].said == "cannot reach it"
+
+
+def test_last_word_of_a_look_holds_only_where_it_found_nothing() -> None:
+    for before, kept in (([], ["fine"]), ([finding("disk-low", "full")], ["full"]), ([unchecked("away")], ["away"])):
+        (check,) = (a_check(lambda before=before: [*before, otherwise("fine")]),)  # type: ignore[misc]
+        assert [str(one.said) for one in run_checks([check])] == kept
 
 
 def test_bug_in_a_check_is_no_finding() -> None:
@@ -181,8 +185,8 @@ def test_bug_in_a_check_is_no_finding() -> None:
 
 
 def test_exit_status_tells_findings_from_what_is_away() -> None:
-    note, warning = finding(kind_of("lease-held"), "x", "y"), finding(kind_of("disk-filling"), "x", "y")
-    away, unknown = finding(kind_of("kafka-unreachable"), "x", "y"), unchecked(Area.DATA, "x", "y")
+    note, warning = finding("lease-held", "y"), finding("disk-filling", "y")
+    away, unknown = finding("kafka-unreachable", "y"), unchecked("y")
     cases: tuple[list[Diagnosis], ...] = ([], [note, unknown], [warning], [warning, away])
     assert [exit_status(found, is_strict=False) for found in cases] == [0, 0, 1, 5]
     assert [exit_status(found, is_strict=True) for found in ([], [note], [unknown])] == [0, 1, 1]
@@ -426,7 +430,7 @@ def test_doors_of_the_web_app_that_do_not_hold_are_named(tmp_path: Path) -> None
 
 def test_objectives_without_an_answer_are_named() -> None:
     settings = Settings.model_validate({"enforcer": {"watch_prometheus_url": "http://127.0.0.1:1"}})
-    (found,) = run_checks([objectives_check(settings)])
+    (found,) = run_checks(relief_checks(settings)[1:])
     assert found.kind is not None
     assert (found.kind.code, found.subject) == ("objective-unusable", "enforcer.watch_prometheus_url")
 
@@ -451,7 +455,7 @@ def test_chinese_says_of_every_finding_what_it_is_and_what_it_disables(code: str
 
 
 def test_answer_in_chinese_has_the_same_codes_as_in_english() -> None:
-    found = [finding(kind_of("disk-low"), "folder", "x"), well(Area.DATA, "bus", "y"), unchecked(Area.HIVE, "z", "w")]
+    found = [finding("disk-low", "x"), well("y"), unchecked("w")]
     answers = {
         language: doctor_answer(
             found, Words(language=language), at=datetime(2026, 1, 1, tzinfo=UTC), looked_at=[Area.DATA],
@@ -473,7 +477,8 @@ def test_what_a_look_says_is_a_sentence_of_the_catalogue(repository: Path) -> No
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             said: list[ast.expr] = []
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                said = node.args[2:] if node.func.id in ("well", "unchecked", "finding") else []
+                first = {"well": 0, "otherwise": 0, "unchecked": 0, "finding": 1}.get(node.func.id, len(node.args))
+                said = node.args[first:]
             elif isinstance(node, ast.Assign) and any(getattr(name, "id", "") == "text" for name in node.targets):
                 said = [node.value]
             for one in said:

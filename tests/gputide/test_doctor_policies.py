@@ -8,6 +8,7 @@ from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.wishes import POLICY_KIND
 from fleet.gpu_policy import POLICIES_MAX
 from gputide.doctor.cluster import policies
+from gputide.doctor.finding import Area, Diagnosis, a_check, diagnosed
 from tests.enforcer.builders import a_cluster
 
 
@@ -17,12 +18,16 @@ def some_policies(cluster: SimulatedCluster, namespace: str, count: int) -> None
         cluster.create({"kind": POLICY_KIND, "metadata": metadata, "spec": {}})
 
 
+def look(cluster: SimulatedCluster) -> tuple[Diagnosis, ...]:
+    return diagnosed(a_check(Area.CLUSTER, "policies", lambda: policies(cluster.list_objects(POLICY_KIND)), ""))
+
+
 def test_only_the_namespace_with_too_many_policies_is_named(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path)
     some_policies(cluster, "team", POLICIES_MAX)
-    (said,) = policies(cluster.list_objects(POLICY_KIND))
+    (said,) = look(cluster)
     assert said.kind is None
     some_policies(cluster, "crowd", POLICIES_MAX + 1)
-    (said,) = policies(cluster.list_objects(POLICY_KIND))
+    (said,) = look(cluster)
     assert (said.kind and said.kind.code, said.subject) == ("policies-too-many", "crowd")
     assert "65 policies, limit 64" in str(said.said)

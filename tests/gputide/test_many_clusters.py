@@ -18,10 +18,10 @@ from fleet.errors import Misconfigured, Refused
 from fleet.schema import Measure
 from fleet.settings.settings import ClusterChoice, Settings
 from gputide.container.cluster import check_uid, open_cluster_to_change, own_cluster
-from gputide.container.measured_harm import MeasuredHarm
+from gputide.container.measured_harm import harm_between
 from gputide.container.pages import views_of
 from gputide.container.plans import chosen_plan, plan_store
-from gputide.container.warehouse import WarehouseMeasurements, cluster_name, warehouse
+from gputide.container.warehouse import cluster_name, warehouse
 from gputide.session import Session
 from pipeline.remote_write.decode import Version
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
@@ -125,9 +125,7 @@ def test_api_server_of_another_cluster_is_refused_before_anything_is_asked_of_it
 
 def test_harm_is_that_of_the_cluster_that_is_changed(two: DataFolder) -> None:
     # The harm of others is no reason to stop: of north nothing was measured.
-    assert not MeasuredHarm(WarehouseMeasurements(two, settings_of(), cluster="north")).harm(
-        NOW - timedelta(hours=2), NOW
-    )
+    assert not harm_between(two, settings_of(), "north", NOW - timedelta(hours=2), NOW)
 
 
 def test_enforcer_in_a_folder_of_several_clusters_measures_its_own(planned: Path, program: Program) -> None:

@@ -14,9 +14,9 @@ from dashboards.access.people import Role
 from dashboards.access.roster import Roster
 from fleet.errors import Misconfigured
 from fleet.units import format_time
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.options import answering
+from gputide.output import Answer, Listing
+from gputide.session import Session
 
 app = typer.Typer(no_args_is_help=True, help="Rights in the web app and its API. Example: gputide admin access check")
 
@@ -53,15 +53,15 @@ def new_token(
 
 
 @app.command("check", epilog="Example: gputide admin access check")
-def check(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+@answering
+def check(session: Session) -> Answer:
     """Read the file of rights and list them; exit status 2 where it can't be read."""
-    settings = session_of(context).settings.dashboard
+    settings = session.settings.dashboard
     if settings.rights_file is None:
         raise Misconfigured(
             "cannot list rights: dashboard.rights_file=none; with dashboard.access=none everyone on this machine may "
             "do everything"
         )
-    entries = Roster(settings.rights_file).entries()
     rows = [
         {
             "who": entry.who,
@@ -70,26 +70,17 @@ def check(context: typer.Context, form: FormatOption = Format.TABLE, output: Out
             "namespaces": None if entry.right.namespaces is None else sorted(entry.right.namespaces),
             "expires": None if entry.expires is None else format_time(entry.expires.astimezone(UTC)),
         }
-        for entry in entries
+        for entry in Roster(settings.rights_file).entries()
     ]
-    answer = Answer(
+    absent = {"clusters": "all", "namespaces": "all", "expires": "never"}
+    columns = ("who", "role", *absent)
+    cells = [[_cell(row[name], absent.get(name)) for name in columns] for row in rows]
+    return Answer(
         document=rows,
         headline=(f"{len(rows)} rights; people are known by {settings.access.value}",),
-        listings=(
-            Listing(
-                title="Rights",
-                columns=("who", "role", "clusters", "namespaces", "expires"),
-                rows=[
-                    (
-                        row["who"],
-                        row["role"],
-                        "all" if row["clusters"] is None else ", ".join(row["clusters"]),
-                        "all" if row["namespaces"] is None else ", ".join(row["namespaces"]),
-                        row["expires"] or "never",
-                    )
-                    for row in rows
-                ],
-            ),
-        ),
+        listings=(Listing(title="Rights", columns=columns, rows=cells),),
     )
-    print_answer(answer, form=form, target=output)
+
+
+def _cell(value: str | list[str] | None, absent: str | None) -> str | None:
+    return absent if value is None else value if isinstance(value, str) else ", ".join(value)

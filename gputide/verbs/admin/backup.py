@@ -17,9 +17,9 @@ from fleet.units import format_bytes_short, format_count, format_time
 from gputide.container.warehouse import warehouse_folder
 from gputide.operate.backup_create import STATE_OF_FLINK, create_backup, restore_backup
 from gputide.operate.backup_list import DATA, BackupList, check_files, read_list
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, print_answer
-from gputide.session import session_of
+from gputide.options import answering
+from gputide.output import Answer
+from gputide.session import Session
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,17 +35,10 @@ _WITHOUT_FLINK = (
 )
 
 
-@app.callback()
-def _backup() -> None:
-    """Copy, check and put back the data folder."""
-
-
 @app.command("create", epilog="Example: gputide admin backup create /mnt/backup/gputide-2026-01-19")
-def create(
-    context: typer.Context, place: PlaceArgument, form: FormatOption = Format.TABLE, output: OutputOption = None
-) -> None:
+@answering
+def create(session: Session, place: PlaceArgument) -> Answer:
     """Copy everything: samples, windows, plans, approvals, ledgers, reports. Nothing has to be stopped for it."""
-    session = session_of(context)
     folder, settings = session.folder(), session.settings
     _check_place_of_rows(settings)
     with session.progress("copying") as tick:
@@ -56,31 +49,27 @@ def create(
     if settings.bus.kind is BusKind.KAFKA:
         notes.append("samples that wait on Kafka are on Kafka: keep the topic longer than back-ups are apart")
         notes += _note_on_flink(found, settings)
-    print_answer(_answer(found, f"copied {folder.path} to {place}", notes), form=form, target=output)
+    return _answer(found, f"copied {folder.path} to {place}", notes)
 
 
 @app.command("check", epilog="Example: gputide admin backup check /mnt/backup/gputide-2026-01-19")
-def check(
-    context: typer.Context, place: PlaceArgument, form: FormatOption = Format.TABLE, output: OutputOption = None
-) -> None:
+@answering
+def check(session: Session, place: PlaceArgument) -> Answer:
     """Read every byte of a back-up and compare it with what was written; verify its ledgers."""
-    session = session_of(context)
     found = read_list(place)
     with session.progress("reading") as tick:
         check_files(place, found, on_file=lambda done: tick(done, len(found.files)))
     entries = _ledger_entries(DataFolder(path=place / "data"))
     notes = [f"ledgers verify, {format_count(entries)} entries"]
-    print_answer(_answer(found, f"{place} is whole", notes), form=form, target=output)
+    return _answer(found, f"{place} is whole", notes)
 
 
 @app.command(
     "restore", epilog="Example: gputide --data-dir /srv/gputide admin backup restore /mnt/backup/gputide-2026-01-19"
 )
-def restore(
-    context: typer.Context, place: PlaceArgument, form: FormatOption = Format.TABLE, output: OutputOption = None
-) -> None:
+@answering
+def restore(session: Session, place: PlaceArgument) -> Answer:
     """Put a back-up into an empty data folder, checking every byte; nothing is left behind where one is wrong."""
-    session = session_of(context)
     folder, settings = DataFolder(path=session.data_path), session.settings
     _check_place_of_rows(settings)
     with session.progress("restoring") as tick:
@@ -97,7 +86,7 @@ def restore(
             f"{settings.kafka.topic} back to its beginning (docs/operations.md); what the warehouse has counts once"
         )
         notes += _note_on_flink(found, settings)
-    print_answer(_answer(found, f"{place} was put into {folder.path}", notes), form=form, target=output)
+    return _answer(found, f"{place} was put into {folder.path}", notes)
 
 
 def _note_on_flink(found: BackupList, settings: Settings) -> list[str]:

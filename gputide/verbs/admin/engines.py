@@ -36,11 +36,6 @@ CacheOption = Annotated[
 PortOption = Annotated[int | None, typer.Option(min=1, max=65535, help="A free one unless given.", show_default=False)]
 
 
-@app.callback()
-def _engines() -> None:
-    """Start and stop Kafka, Flink and Hive on this machine, for development."""
-
-
 @app.command("up", epilog="Example: gputide admin engines up kafka hive --kafka-port 9092")
 def engines_up(
     context: typer.Context,

@@ -23,8 +23,8 @@ from fleet.settings.notify import ChannelKind
 from gputide.container.notify import due, due_reports, open_channel, teams, write_posts
 from gputide.container.own_metrics import open_own_metrics
 from gputide.container.pages import views_of
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
+from gputide.options import answering
+from gputide.output import Answer, Listing
 from gputide.session import Session, session_of
 
 _log = structlog.get_logger()
@@ -39,31 +39,38 @@ ToFileOption = Annotated[
 ]
 
 
-@app.callback()
-def _notify() -> None:
-    """Messages to mail and chats."""
-
-
 @app.command("show", epilog="Example: gputide admin notify show")
-def show(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+@answering
+def show(session: Session) -> Answer:
     """Show channels, who gets what, and which news wait to be sent."""
-    session = session_of(context)
     settings, folder, now = session.settings, session.folder(), session.now()
     notify = settings.notify
     news = News(views_of(session), settings, now)
     sent = read_sent(folder.notices)
     waiting = due(folder, settings, news, now)
-    channels = [
-        (name, one.kind.value, ", ".join(topic.value for topic in one.topics), _where(one.host, one.kind))
-        for name, one in notify.channels.items()
-    ]
-    people = [
-        (one.name, _whose(one.team), ", ".join(one.channels)) for one in receivers(notify, teams(folder, settings, now))
-    ]
+    channels = Listing.of(
+        "Channels",
+        notify.channels.items(),
+        {
+            "channel": lambda one: one[0],
+            "kind": lambda one: one[1].kind.value,
+            "topics": lambda one: ", ".join(topic.value for topic in one[1].topics),
+            "where": lambda one: _where(one[1].host, one[1].kind),
+        },
+    )
+    people = Listing.of(
+        "Who gets what",
+        receivers(notify, teams(folder, settings, now)),
+        {
+            "receiver": lambda one: one.name,
+            "concerns": lambda one: _whose(one.team),
+            "channels": lambda one: ", ".join(one.channels),
+        },
+    )
     now_due = [(post.receiver, post.channel, post.message.topic.value, post.message.title) for post in waiting]
     document = {
-        "channels": [dict(zip(("channel", "kind", "topics", "where"), row, strict=True)) for row in channels],
-        "receivers": [dict(zip(("receiver", "concerns", "channels"), row, strict=True)) for row in people],
+        "channels": channels.records(),
+        "receivers": people.records(),
         "due": [dict(zip(("receiver", "channel", "topic", "title"), row, strict=True)) for row in now_due],
         "sent": [
             {"receiver": one.receiver, "channel": one.channel, "key": one.key, "at": iso(one.at)} for one in sent
@@ -72,16 +79,15 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
     notes = [] if notify.channels else ["no channel is set: write [notify.channels.NAME] into the TOML file"]
     if in_quiet_hours(notify.quiet_hours, now, settings.cluster.time_zone):
         notes.append(f"quiet hours {notify.quiet_hours}: only harm is sent")
-    answer = Answer(
+    return Answer(
         document=document,
         listings=(
             Listing(title="Goes out now", columns=("receiver", "channel", "about", "title"), rows=now_due),
-            Listing(title="Channels", columns=("channel", "kind", "topics", "where"), rows=channels),
-            Listing(title="Who gets what", columns=("receiver", "concerns", "channels"), rows=people),
+            channels,
+            people,
         ),
         footnotes=(*notes, f"{len(news(None))} news in all, {len(sent)} messages remembered"),
     )
-    print_answer(answer, form=form, target=output)
 
 
 @app.command("send", epilog="Example: gputide admin notify send --to-file ./out")

@@ -20,9 +20,9 @@ from fleet.errors import EXIT_FINDINGS
 from fleet.probe_results import ProbeResult, as_measured, probe_text
 from fleet.units import GIB, MIB, format_bytes, format_percent, format_time
 from gputide.node_exporter import node_name
-from gputide.options import FormatOption, OutputOption
+from gputide.options import answering
 from gputide.output import Answer, Format, Listing, form_for, print_answer
-from gputide.session import session_of
+from gputide.session import Session, session_of
 
 app = typer.Typer(no_args_is_help=True, help="Measure what a node's GPU sharing really enforces, and plan with that.")
 
@@ -82,14 +82,14 @@ def keep(context: typer.Context, file: Annotated[Path, typer.Argument(help="A si
 
 
 @app.command("list", epilog="Example: gputide admin probe list")
+@answering
 def list_results(
-    context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None
-) -> None:  # fmt: skip
+    session: Session
+) -> Answer:  # fmt: skip
     """Show what was measured, and which claims of the table it disproves."""
-    session = session_of(context)
     key = read_key(session.settings)
     results = kept_results(session.folder(), key)
-    print_answer(_answer(results), form=form, target=output)
+    return _answer(results)
 
 
 def _disproves(result: ProbeResult) -> tuple[str, ...]:
@@ -104,28 +104,25 @@ def _disproves(result: ProbeResult) -> tuple[str, ...]:
 
 
 def _answer(results: tuple[ProbeResult, ...]) -> Answer:
-    rows = [
-        (
-            result.node,
-            result.backend,
-            format_time(result.measured_at),
-            f"{_bytes(result.allocated_framebuffer_bytes)} of {_bytes(result.granted_framebuffer_bytes)}",
-            f"{_percent(result.compute_ratio)} of {_percent(result.granted_compute_ratio)}",
-            _percent(result.graph_compute_ratio),
-            f"{_seconds(result.pause_seconds)} / {_seconds(result.resume_seconds)}",
-            _spill(result),
-        )
-        for result in results
-    ]
+    measured = Listing.of(
+        "What was measured",
+        results,
+        {
+            "node": lambda one: one.node,
+            "backend": lambda one: one.backend,
+            "at": lambda one: format_time(one.measured_at),
+            "framebuffer": lambda one: (
+                f"{_bytes(one.allocated_framebuffer_bytes)} of {_bytes(one.granted_framebuffer_bytes)}"
+            ),
+            "compute": lambda one: f"{_percent(one.compute_ratio)} of {_percent(one.granted_compute_ratio)}",
+            "by graphs": lambda one: _percent(one.graph_compute_ratio),
+            "pause / resume": lambda one: f"{_seconds(one.pause_seconds)} / {_seconds(one.resume_seconds)}",
+            "spill": _spill,
+        },
+    )
     return Answer(
         document=[_document(result) for result in results],
-        listings=(
-            Listing(
-                title="What was measured",
-                columns=("node", "backend", "at", "framebuffer", "compute", "by graphs", "pause / resume", "spill"),
-                rows=rows,
-            ),
-        ),
+        listings=(measured,),
         footnotes=tuple(
             f"{result.node}: not as the table says: {text}" for result in results for text in _disproves(result)
         ),

@@ -11,8 +11,8 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.units import format_count
 from gputide.container.warehouse import open_warehouse
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
+from gputide.options import answering
+from gputide.output import Answer, Listing
 from gputide.session import Session, session_of
 from pipeline.warehouse.compact import Upkeep, compact, remove_replaced, retain
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
@@ -25,36 +25,27 @@ KeepOption = Annotated[
 ]
 
 
-@app.callback()
-def _warehouse() -> None:
-    """Upkeep of the warehouse; no roll-up may write to it meanwhile."""
-
-
 @app.command("compact", epilog="Example: gputide admin warehouse compact")
+@answering
 def compact_files(
-    context: typer.Context,
+    session: Session,
     keep_seconds: KeepOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Merge the files of partitions that have more than warehouse.files_max."""
-    session = session_of(context)
     policy, now = session.settings.warehouse, session.now()
     with open_warehouse(session.folder(), session.settings) as warehouse:
         done = list(compact(warehouse, now=now, files_max=policy.files_max))
         removed = remove_replaced(warehouse, now=now, keep_seconds=_kept_seconds(session, keep_seconds))
-    print_answer(_answer_of(done, removed, "merged"), form=form, target=output)
+    return _answer_of(done, removed, "merged")
 
 
 @app.command("retain", epilog="Example: gputide --set warehouse.retain_days=90 admin warehouse retain")
+@answering
 def retain_days(
-    context: typer.Context,
+    session: Session,
     keep_seconds: KeepOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Drop what is older than warehouse.retain_days, and finest windows older than warehouse.retain_finest_days."""
-    session = session_of(context)
     policy, now = session.settings.warehouse, session.now()
     if policy.retain_days is None and policy.retain_finest_days is None:
         raise Misconfigured(
@@ -63,7 +54,7 @@ def retain_days(
     with open_warehouse(session.folder(), session.settings) as warehouse:
         done = list(retain(warehouse, now=now, days=policy.retain_days, finest_days=policy.retain_finest_days))
         removed = remove_replaced(warehouse, now=now, keep_seconds=_kept_seconds(session, keep_seconds))
-    print_answer(_answer_of(done, removed, "thinned or dropped"), form=form, target=output)
+    return _answer_of(done, removed, "thinned or dropped")
 
 
 @app.command("migrate", epilog="Example: gputide --set warehouse.kind=hive admin warehouse migrate")
@@ -85,18 +76,7 @@ def _kept_seconds(session: Session, given: int | None) -> int:
 def _answer_of(done: Iterable[Upkeep], removed: int, word: str) -> Answer:
     done = list(done)
     columns = ("table", "date", "cluster", "files before", "files after", "rows before", "rows after")
-    rows = [
-        (
-            item.table,
-            item.date,
-            item.cluster,
-            item.files_before,
-            item.files_after,
-            item.rows_before,
-            item.rows_after,
-        )
-        for item in done
-    ]
+    rows = [[getattr(item, name.replace(" ", "_")) for name in columns] for item in done]
     return Answer(
         document={"partitions": document(done), "files_removed": removed},
         headline=(f"{format_count(len(done))} partitions {word}, {format_count(removed)} replaced files removed",),

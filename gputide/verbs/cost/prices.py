@@ -30,8 +30,8 @@ from fleet.settings.price_book import (
 )
 from fleet.settings.settings import Settings
 from fleet.units import parse_decimal, parse_money
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
+from gputide.options import answering
+from gputide.output import Answer, Format, Listing
 from gputide.session import Session, session_of
 
 app = typer.Typer(no_args_is_help=True, help="Prices of card hours. Example: gputide cost prices list")
@@ -39,21 +39,16 @@ app = typer.Typer(no_args_is_help=True, help="Prices of card hours. Example: gpu
 _COLUMNS = ("card_model", "applies_to", "price_per_card_hour", "currency", "basis", "source", "date")
 
 
-@app.callback()
-def _prices() -> None:
-    """Prices of card hours."""
-
-
 @app.command("list", epilog="Example: gputide cost prices list --format csv")
-def list_prices(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+@answering
+def list_prices(session: Session, form: Format) -> Answer:
     """List prices per card hour in the order in which they count: your rules, your overrides, public list prices."""
-    session = session_of(context)
     settings = with_price_book(session.settings, session.data_path)
     book = PriceBook(settings)
     rows = [*_rule_rows(book), *_override_rows(settings), *_catalogue_rows(book)]
     machines = [(rule.source, rule.on_premises) for rule in settings.prices.rules if rule.on_premises is not None]
     columns = CSV_COLUMNS if form in (Format.CSV, Format.TSV, Format.EXCEL) else _COLUMNS
-    answer = Answer(
+    return Answer(
         document=[{name: _plain(row.get(name)) for name in (*_COLUMNS, *CSV_COLUMNS)} for row in rows],
         listings=(
             Listing(
@@ -68,7 +63,6 @@ def list_prices(context: typer.Context, form: FormatOption = Format.TABLE, outpu
             "add to it with `gputide cost prices set MODEL PRICE` or `gputide cost prices import FILE`",
         ),
     )
-    print_answer(answer, form=form, target=output)
 
 
 @app.command("set", epilog="Example: gputide cost prices set 'NVIDIA A10' '0.90 USD' --node-label pool=reserved")

@@ -15,35 +15,26 @@ from fleet.settings.settings import Settings
 from fleet.units import format_percent, format_time
 from fleet.words import Language, Words
 from gputide.container.plans import chosen_plan, chosen_stages, open_plans, plan_store
-from gputide.options import (
-    ByOption,
-    ClusterOption,
-    FormatOption,
-    OutputOption,
-    PlanOption,
-    StageOption,
-)
-from gputide.output import Answer, Format, print_answer
-from gputide.session import session_of, who
+from gputide.options import ByOption, ClusterOption, PlanOption, StageOption, answering
+from gputide.output import Answer
+from gputide.session import Session, who
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide plan approve --stage 1 --by ada")
+@answering
 def approve(
-    context: typer.Context,
+    session: Session,
     plan: PlanOption = None,
     stage: StageOption = None,
     cluster: ClusterOption = None,
     by: ByOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Approve stages of a plan, by name; `apply` does only what was approved.
 
     Of a real cluster you approve as the user of your kubeconfig; --by impersonates another one.
     """
-    session = session_of(context)
     folder = session.folder()
     with writing(folder), open_plans(folder, session.settings) as plans:
         # A plan that is named needs no cluster.
@@ -54,7 +45,7 @@ def approve(
             chosen, chosen_stages(chosen, stage), by=own_name if by is None else by, at=session.now()
         )
     stages = ", ".join(map(str, approval.stages))
-    answer = Answer(
+    return Answer(
         document=document(approval),
         headline=(
             (
@@ -64,7 +55,6 @@ def approve(
         ),
         footnotes=(*_doubts(chosen, approval.stages), "next: gputide apply (dry run), gputide apply --yes"),
     )
-    print_answer(answer, form=form, target=output)
 
 
 def _doubts(plan: Plan, stages: Sequence[int]) -> Iterator[str]:

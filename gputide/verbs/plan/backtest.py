@@ -15,10 +15,10 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.units import format_percent
 from gputide.container.history import load_history
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
+from gputide.options import answering
+from gputide.output import Answer, Listing
 from gputide.scanning.remembered import as_scanned
-from gputide.session import session_of
+from gputide.session import Session
 from recommender.backtest import BacktestScore
 from recommender.backtest import backtest as run_backtest
 
@@ -26,19 +26,18 @@ app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide plan backtest --train-days 5 --test-days 2 --folds 2")
+@answering
 def backtest(
-    context: typer.Context,
+    session: Session,
     train_days: Annotated[int, typer.Option(min=1, help="Days that each plan is made from.")] = 7,
     test_days: Annotated[int, typer.Option(min=1, help="Days that each plan is judged on.")] = 3,
     folds: Annotated[int, typer.Option(min=1, max=28, help="Cuts, one day apart.")] = 1,
     picture: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Draw saved against harm into this HTML file.")
     ] = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Judge what plans would have saved and harmed, beside naive rules: per preset, on days they had not seen."""
-    session, _ = as_scanned(session_of(context), None)
+    session, _ = as_scanned(session, None)
     report = run_backtest(
         load_history(session.folder(), session.settings, session.now()),
         train_days=train_days,
@@ -62,7 +61,7 @@ def backtest(
     )
     if picture is not None:
         _draw(by_rule, f"{folds} folds of {train_days} + {test_days} days, means over the folds", picture)
-    print_answer(answer, form=form, target=output)
+    return answer
 
 
 def _draw(by_rule: Mapping[str, Sequence[BacktestScore]], caption: str, picture: Path) -> None:

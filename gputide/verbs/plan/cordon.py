@@ -6,31 +6,22 @@ import typer
 
 from fleet.documents import document
 from gputide.container.history import load_history
-from gputide.options import (
-    ClusterOption,
-    FormatOption,
-    OutputOption,
-)
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.options import ClusterOption, answering
+from gputide.output import Answer, Listing
+from gputide.session import Session
 from recommender.online.advice import cards_to_cordon, stranded_cards
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide plan cordon --format json")
-def cordon(
-    context: typer.Context,
-    cluster: ClusterOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+@answering
+def cordon(session: Session, cluster: ClusterOption = None) -> Answer:
     """Show which cards to keep newcomers off so that whole nodes are freed, and free cards that nobody can use."""
-    session = session_of(context)
     inventory = load_history(session.folder(), session.settings, session.now(), cluster=cluster).inventory
     node_of = {card.card: card.node for card in inventory.cards}
     cordons, stranded = cards_to_cordon(inventory), stranded_cards(inventory)
-    answer = Answer(
+    return Answer(
         document={"cordons": document(cordons), "stranded": document(stranded)},
         headline=(
             (
@@ -39,19 +30,16 @@ def cordon(
             ),
         ),
         listings=(
-            Listing(
-                title="Cards to cordon",
-                columns=("node", "cards", "freed", "cards freed", "pods go to"),
-                rows=[
-                    (
-                        item.node,
-                        len(item.cards),
-                        "the node" if item.frees_node else "the cards",
-                        item.cards_freed,
-                        ", ".join(sorted({node_of[place.target] for place in item.relocations})),
-                    )
-                    for item in cordons
-                ],
+            Listing.of(
+                "Cards to cordon",
+                cordons,
+                {
+                    "node": lambda item: item.node,
+                    "cards": lambda item: len(item.cards),
+                    "freed": lambda item: "the node" if item.frees_node else "the cards",
+                    "cards freed": lambda item: item.cards_freed,
+                    "pods go to": lambda item: ", ".join(sorted({node_of[place.target] for place in item.relocations})),
+                },
             ),
             Listing(
                 title="Free cards without CPU or host memory",
@@ -63,4 +51,3 @@ def cordon(
             ),
         ),
     )
-    print_answer(answer, form=form, target=output)

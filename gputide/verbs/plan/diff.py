@@ -14,32 +14,25 @@ from fleet.words import Language, Words
 from gputide.answers.plan import experimental_note
 from gputide.container.cluster import NO_CLUSTER, is_known, own_cluster
 from gputide.container.plans import chosen_plan, chosen_stages, copied_plans, previewed
-from gputide.options import (
-    FormatOption,
-    OutputOption,
-    PlanOption,
-    StageOption,
-)
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import Session, session_of
+from gputide.options import PlanOption, StageOption, answering
+from gputide.output import Answer, Listing
+from gputide.session import Session
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide plan diff --stage 1")
+@answering
 def diff(
-    context: typer.Context,
+    session: Session,
     plan: PlanOption = None,
     stage: StageOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Show what applying would change in the cluster, object by object; changes nothing."""
-    session = session_of(context)
     folder = session.folder()
     copied_plans(folder, session.settings)
     chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
-    print_answer(preview_of(session, chosen, chosen_stages(chosen, stage)), form=form, target=output)
+    return preview_of(session, chosen, chosen_stages(chosen, stage))
 
 
 def preview_of(session: Session, plan: Plan, stages: Sequence[int]) -> Answer:
@@ -63,20 +56,17 @@ def preview_of(session: Session, plan: Plan, stages: Sequence[int]) -> Answer:
         document={"plan_id": plan.plan_id, "stages": document(found)},
         headline=headline,
         listings=(
-            Listing(
-                title="Stages",
-                columns=("stage", "title", "objects", "pods", "cards freed", "refused"),
-                rows=[
-                    (
-                        stage.stage,
-                        titles[stage.stage],
-                        len(stage.objects),
-                        len(stage.moves),
-                        stage.cards_freed,
-                        stage.refusal or "",
-                    )
-                    for stage in found
-                ],
+            Listing.of(
+                "Stages",
+                found,
+                {
+                    "stage": lambda stage: stage.stage,
+                    "title": lambda stage: titles[stage.stage],
+                    "objects": lambda stage: len(stage.objects),
+                    "pods": lambda stage: len(stage.moves),
+                    "cards freed": lambda stage: stage.cards_freed,
+                    "refused": lambda stage: stage.refusal or "",
+                },
             ),
         ),
         texts=(
@@ -96,8 +86,5 @@ def preview_of(session: Session, plan: Plan, stages: Sequence[int]) -> Answer:
             [line for stage in found for line in place_lines(stage)],
             [f"note: stage {stage.stage}: {warning}" for stage in found for warning in stage.warnings],
         ),
-        footnotes=(
-            *experimental_note(plan.backend),
-            "nothing was changed",
-        ),
+        footnotes=(*experimental_note(plan.backend), "nothing was changed"),
     )

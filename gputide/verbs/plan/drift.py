@@ -12,36 +12,29 @@ from enforcer.reconcile import Drift, find_drift
 from enforcer.reconcile import repair as write_again
 from fleet.data_folder import writing
 from fleet.documents import document
-from fleet.errors import EXIT_FINDINGS
+from fleet.errors import EXIT_FINDINGS, EXIT_FINE
 from gputide.container.enforcer import open_enforcer
-from gputide.options import (
-    ByOption,
-    FormatOption,
-    OutputOption,
-    YesOption,
-)
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of, who
+from gputide.options import ByOption, YesOption, answering
+from gputide.output import Answer, Listing
+from gputide.session import Session, who
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide plan drift --repair --yes")
+@answering
 def drift(
-    context: typer.Context,
+    session: Session,
     repair: Annotated[
         bool, typer.Option("--repair", help="Write the plan's values again; a dry run without --yes.")
     ] = False,
     yes: YesOption = False,
     by: ByOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Show what is not as applied plans left it; exit status 1 where something is not.
 
     Says beside it which services would not survive the loss of each node.
     """
-    session = session_of(context)
     folder = session.folder()
     refused: tuple[str, ...] = ()
     with (
@@ -58,36 +51,35 @@ def drift(
                 refused = write_again(found, tools.reader, tools.writer, tools.journal, by if by is not None else who())
             finally:
                 tools.let_go()
-    print_answer(_drift_answer(found, losses, refused, is_mended=repair and yes), form=form, target=output)
-    if found and (refused or not (repair and yes)):
-        raise typer.Exit(EXIT_FINDINGS)
+    return _drift_answer(found, losses, refused, is_mended=repair and yes)
 
 
 def _drift_answer(
     found: Sequence[Drift], losses: Sequence[NodeLoss], refused: Sequence[str], *, is_mended: bool
 ) -> Answer:
-    rows = [
-        (
-            entry.workload,
-            entry.field,
-            "" if entry.planned is None else entry.planned,
-            "the object is gone" if entry.is_gone else "" if entry.found is None else entry.found,
-            entry.recommendation,
-            entry.plan_id,
-        )
-        for entry in found
-    ]
-    columns = ("object", "field", "planned", "found", "recommendation", "plan")
+    listing = Listing.of(
+        "Drift",
+        found,
+        {
+            "object": lambda entry: entry.workload,
+            "field": lambda entry: entry.field,
+            "planned": lambda entry: "" if entry.planned is None else entry.planned,
+            "found": lambda entry: "the object is gone" if entry.is_gone else entry.found or "",
+            "recommendation": lambda entry: entry.recommendation,
+            "plan": lambda entry: entry.plan_id,
+        },
+    )
     next_step = "written again" if is_mended else "mend it: gputide plan drift --repair --yes"
     said = f"{len(found)} fields are not as applied plans left them"
     return Answer(
         document={"drift": document(tuple(found)), "refused": list(refused), "node_losses": document(tuple(losses))},
         headline=(said if found else "everything is as applied plans left it", _survival(losses)),
         listings=(
-            *((Listing(title="Drift", columns=columns, rows=rows),) if found else ()),
+            *((listing,) if found else ()),
             *((_loss_listing(losses),) if losses else ()),
         ),
         footnotes=(*refused, next_step) if found else (),
+        status=EXIT_FINDINGS if found and (refused or not is_mended) else EXIT_FINE,
     )
 
 

@@ -11,27 +11,25 @@ from fleet.documents import document
 from fleet.words import Language, Words
 from gputide.container.history import load_profiles
 from gputide.container.plans import chosen_plan
-from gputide.options import FormatOption, OutputOption, PlanOption
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.options import PlanOption, answering
+from gputide.output import Answer, Listing
+from gputide.session import Session
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide plan explain slice-0007")
+@answering
 def explain(
-    context: typer.Context,
+    session: Session,
     identifier: Annotated[str, typer.Argument(metavar="ID", help="Recommendation, as `plan make` lists it.")],
     plan: PlanOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Say why a recommendation was made, on what evidence, and what would change it."""
-    session = session_of(context)
     chosen = chosen_plan(session.folder(), plan)
     _, profiles = load_profiles(session, chosen.cluster)
     explanation = explain_recommendation(chosen, profiles, identifier, Words(language=Language.EN))
-    answer = Answer(
+    return Answer(
         document=document(explanation),
         headline=(explanation.headline, *explanation.why, *explanation.change_of_mind),
         listings=(
@@ -43,4 +41,3 @@ def explain(
             ),
         ),
     )
-    print_answer(answer, form=form, target=output)

@@ -5,64 +5,41 @@ from __future__ import annotations
 import typer
 
 from enforcer.record.journal import StageState
+from fleet.decisions import Plan
 from fleet.documents import iso
 from gputide.answers.plan import saving_text
 from gputide.container.plans import copied_plans, journal
-from gputide.options import (
-    AnyClusterOption,
-    FormatOption,
-    OutputOption,
-)
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.options import AnyClusterOption, answering
+from gputide.output import Answer, Listing
+from gputide.session import Session
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide plan list")
-def list_plans(
-    context: typer.Context,
-    cluster: AnyClusterOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+@answering
+def list_plans(session: Session, cluster: AnyClusterOption = None) -> Answer:
     """List every plan, of all clusters unless one is named, with what was decided about it, newest first."""
-    session = session_of(context)
     folder = session.folder()
     store, ledger = copied_plans(folder, session.settings), journal(folder)
-    rows = []
-    for plan in reversed(store.plans()):
-        if cluster not in (None, plan.cluster):
-            continue
-        runs = ledger.runs(plan.plan_id)
-        records = [record for run in runs for record in run.records.values()]
-        applied = sorted({record.stage for record in records if record.state is StageState.PROMOTED})
-        rows.append(
-            (
-                plan.plan_id,
-                plan.cluster,
-                iso(plan.created_at),
-                iso(plan.expires_at),
-                plan.risk.value,
-                plan.totals.cards_freed,
-                saving_text(plan.totals.saving_per_week, plan.currency),
-                ", ".join(map(str, sorted(store.approved_stages(plan.plan_id)))),
-                ", ".join(map(str, applied)),
-            )
-        )
-    columns = (
-        "plan",
-        "cluster",
-        "created",
-        "expires",
-        "risk",
-        "cards freed",
-        "per week",
-        "approved stages",
-        "applied stages",
+
+    def applied(plan: Plan) -> set[int]:
+        records = [record for run in ledger.runs(plan.plan_id) for record in run.records.values()]
+        return {record.stage for record in records if record.state is StageState.PROMOTED}
+
+    listing = Listing.of(
+        "Plans",
+        [plan for plan in reversed(store.plans()) if cluster in (None, plan.cluster)],
+        {
+            "plan": lambda plan: plan.plan_id,
+            "cluster": lambda plan: plan.cluster,
+            "created": lambda plan: iso(plan.created_at),
+            "expires": lambda plan: iso(plan.expires_at),
+            "risk": lambda plan: plan.risk.value,
+            "cards freed": lambda plan: plan.totals.cards_freed,
+            "per week": lambda plan: saving_text(plan.totals.saving_per_week, plan.currency),
+            "approved stages": lambda plan: ", ".join(map(str, sorted(store.approved_stages(plan.plan_id)))),
+            "applied stages": lambda plan: ", ".join(map(str, sorted(applied(plan)))),
+        },
     )
-    answer = Answer(
-        document=[dict(zip((name.replace(" ", "_") for name in columns), row, strict=True)) for row in rows],
-        listings=(Listing(title="Plans", columns=columns, rows=rows),),
-    )
-    print_answer(answer, form=form, target=output)
+    return Answer(document=listing.records(), listings=(listing,))

@@ -29,10 +29,10 @@ from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
 from gputide.container.tide import tide_journal
 from gputide.container.warehouse import warehouse
-from gputide.options import ClusterOption, FormatOption, OutputOption, RiskOption
-from gputide.output import Answer, Format, print_answer
+from gputide.options import ClusterOption, RiskOption, answering
+from gputide.output import Answer
 from gputide.scanning.remembered import as_scanned
-from gputide.session import Session, session_of
+from gputide.session import Session
 from recommender.hypothetical_cards import on_other_cards
 from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
@@ -42,8 +42,9 @@ app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide plan make --risk low --max-moves 200")
+@answering
 def make(
-    context: typer.Context,
+    session: Session,
     risk: RiskOption = None,
     only: Annotated[RecommendationKind | None, typer.Option(help="Only this kind of advice.")] = None,
     max_moves: Annotated[int | None, typer.Option(min=0, help="Most pods that the plan may move.")] = None,
@@ -57,17 +58,13 @@ def make(
         ),
     ] = None,
     cluster: ClusterOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Make a plan: what to reclaim, slice and put together, what that saves, what it may harm, and what was refused."""
-    session = session_of(context)
     session = session.with_overrides([f"risk.preset={risk}"] if risk is not None else [])
     session, as_planned = as_scanned(session, cluster)
     planner = _Planner(scope=PlanScope(only=only, namespace=namespace, moves_max=max_moves), cluster=cluster)
     if what_if:
-        print_answer(_what_if(session, planner, what_if), form=form, target=output)
-        return
+        return _what_if(session, planner, what_if)
     history, profiles = load_profiles(session, cluster)
     folder = session.folder()
     since = silent_since(warehouse(folder, session.settings), session.settings, profiles.cluster, session.now())
@@ -78,7 +75,7 @@ def make(
     plan = seal_plan(plan)
     with writing(folder):
         keep_plan(folder, session.settings, plan)
-    print_answer(plan_answer(plan, (*as_planned, *silence_note(plan.cluster, since))), form=form, target=output)
+    return plan_answer(plan, (*as_planned, *silence_note(plan.cluster, since)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

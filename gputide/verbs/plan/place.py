@@ -10,32 +10,26 @@ from fleet.documents import document
 from fleet.inventory import CardModelName
 from fleet.units import parse_bytes
 from gputide.container.history import load_history
-from gputide.options import (
-    ClusterOption,
-    FormatOption,
-    OutputOption,
-)
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.options import ClusterOption, answering
+from gputide.output import Answer, Listing
+from gputide.session import Session
 from recommender.online.advice import nodes_for
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: gputide plan place --card-ratio 0.5 --cpu-cores 4 --memory 16GiB")
+@answering
 def place(
-    context: typer.Context,
+    session: Session,
     cards: Annotated[int, typer.Option(min=1, help="Cards that the pod asks for.")] = 1,
     card_ratio: Annotated[float, typer.Option(min=0.001, max=1.0, help="Share of each of them.")] = 1.0,
     card_model: Annotated[str | None, typer.Option(help="Card model that it needs; any unless given.")] = None,
     cpu_cores: Annotated[float, typer.Option(min=0.0, help="CPU cores that it asks for.")] = 0.0,
     memory: Annotated[str, typer.Option(help="Host memory that it asks for, such as 16GiB.")] = "0",
     cluster: ClusterOption = None,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Show which node a new pod should go to, so that what stays free is of most use; changes nothing."""
-    session = session_of(context)
     offers = nodes_for(
         load_history(session.folder(), session.settings, session.now(), cluster=cluster).inventory,
         card_model=None if card_model is None else CardModelName(card_model),
@@ -44,7 +38,7 @@ def place(
         cpu_cores=cpu_cores,
         memory_bytes=parse_bytes(memory),
     )
-    answer = Answer(
+    return Answer(
         document={"offers": document(offers)},
         headline=(f"{len(offers)} nodes could take it" if offers else "no node has room for it",),
         listings=(
@@ -55,4 +49,3 @@ def place(
             ),
         ),
     )
-    print_answer(answer, form=form, target=output)

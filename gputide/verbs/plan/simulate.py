@@ -21,10 +21,10 @@ from fleet.errors import Misconfigured, NotEnoughData
 from fleet.settings.settings import LowPrioritySettings
 from fleet.units import format_count, format_percent, format_time, parse_bytes, parse_duration
 from gputide.container.relief import relief_journal
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
+from gputide.options import answering
+from gputide.output import Answer, Listing
 from gputide.replay.history import set_stage
-from gputide.session import session_of
+from gputide.session import Session
 from recommender.simulate.harvest import HarvestRules
 from recommender.simulate.policies import Performance, Policy, Table, perform
 from recommender.simulate.stage import DAY_SECONDS
@@ -40,28 +40,15 @@ class Replanning(StrEnum):
     WEEKLY = "weekly"
 
 
-_COLUMNS = (
-    "policy",
-    "relief",
-    "cards",
-    "spares",
-    "saved",
-    "violation",
-    "predicted",
-    "lost work",
-    "moves/pod/day",
-    "harvested card-h",
-    "evictions/h",
-    "lost card-h",
-)
 _REPLAN_SECONDS = {Replanning.NEVER: None, Replanning.DAILY: DAY_SECONDS, Replanning.WEEKLY: 7 * DAY_SECONDS}
 
 
 @app.command(
     epilog="Example: gputide plan simulate traces/fleet --policy gputide --relief --reaction 2m --replan daily"
 )
+@answering
 def simulate(
-    context: typer.Context,
+    session: Session,
     fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="Folder in the neutral trace format.")],
     policy: Annotated[list[Policy] | None, typer.Option(help="Who decides; may be repeated; all unless given.")] = None,
     relief: Annotated[bool, typer.Option(help="Relieve cards that overload at run time.")] = True,
@@ -75,20 +62,16 @@ def simulate(
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="Days that are played; what lies before is known.")] = 3,
     replan: Annotated[Replanning, typer.Option(help="How often seats are looked at anew.")] = Replanning.NEVER,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Play days of a fleet under policies: cards, harm, moves, and the work of low priority that was harvested."""
-    session = session_of(context)
     trace = open_trace(fleet)
     cut, until = _span(trace, days)
     capability = capabilities_of(session.settings.enforcer.backend)
+    given = None if load_rate is None else _positive("--load-rate", load_rate, float(parse_bytes(load_rate)))
     timing = relief_timing(
         relief_journal(DataFolder(path=session.data_path)).measured(),
         reaction_seconds=None if reaction is None else _positive("--reaction", reaction, parse_duration(reaction)),
-        load_bytes_per_second=None
-        if load_rate is None
-        else _positive("--load-rate", load_rate, float(parse_bytes(load_rate))),
+        load_bytes_per_second=given,
     )
     rate = timing.load_bytes_per_second
     relief_settings, agent = session.settings.relief, session.settings.agent
@@ -123,7 +106,7 @@ def simulate(
         "timing": {**document(timing), "sentence": timing.sentence},
         "performances": document(found),
     }
-    print_answer(_answer(described, found), form=form, target=output)
+    return _answer(described, found)
 
 
 def _span(trace: Trace, days: int) -> tuple[datetime, datetime]:
@@ -154,6 +137,24 @@ def _positive(option: str, text: str, value: float) -> float:
 
 def _answer(described: dict[str, Any], found: Sequence[Performance]) -> Answer:
     pods = found[0].pods if found else 0
+    policies = Listing.of(
+        "Policies",
+        found,
+        {
+            "policy": lambda item: item.policy,
+            "relief": lambda item: "off" if item.reaction_seconds is None else f"{item.reaction_seconds:g} s",
+            "cards": lambda item: item.cards_opening,
+            "spares": lambda item: max(0, item.cards_peak - item.cards_opening),
+            "saved": lambda item: format_percent(item.saved_ratio, digits=1),
+            "violation": lambda item: format_percent(item.violation_ratio, digits=3),
+            "predicted": _predicted,
+            "lost work": lambda item: format_percent(item.lost_work_ratio, digits=3),
+            "moves/pod/day": lambda item: f"{item.moves_per_pod_day:.3f}",
+            "harvested card-h": lambda item: round(item.low_priority_gpu_hours),
+            "evictions/h": lambda item: f"{item.evictions_per_worker_hour:.3f}",
+            "lost card-h": lambda item: round(item.low_priority_lost_gpu_hours),
+        },
+    )
     return Answer(
         document=described,
         headline=(
@@ -162,7 +163,7 @@ def _answer(described: dict[str, Any], found: Sequence[Performance]) -> Answer:
                 f"to {described['until']}, learned since {described['learned_since']}"
             ),
         ),
-        listings=(Listing(title="Policies", columns=_COLUMNS, rows=[_row(item) for item in found]),),
+        listings=(policies,),
         footnotes=(
             *((described["timing"]["sentence"],) if "timing" in described else ()),
             "saved counts spares at their peak; predicted is what the plan alone was expected to violate",
@@ -171,19 +172,6 @@ def _answer(described: dict[str, Any], found: Sequence[Performance]) -> Answer:
     )
 
 
-def _row(item: Performance) -> tuple[object, ...]:
-    predicted = item.predicted_violation_ratio
-    return (
-        item.policy,
-        f"{item.reaction_seconds:g} s" if item.reaction_seconds is not None else "off",
-        item.cards_opening,
-        max(0, item.cards_peak - item.cards_opening),
-        format_percent(item.saved_ratio, digits=1),
-        format_percent(item.violation_ratio, digits=3),
-        format_percent(predicted, digits=2) if predicted is not None else None,
-        format_percent(item.lost_work_ratio, digits=3),
-        f"{item.moves_per_pod_day:.3f}",
-        round(item.low_priority_gpu_hours),
-        f"{item.evictions_per_worker_hour:.3f}",
-        round(item.low_priority_lost_gpu_hours),
-    )
+def _predicted(item: Performance) -> str | None:
+    ratio = item.predicted_violation_ratio
+    return None if ratio is None else format_percent(ratio, digits=2)

@@ -10,15 +10,16 @@ import typer
 from enforcer.agent.colocation_check import ColocationCheck, Verdict, check_colocation
 from enforcer.agent.loop import AgentMetrics, stop_on_signals
 from enforcer.agent.node_view import NodeReader, NodeView
-from fleet.errors import EXIT_FINDINGS, NotEnoughData
+from fleet.documents import document
+from fleet.errors import EXIT_FINDINGS, EXIT_FINE, NotEnoughData
 from fleet.settings.settings import Settings
 from fleet.units import format_percent
 from gputide.container.agent import open_agent, open_node_reader
 from gputide.container.own_metrics import open_own_metrics
 from gputide.node_exporter import node_name
-from gputide.options import FormatOption, OutputOption
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.options import answering
+from gputide.output import Answer, Listing
+from gputide.session import Session, session_of
 
 app = typer.Typer(
     help="Run the agent of this node: low priority gives way, framebuffer stays free, limits change while pods run.",
@@ -45,26 +46,23 @@ def agent(context: typer.Context) -> None:
 
 
 @app.command(epilog="Example: gputide run agent check --seconds 120")
+@answering
 def check(
-    context: typer.Context,
+    session: Session,
     seconds: Annotated[float, typer.Option(min=1.0, max=86400.0, help="How long to look.")] = 120.0,
-    form: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Look at shared cards, change nothing, and say whether low priority really does nothing beside high priority.
 
     Exit status 1 where it does, 3 where no card was shared.
     """
-    settings = session_of(context).settings
+    settings = session.settings
     with open_node_reader(settings) as reader:
         views = _watched(reader, settings, seconds)
     found = check_colocation(views, working_ratio=settings.agent.working_ratio, settle_seconds=SETTLE_SECONDS)
     if not found.situations:
         node = node_name(settings.exporter.node)
         raise NotEnoughData(f"no card of {node} was shared by high and low priority in {seconds:g} s")
-    print_answer(_answer(found), form=form, target=output)
-    if any(entry.verdict is Verdict.BROKEN for entry in found.situations):
-        raise typer.Exit(EXIT_FINDINGS)
+    return _answer(found)
 
 
 def _watched(reader: NodeReader, settings: Settings, seconds: float) -> list[NodeView]:
@@ -80,47 +78,32 @@ def _watched(reader: NodeReader, settings: Settings, seconds: float) -> list[Nod
 
 
 def _answer(found: ColocationCheck) -> Answer:
-    rows = [
-        (
-            entry.card,
-            entry.situation.value.replace("_", " "),
-            entry.looks,
-            _percent(entry.high_duty_ratio),
-            _percent(entry.low_duty_ratio),
-            _percent(entry.low_duty_max),
-            entry.verdict.value.replace("_", " "),
-        )
-        for entry in found.situations
-    ]
+    listing = Listing.of(
+        "High and low priority on one card",
+        found.situations,
+        {
+            "card": lambda entry: entry.card,
+            "situation": lambda entry: entry.situation.value.replace("_", " "),
+            "looks": lambda entry: entry.looks,
+            "high": lambda entry: _percent(entry.high_duty_ratio),
+            "low": lambda entry: _percent(entry.low_duty_ratio),
+            "low at most": lambda entry: _percent(entry.low_duty_max),
+            "verdict": lambda entry: entry.verdict.value.replace("_", " "),
+        },
+    )
     resolution = "unknown" if found.resolution_seconds is None else f"{found.resolution_seconds:.2f} s"
     return Answer(
         document={
             "resolution_seconds": found.resolution_seconds,
             "unmeasured_looks": found.unmeasured_looks,
-            "situations": [
-                {
-                    "card": entry.card,
-                    "situation": entry.situation.value,
-                    "looks": entry.looks,
-                    "high_duty_ratio": entry.high_duty_ratio,
-                    "low_duty_ratio": entry.low_duty_ratio,
-                    "low_duty_max": entry.low_duty_max,
-                    "verdict": entry.verdict.value,
-                }
-                for entry in found.situations
-            ],
+            "situations": document(found.situations),
         },
-        listings=(
-            Listing(
-                title="High and low priority on one card",
-                columns=("card", "situation", "looks", "high", "low", "low at most", "verdict"),
-                rows=rows,
-            ),
-        ),
+        listings=(listing,),
         footnotes=(
             f"looked every {resolution}: what happens between two looks is not seen",
             f"{found.unmeasured_looks} looks without a measured duty cycle were left out",
         ),
+        status=EXIT_FINDINGS if any(one.verdict is Verdict.BROKEN for one in found.situations) else EXIT_FINE,
     )
 
 

@@ -15,16 +15,16 @@ from enforcer.relief.overload import Overload
 from enforcer.relief.proposal import Proposal
 from enforcer.relief.relief_journal import MeasuredRelief, MoveRecord
 from enforcer.relief.runner import ReliefLook, ReliefMetrics
-from fleet.documents import iso
+from fleet.documents import document, iso
 from fleet.durable import FolderLock
-from fleet.errors import EXIT_FINDINGS, Refused, Unavailable
+from fleet.errors import EXIT_FINDINGS, EXIT_FINE, Refused, Unavailable
 from fleet.settings.settings import ClusterChoice
 from fleet.units import format_bytes_short, format_duration, format_time
 from gputide.container.own_metrics import open_own_metrics
 from gputide.container.relief import OpenRelief, open_relief, relief_journal
-from gputide.options import FormatOption, OutputOption, YesOption
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of
+from gputide.options import YesOption, answering
+from gputide.output import Answer, Listing
+from gputide.session import Session, session_of
 
 app = typer.Typer(
     no_args_is_help=True, help="Relieve cards that overload at run time: low priority sleeps, a pod moves, and home."
@@ -36,16 +36,30 @@ _LOOK_SECONDS_MIN = 0.25
 
 
 @app.command("show", epilog="Example: gputide run relief show")
-def show(context: typer.Context, form: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+@answering
+def show(session: Session) -> Answer:
     """Show who sleeps and who moved, why, and how long that took."""
-    journal = relief_journal(session_of(context).folder())
+    journal = relief_journal(session.folder())
     moves, squeezes, measured = journal.moves(), journal.open_squeezes(), journal.measured()
     asleep = [(entry.node, entry.card, len(entry.containers), format_time(entry.at)) for entry in squeezes]
-    shown = [_row(record) for record in moves[-_SHOWN_MAX:]]
-    answer = Answer(
+    shown = Listing.of(
+        "Moves",
+        moves[-_SHOWN_MAX:],
+        {
+            "begun": lambda record: format_time(record.begun_at),
+            "pod": lambda record: record.order.pod_id,
+            "from": lambda record: record.order.from_card,
+            "to": lambda record: record.order.to_card,
+            "how": lambda record: "home" if record.order.is_home else record.order.manner.value,
+            "state": lambda record: record.phase.value.replace("_", " "),
+            "after": _duration,
+            "why": lambda record: str(record.why or record.order.reason),
+        },
+    )
+    return Answer(
         document={
             "schema": "gputide.relief/v1",
-            "measured": None if measured is None else _measured(measured),
+            "measured": None if measured is None else document(measured),
             "asleep": [
                 {"node": entry.node, "card": entry.card, "containers": len(entry.containers), "since": iso(entry.at)}
                 for entry in squeezes
@@ -55,21 +69,18 @@ def show(context: typer.Context, form: FormatOption = Format.TABLE, output: Outp
         headline=(_measured_line(measured),),
         listings=(
             *_listing("Low priority that sleeps", ("node", "card", "containers", "since"), asleep),
-            *_listing("Moves", ("begun", "pod", "from", "to", "how", "state", "after", "why"), shown),
+            *((shown,) if moves else ()),
         ),
     )
-    print_answer(answer, form=form, target=output)
 
 
 @app.command("once", epilog="Example: gputide run relief once --yes")
-def once(
-    context: typer.Context, yes: YesOption = False, form: FormatOption = Format.TABLE, output: OutputOption = None
-) -> None:
+@answering
+def once(session: Session, yes: YesOption = False) -> Answer:
     """Look once at what is overloaded; with --yes do what is due. Exit status 1 where a card is overloaded.
 
     A move takes longer than one look: call again, or let `gputide run relief run` see to it.
     """
-    session = session_of(context)
     folder = session.folder(create=session.settings.enforcer.cluster is ClusterChoice.KUBERNETES)
     with (
         FolderLock(folder.path, "relief"),
@@ -80,18 +91,11 @@ def once(
             raise Unavailable(
                 "cannot look for overloaded cards: no agent answered (settings relief.agents, agent.listen)"
             )
-        if yes:
-            look = relief.runner.look(views)
-            relief.runner.stop()
-            answer = _looked(look, nodes=len(views))
-            is_found = bool(look.overloads)
-        else:
-            found, would = relief.runner.see(views), relief.runner.would_move(views)
-            answer = _would(found, would, nodes=len(views))
-            is_found = bool(found)
-    print_answer(answer, form=form, target=output)
-    if is_found:
-        raise typer.Exit(EXIT_FINDINGS)
+        if not yes:
+            return _would(relief.runner.see(views), relief.runner.would_move(views), nodes=len(views))
+        look = relief.runner.look(views)
+        relief.runner.stop()
+        return _looked(look, nodes=len(views))
 
 
 @app.command("run", epilog="Example: gputide --set enforcer.cluster=kubernetes run relief run --yes")
@@ -148,6 +152,7 @@ def _looked(look: ReliefLook, *, nodes: int) -> Answer:
         document={"nodes": nodes, "overloads": [_overload(entry) for entry in look.overloads], "said": list(look.said)},
         headline=(_count(look.overloads, nodes), *look.said),
         listings=_overload_listing(look.overloads),
+        status=EXIT_FINDINGS if look.overloads else EXIT_FINE,
     )
 
 
@@ -169,11 +174,9 @@ def _would(
             ],
         },
         headline=(_count(found, nodes),),
-        listings=(
-            *_overload_listing(found),
-            *_listing("Would move", ("card", "pod", "to", "node", "how"), rows),
-        ),
+        listings=(*_overload_listing(found), *_listing("Would move", ("card", "pod", "to", "node", "how"), rows)),
         footnotes=("nothing was changed; do it with --yes",) if found else (),
+        status=EXIT_FINDINGS if found else EXIT_FINE,
     )
 
 
@@ -187,18 +190,19 @@ def _listing(title: str, columns: tuple[str, ...], rows: Sequence[tuple[object, 
 
 
 def _overload_listing(found: tuple[Overload, ...]) -> tuple[Listing, ...]:
-    rows = [
-        (
-            entry.node,
-            entry.card,
-            entry.cause.value,
-            len({part.pod_id for part in entry.low}),
-            "yes" if entry.needs_move else "no",
-            str(entry.reason),
-        )
-        for entry in found
-    ]
-    return _listing("Overloaded", ("node", "card", "by", "low priority on it", "a pod must move", "why"), rows)
+    listing = Listing.of(
+        "Overloaded",
+        found,
+        {
+            "node": lambda entry: entry.node,
+            "card": lambda entry: entry.card,
+            "by": lambda entry: entry.cause.value,
+            "low priority on it": lambda entry: len({part.pod_id for part in entry.low}),
+            "a pod must move": lambda entry: "yes" if entry.needs_move else "no",
+            "why": lambda entry: str(entry.reason),
+        },
+    )
+    return (listing,) if found else ()
 
 
 def _overload(entry: Overload) -> dict[str, object]:
@@ -233,27 +237,9 @@ def _move(record: MoveRecord) -> dict[str, object]:
     }
 
 
-def _row(record: MoveRecord) -> tuple[object, ...]:
-    order, ended = record.order, record.ended_at
-    return (
-        format_time(record.begun_at),
-        order.pod_id,
-        order.from_card,
-        order.to_card,
-        "home" if order.is_home else order.manner.value,
-        record.phase.value.replace("_", " "),
-        "" if ended is None else format_duration((ended - record.begun_at).total_seconds()),
-        str(record.why or order.reason),
-    )
-
-
-def _measured(measured: MeasuredRelief) -> dict[str, object]:
-    return {
-        "moves": measured.moves,
-        "reaction_seconds": measured.reaction_seconds,
-        "ready_seconds": measured.ready_seconds,
-        "load_bytes_per_second": measured.load_bytes_per_second,
-    }
+def _duration(record: MoveRecord) -> str:
+    ended = record.ended_at
+    return "" if ended is None else format_duration((ended - record.begun_at).total_seconds())
 
 
 def _measured_line(measured: MeasuredRelief | None) -> str:

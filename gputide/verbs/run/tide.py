@@ -11,15 +11,15 @@ from enforcer.tide.calendar import TidePhase
 from enforcer.tide.runner import TideMetrics, TideResult, TideStep
 from enforcer.tide.tide_journal import Night
 from fleet.data_folder import writing
-from fleet.errors import EXIT_FINDINGS, Refused, Unavailable
+from fleet.errors import EXIT_FINDINGS, EXIT_FINE, Refused, Unavailable
 from fleet.units import format_duration, format_time
 from gputide.container.cluster import own_cluster
 from gputide.container.own_metrics import open_own_metrics
 from gputide.container.plans import chosen_plan
 from gputide.container.tide import followed_plan, open_tide, tide_calendar, tide_journal
-from gputide.options import ByOption, FormatOption, OutputOption, PlanOption, YesOption
-from gputide.output import Answer, Format, Listing, print_answer
-from gputide.session import session_of, who
+from gputide.options import ByOption, PlanOption, YesOption, answering
+from gputide.output import Answer, Listing
+from gputide.session import Session, session_of, who
 from wire.own_metrics import OwnMetrics
 
 app = typer.Typer(
@@ -29,11 +29,9 @@ app = typer.Typer(
 
 
 @app.command("show", epilog="Example: gputide run tide show")
-def show(
-    context: typer.Context, plan: PlanOption = None, form: FormatOption = Format.TABLE, output: OutputOption = None
-) -> None:
+@answering
+def show(session: Session, plan: PlanOption = None) -> Answer:
     """Show which services scale in when, what that frees, and how the nights so far went."""
-    session = session_of(context)
     folder = session.folder()
     chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
     calendar = tide_calendar(chosen, session.settings)
@@ -42,7 +40,7 @@ def show(
         (entry.workload, entry.replicas, entry.start, entry.end, entry.time_zone, len(entry.frees))
         for entry in chosen.schedule
     ]
-    answer = Answer(
+    return Answer(
         document={
             "plan_id": chosen.plan_id,
             "start": f"{calendar.start:%H:%M}",
@@ -71,22 +69,18 @@ def show(
             ),
         ),
     )
-    print_answer(answer, form=form, target=output)
 
 
 @app.command("check", epilog="Example: gputide run tide check")
-def check(
-    context: typer.Context, plan: PlanOption = None, form: FormatOption = Format.TABLE, output: OutputOption = None
-) -> None:
+@answering
+def check(session: Session, plan: PlanOption = None) -> Answer:
     """Say what is due now, without doing it; exit status 1 where a night is under way and services are short."""
-    session = session_of(context)
     folder, now = session.folder(), session.now()
     chosen = followed_plan(folder, plan)
     with writing(folder), open_tide(folder, session.settings, chosen, now) as tide:
         moment, scale, short = tide.moment(), tide.would_scale(), tide.short()
         why_not = tide.why_not()
-    is_short = bool(short) and moment.phase is TidePhase.DAY
-    answer = Answer(
+    return Answer(
         document={
             "phase": moment.phase.value,
             "night": None if moment.night is None else moment.night.isoformat(),
@@ -117,10 +111,8 @@ def check(
             *(f"{workload} stays as it is: {why}" for workload, why in scale.left),
             *(f"{workload}: {why}" for workload, why in short.items()),
         ),
+        status=EXIT_FINDINGS if short and moment.phase is TidePhase.DAY else EXIT_FINE,
     )
-    print_answer(answer, form=form, target=output)
-    if is_short:
-        raise typer.Exit(EXIT_FINDINGS)
 
 
 @app.command("run", epilog="Example: gputide run tide run --yes")
