@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from dashboards.access.namespace_cut import cut_plan, cut_profiles, namespace_of, stage_namespaces, without_others
 from dashboards.access.people import LEAST_ROLES, Deed, NotAllowed, Person
@@ -47,6 +48,7 @@ from fleet.profiles import Profiles
 from fleet.sentences import Sentence, sentence
 
 Who = Callable[[], Person]
+Port = TypeVar("Port")
 _CUTS_MAX = 64
 _ENDED = frozenset({ChangePhase.PROMOTED, ChangePhase.RESTORED, ChangePhase.REFUSED})
 """Phases after which nothing happens to a workload."""
@@ -69,36 +71,48 @@ def scoped_views(views: Views, who: Who) -> Views:
     )
 
 
-class _ScopedFleet:
-    def __init__(self, inner: Fleet, who: Who) -> None:
+class _Scoped(Generic[Port]):
+    """A port as one person may use it, with what was cut of its answers."""
+
+    def __init__(self, inner: Port, who: Who) -> None:
         self._inner, self._who, self._cuts = inner, who, MadeOnce(_CUTS_MAX)
 
+    def _seen(self, cluster: str) -> frozenset[str] | None:
+        """Namespaces of a cluster that they may see; None for all.
+
+        Raises:
+            NotEnoughData: none; as for a cluster that there is not, so that nobody learns of one by asking.
+        """
+        person = self._who()
+        if not person.clusters_seen((cluster,)):
+            raise NotEnoughData(f"there is no such cluster, or you may not see it: {cluster[:253]!r}")
+        return person.namespaces_seen(cluster)
+
+
+class _ScopedFleet(_Scoped[Fleet]):
     def clusters(self) -> tuple[str, ...]:
         return self._who().clusters_seen(self._inner.clusters())
 
     def profiles(self, cluster: str) -> Profiles:
-        namespaces = _seen(self._who(), cluster)
+        namespaces = self._seen(cluster)
         found = self._inner.profiles(cluster)
         if namespaces is None:
             return found
         return self._cuts.of((found,), namespaces, lambda: cut_profiles(found, namespaces))
 
     def history(self, cluster: str, workload: str, hours: int | None) -> WorkloadHistory | None:
-        namespaces = _seen(self._who(), cluster)
+        namespaces = self._seen(cluster)
         if namespaces is not None and namespace_of(workload) not in namespaces:
             return None
         return self._inner.history(cluster, workload, hours)
 
     def freshness(self, cluster: str) -> Freshness:
-        _seen(self._who(), cluster)
+        self._seen(cluster)
         return self._inner.freshness(cluster)
 
 
-class _ScopedSightings:
+class _ScopedSightings(_Scoped[Sightings]):
     """Clusters that somebody may see as a whole: how many cards one has is no tenant's business."""
-
-    def __init__(self, inner: Sightings, who: Who) -> None:
-        self._inner, self._who = inner, who
 
     def sightings(self) -> tuple[ClusterSighting, ...]:
         person = self._who()
@@ -107,28 +121,25 @@ class _ScopedSightings:
         return tuple(item for item in found if item.cluster in seen and person.namespaces_seen(item.cluster) is None)
 
 
-class _ScopedPlans:
-    def __init__(self, inner: Plans, who: Who) -> None:
-        self._inner, self._who, self._cuts = inner, who, MadeOnce(_CUTS_MAX)
-
+class _ScopedPlans(_Scoped[Plans]):
     def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
         person = self._who()
-        _seen(person, cluster)
+        self._seen(cluster)
         return tuple(self._cut(entry, person) for entry in self._inner.plans(cluster))
 
     def plan(self, plan_id: str) -> PlanEntry | None:
-        found = self.whole(plan_id)
+        found = self._whole(plan_id)
         return None if found is None else self._cut(found, self._who())
 
     def approve(self, plan_id: str, stages: tuple[int, ...], by: str) -> PlanEntry:
         del by  # the name that somebody signed in by, whatever the page says
         person = self._who()
-        plan = self._whole_plan(plan_id)
+        plan = self.whole(plan_id)
         _ask(person, Deed.APPROVE, plan, stages)
         return self._cut(self._inner.approve(plan.plan_id, stages, person.name), person)
 
     def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
-        plan = self._whole_plan(plan_id)
+        plan = self.whole(plan_id)
         namespaces = self._who().namespaces_seen(plan.cluster)
         if namespaces is None:
             return self._inner.preview(plan.plan_id, stages)
@@ -145,15 +156,16 @@ class _ScopedPlans:
             if item.namespace in namespaces or item.kind == STAGE_KIND
         )
 
-    def whole(self, plan_id: str) -> PlanEntry | None:
+    def _whole(self, plan_id: str) -> PlanEntry | None:
         """A plan as it is, for somebody who may see anything of its cluster; None for everybody else."""
         found = self._inner.plan(plan_id)
         if found is None or not self._who().clusters_seen((found.plan.cluster,)):
             return None
         return found
 
-    def _whole_plan(self, plan_id: str) -> Plan:
-        found = self.whole(plan_id)
+    def whole(self, plan_id: str) -> Plan:
+        """The same, which there must be."""
+        found = self._whole(plan_id)
         if found is None:
             raise NotEnoughData(f"there is no plan {plan_id[:64]!r}, or you may not see it")
         return found.plan
@@ -177,9 +189,10 @@ class _ScopedPlans:
         )
 
 
-class _ScopedRollouts:
+class _ScopedRollouts(_Scoped[Rollouts]):
     def __init__(self, inner: Rollouts, plans: _ScopedPlans, who: Who) -> None:
-        self._inner, self._plans, self._who = inner, plans, who
+        super().__init__(inner, who)
+        self._plan = plans.whole
 
     def apply(self, plan_id: str, stages: tuple[int, ...], by: str) -> None:
         del by
@@ -220,36 +233,24 @@ class _ScopedRollouts:
         if not self._who().may(deed, plan.cluster, None):
             raise NotAllowed(sentence("access.no_undo", plan=plan.plan_id, cluster=plan.cluster, who=_who_may(deed)))
 
-    def _plan(self, plan_id: str) -> Plan:
-        found = self._plans.whole(plan_id)
-        if found is None:
-            raise NotEnoughData(f"there is no plan {plan_id[:64]!r}, or you may not see it")
-        return found.plan
 
-
-class _ScopedOutcomes:
-    def __init__(self, inner: Outcomes, who: Who) -> None:
-        self._inner, self._who = inner, who
-
+class _ScopedOutcomes(_Scoped[Outcomes]):
     def outcomes(self, cluster: str) -> tuple[Outcome, ...]:
-        return self._inner.outcomes(cluster) if _seen(self._who(), cluster) is None else ()
+        return self._inner.outcomes(cluster) if self._seen(cluster) is None else ()
 
     def ledger(self, cluster: str) -> tuple[LedgerEntry, ...]:
-        namespaces = _seen(self._who(), cluster)
+        namespaces = self._seen(cluster)
         if namespaces is not None:
             parts = ", ".join(sorted(namespaces)[:3])
             raise NotAllowed(sentence("access.no_savings", cluster=cluster, parts=parts))
         return self._inner.ledger(cluster)
 
 
-class _ScopedRelief:
+class _ScopedRelief(_Scoped[ReliefLog]):
     """Moves of their workloads; who sleeps on a card, and why somebody was moved, may name others."""
 
-    def __init__(self, inner: ReliefLog, who: Who) -> None:
-        self._inner, self._who = inner, who
-
     def acts(self, cluster: str) -> ReliefActs:
-        namespaces = _seen(self._who(), cluster)
+        namespaces = self._seen(cluster)
         found = self._inner.acts(cluster)
         if namespaces is None:
             return found
@@ -257,14 +258,15 @@ class _ScopedRelief:
         return ReliefActs(moves=tuple(replace(move, reason=None, why=None) for move in own))
 
 
-class _ScopedFreezes:
+class _ScopedFreezes(_Scoped[Freezes]):
     """The switch stops every cluster that is changed from here, so it takes the right in all of them."""
 
     def __init__(self, inner: Freezes, fleet: Fleet, who: Who) -> None:
-        self._inner, self._fleet, self._who = inner, fleet, who
+        super().__init__(inner, who)
+        self._fleet = fleet
 
     def frozen_by(self, cluster: str) -> str | None:
-        namespaces = _seen(self._who(), cluster)
+        namespaces = self._seen(cluster)
         found = self._inner.frozen_by(cluster)
         return found if found is None or namespaces is None else "who may see the cluster as a whole"
 
@@ -278,70 +280,53 @@ class _ScopedFreezes:
 
     def _allowed(self, deed: Deed, cluster: str) -> str:
         person = self._who()
-        _seen(person, cluster)
+        self._seen(cluster)
         if not all(person.may(deed, name, None) for name in {cluster, *self._fleet.clusters()}):
             code = "access.no_thaw" if deed is Deed.THAW else "access.no_freeze"
             raise NotAllowed(sentence(code, who=_who_may(deed)))
         return person.name
 
 
-class _ScopedFlow:
-    def __init__(self, inner: Flow, who: Who) -> None:
-        self._inner, self._who = inner, who
-
+class _ScopedFlow(_Scoped[Flow]):
     def lags(self, cluster: str) -> LagChain:
-        _seen(self._who(), cluster)
+        self._seen(cluster)
         return self._inner.lags(cluster)
 
 
-class _ScopedMoney:
+class _ScopedMoney(_Scoped[Money]):
     """Budgets and quotas of a namespace are for who may see it; those of teams and queues may name others."""
-
-    def __init__(self, inner: Money, who: Who) -> None:
-        self._inner, self._who = inner, who
 
     @property
     def currency(self) -> str:
         return self._inner.currency
 
     def prices(self, cluster: str) -> Prices:
-        _seen(self._who(), cluster)
+        self._seen(cluster)
         return self._inner.prices(cluster)
 
     def budgets(self, cluster: str) -> tuple[BudgetStatus, ...]:
-        namespaces = _seen(self._who(), cluster)
+        namespaces = self._seen(cluster)
         found = self._inner.budgets(cluster)
         if namespaces is None:
             return found
         return tuple(status for status in found if status.kind == "namespace" and status.name in namespaces)
 
     def quotas(self, cluster: str) -> tuple[Quota, ...]:
-        namespaces = _seen(self._who(), cluster)
+        namespaces = self._seen(cluster)
         found = self._inner.quotas(cluster)
         return found if namespaces is None else tuple(quota for quota in found if quota.namespace in namespaces)
 
     def week(self, cluster: str) -> WeekHours | None:
-        namespaces = _seen(self._who(), cluster)
+        namespaces = self._seen(cluster)
         found = self._inner.week(cluster)
         return found if found is None or namespaces is None else found.only(namespaces)
 
     def unit_costs(self, cluster: str) -> tuple[UnitCost, ...]:
-        namespaces = _seen(self._who(), cluster)
+        namespaces = self._seen(cluster)
         found = self._inner.unit_costs(cluster)
         if namespaces is None:
             return found
         return tuple(one for one in found if namespace_of(one.workload) in namespaces)
-
-
-def _seen(person: Person, cluster: str) -> frozenset[str] | None:
-    """Namespaces of a cluster that somebody may see.
-
-    Raises:
-        NotEnoughData: none; as for a cluster that there is not, so that nobody learns of one by asking.
-    """
-    if not person.clusters_seen((cluster,)):
-        raise NotEnoughData(f"there is no such cluster, or you may not see it: {cluster[:253]!r}")
-    return person.namespaces_seen(cluster)
 
 
 def _ask(person: Person, deed: Deed, plan: Plan, stages: tuple[int, ...]) -> None:

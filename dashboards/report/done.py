@@ -1,10 +1,7 @@
-"""What was done in the week, and how it went: each plan that was touched, in two sentences.
+"""Parts of the weekly report, in its language and for its team.
 
-Called by `report`, whose language and team it reports in.
-
-What the weekly report leaves out and why: workloads that get no advice, counters that are not believed.
-
-Who holds cards and does not use them: the top list of the weekly report.
+What was done in the week, each plan that was touched in two sentences; what the report leaves out and why; and who
+holds cards and does not use them.
 """
 
 from __future__ import annotations
@@ -96,13 +93,7 @@ class WeekTold:
 def refused_in(plan: Plan | None, words: Words) -> tuple[RefusalGroup, ...]:
     """Who a plan leaves alone, each reason with its example in the report's language; none without a plan."""
     groups = () if plan is None else refusal_groups(plan.refused)
-    return tuple(
-        replace(
-            group,
-            detail=refusal_words(group, words.language),
-        )
-        for group in groups
-    )
+    return tuple(replace(group, detail=refusal_words(group, words.language)) for group in groups)
 
 
 def data_notes(profiles: Profiles, words: Words) -> tuple[str, ...]:
@@ -114,14 +105,9 @@ def data_notes(profiles: Profiles, words: Words) -> tuple[str, ...]:
     ]
     if profiles.coverage_ratio < 0.9:
         notes.append(words.say("report.data.coverage", ratio=words.percent(profiles.coverage_ratio, 1)))
-    notes += [
-        words.say(
-            "report.data.withheld",
-            kind=words.code("kind", item.kind.value),
-            detail=refusal_words(item, words.language),
-        )
-        for item in profiles.withheld
-    ]
+    for item in profiles.withheld:
+        kind, detail = words.code("kind", item.kind.value), refusal_words(item, words.language)
+        notes.append(words.say("report.data.withheld", kind=kind, detail=detail))
     return tuple(notes)
 
 

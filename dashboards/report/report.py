@@ -9,7 +9,7 @@ it, because nobody measured which part is whose. Called by `gputide report`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -328,16 +328,15 @@ def _headline(
 
 def _figures(week: WeekFacts, past: Sequence[WeekFacts], currency: str) -> tuple[ReportFigure, ...]:
     return (
-        _figure("freed", "cards", week, past, [_decimal(facts.cards_freed) for facts in (week, *past)]),
-        _figure("wasted", currency, week, past, [facts.wasted_per_week for facts in (week, *past)]),
-        _figure("harm", "ratio", week, past, [_decimal(facts.violation_ratio) for facts in (week, *past)]),
+        _figure("freed", "cards", week, past, lambda facts: facts.cards_freed),
+        _figure("wasted", currency, week, past, lambda facts: facts.wasted_per_week),
+        _figure("harm", "ratio", week, past, lambda facts: facts.violation_ratio),
     )
 
 
 def _detail_figures(
     week: WeekFacts, past: Sequence[WeekFacts], measured: MeasuredWeek | None, words: Words, team: str | None
 ) -> tuple[ReportFigure, ...]:
-    weeks = (week, *past)
     hours = "report.basis.idle_hours" if team is None else "report.basis.idle_hours_team"
     told = dict.fromkeys(("hours", "low", "kwh", "co2"), words.say("report.basis.none"))
     if measured is not None:
@@ -350,16 +349,10 @@ def _detail_figures(
             "co2": words.say("report.basis.carbon_none" if grid is None else "report.basis.carbon", grid=grid),
         }
     return (
-        replace(
-            _figure("idle_hours", "hours", week, past, [_decimal(one.idle_gpu_hours) for one in weeks]),
-            basis=told["hours"],
-        ),
-        replace(
-            _figure("low_priority", "hours", week, past, [_decimal(one.low_priority_gpu_hours) for one in weeks]),
-            basis=told["low"],
-        ),
-        replace(_figure("energy", "kwh", week, past, [_decimal(one.kwh) for one in weeks]), basis=told["kwh"]),
-        replace(_figure("carbon", "kg", week, past, [_decimal(one.kg_co2) for one in weeks]), basis=told["co2"]),
+        _figure("idle_hours", "hours", week, past, lambda facts: facts.idle_gpu_hours, told["hours"]),
+        _figure("low_priority", "hours", week, past, lambda facts: facts.low_priority_gpu_hours, told["low"]),
+        _figure("energy", "kwh", week, past, lambda facts: facts.kwh, told["kwh"]),
+        _figure("carbon", "kg", week, past, lambda facts: facts.kg_co2, told["co2"]),
     )
 
 
@@ -381,18 +374,23 @@ def _forecasts(plans: Sequence[PlanEntry], outcomes: Sequence[Outcome]) -> tuple
 
 
 def _figure(
-    name: str, unit: str, week: WeekFacts, past: Sequence[WeekFacts], values: Sequence[Decimal | None]
+    name: str,
+    unit: str,
+    week: WeekFacts,
+    past: Sequence[WeekFacts],
+    value: Callable[[WeekFacts], float | Decimal | None],
+    basis: str = "",
 ) -> ReportFigure:
-    """`values` holds this week's value first, then one per past week, oldest first."""
-    by_week = {facts.week_start: value for facts, value in zip(past, values[1:], strict=True)}
+    by_week = {facts.week_start: _decimal(value(facts)) for facts in past}
     before = [by_week.get(week.week_start - _WEEK * back) for back in range(1, WEEKS_MEAN + 1)]
     known = [value for value in before if value is not None]
     return ReportFigure(
         name=name,
         unit=unit,
-        value=values[0],
+        value=_decimal(value(week)),
         last_week=before[0],
         mean_four_weeks=sum(known, Decimal(0)) / len(known) if known else None,
+        basis=basis,
     )
 
 
@@ -401,6 +399,12 @@ def _next_plan(entry: PlanEntry | None, now: datetime, words: Words) -> NextPlan
         return None
     plan = entry.plan
     is_expired = now >= plan.expires_at
+    stages = tuple(
+        words.say(
+            "report.next.stage", title=words.stage(one.title), cards=words.cards(one.cards_freed), moves=one.moves
+        )
+        for one in plan.stages
+    )
     return NextPlan(
         plan_id=plan.plan_id,
         cards_freed=plan.totals.cards_freed,
@@ -411,15 +415,7 @@ def _next_plan(entry: PlanEntry | None, now: datetime, words: Words) -> NextPlan
         expires_at=plan.expires_at,
         is_expired=is_expired,
         surge=surge_words(plan, words.language),
-        stages=tuple(
-            words.say(
-                "report.next.stage",
-                title=words.stage(stage.title),
-                cards=words.cards(stage.cards_freed),
-                moves=stage.moves,
-            )
-            for stage in plan.stages
-        ),
+        stages=stages,
         command="gputide plan make" if is_expired else f"gputide plan approve --plan {plan.plan_id}",
     )
 
@@ -432,5 +428,5 @@ def _start_of(week: WeekFacts) -> datetime:
     return week.week_start
 
 
-def _decimal(value: float | None) -> Decimal | None:
+def _decimal(value: float | Decimal | None) -> Decimal | None:
     return None if value is None else Decimal(str(value))

@@ -127,26 +127,14 @@ def report_markdown(report: Report) -> str:
 def report_lines(report: Report) -> tuple[str, ...]:
     """The report in five or six lines of plain text for mail and chat: title, headline, figures, and what is next."""
     plan, words = report.next_plan, Words(language=report.language)
-    waiting = (
-        ()
-        if plan is None or plan.is_expired
-        else (
-            words.say(
-                "report.next.waits",
-                plan=plan.plan_id,
-                moment=words.moment(plan.expires_at),
-                cards=words.cards(plan.cards_freed),
-                saving=plan.saving,
-                harm=words.percent(plan.predicted_violation_ratio),
-            ),
-        )
-    )
-    return (
-        _title(report, words),
-        report.headline,
-        *(_figure_line(figure, words) for figure in report.figures),
-        *waiting,
-    )
+    lines = [_title(report, words), report.headline, *(_figure_line(figure, words) for figure in report.figures)]
+    if plan is not None and not plan.is_expired:
+        text = words.say(
+            "report.next.waits", plan=plan.plan_id, moment=words.moment(plan.expires_at),
+            cards=words.cards(plan.cards_freed), saving=plan.saving, harm=words.percent(plan.predicted_violation_ratio),
+        )  # fmt: skip
+        lines.append(text)
+    return tuple(lines)
 
 
 def report_json(report: Report) -> str:
@@ -273,12 +261,8 @@ def _next_lines(report: Report, words: Words) -> list[str]:
         "report.next.expired" if plan.is_expired else "report.next.expires", moment=words.moment(plan.expires_at)
     )
     room = say("report.next.room", hours=round(plan.low_priority_gpu_hours_per_week))
-    frees = say(
-        "report.next.frees",
-        cards=words.cards(plan.cards_freed),
-        saving=_escaped(plan.saving),
-        harm=words.percent(plan.predicted_violation_ratio),
-    )
+    harm = words.percent(plan.predicted_violation_ratio)
+    frees = say("report.next.frees", cards=words.cards(plan.cards_freed), saving=_escaped(plan.saving), harm=harm)
     stages = [f"- {_escaped(stage)}" for stage in plan.stages]
     link = _link(report, "/plan", plan=plan.plan_id)
     review = [f"[{say('report.next.review')}](<{link}>)", ""] if link is not None and not plan.is_expired else []
@@ -330,13 +314,8 @@ def _teams_table(report: Report, words: Words) -> list[str]:
             _kwh(line, words),
         )
         rows.append(tuple(map(_escaped, cells)))
-    head = (
-        "team",
-        ">granted_hours",
-        *(f">{one}" for one in _MEASURES),
-        ">idle_cost",
-        *((">quota", ">quota_left") if has_quota else ()),
-    )
+    of_quota = (">quota", ">quota_left") if has_quota else ()
+    head = ("team", ">granted_hours", *(f">{one}" for one in _MEASURES), ">idle_cost", *of_quota)
     return _table(words, head, rows, last=words.say("report.figure.energy"))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from enforcer.agent.node_view import CardView, ContainerKey, NodeView, SliceView
@@ -32,17 +31,15 @@ class HamiNodeReader:
         containers: root of all regions.
     """
 
-    def __init__(
-        self, pulses: CardPulses, pods: NodePods, containers: Path, *, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._pulses, self._pods, self._clock = pulses, pods, clock
+    def __init__(self, pulses: CardPulses, pods: NodePods, containers: Path) -> None:
+        self._pulses, self._pods = pulses, pods
         self._regions = HamiReader(containers)
 
     def read(self, deadline_seconds: float) -> NodeView:
         """Cards and slices as they are now; see the port."""
         until = time.monotonic() + deadline_seconds
         pulses = self._pulses.look(_DRIVER_SHARE * deadline_seconds)
-        now = self._clock()
+        now = time.time()
         reading = self._regions.read(
             {pulse.card: _facts(pulse) for pulse in pulses},
             now_seconds=now,
@@ -108,16 +105,12 @@ def _slice(pod: PodRecord, share: CardShare, card_bytes: int, regions: _Regions)
         pod_uid=pod.uid,
         container=share.container,
         card=share.card,
-        priority=_priorities(pod).get(share.container, Priority.NORMAL),
+        priority={needs.container: needs.priority for needs in pod.containers}.get(share.container, Priority.NORMAL),
         framebuffer_used_bytes=used,
         framebuffer_granted_bytes=card_bytes if share.framebuffer_bytes is None else share.framebuffer_bytes,
         framebuffer_limit_bytes=limit,
         duty_cycle_ratio=duty,
     )
-
-
-def _priorities(pod: PodRecord) -> Mapping[str, Priority]:
-    return {needs.container: needs.priority for needs in pod.containers}
 
 
 def _facts(pulse: CardPulse) -> CardFacts:

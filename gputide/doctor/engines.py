@@ -59,19 +59,13 @@ def _kafka(settings: Settings) -> Iterator[Diagnosis]:
         yield unchecked(sentence("doctor.found.install_kafka", name=str(exc.name)))
         return
     server, user = kafka.servers[0], kafka.username or "ANONYMOUS"
+    of_topic = partial(finding, subject=kafka.topic, server=server, topic=kafka.topic)
     try:
         survey = survey_topic(kafka, kafka.topic)
         if survey.partitions is None:
             create, partitions = str(kafka.create_topic).lower(), str(kafka.partitions)
             text = sentence("doctor.found.topic_created", create=create, brokers=survey.brokers)
-            yield finding(
-                "kafka-topic-missing",
-                text,
-                subject=kafka.topic,
-                server=server,
-                topic=kafka.topic,
-                partitions=partitions,
-            )
+            yield of_topic("kafka-topic-missing", text, partitions=partitions)
             return
         # Looked at as the receiver does, and never made.
         topic = open_topic(kafka.model_copy(update={"create_topic": False}), kafka.topic, partitions=kafka.partitions)
@@ -84,10 +78,7 @@ def _kafka(settings: Settings) -> Iterator[Diagnosis]:
         )
         return
     for warning in topic.warnings:
-        config = _config_of(warning, settings)
-        yield finding(
-            "kafka-topic-unsafe", warning, subject=kafka.topic, server=server, topic=kafka.topic, config=config
-        )
+        yield of_topic("kafka-topic-unsafe", warning, config=_config_of(warning, settings))
     yield from _kafka_rights(settings, survey, server, user)
     yield from _kafka_state(settings, survey, server)
     sizes = {"brokers": survey.brokers, "partitions": survey.partitions, "copies": survey.copies}
@@ -119,16 +110,9 @@ def _kafka_rights(settings: Settings, survey: Any, server: str, user: str) -> It
                     "doctor.found.kafka_right", operation=operation, resource=resource, name=name, whom=whom,
                     allowed=some(told, 10) or sentence("mark.none"),
                 )  # fmt: skip
+                asked = {"operation": operation, "resource": resource, "name": name}
                 yield finding(
-                    "kafka-right-missing",
-                    text,
-                    subject=name,
-                    server=server,
-                    user=user,
-                    operation=operation,
-                    resource=resource,
-                    name=name,
-                    check="rights",
+                    "kafka-right-missing", text, subject=name, check="rights", server=server, user=user, **asked
                 )
 
 
@@ -136,14 +120,8 @@ def _kafka_state(settings: Settings, survey: Any, server: str) -> Iterator[Diagn
     kafka = settings.kafka
     if survey.partitions < kafka.partitions:
         text: Sentence | str = f"{survey.partitions}, kafka.partitions={kafka.partitions}"
-        yield finding(
-            "kafka-partitions-few",
-            text,
-            subject=kafka.topic,
-            server=server,
-            topic=kafka.topic,
-            partitions=str(kafka.partitions),
-        )
+        where = {"server": server, "topic": kafka.topic, "partitions": str(kafka.partitions)}
+        yield finding("kafka-partitions-few", text, subject=kafka.topic, **where)
     if survey.copies < 2 <= survey.brokers:
         text = sentence("doctor.found.brokers", brokers=survey.brokers)
         yield finding("kafka-one-copy", text, subject=kafka.topic, server=server)
