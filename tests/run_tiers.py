@@ -335,7 +335,8 @@ TIERS = (
         prepare=prepare_engines,
         folder="tests/engines",
         # Half its time it waits: for a Java to start, a fault to pass, a checkpoint. Two workers, each with a broker
-        # of its own, fill that. Modules are handed out in their order, so that long ones with one test aren't last.
+        # of its own, fill that. Modules are handed out in the order of collection, so that long ones with one test
+        # aren't last.
         pytest_arguments=("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
     ),
     Tier(
