@@ -36,12 +36,18 @@ quick: $(DEVELOP) ## the quick tier alone (ARGS="-k late" goes to pytest)
 check: $(DEVELOP) ## lint, format, strict types, who may import whom, house style, licences
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(MAKE) -j 2 check-types check-house
+
+# Types take as long on a core as all the rest; tests of the repository that take seconds are in the tier long.
+check-types:
 	@$(BIN)/mypy
 	@bars="$$(grep -lE '^#!.*python' bench/bars/* 2>/dev/null || true)"; \
 	    [ -z "$$bars" ] || $(BIN)/mypy --scripts-are-modules $$bars
+
+check-house:
 	@$(BIN)/lint-imports --no-logo
 	@$(SITE)
-	@$(BIN)/python -m pytest -q tests/repository
+	@$(BIN)/python -m pytest -q -m "not long" tests/repository
 
 fuzz: $(DEVELOP) ## hostile inputs to every parser, a million of them (ARGS="NUMBER [FIRST SEED]"; 0 goes on for ever)
 	@$(BIN)/python -m tests.fuzz.run_all $(ARGS)

@@ -29,6 +29,9 @@ PYTEST_NO_TESTS = 5
 SIDE_BY_SIDE = 3
 """Tiers that run at once; the next begins where one ends. Four of them want more memory and no less time."""
 
+QUICK_WORKERS_MAX = 4
+"""Workers of the quick tier, whatever the machine has: each loads all tests, which takes seconds and a gigabyte."""
+
 JUNIT_WITH_FILES = ("-o", "junit_family=xunit1")
 """Pytest's options for JUnit files in which a test names its file."""
 _REASON_LENGTH_MAX = 300
@@ -190,6 +193,11 @@ def print_summary(runs: list[TierRun], *, is_ci: bool) -> None:
     print(f"{passed} passed, {len(failed)} failed, {skipped} skipped", flush=True)
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def prepare_nothing() -> dict[str, str]:
     """These tiers need Python alone."""
     return {}
@@ -233,8 +241,10 @@ def prepare_engines() -> dict[str, str]:
     cache = cache or subprocess.run(asked, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     # Tests that need these peers skip, or fail in CI, where they could not be built; the others run.
     _succeeds([sys.executable, str(ROOT / "tests" / "engines" / "go_peers.py"), cache], {"PYTHONPATH": str(ROOT)})
-    # No test lets a Java run long enough for its second compiler to pay: starts take two fifths less without it.
-    return {"GPUTIDE_ENGINES_CACHE": cache, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+    # No test lets a Java run long enough for its second compiler to pay: starts take two fifths less without it, and
+    # a quarter less again where the classes of the engines' own jars are taken for well-formed.
+    quick_to_start = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    return {"GPUTIDE_ENGINES_CACHE": cache, "JAVA_TOOL_OPTIONS": quick_to_start}
 
 
 def prepare_cluster() -> dict[str, str]:
@@ -314,8 +324,9 @@ TIERS = (
         name="quick",
         marker_expression="not browser and not cluster and not engines and not long",
         prepare=prepare_nothing,
-        # A module stays on one worker, so that its fixtures are made once.
-        pytest_arguments=("-n", "auto", "--maxprocesses", "4", "--dist", "loadscope"),
+        # A module stays on one worker, so that its fixtures are made once. A quarter of their time they wait, for a
+        # thread, a disk or a moment: one worker more than there are cores fills that.
+        pytest_arguments=("-n", str(min(QUICK_WORKERS_MAX, cores() + 1)), "--dist", "loadscope"),
         is_alone=True,
     ),
     Tier(
@@ -324,10 +335,18 @@ TIERS = (
         prepare=prepare_engines,
         folder="tests/engines",
         # Half its time it waits: for a Java to start, a fault to pass, a checkpoint. Two workers, each with a broker
-        # of its own, fill that. Modules are handed out in their order, so that long ones with one test aren't last.
+        # of its own, fill that. Modules are handed out in the order of collection, so that long ones with one test
+        # aren't last.
         pytest_arguments=("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
     ),
-    Tier(name="cluster", marker_expression="cluster", prepare=prepare_cluster, folder="tests/cluster"),
+    Tier(
+        name="cluster",
+        marker_expression="cluster",
+        prepare=prepare_cluster,
+        folder="tests/cluster",
+        # As the engines: two workers, each with a control plane of its own.
+        pytest_arguments=("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
+    ),
     Tier(name="long", marker_expression="long", prepare=prepare_nothing),
     Tier(name="browser", marker_expression="browser", prepare=prepare_browser, folder="tests/browser"),
 )

@@ -1,6 +1,7 @@
 """One real control plane for all cluster tests of a session, and a namespace of its own for each.
 
-`tests/run_tiers.py cluster` builds what it is made of and says where it lies.
+The tier runs in two workers of pytest, each a session. `tests/run_tiers.py cluster` builds what it is made of and says
+where it lies.
 """
 
 from __future__ import annotations

@@ -277,28 +277,38 @@ class OnCluster:
         return self.program.start(self.folder, *flags, *arguments)
 
 
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """Return a caller of the program; it takes seconds of a core to load, once for all tests."""
+    made = Program(tmp_path_factory.mktemp("program"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def other_caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """Return a second one, for calls beside one that goes on."""
+    made = Program(tmp_path_factory.mktemp("other-program"))
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def planned(
-    standing: Standing,
-    writer_kubeconfig: Path,
-    control_plane: ControlPlane,
-    tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[OnCluster]:
+    standing: Standing, writer_kubeconfig: Path, control_plane: ControlPlane, caller: Program, tmp_path: Path
+) -> OnCluster:
     """Return the program on a data folder that holds the plan."""
     folder = open_data_folder(tmp_path / "data", create=True)
     settings = Settings.model_validate({"enforcer": {"cluster": "kubernetes", "kubeconfig": str(writer_kubeconfig)}})
     plan = plan_of(standing)
     keep_plan(folder, settings, plan)
-    program = Program(tmp_path_factory.mktemp("program"))
-    yield OnCluster(
-        program=program,
+    return OnCluster(
+        program=caller,
         folder=folder.path,
         kubeconfig=writer_kubeconfig,
         approver=control_plane.kubeconfig(),
         cluster=plan.cluster,
     )
-    program.close()
 
 
 def test_program_shows_applies_and_undoes_a_plan_on_a_real_cluster(
@@ -392,15 +402,16 @@ def test_stage_that_another_process_applies_is_taken_back(
     api: Api,
     standing: Standing,
     planned: OnCluster,
-    tmp_path_factory: pytest.TempPathFactory,
+    other_caller: Program,
+    tmp_path: Path,
 ) -> None:
     contents_before = contents(api, standing.namespace)
     assert planned.approve().status == 0
     applying = planned.start("apply", "--yes", watch_seconds=300)
     until(lambda: contents(api, standing.namespace) != contents_before, "the stage is under way", 60.0)
-    other = replace(planned, program=Program(tmp_path_factory.mktemp("other")))
+    other = replace(planned, program=other_caller)
     if is_elsewhere:
-        other = replace(other, folder=open_data_folder(tmp_path_factory.mktemp("folder") / "data", create=True).path)
+        other = replace(other, folder=open_data_folder(tmp_path / "elsewhere", create=True).path)
     shown = other("apply", "--abort")
     assert shown.status == 0, shown.err
     assert "nothing was changed" in shown.out
@@ -410,7 +421,6 @@ def test_stage_that_another_process_applies_is_taken_back(
     applied = applying.wait()
     assert contents(api, standing.namespace) == contents_before
     again = other("apply", "--abort", "--yes")
-    other.program.close()
     assert ended.status == 0, ended.err
     assert applied.status == 4
     assert "was taken back: aborted by" in applied.err
@@ -423,12 +433,13 @@ def test_controller_does_what_a_plan_in_the_cluster_asks_for(
     api: Api,
     standing: Standing,
     planned: OnCluster,
-    tmp_path_factory: pytest.TempPathFactory,
+    other_caller: Program,
+    tmp_path: Path,
 ) -> None:
     before, contents_before = len(in_use(standing)), contents(api, standing.namespace)
     assert planned.approve().status == 0
-    folder = open_data_folder(tmp_path_factory.mktemp("controller") / "data", create=True).path
-    running = replace(planned, program=Program(tmp_path_factory.mktemp("program")), folder=folder)
+    folder = open_data_folder(tmp_path / "controller", create=True).path
+    running = replace(planned, program=other_caller, folder=folder)
     controller = running.start("run", "controller", "--yes")
     try:
         lease = "/apis/coordination.k8s.io/v1/namespaces/gputide/leases/controller"
@@ -452,7 +463,6 @@ def test_controller_does_what_a_plan_in_the_cluster_asks_for(
     finally:
         os.kill(controller.pid, signal.SIGTERM)
         controller.wait()
-        running.program.close()
     settled(api, standing)
 
 

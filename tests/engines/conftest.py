@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from tests.engines.flink_parts import RowsBus, SharedProcess
 
 CACHE = os.environ.get("GPUTIDE_ENGINES_CACHE")  # read before the suite hides the developer's variables
+LONGEST = "test_soak.py"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the module that takes five minutes, so that no worker is alone with it in the end."""
+    items.sort(key=lambda item: item.path.name != LONGEST)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from tests.gputide.conftest import Program
 
 KILLED = -9
 UNTIL = "2026-01-07T12:00"
+APPLY = ("apply", "--yes", "--by", "ada", "--set", "enforcer.watch_seconds=120")
 Moment = tuple[str, int, str]
 
 
@@ -67,8 +68,29 @@ def applied(approved: Path, program: Program, tmp_path_factory: pytest.TempPathF
     """A data folder with a plan that was applied in one go."""
     data = tmp_path_factory.mktemp("applied") / "data"
     shutil.copytree(approved, data)
-    said = program(data, "apply", "--yes", "--by", "ada")
+    said = program(data, *APPLY)
     assert said.status == 0, said.err
+    return data
+
+
+@pytest.fixture(scope="module")
+def played_on(applied: Path, short_fleet: str, program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder in which a plan was applied and the rest of the trace played after it."""
+    data = tmp_path_factory.mktemp("played-on") / "data"
+    shutil.copytree(applied, data)
+    said = program(data, "admin", "replay", short_fleet)
+    assert said.status == 0, said.err
+    return data
+
+
+@pytest.fixture(scope="module")
+def rolled_up(fed: Path, program: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder whose samples were rolled up in one go."""
+    data = tmp_path_factory.mktemp("rolled-up") / "data"
+    shutil.copytree(fed, data)
+    said = program(data, "run", "rollup", "--drain")
+    assert said.status == 0, said.err
+    assert not said.out.startswith("0 samples")
     return data
 
 
@@ -128,34 +150,30 @@ def test_no_slice_is_granted_twice_at_a_time(unharmed: Path) -> None:
 
 @pytest.mark.parametrize("moment", [("fsync", 4, "before"), ("rename", 3, "before"), ("fsync", 12, "after")])
 def test_replay_killed_after_apply_plays_the_moved_pods_alike(
-    moment: Moment, short_fleet: str, applied: Path, tmp_path: Path, program: Program
+    moment: Moment, short_fleet: str, applied: Path, played_on: Path, tmp_path: Path, program: Program
 ) -> None:
-    straight, data = tmp_path / "straight", tmp_path / "data"
-    for folder in (straight, data):
-        shutil.copytree(applied, folder)
-    assert program(straight, "admin", "replay", short_fleet).status == 0
+    data = tmp_path / "data"
+    shutil.copytree(applied, data)
     assert program(data, "admin", "replay", short_fleet, dies_at=moment).status == KILLED
     again = program(data, "admin", "replay", short_fleet)
     assert again.status == 0, again.err
-    assert seats(data) == seats(straight)
-    assert rows(data) == rows(straight)
+    assert seats(data) == seats(played_on)
+    assert rows(data) == rows(played_on)
 
 
 @pytest.mark.parametrize(
     "moment", [("fsync", 1, "before"), ("rename", 1, "after"), ("fsync", 20, "after"), ("rename", 4, "before")]
 )
-def test_rollup_counts_every_sample_once(moment: Moment, fed: Path, tmp_path: Path, program: Program) -> None:
-    straight, data = tmp_path / "straight", tmp_path / "data"
-    for folder in (straight, data):
-        shutil.copytree(fed, folder)
-    drained = program(straight, "run", "rollup", "--drain")
-    assert drained.status == 0, drained.err
-    assert not drained.out.startswith("0 samples")
+def test_rollup_counts_every_sample_once(
+    moment: Moment, fed: Path, rolled_up: Path, tmp_path: Path, program: Program
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(fed, data)
     killed = program(data, "run", "rollup", "--drain", dies_at=moment)
     assert killed.status == KILLED
     again = program(data, "run", "rollup", "--drain")
     assert again.status == 0, again.err
-    assert rows(data) == rows(straight)
+    assert rows(data) == rows(rolled_up)
 
 
 @pytest.mark.parametrize(
@@ -174,9 +192,9 @@ def test_apply_ends_where_it_would_have(
 ) -> None:
     data = tmp_path / "data"
     shutil.copytree(approved, data)
-    killed = program(data, "apply", "--yes", "--by", "ada", dies_at=moment)
+    killed = program(data, *APPLY, dies_at=moment)
     assert killed.status == KILLED
-    again = program(data, "apply", "--yes", "--by", "ada")
+    again = program(data, *APPLY)
     assert again.status == 0, again.err
     assert seats(data) == seats(applied)
     assert objects(data) == objects(applied)

@@ -26,7 +26,7 @@ PAGES = (
 @pytest.fixture(scope="module")
 def generated(repository: Path) -> dict[str, str]:
     """Return the pages that the generator makes, by name."""
-    made = runpy.run_path(str(repository / "docs" / "generate.py"))["pages"]()
+    made: dict[str, str] = runpy.run_path(str(repository / "docs" / "generate.py"))["pages"]()
     assert set(made) == set(PAGES)
     return made
 

@@ -127,6 +127,7 @@ def test_results_of_a_tier_are_counted_and_failures_named_from_what_pytest_wrote
 ) -> None:
     suite = tmp_path / "part" / "test_many.py"
     suite.parent.mkdir()
+    (tmp_path / "pytest.ini").touch()  # else its root is wherever above a setup.py happens to be
     (suite.parent / "test_broken.py").write_text("import nothing_of_this_name\n")
     suite.write_text(
         "import pytest\n\n"

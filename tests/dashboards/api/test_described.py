@@ -17,7 +17,8 @@ from tests.dashboards.embedded import CLUSTER, make_views
 
 pytestmark = pytest.mark.long
 
-EXAMPLES = 40
+EXAMPLES = 25
+"""Requests of each operation, wrong ones among them; each costs as much as drawing and checking it."""
 NAMES = [operation.name for operation in OPERATIONS]
 
 

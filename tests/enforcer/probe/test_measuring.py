@@ -18,7 +18,7 @@ GIB = 1024 * MIB
 CARD = 80 * GIB
 SECONDS = 0.4
 PATIENCE = 1.5
-TRIES = 5
+TRIES = 4
 
 
 def framebuffer(gpu: CudaDriver, spill: int = 0) -> FramebufferReading:
@@ -58,10 +58,10 @@ def test_what_is_given_beyond_the_card_is_measured_and_bounded(gpu: Maker) -> No
 def test_share_of_compute_is_measured(gpu: Maker, percent: int) -> None:
     card = gpu(core_percent=percent)
     # A busy machine wakes us late, so the share may come out smaller, never much larger; it is busy at times only.
+    found = measure_compute(card, granted_ratio=percent / 100, seconds=SECONDS)
     for _ in range(TRIES):
-        found = measure_compute(card, granted_ratio=percent / 100, seconds=SECONDS)
-        if found.launched_ratio > percent / 100 * 0.5:
-            break
+        if found.launched_ratio <= percent / 100 * 0.5:
+            found = measure_compute(card, granted_ratio=percent / 100, seconds=SECONDS)
     assert percent / 100 * 0.5 < found.launched_ratio < percent / 100 * 1.25 + 0.01
     assert found.graph_ratio is not None
     assert found.graph_ratio < percent / 100 * 1.25 + 0.01
