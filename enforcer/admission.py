@@ -87,7 +87,6 @@ class PlannedSeat:
     """The seat that the plan keeps for one pod.
 
     Attributes:
-        node: node of its cards.
         cards: cards, sorted; empty where the backend lets no pod choose one.
         shares: framebuffer, MiB, and compute, percent, that the pod gets on each of these cards; empty where that is
             not known.
@@ -110,9 +109,7 @@ class Sibling:
     """Another pod of the same owner.
 
     Attributes:
-        name: name.
         seat: planned seat that it was given, None where it was given none.
-        cards: cards that it holds.
     """
 
     name: str
@@ -132,7 +129,6 @@ def admit(
     Args:
         pod: the pod as made from its template; not changed.
         seats: those that it may be given, see `seats_for`.
-        siblings: the other pods of the same owner.
         hindrance: what stands against a seat now.
 
     Returns:
@@ -196,7 +192,6 @@ def why_closed(seat: PlannedSeat, spec: Mapping[str, Any], node: Manifest | None
     """Why a pod would wait in vain for its seat; None where nothing is known against it.
 
     Args:
-        spec: the pod's.
         node: its node; None where it is gone.
         cards: cards of the node that take new pods.
     """
@@ -245,7 +240,6 @@ def why_full(seat: PlannedSeat, cards: Iterable[StandingCard], parts: Iterable[S
     """Why a pod would wait in vain for the room that its seat promises; None where nothing is known against it.
 
     Args:
-        cards: cards of its node.
         parts: shares of other pods that stay on them.
     """
     rooms = {card.card: CardRoom(card.framebuffer_mib, card.slices_max) for card in cards}

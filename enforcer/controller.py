@@ -63,10 +63,6 @@ class Controller:
     """Looks at all plans.
 
     Args:
-        plans: the plans.
-        journal: what is in force.
-        reconciler: does what is due for one plan.
-        metrics: counts.
         clock: monotonic seconds.
     """
 
@@ -161,14 +157,7 @@ class Controller:
 
 
 class Leadership:
-    """Keeps a lease, in a thread of its own, as long as this process runs.
-
-    Args:
-        lease: of controllers.
-        holder: this process.
-        metrics: count.
-        seconds: for how long it is held without being renewed.
-    """
+    """Keeps a lease, in a thread of its own, as long as this process runs."""
 
     def __init__(
         self, lease: Lease, holder: str, metrics: ControllerMetrics, *, seconds: float = LEASE_SECONDS

@@ -25,7 +25,6 @@ class SeatSlice:
     """One container's share of one card.
 
     Attributes:
-        container: container.
         card: UUID; None where the API does not report which card the kubelet took.
         framebuffer_mib: framebuffer granted, MiB; 0 where the backend grants none in numbers.
         core_percent: compute granted, percent; 0 is no limit, 100 keeps others off.
@@ -50,7 +49,6 @@ class StandingCard:
     Attributes:
         card: UUID; where the node only counts its cards, `node/resource/number`.
         device_type: type text of the register (such as `NVIDIA-` and the model).
-        node: node.
         framebuffer_mib: framebuffer that may be granted, MiB.
         slices_max: most slices.
         mode: the way in which its node shares it (`hami-core`, `mig`, …), None where the register says none.

@@ -68,8 +68,6 @@ def allows_eviction(budget: Manifest, pod: Manifest, pods: Sequence[Manifest]) -
     """Whether a budget leaves room for the eviction of a pod, as the eviction API decides it.
 
     Args:
-        budget: PodDisruptionBudget.
-        pod: the pod to be evicted.
         pods: all pods of the namespace.
     """
     if not selects(budget, pod):

@@ -74,7 +74,6 @@ def field_of(manifest: Mapping[str, Any], path: str) -> str | None:
     """The value at a path, as text.
 
     Args:
-        manifest: the object.
         path: where, see the module.
 
     Returns:
@@ -101,7 +100,6 @@ def set_field(manifest: Manifest, path: str, value: str | None) -> None:
     """Write a value at a path, in place; None takes it away.
 
     Args:
-        manifest: the object.
         path: where, see the module. Maps on the way are made; a list item that is not there is made for `env` only.
         value: text as `field_of` gives it; a word behind the last of a command is added.
 

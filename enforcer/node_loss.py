@@ -28,7 +28,6 @@ class NodeLoss:
 
     Attributes:
         node: the node.
-        workload: the workload.
         pods: how many of its pods the node carries.
         stranded: how many of those would not come up elsewhere: no card has room, or nothing makes them anew.
         left: how many of its pods would go on elsewhere meanwhile.

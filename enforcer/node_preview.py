@@ -28,7 +28,6 @@ class NodeDiff:
     """What becomes of one node whose cards are shared in another way, or are only counted.
 
     Attributes:
-        node: node.
         steps: what is done to it, in order, one phrase each.
         cards_before: cards that its pods hold now; None where each card is known by itself.
         cards_after: the same then.

@@ -26,7 +26,6 @@ def as_planned(snapshot: Snapshot, runs: Sequence[RunRecord]) -> tuple[Snapshot,
     """A snapshot in which pods that a plan has moved carry the names that the plan has for them.
 
     Args:
-        snapshot: the cluster as it stands.
         runs: the runs of one plan.
 
     Returns:

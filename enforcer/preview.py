@@ -40,11 +40,6 @@ class ObjectDiff:
     """One object before and after.
 
     Attributes:
-        kind: kind.
-        namespace: namespace.
-        name: name.
-        recommendation: what for.
-        resource_version: version that was read.
         before: YAML as it stands; of objects other than workloads the fields that change alone.
         after: YAML as it would be.
         refusal: why this object keeps its stage from being applied; None where it does not.
@@ -77,7 +72,6 @@ class CardDiff:
 
     Attributes:
         card: card; the resource, where nothing says which card a pod has.
-        node: its node.
         before: pods on it now (`namespace/pod`), sorted.
         after: pods on it then, sorted.
         is_counted: it stands for all that the node gives by a resource.
@@ -100,11 +94,9 @@ class StagePreview:
     """What one stage would do.
 
     Attributes:
-        stage: number.
         made: objects of our own that are made first, whole.
         nodes: nodes that are emptied, cut, or start their plugin anew, and those that only count their cards.
         objects: objects that change, in order.
-        moves: pods that get another seat.
         cards: cards on which anything changes, sorted by node and card.
         cards_freed: how many cards fewer are held after this stage than before it.
         warnings: what holds only in part.
@@ -136,8 +128,6 @@ def preview(
     """What stages of a plan would do, each on top of the ones before it.
 
     Args:
-        reader: the cluster as it stands.
-        backend: renders the stages.
         stages: numbers; all where None.
         runs: runs of this plan so far: pods that they moved are called otherwise now.
         rehearse: asks the cluster whether it would take the change of an object, and raises `Refused` where it would

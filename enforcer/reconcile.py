@@ -26,12 +26,6 @@ class Drift:
 
     Attributes:
         plan_id: plan that wrote it last.
-        stage: its stage.
-        recommendation: what for.
-        kind: kind of the object.
-        namespace: its namespace.
-        name: its name.
-        field: path.
         planned: value that the plan wrote; None where it took the field away.
         found: value that stands there now; None where there is none.
         is_gone: the whole object is gone.
@@ -193,11 +187,6 @@ def repair(
     """Write the planned values again, object by object, on the condition that nobody changed them since.
 
     What stood there is in the ledger before it goes; an undo of the plan leads to what was before the plan.
-
-    Args:
-        drifts: what to mend.
-        journal: the ledger.
-        by: who asked.
 
     Returns:
         What could not be mended, one sentence each.

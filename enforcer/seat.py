@@ -24,15 +24,10 @@ class PodSeat:
     """Where one pod sits.
 
     Attributes:
-        namespace: namespace.
-        pod: name.
-        workload: owner.
         node: node; None while the pod is pending.
         slices: its shares, sorted by container and card; empty while pending.
         is_ready: every container is ready, and its readiness gates are open.
-        restarts: container restarts since the pod was made.
         is_oom_killed: a container's last end was for want of memory.
-        resource_version: version of the pod.
         deletion_cost: its place in the order of a scale-in, None where none is set.
         role: which of its owner's templates it is made from, as `enforcer.kinds` calls it; empty where there is one.
     """

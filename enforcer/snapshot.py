@@ -39,7 +39,6 @@ class Snapshot:
         dialect: the words that all this was read in, with the cluster's own names.
         doubts: pods whose grant can't be read or can't be true, and why; their seats are empty.
         parents: controllers of what may own pods.
-        wishes: what the owners of workloads ask for.
         asking: metadata of pods that ask for something themselves, by workload, in a manifest of nothing else.
     """
 
@@ -93,9 +92,6 @@ def cards_left_empty(plan: Plan, going: AbstractSet[WorkloadId], snapshot: Snaps
 
 def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Snapshot:
     """Read the cluster.
-
-    Args:
-        dialect: the backend's words.
 
     Raises:
         Unavailable: it can't be reached.

@@ -66,12 +66,9 @@ class _Rows:
 
     Attributes:
         row: its row in the grid.
-        workload: owner.
         pod: number of its pod.
         card: number of its card.
-        granted_bytes: grant.
         card_bytes: framebuffer of the card.
-        is_low: low priority.
         preallocates: its server takes framebuffer ahead of need.
         lives: steps in which the grant lasted, shape (rows, steps).
     """
@@ -101,7 +98,6 @@ def verify(
 
     Args:
         runs: its runs, from the ledger.
-        measurements: what was measured.
         now: the moment to judge at, UTC.
         settings: all settings, with the entries of the price book's file: each freed card is worth its own price in
             the measured hours, and the verdict is final after `enforcer.verify_days`.

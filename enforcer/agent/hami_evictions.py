@@ -45,7 +45,6 @@ class HamiNodeActions:
 
     Args:
         writer: the cluster, with the rights of a node's agent.
-        node: name of this node.
     """
 
     def __init__(self, reader: ClusterReader, writer: ClusterWriter, node: str) -> None:

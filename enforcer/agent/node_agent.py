@@ -80,9 +80,6 @@ class NodeActions(Protocol):
     def account(self, seat: SliceView, limit: WantedLimit) -> None:
         """Tell the scheduler's books of a limit that was changed while the pod runs.
 
-        Args:
-            seat: whose limit.
-
         Raises:
             Unavailable: the API server can't be reached.
             Refused: the agent may not, or the backend keeps no such books.
@@ -108,9 +105,6 @@ class Look:
     """What one look led to.
 
     Attributes:
-        view: the node.
-        slept: containers that fell asleep.
-        woke: containers that woke.
         refused: who should sleep and can't be put to sleep, one sentence each.
     """
 
@@ -125,9 +119,6 @@ class Reach:
     """What was done with the API server's help.
 
     Attributes:
-        limits: limits that were written.
-        evicted: pods that were evicted.
-        opened: cards that take newcomers again.
         refused: what was wanted and not done, one sentence each.
     """
 
@@ -141,11 +132,7 @@ class NodeAgent:
     """One node's agent.
 
     Args:
-        reader: reads the node.
-        actions: acts through the API server.
-        folders: where regions and its own state lie.
         give_way: when low priority sleeps; orders may name another manner.
-        watermark: how much framebuffer must stay free.
         clock: seconds that never go back; for tests.
 
     Raises:

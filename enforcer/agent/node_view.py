@@ -14,12 +14,7 @@ from fleet.inventory import Priority
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerKey:
-    """Which container: the name of its directory of regions.
-
-    Attributes:
-        pod_uid: UID of the pod.
-        container: container.
-    """
+    """Which container: the name of its directory of regions."""
 
     pod_uid: str
     container: str
@@ -35,7 +30,6 @@ class CardView:
 
     Attributes:
         card: UUID.
-        framebuffer_bytes: framebuffer of the card.
         framebuffer_free_bytes: of that, free, as the driver says; None where it does not.
         duty_cycle_ratio: share of the last second in which something ran, 0-1; None where nobody says.
     """
@@ -51,10 +45,7 @@ class SliceView:
     """One container on one card.
 
     Attributes:
-        namespace: namespace of the pod.
-        pod: pod.
         pod_uid: its UID; None where the API server has not reported it yet.
-        container: container.
         card: UUID of the card.
         priority: as its manifest says, never as its region does, which is the tenant's to write.
         framebuffer_used_bytes: None where nobody says.
@@ -91,7 +82,6 @@ class NodeView:
 
     Attributes:
         at_seconds: Unix seconds.
-        cards: its cards.
         slices: who uses them; one entry per container and card.
     """
 

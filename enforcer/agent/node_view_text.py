@@ -36,8 +36,6 @@ class ToldView:
     """What one agent reported.
 
     Attributes:
-        node: its node.
-        view: what stands there.
         trouble: digest of the cards that it calls troubled.
     """
 

@@ -40,7 +40,6 @@ class Orders:
         issued_at: when it was written, UTC.
         expires_at: when it stops to count, UTC.
         give_way: when low priority sleeps; None for what the node's own settings say.
-        limits: framebuffer limits of running containers.
         paused: containers that sleep until an order says otherwise.
     """
 

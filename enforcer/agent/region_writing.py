@@ -48,8 +48,6 @@ class CheckedRegion:
     """A region that held together when it was opened; valid while its `open_for_writing` lasts.
 
     Attributes:
-        fd: the open file.
-        layout: its layout.
         cards: ids of its cards, in its order.
         limits: framebuffer limit of each, bytes; 0 = none.
         processes: slots in use.
@@ -87,7 +85,6 @@ def write_limits(region: CheckedRegion, limits: Mapping[str, int]) -> None:
     """Sets framebuffer limits of some cards.
 
     Args:
-        region: an open region.
         limits: by card, bytes, above 0 (0 would lift the limit).
 
     Raises:

@@ -73,9 +73,6 @@ class Sleepers:
     def follow(self, wanted: AbstractSet[ContainerKey]) -> tuple[tuple[ContainerKey, ...], tuple[ContainerKey, ...]]:
         """Wakes who need not sleep any more, and puts to sleep who should.
 
-        Args:
-            wanted: who should sleep now.
-
         Returns:
             Who fell asleep, and who woke, by UID and name.
 

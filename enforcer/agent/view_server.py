@@ -35,8 +35,6 @@ class ViewServer:
     """Answers for one node; its views are shown to it by the agent's loop.
 
     Args:
-        node: name of the node.
-        host: address to listen on.
         port: port; 0 picks a free one.
         full_ratio: duty cycle from which a card is full, 0-1.
         free_ratio_min: free framebuffer / framebuffer below which a card is short, 0-1.

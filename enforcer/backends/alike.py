@@ -22,9 +22,6 @@ def with_seats_as_they_are(plan: Plan, snapshot: Snapshot) -> Plan:
     """The plan with names of pods swapped within each workload, so that those who sit on a node of theirs stay there.
 
     Only pods with one slice are swapped, and only those that some recommendation names: the others stay anyway.
-
-    Args:
-        snapshot: the cluster as it stands.
     """
     names = _new_names(plan, snapshot)
     if not names:
@@ -38,8 +35,6 @@ def with_all_replicas(
     """The plan up to a stage, in which the stage names every replica of its workloads that a later stage would.
 
     Args:
-        stage: number of the stage.
-        snapshot: the cluster as it stands.
         stays_on_node: True where a replica that comes along stays on its node until its own stage, False where it goes
             to its place at once, since only there is what the template asks for.
 

@@ -39,7 +39,6 @@ class DetectedBackend:
     """One backend on one node.
 
     Attributes:
-        node: node.
         backend: name of its record.
         sign: what it was seen by.
     """

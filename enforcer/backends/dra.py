@@ -177,11 +177,7 @@ class DraDialect:
 
 
 class DraBackend:
-    """Claims of one of two kinds (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-    """
+    """Claims of one of two kinds (the port `Backend`)."""
 
     capabilities: Capabilities
     dialect = DraDialect()

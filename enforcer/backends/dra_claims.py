@@ -45,7 +45,6 @@ class Claim:
     Attributes:
         name: of the object.
         is_shared: one named claim that several pods name; else a template, by which every pod has its own.
-        device_class: device class.
         expression: CEL, which devices of the class are meant.
         count: how many devices a pod gets.
     """

@@ -34,7 +34,6 @@ class EffectiveGpuBackend:
     """EffectiveGPU (the port `Backend`).
 
     Args:
-        now: the moment that stop marks carry.
         dialect: names, where the cluster's configuration gives no others.
     """
 

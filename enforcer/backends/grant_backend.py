@@ -55,11 +55,9 @@ class GrantFamily:
     """What sets one backend apart.
 
     Attributes:
-        capabilities: its record.
         seat_of: a planned slice in its words; raises `Refused` where the cluster lacks what it names.
         style: what it says in a template besides resources.
         check: refuses what its cards can't hold; returns warnings.
-        node_changes: what nodes need.
     """
 
     capabilities: Capabilities
@@ -75,10 +73,7 @@ def render_grants(
     """Render one stage; see the port `Backend`.
 
     Args:
-        family: the backend.
         dialect: its names, where the cluster's configuration gives no others.
-        stage: number of the stage.
-        snapshot: the cluster as it stands.
         now: the moment of the change.
 
     Raises:

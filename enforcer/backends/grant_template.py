@@ -77,7 +77,6 @@ def seat_fields(
         staying: pods that are there after the stage.
         snapshot: the cluster, for the models of cards.
         words: names of the installation.
-        style: what the backend says besides.
 
     Returns:
         Fields and new values; none where no pod moves.

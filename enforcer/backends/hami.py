@@ -41,7 +41,6 @@ class HamiBackend:
     """HAMi (the port `Backend`): interception in its mode `hami-core`, its own dynamic MIG in its mode `mig`.
 
     Args:
-        now: the moment that stop marks carry.
         dialect: names, where the cluster's configuration gives no others.
         cordons_emptied_nodes: cards of a node that a stage empties get no new pods, so that it can be given back.
     """
@@ -77,8 +76,6 @@ def hami_family(capabilities: Capabilities, dialect: HamiDialect, modes: Sequenc
     """What HAMi and those built on it have in common.
 
     Args:
-        capabilities: the record.
-        dialect: names and configuration objects.
         modes: modes of a node that are rendered, the sharing one first.
     """
 

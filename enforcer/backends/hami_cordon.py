@@ -29,10 +29,7 @@ def cordon_changes(
     """Close cards to new pods, or open them again; cards that others closed stay closed.
 
     Args:
-        snapshot: the cluster.
         now: the moment, for the handshake.
-        close: cards that shall get no new pods.
-        reopen: cards that may get some again.
 
     Returns:
         Changes of nodes, two fields each; none for a node that stands so already.

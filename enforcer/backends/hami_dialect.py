@@ -164,10 +164,6 @@ HAMI_DIALECT = HamiDialect()
 def nvidia_section(configs: Mapping[ObjectKey, Manifest], key: ObjectKey) -> Mapping[str, Any]:
     """The section `nvidia` of a device configuration; empty where there is none.
 
-    Args:
-        configs: the configuration objects that there are.
-        key: which of them.
-
     Raises:
         Corrupt: it is no YAML map.
     """

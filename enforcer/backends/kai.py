@@ -99,11 +99,7 @@ class KaiDialect:
 
 
 class KaiBackend:
-    """KAI's fractions of cards (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-    """
+    """KAI's fractions of cards (the port `Backend`)."""
 
     capabilities = KAI
     dialect: Dialect = KaiDialect()

@@ -119,11 +119,7 @@ MGPU_DIALECT = MgpuDialect()
 
 
 class MgpuBackend:
-    """Volcengine mGPU (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-    """
+    """Volcengine mGPU (the port `Backend`)."""
 
     capabilities = MGPU
     dialect = MGPU_DIALECT

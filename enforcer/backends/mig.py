@@ -79,11 +79,7 @@ Layout = tuple[tuple[str, int], ...]
 
 
 class MigBackend:
-    """Cards cut by mig-manager, instances handed out by the device plugin (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-    """
+    """Cards cut by mig-manager, instances handed out by the device plugin (the port `Backend`)."""
 
     capabilities = MIG
     dialect: Dialect = DevicePluginDialect(MIG_CONFIGS)
@@ -139,7 +135,6 @@ def node_layouts(cards: int, layouts: Sequence[Layout]) -> list[dict[str, Any]]:
     """mig-parted's configuration of a node: every card of it by number, cut ones first, the others whole.
 
     Args:
-        cards: cards of the node.
         layouts: layouts of its cards that are cut.
     """
     of_layout: dict[Layout, list[int]] = {}

@@ -18,7 +18,6 @@ def leaving_pods(node: str, draft: StageDraft, snapshot: Snapshot, what: str) ->
     """Pods that hold cards of a node and are moved or named by the stage, so that the node is empty for a while.
 
     Args:
-        snapshot: the cluster.
         what: what becomes of the node, for the message.
 
     Raises:

@@ -79,7 +79,6 @@ class SharedNode:
     """One node whose cards are shared after the plan.
 
     Attributes:
-        node: name.
         replicas: into how many replicas each of its cards is shared.
         cards: cards of the plan on it.
         visitors: slices of all pods that may come to it, its own and those of workloads that sit on it.
@@ -93,9 +92,6 @@ class SharedNode:
 
 class NvidiaSharingBackend:
     """One of the plugin's two ways to share cards (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
 
     Attributes:
         section: what the way is called in the plugin's configuration.

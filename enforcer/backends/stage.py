@@ -49,7 +49,6 @@ class Target:
     """One pod of a workload: where it sits, and where it shall sit.
 
     Attributes:
-        seat: as it sits.
         new: as it shall sit; empty where it shall be gone, None where it stays as it is.
         recommendation: what for; empty where it stays.
     """
@@ -74,8 +73,6 @@ class StageDraft:
     """One stage of a plan against the cluster, before it is said in a backend's words.
 
     Attributes:
-        plan: the plan.
-        stage: number of the stage.
         recommendations: those of the stage, in order.
         targets: all pods of each workload in which one moves or goes, in the order of the plan.
         cards: cards that a moved pod comes to, as they are after the plan.
@@ -113,8 +110,6 @@ def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, now:
 
     Args:
         stage: number of the stage; the ones before it count as applied.
-        snapshot: the cluster as it stands.
-        seater: says a planned slice in the backend's words.
         now: the moment; pods step back by the plan's schedule while one of its windows is open.
 
     Raises:
@@ -197,10 +192,8 @@ def owner_changes(
     """What of the owners changes: template, scale, the plan's mark, and the values before.
 
     Args:
-        snapshot: the cluster.
         template_fields: the backend's words for the seats of the pods that stay: owner, its kind, pods; fields and
             their new values.
-        now: the moment that stop marks carry.
 
     Returns:
         Changes grouped by object; marks of pods that shall go stand before their owner.

@@ -103,11 +103,7 @@ VGPU_MANAGER_DIALECT = VgpuManagerDialect()
 
 
 class VgpuManagerBackend:
-    """vgpu-manager (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-    """
+    """vgpu-manager (the port `Backend`)."""
 
     capabilities = VGPU_MANAGER
     dialect = VGPU_MANAGER_DIALECT

@@ -68,11 +68,7 @@ VOLCANO_WORDS = Words(
 
 
 class VolcanoDialect:
-    """Volcano's annotations (the port `Dialect`).
-
-    Args:
-        words: names of the installation.
-    """
+    """Volcano's annotations (the port `Dialect`)."""
 
     config_objects: tuple[ObjectKey, ...] = (DEVICE_CONFIG, NODE_CONFIG)
 
@@ -108,8 +104,6 @@ class VolcanoBackend:
     """Volcano vGPU (the port `Backend`).
 
     Args:
-        now: the moment that stop marks carry.
-        dialect: names.
         low_priority_queue: queue that pods of low priority wait in; None leaves queues as they are.
     """
 

@@ -24,11 +24,7 @@ from fleet.errors import Refused
 
 
 class WholeCardsBackend:
-    """No sharing (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-    """
+    """No sharing (the port `Backend`)."""
 
     capabilities = WHOLE_CARDS
     dialect: Dialect = DevicePluginDialect()

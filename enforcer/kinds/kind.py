@@ -78,7 +78,6 @@ class Size:
 
     Attributes:
         role: role of the template; empty where there is one.
-        path: the field.
         pods_each: pods that one of it stands for.
         default: its value where it is absent.
     """
@@ -108,11 +107,9 @@ class Scaling:
     """What is asked of an owner's size.
 
     Attributes:
-        owner: the owner.
         staying: pods that hold cards and stay.
         leaving: pods that shall go, at least one.
         others: how many of its pods hold no card; they stay where the owner does.
-        now: the moment.
     """
 
     owner: Manifest
@@ -164,7 +161,6 @@ class WorkloadKind:
     """One kind of workload.
 
     Attributes:
-        kind: as manifests name it.
         reach: how a changed template comes to its pods.
         template_fields: matches the paths of fields that its pods are made from.
         templates: its pod templates; none where it says none itself.

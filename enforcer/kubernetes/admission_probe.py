@@ -38,8 +38,9 @@ _RACES_MAX = 4
 class AdmissionProbe:
     """Looks at the webhook and asks it.
 
+    Each call raises `Misconfigured` where a right is missing, and `Unavailable` where the cluster can't be reached.
+
     Args:
-        api: asks the API server.
         namespace: where the enforcer's lease lies.
     """
 
@@ -48,12 +49,7 @@ class AdmissionProbe:
         self._namespace = namespace
 
     def why_unseated(self, namespaces: Sequence[str]) -> Sentence | None:
-        """Why new pods of some namespaces are not given their planned seats; None where they are.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """Why new pods of some namespaces are not given their planned seats; None where they are."""
         hooks = self._hooks()
         pods, leases = hooks.get(PODS_WEBHOOK), hooks.get(LEASES_WEBHOOK)
         if pods is None:
@@ -74,12 +70,7 @@ class AdmissionProbe:
         """Why another program's webhook is not asked about new pods; None where it is.
 
         Args:
-            webhook: its name.
             pods: namespace and labels of each pod that is to come.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
         """
         hook = self._hooks().get(webhook)
         if hook is None:

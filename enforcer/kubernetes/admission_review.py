@@ -57,15 +57,13 @@ _PodsOn = Callable[[str], Sequence[Manifest]]
 
 
 class AdmissionReader(ClusterReader, Protocol):
-    """A reader that knows who is on a node."""
+    """A reader that knows who is on a node.
+
+    Each call raises `Misconfigured` where a right is missing, and `Unavailable`.
+    """
 
     def pods_on(self, node: str) -> Sequence[Manifest]:
-        """Pods of all namespaces that are bound to a node.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """Pods of all namespaces that are bound to a node."""
         ...
 
 
@@ -104,7 +102,6 @@ class PodAdmission:
 
     Args:
         clock: monotonic seconds.
-        dialect: the words by which pods tell their cards.
         notes: what other replicas have given; None where this is the only one.
         departed: notes each pod that is not pinned though seats are planned; must not wait.
     """

@@ -81,7 +81,10 @@ class _Chain(Sequence[StoredEntry]):
 
 
 class GpuChanges:
-    """The `GpuChange` objects of one cluster."""
+    """The `GpuChange` objects of one cluster.
+
+    Each call raises as the port has it, and `Misconfigured` where a right is missing.
+    """
 
     def __init__(self, api: WritingApi) -> None:
         self._api = api
@@ -89,11 +92,7 @@ class GpuChanges:
         self._checked: dict[str, tuple[tuple[str, ...], _Chain | Corrupt]] = {}
 
     def entries(self) -> Mapping[str, Sequence[StoredEntry] | Corrupt]:
-        """See `ChangeStore`.
-
-        Raises:
-            Misconfigured: a right is missing.
-        """
+        """See `ChangeStore`."""
         self._look()
         plans = self._by_plan()
         self._checked = {plan_id: self._check(plan_id, objects) for plan_id, objects in plans.items()}
@@ -102,11 +101,7 @@ class GpuChanges:
     def append(
         self, plan_id: str, known: int, entries: Sequence[StoredEntry], summary: Mapping[str, str | int]
     ) -> None:
-        """See `ChangeStore`.
-
-        Raises:
-            Misconfigured: a right is missing.
-        """
+        """See `ChangeStore`."""
         pages = self._by_plan().get(plan_id, [])
         held = [entry for page in pages for entry in page.entries]
         if len(held) != known:

@@ -33,10 +33,8 @@ class Departure:
 
     Attributes:
         kind: of the owner that carries the seats.
-        namespace: namespace.
         name: of the owner.
         plan_id: plan that is departed from; None where the owner does not say.
-        why: why the pod is not pinned.
     """
 
     kind: str
@@ -47,11 +45,7 @@ class Departure:
 
 
 def departure_of(owner: Manifest, why: str) -> Departure:
-    """That a pod is not pinned to a seat that stands on an owner.
-
-    Args:
-        why: why it is not.
-    """
+    """That a pod is not pinned to a seat that stands on an owner."""
     metadata = owner["metadata"]
     return Departure(
         kind=str(owner["kind"]),
@@ -74,7 +68,6 @@ class DepartureEvents:
     """Events of departures; for several threads.
 
     Args:
-        writer: writes them.
         clock: monotonic seconds.
     """
 

@@ -42,10 +42,6 @@ class Kept:
 
     Attributes:
         namespace: empty for none.
-        name: of the object.
-        version: its resource version.
-        uid: its own.
-        is_going: somebody asked it to go.
         text: all of it as JSON.
     """
 
@@ -76,7 +72,6 @@ class FollowedKind:
 
     Args:
         name: of the kind, for the log.
-        listing: lists them.
         watching: watches them; ends by itself now and then.
         seen: called with every object that came by an event.
     """

@@ -20,7 +20,6 @@ def json_patch(before: dict[str, Any], after: dict[str, Any], resource_version: 
     Args:
         before: as read at `resource_version`.
         after: as it shall be.
-        resource_version: the version on which it depends.
 
     Returns:
         The condition and the operations; empty where nothing differs.

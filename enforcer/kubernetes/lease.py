@@ -40,10 +40,7 @@ class _Seen:
 
     Attributes:
         holder: who held it; empty for nobody.
-        resource_version: its version.
-        seconds: its length.
         at: when we saw this, by our monotonic clock.
-        is_ours: we wrote it.
     """
 
     holder: str
@@ -56,10 +53,10 @@ class _Seen:
 class KubernetesLease:
     """The lease of one cluster's enforcer; for several threads.
 
+    Each call raises `Misconfigured` where a right or the namespace is missing, and `Unavailable` where the cluster
+    can't be reached.
+
     Args:
-        api: asks the API server.
-        namespace: where the lease lies.
-        name: of the lease.
         clock: monotonic seconds.
         wall: UTC, for those who read the lease.
     """
@@ -85,12 +82,7 @@ class KubernetesLease:
         self._path = kind.path("v1", namespace, name)
 
     def acquire(self, holder: str, seconds: float) -> bool:
-        """See `Lease`.
-
-        Raises:
-            Misconfigured: a right or the namespace is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """See `Lease`."""
         with self._lock:
             seen = self._seen
             if seen is not None and seen.is_ours and seen.holder == holder:
@@ -105,24 +97,14 @@ class KubernetesLease:
             return self._write(found, holder, seconds)
 
     def release(self, holder: str) -> None:
-        """See `Lease`.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """See `Lease`."""
         with self._lock:
             found = self._look()
             if found is not None and self._seen is not None and self._seen.holder == holder:
                 self._write(found, "", 1.0)
 
     def holder(self) -> str | None:
-        """Who has renewed it within its length, by the API server's clock; None where nobody has.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """Who has renewed it within its length, by the API server's clock; None where nobody has."""
         with self._lock:
             found = self._look()
         spec = (found or {}).get("spec") or {}

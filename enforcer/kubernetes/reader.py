@@ -49,8 +49,7 @@ _MANY_AND_SHORT_LIVED = frozenset({"Pod", "ReplicaSet", "ResourceSlice"})
 class KubernetesReader:
     """A `ClusterReader` of a real API server.
 
-    Args:
-        api: asks it.
+    Each call raises `Misconfigured` where a right is missing, and `Unavailable` where the cluster can't be reached.
     """
 
     def __init__(self, api: KubernetesApi) -> None:
@@ -65,9 +64,7 @@ class KubernetesReader:
         """See `ClusterReader`; None too where the cluster does not serve the kind.
 
         Raises:
-            Misconfigured: a right is missing.
             Refused: the enforcer has no business with the kind, or nothing can have that name.
-            Unavailable: the cluster can't be reached.
         """
         served = kind_named(kind)
         version = self._api.version_of(served)
@@ -85,9 +82,7 @@ class KubernetesReader:
         """See `ClusterReader`; empty too where the cluster does not serve the kind.
 
         Raises:
-            Misconfigured: a right is missing.
             Refused: the enforcer has no business with the kind.
-            Unavailable: the cluster can't be reached.
         """
         served = kind_named(kind)
         version = self._api.version_of(served)
@@ -100,21 +95,11 @@ class KubernetesReader:
         return ListedManifests(tuple(text for _, _, text in sorted(found)))
 
     def pods_on(self, node: str) -> Sequence[Manifest]:
-        """Pods of all namespaces that are bound to a node, as they are now.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """Pods of all namespaces that are bound to a node, as they are now."""
         return self._pods_with(f"spec.nodeName={node}")
 
     def pending_pods(self, keep: Callable[[Manifest], bool]) -> Sequence[Manifest]:
-        """Those of all pods in phase Pending, as they are now, that are to be kept; there may be many others.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """Those of all pods in phase Pending, as they are now, that are to be kept; there may be many others."""
         return self._pods_with("status.phase=Pending", keep)
 
     def _pods_with(self, field: str, keep: Callable[[Manifest], bool] = lambda _: True) -> Sequence[Manifest]:

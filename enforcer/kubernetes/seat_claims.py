@@ -53,12 +53,7 @@ def note_of(workload: WorkloadId, seat: str) -> str:
 
 
 class SeatClaims:
-    """Notes of seats, in one namespace (the port `SeatNotes` of the admission).
-
-    Args:
-        api: asks the API server.
-        namespace: where the leases lie.
-    """
+    """Notes of seats, in one namespace (the port `SeatNotes` of the admission)."""
 
     def __init__(self, api: WritingApi, namespace: str = SEATS_NAMESPACE) -> None:
         self._api = api

@@ -32,8 +32,9 @@ _RACES_MAX = 4
 class KubernetesWriter:
     """A `ClusterWriter` of a real API server.
 
+    Each call raises as the port has it, and `Misconfigured` where a right is missing.
+
     Args:
-        api: asks it.
         reader: reads what a change stands on.
     """
 
@@ -43,13 +44,7 @@ class KubernetesWriter:
         self._log = logger("enforcer.kubernetes.writer")
 
     def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
-        """See `ClusterWriter`.
-
-        Raises:
-            Refused: as there.
-            Misconfigured: a right is missing.
-            Unavailable: as there.
-        """
+        """See `ClusterWriter`."""
         written = self._patched(kind, namespace, name, fields, resource_version, is_dry=False)
         self._reader.remember(written)
         return str(written["metadata"]["resourceVersion"])
@@ -61,8 +56,6 @@ class KubernetesWriter:
 
         Raises:
             Refused: the server would not take it, for the same reasons as `patch`.
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached or is too busy.
         """
         return self._patched(kind, namespace, name, fields, resource_version, is_dry=True)
 
@@ -71,8 +64,6 @@ class KubernetesWriter:
 
         Raises:
             Refused: several budgets stand over the pod, which the server evicts under no condition.
-            Misconfigured: a right is missing.
-            Unavailable: as there.
         """
         running = self._reader.lately("Pod", namespace, pod) or self._reader.get("Pod", namespace, pod)
         if running is None:
@@ -101,8 +92,6 @@ class KubernetesWriter:
 
         Raises:
             Refused: as there; or the server does not serve the kind.
-            Misconfigured: a right is missing.
-            Unavailable: as there.
         """
         kind, namespace, name = identity(manifest)
         served = kind_named(kind)
@@ -119,12 +108,7 @@ class KubernetesWriter:
         return True
 
     def owners(self, kind: str, namespace: str, fields: Mapping[str, Sequence[str]]) -> Mapping[str, Owners]:
-        """See `DisowningWriter`; one list of a namespace's metadata.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: as there.
-        """
+        """See `DisowningWriter`; one list of a namespace's metadata."""
         served = kind_named(kind)
         version = self._api.version_of(served)
         if version is None:
@@ -145,12 +129,7 @@ class KubernetesWriter:
         return found
 
     def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str], former: Owners) -> None:
-        """See `DisowningWriter`; an object that changes all the time keeps its owners.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: as there.
-        """
+        """See `DisowningWriter`; an object that changes all the time keeps its owners."""
         served = kind_named(kind)
         version = self._api.version_of(served)
         if version is None:
@@ -183,12 +162,7 @@ class KubernetesWriter:
             return
 
     def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
-        """See `ClusterWriter`.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: as there.
-        """
+        """See `ClusterWriter`."""
         about = self._reader.get(kind, namespace, name)
         if about is None:  # an evicted pod
             served = kind_named(kind)

@@ -54,7 +54,6 @@ class CudaFault(Exception):
 
     Attributes:
         code: value of `CUresult`.
-        function: name of the function.
     """
 
     def __init__(self, code: int, function: str) -> None:

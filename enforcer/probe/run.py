@@ -148,8 +148,6 @@ def measure_pause(gpu: Gpu, region: Path, *, patience_seconds: float = PATIENCE_
     """Sleep and wake some times.
 
     Args:
-        gpu: the card.
-        region: this container's region.
         patience_seconds: see `PATIENCE_SECONDS`.
 
     Raises:
@@ -251,7 +249,6 @@ def measure_framebuffer(
     """Fill the framebuffer that there is.
 
     Args:
-        gpu: the card.
         granted_bytes: what the container was granted; None where nobody said.
         card_bytes: framebuffer of the whole card; None where nobody said. Beyond it lies host memory.
         spill_bytes_max: most that is taken beyond the card, so that the node keeps its memory.
@@ -423,8 +420,6 @@ def probe(
 
     Args:
         gpu: the card; nobody else may work on it meanwhile.
-        granted: what the container was granted.
-        backend: name of the backend that limits it.
         now: when, UTC.
         seconds: how long compute is measured, for launches and for graphs each.
         spill_bytes_max: most framebuffer that is asked for beyond the card, bytes.

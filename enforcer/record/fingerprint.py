@@ -49,7 +49,6 @@ class Fingerprint:
 
     Attributes:
         cards: hash of cards, nodes and sizes.
-        workloads: prints by workload.
     """
 
     cards: str

@@ -72,12 +72,6 @@ class ObjectIntent:
     """What shall be changed of one object, in one patch.
 
     Attributes:
-        kind: kind.
-        namespace: namespace.
-        name: name.
-        resource_version: version the patch is conditional on.
-        recommendation: what for.
-        fields: fields.
         holds: fields that hold it while it rolls.
         generation: the API server's count of its specifications when it was read, None where it keeps none.
         parts: digests of the parts of its specification when it was read (`enforcer.rollout.outside_change`); None
@@ -112,12 +106,9 @@ class StageRecord:
     """One stage of a plan as the ledger records it; mutable: it grows while the ledger is read.
 
     Attributes:
-        plan_id: plan.
-        stage: number.
         state: how far it came.
         canary: workloads that go first.
         objects: what shall be changed, in order.
-        moves: pods that shall get another seat.
         node_steps: nodes that are to share their cards in another way.
         reason: why it was taken back.
         kept: what a restoration left as it was, and why.
@@ -147,13 +138,9 @@ class RunRecord:
     """One run of `apply` as the ledger records it; mutable: it grows while the ledger is read.
 
     Attributes:
-        plan_id: plan.
         stages: stages asked for.
-        by: who asked.
-        began_at: when.
         cards_granted: cards that somebody held when it began.
         cluster: cluster of the plan; None in ledgers of before that was written down.
-        records: stages that were begun, by number.
         is_open: False once it ended.
     """
 
@@ -172,8 +159,6 @@ class UndoRecord:
     """One undo as the ledger records it.
 
     Attributes:
-        plan_id: plan.
-        stages: stages it takes back.
         recommendation: only this one; None for all.
         objects: what shall be taken back: `old` is what it becomes.
         moves: pods as they were moved by the plan.
@@ -194,7 +179,6 @@ class Journal:
     """Writes and reads what the enforcer does.
 
     Args:
-        ledger: where it stands.
         cluster: whose runs are listed; None for those of all. Runs of no known cluster are everybody's.
     """
 

@@ -31,7 +31,6 @@ class Entry:
         number: from 1, without gaps.
         at: when, UTC.
         event: what kind of entry, for example `intent`.
-        plan_id: plan it belongs to.
         content: the rest, plain JSON values.
         sha256: hash of this line's content and of the line before.
     """
@@ -65,8 +64,6 @@ class Ledger:
         """Write entries, together and durable before this returns.
 
         Args:
-            events: kind and content of each.
-            plan_id: plan they belong to.
             at: when, UTC.
 
         Raises:

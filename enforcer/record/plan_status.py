@@ -42,7 +42,6 @@ class Condition:
 
     Attributes:
         type: what it is about.
-        is_true: whether it holds.
         reason: why, one word.
         message: why, in a sentence.
         generation: of the wish that it is about.
@@ -60,7 +59,6 @@ class StageStatus:
     """How one stage stands.
 
     Attributes:
-        stage: number.
         state: its state in the ledger; `proposed` where it was never begun.
         reason: why it was taken back; empty where it was not.
     """
@@ -76,12 +74,9 @@ class PlanStatus:
 
     Attributes:
         state: one word for lists.
-        approved: stages that somebody approved.
-        applied: stages in force.
         progress: how many stages are in force, of how many.
         under_way: stages that are begun or being taken back.
         conditions: one of each type; none of type `Departed` where nobody has looked for it.
-        stages: every stage.
         generation: of the object whose wish this was made from.
     """
 
@@ -151,7 +146,6 @@ def plan_status(
     """Where a plan stands.
 
     Args:
-        every: its stages.
         runs: its runs, oldest first.
         refusal: why what is wanted, or under way, can't be done now; None where nothing is in the way.
         failed_generation: of the wish when a stage was last taken back; None where nobody knows: then before `wish`.

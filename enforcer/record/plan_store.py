@@ -29,9 +29,6 @@ class Approval:
     """One person's yes.
 
     Attributes:
-        plan_id: plan.
-        stages: stages that were approved.
-        by: who.
         at: when, UTC.
     """
 
@@ -92,8 +89,6 @@ class DamagedPlan:
 
     Attributes:
         wish: which of its stages are wanted.
-        approvals: who approved which.
-        why: what is wrong with it.
     """
 
     wish: Wish
@@ -108,7 +103,6 @@ class WishChange:
     Attributes:
         add: stages that are wanted from now on.
         remove: stages that no longer are.
-        by: who says so.
         in_force: what is wanted where nobody has said anything yet: what is in force.
     """
 

@@ -28,12 +28,10 @@ class PlanRecord:
     """A plan with what became of it.
 
     Attributes:
-        plan: the plan.
         approved_stages: stages that may be applied.
         applied_stages: stages that stand in the cluster now.
         once_applied_stages: stages that stand in the cluster or stood there until they were undone.
         undone_recommendations: recommendations that were taken back one by one.
-        undone_at: when the whole plan was taken back.
     """
 
     plan: Plan

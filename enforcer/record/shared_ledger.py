@@ -71,7 +71,6 @@ class SharedLedger(Ledger):
 
     Args:
         path: the file; made with the first entry.
-        store: keeps the entries in the cluster.
         cluster: its name: of plans of other clusters nothing is written to it.
         is_lean: the file is for this process alone, which runs for months: of plans of which nothing stands or goes on
             entries are read where that plan is asked for, and not held.

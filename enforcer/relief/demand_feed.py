@@ -38,7 +38,6 @@ class BrokenObjective:
     """A latency objective that is broken now.
 
     Attributes:
-        namespace: namespace of the pod that suffers.
         pod: the pod.
         query: the question whose answer it is.
     """
@@ -88,7 +87,6 @@ class QueriedObjectives:
     """Asks for broken objectives by PromQL, no more often than is set (the port `Objectives`).
 
     Args:
-        metrics: answers PromQL.
         queries: PromQL; every series of an answer is a broken objective of the pod in `namespace` and `pod`.
         interval_seconds: an answer counts for so long.
         clock: monotonic seconds; for tests.
@@ -128,7 +126,6 @@ class PromisedObjectives:
 
     Args:
         reader: the cluster, for the pods that answer requests.
-        metrics: answers PromQL.
         interval_seconds: an answer counts for so long.
         clock: monotonic seconds; for tests.
     """

@@ -62,7 +62,6 @@ class AgentFeed:
         wait_seconds: how long an agent may wait before it answers.
         tls: how agents are checked that are asked by https, and what they are shown; without a server name they must
             be called as their address says.
-        credentials: what requests are signed with.
 
     Raises:
         Misconfigured: an address is none.

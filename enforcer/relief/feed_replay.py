@@ -25,7 +25,6 @@ class ReplayFeed:
     """Reports what the warehouse kept of the last step.
 
     Args:
-        dialect: the words that its seats are read in.
         history: usage between two moments.
         now: the clock of the data.
     """

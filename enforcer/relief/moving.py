@@ -42,8 +42,9 @@ class Patience:
 class Mover:
     """Carries out moves on one cluster.
 
+    Each call raises `Unavailable` where the cluster can't be reached; the next look goes on.
+
     Args:
-        journal: where moves stand.
         patience: how long parts may take.
         step: called before every write with what it is, for tests that stop there.
     """
@@ -64,7 +65,6 @@ class Mover:
 
         Raises:
             Refused: the cluster won't have it; it stands in the journal as taken back.
-            Unavailable: the cluster can't be reached; the next look goes on.
         """
         self._journal.begin(self._reader.now(), order)
         where, reason = "home" if order.is_home else "away", order.reason
@@ -76,11 +76,7 @@ class Mover:
         )
 
     def go_on(self, record: MoveRecord, words: Words) -> str | None:
-        """One step further with a move; what to say of it, None where it waits.
-
-        Raises:
-            Unavailable: the cluster can't be reached; the next look goes on.
-        """
+        """One step further with a move; what to say of it, None where it waits."""
         try:
             if record.phase is MovePhase.BACK:
                 return self._take_back(record)

@@ -18,9 +18,7 @@ class Overload(Trouble):
 
     Attributes:
         card: UUID.
-        node: its node.
         reason: one sentence with value, limit and setting, message `relief.CODE`.
-        low: slices of low priority on it.
     """
 
     card: str

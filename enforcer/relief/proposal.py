@@ -34,10 +34,7 @@ class Proposal:
     """One pod's new card.
 
     Attributes:
-        seat: the pod as it sits.
         part: its share.
-        target: the card that it goes to.
-        movable: how.
         overload: what it relieves; None for a move home.
     """
 
@@ -53,8 +50,6 @@ class Field:
     """What a choice is made from.
 
     Attributes:
-        snapshot: the cluster.
-        views: what nodes tell.
         memory: what was used before.
         movables: pods that might go, by `namespace/pod`; the others stay.
         nodes: nodes that these may run on by their own word, by `namespace/pod`.
@@ -76,13 +71,7 @@ class Field:
 
 
 def choose(overload: Overload, ground: Field, rules: ReliefRules) -> Proposal | None:
-    """The move that relieves a card at least cost; None where there is none.
-
-    Args:
-        overload: the card and its cause.
-        ground: what is known.
-        rules: costs and limits.
-    """
+    """The move that relieves a card at least cost; None where there is none."""
     tried: set[str] = set()
     for _ in range(_TARGETS_TRIED_MAX):
         seen = _seen(ground, tried)
@@ -107,7 +96,6 @@ def may_return(seat: PodSeat, home: str, ground: Field, rules: ReliefRules, *, i
     Args:
         seat: the pod as it sits now.
         home: the card that it was moved from.
-        ground: what is known.
         rules: for how long, and how much.
         is_isolated: it shares a card with no other pod.
     """

@@ -58,14 +58,10 @@ class MoveOrder:
 
     Attributes:
         move_id: name of the move; ends the name of the warm replica.
-        namespace: namespace.
         pod: who leaves.
         pod_uid: its UID, so that nobody of the same name is meant.
-        workload: owner.
         maker: ReplicaSet that takes the warm replica over; empty for a restart.
         replica: name of the warm replica; empty for a restart.
-        from_node: node that it leaves.
-        from_card: card that it leaves.
         to_card: card that it goes to; of a restart the one that was reckoned with.
         framebuffer_mib: grant, MiB.
         manner: how.
@@ -101,7 +97,6 @@ class MoveRecord:
     """One move as the ledger records it; mutable: it grows while the ledger is read.
 
     Attributes:
-        order: what was decided.
         begun_at: when, UTC.
         phase: how far it came.
         ready_at: when the warm replica was ready.
@@ -147,7 +142,6 @@ class OpenSqueeze:
     """Low priority of a card that sleeps by an order of ours.
 
     Attributes:
-        node: node.
         card: card.
         containers: who sleeps.
         at: since when, UTC.
@@ -178,11 +172,7 @@ class MeasuredRelief:
 
 
 class ReliefJournal:
-    """Writes and reads what relief does.
-
-    Args:
-        ledger: where it stands.
-    """
+    """Writes and reads what relief does."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

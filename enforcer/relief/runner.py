@@ -56,7 +56,6 @@ class ReliefLook:
     """What one look found and did.
 
     Attributes:
-        overloads: cards that are overloaded now.
         said: what people should know, one sentence each.
         is_busy: something is under way: the next look should come soon.
         blocked: why it did nothing; None where it did what was due.
@@ -73,13 +72,7 @@ class ReliefLook:
 
 
 class ReliefRunner:
-    """Relieves the cards of one cluster; mutable: it remembers demand, and since when cards are in trouble.
-
-    Args:
-        tools: what it works with.
-        policy: how careful it is.
-        memory: what was used before.
-    """
+    """Relieves the cards of one cluster; mutable: it remembers demand, and since when cards are in trouble."""
 
     def __init__(self, tools: ReliefTools, policy: ReliefPolicy, memory: DemandMemory | None = None) -> None:
         self._tools, self._policy = tools, policy

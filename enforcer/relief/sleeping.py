@@ -37,12 +37,7 @@ class SleepPlan:
 
 
 class Sleeping:
-    """Remembers since when cards are in trouble, and when orders were last renewed; mutable: every plan moves it on.
-
-    Args:
-        tools: what relief works with.
-        policy: how careful it is.
-    """
+    """Remembers since when cards are in trouble, and when orders were last renewed; mutable: every plan moves it on."""
 
     def __init__(self, tools: ReliefTools, policy: ReliefPolicy) -> None:
         self._tools, self._policy = tools, policy
@@ -52,9 +47,6 @@ class Sleeping:
 
     def plan(self, found: Sequence[Overload]) -> SleepPlan | None:
         """What is to be written now; None where the orders that stand are right and fresh.
-
-        Args:
-            found: cards that are overloaded now.
 
         Raises:
             Unavailable: the cluster can't be reached.

@@ -20,12 +20,7 @@ _RACES_MAX = 4
 
 
 class OrdersWriter:
-    """Writes the pauses of nodes.
-
-    Args:
-        namespace: of the ConfigMap.
-        name: of the ConfigMap.
-    """
+    """Writes the pauses of nodes."""
 
     def __init__(self, reader: ClusterReader, writer: ClusterWriter, *, namespace: str, name: str) -> None:
         self._reader, self._writer = reader, writer

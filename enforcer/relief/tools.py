@@ -42,15 +42,7 @@ class ReliefTools:
     """What relief works with.
 
     Attributes:
-        reader: the cluster.
-        writer: the cluster.
-        lease: the right to change it.
         holder: name under which the lease is held.
-        guard: who freezes.
-        dialect: the backend's words.
-        journal: the ledger.
-        orders: writes who sleeps.
-        objectives: whose latency objective is broken.
         harm: what services suffered since they were moved; None where nothing measures it.
     """
 

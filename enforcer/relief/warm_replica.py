@@ -52,7 +52,6 @@ def warm_replica(order: MoveOrder, replica_set: Manifest, words: Words) -> Manif
 
     Args:
         replica_set: who made the old pod.
-        words: the backend's names.
 
     Raises:
         Refused: the backend takes no card by name, the ReplicaSet knows its pods by no hash, or its template forbids

@@ -152,10 +152,7 @@ def holds_of(owner: Mapping[str, Any], pods: int, way: Way, *, watch_seconds: fl
     """The fields that hold an owner whose template is to be changed.
 
     Args:
-        owner: as it stands.
-        pods: how many pods it runs.
         way: how its pods follow each other; an owner that can't surge has a gap.
-        watch_seconds: how long a change is watched.
 
     Returns:
         Fields with their values before, for one pod, and for all; none for an owner that is rolled by eviction, or that
@@ -216,8 +213,6 @@ def strategy_limit(
     """How many of its pods an owner's strategy lets be unavailable at once while it is changed.
 
     Args:
-        owner: as it stands.
-        pods: how many pods it runs.
         held: fields that are read as if they had these values.
 
     Returns:

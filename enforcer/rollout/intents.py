@@ -36,12 +36,9 @@ def intended_stage(
     """What a stage is going to do.
 
     Args:
-        rendered: the stage in the backend's words.
         snapshot: the cluster that it was rendered for, pods under the plan's names.
         real: what those are called in the cluster that are called otherwise there (see `enforcer.plan_names`).
         canary_workloads: how many workloads try one pod first.
-        wave_max: how many workloads may be changing at once.
-        watch_seconds: how long a change is watched.
     """
     objects = object_intents(rendered)
     rolling = rolling_owners(objects, snapshot)
@@ -77,7 +74,6 @@ def held_owners(
     Args:
         objects: what is changed, or taken back.
         moves: all moves of their workloads.
-        wave_max: how many workloads may be changing at once.
     """
     ordered = _ordered(moves, rolling_owners(objects, snapshot), snapshot, wave_max)
     found = (_held(intent, snapshot, ordered, watch_seconds=0.0) for intent in objects)

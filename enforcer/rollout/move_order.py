@@ -65,7 +65,6 @@ def waves(
         units: moves that go together; the seat before a move is where its pod sits now.
         seats: all pods of the cluster as they sit now, also those on their way out: they still hold cards.
         cards: cards of the cluster.
-        wave_max: most units of a wave, each of another workload.
         surging: workloads whose new pods can get ready beside the old ones. A unit of theirs goes without surge only
             when no unit has room otherwise.
 

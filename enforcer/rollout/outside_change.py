@@ -49,7 +49,6 @@ def outside_change(intent: ObjectIntent, current: Manifest | None, *, is_written
 
     Args:
         intent: what the stage changes of it.
-        current: as it stands.
         is_written: whether the stage's fields were written, so that a former value was put back by somebody.
     """
     if intent.parts is None or current is None:

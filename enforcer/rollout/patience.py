@@ -42,7 +42,6 @@ class Patience:
     """Makes calls, and makes them again while the cluster can't take them.
 
     Args:
-        pause: lets time pass.
         say: called before each pause with what went wrong and for how many seconds it has.
         before_again: called before a call is made again; what it raises ends the waiting.
         seconds_max: for how long at most.

@@ -68,7 +68,6 @@ def due(wish: Wish, runs: Sequence[RunRecord], approved: frozenset[int], *, is_u
 
     Args:
         runs: of the plan, oldest first.
-        approved: stages that somebody approved.
         is_undoing: an undo of it is open.
     """
     applied = in_force(runs)
@@ -87,6 +86,8 @@ def due(wish: Wish, runs: Sequence[RunRecord], approved: frozenset[int], *, is_u
 
 class Reconciler:
     """Does for one plan at a time what is wanted of it.
+
+    Each call raises `Unavailable` where the cluster can't be reached.
 
     Args:
         rollout: applies stages; its tools take them back.
@@ -110,11 +111,7 @@ class Reconciler:
         return self._tools
 
     def want(self, plan_id: str, *, add: Iterable[int] = (), remove: Iterable[int] = (), by: str) -> Wish:
-        """Change which stages of a plan are wanted in force.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """Change which stages of a plan are wanted in force."""
         applied = in_force(self._tools.journal.runs(plan_id))
         change = WishChange(add=frozenset(add), remove=frozenset(remove), by=by, in_force=applied)
         return self._plans.change_wish(plan_id, change)
@@ -150,7 +147,6 @@ class Reconciler:
         """No longer want stages of a plan, all where None, and take them back now.
 
         Args:
-            by: who asks.
             recommendation: only this one, of stages that stay wanted; all where None.
             ending: as `Undo.undo` has it.
 
@@ -170,7 +166,6 @@ class Reconciler:
 
         Raises:
             Refused: nothing is applied, or as `undo`.
-            Unavailable: as `undo`.
         """
         plans = Undo(self._tools).applied_plans()
         if not plans:
@@ -190,20 +185,12 @@ class Reconciler:
             self.say(run.plan_id)
 
     def say(self, plan_id: str) -> None:
-        """Report where a plan stands, if there still is one.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """Report where a plan stands, if there still is one."""
         if plan_id in self._plans.wishes():
             self._say(plan_id, self._plans.approvals(plan_id))
 
     def look_for_departures(self) -> None:
-        """Find out which services of plans in force have pods elsewhere than planned; what is reported says so.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """Find out which services of plans in force have pods elsewhere than planned; what is reported says so."""
         self._departed = departures(self._tools.journal, self._tools.reader)
 
     def departed(self, plan_id: str) -> Mapping[WorkloadId, str] | None:
@@ -211,11 +198,7 @@ class Reconciler:
         return None if self._departed is None else self._departed.get(plan_id, {})
 
     def say_damaged(self, plan_id: str, damaged: DamagedPlan) -> None:
-        """Report that a plan can't be read, so that nothing is done for it.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """Report that a plan can't be read, so that nothing is done for it."""
         wish, runs = damaged.wish, self._tools.journal.runs(plan_id)
         approved = {stage for approval in damaged.approvals for stage in approval.stages}
         stages = sorted(approved | (wish.stages or frozenset()) | newest_records(runs).keys())
@@ -328,6 +311,8 @@ class Reconciler:
 class Delegated(Reconciler):
     """Says what is wanted, and watches how a controller does it; where that one is gone, does it itself.
 
+    Each call raises `Unavailable` where the cluster can't be reached.
+
     Args:
         rollout: as `Reconciler` has it.
         plans: as `Reconciler` has it.
@@ -346,7 +331,6 @@ class Delegated(Reconciler):
 
         Raises:
             Refused: a guard says no, here or there; somebody no longer wants a stage.
-            Unavailable: the cluster can't be reached.
         """
         tools, plan_id = self._tools, plan.plan_id
         tools.guard.check_frozen(tools.reader)
@@ -390,7 +374,6 @@ class Delegated(Reconciler):
 
         Raises:
             Refused: nothing of it is applied, or a guard says no there.
-            Unavailable: the cluster can't be reached.
         """
         tools = self._tools
         if recommendation is not None:
@@ -423,7 +406,6 @@ class Delegated(Reconciler):
 
         Raises:
             Refused: a guard says no there.
-            Unavailable: the cluster can't be reached.
         """
         journal = self._tools.journal
         self._plans.change_wish(run.plan_id, end_of(run, journal.runs(run.plan_id), by=by))
@@ -450,9 +432,8 @@ class Delegated(Reconciler):
 
 def _result(stage: int, applied: frozenset[int], records: Mapping[int, StageRecord]) -> StageResult:
     if stage in applied:
-        return StageResult(stage=stage, state=StageState.PROMOTED, reason=None, kept=())
-    record = records[stage]
-    return StageResult(stage=stage, state=record.state, reason=record.reason, kept=record.kept)
+        return StageResult(stage=stage, state=StageState.PROMOTED)
+    return StageResult.of(records[stage])
 
 
 def end_of(run: RunRecord, runs: Sequence[RunRecord], *, by: str) -> WishChange:
@@ -460,7 +441,6 @@ def end_of(run: RunRecord, runs: Sequence[RunRecord], *, by: str) -> WishChange:
 
     Args:
         runs: all of its plan.
-        by: who says so.
     """
     kept = in_force(runs)
     return WishChange(remove=frozenset(run.stages) - kept, by=by, in_force=kept)

@@ -16,9 +16,10 @@ from enforcer.cluster import renew
 from enforcer.kinds.kind import condition
 from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.fingerprint import Fingerprint
-from enforcer.record.journal import Journal, RunRecord, StageRecord, StageState
+from enforcer.record.journal import StageRecord, StageState
 from enforcer.record.plan_status import in_force
 from enforcer.record.plan_store import Approval
+from enforcer.rollout.abort import open_run
 from enforcer.rollout.carry import Carrier
 from enforcer.rollout.holding import Phase, canary_watch_seconds, hold_seconds
 from enforcer.rollout.intents import intended_stage
@@ -39,12 +40,7 @@ Approved = Callable[[], Sequence[Approval] | Sequence[int]]
 
 
 class Rollout:
-    """Applies plans.
-
-    Args:
-        tools: what to work with.
-        backend: renders stages.
-    """
+    """Applies plans."""
 
     def __init__(self, tools: Tools, backend: Backend) -> None:
         tools.dialect = backend.dialect
@@ -71,7 +67,6 @@ class Rollout:
 
         Args:
             stages: numbers; all where None.
-            by: who asked, for the ledger.
             approved: is asked before each stage, so that an approval that is withdrawn meanwhile counts no more.
             fingerprint: what the plan was made for, None where it was not kept.
 
@@ -88,20 +83,14 @@ class Rollout:
         tools = self._tools
         chosen = tuple(sorted(set(stages))) if stages is not None else tuple(entry.stage for entry in plan.stages)
         tools.guard.check_frozen(tools.reader)
-        run = next((found for found in tools.journal.runs(plan.plan_id) if found.is_open), None)
+        run = open_run(tools.journal, plan.plan_id)
         if run is None:
             tools.guard.check_plan(plan, chosen, approved(), tools.reader.now())
-        tools.take_lease()
-        try:
-            tools.fence()
-            with tools.following():
-                # What was read before the lease was ours may be old.
-                if run is None and not any(found.is_open for found in tools.journal.runs(plan.plan_id)):
-                    granted = self._checked(plan, chosen, approved, fingerprint)
-                    self._begin(plan, chosen, by, granted)
-                return self._run(plan, approved)
-        finally:
-            tools.let_go()
+        with tools.acting():
+            if run is None and open_run(tools.journal, plan.plan_id) is None:
+                granted = self._checked(plan, chosen, approved, fingerprint)
+                self._begin(plan, chosen, by, granted)
+            return self._run(plan, approved)
 
     def resume(self, plan: Plan, *, approved: Approved = tuple) -> tuple[StageResult, ...]:
         """Go on with the run of a plan that a crash left open; nothing is done where there is none.
@@ -114,16 +103,11 @@ class Rollout:
             Unavailable: the cluster can't be reached; call again to go on.
         """
         tools = self._tools
-        if not any(run.is_open for run in tools.journal.runs(plan.plan_id)):
+        if open_run(tools.journal, plan.plan_id) is None:
             return ()
         tools.guard.check_frozen(tools.reader)
-        tools.take_lease()
-        try:
-            tools.fence()
-            with tools.following():
-                return self._run(plan, approved)
-        finally:
-            tools.let_go()
+        with tools.acting():
+            return self._run(plan, approved)
 
     def _checked(
         self, plan: Plan, stages: Sequence[int], approved: Approved, fingerprint: Fingerprint | None
@@ -167,7 +151,9 @@ class Rollout:
 
     def _stages(self, plan: Plan, approved: Approved) -> tuple[StageResult, ...]:
         tools = self._tools
-        run = _open_run(tools.journal, plan)
+        run = open_run(tools.journal, plan.plan_id)
+        if run is None:
+            raise Refused(sentence("guard.no_run", plan=plan.plan_id))
         results: list[StageResult] = []
         promoted = in_force(tools.journal.runs(plan.plan_id))
         cards_freed = sum(entry.cards_freed for entry in plan.stages if entry.stage in run.stages)
@@ -175,7 +161,7 @@ class Rollout:
             record = run.records.get(stage)
             tools.under_way = UnderWay(plan=plan, stage=stage, cards_freed=cards_freed)
             if stage in promoted:
-                results.append(StageResult(stage=stage, state=StageState.PROMOTED, reason=None, kept=()))
+                results.append(StageResult(stage=stage, state=StageState.PROMOTED))
                 continue
             if record is None:
                 tools.check_abort()
@@ -237,7 +223,7 @@ class Rollout:
     def _stage(self, plan: Plan, record: StageRecord) -> StageResult:
         tools = self._tools
         if record.state is StageState.RESTORED:
-            return StageResult(stage=record.stage, state=record.state, reason=record.reason, kept=record.kept)
+            return StageResult.of(record)
         if record.state is StageState.RESTORING:
             return restore_stage(tools, record, "")
         for name, phase, workloads in _batches(record):
@@ -264,7 +250,7 @@ class Rollout:
             namespace, kind, object_name = workload.split("/")
             event = (kind, namespace, object_name, "GputideApplied", f"plan {plan.plan_id}")
             tools.patiently(lambda: tools.writer.record_event(*event))  # noqa: B023 - called at once
-        return StageResult(stage=record.stage, state=StageState.PROMOTED, reason=None, kept=())
+        return StageResult(stage=record.stage, state=StageState.PROMOTED)
 
     def _judged(self, record: StageRecord) -> Judgement:
         """What the harm budgets of everybody whom this plan has moved say now."""
@@ -380,9 +366,8 @@ class Rollout:
 
         None is left where a crash let that time pass: by then the owner has gone on, and all pods are watched together.
         """
-        now = self._tools.now()
-        get, patiently = self._tools.reader.get, self._tools.patiently
-        manifests = [patiently(lambda: get("Pod", *pod_id.split("/"))) for pod_id in pods]  # noqa: B023
+        now, cluster = self._tools.now(), self._tools.cluster
+        manifests = [cluster.get("Pod", *pod_id.split("/")) for pod_id in pods]
         since = [condition(pod, "Ready").get("lastTransitionTime") for pod in manifests if pod is not None]
         age = now - min((parse_time(at) for at in since if at is not None), default=now)
         return max(0.0, canary_watch_seconds(self._tools.policy.watch_seconds) - max(0.0, age.total_seconds()))
@@ -393,9 +378,7 @@ class _Watched:
     """A batch that was changed and is watched.
 
     Attributes:
-        name: name of the batch.
         pods: pods that were made for it, `namespace/pod`.
-        done: how many pods are in place.
         held_seconds: for how long its owners wait for the judgement; None where they do not.
     """
 
@@ -413,10 +396,3 @@ def _batches(record: StageRecord) -> list[tuple[str, Phase, frozenset[str]]]:
     if canary and "canary" not in record.watched:
         found.insert(0, ("canary", Phase.CANARY, canary))
     return found
-
-
-def _open_run(journal: Journal, plan: Plan) -> RunRecord:
-    for run in journal.runs(plan.plan_id):
-        if run.is_open:
-            return run
-    raise Refused(sentence("guard.no_run", plan=plan.plan_id))

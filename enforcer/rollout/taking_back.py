@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from enforcer.backend import Move, NodeStep
 from enforcer.cluster import renew
+from enforcer.kinds.register import is_rolled_out
 from enforcer.record.journal import ObjectIntent, StageRecord, StageState
 from enforcer.rollout.carry import Carrier
 from enforcer.rollout.holding import Phase, known_as_lowered, lowered_once
-from enforcer.rollout.landing import is_rolled_out, landing_of
+from enforcer.rollout.landing import landing_of
 from enforcer.rollout.load import Load, backwards
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.tools import Tools
@@ -28,7 +29,6 @@ class StageResult:
     """How one stage ended.
 
     Attributes:
-        stage: number.
         state: promoted or restored.
         reason: why it was restored.
         kept: what the restoration left as it was, and why.
@@ -36,8 +36,13 @@ class StageResult:
 
     stage: int
     state: StageState
-    reason: Sentence | str | None
-    kept: tuple[Sentence, ...]
+    reason: Sentence | str | None = None
+    kept: tuple[Sentence, ...] = ()
+
+    @classmethod
+    def of(cls, record: StageRecord) -> StageResult:
+        """As the ledger says it."""
+        return cls(stage=record.stage, state=record.state, reason=record.reason, kept=record.kept)
 
 
 class Stuck(Unavailable):
@@ -48,7 +53,6 @@ def restore_stage(tools: Tools, record: StageRecord, reason: Sentence | str) -> 
     """Take back a stage that is under way, and write down that it is; may be repeated.
 
     Args:
-        record: the stage.
         reason: why; one that stands in the ledger already stays.
 
     Raises:
@@ -60,14 +64,8 @@ def restore_stage(tools: Tools, record: StageRecord, reason: Sentence | str) -> 
     if record.state is not StageState.RESTORING:
         tools.step(f"restoring {record.stage}")
         tools.journal.write(record.plan_id, tools.now(), "restoring", stage=record.stage, reason=recorded(reason))
-    tools.tell(
-        record.plan_id,
-        record.stage,
-        ProgressPhase.RESTORING,
-        sentence("progress.restoring", reason=reason),
-        0,
-        len(record.moves),
-    )
+    said = sentence("progress.restoring", reason=reason)
+    tools.tell(record.plan_id, record.stage, ProgressPhase.RESTORING, said, 0, len(record.moves))
     kept = take_back(tools, record.plan_id, record.stage, record.objects, record.moves, record.node_steps)
     tools.step(f"restored {record.stage}")
     tools.journal.write(

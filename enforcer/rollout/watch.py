@@ -78,7 +78,6 @@ class WatchPolicy:
     """What is too much.
 
     Attributes:
-        restarts_max: container restarts.
         violation_ratio_max: violated share of the watch, 0-1.
         framebuffer_used_ratio_max: used / granted, 0-1; servers that pre-allocate stay below it too.
     """
@@ -142,9 +141,7 @@ def complaints(health: Sequence[PodHealth], pods: Sequence[str], policy: WatchPo
     """What speaks against keeping a change.
 
     Args:
-        health: as measured.
         pods: pods that should be there.
-        policy: what is too much.
 
     Returns:
         One sentence per pod and complaint; empty where all is well.
@@ -193,8 +190,6 @@ class MeasuredSignals:
     """The port `Signals` over two: the cluster, and metrics.
 
     Args:
-        cluster: what the cluster knows.
-        metrics: answers PromQL.
         queries: latency objectives; whatever has a series is broken.
     """
 

@@ -64,7 +64,6 @@ class SeldomAsked:
     """Wishes of a cluster that is asked once a second, for approvals in five, and less often while it is away.
 
     Args:
-        inner: asks it.
         clock: monotonic seconds.
     """
 
@@ -116,8 +115,6 @@ def stopped(
 
     Args:
         plan_id: the plan, of which somebody has said that its stage is no longer wanted.
-        pause: lets time pass.
-        seconds: for how long at most.
 
     Raises:
         Unavailable: it has not stopped by then, with its process id; the wish stays.

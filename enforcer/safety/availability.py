@@ -102,8 +102,6 @@ def availability_breaches(
     Args:
         record: what the stage is going to do, also one that was begun: of an owner that is held, what its users set
             counts, and of a budget, what our own roll took of it already is no breach.
-        snapshot: the cluster as it stands.
-        wave_max: how many workloads may be changing at once.
         gaps_allowed: whether services of one replica and latency-critical ones may lose a pod for a while.
     """
     pods = _Pods(reader, snapshot)

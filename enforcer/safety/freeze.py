@@ -59,7 +59,6 @@ def freeze_changes(folder: DataFolder, *, by: str, at: datetime) -> None:
     """Stop every change from now on; the file is set before the ledger is written.
 
     Args:
-        by: who.
         at: when, UTC.
 
     Raises:
@@ -75,7 +74,6 @@ def thaw_changes(folder: DataFolder, *, by: str, at: datetime) -> None:
     """Let changes go on; where the ledger can't be written, the freeze stays.
 
     Args:
-        by: who.
         at: when, UTC.
 
     Raises:

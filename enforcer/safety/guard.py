@@ -13,12 +13,11 @@ from decimal import Decimal
 from pathlib import Path
 
 from enforcer.cluster import ClusterReader
-from enforcer.kinds.register import trouble_of
+from enforcer.kinds.register import is_rolled_out, trouble_of
 from enforcer.manifest import field_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_of, is_of_plan
 from enforcer.record.journal import RunRecord, StageRecord
 from enforcer.record.plan_store import Approval
-from enforcer.rollout.landing import is_rolled_out
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
@@ -58,10 +57,8 @@ class GuardPolicy:
         cards_max: most cards that one apply may free; None for no limit.
         saving_max: most that one apply may save in a week, in the plan's currency; None for no limit.
         two_approvals_cards_min: freed cards of one apply from which two people must have approved; None for never.
-        window: when changes may begin.
         gaps_allowed: whether services of one replica and latency-critical ones may lose a pod for a while, and an undo
             may leave fewer pods ready than owners allow.
-        needs_approval: whether stages must be approved.
         cluster: name of the cluster that is changed; None where that is not known.
     """
 
@@ -79,11 +76,7 @@ class GuardPolicy:
 
 
 class Guard:
-    """Checks plans.
-
-    Args:
-        policy: what to go by.
-    """
+    """Checks plans."""
 
     def __init__(self, policy: GuardPolicy) -> None:
         self._policy = policy
@@ -110,7 +103,6 @@ class Guard:
         """Refuse a plan for what it is, whatever the cluster looks like.
 
         Args:
-            stages: stages that are to be applied.
             approvals: who approved which; or the stages alone, where it does not matter who did.
             now: the moment, UTC.
             run: all stages of the run that they are of, whose freed cards count together; None where they are all.
@@ -301,9 +293,7 @@ class Guard:
         """Refuse a stage for what it would ask of the cluster, before anything of it is written down.
 
         Args:
-            record: what it is going to do.
             snapshot: the cluster that it was rendered for.
-            wave_max: how many workloads may be changing at once.
 
         Raises:
             Refused: it would exceed a quota, leave fewer pods ready than their owners allow, or nobody at admission
@@ -330,11 +320,7 @@ class Guard:
         return availability_breaches(record, snapshot, reader, wave_max, gaps_allowed=self._policy.gaps_allowed)
 
     def check_undo(self, plan_id: str, lowered: Sequence[Sentence]) -> None:
-        """Refuse an undo that would leave fewer pods ready than their owners allow, unless `gaps_allowed` is set.
-
-        Args:
-            lowered: the workloads, and why.
-        """
+        """Refuse an undo that would leave fewer pods ready than their owners allow, unless `gaps_allowed` is set."""
         if lowered and not self._policy.gaps_allowed:
             why = listed(lowered, _NAMED_MAX, clauses=True)
             raise Refused(sentence("guard.undo_lowers", plan=plan_id, why=why))

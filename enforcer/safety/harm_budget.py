@@ -102,12 +102,7 @@ class Judgement:
 
 
 class HarmBudgets:
-    """Watches the budgets of services.
-
-    Args:
-        records: what they suffered.
-        policy: what a budget is.
-    """
+    """Watches the budgets of services."""
 
     def __init__(self, records: HarmRecords, policy: HarmPolicy) -> None:
         self._records = records
@@ -151,9 +146,7 @@ def judge_workload(
     """What the budget of one workload asks for.
 
     Args:
-        workload: whose.
         harm: what it suffered over the short, the long and the whole span.
-        policy: what a budget is.
         part: share of the budget's days that the whole span covers, 0-1.
     """
     short, long, whole = harm
@@ -191,7 +184,6 @@ def spent_share(harm: Harm | None, policy: HarmPolicy, part: float) -> float | N
 
     Args:
         harm: what was suffered over the part of the budget's days that has passed.
-        policy: what a budget is.
         part: that part, 0-1; the rest is taken to be as active.
     """
     rate = burn_rate(harm, policy)

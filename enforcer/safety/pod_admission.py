@@ -19,10 +19,6 @@ MENDED_BY = "install it: kubectl apply -f docs/admission.yaml, or helm upgrade -
 def check_admission(stage: int, objects: Iterable[ObjectIntent], reader: ClusterReader) -> None:
     """Refuse a stage that seats pods while new pods are not given their seats.
 
-    Args:
-        stage: its number.
-        objects: what it changes.
-
     Raises:
         Refused: gputide's admission webhook is missing, does not look at the pods' namespaces, or does not answer.
         Misconfigured: a right is missing.

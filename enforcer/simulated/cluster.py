@@ -82,7 +82,6 @@ class SimulatedCluster:
     Args:
         path: the file; made when it is not there.
         with_admission: whether gputide's admission step runs on new pods.
-        faults: how it misbehaves.
 
     Raises:
         Corrupt: the file is no such state.

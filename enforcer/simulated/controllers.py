@@ -45,12 +45,7 @@ _TO_DELETE = f"spec.workerGroupSpecs[{WORKERS}].scaleStrategy.workersToDelete"
 
 
 class Controllers:
-    """Keeps pods as their owners want them.
-
-    Args:
-        store: the state.
-        with_admission: whether gputide's admission step runs.
-    """
+    """Keeps pods as their owners want them."""
 
     def __init__(self, store: SimulatedStore, *, with_admission: bool) -> None:
         self._store = store

@@ -23,10 +23,7 @@ class CardBook:
     Attributes:
         card: UUID.
         card_model: model as the driver prints it.
-        node: node.
         framebuffer_mib: framebuffer that may be granted, MiB (with the node's oversubscription factor).
-        slices_max: most slices.
-        slices: slices granted.
         used_mib: framebuffer granted, MiB.
         used_cores: compute granted, percent.
         is_cordoned: takes no new pods.
@@ -53,7 +50,6 @@ class NodeBook:
     """Host resources of one node, None where the capacity is not known; mutable: it changes as pods are placed.
 
     Attributes:
-        node: name.
         cpu_cores: allocatable cores.
         memory_bytes: allocatable memory.
         used_cpu_cores: requested.

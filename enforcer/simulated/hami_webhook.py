@@ -38,7 +38,6 @@ class ContainerAsk:
     """What one container asks for.
 
     Attributes:
-        container: name.
         count: cards, distinct.
         framebuffer_mib: MiB per card; None where it is a share of the card.
         framebuffer_percent: percent of the card, where no MiB are given.
@@ -64,8 +63,6 @@ class PodAsk:
         avoid_models: no card type that holds one of these.
         node_policy: `spread`, else binpack.
         card_policy: `binpack`, `mutex`, or a chain of such words, else spread.
-        cpu_cores: host CPU.
-        memory_bytes: host memory.
     """
 
     containers: tuple[ContainerAsk, ...]

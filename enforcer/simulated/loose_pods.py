@@ -21,7 +21,6 @@ class LoosePods:
     """Makes pods without an owner, and lets owners take them over.
 
     Args:
-        store: the state.
         controllers: who places pods, and keeps owners as they want to be.
     """
 

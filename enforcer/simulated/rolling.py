@@ -26,7 +26,6 @@ class RollingPod:
     """What a controller knows of one of its pods.
 
     Attributes:
-        name: name.
         is_current: made from the owner's template as it stands.
         is_ready: every container is ready.
         is_available: ready for as long as its ReplicaSet asks.

@@ -58,14 +58,9 @@ class PodRow:
     """One pod as it is kept.
 
     Attributes:
-        namespace: namespace.
-        name: name.
-        owner_kind: kind of its owner.
-        owner_name: name of its owner.
         node: node; None while pending.
         made_ms: when it was made, epoch milliseconds.
         ready_ms: when it is ready; None for never.
-        restarts: container restarts.
         is_oom: its container's last end was for want of memory.
         reason: why it is pending.
         cpu_cores: host CPU requested.
@@ -100,7 +95,6 @@ class Books:
 
     Attributes:
         cards: by UUID.
-        nodes: by name.
     """
 
     cards: dict[str, CardBook]

@@ -30,12 +30,7 @@ _PRIORITY_TEXT = {Priority.HIGH: "0", Priority.LOW: "1"}
 
 
 class TraceFollower:
-    """Keeps the simulated users in step with an inventory.
-
-    Args:
-        store: the state.
-        controllers: who makes the pods.
-    """
+    """Keeps the simulated users in step with an inventory."""
 
     def __init__(self, store: SimulatedStore, controllers: Controllers) -> None:
         self._store = store

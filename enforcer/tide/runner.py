@@ -30,6 +30,7 @@ from enforcer.record.plan_store import Approval
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
 from enforcer.rollout.patience import Patience
+from enforcer.rollout.patient_cluster import PatientCluster
 from enforcer.rollout.tools import Tools
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
 from enforcer.tide.scaling import NightScale, night_scale, replicas_short
@@ -65,7 +66,6 @@ class TidePolicy:
         release_seconds_max: how long services may take to step back; then what is free is used, and no more waited for.
         save_seconds: between asking low priority to save and stopping it.
         home_seconds_max: how long coming home is waited for in one step.
-        poll_seconds: pause between looks.
         queues: Kueue's ClusterQueues that low priority waits in.
     """
 
@@ -83,8 +83,6 @@ class TideResult:
     """What a step did.
 
     Attributes:
-        step: what it did.
-        moment: where the clock stands.
         night: the night that is under way, or that just ended; None by day.
         said: what people should know, one sentence each.
     """
@@ -98,13 +96,10 @@ class TideResult:
 class TideRunner:
     """Moves the tide of one plan.
 
+    Each call raises `Unavailable` where the cluster can't be reached; called again, it goes on.
+
     Args:
-        tools: the cluster, the lease, and the guard.
-        journal: the nights.
         plan: whose schedule is followed.
-        calendar: when.
-        policy: how carefully.
-        approvals: who approved which stages of the plan.
     """
 
     def __init__(
@@ -113,8 +108,11 @@ class TideRunner:
     ) -> None:  # fmt: skip
         self._tools, self._journal, self._plan, self._approvals = tools, journal, plan, approvals
         self._calendar, self._policy = calendar, policy
+        patience = Patience(tools.pause, seconds_max=_PATIENCE_SECONDS)
         self._writer = IntentWriter(
-            tools.reader, tools.writer, Patience(tools.pause, seconds_max=_PATIENCE_SECONDS), tools.step
+            PatientCluster(
+                reader=tools.reader, writer=tools.writer, pause=tools.pause, patiently=patience, step=tools.step
+            )
         )
 
     def moment(self) -> TideMoment:
@@ -122,19 +120,11 @@ class TideRunner:
         return self._calendar.at(self._tools.reader.now(), self._journal.lead(self._policy.lead_min))
 
     def would_scale(self) -> NightScale:
-        """Who would step back if a night began now; changes nothing.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """Who would step back if a night began now; changes nothing."""
         return night_scale(self._plan.schedule, self._tools.reader)
 
     def why_not(self) -> str | None:
-        """What stands against beginning a night now, whatever the hour; None for nothing.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """What stands against beginning a night now, whatever the hour; None for nothing."""
         try:
             self._tools.guard.check_frozen(self._tools.reader)
             self._check_plan()
@@ -143,11 +133,7 @@ class TideRunner:
         return None
 
     def short(self) -> dict[WorkloadId, str]:
-        """Services of the schedule that do not have all their replicas ready, with both numbers.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """Services of the schedule that do not have all their replicas ready, with both numbers."""
         return replicas_short(self._plan.schedule, self._tools.reader)
 
     def step(self) -> TideResult:
@@ -346,9 +332,6 @@ _SAVE_BY = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
 
 def opened(reader: ClusterReader, queues: Sequence[str]) -> tuple[ObjectIntent, ...]:
     """What lets low priority in: Jobs that wait for the night, and queues.
-
-    Args:
-        queues: names of ClusterQueues.
 
     Raises:
         Unavailable: it can't be reached.

@@ -55,11 +55,7 @@ class Night:
 
 
 class TideJournal:
-    """Writes and reads nights.
-
-    Args:
-        ledger: where they stand.
-    """
+    """Writes and reads nights."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -145,11 +141,7 @@ class TideJournal:
         return found
 
     def lead(self, least: timedelta) -> timedelta:
-        """How long before its end a night must begin to give back: measured, once it was.
-
-        Args:
-            least: never less than this.
-        """
+        """How long before its end a night must begin to give back: measured, once it was."""
         took = [night.gave_back_after_seconds for night in self.nights()[-_NIGHTS_REMEMBERED:]]
         slowest = max((seconds for seconds in took if seconds is not None), default=0.0)
         return max(least, timedelta(seconds=_LEAD_FACTOR * slowest))

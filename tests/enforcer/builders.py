@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from enforcer.backends.hami import HamiBackend
 from enforcer.cluster import FieldChange
@@ -14,6 +15,8 @@ from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.carry import CarryPolicy
 from enforcer.rollout.holding import strategy_limit
+from enforcer.rollout.patience import Patience
+from enforcer.rollout.patient_cluster import PatientCluster
 from enforcer.rollout.reconciler import Reconciler
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
@@ -319,3 +322,10 @@ def where(cluster: SimulatedCluster) -> dict[str, tuple[int, int] | str]:
         seat.pod: (int(seat.card[-12:]), seat.framebuffer_granted_bytes // 2**30) if seat.card else seat.state.value
         for seat in cluster.seats()
     }
+
+
+def patient(cluster: Any, step: Callable[[str], None] = lambda _step: None) -> PatientCluster:
+    """A cluster as a run uses it, without a lease."""
+    return PatientCluster(
+        reader=cluster, writer=cluster, pause=cluster.pause, patiently=Patience(cluster.pause), step=step
+    )

@@ -12,11 +12,10 @@ from enforcer.manifest import field_of
 from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
-from enforcer.rollout.patience import Patience
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.outcomes import Change
-from tests.enforcer.builders import NOW, a_cluster, a_plan, a_recommendation, card_id, whole
+from tests.enforcer.builders import NOW, a_cluster, a_plan, a_recommendation, card_id, patient, whole
 from tests.enforcer.kin_cluster import HAMI, a_kin_cluster
 from tests.enforcer.test_backend_kin import slice_
 
@@ -93,7 +92,7 @@ def test_cordon_of_a_node_is_read_as_a_list() -> None:
 
 def test_handshake_that_hami_rewrites_meanwhile_is_nobody_s_change(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path)
-    writer = IntentWriter(cluster, cluster, Patience(cluster.pause), lambda _step: None)
+    writer = IntentWriter(patient(cluster))
 
     def handshake(text: str) -> str:
         node = cluster.get("Node", "", "node-1")
