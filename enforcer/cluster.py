@@ -137,7 +137,7 @@ class DisowningWriter(ClusterWriter, Protocol):
         ...
 
     def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str], former: Owners) -> None:
-        """Give fields that were written back to their former owners; values stay, an object that is gone is no error."""
+        """Give fields that were written back to their former owners; values stay. An object may be gone."""
         ...
 
 

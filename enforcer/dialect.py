@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from enforcer.manifest import Manifest
 
@@ -35,9 +35,9 @@ class SeatSlice:
 
     container: str
     card: str | None
-    framebuffer_mib: int
-    core_percent: int
-    priority: str | None
+    framebuffer_mib: int = 0
+    core_percent: int = 0
+    priority: str | None = None
     node: str | None = None
     resource: str | None = None
 
@@ -67,6 +67,15 @@ class StandingCard:
     def is_counted(self) -> bool:
         """Whether its node only counts its cards, so that nothing says which one it is."""
         return self.card.startswith(f"{self.node}/")
+
+
+class FixedDialect:
+    """A dialect whose names the cluster's configuration does not change."""
+
+    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> Self:
+        """The same; see `Dialect`."""
+        del configs
+        return self
 
 
 class Dialect(Protocol):

@@ -169,6 +169,14 @@ def workload_parts(workload: str) -> tuple[str, str, str]:
     return parts[0], parts[1], parts[2]
 
 
+def without_empty(value: Any) -> Any:
+    """A value without empty maps and lists: the API server keeps one whose last entry was taken out, or drops it."""
+    if isinstance(value, Mapping):
+        kept = {key: without_empty(entry) for key, entry in value.items()}
+        return {key: entry for key, entry in kept.items() if entry not in ({}, [], None)}
+    return [without_empty(entry) for entry in value] if isinstance(value, list) else value
+
+
 def template_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """The pod template that stands where a Deployment has it; empty where there is none.
 

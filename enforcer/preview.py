@@ -26,7 +26,7 @@ from enforcer.rollout.holding import Way, way_of
 from enforcer.rollout.intents import intended_stage, object_intents, rolling_owners
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.pod_admission import check_admission
-from enforcer.seat import PodSeat
+from enforcer.seat import PodSeat, seats_by_workload
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
@@ -236,9 +236,6 @@ def _seen(inventory: Inventory) -> Snapshot:
         )
         for pod_id, own in grants.items()
     }
-    pods: dict[WorkloadId, list[PodSeat]] = {}
-    for seat in seats.values():
-        pods.setdefault(seat.workload, []).append(seat)
     cards = {
         str(card.card): StandingCard(
             card=card.card,
@@ -249,7 +246,7 @@ def _seen(inventory: Inventory) -> Snapshot:
         )
         for card in inventory.cards
     }
-    return Snapshot(owners={}, seats=seats, pods=pods, cards=cards)
+    return Snapshot(owners={}, seats=seats, pods=seats_by_workload(seats.values()), cards=cards)
 
 
 def _granted_slice(grant: Grant) -> SeatSlice:
@@ -367,20 +364,18 @@ def _after(snapshot: Snapshot, rendered: RenderedStage) -> Snapshot:
     for intent in object_intents(rendered):
         current = owners.get(intent.workload)
         if current is not None:
-            owners[intent.workload] = _patched(current, [(part.field, part.new) for part in intent.fields])
+            owners[intent.workload] = _patched(current, intent)
         elif intent.key in configs:
-            configs[intent.key] = _patched(configs[intent.key], [(part.field, part.new) for part in intent.fields])
+            configs[intent.key] = _patched(configs[intent.key], intent)
         elif intent.kind == "Node" and intent.name in nodes:
-            nodes[intent.name] = _patched(nodes[intent.name], [(part.field, part.new) for part in intent.fields])
+            nodes[intent.name] = _patched(nodes[intent.name], intent)
     seats = dict(snapshot.seats)
     for move in rendered.moves:
         if move.new:
             seats[move.pod_id] = replace(seats[move.pod_id], slices=move.new, node=_node_of(move.new, snapshot))
         else:
             seats.pop(move.pod_id, None)
-    pods: dict[str, list[PodSeat]] = {}
-    for seat in seats.values():
-        pods.setdefault(seat.workload, []).append(seat)
+    pods = seats_by_workload(seats.values())
     return replace(
         snapshot,
         owners=owners,
@@ -391,10 +386,10 @@ def _after(snapshot: Snapshot, rendered: RenderedStage) -> Snapshot:
     )
 
 
-def _patched(manifest: Manifest, fields: Sequence[tuple[str, str | None]]) -> Manifest:
+def _patched(manifest: Manifest, intent: ObjectIntent) -> Manifest:
     changed = copy.deepcopy(manifest)
-    for path, value in fields:
-        set_field(changed, path, value)
+    for part in intent.fields:
+        set_field(changed, part.field, part.new)
     return changed
 
 

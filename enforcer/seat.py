@@ -15,9 +15,6 @@ from enforcer.dialect import WHOLE_CORE_PERCENT, Dialect, SeatSlice
 from enforcer.manifest import Manifest
 from fleet.inventory import WorkloadId
 
-_FINISHED = frozenset({"Succeeded", "Failed"})
-"""Phases in which a pod holds nothing any more, whatever its annotations say."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSeat:
@@ -70,7 +67,7 @@ def seat_of_pod(pod: Manifest, dialect: Dialect) -> PodSeat:
         Corrupt: what was granted to it is not written in the dialect's grammar.
     """
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
-    slices = () if status.get("phase") in _FINISHED else dialect.slices_of_pod(pod)
+    slices = () if is_over(pod) else dialect.slices_of_pod(pod)
     containers = status.get("containerStatuses", ())
     return PodSeat(
         namespace=metadata["namespace"],
@@ -86,6 +83,11 @@ def seat_of_pod(pod: Manifest, dialect: Dialect) -> PodSeat:
         resource_version=metadata.get("resourceVersion", ""),
         deletion_cost=metadata.get("annotations", {}).get(DELETION_COST_ANNOTATION),
     )
+
+
+def is_over(pod: Manifest) -> bool:
+    """Whether a pod has ended: it holds nothing any more, whatever its annotations say."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def is_ready(pod: Manifest) -> bool:

@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def listed_words(text: str | None) -> tuple[str, ...]:
+    """The words of an annotation that lists them between commas; none where there is no text."""
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
     """The names of one installation; None where the backend has no such thing.

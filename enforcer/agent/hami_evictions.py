@@ -23,6 +23,7 @@ from enforcer.agent.node_view import SliceView
 from enforcer.backends.hami_dialect import containers_of_grants
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange
 from enforcer.manifest import Manifest
+from enforcer.words import listed_words
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.grammars.hami import (
     DEVICE_CORDON_ANNOTATION,
@@ -150,7 +151,6 @@ class HamiNodeActions:
         self._next_look = min(closed.values(), default=math.inf)
 
 
-def _cordoned(node: Manifest) -> list[str]:
+def _cordoned(node: Manifest) -> tuple[str, ...]:
     """Cards that are closed, by us or by others."""
-    text = node["metadata"].get("annotations", {}).get(DEVICE_CORDON_ANNOTATION, "")
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return listed_words(node["metadata"].get("annotations", {}).get(DEVICE_CORDON_ANNOTATION))

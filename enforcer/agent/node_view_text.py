@@ -1,9 +1,9 @@
 """A node's view as one line of JSON: what an agent reports to relief, and how relief reads it.
 
 Format `gputide.node-view/v1`: an object with `schema`, `node`, `at_seconds`, `trouble` (a digest of the cards that are
-in trouble), `cards` (`card`, `framebuffer_bytes`, `framebuffer_free_bytes`, `duty_cycle_ratio`) and `slices` (the
-fields of `SliceView`). What nobody knows is null. An answer from an agent's address is believed only as far as this
-goes: sizes, names and ratios are checked, and every deed is held against the API server first.
+in trouble), `cards` (the fields of `CardView`) and `slices` (the fields of `SliceView`). What nobody knows is null. An
+answer from an agent's address is believed only as far as this goes: sizes, names and ratios are checked, and every deed
+is held against the API server first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from enforcer.agent.node_view import CardView, NodeView, SliceView
@@ -52,30 +52,8 @@ def view_text(told: ToldView) -> bytes:
         "node": told.node,
         "at_seconds": round(view.at_seconds, 3),
         "trouble": told.trouble,
-        "cards": [
-            {
-                "card": card.card,
-                "framebuffer_bytes": card.framebuffer_bytes,
-                "framebuffer_free_bytes": card.framebuffer_free_bytes,
-                "duty_cycle_ratio": card.duty_cycle_ratio,
-            }
-            for card in view.cards
-        ],
-        "slices": [
-            {
-                "namespace": part.namespace,
-                "pod": part.pod,
-                "pod_uid": part.pod_uid,
-                "container": part.container,
-                "card": part.card,
-                "priority": part.priority.value,
-                "framebuffer_used_bytes": part.framebuffer_used_bytes,
-                "framebuffer_granted_bytes": part.framebuffer_granted_bytes,
-                "framebuffer_limit_bytes": part.framebuffer_limit_bytes,
-                "duty_cycle_ratio": part.duty_cycle_ratio,
-            }
-            for part in view.slices
-        ],
+        "cards": [asdict(card) for card in view.cards],
+        "slices": [asdict(part) for part in view.slices],
     }
     return json.dumps(content, separators=(",", ":")).encode()
 

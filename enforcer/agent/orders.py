@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -87,15 +87,10 @@ def orders_text(orders: Orders) -> str:
         "issued_at": format_time(orders.issued_at),
         "expires_at": format_time(orders.expires_at),
         "limits": [
-            {
-                "pod_uid": entry.container.pod_uid,
-                "container": entry.container.container,
-                "card": entry.card,
-                "framebuffer_bytes": entry.framebuffer_bytes,
-            }
+            {**asdict(entry.container), "card": entry.card, "framebuffer_bytes": entry.framebuffer_bytes}
             for entry in orders.limits
         ],
-        "paused": [{"pod_uid": entry.pod_uid, "container": entry.container} for entry in orders.paused],
+        "paused": [asdict(entry) for entry in orders.paused],
     }
     if orders.give_way is not None:
         content["give_way"] = orders.give_way.value

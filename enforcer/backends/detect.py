@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from enforcer.backends.hami_cordon import HANDSHAKE_ANNOTATION
 from enforcer.manifest import Manifest
 from fleet.errors import Misconfigured
-from fleet.grammars.hami import NODE_REGISTER_ANNOTATION
+from fleet.grammars.hami import NODE_HANDSHAKE_ANNOTATION, NODE_REGISTER_ANNOTATION
 from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
 from fleet.grammars.volcano import COUNT_RESOURCE as VOLCANO_COUNT
 from fleet.grammars.volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
@@ -109,7 +108,7 @@ def _signs(node: Manifest) -> dict[str, str]:
 
 def _hami(node: Manifest) -> str | None:
     annotations = _texts(node, "annotations")
-    if annotations.get(HANDSHAKE_ANNOTATION, "").startswith(_GONE):
+    if annotations.get(NODE_HANDSHAKE_ANNOTATION, "").startswith(_GONE):
         return None
     return NODE_REGISTER_ANNOTATION if _is_filled(annotations.get(NODE_REGISTER_ANNOTATION)) else None
 

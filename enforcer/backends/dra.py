@@ -37,7 +37,7 @@ from enforcer.backends.dra_claims import (
     shared_claim,
 )
 from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, owner_changes
-from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
+from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of, workload_parts
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
@@ -54,7 +54,7 @@ Device = tuple[str, str]
 """Pool and name of a device of NVIDIA's driver."""
 
 
-class DraDialect:
+class DraDialect(FixedDialect):
     """Claims and what the driver publishes (the port `ListingDialect`).
 
     Args:
@@ -79,11 +79,6 @@ class DraDialect:
         self.card_claims = card_claims
         self._wide_templates = wide_templates
         self._plugin = DevicePluginDialect()
-
-    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> DraDialect:
-        """The same; see the port."""
-        del configs
-        return self
 
     def with_objects(self, listed: Mapping[str, Sequence[Manifest]]) -> DraDialect:
         """With the claims and devices that there are; see the port. A tenant's claim that can't be read is left out."""
@@ -269,16 +264,12 @@ class DraSharedBackend(DraBackend):
 
 def _seat(container: str, card: str, resource: str | None) -> SeatSlice:
     """A share of a card: of which profile, or by which shared claim, stands in `resource`."""
-    return SeatSlice(
-        container=container, card=card, framebuffer_mib=0, core_percent=0, priority=None, resource=resource
-    )
+    return SeatSlice(container=container, card=card, resource=resource)
 
 
 def _any_seat(container: str, template: str | None) -> SeatSlice:
     """A device of any of the cards that a template names."""
-    return SeatSlice(
-        container=container, card=None, framebuffer_mib=0, core_percent=0, priority=None, resource=template
-    )
+    return SeatSlice(container=container, card=None, resource=template)
 
 
 def _claim(workload: WorkloadId, parts: Sequence[tuple[CardPlacement, PlacedSlice]]) -> Claim:

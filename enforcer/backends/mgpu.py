@@ -18,7 +18,7 @@ from enforcer.backends.card_fit import CORE_MODE, check_cards, check_cores, gran
 from enforcer.backends.grant_template import asks_for_cards, check_notebook
 from enforcer.backends.node_pin import check_nodes, nodes_of_workloads, pin_fields
 from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, owner_changes
-from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
+from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.register import MGPU, CorePolicy
@@ -48,15 +48,10 @@ _CARDS_MAX = 64
 _ANNOTATIONS = "spec.template.metadata.annotations"
 
 
-class MgpuDialect:
+class MgpuDialect(FixedDialect):
     """What containers ask for, and what nodes have (the port `Dialect`)."""
 
     config_objects: tuple[ObjectKey, ...] = ()
-
-    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> MgpuDialect:
-        """The same; see the port."""
-        del configs
-        return self
 
     def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
         """One share per card of each container of a bound pod; see the port."""

@@ -213,25 +213,20 @@ class WorkloadKind:
         return sum(size.pods(owner) for size in sizes) if sizes else None
 
 
-def one_size(path: str = "spec.replicas", *, default: int = 1) -> Callable[[Mapping[str, Any]], tuple[Size, ...]]:
-    """One field for all pods."""
-
-    def sizes(owner: Mapping[str, Any]) -> tuple[Size, ...]:
-        del owner
-        return (Size(role="", path=path, default=default),)
-
-    return sizes
+_REPLICAS = Size(role="", path="spec.replicas")
 
 
-def fewer_replicas(path: str = "spec.replicas") -> Scaler:
+def one_size(owner: Mapping[str, Any]) -> tuple[Size, ...]:
+    """`spec.replicas` for all pods."""
+    del owner
+    return (_REPLICAS,)
+
+
+def fewer_replicas(scaling: Scaling) -> Fields:
     """As many less as pods go."""
-
-    def scale(scaling: Scaling) -> Fields:
-        replicas = Size(role="", path=path).pods(scaling.owner)
-        is_left = bool(scaling.staying) or scaling.others > 0
-        return {path: str(max(0, replicas - len(scaling.leaving))) if is_left else "0"}
-
-    return scale
+    is_left = bool(scaling.staying) or scaling.others > 0
+    left = max(0, _REPLICAS.pods(scaling.owner) - len(scaling.leaving))
+    return {_REPLICAS.path: str(left) if is_left else "0"}
 
 
 def stopped_whole(path: str, value: str = "true") -> Scaler:

@@ -45,6 +45,7 @@ from enforcer.manifest import Manifest
 from enforcer.node_choice import why_no_room
 from enforcer.ownership import workload_of_pod
 from enforcer.rollout.held_mark import HELD_ANNOTATION, released
+from enforcer.seat import is_over
 from fleet.errors import Corrupt, GputideError, Refused
 from fleet.inventory import WorkloadId
 from wire.kubernetes.write import FIELD_MANAGER
@@ -52,7 +53,6 @@ from wire.kubernetes.write import FIELD_MANAGER
 UNSEEN_SECONDS_MAX = 10.0
 """For how long a seat that was given counts as taken while no pod is seen in it: its creation may have failed since."""
 
-_OVER = ("Succeeded", "Failed")
 _PodsOn = Callable[[str], Sequence[Manifest]]
 
 
@@ -298,7 +298,7 @@ def _seat_of(pod: Manifest) -> str | None:
 
 def _is_there(pod: Manifest) -> bool:
     """Whether a pod keeps its place: one that was asked to go makes room for who comes instead."""
-    return "deletionTimestamp" not in pod["metadata"] and pod.get("status", {}).get("phase") not in _OVER
+    return "deletionTimestamp" not in pod["metadata"] and not is_over(pod)
 
 
 def _sibling(pod: Manifest, dialect: Dialect) -> Sibling:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from enforcer.admission import PLAN_ANNOTATION
 from enforcer.manifest import Manifest
@@ -56,23 +55,18 @@ def departure_of(owner: Manifest, why: str) -> Departure:
     )
 
 
-class EventWriter(Protocol):
-    """Leaves events on objects."""
-
-    def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
-        """See `enforcer.cluster.ClusterWriter`."""
-        ...
-
-
 class DepartureEvents:
     """Events of departures; for several threads.
 
     Args:
+        write: writes one event, as `ClusterWriter.record_event`.
         clock: monotonic seconds.
     """
 
-    def __init__(self, writer: EventWriter, clock: Callable[[], float] = time.monotonic) -> None:
-        self._writer = writer
+    def __init__(
+        self, write: Callable[[str, str, str, str, str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write = write
         self._clock = clock
         self._waiting: queue.Queue[Departure | None] = queue.Queue(_WAITING_MAX)
         self._written: dict[Departure, float] = {}
@@ -109,6 +103,6 @@ class DepartureEvents:
             plan = "its plan" if one.plan_id is None else f"plan {one.plan_id}"
             message = f"{plan} is departed from: a pod goes wherever a card fits, for {one.why}"
             try:
-                self._writer.record_event(one.kind, one.namespace, one.name, REASON, message)
+                self._write(one.kind, one.namespace, one.name, REASON, message)
             except GputideError as exc:
                 self._log.warning("cannot write the event of a departure", reason=str(exc)[:300])

@@ -77,7 +77,7 @@ class GpuPlans:
         self._left_out: Mapping[str, str] = {}
 
     def listed(self) -> Mapping[str, ListedPlan]:
-        """See `PlanObjects`."""
+        """See `ClusterPlans`."""
         approvals = self._approvals()
         found: dict[str, ListedPlan] = {}
         for one in listed(self._api, _PLANS):
@@ -89,11 +89,11 @@ class GpuPlans:
         return found
 
     def approvals(self, plan_id: str) -> tuple[Approval, ...]:
-        """See `PlanObjects`."""
+        """See `ClusterPlans`."""
         return tuple(self._approvals().get(plan_id, ()))
 
     def content(self, plan_id: str) -> tuple[bytes, bytes | None]:
-        """See `PlanObjects`."""
+        """See `ClusterPlans`."""
         head = self._got(_PLANS, name_of(plan_id))
         if head is None:
             raise Corrupt(f"cannot read GpuPlan {name_of(plan_id)}: it is gone")
@@ -113,7 +113,7 @@ class GpuPlans:
             yield str(part["spec"]["data"])
 
     def add(self, plan: Plan, fingerprint: Fingerprint | None) -> None:
-        """See `PlanObjects`. Parts that a crash left out are made when it is called again.
+        """See `ClusterPlans`. Parts that a crash left out are made when it is called again.
 
         Raises:
             Refused: it is larger than what the cluster keeps.
@@ -137,7 +137,7 @@ class GpuPlans:
                 self._made(_PARTS, name, {"plan": plan.plan_id, "part": number, "data": data}, (_owner_of(head),))
 
     def approve(self, approval: Approval) -> Approval:
-        """See `PlanObjects`. The admission policy of the chart holds the object to the name of who makes it.
+        """See `ClusterPlans`. The admission policy of the chart holds the object to the name of who makes it.
 
         Raises:
             Refused: there is none, so the approval would not count.
@@ -159,12 +159,12 @@ class GpuPlans:
         return _approval_of(given)
 
     def wish(self, plan_id: str) -> Wish | None:
-        """See `PlanWishes`."""
+        """See `ClusterPlans`."""
         head = self._got(_PLANS, name_of(plan_id))
         return None if head is None else _wish_of(head)
 
     def change_wish(self, plan_id: str, change: WishChange) -> Wish:
-        """See `PlanWishes`.
+        """See `ClusterPlans`.
 
         Raises:
             Refused: the cluster has no such plan.
@@ -200,7 +200,7 @@ class GpuPlans:
         raise Unavailable(f"cannot change what is wanted of plan {plan_id} now: others change it; call again")
 
     def report(self, plan_id: str, status: PlanStatus) -> None:
-        """See `PlanWishes`; a status that stands there already is not written again. A change leaves events."""
+        """See `ClusterPlans`; a status that stands there already is not written again. A change leaves events."""
         name = name_of(plan_id)
         head = self._got(_PLANS, name)
         if head is None:

@@ -18,11 +18,10 @@ from enforcer.kubernetes.events import Event, write_event
 from enforcer.kubernetes.field_owners import disowned, owned_by_others
 from enforcer.kubernetes.json_patch import json_patch
 from enforcer.kubernetes.kinds import kind_named
-from enforcer.kubernetes.reader import PAGE_OBJECTS, KubernetesReader, whole
+from enforcer.kubernetes.reader import KubernetesReader, all_pages, whole
 from enforcer.manifest import Manifest, set_field
 from fleet.errors import Refused, Unavailable
 from fleet.logs import logger
-from wire.kubernetes.page import Page, pages_of
 from wire.kubernetes.refusals import BudgetForbids, Conflict, Deed
 from wire.kubernetes.write import FIELD_MANAGER, JSON_PATCH, Call, WritingApi
 
@@ -113,14 +112,8 @@ class KubernetesWriter:
         version = self._api.version_of(served)
         if version is None:
             return {}
-        asked = replace(served, metadata_only=True)
-
-        def read(limit: int, token: str | None) -> Page:
-            page = self._api.page(asked, version, limit=limit, token=token, namespace=namespace)
-            return page or Page(manifests=(), version="", next_token=None)
-
         found = {}
-        for page in pages_of(read, objects_max=PAGE_OBJECTS):
+        for page in all_pages(self._api, replace(served, metadata_only=True), version, namespace):
             for manifest in page.manifests:
                 metadata: Manifest = dict[str, Any](manifest)["metadata"]
                 if (name := str(metadata["name"])) in fields:

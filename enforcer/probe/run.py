@@ -244,7 +244,6 @@ def measure_framebuffer(
     granted_bytes: int | None,
     card_bytes: int | None,
     spill_bytes_max: int,
-    clock: Callable[[], float] = time.monotonic,
 ) -> FramebufferReading:
     """Fill the framebuffer that there is.
 
@@ -252,7 +251,6 @@ def measure_framebuffer(
         granted_bytes: what the container was granted; None where nobody said.
         card_bytes: framebuffer of the whole card; None where nobody said. Beyond it lies host memory.
         spill_bytes_max: most that is taken beyond the card, so that the node keeps its memory.
-        clock: seconds that never go back; for tests.
     """
     free, told = gpu.memory_info()
     context = max(0, told - free)
@@ -271,7 +269,7 @@ def measure_framebuffer(
             step //= 2
         total = context + sum(size for _, size in held)
         spilled = None if card_bytes is None else max(0, total - card_bytes)
-        speed = _write_speed(gpu, held, spilled, clock) if spilled else None
+        speed = _write_speed(gpu, held, spilled) if spilled else None
         escapes = _managed_escapes(gpu) if is_refused else None
     finally:
         for address, _ in held:
@@ -296,15 +294,15 @@ def _managed_escapes(gpu: Gpu) -> bool:
     return True
 
 
-def _write_speed(gpu: Gpu, held: list[tuple[int, int]], spilled: int, clock: Callable[[], float]) -> float:
+def _write_speed(gpu: Gpu, held: list[tuple[int, int]], spilled: int) -> float:
     """Bytes per second at which everything that is held is written twice over, counted for what lies beyond."""
     for address, size in held:
         gpu.fill(address, size)
-    began = clock()
+    began = time.monotonic()
     for address, size in held:
         gpu.fill(address, size)
     # What lies on the card is written a hundred times faster, so the time is that of the rest.
-    return spilled / max(1e-6, clock() - began)
+    return spilled / max(1e-6, time.monotonic() - began)
 
 
 def _power_below(size: int) -> int:
@@ -318,45 +316,38 @@ WARM_UP_SECONDS = 2.0
 _IN_FLIGHT = 8
 
 
-def measure_compute(
-    gpu: Gpu,
-    *,
-    granted_ratio: float | None,
-    seconds: float,
-    clock: Callable[[], float] = time.monotonic,
-) -> ComputeReading:
+def measure_compute(gpu: Gpu, *, granted_ratio: float | None, seconds: float) -> ComputeReading:
     """Keep the card as busy as the container may.
 
     Args:
         gpu: the card; nobody else may work on it meanwhile.
         granted_ratio: share of the card, 0-1; None where there is no limit, or nobody said.
         seconds: how long to measure, for launches and for graphs each.
-        clock: seconds that never go back; for tests.
     """
     nanoseconds = round(KERNEL_SECONDS * 1e9)
-    launched = _share(gpu, lambda: gpu.spin(nanoseconds), seconds, clock)
-    graph = _share(gpu, gpu.spin_by_graph, seconds, clock) if gpu.record_spin_graph(nanoseconds) else None
+    launched = _share(gpu, lambda: gpu.spin(nanoseconds), seconds)
+    graph = _share(gpu, gpu.spin_by_graph, seconds) if gpu.record_spin_graph(nanoseconds) else None
     return ComputeReading(granted_ratio=granted_ratio, launched_ratio=launched, graph_ratio=graph, seconds=seconds)
 
 
-def _share(gpu: Gpu, launch: Callable[[], None], seconds: float, clock: Callable[[], float]) -> float:
+def _share(gpu: Gpu, launch: Callable[[], None], seconds: float) -> float:
     """Share of the time in which kernels ran, 0-1."""
-    _run(gpu, launch, min(WARM_UP_SECONDS, seconds), clock)
-    kernels, took = _run(gpu, launch, seconds, clock)
+    _run(gpu, launch, min(WARM_UP_SECONDS, seconds))
+    kernels, took = _run(gpu, launch, seconds)
     return min(1.0, kernels * KERNEL_SECONDS / took)
 
 
-def _run(gpu: Gpu, launch: Callable[[], None], seconds: float, clock: Callable[[], float]) -> tuple[int, float]:
+def _run(gpu: Gpu, launch: Callable[[], None], seconds: float) -> tuple[int, float]:
     """Kernels that were run, and the time that they took, seconds."""
-    began = clock()
+    began = time.monotonic()
     kernels = 0
-    while clock() - began < seconds:
+    while time.monotonic() - began < seconds:
         # Some in flight, so that the card never waits for us; waited for, so that none is counted that did not run.
         for _ in range(_IN_FLIGHT):
             launch()
         gpu.wait()
         kernels += _IN_FLIGHT
-    return kernels, clock() - began
+    return kernels, time.monotonic() - began
 
 
 MEMORY_LIMIT_ENV = "CUDA_DEVICE_MEMORY_LIMIT_0"

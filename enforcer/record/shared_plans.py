@@ -41,8 +41,8 @@ class ListedPlan:
     approvals: tuple[Approval, ...]
 
 
-class PlanObjects(Protocol):
-    """Keeps plans and their approvals in the cluster.
+class ClusterPlans(Protocol):
+    """Keeps plans in the cluster, who approved them, which stages are wanted, and what became of them.
 
     Each call raises:
         Misconfigured: a right is missing.
@@ -74,10 +74,6 @@ class PlanObjects(Protocol):
         """Store an approval, impersonating who gives it; an empty `by` is whom the cluster takes us for."""
         ...
 
-
-class PlanWishes(Protocol):
-    """Which stages are wanted, and what became of them; raises as `PlanObjects`."""
-
     def wish(self, plan_id: str) -> Wish | None:
         """The stages of a plan that are wanted in force; None where there is no such plan."""
         ...
@@ -91,14 +87,10 @@ class PlanWishes(Protocol):
         ...
 
 
-class ClusterPlans(PlanObjects, PlanWishes, Protocol):
-    """All that a cluster keeps of plans."""
-
-
 class SharedPlans(PlanStore):
     """A folder of plans that follows a cluster's.
 
-    Each call that asks the cluster raises as `PlanObjects`.
+    Each call that asks the cluster raises as `ClusterPlans`.
 
     Args:
         path: the folder; made with the first plan.
@@ -203,7 +195,7 @@ class SharedPlans(PlanStore):
         return self._objects.change_wish(plan_id, change)
 
     def report(self, plan_id: str, status: PlanStatus) -> None:
-        """Say where a plan stands; see `PlanWishes`."""
+        """Say where a plan stands; see `ClusterPlans`."""
         self._objects.report(plan_id, status)
 
     def signs_as_user(self, plan: Plan) -> bool:

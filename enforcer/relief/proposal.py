@@ -7,14 +7,15 @@ scheduler would count room for slices, cores and framebuffer. Reads nothing by i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from enforcer.agent.node_view import NodeView
 from enforcer.backends.hami_cordon import cordoned_cards
-from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice, StandingCard
+from enforcer.card_room import card_rooms
+from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory, SeatKey
 from enforcer.relief.overload import Overload
 from enforcer.relief.relief_journal import Manner
@@ -110,8 +111,12 @@ def may_return(seat: PodSeat, home: str, ground: Field, rules: ReliefRules, *, i
 
 
 def _is_room(part: SeatSlice, target: StandingCard, ground: Field, *, is_isolated: bool) -> bool:
+    """Whether HAMi's scheduler would put a share on a card, and nobody is there whom its owner wants walled off."""
     there = [seat for seat in ground.snapshot.seats.values() if target.card in seat.cards]
-    return _fits(part, target, there) and not (is_isolated and there)
+    room = card_rooms(there, {target.card: target})[target.card]
+    # A whole card may be a smaller one than the pod has now.
+    fits = part.framebuffer_mib <= target.framebuffer_mib and room.takes(part)
+    return fits and not (is_isolated and there)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,14 +211,3 @@ def _is_open(card: StandingCard, ground: Field) -> bool:
     if view is None or not any(entry.card == card.card for entry in view.cards):
         return False
     return node.get("spec", {}).get("unschedulable") is not True and card.card not in cordoned_cards(node)
-
-
-def _fits(part: SeatSlice, target: StandingCard, there: Sequence[PodSeat]) -> bool:
-    """Whether HAMi's scheduler would put a share on a card (Project-HAMi/HAMi:pkg/device/nvidia/device.go, Fit)."""
-    held = [entry for seat in there for entry in seat.slices if entry.card == target.card]
-    cores = sum(entry.core_percent for entry in held)
-    if len(held) >= target.slices_max or cores >= WHOLE_CORE_PERCENT or cores + part.core_percent > WHOLE_CORE_PERCENT:
-        return False
-    if part.core_percent == WHOLE_CORE_PERCENT and held:
-        return False
-    return sum(entry.framebuffer_mib for entry in held) + part.framebuffer_mib <= target.framebuffer_mib

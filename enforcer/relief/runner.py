@@ -77,7 +77,7 @@ class ReliefRunner:
     def __init__(self, tools: ReliefTools, policy: ReliefPolicy, memory: DemandMemory | None = None) -> None:
         self._tools, self._policy = tools, policy
         self._memory = memory or DemandMemory(policy.rules.memory_seconds // STEP_SECONDS)
-        self._mover = Mover(tools.reader, tools.writer, tools.journal, policy.patience)
+        self.mover = Mover(tools.reader, tools.writer, tools.journal, policy.patience)
         self._sleeping = Sleeping(tools, policy)
         self._pace = Pace(policy.rules)
         self._judged: dict[str, tuple[float, tuple[Overload, ...]]] = {}
@@ -90,15 +90,6 @@ class ReliefRunner:
     def journal(self) -> ReliefJournal:
         """What relief did."""
         return self._tools.journal
-
-    @property
-    def mover(self) -> Mover:
-        """Carries out moves; tests swap it for one that stops on the way."""
-        return self._mover
-
-    @mover.setter
-    def mover(self, mover: Mover) -> None:
-        self._mover = mover
 
     def see(self, views: Mapping[str, NodeView]) -> tuple[Overload, ...]:
         """Take views in, and say which cards are overloaded; changes nothing in the cluster.
@@ -222,7 +213,7 @@ class ReliefRunner:
         if not records:
             return []
         words = self._words(None)
-        return [text for record in records if (text := self._mover.go_on(record, words))]
+        return [text for record in records if (text := self.mover.go_on(record, words))]
 
     def _move(self, found: Sequence[Overload], views: Mapping[str, NodeView]) -> list[str]:
         tools, policy, now = self._tools, self._policy, self._tools.reader.now()
@@ -241,7 +232,7 @@ class ReliefRunner:
                 return False
             overloaded_at = datetime.fromtimestamp(self._pace.first_seen(overload.card), UTC)
             try:
-                said.append(self._mover.begin(self._order(proposal, overload.reason, overloaded_at, now), words))
+                said.append(self.mover.begin(self._order(proposal, overload.reason, overloaded_at, now), words))
             except (Misconfigured, Refused) as exc:
                 said.append(str(exc))
                 return False
@@ -358,7 +349,7 @@ class ReliefRunner:
                 return False
             reason = sentence("relief.home", seconds=rules.home_seconds, home_ratio=rules.home_ratio)
             order = self._order(proposal, reason, now, now, is_home=True)
-            said.append(self._mover.begin(order, self._words(snapshot)))
+            said.append(self.mover.begin(order, self._words(snapshot)))
             return True
 
         self._pace.bring_home(past, now.timestamp(), begin)

@@ -25,7 +25,7 @@ from enforcer.rollout.load import Load, units_of
 from enforcer.rollout.move_order import Order, OrderedUnit, Unit, waves
 from enforcer.rollout.outside_change import outside_change
 from enforcer.rollout.patient_cluster import PatientCluster
-from enforcer.seat import PodSeat, seat_of_pod
+from enforcer.seat import PodSeat, is_over, seat_of_pod
 from enforcer.snapshot import Snapshot, take_snapshot, with_listed
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence, listed, sentence
@@ -334,8 +334,7 @@ class Carrier:
         for namespace in sorted({workload_parts(workload)[0] for workload in workloads}):
             for pod in self._cluster.list_objects("Pod", namespace):
                 workload = workload_of_pod(pod, self._known_parents())
-                is_over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-                if workload not in found or is_over:
+                if workload not in found or is_over(pod):
                     continue
                 if "deletionTimestamp" in pod["metadata"]:
                     self._ending.add(workload)

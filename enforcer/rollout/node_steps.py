@@ -14,6 +14,7 @@ from enforcer.backend import NodeStep
 from enforcer.dialect import Dialect
 from enforcer.manifest import Manifest, field_of
 from enforcer.rollout.patient_cluster import PatientCluster
+from enforcer.seat import is_ready
 from fleet.errors import Refused
 from fleet.sentences import Sentence, listed, sentence
 
@@ -175,7 +176,7 @@ class NodeSteps:
 
     def _without_plugin(self, step: NodeStep, old: set[tuple[str, str]]) -> Sentence | None:
         """Why plugins did not come back yet, None where each has a ready pod that is not one of the old ones."""
-        ready = {_family(_identity(pod)) for pod in self._plugins(step) if _is_ready(pod) and _identity(pod) not in old}
+        ready = {_family(_identity(pod)) for pod in self._plugins(step) if is_ready(pod) and _identity(pod) not in old}
         gone = sorted({_family(pod) for pod in old} - ready)
         return sentence("rollout.no_plugin", pods="/".join(gone[0])) if gone else None
 
@@ -212,8 +213,3 @@ def _family(pod: tuple[str, str]) -> tuple[str, str]:
     """Namespace and the part of a name that a DaemonSet gives all its pods."""
     namespace, name = pod
     return namespace, name.rpartition("-")[0]
-
-
-def _is_ready(pod: Manifest) -> bool:
-    statuses = pod.get("status", {}).get("containerStatuses", ())
-    return bool(statuses) and all(entry.get("ready", False) for entry in statuses)

@@ -109,7 +109,6 @@ def stopped(
     plan_id: str,
     *,
     pause: Callable[[float], None] = time.sleep,
-    seconds: float = STOP_SECONDS_MAX,
 ) -> Iterator[None]:
     """Hold a folder for writing once the process that applies a plan from it has taken its stage back.
 
@@ -126,11 +125,12 @@ def stopped(
             FolderLock(folder.path, "writer").release()
             break
         except Held as exc:
-            if waited >= seconds:
+            if waited >= STOP_SECONDS_MAX:
                 raise Unavailable(
                     f"cannot see plan {plan_id} end: process {exc.holder}, which applies it, still takes its stage "
-                    f"back after {seconds:.0f} s, for example because pods don't start again; the wish is noted, and "
-                    "it goes on; call again to see it end, or stop that process and call again to do it from here"
+                    f"back after {STOP_SECONDS_MAX:.0f} s, for example because pods don't start again; the wish is "
+                    "noted, and it goes on; call again to see it end, or stop that process and call again to do it "
+                    "from here"
                 ) from exc
             pause(_LOCK_LOOK_SECONDS)
             waited += _LOCK_LOOK_SECONDS

@@ -33,7 +33,7 @@ from enforcer.record.journal import ObjectIntent, StageRecord
 from enforcer.rollout.holding import can_surge, strategy_limit, unavailable_at_once, values_before
 from enforcer.rollout.intents import planned_waves, rolling_owners
 from enforcer.rollout.move_order import Order, OrderedUnit
-from enforcer.seat import same_slices
+from enforcer.seat import is_over, same_slices
 from enforcer.snapshot import Snapshot
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
 from fleet.sentences import Sentence, listed, sentence
@@ -76,7 +76,7 @@ class _Pods:
             self._pods[namespace] = [
                 (workload_of_pod(pod, self.snapshot.parents), pod)
                 for pod in self.reader.list_objects("Pod", namespace)
-                if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+                if not is_over(pod)
             ]
         return self._pods[namespace]
 

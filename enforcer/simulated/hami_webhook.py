@@ -11,6 +11,7 @@ from decimal import Decimal
 
 from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest
+from enforcer.words import listed_words
 from fleet.errors import Misconfigured, Refused
 from fleet.grammars.hami import (
     AVOID_CARD_ANNOTATION,
@@ -121,10 +122,10 @@ def ask_of(pod: Manifest) -> PodAsk:
             )
     return PodAsk(
         containers=tuple(asks),
-        use_cards=frozenset(_listed(annotations, USE_CARD_ANNOTATION)),
-        avoid_cards=frozenset(_listed(annotations, AVOID_CARD_ANNOTATION)),
-        use_models=tuple(_listed(annotations, USE_MODEL_ANNOTATION)),
-        avoid_models=tuple(_listed(annotations, AVOID_MODEL_ANNOTATION)),
+        use_cards=frozenset(listed_words(annotations.get(USE_CARD_ANNOTATION))),
+        avoid_cards=frozenset(listed_words(annotations.get(AVOID_CARD_ANNOTATION))),
+        use_models=listed_words(annotations.get(USE_MODEL_ANNOTATION)),
+        avoid_models=listed_words(annotations.get(AVOID_MODEL_ANNOTATION)),
         node_policy=annotations.get(NODE_POLICY_ANNOTATION, ""),
         card_policy=annotations.get(CARD_POLICY_ANNOTATION, ""),
         cpu_cores=float(cpu),
@@ -164,7 +165,3 @@ def _amount(limits: Manifest, name: str, absent: int) -> int:
         return int(parse_quantity(str(limits[name])))
     except Misconfigured as exc:
         raise Refused(f"cannot admit a pod with {name}={limits[name]!r}: no quantity") from exc
-
-
-def _listed(annotations: Manifest, name: str) -> list[str]:
-    return [part.strip() for part in annotations.get(name, "").split(",") if part.strip()]

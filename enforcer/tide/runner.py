@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, field_of
-from enforcer.record.journal import FieldIntent, ObjectIntent
+from enforcer.record.journal import ObjectIntent
 from enforcer.record.plan_store import Approval
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
@@ -33,7 +33,7 @@ from enforcer.rollout.patience import Patience
 from enforcer.rollout.patient_cluster import PatientCluster
 from enforcer.rollout.tools import Tools
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
-from enforcer.tide.scaling import NightScale, night_scale, replicas_short
+from enforcer.tide.scaling import NightScale, night_scale, replicas_short, tide_intent
 from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.decisions import Plan
 from fleet.errors import Refused
@@ -337,14 +337,14 @@ def opened(reader: ClusterReader, queues: Sequence[str]) -> tuple[ObjectIntent, 
         Unavailable: it can't be reached.
     """
     found = [
-        _intent(job, FieldIntent(field="spec.suspend", old="true", new="false"))
+        tide_intent(job, "spec.suspend", "true", "false")
         for job in reader.list_objects("Job")
         if _is_of_the_night(job) and field_of(job, "spec.suspend") == "true"
     ]
     for queue in reader.list_objects("ClusterQueue"):
         policy = field_of(queue, "spec.stopPolicy")
         if queue["metadata"]["name"] in queues and policy in ("Hold", "HoldAndDrain"):
-            found.append(_intent(queue, FieldIntent(field="spec.stopPolicy", old=policy, new="None")))
+            found.append(tide_intent(queue, "spec.stopPolicy", policy, "None"))
     return tuple(found)
 
 
@@ -364,8 +364,7 @@ def running(reader: ClusterReader, intents: Sequence[ObjectIntent]) -> tuple[Man
 
 def asked_to_save(job: Manifest, until: datetime) -> ObjectIntent:
     """The annotation that asks a Job to save what it has."""
-    old = field_of(job, _SAVE_BY)
-    return _intent(job, FieldIntent(field=_SAVE_BY, old=old, new=format_time(until)))
+    return tide_intent(job, _SAVE_BY, field_of(job, _SAVE_BY), format_time(until))
 
 
 def _is_of_the_night(job: Manifest) -> bool:
@@ -375,15 +374,3 @@ def _is_of_the_night(job: Manifest) -> bool:
 def _is_over(job: Manifest) -> bool:
     conditions = job.get("status", {}).get("conditions") or ()
     return any(entry.get("type") in ("Complete", "Failed") and entry.get("status") == "True" for entry in conditions)
-
-
-def _intent(manifest: Manifest, *fields: FieldIntent) -> ObjectIntent:
-    metadata = manifest["metadata"]
-    return ObjectIntent(
-        kind=manifest["kind"],
-        namespace=metadata.get("namespace", ""),
-        name=metadata["name"],
-        resource_version=metadata["resourceVersion"],
-        recommendation="tide",
-        fields=fields,
-    )

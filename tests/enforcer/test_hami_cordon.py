@@ -69,18 +69,13 @@ def test_nothing_is_closed_unless_it_is_asked_for() -> None:
 
 
 def test_cards_that_others_closed_stay_closed() -> None:
-    changes = cordon_changes(seen(f" GPU-other ,{card_id(5)}"), NOW, "x", close=[card_id(4)], reopen=[card_id(5)])
+    changes = cordon_changes(seen(f" GPU-other ,{card_id(5)}"), NOW, "x", close=[card_id(4)])
     told = of_nodes(changes)[("node-1", CORDON)] or ""
-    assert set(told.split(",")) == {"GPU-other", card_id(4)}
-
-
-def test_last_card_that_opens_takes_the_annotation_away() -> None:
-    changes = cordon_changes(seen(card_id(5)), NOW, "x", reopen=[card_id(5)])
-    assert of_nodes(changes)["node-1", CORDON] is None
+    assert set(told.split(",")) == {"GPU-other", card_id(4), card_id(5)}
 
 
 def test_what_stands_so_already_is_not_written_again() -> None:
-    assert cordon_changes(seen(card_id(5)), NOW, "x", close=[card_id(5)], reopen=[card_id(6)]) == ()
+    assert cordon_changes(seen(card_id(5)), NOW, "x", close=[card_id(5)]) == ()
 
 
 def test_cordon_of_a_node_is_read_as_a_list() -> None:
