@@ -128,7 +128,6 @@ def admit(
 
     Args:
         pod: the pod as made from its template; not changed.
-        seats: those that it may be given, see `seats_for`.
         hindrance: what stands against a seat now.
 
     Returns:
@@ -193,7 +192,6 @@ def why_closed(seat: PlannedSeat, spec: Mapping[str, Any], node: Manifest | None
 
     Args:
         node: its node; None where it is gone.
-        cards: cards of the node that take new pods.
     """
     if node is None:
         return f"node {seat.node} is gone"
@@ -237,11 +235,7 @@ def _is_same_amount(first: str, second: str) -> bool:
 
 
 def why_full(seat: PlannedSeat, cards: Iterable[StandingCard], parts: Iterable[SeatSlice]) -> str | None:
-    """Why a pod would wait in vain for the room that its seat promises; None where nothing is known against it.
-
-    Args:
-        parts: shares of other pods that stay on them.
-    """
+    """Why a pod would wait in vain for the room that its seat promises; None where nothing is known against it."""
     rooms = {card.card: CardRoom(card.framebuffer_mib, card.slices_max) for card in cards}
     for part in parts:
         if part.card in rooms:

@@ -27,7 +27,6 @@ class FieldChange:
     """One field to be written.
 
     Attributes:
-        field: path, see `enforcer.manifest`.
         value: text; None takes it away.
     """
 
@@ -129,11 +128,7 @@ class DisowningWriter(ClusterWriter, Protocol):
     """
 
     def owners(self, kind: str, namespace: str, fields: Mapping[str, Sequence[str]]) -> Mapping[str, Owners]:
-        """Who owns some fields of some objects now, but for ourselves.
-
-        Args:
-            fields: by the names of the objects.
-        """
+        """Who owns some fields of some objects now, but for ourselves."""
         ...
 
     def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str], former: Owners) -> None:

@@ -50,8 +50,6 @@ class _Retry:
 
     Attributes:
         signature: what was wanted and approved when it was refused: once that changes, it is tried at once.
-        at: monotonic seconds.
-        backoff: how long is waited.
     """
 
     signature: tuple[object, ...]

@@ -27,11 +27,7 @@ _KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
 
 
 def may_run_on(pod: Manifest, node: Manifest) -> bool:
-    """Whether a pod may run on a node by its own word.
-
-    Args:
-        pod: the pod; where it runs now does not matter.
-    """
+    """Whether a pod may run on a node by its own word."""
     spec, metadata = pod["spec"], node["metadata"]
     labels: Mapping[str, str] = metadata.get("labels") or {}
     wanted: Mapping[str, str] = spec.get("nodeSelector") or {}
@@ -49,9 +45,6 @@ def why_no_room(pod: Manifest, node: Manifest, others: Iterable[Manifest]) -> st
     """Why a node has less left than a pod asks for, in words; None where nothing is known against it.
 
     Of resources that the node does not list, such as those that an extender keeps the books of, nothing is known.
-
-    Args:
-        others: pods that stay on the node.
 
     Raises:
         Misconfigured: an amount is no quantity.

@@ -27,7 +27,6 @@ class NodeLoss:
     """What the loss of a node would do to one workload.
 
     Attributes:
-        node: the node.
         pods: how many of its pods the node carries.
         stranded: how many of those would not come up elsewhere: no card has room, or nothing makes them anew.
         left: how many of its pods would go on elsewhere meanwhile.
@@ -44,7 +43,6 @@ def node_losses(snapshot: Snapshot, pods: Sequence[Manifest]) -> tuple[NodeLoss,
     """Workloads that would lose pods for good with a node, by node and workload.
 
     Args:
-        snapshot: the cluster as it stands.
         pods: all pods of the namespaces that it has seats in.
     """
     manifests = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pod for pod in pods}

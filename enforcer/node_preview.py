@@ -88,7 +88,6 @@ def counted_after(plan: Plan, after: Snapshot, held: Mapping[str, int]) -> dict[
     """How many cards are held after a stage: those that the plan has on a node for pods that sit there then.
 
     Args:
-        after: the cluster as it would stand.
         held: counted cards that pods hold before it, by node.
     """
     found = dict.fromkeys(held, 0)
@@ -118,7 +117,6 @@ def node_diffs(
     Args:
         snapshot: the cluster before it.
         held: counted cards that pods hold before it, by node.
-        then: the same after it.
     """
     steps = {step.node: step for step in rendered.node_steps}
     moved = {part.node for move in rendered.moves for part in (*move.old, *move.new)}

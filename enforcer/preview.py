@@ -41,7 +41,6 @@ class ObjectDiff:
 
     Attributes:
         before: YAML as it stands; of objects other than workloads the fields that change alone.
-        after: YAML as it would be.
         refusal: why this object keeps its stage from being applied; None where it does not.
         way: how its pods follow each other; None where it does not roll, or others roll it out.
     """
@@ -72,8 +71,6 @@ class CardDiff:
 
     Attributes:
         card: card; the resource, where nothing says which card a pod has.
-        before: pods on it now (`namespace/pod`), sorted.
-        after: pods on it then, sorted.
         is_counted: it stands for all that the node gives by a resource.
     """
 
@@ -96,10 +93,8 @@ class StagePreview:
     Attributes:
         made: objects of our own that are made first, whole.
         nodes: nodes that are emptied, cut, or start their plugin anew, and those that only count their cards.
-        objects: objects that change, in order.
         cards: cards on which anything changes, sorted by node and card.
         cards_freed: how many cards fewer are held after this stage than before it.
-        warnings: what holds only in part.
         refusal: why it can't be applied; None where it can.
     """
 
@@ -180,10 +175,6 @@ def preview_of_history(
     plan: Plan, inventory: Inventory, stages: Sequence[int] | None = None
 ) -> tuple[StagePreview, ...]:
     """What stages would do to pods and cards, where there is no cluster whose objects could be read.
-
-    Args:
-        inventory: what stood when it was made.
-        stages: numbers; all where None.
 
     Returns:
         One preview per stage, in order, without objects: manifests are in no history.

@@ -25,10 +25,8 @@ class Drift:
     """One field that is not as an applied plan left it.
 
     Attributes:
-        plan_id: plan that wrote it last.
         planned: value that the plan wrote; None where it took the field away.
         found: value that stands there now; None where there is none.
-        is_gone: the whole object is gone.
     """
 
     plan_id: str
@@ -96,9 +94,6 @@ def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
 
 def departures(journal: Journal, reader: ClusterReader) -> Mapping[str, Mapping[WorkloadId, str]]:
     """Why pods of services are not in the seats that plans in force have for them; replicas beyond a plan too.
-
-    Args:
-        journal: every run.
 
     Returns:
         One reason per service, by plan. Pods are listed of namespaces that have planned seats.

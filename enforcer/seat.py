@@ -21,7 +21,6 @@ class PodSeat:
     """Where one pod sits.
 
     Attributes:
-        node: node; None while the pod is pending.
         slices: its shares, sorted by container and card; empty while pending.
         is_ready: every container is ready, and its readiness gates are open.
         is_oom_killed: a container's last end was for want of memory.

@@ -30,12 +30,10 @@ class Snapshot:
     """What stands in the cluster.
 
     Attributes:
-        owners: owner manifests by workload.
         seats: seats of pods by `namespace/pod`.
         pods: names of each workload's pods' seats.
         cards: cards by UUID (or by what the dialect names them).
         configs: the backend's configuration objects, those that there are.
-        nodes: node manifests by name.
         dialect: the words that all this was read in, with the cluster's own names.
         doubts: pods whose grant can't be read or can't be true, and why; their seats are empty.
         parents: controllers of what may own pods.

@@ -19,11 +19,7 @@ class Words:
     """The names of one installation; None where the backend has no such thing.
 
     Attributes:
-        count: resource, how many cards a container wants.
-        framebuffer: resource, framebuffer of each of them.
         framebuffer_percent: resource, the same in percent of a card.
-        cores: resource, compute of each in percent.
-        priority: resource, priority of the pod.
         use_card: annotation, only these cards by UUID.
         avoid_card: annotation, none of these cards.
         use_model: annotation, only these models.

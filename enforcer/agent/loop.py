@@ -69,7 +69,6 @@ class AgentLoop:
 
     Args:
         read_orders: the orders of this node as they stand, None where there are none.
-        orders_seconds: time between two looks at the orders.
         is_troubled: whether a view shows trouble: orders are then looked at every second.
     """
 

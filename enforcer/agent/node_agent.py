@@ -93,7 +93,6 @@ class AgentFolders:
 
     Attributes:
         containers: root of all regions, `<hook path>/vgpu/containers`.
-        state: its own folder on the node.
     """
 
     containers: Path
@@ -102,11 +101,7 @@ class AgentFolders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one look led to.
-
-    Attributes:
-        refused: who should sleep and can't be put to sleep, one sentence each.
-    """
+    """What one look led to."""
 
     view: NodeView
     slept: tuple[ContainerKey, ...] = ()
@@ -116,11 +111,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What was done with the API server's help.
-
-    Attributes:
-        refused: what was wanted and not done, one sentence each.
-    """
+    """What was done with the API server's help."""
 
     limits: tuple[WantedLimit, ...] = ()
     evicted: tuple[Eviction, ...] = ()
@@ -133,7 +124,6 @@ class NodeAgent:
 
     Args:
         give_way: when low priority sleeps; orders may name another manner.
-        clock: seconds that never go back; for tests.
 
     Raises:
         Corrupt: its own folder can't be made.
@@ -229,9 +219,6 @@ class NodeAgent:
 
     def reach(self, view: NodeView) -> Reach:
         """Evict, limit, and open cards, as far as that is needed.
-
-        Args:
-            view: the node as it was seen last.
 
         Raises:
             Corrupt: its own folder can't be written.
@@ -362,7 +349,6 @@ class Acts:
 
     Args:
         path: the newer file; made with the first act. The older one has `.1` behind its name.
-        bytes_max: size at which a file is full, bytes.
     """
 
     def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:

@@ -29,7 +29,6 @@ class CardView:
     """One card.
 
     Attributes:
-        card: UUID.
         framebuffer_free_bytes: of that, free, as the driver says; None where it does not.
         duty_cycle_ratio: share of the last second in which something ran, 0-1; None where nobody says.
     """
@@ -46,7 +45,6 @@ class SliceView:
 
     Attributes:
         pod_uid: its UID; None where the API server has not reported it yet.
-        card: UUID of the card.
         priority: as its manifest says, never as its region does, which is the tenant's to write.
         framebuffer_used_bytes: None where nobody says.
         framebuffer_granted_bytes: as the scheduler counts it.
@@ -81,7 +79,6 @@ class NodeView:
     """A node at one moment.
 
     Attributes:
-        at_seconds: Unix seconds.
         slices: who uses them; one entry per container and card.
     """
 

@@ -37,8 +37,6 @@ class Orders:
     """What is wanted of a node.
 
     Attributes:
-        issued_at: when it was written, UTC.
-        expires_at: when it stops to count, UTC.
         give_way: when low priority sleeps; None for what the node's own settings say.
         paused: containers that sleep until an order says otherwise.
     """

@@ -48,7 +48,6 @@ class CheckedRegion:
     """A region that held together when it was opened; valid while its `open_for_writing` lasts.
 
     Attributes:
-        cards: ids of its cards, in its order.
         limits: framebuffer limit of each, bytes; 0 = none.
         processes: slots in use.
     """

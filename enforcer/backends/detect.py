@@ -35,12 +35,7 @@ DRIVERS = ("gpu.nvidia.com",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectedBackend:
-    """One backend on one node.
-
-    Attributes:
-        backend: name of its record.
-        sign: what it was seen by.
-    """
+    """One backend on one node."""
 
     node: str
     backend: str

@@ -58,7 +58,6 @@ class DraDialect(FixedDialect):
     """Claims and what the driver publishes (the port `ListingDialect`).
 
     Args:
-        claims: allocated claims by namespace and name.
         card_claims: claims and templates of claims (kind, namespace, name) that ask for cards or instances.
         wide_templates: templates of ours (namespace, name) that name several cards: which of them a pod has is the
             scheduler's choice, and any is right.

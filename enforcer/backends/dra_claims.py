@@ -43,10 +43,8 @@ class Claim:
     """What the pods of one workload claim.
 
     Attributes:
-        name: of the object.
         is_shared: one named claim that several pods name; else a template, by which every pod has its own.
         expression: CEL, which devices of the class are meant.
-        count: how many devices a pod gets.
     """
 
     name: str
@@ -66,9 +64,6 @@ def own_claim(workload: str, cards: Iterable[str], *, profile: str | None, count
 
     Args:
         workload: name of the owner, for the name of the template.
-        cards: UUIDs.
-        profile: profile of the instance; None for whole cards.
-        count: devices of each pod.
 
     Raises:
         Refused: a name that can't be one stands in the plan, or there are more cards than an expression can name.

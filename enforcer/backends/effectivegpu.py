@@ -31,11 +31,7 @@ EFFECTIVE_GPU_DIALECT = HamiDialect(
 
 
 class EffectiveGpuBackend:
-    """EffectiveGPU (the port `Backend`).
-
-    Args:
-        dialect: names, where the cluster's configuration gives no others.
-    """
+    """EffectiveGPU (the port `Backend`)."""
 
     capabilities = EFFECTIVE_GPU
 

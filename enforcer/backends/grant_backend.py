@@ -42,7 +42,6 @@ class NodeChanges:
     """What nodes need so that their cards can hold what a stage puts on them.
 
     Attributes:
-        changes: fields of the backend's configuration.
         steps: nodes that must do something until it counts.
     """
 
@@ -57,7 +56,6 @@ class GrantFamily:
     Attributes:
         seat_of: a planned slice in its words; raises `Refused` where the cluster lacks what it names.
         style: what it says in a template besides resources.
-        check: refuses what its cards can't hold; returns warnings.
     """
 
     capabilities: Capabilities
@@ -71,10 +69,6 @@ def render_grants(
     family: GrantFamily, dialect: WordsDialect, plan: Plan, stage: int, snapshot: Snapshot, now: datetime
 ) -> RenderedStage:
     """Render one stage; see the port `Backend`.
-
-    Args:
-        dialect: its names, where the cluster's configuration gives no others.
-        now: the moment of the change.
 
     Raises:
         Refused: the stage needs what the backend does not enforce, or the cluster lacks what it names.

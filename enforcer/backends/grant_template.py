@@ -73,11 +73,6 @@ def seat_fields(
 ) -> dict[str, str | None]:
     """Fields of an owner for the seats of its pods.
 
-    Args:
-        staying: pods that are there after the stage.
-        snapshot: the cluster, for the models of cards.
-        words: names of the installation.
-
     Returns:
         Fields and new values; none where no pod moves.
 

@@ -36,7 +36,6 @@ class HamiBackend:
     """HAMi (the port `Backend`): interception in its mode `hami-core`, its own dynamic MIG in its mode `mig`.
 
     Args:
-        dialect: names, where the cluster's configuration gives no others.
         cordons_emptied_nodes: cards of a node that a stage empties get no new pods, so that it can be given back.
     """
 
@@ -68,11 +67,7 @@ class HamiBackend:
 
 
 def hami_family(capabilities: Capabilities, dialect: HamiDialect, modes: Sequence[str]) -> GrantFamily:
-    """What HAMi and those built on it have in common.
-
-    Args:
-        modes: modes of a node that are rendered, the sharing one first.
-    """
+    """What HAMi and those built on it have in common."""
 
     def check(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
         _check_cordons(draft, snapshot)

@@ -27,9 +27,6 @@ def cordon_changes(
 ) -> tuple[Change, ...]:
     """Close cards to new pods; cards that others closed stay closed.
 
-    Args:
-        now: the moment, for the handshake.
-
     Returns:
         Changes of nodes, two fields each; none for a node that stands so already.
     """

@@ -77,10 +77,6 @@ class HamiDialect:
     """HAMi's annotations (the port `Dialect`).
 
     Attributes:
-        words: names of the installation, where its configuration gives no others.
-        device_config: the ConfigMap with resource names.
-        node_config: the ConfigMap with the nodes' configuration.
-        plugin: the device plugin's DaemonSet.
         allocated: annotation of pods with what the scheduler granted.
         register: annotation of nodes that lists their cards.
     """

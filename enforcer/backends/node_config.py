@@ -37,8 +37,6 @@ def node_config_changes(draft: StageDraft, snapshot: Snapshot, config: ObjectKey
 
     Args:
         snapshot: the cluster; its `configs` hold the ConfigMap where there is one.
-        config: the ConfigMap.
-        plugin: the device plugin's DaemonSet.
 
     Returns:
         One change of the ConfigMap and the plugin pods to start anew, or nothing where all fits.

@@ -36,7 +36,6 @@ class BackendPart:
     """One Deployment or DaemonSet of a backend.
 
     Attributes:
-        kind: which of the two.
         tag: tag of its image; None where the image is named by digest alone.
     """
 
@@ -56,7 +55,6 @@ def parts_of(images: Iterable[str], workloads: Iterable[Manifest]) -> tuple[Back
     """The parts of a backend, by its images.
 
     Args:
-        images: how repositories of its images end.
         workloads: manifests of Deployments and DaemonSets; others are passed over.
     """
     endings = tuple(images)

@@ -50,7 +50,6 @@ class Target:
 
     Attributes:
         new: as it shall sit; empty where it shall be gone, None where it stays as it is.
-        recommendation: what for; empty where it stays.
     """
 
     seat: PodSeat
@@ -73,7 +72,6 @@ class StageDraft:
     """One stage of a plan against the cluster, before it is said in a backend's words.
 
     Attributes:
-        recommendations: those of the stage, in order.
         targets: all pods of each workload in which one moves or goes, in the order of the plan.
         cards: cards that a moved pod comes to, as they are after the plan.
         warnings: what holds only in part.
@@ -222,10 +220,6 @@ def check_init_containers(owner: Manifest, asks: Callable[[Manifest], bool]) -> 
     """Refuse to change what pods ask for where their init containers, sidecars among them, ask for cards of their own.
 
     A plan has places for the other containers; what these are given stays as it was, and keeps the pod off its place.
-
-    Args:
-        owner: the owner, with the template where a Deployment has it.
-        asks: whether a container asks for cards.
 
     Raises:
         Refused: one of them does.

@@ -31,11 +31,8 @@ class ObjectPatch:
     """One object's change.
 
     Attributes:
-        namespace: namespace; empty for kinds that lie in none.
         resource_version: version that was read; None where an earlier patch of the plan has changed it since.
         is_whole: `before` and `after` are whole objects; otherwise the fields that change, and nothing else is known.
-        before: the object.
-        after: the same with the change.
     """
 
     kind: ApiResource

@@ -46,8 +46,6 @@ class PodTemplate:
 
     Attributes:
         role: which of its pods are made from it; empty where all are.
-        path: where it stands in the owner.
-        body: the template: `metadata` and `spec`.
         pieces: where parts of it stand elsewhere than below `path`: path within the template (`.spec.containers[a]`) to
             path in the owner.
     """
@@ -77,9 +75,7 @@ class Size:
     """A field that says how many pods there are of a template.
 
     Attributes:
-        role: role of the template; empty where there is one.
         pods_each: pods that one of it stands for.
-        default: its value where it is absent.
     """
 
     role: str
@@ -107,7 +103,6 @@ class Scaling:
     """What is asked of an owner's size.
 
     Attributes:
-        staying: pods that hold cards and stay.
         leaving: pods that shall go, at least one.
         others: how many of its pods hold no card; they stay where the owner does.
     """
@@ -165,10 +160,8 @@ class WorkloadKind:
         template_fields: matches the paths of fields that its pods are made from.
         templates: its pod templates; none where it says none itself.
         role_of: the role of a pod, by the pod's labels.
-        sizes: fields that say how many pods there are.
         stop_field: field by which it is stopped whole; None where there is none.
         stop_value: value of that field then; `NOW` for the moment.
-        scale: fields by which pods go.
         refusal: why the template of this owner can't be changed; None where it can.
         counts_rolled: its status has `updatedReplicas` and `replicas`.
         by_replica_sets: its pods are those of ReplicaSets, where a pod's deletion cost says who goes first.

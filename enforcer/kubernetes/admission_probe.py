@@ -38,9 +38,6 @@ class AdmissionProbe:
     """Looks at the webhook and asks it.
 
     Each call raises `Misconfigured` where a right is missing, and `Unavailable` where the cluster can't be reached.
-
-    Args:
-        namespace: where the enforcer's lease lies.
     """
 
     def __init__(self, api: WritingApi, namespace: str) -> None:

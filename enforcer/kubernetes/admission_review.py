@@ -86,12 +86,7 @@ def _unnoted(_: Departure) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """A seat that was given, of a pod that was not seen yet.
-
-    Attributes:
-        seat: its name.
-        at: monotonic seconds.
-    """
+    """A seat that was given, of a pod that was not seen yet."""
 
     seat: str
     at: float

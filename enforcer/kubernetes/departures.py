@@ -28,13 +28,7 @@ _KNOWN_MAX = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
-    """A pod that is not pinned to its planned seat.
-
-    Attributes:
-        kind: of the owner that carries the seats.
-        name: of the owner.
-        plan_id: plan that is departed from; None where the owner does not say.
-    """
+    """A pod that is not pinned to its planned seat; kind and name are those of the owner that carries the seats."""
 
     kind: str
     namespace: str

@@ -29,8 +29,6 @@ def owned_by_others(entries: Sequence[Manifest], manager: str, fields: Sequence[
 
     Args:
         entries: `metadata.managedFields` as the server has it.
-        manager: who is left out.
-        fields: paths as in `enforcer.manifest`.
 
     Returns:
         Entries of the same form, cut down to these fields.
@@ -49,9 +47,7 @@ def disowned(
     """The owners of an object's fields, with some fields of one manager given to their former owners.
 
     Args:
-        entries: `metadata.managedFields` as the server has it.
         manager: who gives up.
-        fields: paths as in `enforcer.manifest`.
         former: who owned them (`owned_by_others`); a field that the manager does not own now has a new owner already.
 
     Returns:

@@ -38,12 +38,7 @@ Watching = Callable[[str, Callable[[], None]], Iterator[tuple[str, Manifest]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """One object.
-
-    Attributes:
-        namespace: empty for none.
-        text: all of it as JSON.
-    """
+    """One object as JSON text; its namespace is empty where it lies in none."""
 
     namespace: str
     name: str
@@ -68,13 +63,7 @@ Listing = Callable[[Callable[[Manifest], Kept]], tuple[str, list[Kept]]]
 
 
 class FollowedKind:
-    """The objects of one kind; for several threads.
-
-    Args:
-        name: of the kind, for the log.
-        watching: watches them; ends by itself now and then.
-        seen: called with every object that came by an event.
-    """
+    """The objects of one kind; for several threads."""
 
     def __init__(self, name: str, listing: Listing, watching: Watching, seen: Callable[[Manifest], None]) -> None:
         self._name = name

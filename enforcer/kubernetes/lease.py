@@ -36,12 +36,7 @@ _RENEW_SHARE = 1 / 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """The lease as it was seen to change last.
-
-    Attributes:
-        holder: who held it; empty for nobody.
-        at: when we saw this, by our monotonic clock.
-    """
+    """The lease as it was seen to change last, by our monotonic clock; `holder` is empty where nobody holds it."""
 
     holder: str
     resource_version: str
@@ -51,11 +46,7 @@ class _Seen:
 
 
 class Leases:
-    """The Lease objects of one namespace.
-
-    Args:
-        setting: what names the namespace, for messages.
-    """
+    """The Lease objects of one namespace."""
 
     def __init__(self, api: WritingApi, namespace: str, setting: str) -> None:
         self._api, self._namespace, self._setting = api, namespace, setting

@@ -222,7 +222,6 @@ class KubernetesReader:
 
         Args:
             take: what is kept of each object: pages go one by one, and all of them parsed would take much memory.
-            query: further parameters.
         """
         for _ in range(_ATTEMPTS_MAX):
             # Where the list took longer than the server remembers one version: from the start.

@@ -80,8 +80,6 @@ class StuckPods:
 
     Args:
         notes: by which every replica of the admission knows that a seat is closed.
-        departed: notes each pod that is freed; must not wait.
-        freed: counts them.
     """
 
     def __init__(

@@ -32,9 +32,6 @@ class KubernetesWriter:
     """A `ClusterWriter` of a real API server.
 
     Each call raises as the port has it, and `Misconfigured` where a right is missing.
-
-    Args:
-        reader: reads what a change stands on.
     """
 
     def __init__(self, api: WritingApi, reader: KubernetesReader) -> None:

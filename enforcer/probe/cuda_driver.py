@@ -66,7 +66,6 @@ class CudaDriver:
     """One card of this container through CUDA's driver.
 
     Args:
-        ordinal: number of the card within the container.
         path: file of the library; None for the loader's own search.
 
     Raises:
@@ -111,7 +110,6 @@ class CudaDriver:
         """Allocate framebuffer.
 
         Args:
-            size: bytes, above 0.
             managed: as unified memory, which the driver may keep on the host.
 
         Returns:

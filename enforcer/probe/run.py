@@ -111,7 +111,6 @@ class ComputeReading:
         granted_ratio: share of the card, 0-1; None where there is no limit, or nobody said.
         launched_ratio: share of the time in which kernels ran, launched one by one, 0-1.
         graph_ratio: the same, launched as graphs; None where graphs can't be recorded.
-        seconds: how long each was measured.
     """
 
     granted_ratio: float | None
@@ -146,9 +145,6 @@ _KERNEL_NANOSECONDS = 1_000_000
 
 def measure_pause(gpu: Gpu, region: Path, *, patience_seconds: float = PATIENCE_SECONDS) -> PauseReading:
     """Sleep and wake some times.
-
-    Args:
-        patience_seconds: see `PATIENCE_SECONDS`.
 
     Raises:
         Refused: the region is in doubt; nobody was put to sleep.
@@ -248,7 +244,6 @@ def measure_framebuffer(
     """Fill the framebuffer that there is.
 
     Args:
-        granted_bytes: what the container was granted; None where nobody said.
         card_bytes: framebuffer of the whole card; None where nobody said. Beyond it lies host memory.
         spill_bytes_max: most that is taken beyond the card, so that the node keeps its memory.
     """
@@ -317,13 +312,7 @@ _IN_FLIGHT = 8
 
 
 def measure_compute(gpu: Gpu, *, granted_ratio: float | None, seconds: float) -> ComputeReading:
-    """Keep the card as busy as the container may.
-
-    Args:
-        gpu: the card; nobody else may work on it meanwhile.
-        granted_ratio: share of the card, 0-1; None where there is no limit, or nobody said.
-        seconds: how long to measure, for launches and for graphs each.
-    """
+    """Keep the card as busy as the container may."""
     nanoseconds = round(KERNEL_SECONDS * 1e9)
     launched = _share(gpu, lambda: gpu.spin(nanoseconds), seconds)
     graph = _share(gpu, gpu.spin_by_graph, seconds) if gpu.record_spin_graph(nanoseconds) else None
@@ -361,14 +350,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """What the probe's container was granted.
-
-    Attributes:
-        framebuffer_bytes: framebuffer; None where nobody said.
-        compute_ratio: limit on compute, 0-1; None where there is none.
-        card_bytes: framebuffer of the whole card; None where nobody said.
-        region: shared region of the container; None where it has none.
-    """
+    """What the probe's container was granted."""
 
     framebuffer_bytes: int | None = None
     compute_ratio: float | None = None
@@ -411,7 +393,6 @@ def probe(
 
     Args:
         gpu: the card; nobody else may work on it meanwhile.
-        now: when, UTC.
         seconds: how long compute is measured, for launches and for graphs each.
         spill_bytes_max: most framebuffer that is asked for beyond the card, bytes.
 

@@ -45,11 +45,7 @@ class WorkloadPrint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """The cluster, as a plan knew it.
-
-    Attributes:
-        cards: hash of cards, nodes and sizes.
-    """
+    """The cluster, as a plan knew it."""
 
     cards: str
     workloads: Mapping[WorkloadId, WorkloadPrint]

@@ -55,7 +55,6 @@ class HoldIntent:
     """One field that holds an owner while it rolls (see `enforcer.rollout.holding`).
 
     Attributes:
-        field: path.
         old: value before the plan, and again after it.
         canary: value while one pod is tried.
         rest: value while all pods follow.
@@ -106,13 +105,8 @@ class StageRecord:
     """One stage of a plan as the ledger records it; mutable: it grows while the ledger is read.
 
     Attributes:
-        state: how far it came.
         canary: workloads that go first.
-        objects: what shall be changed, in order.
-        node_steps: nodes that are to share their cards in another way.
-        reason: why it was taken back.
         kept: what a restoration left as it was, and why.
-        applied_at: when it was promoted.
         undone_at: when it was taken back on request.
         watched: batches that were watched to the end without complaint.
         is_whole: all intents stand there.
@@ -138,10 +132,8 @@ class RunRecord:
     """One run of `apply` as the ledger records it; mutable: it grows while the ledger is read.
 
     Attributes:
-        stages: stages asked for.
         cards_granted: cards that somebody held when it began.
         cluster: cluster of the plan; None in ledgers of before that was written down.
-        is_open: False once it ended.
     """
 
     plan_id: str

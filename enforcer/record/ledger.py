@@ -29,9 +29,6 @@ class Entry:
 
     Attributes:
         number: from 1, without gaps.
-        at: when, UTC.
-        event: what kind of entry, for example `intent`.
-        content: the rest, plain JSON values.
         sha256: hash of this line's content and of the line before.
     """
 
@@ -62,9 +59,6 @@ class Ledger:
 
     def append(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, plan_id: str, at: datetime) -> None:
         """Write entries, together and durable before this returns.
-
-        Args:
-            at: when, UTC.
 
         Raises:
             Corrupt: the ledger was edited, or storage can't take more; then nothing may be done that was to be written.

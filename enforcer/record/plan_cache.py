@@ -36,7 +36,6 @@ class PlanCache:
     """The plans of one folder.
 
     Args:
-        path: the plan store's folder.
         items_max: items of all plans in memory; the plan that was asked for last is kept whatever it holds.
         is_patient: True to wait for large files; else a list leaves them out while they are read, unless no plan
             is known yet.

@@ -41,9 +41,6 @@ class Condition:
     """One condition of a plan (kubernetes/apimachinery:pkg/apis/meta/v1/types.go, Condition).
 
     Attributes:
-        type: what it is about.
-        reason: why, one word.
-        message: why, in a sentence.
         generation: of the wish that it is about.
     """
 
@@ -60,7 +57,6 @@ class StageStatus:
 
     Attributes:
         state: its state in the ledger; `proposed` where it was never begun.
-        reason: why it was taken back; empty where it was not.
     """
 
     stage: int
@@ -75,7 +71,6 @@ class PlanStatus:
     Attributes:
         state: one word for lists.
         progress: how many stages are in force, of how many.
-        under_way: stages that are begun or being taken back.
         conditions: one of each type; none of type `Departed` where nobody has looked for it.
         generation: of the object whose wish this was made from.
     """
@@ -104,7 +99,6 @@ def standing(runs: Sequence[RunRecord], stages: Iterable[int] | None = None) -> 
     """Stages of a plan of which something may stand in the cluster.
 
     Args:
-        runs: of the plan.
         stages: only of these; of all where None.
     """
     found = {number for run in runs for number, record in run.records.items() if record.state in STANDING}
@@ -146,7 +140,6 @@ def plan_status(
     """Where a plan stands.
 
     Args:
-        runs: its runs, oldest first.
         refusal: why what is wanted, or under way, can't be done now; None where nothing is in the way.
         failed_generation: of the wish when a stage was last taken back; None where nobody knows: then before `wish`.
         departed: services with pods that are not in their planned seats, and why; None where nobody has looked.

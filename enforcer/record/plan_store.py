@@ -26,11 +26,7 @@ from fleet.units import format_time, parse_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """One person's yes.
-
-    Attributes:
-        at: when, UTC.
-    """
+    """One person's yes."""
 
     plan_id: str
     stages: tuple[int, ...]
@@ -85,11 +81,7 @@ GONE = Wish(stages=frozenset())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedPlan:
-    """A plan that can't be read, with what is known of it.
-
-    Attributes:
-        wish: which of its stages are wanted.
-    """
+    """A plan that can't be read, with what is known of it."""
 
     wish: Wish
     approvals: tuple[Approval, ...]
@@ -126,7 +118,6 @@ class PlanStore:
         """Keep a plan; the same plan again is only made the newest.
 
         Args:
-            plan: a sealed plan.
             fingerprint: what the cluster looked like when it was made, for the guard.
 
         Raises:

@@ -29,8 +29,6 @@ class StoredEntry:
 
     Attributes:
         at: when, UTC, whole microseconds.
-        event: kind of entry.
-        content: the rest, plain JSON values.
     """
 
     at: datetime

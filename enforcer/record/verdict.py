@@ -57,9 +57,7 @@ class Verdict:
     """What became of a plan, or of the part of it that changed some services.
 
     Attributes:
-        level: what it says of harm.
         is_final: False while the measured span is shorter than `enforcer.verify_days`.
-        days: measured span.
         over_budget: services over their harm budget in the measured span, the most harmed first; also those that were
             taken back since.
         services_undecided: services whose budget lies inside the interval of their rate.
@@ -107,7 +105,6 @@ def harm_interval(ratio: float, windows: int) -> tuple[float, float]:
 
     Args:
         ratio: violated share of active windows, 0-1.
-        windows: active windows, 0 or more.
     """
     if not windows:
         return 0.0, 1.0
@@ -176,11 +173,7 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
 
 
 def verdict_document(outcome: Outcome, text: str) -> dict[str, Any]:
-    """The document of `verify` (`gputide.outcome/v1`): the verdict with its text, then services by standing and rate.
-
-    Args:
-        text: the verdict in English.
-    """
+    """The document of `verify` (`gputide.outcome/v1`): the verdict and its text, then services by standing and rate."""
     verdict, measured = verdict_of(outcome), outcome_document(outcome)
     judged = {"text": text, **document(verdict)}
     for service, row in zip(outcome.workloads, measured["workloads"], strict=True):

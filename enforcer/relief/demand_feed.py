@@ -38,7 +38,6 @@ class BrokenObjective:
     """A latency objective that is broken now.
 
     Attributes:
-        pod: the pod.
         query: the question whose answer it is.
     """
 
@@ -89,7 +88,6 @@ class QueriedObjectives:
     Args:
         queries: PromQL; every series of an answer is a broken objective of the pod in `namespace` and `pod`.
         interval_seconds: an answer counts for so long.
-        clock: monotonic seconds; for tests.
     """
 
     def __init__(self, metrics: InstantQuery, queries: Sequence[str], *, interval_seconds: float) -> None:
@@ -118,8 +116,6 @@ class PromisedObjectives:
 
     Args:
         reader: the cluster, for the pods that answer requests.
-        interval_seconds: an answer counts for so long.
-        clock: monotonic seconds; for tests.
     """
 
     def __init__(

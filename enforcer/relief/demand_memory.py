@@ -30,11 +30,7 @@ class SeatKey:
 
 
 class DemandMemory:
-    """Remembers use; not for several threads.
-
-    Args:
-        steps: minutes that are remembered.
-    """
+    """Remembers use; not for several threads."""
 
     def __init__(self, steps: int = 1440) -> None:
         self._steps = steps
@@ -69,12 +65,7 @@ class DemandMemory:
                 self._seen_step[row] = self._step
 
     def load(self, keys: Sequence[SeatKey], now: Mapping[SeatKey, float]) -> Float32:
-        """Use of some pods, share of a card, (keys, steps), oldest first; the last column is the present.
-
-        Args:
-            keys: whose.
-            now: what they use right now.
-        """
+        """Use of some pods, share of a card, (keys, steps), oldest first; the last column is the present."""
         steps = max(1, min(self._steps, self._known()))
         order = [(self._step - steps + 1 + number) % self._steps for number in range(steps)]
         found: Float32 = np.zeros((len(keys), steps), np.float32)

@@ -22,12 +22,7 @@ _LATELY = timedelta(hours=1)
 
 
 class ReplayFeed:
-    """Reports what the warehouse kept of the last step.
-
-    Args:
-        history: usage between two moments.
-        now: the clock of the data.
-    """
+    """Reports what the warehouse kept of the last step."""
 
     def __init__(
         self,

@@ -31,7 +31,6 @@ class Patience:
     """How long the parts of a move may take.
 
     Attributes:
-        ready_seconds_max: until the pod is ready on its new card.
         leave_seconds_max: until disruption budgets let the old one go.
     """
 
@@ -43,10 +42,6 @@ class Mover:
     """Carries out moves on one cluster.
 
     Each call raises `Unavailable` where the cluster can't be reached; the next look goes on.
-
-    Args:
-        patience: how long parts may take.
-        step: called before every write with what it is, for tests that stop there.
     """
 
     def __init__(

@@ -35,7 +35,6 @@ class Proposal:
     """One pod's new card.
 
     Attributes:
-        part: its share.
         overload: what it relieves; None for a move home.
     """
 
@@ -51,10 +50,8 @@ class Field:
     """What a choice is made from.
 
     Attributes:
-        memory: what was used before.
         movables: pods that might go, by `namespace/pod`; the others stay.
         nodes: nodes that these may run on by their own word, by `namespace/pod`.
-        resting: pods that moved lately.
         coming: cards that somebody is on his way to, by `namespace/pod` of who leaves for them.
         arrived: warm replicas of these moves: they count by the card of `coming`.
         closed: cards in trouble, or kept free otherwise.
@@ -95,9 +92,6 @@ def may_return(seat: PodSeat, home: str, ground: Field, rules: ReliefRules, *, i
     """Whether a pod's old card has had room for it for a while.
 
     Args:
-        seat: the pod as it sits now.
-        home: the card that it was moved from.
-        rules: for how long, and how much.
         is_isolated: it shares a card with no other pod.
     """
     target = ground.snapshot.cards.get(home)

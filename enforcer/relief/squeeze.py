@@ -31,7 +31,6 @@ class OrdersWriter:
 
         Args:
             wanted: by node; none for a node on which everybody may wake.
-            seconds: for how long the order counts.
 
         Raises:
             Refused: somebody else writes the orders all the time, or admission denied them.

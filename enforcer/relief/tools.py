@@ -24,8 +24,6 @@ class ReliefPolicy:
 
     Attributes:
         rules: when a card is overloaded, which pod leaves, and where to: what the simulator plays as well.
-        patience: how long parts of a move may take.
-        squeeze_seconds: how long an order to sleep counts.
         calm_seconds: how long a card must be without trouble before low priority wakes.
         lease_seconds: how long the lease is held without being renewed.
     """
@@ -42,7 +40,6 @@ class ReliefTools:
     """What relief works with.
 
     Attributes:
-        holder: name under which the lease is held.
         harm: what services suffered since they were moved; None where nothing measures it.
     """
 

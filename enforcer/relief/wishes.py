@@ -24,7 +24,6 @@ class Movable:
     """How one pod can change its card.
 
     Attributes:
-        manner: how; None where it must stay.
         maker: ReplicaSet that takes a warm replica over; empty for a restart.
         is_isolated: it shares a card with nobody.
         why: why it must stay, or can only be restarted; empty for a warm move.
@@ -60,9 +59,6 @@ def has_opted_out(pod: Manifest, reader: ClusterReader) -> bool:
 
 def movable(pod: Manifest, reader: ClusterReader, *, restarts: bool) -> Movable:
     """How a pod can change its card.
-
-    Args:
-        reader: the cluster, for its owner.
 
     Raises:
         Unavailable: the cluster can't be reached.

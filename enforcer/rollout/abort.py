@@ -18,7 +18,6 @@ class AbortResult:
     """What an abort did.
 
     Attributes:
-        restored: stages that were under way and are taken back.
         promoted: stages of the run that had been promoted before, and stay.
     """
 

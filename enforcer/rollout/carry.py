@@ -58,7 +58,6 @@ class Carrier:
     Each call raises `Unavailable` where the cluster can't be reached or can't take it.
 
     Attributes:
-        objects: writes single objects.
         kept: what was left as it is on the way back, one sentence each.
         look_seconds: pause between two looks.
     """

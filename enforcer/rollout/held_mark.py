@@ -37,12 +37,7 @@ def marked(holds: Sequence[HoldIntent]) -> tuple[HoldIntent, ...]:
 
 
 def released(before: Manifest, after: Manifest) -> Manifest:
-    """An owner that is being changed, without what holds it where its template is changed; else as it is.
-
-    Args:
-        before: the owner as it stands.
-        after: as the change would leave it.
-    """
+    """An owner that is being changed, without what holds it where its template is changed; else as it is."""
     text = field_of(before, _FIELD)
     if text is None or _templates(before) == _templates(after):
         return after

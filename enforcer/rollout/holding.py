@@ -151,9 +151,6 @@ def hold_seconds(watch_seconds: float) -> int:
 def holds_of(owner: Mapping[str, Any], pods: int, way: Way, *, watch_seconds: float) -> tuple[HoldIntent, ...]:
     """The fields that hold an owner whose template is to be changed.
 
-    Args:
-        way: how its pods follow each other; an owner that can't surge has a gap.
-
     Returns:
         Fields with their values before, for one pod, and for all; none for an owner that is rolled by eviction, or that
         ends all its pods before it makes new ones (`Recreate`).
@@ -197,7 +194,6 @@ class StrategyLimit:
     """What an owner's strategy says of pods that are unavailable at once.
 
     Attributes:
-        field: path of the field that says it.
         value: its value, or its default.
         pods: how many pods it lets be unavailable at once.
     """

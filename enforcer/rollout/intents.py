@@ -38,7 +38,6 @@ def intended_stage(
     Args:
         snapshot: the cluster that it was rendered for, pods under the plan's names.
         real: what those are called in the cluster that are called otherwise there (see `enforcer.plan_names`).
-        canary_workloads: how many workloads try one pod first.
     """
     objects = object_intents(rendered)
     rolling = rolling_owners(objects, snapshot)
@@ -70,10 +69,6 @@ def held_owners(
     """Objects with the fields that hold each owner while its pods go back, where no pod is watched first.
 
     What others change of an owner meanwhile is theirs field by field, and is waited for with the rest.
-
-    Args:
-        objects: what is changed, or taken back.
-        moves: all moves of their workloads.
     """
     ordered = _ordered(moves, rolling_owners(objects, snapshot), snapshot, wave_max)
     found = (_held(intent, snapshot, ordered, watch_seconds=0.0) for intent in objects)
@@ -104,11 +99,7 @@ def object_intents(rendered: RenderedStage) -> list[ObjectIntent]:
 def canary_of(
     moves: Sequence[Move], snapshot: Snapshot, count: int, surging: Collection[WorkloadId] = ()
 ) -> tuple[str, ...]:
-    """The first workloads whose pods find room by themselves; none where there is but one pod to be tried.
-
-    Args:
-        surging: workloads whose new pods get ready beside the old ones.
-    """
+    """The first workloads whose pods find room by themselves; none where there is but one pod to be tried."""
     by_workload: dict[WorkloadId, list[Move]] = {}
     for move in moves:
         by_workload.setdefault(move.workload, []).append(move)

@@ -24,9 +24,7 @@ class Load:
     """What is to be carried.
 
     Attributes:
-        moves: all moves of the workloads concerned.
         intents: what changes of their owners, by workload; empty where that stands already.
-        phase: one pod of each workload, or all.
         is_strict: True where pods go to their planned seats, and another seat is a failure; False where they go back
             (`moves` are turned round then, `intents` are those of the way there), and the scheduler may choose.
     """

@@ -44,7 +44,6 @@ class Patience:
     Args:
         say: called before each pause with what went wrong and for how many seconds it has.
         before_again: called before a call is made again; what it raises ends the waiting.
-        seconds_max: for how long at most.
         rights_seconds_max: for how long at most where a right is missing.
     """
 
@@ -65,10 +64,6 @@ class Patience:
 
     def __call__(self, call: Callable[[], Answer], *, seconds_max: float | None = None) -> Answer:
         """The answer to a call.
-
-        Args:
-            call: may be made several times.
-            seconds_max: for how long at most; as long as this patience lasts where None.
 
         Raises:
             Unavailable: the cluster could not take it to the last, or another enforcer went on (`Overtaken`).

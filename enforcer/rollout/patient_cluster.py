@@ -42,11 +42,6 @@ class PatientCluster:
     ) -> None:
         """Write fields of one object, on the condition that it still has the version that was read.
 
-        Args:
-            what: what is written, for `step`.
-            key: kind, namespace and name.
-            fields: paths and values.
-
         Raises:
             Refused: as `ClusterWriter.patch`.
         """

@@ -25,10 +25,7 @@ class Progress:
     """One piece of news from a rollout or an undo.
 
     Attributes:
-        at: cluster's time, UTC.
         stage: stage; 0 for an undo over several.
-        done: pods in their seats.
-        total: pods to be moved.
     """
 
     at: datetime

@@ -42,9 +42,6 @@ class Due:
     """What differs between what is wanted of a plan and what is in force.
 
     Attributes:
-        open_undo: an undo is open.
-        unwanted_run: a run is open whose stage is no longer wanted.
-        open_run: a run is open whose stage is wanted.
         remove: stages in force that are no longer wanted.
         add: stages that are wanted, approved and not in force.
     """
@@ -65,10 +62,6 @@ def due(wish: Wish, runs: Sequence[RunRecord], approved: frozenset[int], *, is_u
     """What there is to do for a plan.
 
     A stage that was taken back is not tried again before the wish changes: what spoke against it would do so again.
-
-    Args:
-        runs: of the plan, oldest first.
-        is_undoing: an undo of it is open.
     """
     applied = in_force(runs)
     wanted = wish.wanted(applied)
@@ -91,7 +84,6 @@ class Reconciler:
 
     Args:
         rollout: applies stages; its tools take them back.
-        plans: the plans, who approved them, what is wanted of them.
         report: called with where a plan stands after each change, and at each step of a stage.
     """
 
@@ -148,7 +140,6 @@ class Reconciler:
 
         Args:
             recommendation: only this one, of stages that stay wanted; all where None.
-            ending: as `Undo.undo` has it.
 
         Raises:
             As `Undo.undo`.
@@ -314,9 +305,6 @@ class Delegated(Reconciler):
     Each call raises `Unavailable` where the cluster can't be reached.
 
     Args:
-        rollout: as `Reconciler` has it.
-        plans: as `Reconciler` has it.
-        report: as `Reconciler` has it.
         controller: says who is the controller now; None for nobody.
     """
 
@@ -437,11 +425,7 @@ def _result(stage: int, applied: frozenset[int], records: Mapping[int, StageReco
 
 
 def end_of(run: RunRecord, runs: Sequence[RunRecord], *, by: str) -> WishChange:
-    """The wish that ends a run: what of it is not in force yet is no longer wanted.
-
-    Args:
-        runs: all of its plan.
-    """
+    """The wish that ends a run: what of it is not in force yet is no longer wanted."""
     kept = in_force(runs)
     return WishChange(remove=frozenset(run.stages) - kept, by=by, in_force=kept)
 

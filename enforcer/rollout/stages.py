@@ -95,9 +95,6 @@ class Rollout:
     def resume(self, plan: Plan, *, approved: Approved = tuple) -> tuple[StageResult, ...]:
         """Go on with the run of a plan that a crash left open; nothing is done where there is none.
 
-        Args:
-            approved: as `apply` has it.
-
         Raises:
             Refused: the cluster is frozen, or a guard says no to a stage that was not begun, which ends the run.
             Unavailable: the cluster can't be reached; call again to go on.

@@ -29,8 +29,6 @@ class StageResult:
     """How one stage ended.
 
     Attributes:
-        state: promoted or restored.
-        reason: why it was restored.
         kept: what the restoration left as it was, and why.
     """
 
@@ -51,9 +49,6 @@ class Stuck(Unavailable):
 
 def restore_stage(tools: Tools, record: StageRecord, reason: Sentence | str) -> StageResult:
     """Take back a stage that is under way, and write down that it is; may be repeated.
-
-    Args:
-        reason: why; one that stands in the ledger already stays.
 
     Raises:
         Refused: the cluster does not take an object as it was, or somebody else holds the lease.
@@ -174,7 +169,6 @@ class Parts:
     Attributes:
         shared: of no workload, such as node configuration.
         pods: workload and pod that is marked.
-        owners: workload to its owner.
     """
 
     shared: tuple[ObjectIntent, ...]

@@ -37,9 +37,6 @@ class RolloutPolicy:
 
     Attributes:
         canary_workloads: workloads that are changed and watched before the rest of a stage.
-        lease_seconds: how long the lease is held without being renewed.
-        watch: what is too much.
-        carry: how patient to be with pods.
     """
 
     canary_workloads: int = 1
@@ -66,7 +63,6 @@ class UnderWay:
     """What a run is at.
 
     Attributes:
-        stage: the stage that is applied now.
         cards_freed: cards that all stages of the run free together.
     """
 
@@ -81,10 +77,7 @@ class Tools:
 
     Attributes:
         harm: who watches what services suffer; None where nothing measures it.
-        dialect: the words that seats are read in: those of the backend that rendered them.
         holder: name under which the lease is held; the same after a restart, so that a crash does not lock us out.
-        on_progress: who hears the news.
-        step: called before every write with what it is, for tests that stop there.
         wishes: which stages are wanted and approved: a run ends where its stage no longer is; None where nobody can
             say so.
         under_way: what a run is at; None while nothing is applied, or it is taken back.

@@ -45,8 +45,6 @@ class UndoResult:
     """What an undo did.
 
     Attributes:
-        recommendation: only this one; None for all.
-        kept: what was left as it is, and why.
         lowered: workloads of which fewer pods were ready meanwhile than their owners allow, and why; somebody said yes.
     """
 

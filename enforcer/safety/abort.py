@@ -61,11 +61,7 @@ Answer = TypeVar("Answer")
 
 
 class SeldomAsked:
-    """Wishes of a cluster that is asked once a second, for approvals in five, and less often while it is away.
-
-    Args:
-        clock: monotonic seconds.
-    """
+    """Wishes of a cluster that is asked once a second, for approvals in five, and less often while it is away."""
 
     def __init__(self, inner: Wishes, clock: Callable[[], float] = time.monotonic) -> None:
         self._inner = inner
@@ -111,9 +107,6 @@ def stopped(
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
     """Hold a folder for writing once the process that applies a plan from it has taken its stage back.
-
-    Args:
-        plan_id: the plan, of which somebody has said that its stage is no longer wanted.
 
     Raises:
         Unavailable: it has not stopped by then, with its process id; the wish stays.

@@ -104,7 +104,6 @@ class Guard:
 
         Args:
             approvals: who approved which; or the stages alone, where it does not matter who did.
-            now: the moment, UTC.
             run: all stages of the run that they are of, whose freed cards count together; None where they are all.
 
         Raises:
@@ -145,10 +144,6 @@ class Guard:
         and its own hours and holidays stand for those of the change window. What it frees it gives back by morning, so
         no saving limit binds it; the limit on cards does.
 
-        Args:
-            approvals: who approved which of its stages.
-            now: the moment, UTC.
-
         Raises:
             Refused: edited, of another cluster, made from too little history, too large, or its tide was approved by
                 too few.
@@ -180,7 +175,6 @@ class Guard:
 
         Args:
             approvals: who approved which; or the stages alone.
-            freed: cards that the stages free together.
 
         Raises:
             Refused: nobody approved one of them, or one person where `two_approvals_cards_min` wants two.
@@ -291,9 +285,6 @@ class Guard:
 
     def check_stage(self, record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int) -> None:
         """Refuse a stage for what it would ask of the cluster, before anything of it is written down.
-
-        Args:
-            snapshot: the cluster that it was rendered for.
 
         Raises:
             Refused: it would exceed a quota, leave fewer pods ready than their owners allow, or nobody at admission

@@ -63,7 +63,6 @@ class Harm:
     """What one workload suffered in a span.
 
     Attributes:
-        active_steps: steps in which it was active.
         violated_steps: those of them in which it did not get what it needed.
     """
 
@@ -93,7 +92,6 @@ class Judgement:
     """What harm budgets say at one moment.
 
     Attributes:
-        brake: what they ask for.
         reason: one sentence with workload, value, limit and setting; empty where they ask for nothing.
     """
 
@@ -113,9 +111,7 @@ class HarmBudgets:
         """What the budgets of some workloads ask for; nothing, where nothing was measured.
 
         Args:
-            workloads: those that a plan changed.
             changed_since: when it began to: what they suffered before is not its doing.
-            now: the moment, UTC.
 
         Raises:
             Unavailable: what keeps the measurements can't be reached.

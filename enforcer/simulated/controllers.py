@@ -290,9 +290,6 @@ class Controllers:
 
         Args:
             plays: pod of the trace that it stands for.
-            homes: cards that it takes if it may and they have the room.
-            template: what it is made from.
-            revision: hash of that.
             name: its name, where it is the trace's and it runs already; None where a controller makes it.
         """
         store, namespace = self._store, owner["metadata"]["namespace"]

@@ -21,8 +21,6 @@ class CardBook:
     """What is granted on one card; mutable: it changes as pods are placed.
 
     Attributes:
-        card: UUID.
-        card_model: model as the driver prints it.
         framebuffer_mib: framebuffer that may be granted, MiB (with the node's oversubscription factor).
         used_mib: framebuffer granted, MiB.
         used_cores: compute granted, percent.
@@ -75,11 +73,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unplaced:
-    """Why a pod finds no place.
-
-    Attributes:
-        reason: one sentence with numbers, as the scheduler's event says it.
-    """
+    """Why a pod finds no place."""
 
     reason: str
 
@@ -91,7 +85,6 @@ def place(
 
     Args:
         cards: cards that may be used, each node's in the order of its register; a node is scored by those given.
-        nodes: nodes of these cards.
         closed: cards among them that take no new pod.
 
     Returns:

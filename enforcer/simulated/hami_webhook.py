@@ -39,7 +39,6 @@ class ContainerAsk:
     """What one container asks for.
 
     Attributes:
-        count: cards, distinct.
         framebuffer_mib: MiB per card; None where it is a share of the card.
         framebuffer_percent: percent of the card, where no MiB are given.
         core_percent: percent of each card, 0-100; 100 keeps every other pod off.
@@ -57,7 +56,6 @@ class PodAsk:
     """What a pod asks of the scheduler.
 
     Attributes:
-        containers: one per container that wants a card.
         use_cards: only these cards; empty for any.
         avoid_cards: none of these.
         use_models: only card types that hold one of these texts; empty for any.

@@ -18,11 +18,7 @@ from enforcer.simulated.store import PodRow, SimulatedStore
 
 
 class LoosePods:
-    """Makes pods without an owner, and lets owners take them over.
-
-    Args:
-        controllers: who places pods, and keeps owners as they want to be.
-    """
+    """Makes pods without an owner, and lets owners take them over."""
 
     def __init__(self, store: SimulatedStore, controllers: Controllers) -> None:
         self._store = store

@@ -27,7 +27,6 @@ class RollingPod:
 
     Attributes:
         is_current: made from the owner's template as it stands.
-        is_ready: every container is ready.
         is_available: ready for as long as its ReplicaSet asks.
         going: its place among those that go first when there are too many.
     """
@@ -44,7 +43,6 @@ class RollingStep:
     """What is done at once.
 
     Attributes:
-        drop: pods that go.
         make: pods that are made from the owner's template, or, where it is paused, from the one before.
     """
 

@@ -32,10 +32,7 @@ class SimulatedSeat:
     """Where one container of a pod really is, for the replay to play it there.
 
     Attributes:
-        pod: pod of the trace.
         name: what it is called in the cluster: another name once its owner made it anew; empty where nobody plays it.
-        container: container; empty where the pod has no seat.
-        state: running, pending or stopped.
         card: card; None unless running.
         framebuffer_granted_bytes: granted, bytes; 0 unless running.
         compute_granted_ratio: granted, 0-1; 1 where no limit is set.

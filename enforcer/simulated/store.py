@@ -58,14 +58,7 @@ class PodRow:
     """One pod as it is kept.
 
     Attributes:
-        node: node; None while pending.
-        made_ms: when it was made, epoch milliseconds.
         ready_ms: when it is ready; None for never.
-        is_oom: its container's last end was for want of memory.
-        reason: why it is pending.
-        cpu_cores: host CPU requested.
-        memory_bytes: host memory requested.
-        body: metadata and spec.
         plays: pod of the trace that it stands for: its own name until its owner makes it anew under another one.
         revision: hash of the template that it was made from.
         version: resource version; 0 before it was written.
@@ -91,11 +84,7 @@ class PodRow:
 
 @dataclass(slots=True, kw_only=True)
 class Books:
-    """What the scheduler counts; mutable: pods are booked in and out.
-
-    Attributes:
-        cards: by UUID.
-    """
+    """What the scheduler counts; mutable: pods are booked in and out."""
 
     cards: dict[str, CardBook]
     nodes: dict[str, NodeBook]

@@ -30,9 +30,7 @@ class TideMoment:
     """Where a moment stands.
 
     Attributes:
-        phase: part of the tide.
         night: day on which the window began, by the local calendar; None by day.
-        ends_at: end of the window, UTC; None by day.
     """
 
     phase: TidePhase
@@ -45,9 +43,7 @@ class TideCalendar:
     """When the tide goes out and comes in.
 
     Attributes:
-        start: local time at which a window begins.
         end: local time at which services have everything again; at or before `start` it is the next day's.
-        time_zone: clock by which that is meant.
         holidays: days on which no window begins: demand is another one then.
     """
 

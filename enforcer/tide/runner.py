@@ -97,9 +97,6 @@ class TideRunner:
     """Moves the tide of one plan.
 
     Each call raises `Unavailable` where the cluster can't be reached; called again, it goes on.
-
-    Args:
-        plan: whose schedule is followed.
     """
 
     def __init__(

@@ -46,9 +46,6 @@ class NightScale:
 def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) -> NightScale:
     """Who steps back now, and by which field.
 
-    Args:
-        schedule: the plan's windows.
-
     Raises:
         Unavailable: it can't be reached.
     """

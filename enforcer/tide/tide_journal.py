@@ -22,20 +22,11 @@ class Night:
     """One night; mutable: it grows while the ledger is read.
 
     Attributes:
-        plan_id: plan whose schedule it follows.
-        night: day on which it began.
-        began_at: when, UTC.
         ends_at: when services must have everything again, UTC.
-        scale: what lets services step back.
-        admission: what let low priority in.
         left: services that kept what they had, and why.
         freed: cards of the plan that stood empty then.
-        is_admitting: low priority was let in.
-        is_aborted: somebody ended it early.
         gave_back_after_seconds: how long giving back took; None while it is not over.
-        ended_at: when everything was given back, UTC; None while it is not.
         is_late: services had everything again only after its end.
-        is_open: it is not over.
     """
 
     plan_id: str
