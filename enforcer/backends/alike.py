@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from enforcer.backends.stage import last_stages
 from enforcer.snapshot import Snapshot
 from fleet.decisions import CardPlacement, Plan, Recommendation, RecommendationKind
 from fleet.inventory import CardId, WorkloadId
@@ -41,7 +42,7 @@ def with_all_replicas(
     Returns:
         The plan, and what is to be said of it.
     """
-    number_of = _last_stages(plan)
+    number_of = {pod: number for pod, (number, _) in last_stages(plan).items()}
     own = {name for entry in plan.stages if entry.stage == stage for name in entry.recommendations}
     first: dict[WorkloadId, str] = {}
     workload_of = {part.pod_id: part.workload for card in plan.placement for part in card.slices}
@@ -64,17 +65,6 @@ def with_all_replicas(
         whole = replace(whole, placement=_staying(plan.placement, along, snapshot))
     text = f"{len(along)} pods that later stages name come along: a template makes all its replicas anew"
     return whole, (text,)
-
-
-def _last_stages(plan: Plan) -> dict[str, int]:
-    """The last stage that names each pod; the tide is left out, its pods come back."""
-    recommendations = {entry.id: entry for entry in plan.recommendations}
-    numbers: dict[str, int] = {}
-    for entry in sorted(plan.stages, key=lambda entry: entry.stage):
-        for name in entry.recommendations:
-            if recommendations[name].kind is not RecommendationKind.TIDE:
-                numbers.update(dict.fromkeys(recommendations[name].pods, entry.stage))
-    return numbers
 
 
 def _with_along(entry: Recommendation, along: Mapping[str, str], *, is_own: bool) -> Recommendation:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from enforcer.backends.stage import Target, check_init_containers
+from enforcer.backends.stage import Target, check_init_containers, check_job
 from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of
 from fleet.errors import Corrupt, Misconfigured, Refused
@@ -170,8 +170,7 @@ def resource_fields(
         fields.update(_container_fields(container, own))
     if fields:
         check_init_containers(owner, lambda container: bool(devices_of(container)))
-    if kind == "Job" and fields:
-        raise Refused(f"cannot change {name}: a Job's template can't be changed; make the Job anew with {asked[0][1]}")
+    check_job(kind, name, fields, f" with {asked[0][1]}")
     return fields
 
 

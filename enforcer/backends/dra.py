@@ -17,7 +17,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from enforcer.backend import RenderedStage
@@ -36,7 +38,7 @@ from enforcer.backends.dra_claims import (
     pod_claim,
     shared_claim,
 )
-from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, owner_changes
+from enforcer.backends.stage import Target, check_init_containers, check_job, check_kinds, draft_stage, rendered
 from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of, workload_parts
 from enforcer.snapshot import Snapshot
@@ -210,7 +212,7 @@ class DraBackend:
             containers = {part.container for _, part in parts_of[workload]}
             return _template_fields(owner, kind, claim_of(workload), containers, snapshot)
 
-        changes = owner_changes(draft, snapshot, template_fields, self._now)
+        stands = rendered(draft, snapshot, template_fields, self._now, warnings=warnings)
         moved = [workload for workload, targets in draft.targets.items() if any(entry.new for entry in targets)]
         objects = {
             (claim_of(workload).kind, workload_parts(workload)[0], claim_of(workload).name): claim_manifest(
@@ -218,13 +220,7 @@ class DraBackend:
             )
             for workload in moved
         }
-        return RenderedStage(
-            stage=stage,
-            changes=changes,
-            moves=draft.moves,
-            warnings=tuple(dict.fromkeys(warnings)),
-            objects=tuple(manifest for _, manifest in sorted(objects.items(), key=lambda entry: entry[0])),
-        )
+        return replace(stands, objects=tuple(manifest for _, manifest in sorted(objects.items(), key=itemgetter(0))))
 
     def _check(self, card: CardPlacement, snapshot: Snapshot) -> None:
         """Refuse what claims can't hold."""
@@ -376,8 +372,7 @@ def _template_fields(
     changed = {path: value for path, value in {**removed, **fields}.items() if field_of(owner, path) != value}
     if changed:
         check_init_containers(owner, lambda container: bool(devices_of(container)) or _claims(container, stale))
-    if kind == "Job" and changed:
-        raise Refused(f"cannot change {kind} {namespace}/{name}: a Job's template can't be changed; make the Job anew")
+    check_job(kind, f"{kind} {namespace}/{name}", changed)
     return changed
 
 

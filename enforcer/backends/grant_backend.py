@@ -13,7 +13,7 @@ from typing import Protocol
 from enforcer.backend import NodeStep, RenderedStage
 from enforcer.backends.card_fit import is_whole
 from enforcer.backends.grant_template import TemplateStyle, seat_fields
-from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, owner_changes
+from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, rendered
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
 from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
@@ -87,14 +87,9 @@ def render_grants(
     partly = check_kinds(family.capabilities, draft.recommendations)
     fit = family.check(draft, snapshot)
     nodes = family.node_changes(draft, snapshot)
-    changes = owner_changes(draft, snapshot, template_fields, now)
     warnings = (*partly, *draft.warnings, *fit, *_unit_warnings(draft, words))
-    return RenderedStage(
-        stage=stage,
-        changes=(*nodes.changes, *changes),
-        moves=draft.moves,
-        warnings=tuple(dict.fromkeys(warnings)),
-        node_steps=nodes.steps,
+    return rendered(
+        draft, snapshot, template_fields, now, warnings=warnings, node_changes=nodes.changes, node_steps=nodes.steps
     )
 
 

@@ -35,9 +35,10 @@ from enforcer.backends.stage import (
     StageDraft,
     Target,
     check_init_containers,
+    check_job,
     check_kinds,
     draft_stage,
-    owner_changes,
+    rendered,
 )
 from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest, field_of, template_of
@@ -109,13 +110,8 @@ class KaiBackend:
             fields = _share_fields(owner, kind, staying)
             return fields | pin_fields(kind, staying, plan.plan_id)
 
-        owners = owner_changes(draft, snapshot, template_fields, self._now)
-        return RenderedStage(
-            stage=stage,
-            changes=owners,
-            moves=draft.moves,
-            warnings=tuple(dict.fromkeys([*warnings, *_choice_warnings(draft, snapshot)])),
-        )
+        warnings += _choice_warnings(draft, snapshot)
+        return rendered(draft, snapshot, template_fields, self._now, warnings=warnings)
 
 
 def _seat_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
@@ -203,8 +199,7 @@ def _share_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> dict
         check_notebook(owner, annotations, {})
     fields |= {f"{_ANNOTATIONS}[{key}]": value for key, value in annotations.items()}
     changed = {path: value for path, value in fields.items() if field_of(owner, path) != value}
-    if kind == "Job" and changed:
-        raise Refused(f"cannot change {name}: a Job's template can't be changed; make the Job anew")
+    check_job(kind, name, changed)
     return changed
 
 

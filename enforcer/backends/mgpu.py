@@ -17,7 +17,7 @@ from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, check_cores, granted_mib, is_whole, shared_percent
 from enforcer.backends.grant_template import asks_for_cards, check_notebook
 from enforcer.backends.node_pin import check_nodes, nodes_of_workloads, pin_fields
-from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, owner_changes
+from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, rendered
 from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of
 from enforcer.snapshot import Snapshot
@@ -135,15 +135,9 @@ class MgpuBackend:
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
             return _template_fields(owner, kind, staying, snapshot, plan.plan_id)
 
-        changes = owner_changes(draft, snapshot, template_fields, self._now)
         if draft.cards:
             warnings.append("which card of its node a pod gets is the choice of mGPU's scheduler (policy binpack)")
-        return RenderedStage(
-            stage=stage,
-            changes=changes,
-            moves=draft.moves,
-            warnings=tuple(dict.fromkeys(warnings)),
-        )
+        return rendered(draft, snapshot, template_fields, self._now, warnings=warnings)
 
 
 def node_policy(node: Manifest) -> str:

@@ -1,20 +1,20 @@
 """What every backend does alike with one stage of a plan: which pods go where, and what of their owners changes.
 
 Pure. A backend makes a draft of the stage (`draft_stage`), says in its own words what a template must hold for the
-seats of its replicas, and gets the changes of the owners (`owner_changes`): its own fields, the scale, the plan's mark
-and the values before. What a backend can't carry out at all is refused here by its record (`check_kinds`).
+seats of its replicas, and gets the changes of the owners (`rendered`): its own fields, the scale, the plan's mark and
+the values before. What a backend can't carry out at all is refused here by its record (`check_kinds`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, time
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from enforcer.admission import PLAN_ANNOTATION, PREVIOUS_ANNOTATION
-from enforcer.backend import Move
+from enforcer.backend import Move, NodeStep, RenderedStage
 from enforcer.backends.planned_seats import SEATS_FIELD, merged_seats
 from enforcer.backends.server_arguments import argument_fields
 from enforcer.cluster import DELETION_COST_ANNOTATION
@@ -181,24 +181,43 @@ def check_kinds(capabilities: Capabilities, recommendations: Sequence[Recommenda
     return tuple(dict.fromkeys(warnings))
 
 
-def owner_changes(
+def rendered(
     draft: StageDraft,
     snapshot: Snapshot,
     template_fields: Callable[[Manifest, str, Sequence[Target]], Mapping[str, str | None]],
     now: datetime,
-) -> tuple[Change, ...]:
-    """What of the owners changes: template, scale, the plan's mark, and the values before.
+    *,
+    warnings: Iterable[str],
+    node_changes: Iterable[Change] = (),
+    node_steps: Iterable[NodeStep] = (),
+) -> RenderedStage:
+    """A stage in a backend's words: what of nodes changes, then of owners: template, scale, mark, values before.
+
+    Changes are grouped by object; marks of pods that shall go stand before their owner.
 
     Args:
         template_fields: the backend's words for the seats of the pods that stay: owner, its kind, pods; fields and
             their new values.
-
-    Returns:
-        Changes grouped by object; marks of pods that shall go stand before their owner.
+        warnings: what holds only in part; said once each.
 
     Raises:
         Refused: nobody owns the pods, or the owner can't be stopped in part.
     """
+    return RenderedStage(
+        stage=draft.stage,
+        changes=(*node_changes, *_owner_changes(draft, snapshot, template_fields, now)),
+        moves=draft.moves,
+        warnings=tuple(dict.fromkeys(warnings)),
+        node_steps=tuple(node_steps),
+    )
+
+
+def _owner_changes(
+    draft: StageDraft,
+    snapshot: Snapshot,
+    template_fields: Callable[[Manifest, str, Sequence[Target]], Mapping[str, str | None]],
+    now: datetime,
+) -> list[Change]:
     changes: list[Change] = []
     for workload, targets in draft.targets.items():
         owner = snapshot.owners.get(workload)
@@ -213,7 +232,17 @@ def owner_changes(
         if staying and kind != "Notebook":
             changes += _pod_costs(leaving, recommendation)
         changes += owner_field_changes(owner, fields, draft.plan.plan_id, recommendation)
-    return tuple(changes)
+    return changes
+
+
+def check_job(kind: str, name: str, fields: Mapping[str, str | None], how: str = "") -> None:
+    """Refuse to change a Job's template where a backend has no admission step that gives its pods something else.
+
+    Raises:
+        Refused: it is a Job, and fields of its template would change.
+    """
+    if kind == "Job" and fields:
+        raise Refused(f"cannot change {name}: a Job's template can't be changed; make the Job anew{how}")
 
 
 def check_init_containers(owner: Manifest, asks: Callable[[Manifest], bool]) -> None:
@@ -322,23 +351,25 @@ def _kept(owner: Manifest, previous: str) -> Mapping[str, object]:
     return kept
 
 
-def _pods_of_stages(plan: Plan, stage: int) -> dict[str, str]:
-    """Pods that have reached their place after this stage, to the recommendation that brings them there.
-
-    A pod that a later stage names again is left alone until then: it gets its slice and its card in one restart. The
-    tide is another matter: its pods come back to the place that they have.
-    """
+def last_stages(plan: Plan) -> dict[str, tuple[int, str]]:
+    """The last stage that names each pod, and its recommendation; the tide is left out, its pods come back."""
     recommendations = {entry.id: entry for entry in plan.recommendations}
-    if stage not in {entry.stage for entry in plan.stages}:
-        raise Refused(f"cannot apply stage {stage}: plan {plan.plan_id} has {len(plan.stages)} stages")
     last: dict[str, tuple[int, str]] = {}
     for entry in sorted(plan.stages, key=lambda entry: entry.stage):
         for name in entry.recommendations:
-            if recommendations[name].kind is RecommendationKind.TIDE:
-                continue
-            for pod in recommendations[name].pods:
-                last[pod] = (entry.stage, name)
-    return {pod: name for pod, (number, name) in last.items() if number <= stage}
+            if recommendations[name].kind is not RecommendationKind.TIDE:
+                last.update(dict.fromkeys(recommendations[name].pods, (entry.stage, name)))
+    return last
+
+
+def _pods_of_stages(plan: Plan, stage: int) -> dict[str, str]:
+    """Pods that have reached their place after this stage, to the recommendation that brings them there.
+
+    A pod that a later stage names again is left alone until then: it gets its slice and its card in one restart.
+    """
+    if stage not in {entry.stage for entry in plan.stages}:
+        raise Refused(f"cannot apply stage {stage}: plan {plan.plan_id} has {len(plan.stages)} stages")
+    return {pod: name for pod, (number, name) in last_stages(plan).items() if number <= stage}
 
 
 def _stepping_back(

@@ -12,14 +12,7 @@ from __future__ import annotations
 
 import re
 
-from enforcer.kinds.kind import (
-    PodTemplate,
-    Reach,
-    WorkloadKind,
-    fewer_replicas,
-    one_size,
-    stopped_whole,
-)
+from enforcer.kinds.kind import PodTemplate, Reach, WorkloadKind, fewer_replicas, one_size, stopped_whole
 from enforcer.manifest import Manifest
 
 _CRON_TEMPLATE = "spec.jobTemplate.spec.template"
