@@ -35,7 +35,7 @@ from enforcer.card_room import CardRoom
 from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest
-from enforcer.node_choice import may_run_on
+from enforcer.node_choice import may_run_on, why_node_closed
 from fleet.errors import Corrupt, Misconfigured
 from fleet.grammars import hami, vgpumanager
 from fleet.grammars.hami import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, PRIORITY_RESOURCE, USE_CARD_ANNOTATION
@@ -195,13 +195,8 @@ def why_closed(seat: PlannedSeat, spec: Mapping[str, Any], node: Manifest | None
     """
     if node is None:
         return f"node {seat.node} is gone"
-    if node["metadata"].get("deletionTimestamp") is not None:
-        return f"node {seat.node} is being deleted"
-    if node.get("spec", {}).get("unschedulable"):
-        return f"node {seat.node} is cordoned"
-    conditions = node.get("status", {}).get("conditions") or ()
-    if any(one.get("type") == "Ready" and one.get("status") != "True" for one in conditions):
-        return f"node {seat.node} is not ready"
+    if (why := why_node_closed(node)) is not None:
+        return f"node {seat.node} {why}"
     if not may_run_on({"spec": spec}, node):
         return f"the pod may not run on node {seat.node} by its own selector, affinity or tolerations"
     lost = [card for card in seat.cards if card not in cards]

@@ -6,6 +6,7 @@ the rollout carries out what is rendered.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +48,14 @@ class Move:
     def live_id(self) -> str:
         """`namespace/pod` as the cluster calls it."""
         return f"{self.namespace}/{self.called or self.pod}"
+
+
+def by_workload(moves: Iterable[Move]) -> dict[WorkloadId, list[Move]]:
+    """Moves of each workload, in their order."""
+    found: dict[WorkloadId, list[Move]] = {}
+    for move in moves:
+        found.setdefault(move.workload, []).append(move)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

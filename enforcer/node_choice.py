@@ -36,6 +36,17 @@ def may_run_on(pod: Manifest, node: Manifest) -> bool:
     return _has_affinity(spec, labels, str(metadata["name"])) and _tolerates(spec, node)
 
 
+def why_node_closed(node: Manifest) -> str | None:
+    """Why a node takes no new pods, as the end of a sentence about it; None where nothing is known against it."""
+    if node["metadata"].get("deletionTimestamp") is not None:
+        return "is being deleted"
+    if (node.get("spec") or {}).get("unschedulable"):
+        return "is cordoned"
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    is_ready = all(one.get("status") == "True" for one in conditions if one.get("type") == "Ready")
+    return None if is_ready else "is not ready"
+
+
 def nodes_for(pod: Manifest, nodes: Mapping[str, Manifest]) -> frozenset[str]:
     """Names of the nodes that a pod may run on."""
     return frozenset(name for name, node in nodes.items() if may_run_on(pod, node))

@@ -16,7 +16,7 @@ from enforcer.admission import unpinned
 from enforcer.card_room import CardRoom, card_rooms
 from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.manifest import Manifest, workload_parts
-from enforcer.node_choice import may_run_on
+from enforcer.node_choice import may_run_on, why_node_closed
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
 from fleet.inventory import WorkloadId
@@ -92,7 +92,7 @@ def _finds_room(
         return False
     free = unpinned(pod)
     for node in sorted({card.node for card in cards.values()}):
-        if not _is_open(nodes.get(node)) or not may_run_on(free, nodes[node]):
+        if node not in nodes or why_node_closed(nodes[node]) is not None or not may_run_on(free, nodes[node]):
             continue
         placed = _placed(seat.slices, {name for name, card in cards.items() if card.node == node}, rooms)
         if placed is not None:
@@ -114,11 +114,3 @@ def _placed(
             return None
         found.append((min(fitting, key=lambda card: (rooms[card].framebuffer_mib - rooms[card].used_mib, card)), part))
     return found
-
-
-def _is_open(node: Manifest | None) -> bool:
-    """Whether a node takes new pods."""
-    if node is None or (node.get("spec") or {}).get("unschedulable"):
-        return False
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return not any(one.get("type") == "Ready" and one.get("status") != "True" for one in conditions)

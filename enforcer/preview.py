@@ -25,7 +25,7 @@ from enforcer.record.journal import ObjectIntent, RunRecord
 from enforcer.rollout.holding import Way, way_of
 from enforcer.rollout.intents import intended_stage, object_intents, rolling_owners
 from enforcer.safety.availability import availability_breaches, availability_refusal
-from enforcer.safety.pod_admission import check_admission
+from enforcer.safety.stage_checks import check_admission
 from enforcer.seat import PodSeat, seats_by_workload
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan

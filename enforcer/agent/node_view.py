@@ -1,10 +1,14 @@
-"""What the node agent sees at one moment: its cards, and who uses how much of them.
+"""What the node agent sees at one moment: its cards, who uses how much of them, and which of them are in trouble.
 
-Records and the port through which they come; the command line hands in a reader of driver, kubelet and regions.
+Records and the port through which they come; the command line hands in a reader of driver, kubelet and regions. The
+agent reports trouble at once to clients that wait; what follows from it is decided by `enforcer.relief`, which judges
+anew from the view itself.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -101,3 +105,27 @@ class NodeReader(Protocol):
             Unavailable: the driver did not answer in time.
         """
         ...
+
+
+def troubled_cards(view: NodeView, *, full_ratio: float, free_ratio_min: float) -> frozenset[str]:
+    """Cards in trouble: full while somebody above low priority works, or short of framebuffer.
+
+    Args:
+        full_ratio: duty cycle from which a card is full, 0-1.
+        free_ratio_min: free framebuffer / framebuffer below which it is short, 0-1.
+    """
+    wanted = {part.card for part in view.slices if part.priority is not Priority.LOW}
+    found = set()
+    for card in view.cards:
+        free, duty = card.framebuffer_free_bytes, card.duty_cycle_ratio
+        is_short = free is not None and free < free_ratio_min * card.framebuffer_bytes
+        is_full = duty is not None and duty >= full_ratio
+        if card.card in wanted and (is_short or is_full):
+            found.add(card.card)
+    return frozenset(found)
+
+
+def trouble_digest(cards: Iterable[str]) -> str:
+    """Sixteen letters that differ where the troubled cards do; empty for none."""
+    names = sorted(cards)
+    return hashlib.sha256("\0".join(names).encode()).hexdigest()[:16] if names else ""

@@ -14,9 +14,8 @@ import threading
 import time
 from urllib.parse import parse_qs
 
-from enforcer.agent.node_view import NodeView
+from enforcer.agent.node_view import NodeView, trouble_digest, troubled_cards
 from enforcer.agent.node_view_text import ToldView, view_text
-from enforcer.agent.trouble import trouble_digest, troubled_cards
 from wire.http_connection import HttpConnection, ServerLimits
 from wire.http_head import Refusal
 from wire.http_server import Exchange, HttpServer, TlsContexts, listen

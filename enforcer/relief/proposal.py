@@ -16,6 +16,7 @@ from enforcer.agent.node_view import NodeView
 from enforcer.backends.hami_cordon import cordoned_cards
 from enforcer.card_room import card_rooms
 from enforcer.dialect import SeatSlice, StandingCard
+from enforcer.node_choice import why_node_closed
 from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory, SeatKey
 from enforcer.relief.overload import Overload
 from enforcer.relief.relief_journal import Manner
@@ -204,4 +205,4 @@ def _is_open(card: StandingCard, ground: Field) -> bool:
     view = ground.views.get(card.node)
     if view is None or not any(entry.card == card.card for entry in view.cards):
         return False
-    return node.get("spec", {}).get("unschedulable") is not True and card.card not in cordoned_cards(node)
+    return why_node_closed(node) is None and card.card not in cordoned_cards(node)

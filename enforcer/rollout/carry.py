@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from enforcer.backend import Move
+from enforcer.backend import Move, by_workload
 from enforcer.cluster import FollowingReader, renew
 from enforcer.dialect import Dialect, ListingDialect, SeatSlice
 from enforcer.kinds.register import is_begun, is_rolled_out, trouble_of, workload_kind
@@ -149,11 +149,9 @@ class Carrier:
     def in_place(self, moves: Sequence[Move]) -> tuple[str, ...]:
         """Pods that were made for these moves and sit as planned, `namespace/pod`."""
         found: list[str] = []
-        by_workload: dict[WorkloadId, list[Move]] = {}
-        for move in moves:
-            by_workload.setdefault(move.workload, []).append(move)
-        pods = self._pods(list(by_workload)) if by_workload else {}
-        for workload, own in by_workload.items():
+        moves_of = by_workload(moves)
+        pods = self._pods(list(moves_of)) if moves_of else {}
+        for workload, own in moves_of.items():
             landing = landing_of(own, pods[workload])
             found += [pod.pod_id for pod in made_anew(own, landing.in_place)]
         return tuple(sorted(found))

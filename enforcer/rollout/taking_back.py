@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from enforcer.backend import Move, NodeStep
+from enforcer.backend import Move, NodeStep, by_workload
 from enforcer.cluster import renew
 from enforcer.kinds.register import is_rolled_out
 from enforcer.record.journal import ObjectIntent, StageRecord, StageState
@@ -196,8 +196,7 @@ class Parts:
 def _elsewhere(back: Sequence[Move], snapshot: Snapshot) -> tuple[Sentence, ...]:
     """Pods that have their old grant again but, by the scheduler's choice, not on their old cards; in one sentence."""
     other: list[str] = []
-    for workload in dict.fromkeys(move.workload for move in back):
-        own = [move for move in back if move.workload == workload]
+    for workload, own in by_workload(back).items():
         landing = landing_of(own, snapshot.pods.get(workload, []))
         other += [pod.pod_id for pod in (*landing.elsewhere, *landing.unmoved)]
     if not other:

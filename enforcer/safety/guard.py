@@ -22,8 +22,7 @@ from enforcer.safety.availability import availability_breaches, availability_ref
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
-from enforcer.safety.pod_admission import check_admission
-from enforcer.safety.quotas import check_quotas
+from enforcer.safety.stage_checks import check_admission, check_quotas
 from enforcer.snapshot import Snapshot, cards_left_empty
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan

@@ -219,12 +219,8 @@ class SimulatedCluster:
             what = workload_kind(kind)
             if what.stop_field is not None:
                 set_field(body, what.stop_field, "false" if what.stop_field.endswith(".suspend") else None)
-            roster = self._store.rows(
-                "SELECT count(*) FROM roster WHERE namespace=? AND owner_kind=? AND owner_name=?",
-                namespace, kind, name,
-            )  # fmt: skip
             for size in what.sizes(body)[-1:]:
-                set_field(body, size.path, str(roster[0][0]))
+                set_field(body, size.path, str(len(self._store.roster(kind, namespace, name))))
             self._store.put_object(body)
             self._controllers.reconcile(body)
 

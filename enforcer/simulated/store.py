@@ -246,6 +246,14 @@ class SimulatedStore:
             [(namespace, kind, name)],
         )
 
+    def roster(self, kind: str, namespace: str, owner: str) -> list[tuple[str, str]]:
+        """Pods that the users of an owner run, by name, each with its cards in the trace as JSON."""
+        found = self.rows(
+            "SELECT pod, homes FROM roster WHERE namespace=? AND owner_kind=? AND owner_name=? ORDER BY pod",
+            namespace, kind, owner,
+        )  # fmt: skip
+        return [(str(pod), str(homes)) for pod, homes in found]
+
     def put_pod(self, pod: PodRow, allocations: Sequence[Allocation]) -> None:
         """Write a pod and its slots, and enter them into the books."""
         version = self.next_version()

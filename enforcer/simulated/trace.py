@@ -114,10 +114,7 @@ class TraceFollower:
             if played:
                 self._scale(found[0][0], namespace, found[0][1], -1)
         for kind, namespace, name in owners:
-            if not store.rows(
-                "SELECT 1 FROM roster WHERE namespace=? AND owner_kind=? AND owner_name=? LIMIT 1",
-                namespace, kind, name,
-            ):  # fmt: skip
+            if not store.roster(kind, namespace, name):
                 store.drop_object(kind, namespace, name)
                 store.drop_revisions(kind, namespace, name)
         if keys:
