@@ -19,7 +19,6 @@ from enforcer.rollout.abort import AbortResult, abort, how_ended, open_run, open
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.taking_back import StageResult, Stuck
-from enforcer.rollout.tools import Tools
 from enforcer.rollout.undo import Undo, UndoResult, undone_by
 from enforcer.safety.abort import Aborted, aborted_by
 from fleet.decisions import Plan
@@ -89,22 +88,17 @@ class Reconciler:
 
     def __init__(self, rollout: Rollout, plans: PlanStore, report: Report) -> None:
         self._rollout = rollout
-        self._tools = rollout.tools
+        self.tools = rollout.tools
         self._plans = plans
         self._report = report
         self._departed: Mapping[str, Mapping[WorkloadId, str]] | None = None
         self._stages: dict[str, tuple[int, ...]] = {}
         self._heard: tuple[str, int, str] | None = None
-        self._pass_on, self._tools.on_progress = self._tools.on_progress, self._on_progress
-
-    @property
-    def tools(self) -> Tools:
-        """What it works with."""
-        return self._tools
+        self._pass_on, self.tools.on_progress = self.tools.on_progress, self._on_progress
 
     def want(self, plan_id: str, *, add: Iterable[int] = (), remove: Iterable[int] = (), by: str) -> Wish:
         """Change which stages of a plan are wanted in force."""
-        applied = in_force(self._tools.journal.runs(plan_id))
+        applied = in_force(self.tools.journal.runs(plan_id))
         change = WishChange(add=frozenset(add), remove=frozenset(remove), by=by, in_force=applied)
         return self._plans.change_wish(plan_id, change)
 
@@ -122,7 +116,7 @@ class Reconciler:
             failed = _failure(results, wish, failed)
             return results
         finally:
-            runs = self._tools.journal.runs(plan.plan_id)
+            runs = self.tools.journal.runs(plan.plan_id)
             if not any(run.is_open for run in runs):
                 self.want(plan.plan_id, remove=frozenset(stages) - in_force(runs), by=by)
             self._say(plan.plan_id, approvals, failed=failed)
@@ -145,10 +139,10 @@ class Reconciler:
             As `Undo.undo`.
         """
         if recommendation is None:
-            applied = in_force(self._tools.journal.runs(plan_id))
+            applied = in_force(self.tools.journal.runs(plan_id))
             self.want(plan_id, remove=applied if stages is None else stages, by=by)
         try:
-            return Undo(self._tools).undo(plan_id, stages=stages, recommendation=recommendation, ending=ending)
+            return Undo(self.tools).undo(plan_id, stages=stages, recommendation=recommendation, ending=ending)
         finally:
             self.say(plan_id)
 
@@ -158,7 +152,7 @@ class Reconciler:
         Raises:
             Refused: nothing is applied, or as `undo`.
         """
-        plans = Undo(self._tools).applied_plans()
+        plans = Undo(self.tools).applied_plans()
         if not plans:
             raise Refused(sentence("guard.nothing_applied"))
         return tuple(self.undo(plan_id, by=by) for plan_id in plans)
@@ -169,9 +163,9 @@ class Reconciler:
         Raises:
             As `enforcer.rollout.abort.abort`.
         """
-        self._plans.change_wish(run.plan_id, end_of(run, self._tools.journal.runs(run.plan_id), by=by))
+        self._plans.change_wish(run.plan_id, end_of(run, self.tools.journal.runs(run.plan_id), by=by))
         try:
-            return abort(self._tools, run, by=by)
+            return abort(self.tools, run, by=by)
         finally:
             self.say(run.plan_id)
 
@@ -182,7 +176,7 @@ class Reconciler:
 
     def look_for_departures(self) -> None:
         """Find out which services of plans in force have pods elsewhere than planned; what is reported says so."""
-        self._departed = departures(self._tools.journal, self._tools.reader)
+        self._departed = departures(self.tools.journal, self.tools.reader)
 
     def departed(self, plan_id: str) -> Mapping[WorkloadId, str] | None:
         """Services of a plan with pods elsewhere than planned, and why; None where nobody has looked."""
@@ -190,7 +184,7 @@ class Reconciler:
 
     def say_damaged(self, plan_id: str, damaged: DamagedPlan) -> None:
         """Report that a plan can't be read, so that nothing is done for it."""
-        wish, runs = damaged.wish, self._tools.journal.runs(plan_id)
+        wish, runs = damaged.wish, self.tools.journal.runs(plan_id)
         approved = {stage for approval in damaged.approvals for stage in approval.stages}
         stages = sorted(approved | (wish.stages or frozenset()) | newest_records(runs).keys())
         status = plan_status(
@@ -208,7 +202,7 @@ class Reconciler:
         Raises:
             As `Undo.resume` and `enforcer.rollout.abort.abort`.
         """
-        tools = self._tools
+        tools = self.tools
         if Undo(tools).resume(plan_id) is not None:
             return True
         run = open_run(tools.journal, plan_id)
@@ -231,7 +225,7 @@ class Reconciler:
             Unavailable: the cluster can't be reached; call again to go on.
             Stuck: what is taken back waits for pods that don't get ready; call again to go on.
         """
-        tools, plan_id = self._tools, plan.plan_id
+        tools, plan_id = self.tools, plan.plan_id
         approvals, wish = self._plans.approvals(plan_id), self._plans.wish(plan_id)
         by = wish.by or "controller"
         runs = tools.journal.runs(plan_id)
@@ -288,7 +282,7 @@ class Reconciler:
         self, plan_id: str, approvals: Sequence[Approval], *, refusal: str | None = None, failed: int | None = None
     ) -> None:
         wish = self._plans.wish(plan_id)
-        runs = self._tools.journal.runs(plan_id)
+        runs = self.tools.journal.runs(plan_id)
         generation = wish.failed_generation if failed is None else failed
         if plan_id not in self._stages:  # a large plan takes seconds to read
             self._stages[plan_id] = tuple(entry.stage for entry in self._plans.get(plan_id).stages)
@@ -320,7 +314,7 @@ class Delegated(Reconciler):
         Raises:
             Refused: a guard says no, here or there; somebody no longer wants a stage.
         """
-        tools, plan_id = self._tools, plan.plan_id
+        tools, plan_id = self.tools, plan.plan_id
         tools.guard.check_frozen(tools.reader)
         tools.guard.check_plan(plan, stages, self._plans.approvals(plan_id), tools.reader.now())
         runs = tools.journal.runs(plan_id)
@@ -363,7 +357,7 @@ class Delegated(Reconciler):
         Raises:
             Refused: nothing of it is applied, or a guard says no there.
         """
-        tools = self._tools
+        tools = self.tools
         if recommendation is not None:
             return super().undo(plan_id, stages, by=by, recommendation=recommendation, ending=ending)
         ended = None if ending is None else self.abort(ending, by=by)
@@ -395,7 +389,7 @@ class Delegated(Reconciler):
         Raises:
             Refused: a guard says no there.
         """
-        journal = self._tools.journal
+        journal = self.tools.journal
         self._plans.change_wish(run.plan_id, end_of(run, journal.runs(run.plan_id), by=by))
         is_ended = self._watched(run.plan_id, lambda: open_run(journal, run.plan_id) is None)
         return how_ended(journal, run) if is_ended else super().abort(run, by=by)
@@ -414,7 +408,7 @@ class Delegated(Reconciler):
                 raise Refused(wish.refusal)
             if not wish.generation:
                 return False  # its GpuPlan is gone, so nobody can be asked
-            self._tools.pause(_WATCH_SECONDS)
+            self.tools.pause(_WATCH_SECONDS)
         return False
 
 

@@ -44,13 +44,8 @@ class Rollout:
 
     def __init__(self, tools: Tools, backend: Backend) -> None:
         tools.dialect = backend.dialect
-        self._tools = tools
+        self.tools = tools
         self._backend = backend
-
-    @property
-    def tools(self) -> Tools:
-        """What it works with; an undo on the same cluster takes it as well."""
-        return self._tools
 
     def apply(
         self,
@@ -80,7 +75,7 @@ class Rollout:
             Misconfigured: a right is missing; what had been promoted before stays.
             Unavailable: the cluster can't be reached; call again to go on.
         """
-        tools = self._tools
+        tools = self.tools
         chosen = tuple(sorted(set(stages))) if stages is not None else tuple(entry.stage for entry in plan.stages)
         tools.guard.check_frozen(tools.reader)
         run = open_run(tools.journal, plan.plan_id)
@@ -99,7 +94,7 @@ class Rollout:
             Refused: the cluster is frozen, or a guard says no to a stage that was not begun, which ends the run.
             Unavailable: the cluster can't be reached; call again to go on.
         """
-        tools = self._tools
+        tools = self.tools
         if open_run(tools.journal, plan.plan_id) is None:
             return ()
         tools.guard.check_frozen(tools.reader)
@@ -110,7 +105,7 @@ class Rollout:
         self, plan: Plan, stages: Sequence[int], approved: Approved, fingerprint: Fingerprint | None
     ) -> list[str]:
         """Cards that pods hold before a run whose stages the guard allows; nothing else of the cluster is kept."""
-        tools = self._tools
+        tools = self.tools
         snapshot, _ = as_planned(tools.snapshot(), tools.journal.runs(plan.plan_id))
         known = with_top_owners(plan, snapshot)
         tools.guard.check_cluster(known, stages, snapshot, fingerprint, tools.journal.runs())
@@ -118,10 +113,10 @@ class Rollout:
         return sorted({card for seat in snapshot.seats.values() for card in seat.cards})
 
     def _begin(self, plan: Plan, stages: Sequence[int], by: str, granted: Sequence[str]) -> None:
-        self._tools.step("begin")
-        self._tools.journal.write(
+        self.tools.step("begin")
+        self.tools.journal.write(
             plan.plan_id,
-            self._tools.now(),
+            self.tools.now(),
             "begin",
             stages=list(stages),
             by=by,
@@ -130,7 +125,7 @@ class Rollout:
         )
 
     def _run(self, plan: Plan, approved: Approved) -> tuple[StageResult, ...]:
-        tools = self._tools
+        tools = self.tools
         try:
             results = self._stages(plan, approved)
         except Aborted:
@@ -143,11 +138,11 @@ class Rollout:
         return results
 
     def _end(self, plan: Plan) -> None:
-        self._tools.step("end")
-        self._tools.journal.write(plan.plan_id, self._tools.now(), "end")
+        self.tools.step("end")
+        self.tools.journal.write(plan.plan_id, self.tools.now(), "end")
 
     def _stages(self, plan: Plan, approved: Approved) -> tuple[StageResult, ...]:
-        tools = self._tools
+        tools = self.tools
         run = open_run(tools.journal, plan.plan_id)
         if run is None:
             raise Refused(sentence("guard.no_run", plan=plan.plan_id))
@@ -171,7 +166,7 @@ class Rollout:
 
     def _begun(self, plan: Plan, record: StageRecord) -> StageResult:
         """Go on with a stage, if its owners and budgets still allow it."""
-        tools, refusal = self._tools, None
+        tools, refusal = self.tools, None
         if record.state is StageState.OPEN:
             try:
                 wave_max = tools.policy.carry.parallel_pods_max
@@ -183,7 +178,7 @@ class Rollout:
 
     def _intend(self, plan: Plan, stage: int, run: Sequence[int], approved: Approved) -> StageRecord:
         """Write down what a stage is going to do; hours may have passed since its run was begun."""
-        tools, guard = self._tools, self._tools.guard
+        tools, guard = self.tools, self.tools.guard
         renew(tools.reader)
         snapshot, real = as_planned(tools.snapshot(), tools.journal.runs(plan.plan_id))
         known = with_top_owners(plan, snapshot)
@@ -218,7 +213,7 @@ class Rollout:
         return record
 
     def _stage(self, plan: Plan, record: StageRecord) -> StageResult:
-        tools = self._tools
+        tools = self.tools
         if record.state is StageState.RESTORED:
             return StageResult.of(record)
         if record.state is StageState.RESTORING:
@@ -251,7 +246,7 @@ class Rollout:
 
     def _judged(self, record: StageRecord) -> Judgement:
         """What the harm budgets of everybody whom this plan has moved say now."""
-        tools = self._tools
+        tools = self.tools
         if tools.harm is None:
             return Judgement(brake=Brake.NONE)
         runs = tools.journal.runs(record.plan_id)
@@ -269,7 +264,7 @@ class Rollout:
         self, record: StageRecord, name: str, phase: Phase, workloads: frozenset[str], *, is_slow: bool
     ) -> Sequence[Sentence | str]:
         """Change and watch some workloads; returns what speaks against keeping them."""
-        tools, carrier = self._tools, self._tools.carrier(is_slow=is_slow)
+        tools, carrier = self.tools, self.tools.carrier(is_slow=is_slow)
         moves = [move for move in record.moves if move.workload in workloads]
         parts = Parts.of(record.objects, record.moves)
         total = len(record.moves)
@@ -309,7 +304,7 @@ class Rollout:
         return failures
 
     def _watch(self, record: StageRecord, watched: _Watched, carrier: Carrier) -> tuple[Sentence | str, ...]:
-        tools, policy, pods = self._tools, self._tools.policy, watched.pods
+        tools, policy, pods = self.tools, self.tools.policy, watched.pods
         seconds = policy.watch_seconds if watched.held_seconds is None else self._canary_seconds(pods)
         began = tools.now()
         said = sentence("progress.watching", batch=watched.name, pods=len(pods), seconds=seconds)
@@ -341,7 +336,7 @@ class Rollout:
         Raises:
             Unavailable: nobody could be asked for hours, and no owner waits.
         """
-        tools, pods, held = self._tools, watched.pods, watched.held_seconds
+        tools, pods, held = self.tools, watched.pods, watched.held_seconds
         left = None if held is None else max(0.0, held - (tools.now() - began).total_seconds())
         why: Sentence | str = ""
         try:
@@ -363,11 +358,11 @@ class Rollout:
 
         None is left where a crash let that time pass: by then the owner has gone on, and all pods are watched together.
         """
-        now, cluster = self._tools.now(), self._tools.cluster
+        now, cluster = self.tools.now(), self.tools.cluster
         manifests = [cluster.get("Pod", *pod_id.split("/")) for pod_id in pods]
         since = [condition(pod, "Ready").get("lastTransitionTime") for pod in manifests if pod is not None]
         age = now - min((parse_time(at) for at in since if at is not None), default=now)
-        return max(0.0, canary_watch_seconds(self._tools.policy.watch_seconds) - max(0.0, age.total_seconds()))
+        return max(0.0, canary_watch_seconds(self.tools.policy.watch_seconds) - max(0.0, age.total_seconds()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,12 @@ _TO_DELETE = f"spec.workerGroupSpecs[{WORKERS}].scaleStrategy.workersToDelete"
 
 
 class Controllers:
-    """Keeps pods as their owners want them."""
+    """Keeps pods as their owners want them.
+
+    Attributes:
+        never_ready: pods (`namespace/pod` of the trace) that never become ready once made anew, for tests.
+        out_of_memory: the same for pods whose container is killed for want of memory.
+    """
 
     def __init__(self, store: SimulatedStore, *, with_admission: bool) -> None:
         self._store = store

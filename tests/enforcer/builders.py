@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from bench.faulty_cluster import Faults, MisbehavingCluster
 from enforcer.backends.hami import HamiBackend
 from enforcer.cluster import FieldChange
 from enforcer.record.journal import Journal
@@ -23,7 +24,7 @@ from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.undo import Undo, UndoResult
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import Guard, GuardPolicy
-from enforcer.simulated.cluster import Faults, SimulatedCluster
+from enforcer.simulated.cluster import SimulatedCluster
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import (
     CardPlacement,
@@ -270,7 +271,8 @@ def standard_plan() -> Plan:
 def a_cluster(
     folder: Path, grants: Iterable[Grant] | None = None, *, faults: Faults | None = None, cards: int = 8
 ) -> SimulatedCluster:
-    cluster = SimulatedCluster(folder / "cluster.sqlite", faults=faults)
+    file = folder / "cluster.sqlite"
+    cluster = SimulatedCluster(file) if faults is None else MisbehavingCluster(file, faults)
     cluster.sync(an_inventory(standard_grants() if grants is None else grants, cards), NOW)
     return cluster
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.faulty_cluster import Faults, MisbehavingCluster
 from enforcer.backends.hami import HamiBackend
 from enforcer.cluster import FieldChange
 from enforcer.manifest import Manifest
@@ -24,7 +25,7 @@ from enforcer.rollout.progress import Progress
 from enforcer.rollout.tools import Tools
 from enforcer.rollout.watch import PodHealth
 from enforcer.safety.guard import Guard, GuardPolicy
-from enforcer.simulated.cluster import Faults, SimulatedCluster
+from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Refused, Unavailable
@@ -304,7 +305,7 @@ def test_kill_before_any_write_ends_fully_applied_or_fully_restored(tmp_path: Pa
         with pytest.raises(Killed):
             a_rollout(killing(some_tools(cluster, folder), number)).apply(plan, by="ann")
         cluster.close()
-        again = SimulatedCluster(folder / "cluster.sqlite", faults=faults)
+        again = MisbehavingCluster(folder / "cluster.sqlite", faults or Faults())
         tools = some_tools(again, folder)
         a_rollout(tools).apply(plan, by="ann")
         tools.journal._ledger.verify()

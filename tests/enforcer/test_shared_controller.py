@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bench.faulty_cluster import Faults
 from enforcer.controller import Controller, ControllerMetrics
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.plan_store import WishChange
@@ -20,7 +21,6 @@ from enforcer.rollout.tools import Tools
 from enforcer.rollout.watch import ClusterSignals, PodHealth
 from enforcer.safety.abort import SeldomAsked
 from enforcer.safety.guard import Guard, GuardPolicy
-from enforcer.simulated.cluster import Faults
 from fleet.errors import Corrupt, Refused
 from tests.enforcer.builders import NOW, a_cluster, a_rollout, some_tools, standard_plan, where
 from tests.enforcer.objects_api import ObjectsApi
