@@ -63,7 +63,7 @@ class ClusterReader(Protocol):
 
 @runtime_checkable
 class FollowingReader(ClusterReader, Protocol):
-    """A reader to which looking again costs little, while it is told to follow what goes on."""
+    """A reader to which looking again costs little, while it follows what goes on."""
 
     def following(self) -> AbstractContextManager[None]:
         """While in it, lists may be late by a moment; what was written or evicted through the same cluster is there."""

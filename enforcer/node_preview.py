@@ -53,7 +53,7 @@ def counted_cards(snapshot: Snapshot) -> dict[str, int]:
             if part.card is None and part.node is not None and part.resource is not None:
                 devices.setdefault(part.node, Counter())[part.resource] += 1
     for node in [name for name in devices if name not in shared]:
-        # Its labels tell nothing: whole cards can be counted nevertheless, replicas can't.
+        # Its labels say nothing: whole cards can be counted nevertheless, replicas can't.
         if set(devices[node]) <= {_WHOLE}:
             shared[node] = 1
         else:

@@ -1,7 +1,7 @@
 """What a plan would change, before anybody approves it: objects before and after, cards before and after.
 
 The plan page, `plan diff` and a dry run of `apply` show it. Nothing is changed, and whatever stands against a stage is
-told instead of raised.
+said instead of raised.
 """
 
 from __future__ import annotations

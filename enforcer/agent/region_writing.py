@@ -10,7 +10,7 @@ src/cuda/memory.c and src/multiprocess/multiprocess_memory_limit.c, all released
 - A process whose slot's `status` is not 1 sleeps, in steps of a second, before its next allocation, copy or kernel
   launch; a launch of a CUDA graph does not look. New processes join awake.
 
-The library's semaphore is never taken: its owner is a process id inside the container, so nobody could tell that we
+The library's semaphore is never taken: its owner is a process id inside the container, so nobody could see that we
 hold it. Slots move while processes come and go, so a pause is written to every slot that has a process, looked at
 again, and repeated by its caller. HAMi's own monitor writes other fields of the same region
 (`utilization_switch`, `recent_kernel`), so both may run.

@@ -1,7 +1,7 @@
-"""Which backend shares the cards of each node, told from the node's own annotations, labels and resources.
+"""Which backend shares the cards of each node, by the node's own annotations, labels and resources.
 
 Every backend leaves a sign: the register that its device plugin writes, the label by which it was switched on, or the
-resource that it offers. Two that hand out cards must not share a node; where signs of two are seen, all are told, with
+resource that it offers. Two that hand out cards must not share a node; where signs of two are seen, all are named, with
 what each was seen by. Pure. Sources: the records in `fleet.capabilities.register`, and Project-HAMi/HAMi#646 and #2076
 on two plugins on one node.
 """

@@ -86,7 +86,7 @@ class DevicePluginDialect(FixedDialect):
 
 
 def counted_slice(container: str, node: str, resource: str) -> SeatSlice:
-    """One device of a resource on a node: which card it is, and how much of it, the API does not tell."""
+    """One device of a resource on a node: which card it is, and how much of it, the API does not say."""
     return SeatSlice(container=container, card=None, node=node, resource=resource)
 
 

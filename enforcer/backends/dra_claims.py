@@ -1,6 +1,6 @@
 """Claims of dynamic resource allocation that pick cards and MIG instances by what NVIDIA's driver says of them.
 
-A template asks for one device of its own per pod; a named claim is one card, and whoever names it shares it. Names tell
+A template asks for one device of its own per pod; a named claim is one card, and all who name it share it. Names say
 the content, so a claim that is there is the right one. Pure. Called by `dra`.
 
 Sources: kubernetes/api:resource/v1/types.go (DeviceRequest, CELDeviceSelector),

@@ -4,7 +4,7 @@ mig-manager clears no pods away. Where a card changes its mode, it clears every 
 resets all cards of the node, and it holds a node for cut only when all of them are as the configuration says. So that
 names every card of the node, and a node is cut when all its cards are empty: pods on it of which the stage says nothing
 stand against that, and the refusal names them. Cards are named by the driver's number, which neither node nor pod
-tells, so the plan's layouts are dealt to the node's cards in turn (they are of one model); that the node is done is
+says, so the plan's layouts are dealt to the node's cards in turn (they are of one model); that the node is done is
 seen by the instances that it offers.
 
 A card is really free when its node offers it whole and nobody asks for it; an instance that nobody asks for frees

@@ -108,7 +108,7 @@ def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, now:
 
     Args:
         stage: number of the stage; the ones before it count as applied.
-        now: the moment; pods step back by the plan's schedule while one of its windows is open.
+        now: the moment; pods scale in by the plan's schedule while one of its windows is open.
 
     Raises:
         Refused: there is no such stage, pods are gone, have no place, or claim what can't be true.
@@ -396,7 +396,7 @@ def _stepping_back(
                 continue
             freed = set(window.frees)
             for seat in snapshot.pods.get(window.workload, ()):
-                # Where the API does not tell the card of a pod, the plan does.
+                # Where the API does not say the card of a pod, the plan does.
                 if freed & (set(seat.cards) or placed.get(seat.pod_id, set())):
                     away[seat.pod_id] = entry.id
     return away, tuple(warnings)

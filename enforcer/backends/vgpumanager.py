@@ -216,7 +216,7 @@ def _entries(text: str | None) -> list[dict[str, Any]]:
 def _may_cover(pattern: str, node: str) -> bool:
     """Whether an entry for several nodes, whose name is a regular expression, may mean a node.
 
-    Not run as one: whoever writes the ConfigMap could write one that takes for ever. Only its beginning is compared, so
+    Not run as one: who writes the ConfigMap could write one that takes for ever. Only its beginning is compared, so
     some are taken for covering a node that they do not.
     """
     if _PLAIN_NAME.fullmatch(pattern):

@@ -1,6 +1,6 @@
 """Whole cards by NVIDIA's device plugin: nobody shares, pods come and go and are kept on the planned nodes.
 
-A card is really free when its node offers more cards than its pods ask for; which one it is, the API does not tell.
+A card is really free when its node offers more cards than its pods ask for; which one it is, the API does not say.
 
 Source: NVIDIA/k8s-device-plugin:README.md.
 """

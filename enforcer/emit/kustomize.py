@@ -78,7 +78,7 @@ def _target(patch: ObjectPatch, patches: Sequence[ObjectPatch]) -> dict[str, str
     if patch.kind.group:
         target["group"] = patch.kind.group
     if patch.namespace:
-        # Where another namespace has one of the same name, nobody can tell whose a manifest without one is.
+        # Where another namespace has one of the same name, nobody knows whose a manifest without one is.
         is_alone = all(other.namespace == patch.namespace for other in patches if _alike(other, patch))
         target["namespace"] = f"({patch.namespace}|{_UNNAMED})" if is_alone else patch.namespace
     return target

@@ -2,7 +2,7 @@
 
 A rollout looks at its pods and owners again and again; asked of the server each time, that is most of what it asks.
 What is kept may be late by the moment that an event travels, so it decides nothing alone: writes depend on the version
-that was read, what we wrote or evicted ourselves counts at once, and whoever ends a wait asks for a fresh list first
+that was read, what we wrote or evicted ourselves counts at once, and who ends a wait asks for a fresh list first
 (`renew`). While the watch is cut every look is a list, as it was before there was a watch. Called by the reader.
 
 Not one with `exporter.cluster_reader_watch`, though both list and watch: that one reads for ever in its own thread,

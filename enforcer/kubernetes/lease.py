@@ -1,7 +1,7 @@
 """One enforcer at a time, by a Lease of the cluster that its holder renews.
 
 Fulfils `enforcer.cluster.Lease`. Clocks of two machines differ, so the time that another holder wrote is never held
-against ours: a lease has run out when it has not changed for its own length while we looked. So whoever comes new to a
+against ours: a lease has run out when it has not changed for its own length while we looked. So one who comes new to a
 lease that is held waits that long once.
 
 Source: kubernetes/client-go:tools/leaderelection/leaderelection.go, kubernetes/api:coordination/v1 (LeaseSpec).

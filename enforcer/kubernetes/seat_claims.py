@@ -24,7 +24,7 @@ from wire.kubernetes.refusals import Conflict
 from wire.kubernetes.write import WritingApi
 
 SEATS_NAMESPACE = "gputide-seats"
-"""Where the leases lie: apart from the enforcer's own, which whoever gives seats has no right to."""
+"""Where the leases lie: apart from the enforcer's own, to which those who give seats have no right."""
 
 GIVEN_ANNOTATION = "gputide.io/given"
 """On such a lease: hash of workload and seat to the moment until which it counts as given, seconds since 1970,

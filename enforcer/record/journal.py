@@ -1,7 +1,7 @@
 """The ledger in the rollout's words: what a stage means to do, how far it came, what can be taken back.
 
 The rollout and undo write through it, resume reads it; nothing else knows how the entries look. Intents stand there
-whole before the first object is touched, so whoever comes after a crash can go on or go back.
+whole before the first object is touched, so the one who comes after a crash can go on or go back.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ def _at_once(call: Callable[[], Any]) -> Any:
 
 
 def runs_of(entries: Iterable[Entry]) -> list[RunRecord]:
-    """Every run that entries tell of, oldest first; a stage whose intents a crash cut short was never begun."""
+    """Every run that entries record, oldest first; a stage whose intents a crash cut short was never begun."""
     runs: list[RunRecord] = []
     latest: dict[str, RunRecord] = {}
     undone: dict[str, list[StageRecord]] = {}

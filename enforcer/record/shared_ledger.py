@@ -136,7 +136,7 @@ class SharedLedger(Ledger):
         """Copy what the cluster has and this file lacks, and give back what a cluster has lost of plans in force.
 
         Raises:
-            Corrupt: file and cluster tell different stories of a plan.
+            Corrupt: file and cluster hold different entries of a plan.
             Refused: the cluster does not know the kind of objects that hold them.
             Unavailable: the cluster can't be reached.
         """

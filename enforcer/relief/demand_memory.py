@@ -43,7 +43,7 @@ class DemandMemory:
         self._view_at: dict[str, float] = {}
 
     def see(self, views: Mapping[str, NodeView]) -> None:
-        """Take in what nodes tell; a view that was seen before is passed over."""
+        """Take in what nodes report; a view that was seen before is passed over."""
         fresh = [view for node, view in views.items() if self._view_at.get(node) != view.at_seconds]
         self._view_at = {node: view.at_seconds for node, view in views.items()}
         if not fresh:

@@ -1,4 +1,4 @@
-"""What the nodes of the simulated cluster would tell: the usage that was recorded last, where pods sit now.
+"""What the nodes of the simulated cluster would report: the usage that was recorded last, where pods sit now.
 
 The port `DemandFeed` of a replay: so relief can be tried on a recorded fleet before it is let near a real one.
 """

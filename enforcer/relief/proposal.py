@@ -1,7 +1,7 @@
 """Which pod leaves an overloaded card, and where to: `fleet.relief.choice` over the cluster as it stands.
 
-Demand comes from what nodes tell, seats and cards from the API server, wishes from the pods' owners. A card takes a
-newcomer only where its node tells its use, it is sound, open, not in trouble and not somebody's own, and where HAMi's
+Demand comes from what nodes report, seats and cards from the API server, wishes from the pods' owners. A card takes a
+newcomer only where its node reports its use, it is sound, open, not in trouble and not somebody's own, and where HAMi's
 scheduler would count room for slices, cores and framebuffer. Reads nothing by itself.
 """
 

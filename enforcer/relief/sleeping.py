@@ -1,7 +1,7 @@
 """Who sleeps: low priority of overloaded cards, until they have been without trouble for a while.
 
 Decided anew from the overloads and the ledger, so that the orders of a relief that was killed are taken back by the
-next. Who is told to sleep is held against the API server first: the pod that is meant, and not one that opted out.
+next. Who shall sleep is held against the API server first: the pod that is meant, and not one that opted out.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def abort(tools: Tools, run: RunRecord, *, by: str) -> AbortResult:
 
 
 def how_ended(journal: Journal, run: RunRecord) -> AbortResult:
-    """How a run ended, whoever ended it."""
+    """How a run ended."""
     records = next(found for found in journal.runs(run.plan_id) if found.began_at == run.began_at).records.values()
     before = {number for number, record in run.records.items() if record.state is StageState.RESTORED}
     restored = [record for record in records if record.state is StageState.RESTORED and record.stage not in before]

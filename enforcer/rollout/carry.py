@@ -286,7 +286,7 @@ class Carrier:
     def _make_way(self, load: Load, unit: Unit, landing: Landing) -> None:
         """Evict the pod of a StatefulSet whose place one waits for that its controller has made anew before it.
 
-        It rolls from the highest ordinal down, whoever's place is free, and makes an evicted pod of its new template.
+        It rolls from the highest ordinal down, whichever place is free, and makes an evicted pod of its new template.
         """
         is_stateful = _is_ordered(unit[0].workload) and load.rolls(unit[0].workload)
         if not is_stateful or load.phase is not Phase.REST or all(pod.slices for pod in landing.waiting):
@@ -340,7 +340,7 @@ class Carrier:
         return found
 
     def _known_parents(self) -> Parents:
-        """Who controls what makes pods; read once, for ReplicaSets that come later tell their maker by their names."""
+        """Who controls what makes pods; read once, for ReplicaSets that come later show their maker by their names."""
         if self._parents is None:
             self._parents = parents_of(found for kind in MAKERS for found in self._cluster.list_objects(kind))
         return self._parents

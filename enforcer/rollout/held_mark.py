@@ -60,7 +60,7 @@ def _held(text: str) -> Mapping[str, tuple[str | None, str | None]]:
             field_of({}, field)
     except (AttributeError, TypeError, ValueError, RecursionError, GputideError):
         return {}
-    # Whoever may annotate may not let us write anything else.
+    # Those who may annotate may not let us write anything else.
     return {field: pair for field, pair in found.items() if field.startswith("spec.")}
 
 

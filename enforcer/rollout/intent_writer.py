@@ -180,7 +180,7 @@ class IntentWriter:
             self._cluster.patch(step, intent.key, fields, version)
         except Refused:
             # An answer that was lost on its way back looks like a conflict when the call is made again, and a status
-            # that moved on is no conflict of ours: look again, and let whoever looks decide.
+            # that moved on is no conflict of ours: look again, and let the one who looks decide.
             again = self._cluster.get(*intent.key)
             is_same = again is not None and again["metadata"]["resourceVersion"] == version
             if is_same or number == TRIES_MAX - 1:

@@ -106,7 +106,7 @@ def canary_of(
     for workload, own in sorted(moves_of.items(), key=lambda item: len(item[1])):
         tried = own
         if workload in snapshot.owners and workload_kind(snapshot.owners[workload]["kind"]).is_ordered:
-            # Its controller begins with the highest ordinal, whoever finds room.
+            # Its controller begins with the highest ordinal, whichever pod finds room.
             tried = [max(own, key=lambda move: (len(move.pod), move.pod))]
         is_able = can_go_alone(tried, snapshot.seats, snapshot.cards, surges=workload in surging)
         if len(found) < count and is_able:

@@ -205,7 +205,7 @@ class Rollout:
             raise
         record.objects = tools.carrier().objects.with_owners(record.objects)
         for manifest in rendered.objects:
-            # Nobody names them yet, and their names tell their content: one that a crash leaves behind does nothing.
+            # Nobody names them yet, and their names say their content: one that a crash leaves behind does nothing.
             tools.before_write(f"make {manifest['kind']} {manifest['metadata']['name']}")
             tools.patiently(lambda: tools.writer.make(manifest))  # noqa: B023 - called at once
         tools.step(f"intend {stage}")

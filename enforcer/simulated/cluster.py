@@ -93,7 +93,7 @@ class SimulatedCluster:
 
     @property
     def controller(self) -> None:
-        """Nobody runs a controller of it: whoever asks acts."""
+        """Nobody runs a controller of it: the one who asks acts."""
         return None
 
     @property

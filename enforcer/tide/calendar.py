@@ -20,7 +20,7 @@ class TidePhase(StrEnum):
     DAY = "day"
     """Services have all they want."""
     NIGHT = "night"
-    """They have stepped back; others work on what is free."""
+    """They have scaled in; others work on what is free."""
     GIVE_BACK = "give_back"
     """Others stop, and services come back before the window ends."""
 

@@ -51,7 +51,7 @@ class TideStep(StrEnum):
     NOTHING = "nothing"
     WENT_OUT = "went_out"
     WAITS = "waits"
-    """Services are still stepping back."""
+    """Services are still scaling in."""
     ADMITTED = "admitted"
     CAME_HOME = "came_home"
 
@@ -63,7 +63,7 @@ class TidePolicy:
     Attributes:
         lead_min: giving back begins at least this long before the end.
         plan_age_max: how old a plan may be when a night begins by it: forecasts age.
-        release_seconds_max: how long services may take to step back; then what is free is used, and no more waited for.
+        release_seconds_max: how long services may take to scale in; then what is free is used, and no more waited for.
         save_seconds: between asking low priority to save and stopping it.
         home_seconds_max: how long coming home is waited for in one step.
         queues: Kueue's ClusterQueues that low priority waits in.
@@ -117,7 +117,7 @@ class TideRunner:
         return self._calendar.at(self._tools.reader.now(), self._journal.lead(self._policy.lead_min))
 
     def would_scale(self) -> NightScale:
-        """Who would step back if a night began now; changes nothing."""
+        """Who would scale in if a night began now; changes nothing."""
         return night_scale(self._plan.schedule, self._tools.reader)
 
     def why_not(self) -> str | None:

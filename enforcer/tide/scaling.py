@@ -35,7 +35,7 @@ class NightScale:
     """What becomes of the scheduled services.
 
     Attributes:
-        intents: one per service that steps back.
+        intents: one per service that scales in.
         left: services that keep what they have, each with the reason.
     """
 
@@ -44,7 +44,7 @@ class NightScale:
 
 
 def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) -> NightScale:
-    """Who steps back now, and by which field.
+    """Who scales in now, and by which field.
 
     Raises:
         Unavailable: it can't be reached.

@@ -67,7 +67,7 @@ class TideJournal:
         )  # fmt: skip
 
     def admit(self, plan_id: str, at: datetime, admission: Sequence[ObjectIntent], freed: Sequence[str]) -> None:
-        """Services stepped back; low priority is about to be let in."""
+        """Services scaled in; low priority is about to be let in."""
         self._write(
             plan_id, at, "tide_admit", admission=[object_content(entry) for entry in admission], freed=list(freed)
         )  # fmt: skip
