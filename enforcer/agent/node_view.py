@@ -2,18 +2,41 @@
 
 Records and the port through which they come; the command line hands in a reader of driver, kubelet and regions. The
 agent reports trouble at once to clients that wait; what follows from it is decided by `enforcer.relief`, which judges
-anew from the view itself.
+anew from the view itself. What the types of fields say beyond `str`, `int` and `float` is checked where a view is read
+from text (`node_view_text`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol, TypeVar
+
+from pydantic import AfterValidator, Field
 
 from fleet.inventory import Priority
+
+Entry = TypeVar("Entry")
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-._:/A-Za-z0-9]{0,251}[A-Za-z0-9])?$")]
+Uid = Annotated[str, Field(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32})$")]
+Bytes = Annotated[int, Field(ge=0, lt=1 << 44)]
+Ratio = Annotated[float, Field(ge=0, le=1 + 1e-6), AfterValidator(lambda ratio: min(1.0, ratio))]
+Moment = Annotated[float, Field(gt=0, lt=1e11, allow_inf_nan=False)]
+"""Unix seconds."""
+
+
+def at_most(most: int) -> Callable[[tuple[Entry, ...]], tuple[Entry, ...]]:
+    """Checks of a list that is read from text that it has no more entries."""
+
+    def check(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        if len(entries) > most:
+            raise ValueError(f"has {len(entries)} entries, at most {most} are taken")
+        return entries
+
+    return check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +60,10 @@ class CardView:
         duty_cycle_ratio: share of the last second in which something ran, 0-1; None where nobody says.
     """
 
-    card: str
-    framebuffer_bytes: int
-    framebuffer_free_bytes: int | None
-    duty_cycle_ratio: float | None
+    card: Name
+    framebuffer_bytes: Bytes
+    framebuffer_free_bytes: Bytes | None
+    duty_cycle_ratio: Ratio | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +79,16 @@ class SliceView:
         duty_cycle_ratio: 0-1; None where nobody says.
     """
 
-    namespace: str
-    pod: str
-    pod_uid: str | None
-    container: str
-    card: str
+    namespace: Name
+    pod: Name
+    pod_uid: Uid | None
+    container: Name
+    card: Name
     priority: Priority
-    framebuffer_used_bytes: int | None
-    framebuffer_granted_bytes: int
-    framebuffer_limit_bytes: int | None
-    duty_cycle_ratio: float | None
+    framebuffer_used_bytes: Bytes | None
+    framebuffer_granted_bytes: Bytes
+    framebuffer_limit_bytes: Bytes | None
+    duty_cycle_ratio: Ratio | None
 
     @property
     def pod_id(self) -> str:
