@@ -26,8 +26,10 @@ from enforcer.kubernetes.custom_resources import (
     CUSTOM_RESOURCES_FILE,
     OBJECT_BYTES_MAX,
     VERSION,
+    got,
     kind_of,
     listed,
+    making,
     unserved,
 )
 from enforcer.kubernetes.events import events_between, write_event
@@ -94,7 +96,7 @@ class GpuPlans:
 
     def content(self, plan_id: str) -> tuple[bytes, bytes | None]:
         """See `ClusterPlans`."""
-        head = self._got(_PLANS, name_of(plan_id))
+        head = got(self._api, _PLANS, name_of(plan_id))
         if head is None:
             raise Corrupt(f"cannot read GpuPlan {name_of(plan_id)}: it is gone")
         parts = int(head["spec"]["parts"])
@@ -104,7 +106,7 @@ class GpuPlans:
 
     def _data(self, plan_id: str, parts: int) -> Iterator[str]:
         for number in range(1, parts + 1):
-            part = self._got(_PARTS, part_name_of(plan_id, number))
+            part = got(self._api, _PARTS, part_name_of(plan_id, number))
             if part is None:
                 raise Corrupt(
                     f"cannot read GpuPlan {name_of(plan_id)}: GpuPlanPart {part_name_of(plan_id, number)} is missing; "
@@ -125,7 +127,7 @@ class GpuPlans:
             )
         packed = _packed(plan, fingerprint)
         parts = [packed[at : at + OBJECT_BYTES_MAX] for at in range(0, len(packed), OBJECT_BYTES_MAX)]
-        head = self._got(_PLANS, name_of(plan.plan_id)) or self._made(
+        head = got(self._api, _PLANS, name_of(plan.plan_id)) or self._made(
             _PLANS, name_of(plan.plan_id), _head_spec(plan, packed, len(parts)), ()
         )
         if head["spec"]["sha256"] != _sha256(packed):
@@ -133,7 +135,7 @@ class GpuPlans:
             return
         for number, data in enumerate(parts, start=1):
             name = part_name_of(plan.plan_id, number)
-            if self._got(_PARTS, name, metadata_only=True) is None:
+            if got(self._api, _PARTS, name, metadata_only=True) is None:
                 self._made(_PARTS, name, {"plan": plan.plan_id, "part": number, "data": data}, (_owner_of(head),))
 
     def approve(self, approval: Approval) -> Approval:
@@ -144,7 +146,7 @@ class GpuPlans:
         """
         own = self._api.user()
         by = approval.by or own
-        head = self._got(_PLANS, name_of(approval.plan_id))
+        head = got(self._api, _PLANS, name_of(approval.plan_id))
         if head is None:
             raise Refused(f"cannot approve plan {approval.plan_id}: its GpuPlan is gone")
         if (since := guarded_since(self._api.get)) is None:
@@ -160,7 +162,7 @@ class GpuPlans:
 
     def wish(self, plan_id: str) -> Wish | None:
         """See `ClusterPlans`."""
-        head = self._got(_PLANS, name_of(plan_id))
+        head = got(self._api, _PLANS, name_of(plan_id))
         return None if head is None else _wish_of(head)
 
     def change_wish(self, plan_id: str, change: WishChange) -> Wish:
@@ -171,7 +173,7 @@ class GpuPlans:
         """
         name = name_of(plan_id)
         for _ in range(_TRIES):
-            head = self._got(_PLANS, name)
+            head = got(self._api, _PLANS, name)
             before = GONE if head is None else _wish_of(head)
             if before.is_gone and change.add:
                 raise Refused(f"cannot change what is wanted of plan {plan_id}: its GpuPlan is gone")
@@ -202,7 +204,7 @@ class GpuPlans:
     def report(self, plan_id: str, status: PlanStatus) -> None:
         """See `ClusterPlans`; a status that stands there already is not written again. A change leaves events."""
         name = name_of(plan_id)
-        head = self._got(_PLANS, name)
+        head = got(self._api, _PLANS, name)
         if head is None:
             return
         before: Manifest = head.get("status") or {}
@@ -245,10 +247,6 @@ class GpuPlans:
             self._guarded = now + _GUARD_SECONDS, guarded_since(self._api.get)
         return self._guarded[1]
 
-    def _got(self, kind: ApiResource, name: str, *, metadata_only: bool = False) -> Manifest | None:
-        deed = Deed(verb="get", resource=kind.resource, name=name)
-        return self._api.get(deed, kind.path(VERSION, None, name), metadata_only=metadata_only)
-
     def _made(self, kind: ApiResource, name: str, spec: Mapping[str, Any], owners: Sequence[Manifest]) -> Manifest:
         """A new object; that of another machine that was faster where there is one.
 
@@ -258,7 +256,7 @@ class GpuPlans:
         try:
             return self._posted(kind, {"name": name, **({"ownerReferences": list(owners)} if owners else {})}, spec)
         except Conflict:
-            made = self._got(kind, name)
+            made = got(self._api, kind, name)
         if made is None:
             raise unserved(kind)
         return made
@@ -266,11 +264,7 @@ class GpuPlans:
     def _posted(
         self, kind: ApiResource, metadata: Manifest, spec: Mapping[str, Any], *, impersonated: str | None = None
     ) -> Manifest:
-        deed = Deed(verb="create", resource=kind.resource, name=str(metadata.get("name", "")))
-        body = {"apiVersion": API_VERSION, "kind": kind.kind, "metadata": metadata, "spec": spec}
-        call = Call(deed=deed, path=kind.path(VERSION, None), method="POST", query=AS_MANAGER, body=body,
-                    impersonated=impersonated)  # fmt: skip
-        made = self._api.send(call)
+        made = self._api.send(making(kind, metadata, {"spec": spec}, impersonated=impersonated))
         if made is None:
             raise unserved(kind)
         return made

@@ -72,7 +72,7 @@ class CudaDriver:
         Unavailable: there is no library, no driver or no such card.
     """
 
-    def __init__(self, ordinal: int = 0, path: str | None = None) -> None:
+    def __init__(self, path: str | None = None) -> None:
         try:
             self._library = ctypes.CDLL(path or LIBRARY_NAME)
         except OSError as exc:
@@ -80,7 +80,7 @@ class CudaDriver:
         try:
             self._call("cuInit", 0)
             device = ctypes.c_int()
-            self._call("cuDeviceGet", ctypes.byref(device), ordinal)
+            self._call("cuDeviceGet", ctypes.byref(device), 0)
             self._device = device
             context = ctypes.c_void_p()
             self._call("cuCtxCreate_v2", ctypes.byref(context), 0, device)

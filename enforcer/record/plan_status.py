@@ -190,11 +190,13 @@ def _approved(
 ) -> Condition:
     missing = [number for number in every if number not in approved]
     people = ", ".join(dict.fromkeys(approval.by for approval in approvals))
+    reason = "NotApproved" if not approved else "PartlyApproved" if missing else "Approved"
+    message = f"stages {_numbers(approved)} by {people}" if approved else "nobody has approved a stage"
     return Condition(
         type=ConditionType.APPROVED,
         is_true=not missing and bool(approved),
-        reason="NotApproved" if not approved else "PartlyApproved" if missing else "Approved",
-        message=f"stages {_numbers(approved)} by {people}" if approved else "nobody has approved a stage",
+        reason=reason,
+        message=message,
         generation=generation,
     )
 
@@ -231,12 +233,9 @@ def _failed(failed: Sequence[StageRecord], generation: int, failed_generation: i
             generation=generation,
         )
     first = failed[0]
+    message = f"stage {first.stage} was taken back: {first.reason or 'no reason was kept'}"
     return Condition(
-        type=ConditionType.FAILED,
-        is_true=True,
-        reason="TakenBack",
-        message=f"stage {first.stage} was taken back: {first.reason or 'no reason was kept'}",
-        generation=failed_generation,
+        type=ConditionType.FAILED, is_true=True, reason="TakenBack", message=message, generation=failed_generation
     )
 
 
@@ -246,12 +245,10 @@ def _departed(departed: Mapping[WorkloadId, str] | None, generation: int) -> Ite
     named = [f"{workload}: {why}" for workload, why in sorted(departed.items())]
     more = len(named) - _DEPARTED_NAMED_MAX
     shown = "; ".join((*named[:_DEPARTED_NAMED_MAX], *((f"and {more} more services",) if more > 0 else ())))
+    reason = "PlacedElsewhere" if departed else "AsPlanned"
+    message = f"pods go wherever a card fits: {shown}" if departed else "no pod is elsewhere than planned"
     yield Condition(
-        type=ConditionType.DEPARTED,
-        is_true=bool(departed),
-        reason="PlacedElsewhere" if departed else "AsPlanned",
-        message=f"pods go wherever a card fits: {shown}" if departed else "no pod is elsewhere than planned",
-        generation=generation,
+        type=ConditionType.DEPARTED, is_true=bool(departed), reason=reason, message=message, generation=generation
     )
 
 

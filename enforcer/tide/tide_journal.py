@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -42,7 +42,11 @@ class Night:
     gave_back_after_seconds: float | None = None
     ended_at: datetime | None = None
     is_late: bool = False
-    is_open: bool = field(default=True)
+
+    @property
+    def is_open(self) -> bool:
+        """It is not over."""
+        return self.ended_at is None
 
 
 class TideJournal:
@@ -112,7 +116,6 @@ class TideJournal:
                 found[-1].gave_back_after_seconds = float(content["seconds"])
                 found[-1].ended_at = entry.at
                 found[-1].is_late = bool(content["late"])
-                found[-1].is_open = False
         return tuple(found)
 
     def scalings(self) -> dict[WorkloadId, list[tuple[datetime, datetime]]]:
@@ -128,7 +131,7 @@ class TideJournal:
                 home = night.ended_at - timedelta(seconds=night.gave_back_after_seconds or 0.0)
                 spans.append((home, night.ended_at))
             for intent in night.scale:
-                found.setdefault(WorkloadId(f"{intent.namespace}/{intent.kind}/{intent.name}"), []).extend(spans)
+                found.setdefault(intent.workload, []).extend(spans)
         return found
 
     def lead(self, least: timedelta) -> timedelta:
