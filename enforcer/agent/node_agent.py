@@ -47,43 +47,24 @@ _NOT_DONE = (Misconfigured, Refused, Unavailable)
 class NodeActions(Protocol):
     """What the agent may do through the API server: to pods of its own node, and to its node's note of closed cards.
 
-    Every call raises Misconfigured where a right is missing.
+    Every call raises Misconfigured where a right is missing, Refused where the agent may not or the backend can't, and
+    Unavailable where the API server can't be reached, or a budget allows no eviction now.
     """
 
     def evict(self, namespace: str, pod: str) -> None:
-        """Evict a pod under its disruption budget; one that is gone is no error.
-
-        Raises:
-            Unavailable: the API server can't be reached, or the budget allows none now.
-            Refused: the agent may not.
-        """
+        """Evict a pod under its disruption budget; one that is gone is no error."""
         ...
 
     def close_card(self, card: str, until_seconds: float) -> None:
-        """Keep newcomers off a card until a moment (Unix seconds).
-
-        Raises:
-            Unavailable: the API server can't be reached.
-            Refused: the agent may not, or the backend can't.
-        """
+        """Keep newcomers off a card until a moment (Unix seconds)."""
         ...
 
     def open_cards(self, now_seconds: float) -> tuple[str, ...]:
-        """Let newcomers onto cards whose time is over; which they are.
-
-        Raises:
-            Unavailable: the API server can't be reached.
-            Refused: the agent may not.
-        """
+        """Let newcomers onto cards whose time is over; which they are."""
         ...
 
     def account(self, seat: SliceView, limit: WantedLimit) -> None:
-        """Tell the scheduler's books of a limit that was changed while the pod runs.
-
-        Raises:
-            Unavailable: the API server can't be reached.
-            Refused: the agent may not, or the backend keeps no such books.
-        """
+        """Tell the scheduler's books of a limit that was changed while the pod runs."""
         ...
 
 

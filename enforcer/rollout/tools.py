@@ -75,6 +75,8 @@ class UnderWay:
 class Tools:
     """What rollout and undo work with; mutable: a test swaps the step at which it stops.
 
+    What takes, renews or waits with the lease raises `Refused` where somebody else holds it.
+
     Attributes:
         harm: who watches what services suffer; None where nothing measures it.
         holder: name under which the lease is held; the same after a restart, so that a crash does not lock us out.
@@ -165,11 +167,7 @@ class Tools:
 
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """Hold the lease, and write the ledger alone; what was read before may be old.
-
-        Raises:
-            Refused: somebody else holds it.
-        """
+        """Hold the lease, and write the ledger alone; what was read before may be old."""
         self.take_lease()
         try:
             # A ledger that lies in a cluster which is away is waited for.
@@ -186,11 +184,7 @@ class Tools:
         return Patience(self._wait, say=self._say_waiting, before_again=before_again, rights_seconds_max=rights)
 
     def take_lease(self) -> None:
-        """Take or renew the lease, waiting for one that a crash left behind.
-
-        Raises:
-            Refused: somebody else holds it.
-        """
+        """Take or renew the lease, waiting for one that a crash left behind."""
         waited = 0.0
         acquire = self._patience(_unkept)
         while not acquire(lambda: self.lease.acquire(self.holder, self.policy.lease_seconds)):
@@ -201,11 +195,7 @@ class Tools:
         self._taken_at = self.now()
 
     def keep_lease(self) -> None:
-        """Renew the lease if a third of its time is over: between the writes of one run, where it is in hand already.
-
-        Raises:
-            Refused: somebody else holds it.
-        """
+        """Renew the lease if a third of its time is over: between the writes of one run, where it is in hand."""
         third = timedelta(seconds=self.policy.lease_seconds / 3)
         if self._taken_at is None or not timedelta(0) <= self.now() - self._taken_at < third:
             self.take_lease()
@@ -245,7 +235,6 @@ class Tools:
         """After the cluster was away: another may have gone on with the run.
 
         Raises:
-            Refused: somebody else holds the lease.
             Unavailable: another enforcer went on.
         """
         self.keep_lease()

@@ -97,9 +97,9 @@ class SimulatedStore:
         path: the file; made when it is not there.
         slices_max: deviceSplitCount of every card.
 
-    Raises:
-        Corrupt: the file is no such state, or of a later version.
-        Unavailable: it can't be opened.
+    Each call, and this one, raises:
+        Corrupt: the file is no such state, or of a later version; storage can't take more.
+        Unavailable: it can't be opened, or another process kept it busy.
     """
 
     def __init__(self, path: Path, slices_max: int) -> None:
@@ -123,12 +123,7 @@ class SimulatedStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing; nested use joins the outer one.
-
-        Raises:
-            Corrupt: storage can't take more.
-            Unavailable: another process kept the file busy.
-        """
+        """All or nothing; nested use joins the outer one."""
         with self._lock:
             if self.db.in_transaction:
                 yield
@@ -151,12 +146,7 @@ class SimulatedStore:
 
     @contextmanager
     def long_transaction(self) -> Iterator[Callable[[], None]]:
-        """Many transactions kept together: yields what keeps all since the last time; the rest is lost at the end.
-
-        Raises:
-            Corrupt: storage can't take more.
-            Unavailable: another process kept the file busy.
-        """
+        """Many transactions kept together: yields what keeps all since the last time; the rest is lost at the end."""
 
         def keep() -> None:
             self.db.execute("COMMIT")
