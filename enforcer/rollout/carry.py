@@ -24,7 +24,7 @@ from enforcer.rollout.landing import Landing, landing_of, made_anew, wanted_pods
 from enforcer.rollout.load import Load, units_of
 from enforcer.rollout.move_order import Order, OrderedUnit, Unit, waves
 from enforcer.rollout.outside_change import outside_change
-from enforcer.rollout.patient_cluster import PatientCluster
+from enforcer.rollout.patience import PatientCluster
 from enforcer.seat import PodSeat, is_over, seat_of_pod
 from enforcer.snapshot import Snapshot, take_snapshot, with_listed
 from fleet.inventory import WorkloadId

@@ -15,7 +15,7 @@ from enforcer.manifest import Manifest, field_of, is_signal, values_equal
 from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.rollout.holding import Phase, held_values
 from enforcer.rollout.outside_change import outside_change
-from enforcer.rollout.patient_cluster import PatientCluster
+from enforcer.rollout.patience import PatientCluster
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence, sentence

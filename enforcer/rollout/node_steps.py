@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enforcer.backend import NodeStep
 from enforcer.dialect import Dialect
 from enforcer.manifest import Manifest, field_of
-from enforcer.rollout.patient_cluster import PatientCluster
+from enforcer.rollout.patience import PatientCluster
 from enforcer.seat import is_ready
 from fleet.errors import Refused
 from fleet.sentences import Sentence, listed, sentence

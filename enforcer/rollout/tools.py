@@ -16,8 +16,7 @@ from enforcer.dialect import Dialect
 from enforcer.record.journal import Journal
 from enforcer.rollout.carry import Carrier, CarryPolicy
 from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
-from enforcer.rollout.patience import RIGHTS_SECONDS_MAX, Patience
-from enforcer.rollout.patient_cluster import PatientCluster
+from enforcer.rollout.patience import RIGHTS_SECONDS_MAX, Patience, PatientCluster
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.watch import Signals, WatchPolicy
 from enforcer.safety.abort import LOOK_SECONDS, Aborted, SeldomAsked, Wishes, aborted_by

@@ -29,8 +29,7 @@ from enforcer.record.journal import ObjectIntent
 from enforcer.record.plan_store import Approval
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
-from enforcer.rollout.patience import Patience
-from enforcer.rollout.patient_cluster import PatientCluster
+from enforcer.rollout.patience import Patience, PatientCluster
 from enforcer.rollout.tools import Tools
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
 from enforcer.tide.scaling import NightScale, night_scale, replicas_short, tide_intent

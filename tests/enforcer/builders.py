@@ -16,8 +16,7 @@ from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.carry import CarryPolicy
 from enforcer.rollout.holding import strategy_limit
-from enforcer.rollout.patience import Patience
-from enforcer.rollout.patient_cluster import PatientCluster
+from enforcer.rollout.patience import Patience, PatientCluster
 from enforcer.rollout.reconciler import Reconciler
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
