@@ -14,8 +14,8 @@ from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, check_cards, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.grant_template import Limits, TemplateStyle
-from enforcer.backends.hami_cordon import cards_of_emptied_nodes, cordon_changes, cordoned_cards
-from enforcer.backends.hami_dialect import HAMI_DIALECT, HamiDialect
+from enforcer.backends.hami_cordon import cards_of_emptied_nodes, cordon_changes
+from enforcer.backends.hami_dialect import HAMI_DIALECT, HamiDialect, cordoned_cards
 from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.stage import StageDraft, Target
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice

@@ -8,17 +8,15 @@ Project-HAMi/HAMi:pkg/device/nvidia/device.go (DeviceCordonAnnotation), Project-
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 
+from enforcer.backends.hami_dialect import CORDON_FIELD, cordoned_cards
 from enforcer.backends.stage import StageDraft, field_changes
-from enforcer.manifest import field_of
 from enforcer.snapshot import Snapshot
-from enforcer.words import listed_words
-from fleet.grammars.hami import DEVICE_CORDON_ANNOTATION, NODE_HANDSHAKE_ANNOTATION
+from fleet.grammars.hami import NODE_HANDSHAKE_ANNOTATION
 from fleet.outcomes import Change
 
-_CORDON = f"metadata.annotations[{DEVICE_CORDON_ANNOTATION}]"
 _HANDSHAKE = f"metadata.annotations[{NODE_HANDSHAKE_ANNOTATION}]"
 
 
@@ -40,16 +38,11 @@ def cordon_changes(
         if wanted == sorted(standing):
             continue
         fields: dict[str, str | None] = {
-            _CORDON: ",".join(wanted) or None,
+            CORDON_FIELD: ",".join(wanted) or None,
             _HANDSHAKE: f"Reported_{now:%Y-%m-%d %H:%M:%S}",
         }
         changes += field_changes(node, fields, recommendation)
     return tuple(changes)
-
-
-def cordoned_cards(node: Mapping[str, object]) -> tuple[str, ...]:
-    """Cards that a node keeps from new pods."""
-    return listed_words(field_of(node, _CORDON))
 
 
 def cards_of_emptied_nodes(draft: StageDraft, snapshot: Snapshot) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import yaml
 
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of
-from enforcer.words import Words
+from enforcer.words import Words, listed_words
 from fleet.errors import Corrupt
 from fleet.grammars.hami import (
     AVOID_CARD_ANNOTATION,
@@ -24,6 +24,7 @@ from fleet.grammars.hami import (
     CARD_POLICY_ANNOTATION,
     CORES_RESOURCE,
     COUNT_RESOURCE,
+    DEVICE_CORDON_ANNOTATION,
     DEVICES_ALLOCATED_ANNOTATION,
     FRAMEBUFFER_PERCENT_RESOURCE,
     FRAMEBUFFER_RESOURCE,
@@ -126,6 +127,14 @@ class HamiDialect:
 
 HAMI_DIALECT = HamiDialect()
 """HAMi with the names of its chart."""
+
+
+CORDON_FIELD = f"metadata.annotations[{DEVICE_CORDON_ANNOTATION}]"
+
+
+def cordoned_cards(node: Mapping[str, object]) -> tuple[str, ...]:
+    """Cards that a node keeps from new pods."""
+    return listed_words(field_of(node, CORDON_FIELD))
 
 
 def nvidia_section(configs: Mapping[ObjectKey, Manifest], key: ObjectKey) -> Mapping[str, Any]:

@@ -31,8 +31,7 @@ from enforcer.admission import (
     why_closed,
     why_full,
 )
-from enforcer.backends.hami_cordon import cordoned_cards
-from enforcer.backends.hami_dialect import HAMI_DIALECT
+from enforcer.backends.hami_dialect import HAMI_DIALECT, cordoned_cards
 from enforcer.cluster import ClusterReader
 from enforcer.dialect import Dialect, SeatSlice
 from enforcer.kinds.kind import Reach

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from enforcer.agent.node_view import NodeView
-from enforcer.backends.hami_cordon import cordoned_cards
+from enforcer.backends.hami_dialect import cordoned_cards
 from enforcer.card_room import card_rooms
 from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.node_choice import why_node_closed

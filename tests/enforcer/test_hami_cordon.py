@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from enforcer.backends.hami import HamiBackend
-from enforcer.backends.hami_cordon import cordon_changes, cordoned_cards
+from enforcer.backends.hami_cordon import cordon_changes
+from enforcer.backends.hami_dialect import cordoned_cards
 from enforcer.manifest import field_of
 from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.rollout.holding import Phase
