@@ -24,7 +24,6 @@ class CardBook:
         framebuffer_mib: framebuffer that may be granted, MiB (with the node's oversubscription factor).
         used_mib: framebuffer granted, MiB.
         used_cores: compute granted, percent.
-        is_cordoned: takes no new pods.
     """
 
     card: str
@@ -35,7 +34,6 @@ class CardBook:
     slices: int = 0
     used_mib: int = 0
     used_cores: int = 0
-    is_cordoned: bool = False
 
     @property
     def device_type(self) -> str:
@@ -178,7 +176,7 @@ def _misfit(pod: PodAsk, ask: ContainerAsk, card: CardBook, closed: Collection[s
 
 
 def _admits(pod: PodAsk, card: CardBook) -> bool:
-    if card.is_cordoned or card.card in pod.avoid_cards:
+    if card.card in pod.avoid_cards:
         return False
     kind = card.device_type.lower()
     if pod.use_models and not any(model.lower() in kind for model in pod.use_models):

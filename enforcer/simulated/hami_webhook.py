@@ -106,16 +106,16 @@ def ask_of(pod: Manifest) -> PodAsk:
         requests = {**limits, **container.get("resources", {}).get("requests", {})}
         cpu += parse_quantity(str(requests.get("cpu", "0")))
         memory += parse_quantity(str(requests.get("memory", "0")))
-        count = _amount(limits, COUNT_RESOURCE, 0)
-        mib = _amount(limits, FRAMEBUFFER_RESOURCE, 0)
+        count = _amount(limits, COUNT_RESOURCE)
+        mib = _amount(limits, FRAMEBUFFER_RESOURCE)
         if count and mib <= _FRAMEBUFFER_MIB_MAX:
             asks.append(
                 ContainerAsk(
                     container=container["name"],
                     count=count,
                     framebuffer_mib=mib or None,
-                    framebuffer_percent=_amount(limits, FRAMEBUFFER_PERCENT_RESOURCE, 0) or 100,
-                    core_percent=min(_amount(limits, CORES_RESOURCE, 0), WHOLE_CORE_PERCENT),
+                    framebuffer_percent=_amount(limits, FRAMEBUFFER_PERCENT_RESOURCE) or 100,
+                    core_percent=min(_amount(limits, CORES_RESOURCE), WHOLE_CORE_PERCENT),
                 )
             )
     return PodAsk(
@@ -133,10 +133,10 @@ def ask_of(pod: Manifest) -> PodAsk:
 
 def _mutated(container: Manifest, pod: str) -> Manifest:
     limits = dict(_limits(container))
-    percent = _amount(limits, FRAMEBUFFER_PERCENT_RESOURCE, 0)
+    percent = _amount(limits, FRAMEBUFFER_PERCENT_RESOURCE)
     if not 0 <= percent <= 100:
         raise Refused(f"cannot admit pod {pod}: {FRAMEBUFFER_PERCENT_RESOURCE}={percent}, expected 0 to 100")
-    if _amount(limits, CORES_RESOURCE, 0) < 0 or _amount(limits, FRAMEBUFFER_RESOURCE, 0) < 0:
+    if _amount(limits, CORES_RESOURCE) < 0 or _amount(limits, FRAMEBUFFER_RESOURCE) < 0:
         raise Refused(f"cannot admit pod {pod}: {CORES_RESOURCE} and {FRAMEBUFFER_RESOURCE} can't be negative")
     mutated = container
     if limits.keys() & _CARD_RESOURCES:
@@ -156,9 +156,9 @@ def _limits(container: Manifest) -> Manifest:
     return found
 
 
-def _amount(limits: Manifest, name: str, absent: int) -> int:
+def _amount(limits: Manifest, name: str) -> int:
     if name not in limits:
-        return absent
+        return 0
     try:
         return int(parse_quantity(str(limits[name])))
     except Misconfigured as exc:
