@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from enforcer.backends.stage import last_stages
 from enforcer.snapshot import Snapshot
 from fleet.decisions import CardPlacement, Plan, Recommendation, RecommendationKind
 from fleet.inventory import CardId, WorkloadId
@@ -65,6 +64,17 @@ def with_all_replicas(
         whole = replace(whole, placement=_staying(plan.placement, along, snapshot))
     text = f"{len(along)} pods that later stages name come along: a template makes all its replicas anew"
     return whole, (text,)
+
+
+def last_stages(plan: Plan) -> dict[str, tuple[int, str]]:
+    """The last stage that names each pod, and its recommendation; the tide is left out, its pods come back."""
+    recommendations = {entry.id: entry for entry in plan.recommendations}
+    last: dict[str, tuple[int, str]] = {}
+    for entry in sorted(plan.stages, key=lambda entry: entry.stage):
+        for name in entry.recommendations:
+            if recommendations[name].kind is not RecommendationKind.TIDE:
+                last.update(dict.fromkeys(recommendations[name].pods, (entry.stage, name)))
+    return last
 
 
 def _with_along(entry: Recommendation, along: Mapping[str, str], *, is_own: bool) -> Recommendation:

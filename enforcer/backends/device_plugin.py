@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from enforcer.backends.stage import Target, check_init_containers, check_job
+from enforcer.backends.stage import Target, check_init_containers
 from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of
 from fleet.errors import Corrupt, Misconfigured, Refused
@@ -172,6 +172,16 @@ def resource_fields(
         check_init_containers(owner, lambda container: bool(devices_of(container)))
     check_job(kind, name, fields, f" with {asked[0][1]}")
     return fields
+
+
+def check_job(kind: str, name: str, fields: Mapping[str, str | None], how: str = "") -> None:
+    """Refuse to change a Job's template where a backend has no admission step that gives its pods something else.
+
+    Raises:
+        Refused: it is a Job, and fields of its template would change.
+    """
+    if kind == "Job" and fields:
+        raise Refused(f"cannot change {name}: a Job's template can't be changed; make the Job anew{how}")
 
 
 def _asked(target: Target) -> tuple[tuple[str, str, int], ...]:

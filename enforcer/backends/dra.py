@@ -24,7 +24,7 @@ from typing import Any
 
 from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import check_isolation
-from enforcer.backends.device_plugin import DevicePluginDialect, devices_of
+from enforcer.backends.device_plugin import DevicePluginDialect, check_job, devices_of
 from enforcer.backends.dra_claims import (
     CARD_CLASS,
     CLAIM_NAME,
@@ -38,7 +38,7 @@ from enforcer.backends.dra_claims import (
     pod_claim,
     shared_claim,
 )
-from enforcer.backends.stage import Target, check_init_containers, check_job, check_kinds, draft_stage, rendered
+from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, rendered
 from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of, workload_parts
 from enforcer.snapshot import Snapshot

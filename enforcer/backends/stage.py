@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from enforcer.admission import PLAN_ANNOTATION, PREVIOUS_ANNOTATION
 from enforcer.backend import Move, NodeStep, RenderedStage
+from enforcer.backends.alike import last_stages
 from enforcer.backends.planned_seats import SEATS_FIELD, merged_seats
 from enforcer.backends.server_arguments import argument_fields
 from enforcer.cluster import DELETION_COST_ANNOTATION
@@ -235,16 +236,6 @@ def _owner_changes(
     return changes
 
 
-def check_job(kind: str, name: str, fields: Mapping[str, str | None], how: str = "") -> None:
-    """Refuse to change a Job's template where a backend has no admission step that gives its pods something else.
-
-    Raises:
-        Refused: it is a Job, and fields of its template would change.
-    """
-    if kind == "Job" and fields:
-        raise Refused(f"cannot change {name}: a Job's template can't be changed; make the Job anew{how}")
-
-
 def check_init_containers(owner: Manifest, asks: Callable[[Manifest], bool]) -> None:
     """Refuse to change what pods ask for where their init containers, sidecars among them, ask for cards of their own.
 
@@ -349,17 +340,6 @@ def _kept(owner: Manifest, previous: str) -> Mapping[str, object]:
             f"{PREVIOUS_ANNOTATION} is no JSON object, so undo could not restore what it was; remove the annotation"
         )
     return kept
-
-
-def last_stages(plan: Plan) -> dict[str, tuple[int, str]]:
-    """The last stage that names each pod, and its recommendation; the tide is left out, its pods come back."""
-    recommendations = {entry.id: entry for entry in plan.recommendations}
-    last: dict[str, tuple[int, str]] = {}
-    for entry in sorted(plan.stages, key=lambda entry: entry.stage):
-        for name in entry.recommendations:
-            if recommendations[name].kind is not RecommendationKind.TIDE:
-                last.update(dict.fromkeys(recommendations[name].pods, (entry.stage, name)))
-    return last
 
 
 def _pods_of_stages(plan: Plan, stage: int) -> dict[str, str]:

@@ -35,8 +35,8 @@ from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.sentences import Sentence, first_of, recorded, sentence
 from fleet.units import parse_time
 
-Approved = Callable[[], Sequence[Approval] | Sequence[int]]
-"""Says who has approved which stages by now; or the stages alone."""
+Approved = Callable[[], Sequence[Approval]]
+"""Says who has approved which stages by now."""
 
 
 class Rollout:

@@ -70,7 +70,6 @@ class GuardPolicy:
     two_approvals_cards_min: int | None = None
     window: ChangeWindow = field(default_factory=ChangeWindow)
     gaps_allowed: bool = False
-    needs_approval: bool = True
     cluster: str | None = None
 
 
@@ -94,7 +93,7 @@ class Guard:
         self,
         plan: Plan,
         stages: Sequence[int],
-        approvals: Iterable[Approval] | Iterable[int],
+        approvals: Iterable[Approval],
         now: datetime,
         *,
         run: Sequence[int] | None = None,
@@ -102,7 +101,7 @@ class Guard:
         """Refuse a plan for what it is, whatever the cluster looks like.
 
         Args:
-            approvals: who approved which; or the stages alone, where it does not matter who did.
+            approvals: who approved which.
             run: all stages of the run that they are of, whose freed cards count together; None where they are all.
 
         Raises:
@@ -133,7 +132,7 @@ class Guard:
             raise Refused(sentence("guard.stages_unknown", stages=str(missing), plan=plan.plan_id, known=stages_known))
         together = stages if run is None else run
         freed = sum(known[stage].cards_freed for stage in set(together))
-        self.check_approvals(plan, stages, list(approvals), freed)
+        self.check_approvals(plan, stages, approvals, freed)
         self._check_size(plan, together, freed)
 
     def check_schedule(self, plan: Plan, approvals: Iterable[Approval], now: datetime) -> None:
@@ -153,7 +152,7 @@ class Guard:
         tides = {entry.id for entry in plan.recommendations if entry.kind is RecommendationKind.TIDE}
         stages = [entry.stage for entry in plan.stages if tides & set(entry.recommendations)]
         freed = len({card for entry in plan.schedule for card in entry.frees})
-        self.check_approvals(plan, stages, list(approvals), freed)
+        self.check_approvals(plan, stages, approvals, freed)
         if self._policy.cards_max is not None and freed > self._policy.cards_max:
             limit = str(self._policy.cards_max)
             raise Refused(
@@ -167,27 +166,22 @@ class Guard:
             coverage, limit = f"{plan.history.coverage_ratio:.3f}", str(self._policy.coverage_ratio_min)
             raise Refused(sentence("guard.coverage_low", plan=plan.plan_id, coverage=coverage, limit=limit))
 
-    def check_approvals(
-        self, plan: Plan, stages: Sequence[int], approvals: Sequence[Approval | int], freed: int
-    ) -> None:
+    def check_approvals(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], freed: int) -> None:
         """Refuse stages that too few people approved.
-
-        Args:
-            approvals: who approved which; or the stages alone.
 
         Raises:
             Refused: nobody approved one of them, or one person where `two_approvals_cards_min` wants two.
         """
         people: dict[int, set[str]] = {}
         for entry in approvals:
-            for stage in (entry,) if isinstance(entry, int) else entry.stages:
+            for stage in entry.stages:
                 # One person under two spellings is one person.
-                people.setdefault(stage, set()).add("" if isinstance(entry, int) else entry.by.strip().casefold())
+                people.setdefault(stage, set()).add(entry.by.strip().casefold())
         unapproved = sorted(set(stages) - people.keys())
-        if self._policy.needs_approval and unapproved:
+        if unapproved:
             raise Refused(sentence("guard.unapproved", stages=str(unapproved), plan=plan.plan_id))
         least = self._policy.two_approvals_cards_min
-        if not self._policy.needs_approval or least is None or freed < least:
+        if least is None or freed < least:
             return
         alone = sorted(stage for stage in set(stages) if len(people[stage]) < 2)
         if alone:
@@ -197,16 +191,14 @@ class Guard:
                 )
             )
 
-    def check_freed(
-        self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval] | Iterable[int], snapshot: Snapshot
-    ) -> None:
+    def check_freed(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], snapshot: Snapshot) -> None:
         """Refuse stages that free more cards than the policy allows, by the cluster and not by what the plan claims.
 
         Raises:
             Refused: the cards that they leave empty are too many at once, or for how many people approved.
         """
         freed = len(cards_left_empty(plan, set(workloads_of(plan, stages)), snapshot))
-        self.check_approvals(plan, stages, list(approvals), freed)
+        self.check_approvals(plan, stages, approvals, freed)
         self._check_cards_max(plan, freed)
 
     def _check_cards_max(self, plan: Plan, freed: int) -> None:

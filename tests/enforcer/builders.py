@@ -13,7 +13,7 @@ from enforcer.backends.hami import HamiBackend
 from enforcer.cluster import FieldChange
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
-from enforcer.record.plan_store import PlanStore
+from enforcer.record.plan_store import Approval, PlanStore
 from enforcer.rollout.carry import CarryPolicy
 from enforcer.rollout.holding import strategy_limit
 from enforcer.rollout.patience import Patience, PatientCluster
@@ -267,6 +267,18 @@ def standard_plan() -> Plan:
     )
 
 
+class OpenGuard(Guard):
+    """A guard for tests that are about something else: nobody need have approved anything."""
+
+    def check_approvals(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], freed: int) -> None:
+        del plan, stages, approvals, freed
+
+
+def a_yes(plan: Plan, *stages: int, by: str = "ann") -> list[Approval]:
+    """Somebody's approval of stages."""
+    return [Approval(plan_id=plan.plan_id, stages=stages, by=by, at=NOW)]
+
+
 def a_cluster(
     folder: Path, grants: Iterable[Grant] | None = None, *, faults: Faults | None = None, cards: int = 8
 ) -> SimulatedCluster:
@@ -283,7 +295,7 @@ def some_tools(cluster: SimulatedCluster, folder: Path, **changes: object) -> To
         lease=cluster,
         pause=cluster.pause,
         journal=Journal(Ledger(folder / "ledger.jsonl")),
-        guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
+        guard=OpenGuard(GuardPolicy(gaps_allowed=True)),
         signals=ClusterSignals(cluster),
         policy=RolloutPolicy(carry=CarryPolicy(placement_seconds_max=120.0)),
     )
