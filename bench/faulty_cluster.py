@@ -1,23 +1,105 @@
-"""A simulated cluster whose API and clock misbehave from a moment on, as long as they are told to.
+"""A simulated cluster whose pods, API and clock misbehave from a moment on, as long as they are told to.
 
-Faults of the pods and of single writes are the simulated cluster's own (`Faults`); here stand those of the way to it:
+`MisbehavingCluster` has faults of the pods and of single writes; `FaultyCluster` has those of the way to it as well:
 answers that get lost, reads that are cut, an API server that is away, a clock that jumped back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from enforcer.cluster import FieldChange
+from enforcer.cluster import FieldChange, identity
 from enforcer.manifest import Manifest
-from enforcer.simulated.cluster import Faults, SimulatedCluster
+from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Unavailable
 from wire.kubernetes.refusals import Forbidden
 
 
-class FaultyCluster(SimulatedCluster):
+@dataclass(slots=True, kw_only=True)
+class Faults:
+    """How the simulated cluster misbehaves, for tests of those who use it; mutable: it counts writes.
+
+    Attributes:
+        conflict_on_writes: numbers of the writes (from 1) before which somebody else changes the object.
+        fail_on_writes: number of a write to the HTTP status it fails with, such as 429 or 500.
+        delete_on_writes: numbers of the writes before which somebody deletes the object.
+        never_ready: pods (`namespace/pod` of the trace) that never become ready once made anew.
+        out_of_memory: the same for pods whose container is killed for want of memory.
+        writes: writes seen so far.
+    """
+
+    conflict_on_writes: frozenset[int] = frozenset()
+    fail_on_writes: Mapping[int, int] | None = None
+    delete_on_writes: frozenset[int] = frozenset()
+    never_ready: frozenset[str] = frozenset()
+    out_of_memory: frozenset[str] = frozenset()
+    writes: int = 0
+
+
+class MisbehavingCluster(SimulatedCluster):
+    """The cluster with faults of its pods and of single writes."""
+
+    def __init__(self, path: Path, faults: Faults) -> None:
+        super().__init__(path)
+        self._faults = faults
+
+    def advance(self, now: datetime) -> None:
+        """See the cluster."""
+        self._show_faults()
+        super().advance(now)
+
+    def pause(self, seconds: float) -> None:
+        """See the port."""
+        self._show_faults()
+        super().pause(seconds)
+
+    def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
+        """See the port."""
+        self._misbehave(kind, namespace, name)
+        return super().patch(kind, namespace, name, fields, resource_version)
+
+    def evict(self, namespace: str, pod: str) -> bool:
+        """See the port."""
+        self._misbehave("Pod", namespace, pod)
+        return super().evict(namespace, pod)
+
+    def make(self, manifest: Manifest) -> bool:
+        """See the port."""
+        self._misbehave(*identity(manifest))
+        return super().make(manifest)
+
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        """See the cluster."""
+        self._show_faults()
+        super().delete(kind, namespace, name)
+
+    def _show_faults(self) -> None:
+        self._controllers.never_ready = self._faults.never_ready
+        self._controllers.out_of_memory = self._faults.out_of_memory
+
+    def _misbehave(self, kind: str, namespace: str, name: str) -> None:
+        self._show_faults()
+        faults = self._faults
+        faults.writes += 1
+        if faults.fail_on_writes and faults.writes in faults.fail_on_writes:
+            status = faults.fail_on_writes[faults.writes]
+            raise Unavailable(f"cannot change {kind} {namespace}/{name}: the API server answered {status}")
+        if faults.writes in faults.delete_on_writes:
+            self.delete(kind, namespace, name)
+        if faults.writes in faults.conflict_on_writes:
+            with self._store.transaction():
+                found = self._store.object_body(kind, namespace, name)
+                if found is not None:
+                    body = found[1]
+                    body.setdefault("spec", {})["revisionHistoryLimit"] = faults.writes
+                    body["metadata"]["generation"] = int(body["metadata"].get("generation", 1)) + 1
+                    self._store.put_object(body)
+
+
+class FaultyCluster(MisbehavingCluster):
     """The cluster behind a bad way.
 
     Args:
@@ -33,7 +115,7 @@ class FaultyCluster(SimulatedCluster):
     """
 
     def __init__(self, path: Path, faults: Faults) -> None:
-        super().__init__(path, faults=faults)
+        super().__init__(path, faults)
         self.lost_answers = 0
         self.cut_reads = 0
         self.is_away = False

@@ -48,6 +48,7 @@ from tests.cluster.played_backends import PlayedBackend
 from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.standing_fleet import cards_in_use, stand_up
 from tests.control_plane import ControlPlane, KubernetesPrograms, kubernetes_programs
+from tests.enforcer.builders import a_yes
 from tests.recommender.builders import Service
 
 WRITER = "system:serviceaccount:gputide:gputide-writer"
@@ -261,7 +262,9 @@ def apply_to(live: LiveCluster, fleet: StandingFleet) -> tuple[Plan, Applied]:
     tools = tools_on(cluster, live.folder / f"ledger-{fleet.namespace}.jsonl")
     stages: Sequence[int] = tuple(stage.stage for stage in plan.stages)
     asked, began, started = cluster.requests, live.audit.size(), time.monotonic()
-    results = Rollout(tools, HamiBackend(cluster.now())).apply(plan, stages, by="bench", approved=lambda: stages)
+    results = Rollout(tools, HamiBackend(cluster.now())).apply(
+        plan, stages, by="bench", approved=lambda: a_yes(plan, *stages)
+    )
     for result in results:
         if result.state is not StageState.PROMOTED:
             print(f"stage {result.stage} was taken back: {result.reason}", file=sys.stderr)

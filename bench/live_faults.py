@@ -57,7 +57,7 @@ from tests.cluster.audit import unwanted
 from tests.cluster.hami_double import NAMESPACE_LABEL, hami_node
 from tests.cluster.workloads import deployment, is_ready, is_settled, pods, until, until_ready
 from tests.control_plane import HOLD_ANNOTATION
-from tests.enforcer.builders import a_plan, a_recommendation, a_slice
+from tests.enforcer.builders import a_plan, a_recommendation, a_slice, a_yes
 
 POINTS: Mapping[Way, tuple[tuple[str, int], ...]] = {
     Way.APPLY: (
@@ -149,7 +149,7 @@ class LiveCase:
     def _do(self) -> None:
         if self.way is Way.UNDO:
             Rollout(self._tools(), HamiBackend(self._cluster.now())).apply(
-                self._plan, by="bench", approved=lambda: (1, 2)
+                self._plan, by="bench", approved=lambda: a_yes(self._plan, 1, 2)
             )
         elif self.way is Way.RESTORE:
             self.live.double.held.add((self.name, "b-"))
@@ -184,7 +184,9 @@ class LiveCase:
         if self.way is Way.UNDO:
             Undo(tools).undo(self._plan.plan_id)
         else:
-            Rollout(tools, HamiBackend(self._cluster.now())).apply(self._plan, by="bench", approved=lambda: (1, 2))
+            Rollout(tools, HamiBackend(self._cluster.now())).apply(
+                self._plan, by="bench", approved=lambda: a_yes(self._plan, 1, 2)
+            )
 
     def _is_point(self, step: str) -> bool:
         self.seen.append(step.replace(f"{self.name}/", "team/"))
@@ -654,7 +656,7 @@ def be_killed(order: Path) -> None:
     if way is Way.UNDO:
         Undo(tools).undo(plan.plan_id)
     else:
-        Rollout(tools, HamiBackend(cluster.now())).apply(plan, by="bench", approved=lambda: (1, 2))
+        Rollout(tools, HamiBackend(cluster.now())).apply(plan, by="bench", approved=lambda: a_yes(plan, 1, 2))
 
 
 def _placed(app: str, seat: PodSeat) -> PlacedSlice:

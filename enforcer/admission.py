@@ -35,7 +35,7 @@ from enforcer.card_room import CardRoom
 from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest
-from enforcer.node_choice import may_run_on
+from enforcer.node_choice import may_run_on, why_node_closed
 from fleet.errors import Corrupt, Misconfigured
 from fleet.grammars import hami, vgpumanager
 from fleet.grammars.hami import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, PRIORITY_RESOURCE, USE_CARD_ANNOTATION
@@ -87,7 +87,6 @@ class PlannedSeat:
     """The seat that the plan keeps for one pod.
 
     Attributes:
-        node: node of its cards.
         cards: cards, sorted; empty where the backend lets no pod choose one.
         shares: framebuffer, MiB, and compute, percent, that the pod gets on each of these cards; empty where that is
             not known.
@@ -110,9 +109,7 @@ class Sibling:
     """Another pod of the same owner.
 
     Attributes:
-        name: name.
         seat: planned seat that it was given, None where it was given none.
-        cards: cards that it holds.
     """
 
     name: str
@@ -131,8 +128,6 @@ def admit(
 
     Args:
         pod: the pod as made from its template; not changed.
-        seats: those that it may be given, see `seats_for`.
-        siblings: the other pods of the same owner.
         hindrance: what stands against a seat now.
 
     Returns:
@@ -196,19 +191,12 @@ def why_closed(seat: PlannedSeat, spec: Mapping[str, Any], node: Manifest | None
     """Why a pod would wait in vain for its seat; None where nothing is known against it.
 
     Args:
-        spec: the pod's.
         node: its node; None where it is gone.
-        cards: cards of the node that take new pods.
     """
     if node is None:
         return f"node {seat.node} is gone"
-    if node["metadata"].get("deletionTimestamp") is not None:
-        return f"node {seat.node} is being deleted"
-    if node.get("spec", {}).get("unschedulable"):
-        return f"node {seat.node} is cordoned"
-    conditions = node.get("status", {}).get("conditions") or ()
-    if any(one.get("type") == "Ready" and one.get("status") != "True" for one in conditions):
-        return f"node {seat.node} is not ready"
+    if (why := why_node_closed(node)) is not None:
+        return f"node {seat.node} {why}"
     if not may_run_on({"spec": spec}, node):
         return f"the pod may not run on node {seat.node} by its own selector, affinity or tolerations"
     lost = [card for card in seat.cards if card not in cards]
@@ -242,12 +230,7 @@ def _is_same_amount(first: str, second: str) -> bool:
 
 
 def why_full(seat: PlannedSeat, cards: Iterable[StandingCard], parts: Iterable[SeatSlice]) -> str | None:
-    """Why a pod would wait in vain for the room that its seat promises; None where nothing is known against it.
-
-    Args:
-        cards: cards of its node.
-        parts: shares of other pods that stay on them.
-    """
+    """Why a pod would wait in vain for the room that its seat promises; None where nothing is known against it."""
     rooms = {card.card: CardRoom(card.framebuffer_mib, card.slices_max) for card in cards}
     for part in parts:
         if part.card in rooms:

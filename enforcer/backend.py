@@ -6,6 +6,7 @@ the rollout carries out what is rendered.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,13 +24,10 @@ class Move:
     """One pod that gets another seat: itself, or one that its owner makes in its place under another name.
 
     Attributes:
-        namespace: namespace.
         pod: pod as the plan knows it.
-        workload: owner.
         old: where it sits; empty where it is pending or stopped.
         new: where it, or who comes in its place, shall sit; empty where it shall be gone; as `old` where it is only
             made anew with the others of its owner.
-        recommendation: what for.
         called: what the pod is called in the cluster, where an earlier stage made it anew under another name.
     """
 
@@ -52,6 +50,14 @@ class Move:
         return f"{self.namespace}/{self.called or self.pod}"
 
 
+def by_workload(moves: Iterable[Move]) -> dict[WorkloadId, list[Move]]:
+    """Moves of each workload, in their order."""
+    found: dict[WorkloadId, list[Move]] = {}
+    for move in moves:
+        found.setdefault(move.workload, []).append(move)
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStep:
     """What a node needs besides written fields until its cards are shared in another way.
@@ -59,7 +65,6 @@ class NodeStep:
     Carried out after the stage's changes stand and before its pods move.
 
     Attributes:
-        node: node.
         empty_cards: cards that nobody may hold when the changes are written; empty where running pods may stay.
         restarts: pods (`namespace`, `name`) that read their configuration when they start: evicted, and waited for
             until their owner made them anew.
@@ -89,9 +94,7 @@ class RenderedStage:
     """One stage in the backend's words.
 
     Attributes:
-        stage: number.
         changes: fields of objects, grouped by object, in the order of the plan.
-        moves: pods that get another seat.
         warnings: what holds only in part, one sentence each.
         node_steps: nodes that are to share their cards in another way.
         objects: objects of our own that must be there before the changes are written, since these name them: made where

@@ -1,6 +1,8 @@
 """What is granted on each card, and whether it has room for one share more, as the backends' schedulers count it.
 
-Called by the order of moves and by the forecast of a node's loss.
+Called by the order of moves, by relief, by admission and by the forecast of a node's loss.
+
+Source: Project-HAMi/HAMi:pkg/device/nvidia/device.go (Fit).
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class CardRoom:
         if self.slices >= self.slices_max:
             return False
         fits = self.used_mib + part.framebuffer_mib <= self.framebuffer_mib
-        return fits and self.used_cores < WHOLE_CORE_PERCENT and self.used_cores + part.core_percent <= 100
+        return (
+            fits and self.used_cores < WHOLE_CORE_PERCENT and self.used_cores + part.core_percent <= WHOLE_CORE_PERCENT
+        )
 
     def count(self, part: SeatSlice, sign: int) -> None:
         """Let a share come (1) or go (-1)."""

@@ -27,7 +27,6 @@ class FieldChange:
     """One field to be written.
 
     Attributes:
-        field: path, see `enforcer.manifest`.
         value: text; None takes it away.
     """
 
@@ -36,22 +35,17 @@ class FieldChange:
 
 
 class ClusterReader(Protocol):
-    """Reads objects; every answer is one the cluster once gave whole, never half of a change."""
+    """Reads objects; every answer is one the cluster once gave whole, never half of a change.
+
+    Each call raises `Unavailable` where the cluster can't be reached.
+    """
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """One object, or None where there is none.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """One object, or None where there is none."""
         ...
 
     def list_objects(self, kind: str, namespace: str | None = None) -> Sequence[Manifest]:
-        """All objects of a kind, sorted by namespace and name; of one namespace where it is given.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """All objects of a kind, sorted by namespace and name; of one namespace where it is given."""
         ...
 
     def now(self) -> datetime:
@@ -63,14 +57,13 @@ class ClusterReader(Protocol):
 
         Raises:
             Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
         """
         ...
 
 
 @runtime_checkable
 class FollowingReader(ClusterReader, Protocol):
-    """A reader to which looking again costs little, while it is told to follow what goes on."""
+    """A reader to which looking again costs little, while it follows what goes on."""
 
     def following(self) -> AbstractContextManager[None]:
         """While in it, lists may be late by a moment; what was written or evicted through the same cluster is there."""
@@ -82,7 +75,10 @@ class FollowingReader(ClusterReader, Protocol):
 
 
 class ClusterWriter(Protocol):
-    """Changes objects; a change is made whole or not at all."""
+    """Changes objects; a change is made whole or not at all.
+
+    Each call raises `Unavailable` where the cluster can't be reached or is too busy; trying again may help.
+    """
 
     def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
         """Write fields of one object, on the condition that it still has the version that was read.
@@ -93,7 +89,6 @@ class ClusterWriter(Protocol):
         Raises:
             Refused: somebody changed the object since (the message names both versions), it is gone, or admission
                 denied the new content. Nothing was written.
-            Unavailable: the cluster can't be reached or is too busy; trying again may help.
         """
         ...
 
@@ -102,9 +97,6 @@ class ClusterWriter(Protocol):
 
         Returns:
             False while a disruption budget forbids it.
-
-        Raises:
-            Unavailable: the cluster can't be reached or is too busy.
         """
         ...
 
@@ -116,16 +108,11 @@ class ClusterWriter(Protocol):
 
         Raises:
             Refused: admission denied it.
-            Unavailable: the cluster can't be reached or is too busy.
         """
         ...
 
     def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
-        """Leave an event on an object.
-
-        Raises:
-            Unavailable: the cluster can't be reached or is too busy.
-        """
+        """Leave an event on an object."""
         ...
 
 
@@ -135,25 +122,17 @@ Owners = tuple[Manifest, ...]
 
 @runtime_checkable
 class DisowningWriter(ClusterWriter, Protocol):
-    """A writer to a cluster that keeps who owns each field of an object."""
+    """A writer to a cluster that keeps who owns each field of an object.
+
+    Each call raises as those of `ClusterWriter`.
+    """
 
     def owners(self, kind: str, namespace: str, fields: Mapping[str, Sequence[str]]) -> Mapping[str, Owners]:
-        """Who owns some fields of some objects now, but for ourselves.
-
-        Args:
-            fields: by the names of the objects.
-
-        Raises:
-            Unavailable: the cluster can't be reached or is too busy.
-        """
+        """Who owns some fields of some objects now, but for ourselves."""
         ...
 
     def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str], former: Owners) -> None:
-        """Give fields that were written back to their former owners; values stay. An object that is gone is no error.
-
-        Raises:
-            Unavailable: the cluster can't be reached or is too busy.
-        """
+        """Give fields that were written back to their former owners; values stay. An object may be gone."""
         ...
 
 

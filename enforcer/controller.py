@@ -50,8 +50,6 @@ class _Retry:
 
     Attributes:
         signature: what was wanted and approved when it was refused: once that changes, it is tried at once.
-        at: monotonic seconds.
-        backoff: how long is waited.
     """
 
     signature: tuple[object, ...]
@@ -63,10 +61,6 @@ class Controller:
     """Looks at all plans.
 
     Args:
-        plans: the plans.
-        journal: what is in force.
-        reconciler: does what is due for one plan.
-        metrics: counts.
         clock: monotonic seconds.
     """
 
@@ -161,22 +155,12 @@ class Controller:
 
 
 class Leadership:
-    """Keeps a lease, in a thread of its own, as long as this process runs.
+    """Keeps a lease, in a thread of its own, as long as this process runs."""
 
-    Args:
-        lease: of controllers.
-        holder: this process.
-        metrics: count.
-        seconds: for how long it is held without being renewed.
-    """
-
-    def __init__(
-        self, lease: Lease, holder: str, metrics: ControllerMetrics, *, seconds: float = LEASE_SECONDS
-    ) -> None:
+    def __init__(self, lease: Lease, holder: str, metrics: ControllerMetrics) -> None:
         self._lease = lease
         self._holder = holder
         self._metrics = metrics
-        self._seconds = seconds
         self._over = threading.Event()
         self._is_held = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="controller's lease", daemon=True)
@@ -204,13 +188,13 @@ class Leadership:
     def _keep(self) -> None:
         while not self._over.is_set():
             try:
-                is_held = self._lease.acquire(self._holder, self._seconds)
+                is_held = self._lease.acquire(self._holder, LEASE_SECONDS)
             except GputideError as exc:
                 _log.warning("lease of the controller can't be kept now", why=str(exc))
                 is_held = False
             (self._is_held.set if is_held else self._is_held.clear)()
             self._metrics.is_leader.set(is_held)
-            self._over.wait(self._seconds / 6)
+            self._over.wait(LEASE_SECONDS / 6)
 
 
 def _is_open(runs: Sequence[RunRecord]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from enforcer.manifest import Manifest
 
@@ -25,7 +25,6 @@ class SeatSlice:
     """One container's share of one card.
 
     Attributes:
-        container: container.
         card: UUID; None where the API does not report which card the kubelet took.
         framebuffer_mib: framebuffer granted, MiB; 0 where the backend grants none in numbers.
         core_percent: compute granted, percent; 0 is no limit, 100 keeps others off.
@@ -36,9 +35,9 @@ class SeatSlice:
 
     container: str
     card: str | None
-    framebuffer_mib: int
-    core_percent: int
-    priority: str | None
+    framebuffer_mib: int = 0
+    core_percent: int = 0
+    priority: str | None = None
     node: str | None = None
     resource: str | None = None
 
@@ -50,7 +49,6 @@ class StandingCard:
     Attributes:
         card: UUID; where the node only counts its cards, `node/resource/number`.
         device_type: type text of the register (such as `NVIDIA-` and the model).
-        node: node.
         framebuffer_mib: framebuffer that may be granted, MiB.
         slices_max: most slices.
         mode: the way in which its node shares it (`hami-core`, `mig`, …), None where the register says none.
@@ -69,6 +67,15 @@ class StandingCard:
     def is_counted(self) -> bool:
         """Whether its node only counts its cards, so that nothing says which one it is."""
         return self.card.startswith(f"{self.node}/")
+
+
+class FixedDialect:
+    """A dialect whose names the cluster's configuration does not change."""
+
+    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> Self:
+        """The same; see `Dialect`."""
+        del configs
+        return self
 
 
 class Dialect(Protocol):

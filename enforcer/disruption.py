@@ -21,7 +21,6 @@ def scaled(bound: int | str, total: int, *, up: bool) -> int:
     """How many of `total` an amount means that is a number or a percentage.
 
     Args:
-        bound: `2`, `"2"` or `"25%"`.
         total: what a percentage is of.
         up: whether a part of one counts as one.
 
@@ -65,13 +64,7 @@ def disruptions_allowed(budget: Manifest, selected: Sequence[Manifest]) -> int:
 
 
 def allows_eviction(budget: Manifest, pod: Manifest, pods: Sequence[Manifest]) -> bool:
-    """Whether a budget leaves room for the eviction of a pod, as the eviction API decides it.
-
-    Args:
-        budget: PodDisruptionBudget.
-        pod: the pod to be evicted.
-        pods: all pods of the namespace.
-    """
+    """Whether a budget leaves room for the eviction of a pod, as the eviction API decides it."""
     if not selects(budget, pod):
         return True
     chosen = [entry for entry in pods if selects(budget, entry)]

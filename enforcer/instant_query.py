@@ -34,7 +34,6 @@ class InstantQueryPrometheus:
     """`InstantQuery` by a Prometheus: a server that refuses is unavailable, so that a watch goes on without it.
 
     Args:
-        prometheus: asks it.
         setting: the setting that names it, for messages.
         at: the moment that is asked for, UTC; None for now.
     """

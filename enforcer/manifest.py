@@ -74,7 +74,6 @@ def field_of(manifest: Mapping[str, Any], path: str) -> str | None:
     """The value at a path, as text.
 
     Args:
-        manifest: the object.
         path: where, see the module.
 
     Returns:
@@ -101,7 +100,6 @@ def set_field(manifest: Manifest, path: str, value: str | None) -> None:
     """Write a value at a path, in place; None takes it away.
 
     Args:
-        manifest: the object.
         path: where, see the module. Maps on the way are made; a list item that is not there is made for `env` only.
         value: text as `field_of` gives it; a word behind the last of a command is added.
 
@@ -169,6 +167,14 @@ def workload_parts(workload: str) -> tuple[str, str, str]:
     if len(parts) != 3 or not all(parts):
         raise Corrupt(f"cannot read workload {workload!r}: expected namespace/Kind/name")
     return parts[0], parts[1], parts[2]
+
+
+def without_empty(value: Any) -> Any:
+    """A value without empty maps and lists: the API server keeps one whose last entry was taken out, or drops it."""
+    if isinstance(value, Mapping):
+        kept = {key: without_empty(entry) for key, entry in value.items()}
+        return {key: entry for key, entry in kept.items() if entry not in ({}, [], None)}
+    return [without_empty(entry) for entry in value] if isinstance(value, list) else value
 
 
 def template_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:

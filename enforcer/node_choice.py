@@ -27,17 +27,24 @@ _KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
 
 
 def may_run_on(pod: Manifest, node: Manifest) -> bool:
-    """Whether a pod may run on a node by its own word.
-
-    Args:
-        pod: the pod; where it runs now does not matter.
-    """
+    """Whether a pod may run on a node by its own word."""
     spec, metadata = pod["spec"], node["metadata"]
     labels: Mapping[str, str] = metadata.get("labels") or {}
     wanted: Mapping[str, str] = spec.get("nodeSelector") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
     return _has_affinity(spec, labels, str(metadata["name"])) and _tolerates(spec, node)
+
+
+def why_node_closed(node: Manifest) -> str | None:
+    """Why a node takes no new pods, as the end of a sentence about it; None where nothing is known against it."""
+    if node["metadata"].get("deletionTimestamp") is not None:
+        return "is being deleted"
+    if (node.get("spec") or {}).get("unschedulable"):
+        return "is cordoned"
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    is_ready = all(one.get("status") == "True" for one in conditions if one.get("type") == "Ready")
+    return None if is_ready else "is not ready"
 
 
 def nodes_for(pod: Manifest, nodes: Mapping[str, Manifest]) -> frozenset[str]:
@@ -49,9 +56,6 @@ def why_no_room(pod: Manifest, node: Manifest, others: Iterable[Manifest]) -> st
     """Why a node has less left than a pod asks for, in words; None where nothing is known against it.
 
     Of resources that the node does not list, such as those that an extender keeps the books of, nothing is known.
-
-    Args:
-        others: pods that stay on the node.
 
     Raises:
         Misconfigured: an amount is no quantity.

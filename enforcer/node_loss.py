@@ -16,7 +16,7 @@ from enforcer.admission import unpinned
 from enforcer.card_room import CardRoom, card_rooms
 from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.manifest import Manifest, workload_parts
-from enforcer.node_choice import may_run_on
+from enforcer.node_choice import may_run_on, why_node_closed
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
 from fleet.inventory import WorkloadId
@@ -27,8 +27,6 @@ class NodeLoss:
     """What the loss of a node would do to one workload.
 
     Attributes:
-        node: the node.
-        workload: the workload.
         pods: how many of its pods the node carries.
         stranded: how many of those would not come up elsewhere: no card has room, or nothing makes them anew.
         left: how many of its pods would go on elsewhere meanwhile.
@@ -45,7 +43,6 @@ def node_losses(snapshot: Snapshot, pods: Sequence[Manifest]) -> tuple[NodeLoss,
     """Workloads that would lose pods for good with a node, by node and workload.
 
     Args:
-        snapshot: the cluster as it stands.
         pods: all pods of the namespaces that it has seats in.
     """
     manifests = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pod for pod in pods}
@@ -95,7 +92,7 @@ def _finds_room(
         return False
     free = unpinned(pod)
     for node in sorted({card.node for card in cards.values()}):
-        if not _is_open(nodes.get(node)) or not may_run_on(free, nodes[node]):
+        if node not in nodes or why_node_closed(nodes[node]) is not None or not may_run_on(free, nodes[node]):
             continue
         placed = _placed(seat.slices, {name for name, card in cards.items() if card.node == node}, rooms)
         if placed is not None:
@@ -117,11 +114,3 @@ def _placed(
             return None
         found.append((min(fitting, key=lambda card: (rooms[card].framebuffer_mib - rooms[card].used_mib, card)), part))
     return found
-
-
-def _is_open(node: Manifest | None) -> bool:
-    """Whether a node takes new pods."""
-    if node is None or (node.get("spec") or {}).get("unschedulable"):
-        return False
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return not any(one.get("type") == "Ready" and one.get("status") != "True" for one in conditions)

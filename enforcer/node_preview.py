@@ -28,7 +28,6 @@ class NodeDiff:
     """What becomes of one node whose cards are shared in another way, or are only counted.
 
     Attributes:
-        node: node.
         steps: what is done to it, in order, one phrase each.
         cards_before: cards that its pods hold now; None where each card is known by itself.
         cards_after: the same then.
@@ -54,7 +53,7 @@ def counted_cards(snapshot: Snapshot) -> dict[str, int]:
             if part.card is None and part.node is not None and part.resource is not None:
                 devices.setdefault(part.node, Counter())[part.resource] += 1
     for node in [name for name in devices if name not in shared]:
-        # Its labels tell nothing: whole cards can be counted nevertheless, replicas can't.
+        # Its labels say nothing: whole cards can be counted nevertheless, replicas can't.
         if set(devices[node]) <= {_WHOLE}:
             shared[node] = 1
         else:
@@ -89,7 +88,6 @@ def counted_after(plan: Plan, after: Snapshot, held: Mapping[str, int]) -> dict[
     """How many cards are held after a stage: those that the plan has on a node for pods that sit there then.
 
     Args:
-        after: the cluster as it would stand.
         held: counted cards that pods hold before it, by node.
     """
     found = dict.fromkeys(held, 0)
@@ -119,7 +117,6 @@ def node_diffs(
     Args:
         snapshot: the cluster before it.
         held: counted cards that pods hold before it, by node.
-        then: the same after it.
     """
     steps = {step.node: step for step in rendered.node_steps}
     moved = {part.node for move in rendered.moves for part in (*move.old, *move.new)}

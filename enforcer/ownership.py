@@ -2,7 +2,7 @@
 
 Pure. Custom kinds need no list of their own: the controller of the last object that is known is the workload, as the
 exporter has it. The snapshot reads who may own pods, the carrier asks again while pods come and go; of what came since,
-names and labels tell the maker, where they say the same as the controllers of the kind write.
+names and labels show the maker, where they say the same as the controllers of the kind write.
 
 Source: kubernetes:pkg/controller/deployment/sync.go (getNewReplicaSet), argoproj/argo-rollouts:utils/defaults,
 knative/serving:pkg/apis/serving/register.go, ray-project/kuberay:ray-operator/controllers/ray/utils/constant.go,
@@ -62,7 +62,7 @@ def workload_of_pod(pod: Mapping[str, Any], parents: Parents) -> WorkloadId:
 
     Args:
         parents: controllers of what may own pods. Of what is not among them (it is too new, or may not be read) labels
-            of the pod tell who made it: a ReplicaSet's name ends in the hash that the pod carries, and so on.
+            of the pod show who made it: a ReplicaSet's name ends in the hash that the pod carries, and so on.
     """
     metadata = pod["metadata"]
     namespace = str(metadata["namespace"])

@@ -25,10 +25,6 @@ from fleet.outcomes import Change
 def as_planned(snapshot: Snapshot, runs: Sequence[RunRecord]) -> tuple[Snapshot, Mapping[str, str]]:
     """A snapshot in which pods that a plan has moved carry the names that the plan has for them.
 
-    Args:
-        snapshot: the cluster as it stands.
-        runs: the runs of one plan.
-
     Returns:
         The snapshot, and the pod of the cluster (`namespace/pod`) behind each name that is not its own.
     """

@@ -1,7 +1,7 @@
 """What a plan would change, before anybody approves it: objects before and after, cards before and after.
 
 The plan page, `plan diff` and a dry run of `apply` show it. Nothing is changed, and whatever stands against a stage is
-told instead of raised.
+said instead of raised.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from enforcer.record.journal import ObjectIntent, RunRecord
 from enforcer.rollout.holding import Way, way_of
 from enforcer.rollout.intents import intended_stage, object_intents, rolling_owners
 from enforcer.safety.availability import availability_breaches, availability_refusal
-from enforcer.safety.pod_admission import check_admission
-from enforcer.seat import PodSeat
+from enforcer.safety.stage_checks import check_admission
+from enforcer.seat import PodSeat, seats_by_workload
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
@@ -40,13 +40,7 @@ class ObjectDiff:
     """One object before and after.
 
     Attributes:
-        kind: kind.
-        namespace: namespace.
-        name: name.
-        recommendation: what for.
-        resource_version: version that was read.
         before: YAML as it stands; of objects other than workloads the fields that change alone.
-        after: YAML as it would be.
         refusal: why this object keeps its stage from being applied; None where it does not.
         way: how its pods follow each other; None where it does not roll, or others roll it out.
     """
@@ -77,9 +71,6 @@ class CardDiff:
 
     Attributes:
         card: card; the resource, where nothing says which card a pod has.
-        node: its node.
-        before: pods on it now (`namespace/pod`), sorted.
-        after: pods on it then, sorted.
         is_counted: it stands for all that the node gives by a resource.
     """
 
@@ -100,14 +91,10 @@ class StagePreview:
     """What one stage would do.
 
     Attributes:
-        stage: number.
         made: objects of our own that are made first, whole.
         nodes: nodes that are emptied, cut, or start their plugin anew, and those that only count their cards.
-        objects: objects that change, in order.
-        moves: pods that get another seat.
         cards: cards on which anything changes, sorted by node and card.
         cards_freed: how many cards fewer are held after this stage than before it.
-        warnings: what holds only in part.
         refusal: why it can't be applied; None where it can.
     """
 
@@ -136,8 +123,6 @@ def preview(
     """What stages of a plan would do, each on top of the ones before it.
 
     Args:
-        reader: the cluster as it stands.
-        backend: renders the stages.
         stages: numbers; all where None.
         runs: runs of this plan so far: pods that they moved are called otherwise now.
         rehearse: asks the cluster whether it would take the change of an object, and raises `Refused` where it would
@@ -191,10 +176,6 @@ def preview_of_history(
 ) -> tuple[StagePreview, ...]:
     """What stages would do to pods and cards, where there is no cluster whose objects could be read.
 
-    Args:
-        inventory: what stood when it was made.
-        stages: numbers; all where None.
-
     Returns:
         One preview per stage, in order, without objects: manifests are in no history.
     """
@@ -246,9 +227,6 @@ def _seen(inventory: Inventory) -> Snapshot:
         )
         for pod_id, own in grants.items()
     }
-    pods: dict[WorkloadId, list[PodSeat]] = {}
-    for seat in seats.values():
-        pods.setdefault(seat.workload, []).append(seat)
     cards = {
         str(card.card): StandingCard(
             card=card.card,
@@ -259,7 +237,7 @@ def _seen(inventory: Inventory) -> Snapshot:
         )
         for card in inventory.cards
     }
-    return Snapshot(owners={}, seats=seats, pods=pods, cards=cards)
+    return Snapshot(owners={}, seats=seats, pods=seats_by_workload(seats.values()), cards=cards)
 
 
 def _granted_slice(grant: Grant) -> SeatSlice:
@@ -377,20 +355,18 @@ def _after(snapshot: Snapshot, rendered: RenderedStage) -> Snapshot:
     for intent in object_intents(rendered):
         current = owners.get(intent.workload)
         if current is not None:
-            owners[intent.workload] = _patched(current, [(part.field, part.new) for part in intent.fields])
+            owners[intent.workload] = _patched(current, intent)
         elif intent.key in configs:
-            configs[intent.key] = _patched(configs[intent.key], [(part.field, part.new) for part in intent.fields])
+            configs[intent.key] = _patched(configs[intent.key], intent)
         elif intent.kind == "Node" and intent.name in nodes:
-            nodes[intent.name] = _patched(nodes[intent.name], [(part.field, part.new) for part in intent.fields])
+            nodes[intent.name] = _patched(nodes[intent.name], intent)
     seats = dict(snapshot.seats)
     for move in rendered.moves:
         if move.new:
             seats[move.pod_id] = replace(seats[move.pod_id], slices=move.new, node=_node_of(move.new, snapshot))
         else:
             seats.pop(move.pod_id, None)
-    pods: dict[str, list[PodSeat]] = {}
-    for seat in seats.values():
-        pods.setdefault(seat.workload, []).append(seat)
+    pods = seats_by_workload(seats.values())
     return replace(
         snapshot,
         owners=owners,
@@ -401,10 +377,10 @@ def _after(snapshot: Snapshot, rendered: RenderedStage) -> Snapshot:
     )
 
 
-def _patched(manifest: Manifest, fields: Sequence[tuple[str, str | None]]) -> Manifest:
+def _patched(manifest: Manifest, intent: ObjectIntent) -> Manifest:
     changed = copy.deepcopy(manifest)
-    for path, value in fields:
-        set_field(changed, path, value)
+    for part in intent.fields:
+        set_field(changed, part.field, part.new)
     return changed
 
 

@@ -25,16 +25,8 @@ class Drift:
     """One field that is not as an applied plan left it.
 
     Attributes:
-        plan_id: plan that wrote it last.
-        stage: its stage.
-        recommendation: what for.
-        kind: kind of the object.
-        namespace: its namespace.
-        name: its name.
-        field: path.
         planned: value that the plan wrote; None where it took the field away.
         found: value that stands there now; None where there is none.
-        is_gone: the whole object is gone.
     """
 
     plan_id: str
@@ -102,9 +94,6 @@ def find_drift(journal: Journal, reader: ClusterReader) -> tuple[Drift, ...]:
 
 def departures(journal: Journal, reader: ClusterReader) -> Mapping[str, Mapping[WorkloadId, str]]:
     """Why pods of services are not in the seats that plans in force have for them; replicas beyond a plan too.
-
-    Args:
-        journal: every run.
 
     Returns:
         One reason per service, by plan. Pods are listed of namespaces that have planned seats.
@@ -193,11 +182,6 @@ def repair(
     """Write the planned values again, object by object, on the condition that nobody changed them since.
 
     What stood there is in the ledger before it goes; an undo of the plan leads to what was before the plan.
-
-    Args:
-        drifts: what to mend.
-        journal: the ledger.
-        by: who asked.
 
     Returns:
         What could not be mended, one sentence each.

@@ -15,24 +15,15 @@ from enforcer.dialect import WHOLE_CORE_PERCENT, Dialect, SeatSlice
 from enforcer.manifest import Manifest
 from fleet.inventory import WorkloadId
 
-_FINISHED = frozenset({"Succeeded", "Failed"})
-"""Phases in which a pod holds nothing any more, whatever its annotations say."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSeat:
     """Where one pod sits.
 
     Attributes:
-        namespace: namespace.
-        pod: name.
-        workload: owner.
-        node: node; None while the pod is pending.
         slices: its shares, sorted by container and card; empty while pending.
         is_ready: every container is ready, and its readiness gates are open.
-        restarts: container restarts since the pod was made.
         is_oom_killed: a container's last end was for want of memory.
-        resource_version: version of the pod.
         deletion_cost: its place in the order of a scale-in, None where none is set.
         role: which of its owner's templates it is made from, as `enforcer.kinds` calls it; empty where there is one.
     """
@@ -75,7 +66,7 @@ def seat_of_pod(pod: Manifest, dialect: Dialect) -> PodSeat:
         Corrupt: what was granted to it is not written in the dialect's grammar.
     """
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
-    slices = () if status.get("phase") in _FINISHED else dialect.slices_of_pod(pod)
+    slices = () if is_over(pod) else dialect.slices_of_pod(pod)
     containers = status.get("containerStatuses", ())
     return PodSeat(
         namespace=metadata["namespace"],
@@ -91,6 +82,11 @@ def seat_of_pod(pod: Manifest, dialect: Dialect) -> PodSeat:
         resource_version=metadata.get("resourceVersion", ""),
         deletion_cost=metadata.get("annotations", {}).get(DELETION_COST_ANNOTATION),
     )
+
+
+def is_over(pod: Manifest) -> bool:
+    """Whether a pod has ended: it holds nothing any more, whatever its annotations say."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def is_ready(pod: Manifest) -> bool:

@@ -30,16 +30,13 @@ class Snapshot:
     """What stands in the cluster.
 
     Attributes:
-        owners: owner manifests by workload.
         seats: seats of pods by `namespace/pod`.
         pods: names of each workload's pods' seats.
         cards: cards by UUID (or by what the dialect names them).
         configs: the backend's configuration objects, those that there are.
-        nodes: node manifests by name.
         dialect: the words that all this was read in, with the cluster's own names.
         doubts: pods whose grant can't be read or can't be true, and why; their seats are empty.
         parents: controllers of what may own pods.
-        wishes: what the owners of workloads ask for.
         asking: metadata of pods that ask for something themselves, by workload, in a manifest of nothing else.
     """
 
@@ -93,9 +90,6 @@ def cards_left_empty(plan: Plan, going: AbstractSet[WorkloadId], snapshot: Snaps
 
 def take_snapshot(reader: ClusterReader, dialect: Dialect = HAMI_DIALECT) -> Snapshot:
     """Read the cluster.
-
-    Args:
-        dialect: the backend's words.
 
     Raises:
         Unavailable: it can't be reached.

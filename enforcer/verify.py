@@ -65,13 +65,6 @@ class _Rows:
     """One row per slice and grant of it: what the arrays below run along.
 
     Attributes:
-        row: its row in the grid.
-        workload: owner.
-        pod: number of its pod.
-        card: number of its card.
-        granted_bytes: grant.
-        card_bytes: framebuffer of the card.
-        is_low: low priority.
         preallocates: its server takes framebuffer ahead of need.
         lives: steps in which the grant lasted, shape (rows, steps).
     """
@@ -100,9 +93,6 @@ def verify(
     """Measure what became of a plan, beside what it promised; `enforcer.record.verdict` judges it.
 
     Args:
-        runs: its runs, from the ledger.
-        measurements: what was measured.
-        now: the moment to judge at, UTC.
         settings: all settings, with the entries of the price book's file: each freed card is worth its own price in
             the measured hours, and the verdict is final after `enforcer.verify_days`.
         harm_policy: what each service may suffer; None where no budgets are kept.
@@ -212,9 +202,7 @@ def _free_cards(
     """Measured free cards with what each saves; as many as were taken instead of others are not counted.
 
     Args:
-        emptied: cards that are free.
         taken: cards that nobody held before and that pods of the plan hold now.
-        named: cards that the plan names.
         value: what a card saves, and the card that is used instead.
     """
     spare = {card.card for card in named if card.is_spare}

@@ -37,7 +37,6 @@ class Wishes:
         """What is asked for by a label.
 
         Args:
-            key: the label.
             manifests: a pod and its owner, or either of them; None for one that there is not.
 
         Returns:

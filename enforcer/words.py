@@ -9,16 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def listed_words(text: str | None) -> tuple[str, ...]:
+    """The words of an annotation that lists them between commas; none where there is no text."""
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
     """The names of one installation; None where the backend has no such thing.
 
     Attributes:
-        count: resource, how many cards a container wants.
-        framebuffer: resource, framebuffer of each of them.
         framebuffer_percent: resource, the same in percent of a card.
-        cores: resource, compute of each in percent.
-        priority: resource, priority of the pod.
         use_card: annotation, only these cards by UUID.
         avoid_card: annotation, none of these cards.
         use_model: annotation, only these models.

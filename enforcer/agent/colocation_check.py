@@ -38,9 +38,6 @@ class CheckedSituation:
     """One situation on one card.
 
     Attributes:
-        card: UUID.
-        situation: who wanted it.
-        looks: in how many looks it was seen.
         high_duty_ratio: mean duty cycle of high priority in these, 0-1; None where it was not seen.
         low_duty_ratio: likewise of low priority.
         low_duty_max: largest duty cycle of low priority in one of these looks, 0-1.
@@ -77,7 +74,6 @@ def check_colocation(
     """Judge looks that were taken one after the other.
 
     Args:
-        views: the looks.
         working_ratio: duty cycle above which somebody works, 0-1.
         settle_seconds: how long after high priority began to work low priority may still be seen working: a duty cycle
             is a mean over the driver's last second.

@@ -23,7 +23,6 @@ class GiveWayRules:
     """When low priority sleeps and wakes.
 
     Attributes:
-        manner: see the module.
         working_ratio: duty cycle above which somebody works, 0-1.
         full_ratio: duty cycle of the card from which it is full, 0-1.
         quiet_seconds: how long nobody may have wanted it asleep before low priority wakes.

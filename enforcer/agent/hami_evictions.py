@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import SliceView
-from enforcer.backends.hami_dialect import containers_of_grants
+from enforcer.backends.hami_dialect import containers_of_grants, cordoned_cards
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange
 from enforcer.manifest import Manifest
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
@@ -45,7 +45,6 @@ class HamiNodeActions:
 
     Args:
         writer: the cluster, with the rights of a node's agent.
-        node: name of this node.
     """
 
     def __init__(self, reader: ClusterReader, writer: ClusterWriter, node: str) -> None:
@@ -67,7 +66,7 @@ class HamiNodeActions:
         """Keep newcomers off a card; see the port."""
         node = self._own_node()
         closed = self._closed_by_us(node)
-        if card not in closed and card in _cordoned(node):
+        if card not in closed and card in cordoned_cards(node):
             # Somebody else's: noted as ours it would be opened.
             return
         self._write(node, {**closed, card: until_seconds}, add={card}, remove=frozenset())
@@ -138,7 +137,7 @@ class HamiNodeActions:
 
     def _write(self, node: Manifest, closed: Mapping[str, float], add: set[str], remove: frozenset[str]) -> None:
         annotations = node["metadata"].get("annotations", {})
-        cards = [card for card in dict.fromkeys([*_cordoned(node), *sorted(add)]) if card not in remove]
+        cards = [card for card in dict.fromkeys([*cordoned_cards(node), *sorted(add)]) if card not in remove]
         times = {card: format_time(datetime.fromtimestamp(until, UTC)) for card, until in sorted(closed.items())}
         fields = {
             DEVICE_CORDON_ANNOTATION: ",".join(cards) or None,
@@ -149,9 +148,3 @@ class HamiNodeActions:
         changes = [FieldChange(field=f"metadata.annotations[{name}]", value=value) for name, value in fields.items()]
         self._writer.patch("Node", "", self._node, changes, node["metadata"]["resourceVersion"])
         self._next_look = min(closed.values(), default=math.inf)
-
-
-def _cordoned(node: Manifest) -> list[str]:
-    """Cards that are closed, by us or by others."""
-    text = node["metadata"].get("annotations", {}).get(DEVICE_CORDON_ANNOTATION, "")
-    return [part.strip() for part in text.split(",") if part.strip()]

@@ -20,8 +20,6 @@ class WantedLimit:
     """A limit that the control plane wants.
 
     Attributes:
-        container: which container.
-        card: on which of its cards.
         framebuffer_bytes: limit, whole MiB.
     """
 
@@ -41,7 +39,6 @@ class LimitDecision:
 
     Attributes:
         to_write: those that may be set, in the order in which they must be.
-        refused: the others, each with the reason.
     """
 
     to_write: tuple[WantedLimit, ...]

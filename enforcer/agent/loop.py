@@ -69,10 +69,6 @@ class AgentLoop:
 
     Args:
         read_orders: the orders of this node as they stand, None where there are none.
-        metrics: count what it does.
-        interval_seconds: time between two looks.
-        orders_seconds: time between two looks at the orders.
-        on_view: called with every look's view.
         is_troubled: whether a view shows trouble: orders are then looked at every second.
     """
 

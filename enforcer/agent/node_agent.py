@@ -47,46 +47,24 @@ _NOT_DONE = (Misconfigured, Refused, Unavailable)
 class NodeActions(Protocol):
     """What the agent may do through the API server: to pods of its own node, and to its node's note of closed cards.
 
-    Every call raises Misconfigured where a right is missing.
+    Every call raises Misconfigured where a right is missing, Refused where the agent may not or the backend can't, and
+    Unavailable where the API server can't be reached, or a budget allows no eviction now.
     """
 
     def evict(self, namespace: str, pod: str) -> None:
-        """Evict a pod under its disruption budget; one that is gone is no error.
-
-        Raises:
-            Unavailable: the API server can't be reached, or the budget allows none now.
-            Refused: the agent may not.
-        """
+        """Evict a pod under its disruption budget; one that is gone is no error."""
         ...
 
     def close_card(self, card: str, until_seconds: float) -> None:
-        """Keep newcomers off a card until a moment (Unix seconds).
-
-        Raises:
-            Unavailable: the API server can't be reached.
-            Refused: the agent may not, or the backend can't.
-        """
+        """Keep newcomers off a card until a moment (Unix seconds)."""
         ...
 
     def open_cards(self, now_seconds: float) -> tuple[str, ...]:
-        """Let newcomers onto cards whose time is over; which they are.
-
-        Raises:
-            Unavailable: the API server can't be reached.
-            Refused: the agent may not.
-        """
+        """Let newcomers onto cards whose time is over; which they are."""
         ...
 
     def account(self, seat: SliceView, limit: WantedLimit) -> None:
-        """Tell the scheduler's books of a limit that was changed while the pod runs.
-
-        Args:
-            seat: whose limit.
-
-        Raises:
-            Unavailable: the API server can't be reached.
-            Refused: the agent may not, or the backend keeps no such books.
-        """
+        """Tell the scheduler's books of a limit that was changed while the pod runs."""
         ...
 
 
@@ -96,7 +74,6 @@ class AgentFolders:
 
     Attributes:
         containers: root of all regions, `<hook path>/vgpu/containers`.
-        state: its own folder on the node.
     """
 
     containers: Path
@@ -105,14 +82,7 @@ class AgentFolders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one look led to.
-
-    Attributes:
-        view: the node.
-        slept: containers that fell asleep.
-        woke: containers that woke.
-        refused: who should sleep and can't be put to sleep, one sentence each.
-    """
+    """What one look led to."""
 
     view: NodeView
     slept: tuple[ContainerKey, ...] = ()
@@ -122,14 +92,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What was done with the API server's help.
-
-    Attributes:
-        limits: limits that were written.
-        evicted: pods that were evicted.
-        opened: cards that take newcomers again.
-        refused: what was wanted and not done, one sentence each.
-    """
+    """What was done with the API server's help."""
 
     limits: tuple[WantedLimit, ...] = ()
     evicted: tuple[Eviction, ...] = ()
@@ -141,12 +104,7 @@ class NodeAgent:
     """One node's agent.
 
     Args:
-        reader: reads the node.
-        actions: acts through the API server.
-        folders: where regions and its own state lie.
         give_way: when low priority sleeps; orders may name another manner.
-        watermark: how much framebuffer must stay free.
-        clock: seconds that never go back; for tests.
 
     Raises:
         Corrupt: its own folder can't be made.
@@ -242,9 +200,6 @@ class NodeAgent:
 
     def reach(self, view: NodeView) -> Reach:
         """Evict, limit, and open cards, as far as that is needed.
-
-        Args:
-            view: the node as it was seen last.
 
         Raises:
             Corrupt: its own folder can't be written.
@@ -375,7 +330,6 @@ class Acts:
 
     Args:
         path: the newer file; made with the first act. The older one has `.1` behind its name.
-        bytes_max: size at which a file is full, bytes.
     """
 
     def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:

@@ -10,7 +10,7 @@ src/cuda/memory.c and src/multiprocess/multiprocess_memory_limit.c, all released
 - A process whose slot's `status` is not 1 sleeps, in steps of a second, before its next allocation, copy or kernel
   launch; a launch of a CUDA graph does not look. New processes join awake.
 
-The library's semaphore is never taken: its owner is a process id inside the container, so nobody could tell that we
+The library's semaphore is never taken: its owner is a process id inside the container, so nobody could see that we
 hold it. Slots move while processes come and go, so a pause is written to every slot that has a process, looked at
 again, and repeated by its caller. HAMi's own monitor writes other fields of the same region
 (`utilization_switch`, `recent_kernel`), so both may run.
@@ -48,9 +48,6 @@ class CheckedRegion:
     """A region that held together when it was opened; valid while its `open_for_writing` lasts.
 
     Attributes:
-        fd: the open file.
-        layout: its layout.
-        cards: ids of its cards, in its order.
         limits: framebuffer limit of each, bytes; 0 = none.
         processes: slots in use.
     """
@@ -87,7 +84,6 @@ def write_limits(region: CheckedRegion, limits: Mapping[str, int]) -> None:
     """Sets framebuffer limits of some cards.
 
     Args:
-        region: an open region.
         limits: by card, bytes, above 0 (0 would lift the limit).
 
     Raises:

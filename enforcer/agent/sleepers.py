@@ -51,12 +51,7 @@ def region_of(containers: Path, key: ContainerKey) -> Path:
 
 
 class Sleepers:
-    """Containers that this agent put to sleep; mutable.
-
-    Args:
-        containers: root of all regions.
-        memory: file in which the list is kept.
-    """
+    """Containers that this agent put to sleep, kept in the file `memory`; mutable."""
 
     def __init__(self, containers: Path, memory: Path) -> None:
         self._containers = containers
@@ -72,9 +67,6 @@ class Sleepers:
 
     def follow(self, wanted: AbstractSet[ContainerKey]) -> tuple[tuple[ContainerKey, ...], tuple[ContainerKey, ...]]:
         """Wakes who need not sleep any more, and puts to sleep who should.
-
-        Args:
-            wanted: who should sleep now.
 
         Returns:
             Who fell asleep, and who woke, by UID and name.

@@ -14,9 +14,8 @@ import threading
 import time
 from urllib.parse import parse_qs
 
-from enforcer.agent.node_view import NodeView
+from enforcer.agent.node_view import NodeView, trouble_digest, troubled_cards
 from enforcer.agent.node_view_text import ToldView, view_text
-from enforcer.agent.trouble import trouble_digest, troubled_cards
 from wire.http_connection import HttpConnection, ServerLimits
 from wire.http_head import Refusal
 from wire.http_server import Exchange, HttpServer, TlsContexts, listen
@@ -35,8 +34,6 @@ class ViewServer:
     """Answers for one node; its views are shown to it by the agent's loop.
 
     Args:
-        node: name of the node.
-        host: address to listen on.
         port: port; 0 picks a free one.
         full_ratio: duty cycle from which a card is full, 0-1.
         free_ratio_min: free framebuffer / framebuffer below which a card is short, 0-1.

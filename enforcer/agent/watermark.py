@@ -36,12 +36,8 @@ class Eviction:
     """One pod that goes.
 
     Attributes:
-        namespace: namespace.
-        pod: pod.
-        card: card that it frees.
         frees_bytes: what it used there.
         closed_until: until when the card takes no newcomer, Unix seconds.
-        reason: figures behind it.
     """
 
     namespace: str

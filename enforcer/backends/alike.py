@@ -22,9 +22,6 @@ def with_seats_as_they_are(plan: Plan, snapshot: Snapshot) -> Plan:
     """The plan with names of pods swapped within each workload, so that those who sit on a node of theirs stay there.
 
     Only pods with one slice are swapped, and only those that some recommendation names: the others stay anyway.
-
-    Args:
-        snapshot: the cluster as it stands.
     """
     names = _new_names(plan, snapshot)
     if not names:
@@ -38,15 +35,13 @@ def with_all_replicas(
     """The plan up to a stage, in which the stage names every replica of its workloads that a later stage would.
 
     Args:
-        stage: number of the stage.
-        snapshot: the cluster as it stands.
         stays_on_node: True where a replica that comes along stays on its node until its own stage, False where it goes
             to its place at once, since only there is what the template asks for.
 
     Returns:
         The plan, and what is to be said of it.
     """
-    number_of = _last_stages(plan)
+    number_of = {pod: number for pod, (number, _) in last_stages(plan).items()}
     own = {name for entry in plan.stages if entry.stage == stage for name in entry.recommendations}
     first: dict[WorkloadId, str] = {}
     workload_of = {part.pod_id: part.workload for card in plan.placement for part in card.slices}
@@ -71,15 +66,15 @@ def with_all_replicas(
     return whole, (text,)
 
 
-def _last_stages(plan: Plan) -> dict[str, int]:
-    """The last stage that names each pod; the tide is left out, its pods come back."""
+def last_stages(plan: Plan) -> dict[str, tuple[int, str]]:
+    """The last stage that names each pod, and its recommendation; the tide is left out, its pods come back."""
     recommendations = {entry.id: entry for entry in plan.recommendations}
-    numbers: dict[str, int] = {}
+    last: dict[str, tuple[int, str]] = {}
     for entry in sorted(plan.stages, key=lambda entry: entry.stage):
         for name in entry.recommendations:
             if recommendations[name].kind is not RecommendationKind.TIDE:
-                numbers.update(dict.fromkeys(recommendations[name].pods, entry.stage))
-    return numbers
+                last.update(dict.fromkeys(recommendations[name].pods, (entry.stage, name)))
+    return last
 
 
 def _with_along(entry: Recommendation, along: Mapping[str, str], *, is_own: bool) -> Recommendation:

@@ -26,8 +26,6 @@ def check_cards(draft: StageDraft, snapshot: Snapshot, capabilities: Capabilitie
     """Refuse what the cards of a stage can't hold.
 
     Args:
-        snapshot: the cluster.
-        capabilities: the backend's record.
         modes: modes of a node that the backend renders; the first shares cards by interception.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Which backend shares the cards of each node, told from the node's own annotations, labels and resources.
+"""Which backend shares the cards of each node, by the node's own annotations, labels and resources.
 
 Every backend leaves a sign: the register that its device plugin writes, the label by which it was switched on, or the
-resource that it offers. Two that hand out cards must not share a node; where signs of two are seen, all are told, with
+resource that it offers. Two that hand out cards must not share a node; where signs of two are seen, all are named, with
 what each was seen by. Pure. Sources: the records in `fleet.capabilities.register`, and Project-HAMi/HAMi#646 and #2076
 on two plugins on one node.
 """
@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from enforcer.backends.hami_cordon import HANDSHAKE_ANNOTATION
 from enforcer.manifest import Manifest
 from fleet.errors import Misconfigured
-from fleet.grammars.hami import NODE_REGISTER_ANNOTATION
+from fleet.grammars.hami import NODE_HANDSHAKE_ANNOTATION, NODE_REGISTER_ANNOTATION
 from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
 from fleet.grammars.volcano import COUNT_RESOURCE as VOLCANO_COUNT
 from fleet.grammars.volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
@@ -36,13 +35,7 @@ DRIVERS = ("gpu.nvidia.com",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectedBackend:
-    """One backend on one node.
-
-    Attributes:
-        node: node.
-        backend: name of its record.
-        sign: what it was seen by.
-    """
+    """One backend on one node."""
 
     node: str
     backend: str
@@ -110,7 +103,7 @@ def _signs(node: Manifest) -> dict[str, str]:
 
 def _hami(node: Manifest) -> str | None:
     annotations = _texts(node, "annotations")
-    if annotations.get(HANDSHAKE_ANNOTATION, "").startswith(_GONE):
+    if annotations.get(NODE_HANDSHAKE_ANNOTATION, "").startswith(_GONE):
         return None
     return NODE_REGISTER_ANNOTATION if _is_filled(annotations.get(NODE_REGISTER_ANNOTATION)) else None
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from enforcer.backends.stage import Target, check_init_containers
-from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
+from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.grammars.mig import profile_of_resource
@@ -39,25 +39,15 @@ _REPLICAS_MAX = 1000
 _FRAMEBUFFER_MIB_MAX = 1 << 22
 
 
-class DevicePluginDialect:
+class DevicePluginDialect(FixedDialect):
     """The plugin's resources in pods, and the labels of its nodes (the port `Dialect`).
 
     Args:
         config_objects: objects that may hold the configuration of the backend that speaks it.
     """
 
-    def __init__(self, config_objects: Sequence[ObjectKey] = ()) -> None:
-        self._config_objects = tuple(config_objects)
-
-    @property
-    def config_objects(self) -> tuple[ObjectKey, ...]:
-        """As they were given."""
-        return self._config_objects
-
-    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> DevicePluginDialect:
-        """The same: resource names of NVIDIA's plugin are its own."""
-        del configs
-        return self
+    def __init__(self, config_objects: tuple[ObjectKey, ...] = ()) -> None:
+        self.config_objects = config_objects
 
     def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
         """One share per device that a bound pod asks for; see the port."""
@@ -96,10 +86,8 @@ class DevicePluginDialect:
 
 
 def counted_slice(container: str, node: str, resource: str) -> SeatSlice:
-    """One device of a resource on a node: which card it is, and how much of it, the API does not tell."""
-    return SeatSlice(
-        container=container, card=None, framebuffer_mib=0, core_percent=0, priority=None, node=node, resource=resource
-    )
+    """One device of a resource on a node: which card it is, and how much of it, the API does not say."""
+    return SeatSlice(container=container, card=None, node=node, resource=resource)
 
 
 def devices_of(container: Manifest) -> dict[str, int]:
@@ -182,9 +170,18 @@ def resource_fields(
         fields.update(_container_fields(container, own))
     if fields:
         check_init_containers(owner, lambda container: bool(devices_of(container)))
-    if kind == "Job" and fields:
-        raise Refused(f"cannot change {name}: a Job's template can't be changed; make the Job anew with {asked[0][1]}")
+    check_job(kind, name, fields, f" with {asked[0][1]}")
     return fields
+
+
+def check_job(kind: str, name: str, fields: Mapping[str, str | None], how: str = "") -> None:
+    """Refuse to change a Job's template where a backend has no admission step that gives its pods something else.
+
+    Raises:
+        Refused: it is a Job, and fields of its template would change.
+    """
+    if kind == "Job" and fields:
+        raise Refused(f"cannot change {name}: a Job's template can't be changed; make the Job anew{how}")
 
 
 def _asked(target: Target) -> tuple[tuple[str, str, int], ...]:

@@ -17,12 +17,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import check_isolation
-from enforcer.backends.device_plugin import DevicePluginDialect, devices_of
+from enforcer.backends.device_plugin import DevicePluginDialect, check_job, devices_of
 from enforcer.backends.dra_claims import (
     CARD_CLASS,
     CLAIM_NAME,
@@ -36,8 +38,8 @@ from enforcer.backends.dra_claims import (
     pod_claim,
     shared_claim,
 )
-from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, owner_changes
-from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
+from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, rendered
+from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of, workload_parts
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
@@ -54,11 +56,10 @@ Device = tuple[str, str]
 """Pool and name of a device of NVIDIA's driver."""
 
 
-class DraDialect:
+class DraDialect(FixedDialect):
     """Claims and what the driver publishes (the port `ListingDialect`).
 
     Args:
-        claims: allocated claims by namespace and name.
         card_claims: claims and templates of claims (kind, namespace, name) that ask for cards or instances.
         wide_templates: templates of ours (namespace, name) that name several cards: which of them a pod has is the
             scheduler's choice, and any is right.
@@ -79,11 +80,6 @@ class DraDialect:
         self.card_claims = card_claims
         self._wide_templates = wide_templates
         self._plugin = DevicePluginDialect()
-
-    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> DraDialect:
-        """The same; see the port."""
-        del configs
-        return self
 
     def with_objects(self, listed: Mapping[str, Sequence[Manifest]]) -> DraDialect:
         """With the claims and devices that there are; see the port. A tenant's claim that can't be read is left out."""
@@ -177,11 +173,7 @@ class DraDialect:
 
 
 class DraBackend:
-    """Claims of one of two kinds (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-    """
+    """Claims of one of two kinds (the port `Backend`)."""
 
     capabilities: Capabilities
     dialect = DraDialect()
@@ -220,7 +212,7 @@ class DraBackend:
             containers = {part.container for _, part in parts_of[workload]}
             return _template_fields(owner, kind, claim_of(workload), containers, snapshot)
 
-        changes = owner_changes(draft, snapshot, template_fields, self._now)
+        stands = rendered(draft, snapshot, template_fields, self._now, warnings=warnings)
         moved = [workload for workload, targets in draft.targets.items() if any(entry.new for entry in targets)]
         objects = {
             (claim_of(workload).kind, workload_parts(workload)[0], claim_of(workload).name): claim_manifest(
@@ -228,13 +220,7 @@ class DraBackend:
             )
             for workload in moved
         }
-        return RenderedStage(
-            stage=stage,
-            changes=changes,
-            moves=draft.moves,
-            warnings=tuple(dict.fromkeys(warnings)),
-            objects=tuple(manifest for _, manifest in sorted(objects.items(), key=lambda entry: entry[0])),
-        )
+        return replace(stands, objects=tuple(manifest for _, manifest in sorted(objects.items(), key=itemgetter(0))))
 
     def _check(self, card: CardPlacement, snapshot: Snapshot) -> None:
         """Refuse what claims can't hold."""
@@ -273,16 +259,12 @@ class DraSharedBackend(DraBackend):
 
 def _seat(container: str, card: str, resource: str | None) -> SeatSlice:
     """A share of a card: of which profile, or by which shared claim, stands in `resource`."""
-    return SeatSlice(
-        container=container, card=card, framebuffer_mib=0, core_percent=0, priority=None, resource=resource
-    )
+    return SeatSlice(container=container, card=card, resource=resource)
 
 
 def _any_seat(container: str, template: str | None) -> SeatSlice:
     """A device of any of the cards that a template names."""
-    return SeatSlice(
-        container=container, card=None, framebuffer_mib=0, core_percent=0, priority=None, resource=template
-    )
+    return SeatSlice(container=container, card=None, resource=template)
 
 
 def _claim(workload: WorkloadId, parts: Sequence[tuple[CardPlacement, PlacedSlice]]) -> Claim:
@@ -390,8 +372,7 @@ def _template_fields(
     changed = {path: value for path, value in {**removed, **fields}.items() if field_of(owner, path) != value}
     if changed:
         check_init_containers(owner, lambda container: bool(devices_of(container)) or _claims(container, stale))
-    if kind == "Job" and changed:
-        raise Refused(f"cannot change {kind} {namespace}/{name}: a Job's template can't be changed; make the Job anew")
+    check_job(kind, f"{kind} {namespace}/{name}", changed)
     return changed
 
 

@@ -1,6 +1,6 @@
 """Claims of dynamic resource allocation that pick cards and MIG instances by what NVIDIA's driver says of them.
 
-A template asks for one device of its own per pod; a named claim is one card, and whoever names it shares it. Names tell
+A template asks for one device of its own per pod; a named claim is one card, and all who name it share it. Names say
 the content, so a claim that is there is the right one. Pure. Called by `dra`.
 
 Sources: kubernetes/api:resource/v1/types.go (DeviceRequest, CELDeviceSelector),
@@ -43,11 +43,8 @@ class Claim:
     """What the pods of one workload claim.
 
     Attributes:
-        name: of the object.
         is_shared: one named claim that several pods name; else a template, by which every pod has its own.
-        device_class: device class.
         expression: CEL, which devices of the class are meant.
-        count: how many devices a pod gets.
     """
 
     name: str
@@ -67,9 +64,6 @@ def own_claim(workload: str, cards: Iterable[str], *, profile: str | None, count
 
     Args:
         workload: name of the owner, for the name of the template.
-        cards: UUIDs.
-        profile: profile of the instance; None for whole cards.
-        count: devices of each pod.
 
     Raises:
         Refused: a name that can't be one stands in the plan, or there are more cards than an expression can name.

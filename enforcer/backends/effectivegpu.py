@@ -31,12 +31,7 @@ EFFECTIVE_GPU_DIALECT = HamiDialect(
 
 
 class EffectiveGpuBackend:
-    """EffectiveGPU (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-        dialect: names, where the cluster's configuration gives no others.
-    """
+    """EffectiveGPU (the port `Backend`)."""
 
     capabilities = EFFECTIVE_GPU
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from enforcer.backend import NodeStep, RenderedStage
 from enforcer.backends.card_fit import is_whole
 from enforcer.backends.grant_template import TemplateStyle, seat_fields
-from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, owner_changes
+from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, rendered
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
 from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
@@ -42,7 +42,6 @@ class NodeChanges:
     """What nodes need so that their cards can hold what a stage puts on them.
 
     Attributes:
-        changes: fields of the backend's configuration.
         steps: nodes that must do something until it counts.
     """
 
@@ -55,11 +54,8 @@ class GrantFamily:
     """What sets one backend apart.
 
     Attributes:
-        capabilities: its record.
         seat_of: a planned slice in its words; raises `Refused` where the cluster lacks what it names.
         style: what it says in a template besides resources.
-        check: refuses what its cards can't hold; returns warnings.
-        node_changes: what nodes need.
     """
 
     capabilities: Capabilities
@@ -73,13 +69,6 @@ def render_grants(
     family: GrantFamily, dialect: WordsDialect, plan: Plan, stage: int, snapshot: Snapshot, now: datetime
 ) -> RenderedStage:
     """Render one stage; see the port `Backend`.
-
-    Args:
-        family: the backend.
-        dialect: its names, where the cluster's configuration gives no others.
-        stage: number of the stage.
-        snapshot: the cluster as it stands.
-        now: the moment of the change.
 
     Raises:
         Refused: the stage needs what the backend does not enforce, or the cluster lacks what it names.
@@ -98,14 +87,9 @@ def render_grants(
     partly = check_kinds(family.capabilities, draft.recommendations)
     fit = family.check(draft, snapshot)
     nodes = family.node_changes(draft, snapshot)
-    changes = owner_changes(draft, snapshot, template_fields, now)
     warnings = (*partly, *draft.warnings, *fit, *_unit_warnings(draft, words))
-    return RenderedStage(
-        stage=stage,
-        changes=(*nodes.changes, *changes),
-        moves=draft.moves,
-        warnings=tuple(dict.fromkeys(warnings)),
-        node_steps=nodes.steps,
+    return rendered(
+        draft, snapshot, template_fields, now, warnings=warnings, node_changes=nodes.changes, node_steps=nodes.steps
     )
 
 

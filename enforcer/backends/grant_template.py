@@ -18,7 +18,7 @@ from enforcer.backends.stage import Target, check_init_containers
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
 from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.snapshot import Snapshot
-from enforcer.words import Words
+from enforcer.words import Words, listed_words
 from fleet.errors import Refused
 from fleet.grammars.hami import DISABLE_CONTROL_ENV, USE_CARD_ANNOTATION
 
@@ -72,12 +72,6 @@ def seat_fields(
     style: TemplateStyle,
 ) -> dict[str, str | None]:
     """Fields of an owner for the seats of its pods.
-
-    Args:
-        staying: pods that are there after the stage.
-        snapshot: the cluster, for the models of cards.
-        words: names of the installation.
-        style: what the backend says besides.
 
     Returns:
         Fields and new values; none where no pod moves.
@@ -251,7 +245,7 @@ def _model_annotation(
     """Lets pods come to the planned cards where they chose another model; who avoids them is left alone."""
     annotations = template_of(owner).get("metadata", {}).get("annotations", {})
     name = owner["metadata"]["name"]
-    avoided = {card.strip() for card in annotations.get(words.avoid_card, "").split(",")} & set(cards)
+    avoided = set(listed_words(annotations.get(words.avoid_card))) & set(cards)
     if avoided:
         raise Refused(f"cannot put {name} on card {min(avoided)}: its template's {words.avoid_card} names it")
     models = {snapshot.cards[card].device_type for card in cards if card in snapshot.cards}
@@ -269,4 +263,4 @@ def _model_annotation(
 
 def _names_model(text: str, model: str) -> bool:
     """Whether one of the words of a choice of models is part of a model's name, as the schedulers compare them."""
-    return any(word.strip().lower() in model.lower() for word in text.split(",") if word.strip())
+    return any(word.lower() in model.lower() for word in listed_words(text))

@@ -14,13 +14,8 @@ from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, check_cards, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.grant_template import Limits, TemplateStyle
-from enforcer.backends.hami_cordon import (
-    CORDON_ANNOTATION,
-    cards_of_emptied_nodes,
-    cordon_changes,
-    cordoned_cards,
-)
-from enforcer.backends.hami_dialect import HAMI_DIALECT, HamiDialect
+from enforcer.backends.hami_cordon import cards_of_emptied_nodes, cordon_changes
+from enforcer.backends.hami_dialect import HAMI_DIALECT, HamiDialect, cordoned_cards
 from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.stage import StageDraft, Target
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
@@ -30,7 +25,7 @@ from enforcer.words import Words
 from fleet.capabilities.register import HAMI, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
-from fleet.grammars.hami import CORE_POLICY_ENV, DISABLE_CONTROL_ENV
+from fleet.grammars.hami import CORE_POLICY_ENV, DEVICE_CORDON_ANNOTATION, DISABLE_CONTROL_ENV
 from fleet.inventory import Priority
 from fleet.units import MIB
 
@@ -41,8 +36,6 @@ class HamiBackend:
     """HAMi (the port `Backend`): interception in its mode `hami-core`, its own dynamic MIG in its mode `mig`.
 
     Args:
-        now: the moment that stop marks carry.
-        dialect: names, where the cluster's configuration gives no others.
         cordons_emptied_nodes: cards of a node that a stage empties get no new pods, so that it can be given back.
     """
 
@@ -74,13 +67,7 @@ class HamiBackend:
 
 
 def hami_family(capabilities: Capabilities, dialect: HamiDialect, modes: Sequence[str]) -> GrantFamily:
-    """What HAMi and those built on it have in common.
-
-    Args:
-        capabilities: the record.
-        dialect: names and configuration objects.
-        modes: modes of a node that are rendered, the sharing one first.
-    """
+    """What HAMi and those built on it have in common."""
 
     def check(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
         _check_cordons(draft, snapshot)
@@ -106,33 +93,33 @@ def _check_cordons(draft: StageDraft, snapshot: Snapshot) -> None:
     for card in draft.cards:
         node = snapshot.nodes.get(card.node or "")
         if card.card in coming and node is not None and card.card in cordoned_cards(node):
-            raise Refused(f"cannot put pods on card {card.card}: {CORDON_ANNOTATION} of node {card.node} names it")
+            raise Refused(
+                f"cannot put pods on card {card.card}: {DEVICE_CORDON_ANNOTATION} of node {card.node} names it"
+            )
 
 
 def hami_seat(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Words) -> SeatSlice:
-    """A planned slice as HAMi's scheduler would grant it.
+    """A planned slice as HAMi's scheduler would grant it; raises as `registered_seat`."""
+    whole = is_whole(card, part) and part.mig_profile is None
+    is_hard = part.core_policy is CorePolicy.HARD and part.mig_profile is None
+    percent = WHOLE_CORE_PERCENT if whole else shared_percent(card, part) if is_hard else 0
+    seat = registered_seat(card, part, snapshot, words, whole=whole, core_percent=percent)
+    return replace(seat, priority=priority_text(card, part))
+
+
+def registered_seat(
+    card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Words, *, whole: bool, core_percent: int
+) -> SeatSlice:
+    """A planned slice as a share of a card that its node registers, in multiples of the framebuffer resource's unit.
 
     Raises:
         Refused: no node registers the card.
     """
-    standing = snapshot.cards.get(card.card)
+    standing, factor = snapshot.cards.get(card.card), words.framebuffer_factor
     if standing is None:
         raise Refused(f"cannot place {part.pod_id} on card {card.card}: no node registers it any more")
-    whole = is_whole(card, part) and part.mig_profile is None
-    is_hard = part.core_policy is CorePolicy.HARD and part.mig_profile is None
-    return SeatSlice(
-        container=part.container,
-        card=card.card,
-        framebuffer_mib=standing.framebuffer_mib if whole else in_units(part, words),
-        core_percent=WHOLE_CORE_PERCENT if whole else (shared_percent(card, part) if is_hard else 0),
-        priority=priority_text(card, part),
-    )
-
-
-def in_units(part: PlacedSlice, words: Words) -> int:
-    """Framebuffer of a slice in MiB, a multiple of what one unit of the resource stands for."""
-    factor = words.framebuffer_factor
-    return max(1, part.framebuffer_bytes // MIB // factor) * factor
+    mib = standing.framebuffer_mib if whole else max(1, part.framebuffer_bytes // MIB // factor) * factor
+    return SeatSlice(container=part.container, card=card.card, framebuffer_mib=mib, core_percent=core_percent)
 
 
 def priority_text(card: CardPlacement, part: PlacedSlice) -> str | None:

@@ -1,4 +1,4 @@
-"""Keeps new pods off single cards (`hami.io/device-cordon`), running pods untouched; also takes that back.
+"""Keeps new pods off single cards (`hami.io/device-cordon`), running pods untouched.
 
 HAMi's scheduler does not look at the annotation at once: it reads a node anew only when its register or its resources
 change, or when the handshake does not say that the scheduler is asking. So the handshake is set to what the device
@@ -8,56 +8,41 @@ Project-HAMi/HAMi:pkg/device/nvidia/device.go (DeviceCordonAnnotation), Project-
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 
+from enforcer.backends.hami_dialect import CORDON_FIELD, cordoned_cards
 from enforcer.backends.stage import StageDraft, field_changes
-from enforcer.manifest import field_of
 from enforcer.snapshot import Snapshot
+from fleet.grammars.hami import NODE_HANDSHAKE_ANNOTATION
 from fleet.outcomes import Change
 
-CORDON_ANNOTATION = "hami.io/device-cordon"
-HANDSHAKE_ANNOTATION = "hami.io/node-handshake"
-
-_CORDON = f"metadata.annotations[{CORDON_ANNOTATION}]"
-_HANDSHAKE = f"metadata.annotations[{HANDSHAKE_ANNOTATION}]"
+_HANDSHAKE = f"metadata.annotations[{NODE_HANDSHAKE_ANNOTATION}]"
 
 
 def cordon_changes(
-    snapshot: Snapshot, now: datetime, recommendation: str, *, close: Iterable[str] = (), reopen: Iterable[str] = ()
+    snapshot: Snapshot, now: datetime, recommendation: str, *, close: Iterable[str]
 ) -> tuple[Change, ...]:
-    """Close cards to new pods, or open them again; cards that others closed stay closed.
-
-    Args:
-        snapshot: the cluster.
-        now: the moment, for the handshake.
-        close: cards that shall get no new pods.
-        reopen: cards that may get some again.
+    """Close cards to new pods; cards that others closed stay closed.
 
     Returns:
         Changes of nodes, two fields each; none for a node that stands so already.
     """
-    closing, opening = set(close), set(reopen)
+    closing = set(close)
     changes: list[Change] = []
     for name in sorted(snapshot.nodes):
         node = snapshot.nodes[name]
         own = {card.card for card in snapshot.cards.values() if card.node == name}
         standing = cordoned_cards(node)
-        wanted = sorted((set(standing) | (closing & own)) - (opening & own))
+        wanted = sorted({*standing, *(closing & own)})
         if wanted == sorted(standing):
             continue
         fields: dict[str, str | None] = {
-            _CORDON: ",".join(wanted) or None,
+            CORDON_FIELD: ",".join(wanted) or None,
             _HANDSHAKE: f"Reported_{now:%Y-%m-%d %H:%M:%S}",
         }
         changes += field_changes(node, fields, recommendation)
     return tuple(changes)
-
-
-def cordoned_cards(node: Mapping[str, object]) -> tuple[str, ...]:
-    """Cards that a node keeps from new pods."""
-    text = field_of(node, _CORDON) or ""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def cards_of_emptied_nodes(draft: StageDraft, snapshot: Snapshot) -> tuple[str, ...]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import yaml
 
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of
-from enforcer.words import Words
+from enforcer.words import Words, listed_words
 from fleet.errors import Corrupt
 from fleet.grammars.hami import (
     AVOID_CARD_ANNOTATION,
@@ -24,6 +24,7 @@ from fleet.grammars.hami import (
     CARD_POLICY_ANNOTATION,
     CORES_RESOURCE,
     COUNT_RESOURCE,
+    DEVICE_CORDON_ANNOTATION,
     DEVICES_ALLOCATED_ANNOTATION,
     FRAMEBUFFER_PERCENT_RESOURCE,
     FRAMEBUFFER_RESOURCE,
@@ -72,101 +73,72 @@ _NAME_LENGTH_MAX = 317
 _FACTOR_MAX = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
 class HamiDialect:
     """HAMi's annotations (the port `Dialect`).
 
-    Args:
-        words: names of the installation, where its configuration gives no others.
-        device_config: the ConfigMap with resource names.
-        node_config: the ConfigMap with the nodes' configuration.
-        plugin: the device plugin's DaemonSet.
+    Attributes:
         allocated: annotation of pods with what the scheduler granted.
         register: annotation of nodes that lists their cards.
     """
 
-    def __init__(
-        self,
-        words: Words = HAMI_WORDS,
-        *,
-        device_config: ObjectKey = SCHEDULER_CONFIG,
-        node_config: ObjectKey = DEVICE_CONFIG,
-        plugin: ObjectKey = DEVICE_PLUGIN,
-        allocated: str = DEVICES_ALLOCATED_ANNOTATION,
-        register: str = NODE_REGISTER_ANNOTATION,
-    ) -> None:
-        self._words = words
-        self._device_config = device_config
-        self._node_config = node_config
-        self._plugin = plugin
-        self._allocated = allocated
-        self._register = register
-
-    @property
-    def words(self) -> Words:
-        """Names of the installation."""
-        return self._words
-
-    @property
-    def node_config(self) -> ObjectKey:
-        """The ConfigMap with the nodes' configuration."""
-        return self._node_config
-
-    @property
-    def plugin(self) -> ObjectKey:
-        """The device plugin's DaemonSet."""
-        return self._plugin
+    words: Words = HAMI_WORDS
+    _: KW_ONLY
+    device_config: ObjectKey = SCHEDULER_CONFIG
+    node_config: ObjectKey = DEVICE_CONFIG
+    plugin: ObjectKey = DEVICE_PLUGIN
+    allocated: str = DEVICES_ALLOCATED_ANNOTATION
+    register: str = NODE_REGISTER_ANNOTATION
 
     @property
     def config_objects(self) -> tuple[ObjectKey, ...]:
         """Names and node configuration."""
-        return self._device_config, self._node_config
+        return self.device_config, self.node_config
 
     def configured(self, configs: Mapping[ObjectKey, Manifest]) -> HamiDialect:
         """With the names of `hami-scheduler-device`; see the port."""
-        section = nvidia_section(configs, self._device_config)
-        where = self._device_config[2]
-        words = replace(
-            self._words,
-            count=_resource_name(section, "resourceCountName", self._words.count, where),
-            framebuffer=_resource_name(section, "resourceMemoryName", self._words.framebuffer, where),
-            framebuffer_percent=_resource_name(
-                section, "resourceMemoryPercentageName", self._words.framebuffer_percent or "", where
-            )
-            or None,
-            cores=_resource_name(section, "resourceCoreName", self._words.cores, where),
-            priority=_resource_name(section, "resourcePriorityName", self._words.priority or "", where) or None,
-            framebuffer_factor=memory_factor(section, "memoryFactor", self._words.framebuffer_factor, where),
-        )
-        return HamiDialect(
+        section, words = nvidia_section(configs, self.device_config), self.words
+        where = self.device_config[2]
+
+        def named(key: str, absent: str | None) -> str:
+            return _resource_name(section, key, absent or "", where)
+
+        found = replace(
             words,
-            device_config=self._device_config,
-            node_config=self._node_config,
-            plugin=self._plugin,
-            allocated=self._allocated,
-            register=self._register,
+            count=named("resourceCountName", words.count),
+            framebuffer=named("resourceMemoryName", words.framebuffer),
+            framebuffer_percent=named("resourceMemoryPercentageName", words.framebuffer_percent) or None,
+            cores=named("resourceCoreName", words.cores),
+            priority=named("resourcePriorityName", words.priority) or None,
+            framebuffer_factor=memory_factor(section, "memoryFactor", words.framebuffer_factor, where),
         )
+        return replace(self, words=found)
 
     def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
         """What `hami.io/vgpu-devices-allocated` says; see the port."""
-        text = pod["metadata"].get("annotations", {}).get(self._allocated, "")
-        return slices_of_grants(pod, parse_devices_allocated(text, self._allocated), priority_of(self._words))
+        text = pod["metadata"].get("annotations", {}).get(self.allocated, "")
+        return slices_of_grants(pod, parse_devices_allocated(text, self.allocated), priority_of(self.words))
 
     def cards_of_node(self, node: Manifest) -> tuple[StandingCard, ...]:
         """What `hami.io/node-nvidia-register` lists; see the port."""
-        text = node["metadata"].get("annotations", {}).get(self._register, "[]")
-        return cards_of_register(node, parse_node_register(text, self._register))
+        text = node["metadata"].get("annotations", {}).get(self.register, "[]")
+        return cards_of_register(node, parse_node_register(text, self.register))
 
 
 HAMI_DIALECT = HamiDialect()
 """HAMi with the names of its chart."""
 
 
+CORDON_FIELD = f"metadata.annotations[{DEVICE_CORDON_ANNOTATION}]"
+
+
+def cordoned_cards(node: Mapping[str, object]) -> tuple[str, ...]:
+    """Cards that a node keeps from new pods."""
+    return listed_words(field_of(node, CORDON_FIELD))
+
+
 def nvidia_section(configs: Mapping[ObjectKey, Manifest], key: ObjectKey) -> Mapping[str, Any]:
     """The section `nvidia` of a device configuration; empty where there is none.
-
-    Args:
-        configs: the configuration objects that there are.
-        key: which of them.
 
     Raises:
         Corrupt: it is no YAML map.

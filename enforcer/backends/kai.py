@@ -23,6 +23,7 @@ from enforcer.backends.device_plugin import (
     CARD_RESOURCE,
     FRAMEBUFFER_LABEL,
     DevicePluginDialect,
+    check_job,
     counted_slice,
     devices_of,
     label_number,
@@ -37,9 +38,9 @@ from enforcer.backends.stage import (
     check_init_containers,
     check_kinds,
     draft_stage,
-    owner_changes,
+    rendered,
 )
-from enforcer.dialect import Dialect, ObjectKey, SeatSlice, StandingCard
+from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import slices_that_meet
@@ -61,49 +62,30 @@ QUEUE_LABEL = "kai.scheduler/queue"
 _ANNOTATIONS = "spec.template.metadata.annotations"
 
 
-class KaiDialect:
+class KaiDialect(DevicePluginDialect):
     """KAI's annotations in pods, NVIDIA's labels on nodes (the port `Dialect`)."""
-
-    config_objects: tuple[ObjectKey, ...] = ()
-
-    def __init__(self) -> None:
-        self._plugin = DevicePluginDialect()
-
-    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> KaiDialect:
-        """The same: KAI's names are its own."""
-        del configs
-        return self
 
     def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
         """What a bound pod of KAI's shares of cards, or its whole cards; see the port."""
         spec, metadata = pod["spec"], pod["metadata"]
         if spec.get("schedulerName") != SCHEDULER or spec.get("nodeName") is None:
-            return self._plugin.slices_of_pod(pod)
+            return super().slices_of_pod(pod)
         share = parse_kai_share(metadata.get("annotations", {}), metadata.get("labels", {}))
         if share is None:
-            return self._plugin.slices_of_pod(pod)
+            return super().slices_of_pod(pod)
         part = SeatSlice(
             container=share.container or spec["containers"][0]["name"],
             card=None,
             framebuffer_mib=share.framebuffer_mib or 0,
             core_percent=0 if share.ratio is None else int(100 * share.ratio),
-            priority=None,
             node=spec["nodeName"],
             resource=FRAMEBUFFER_ANNOTATION if share.ratio is None else FRACTION_ANNOTATION,
         )
         return (part,) * share.cards
 
-    def cards_of_node(self, node: Manifest) -> tuple[StandingCard, ...]:
-        """Its cards by number; see the device plugin's dialect."""
-        return self._plugin.cards_of_node(node)
-
 
 class KaiBackend:
-    """KAI's fractions of cards (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-    """
+    """KAI's fractions of cards (the port `Backend`)."""
 
     capabilities = KAI
     dialect: Dialect = KaiDialect()
@@ -128,13 +110,8 @@ class KaiBackend:
             fields = _share_fields(owner, kind, staying)
             return fields | pin_fields(kind, staying, plan.plan_id)
 
-        owners = owner_changes(draft, snapshot, template_fields, self._now)
-        return RenderedStage(
-            stage=stage,
-            changes=owners,
-            moves=draft.moves,
-            warnings=tuple(dict.fromkeys([*warnings, *_choice_warnings(draft, snapshot)])),
-        )
+        warnings += _choice_warnings(draft, snapshot)
+        return rendered(draft, snapshot, template_fields, self._now, warnings=warnings)
 
 
 def _seat_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
@@ -146,8 +123,6 @@ def _seat_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
         container=part.container,
         card=None,
         framebuffer_mib=max(1, part.framebuffer_bytes // MIB),
-        core_percent=0,
-        priority=None,
         node=card.node,
         resource=FRAMEBUFFER_ANNOTATION,
     )
@@ -224,8 +199,7 @@ def _share_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> dict
         check_notebook(owner, annotations, {})
     fields |= {f"{_ANNOTATIONS}[{key}]": value for key, value in annotations.items()}
     changed = {path: value for path, value in fields.items() if field_of(owner, path) != value}
-    if kind == "Job" and changed:
-        raise Refused(f"cannot change {name}: a Job's template can't be changed; make the Job anew")
+    check_job(kind, name, changed)
     return changed
 
 

@@ -17,8 +17,8 @@ from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, check_cores, granted_mib, is_whole, shared_percent
 from enforcer.backends.grant_template import asks_for_cards, check_notebook
 from enforcer.backends.node_pin import check_nodes, nodes_of_workloads, pin_fields
-from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, owner_changes
-from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
+from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, rendered
+from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.register import MGPU, CorePolicy
@@ -48,15 +48,10 @@ _CARDS_MAX = 64
 _ANNOTATIONS = "spec.template.metadata.annotations"
 
 
-class MgpuDialect:
+class MgpuDialect(FixedDialect):
     """What containers ask for, and what nodes have (the port `Dialect`)."""
 
     config_objects: tuple[ObjectKey, ...] = ()
-
-    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> MgpuDialect:
-        """The same; see the port."""
-        del configs
-        return self
 
     def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
         """One share per card of each container of a bound pod; see the port."""
@@ -119,11 +114,7 @@ MGPU_DIALECT = MgpuDialect()
 
 
 class MgpuBackend:
-    """Volcengine mGPU (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-    """
+    """Volcengine mGPU (the port `Backend`)."""
 
     capabilities = MGPU
     dialect = MGPU_DIALECT
@@ -144,15 +135,9 @@ class MgpuBackend:
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
             return _template_fields(owner, kind, staying, snapshot, plan.plan_id)
 
-        changes = owner_changes(draft, snapshot, template_fields, self._now)
         if draft.cards:
             warnings.append("which card of its node a pod gets is the choice of mGPU's scheduler (policy binpack)")
-        return RenderedStage(
-            stage=stage,
-            changes=changes,
-            moves=draft.moves,
-            warnings=tuple(dict.fromkeys(warnings)),
-        )
+        return rendered(draft, snapshot, template_fields, self._now, warnings=warnings)
 
 
 def node_policy(node: Manifest) -> str:

@@ -4,7 +4,7 @@ mig-manager clears no pods away. Where a card changes its mode, it clears every 
 resets all cards of the node, and it holds a node for cut only when all of them are as the configuration says. So that
 names every card of the node, and a node is cut when all its cards are empty: pods on it of which the stage says nothing
 stand against that, and the refusal names them. Cards are named by the driver's number, which neither node nor pod
-tells, so the plan's layouts are dealt to the node's cards in turn (they are of one model); that the node is done is
+says, so the plan's layouts are dealt to the node's cards in turn (they are of one model); that the node is done is
 seen by the instances that it offers.
 
 A card is really free when its node offers it whole and nobody asks for it; an instance that nobody asks for frees
@@ -37,17 +37,9 @@ from enforcer.backends.device_plugin import (
     offered,
     resource_fields,
 )
-from enforcer.backends.node_change import by_object, leaving_pods
+from enforcer.backends.node_change import by_object, config_changes, config_of, leaving_pods, yaml_map
 from enforcer.backends.node_pin import check_nodes, node_of, nodes_of_workloads, pin_fields
-from enforcer.backends.stage import (
-    StageDraft,
-    Target,
-    check_kinds,
-    draft_stage,
-    field_changes,
-    owner_changes,
-    owner_field_changes,
-)
+from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, rendered
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
@@ -58,7 +50,6 @@ from fleet.errors import Corrupt, Refused
 from fleet.grammars.mig import is_mig_profile
 from fleet.inventory import CardModelName
 from fleet.outcomes import Change
-from fleet.yaml_text import load_yaml
 
 CONFIG_LABEL = "nvidia.com/mig.config"
 STATE_LABEL = "nvidia.com/mig.config.state"
@@ -79,11 +70,7 @@ Layout = tuple[tuple[str, int], ...]
 
 
 class MigBackend:
-    """Cards cut by mig-manager, instances handed out by the device plugin (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-    """
+    """Cards cut by mig-manager, instances handed out by the device plugin (the port `Backend`)."""
 
     capabilities = MIG
     dialect: Dialect = DevicePluginDialect(MIG_CONFIGS)
@@ -114,14 +101,10 @@ class MigBackend:
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
             return {**resource_fields(owner, kind, staying), **pin_fields(kind, staying, plan.plan_id)}
 
-        owners = owner_changes(draft, snapshot, template_fields, self._now)
-        return RenderedStage(
-            stage=stage,
-            changes=(*by_object(changes), *owners),
-            moves=draft.moves,
-            warnings=tuple(dict.fromkeys(warnings)),
-            node_steps=tuple(steps),
-        )
+        return rendered(
+            draft, snapshot, template_fields, self._now,
+            warnings=warnings, node_changes=by_object(changes), node_steps=steps,
+        )  # fmt: skip
 
 
 def layout_of(card: CardPlacement) -> Layout:
@@ -139,7 +122,6 @@ def node_layouts(cards: int, layouts: Sequence[Layout]) -> list[dict[str, Any]]:
     """mig-parted's configuration of a node: every card of it by number, cut ones first, the others whole.
 
     Args:
-        cards: cards of the node.
         layouts: layouts of its cards that are cut.
     """
     of_layout: dict[Layout, list[int]] = {}
@@ -160,11 +142,8 @@ def with_layouts(current: str | None, name: str, layouts: Sequence[Mapping[str, 
     Raises:
         Corrupt: the content is not mig-parted's.
     """
-    try:
-        content = load_yaml(current or "") or {}
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        raise Corrupt("cannot read mig-manager's configuration: no YAML") from exc
-    known = content.get("mig-configs", {}) if isinstance(content, dict) else None
+    content = yaml_map(current, "mig-manager's")
+    known = content.get("mig-configs", {})
     if not isinstance(known, dict) or content.get("version", "v1") != "v1":
         raise Corrupt("cannot read mig-manager's configuration: no map of version v1 with mig-configs")
     content = {"version": "v1", **content, "mig-configs": {**known, name: [dict(entry) for entry in layouts]}}
@@ -190,22 +169,16 @@ def _node_change(
             f"cannot place {whole} whole cards on node {node}: it offers {offered(manifest, CARD_RESOURCE)}, the "
             "others are cut; undo the plan that cut them first"
         )
-    config = next((snapshot.configs[key] for key in MIG_CONFIGS if key in snapshot.configs), None)
-    if config is None:
-        names = ", ".join(f"{namespace}/{name}" for _, namespace, name in MIG_CONFIGS)
-        raise Refused(
-            f"cannot cut cards of node {node}: none of the ConfigMaps {names} is there; make one and name it in the "
-            "operator's ClusterPolicy as migManager.config.name (its own default is written back by the operator)"
-        )
+    config = config_of(
+        snapshot, MIG_CONFIGS, f"cut cards of node {node}",
+        "make one and name it in the operator's ClusterPolicy as migManager.config.name (its own default is written "
+        "back by the operator)",
+    )  # fmt: skip
     entries = node_layouts(count, [layout_of(card) for card in cards if layout_of(card)])
     digest = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:12]
     name = f"gputide-{digest}"
     text = with_layouts(field_of(config, MIG_CONFIG_FIELD), name, entries)
-    recommendation = draft.recommendations[0].id
-    changes = field_changes(config, {MIG_CONFIG_FIELD: text}, recommendation)
-    label = f"metadata.labels[{CONFIG_LABEL}]"
-    if field_of(manifest, label) != name:
-        changes += owner_field_changes(manifest, {label: name}, draft.plan.plan_id, recommendation)
+    changes = config_changes(draft, config, MIG_CONFIG_FIELD, text, manifest, {CONFIG_LABEL: name})
     step = NodeStep(
         node=node,
         leaving=leaving_pods(node, draft, snapshot, "cut (mig-manager resets all of them when one changes its mode)"),

@@ -17,7 +17,7 @@ from enforcer.backend import NodeStep
 from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, granted_mib, mode_of
 from enforcer.backends.grant_backend import NodeChanges
 from enforcer.backends.stage import StageDraft, field_changes
-from enforcer.dialect import ObjectKey
+from enforcer.dialect import ObjectKey, StandingCard
 from enforcer.manifest import field_of, workload_parts
 from enforcer.snapshot import Snapshot
 from fleet.decisions import CardPlacement
@@ -37,8 +37,6 @@ def node_config_changes(draft: StageDraft, snapshot: Snapshot, config: ObjectKey
 
     Args:
         snapshot: the cluster; its `configs` hold the ConfigMap where there is one.
-        config: the ConfigMap.
-        plugin: the device plugin's DaemonSet.
 
     Returns:
         One change of the ConfigMap and the plugin pods to start anew, or nothing where all fits.
@@ -86,6 +84,21 @@ def plugin_pods(node: str, snapshot: Snapshot, plugin: ObjectKey) -> tuple[tuple
     )
 
 
+def scaling_of(card: CardPlacement, standing: StandingCard) -> float:
+    """The factor by which a node must scale the framebuffer of a card that is granted more than it registers.
+
+    Raises:
+        Refused: no slice on the card is marked oversubscribed.
+    """
+    granted = granted_mib(card)
+    if not any(part.oversubscribed for part in card.slices):
+        raise Refused(
+            f"cannot grant {granted} MiB on card {card.card}: its node registers {standing.framebuffer_mib} MiB, "
+            "and no slice on it is marked oversubscribed"
+        )
+    return math.ceil(granted * MIB / card.framebuffer_bytes * 100 + 1) / 100
+
+
 def _settings_of(card: CardPlacement, snapshot: Snapshot) -> Mapping[str, Setting]:
     standing = snapshot.cards[card.card]
     found: dict[str, Setting] = {}
@@ -94,14 +107,8 @@ def _settings_of(card: CardPlacement, snapshot: Snapshot) -> Mapping[str, Settin
     if mode_of(card, snapshot) == MIG_MODE:
         # Neither scaling nor splitting applies to instances.
         return found
-    granted = granted_mib(card)
-    if granted > standing.framebuffer_mib:
-        if not any(part.oversubscribed for part in card.slices):
-            raise Refused(
-                f"cannot grant {granted} MiB on card {card.card}: its node registers {standing.framebuffer_mib} MiB, "
-                "and no slice on it is marked oversubscribed"
-            )
-        found["devicememoryscaling"] = math.ceil(granted * MIB / card.framebuffer_bytes * 100 + 1) / 100
+    if granted_mib(card) > standing.framebuffer_mib:
+        found["devicememoryscaling"] = scaling_of(card, standing)
     if len(card.slices) > standing.slices_max:
         found["devicesplitcount"] = len(card.slices)
     return found

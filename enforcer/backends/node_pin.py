@@ -38,7 +38,6 @@ def pin_fields(kind: str, staying: Sequence[Target], plan_id: str) -> dict[str, 
     """Fields of an owner that keep the pods of one template on the nodes of their seats; none where no pod moves.
 
     Args:
-        kind: kind of the owner.
         staying: its pods that are there after the stage.
     """
     if not any(entry.new for entry in staying):

@@ -34,28 +34,19 @@ from enforcer.backends.device_plugin import (
     offered,
     resource_fields,
 )
-from enforcer.backends.node_change import by_object, leaving_pods
+from enforcer.backends.node_change import by_object, config_changes, config_of, leaving_pods, yaml_map
 from enforcer.backends.node_pin import check_nodes, node_of, nodes_of_workloads, pin_fields
-from enforcer.backends.stage import (
-    StageDraft,
-    Target,
-    check_kinds,
-    draft_stage,
-    field_changes,
-    owner_changes,
-    owner_field_changes,
-)
+from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, rendered
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities, CorePolicy, equal_part_bytes, equal_part_percent
 from fleet.capabilities.nvidia_sharing import MPS, TIME_SLICING
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
-from fleet.errors import Corrupt, Refused
+from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Change
 from fleet.units import GIB
-from fleet.yaml_text import load_yaml
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 """Label of a node: which key of the plugin's ConfigMap counts for it."""
@@ -79,7 +70,6 @@ class SharedNode:
     """One node whose cards are shared after the plan.
 
     Attributes:
-        node: name.
         replicas: into how many replicas each of its cards is shared.
         cards: cards of the plan on it.
         visitors: slices of all pods that may come to it, its own and those of workloads that sit on it.
@@ -93,9 +83,6 @@ class SharedNode:
 
 class NvidiaSharingBackend:
     """One of the plugin's two ways to share cards (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
 
     Attributes:
         section: what the way is called in the plugin's configuration.
@@ -139,14 +126,10 @@ class NvidiaSharingBackend:
             resources = resource_fields(owner, kind, staying, one_per_container=True)
             return {**resources, **pin_fields(kind, staying, plan.plan_id)}
 
-        owners = owner_changes(draft, snapshot, template_fields, self._now)
-        return RenderedStage(
-            stage=stage,
-            changes=(*by_object(changes), *owners),
-            moves=draft.moves,
-            warnings=tuple(dict.fromkeys(warnings)),
-            node_steps=tuple(steps),
-        )
+        return rendered(
+            draft, snapshot, template_fields, self._now,
+            warnings=warnings, node_changes=by_object(changes), node_steps=steps,
+        )  # fmt: skip
 
     def _check(self, node: SharedNode, snapshot: Snapshot) -> None:
         """Refuse what replicas can't hold; every refusal names the fact."""
@@ -189,15 +172,11 @@ class NvidiaSharingBackend:
     ) -> tuple[list[Change], NodeStep | None]:
         """Configuration and label of a node, and what must be over before they are written; nothing if it is done."""
         manifest = node_of(snapshot, node.node)
-        recommendation = draft.recommendations[0].id
-        config = next((snapshot.configs[key] for key in PLUGIN_CONFIGS if key in snapshot.configs), None)
-        if config is None:
-            names = ", ".join(f"{namespace}/{name}" for _, namespace, name in PLUGIN_CONFIGS)
-            raise Refused(
-                f"cannot share cards of node {node.node}: none of the ConfigMaps {names} is there; let the device "
-                "plugin read its configurations from one (chart value config.name; in the operator's ClusterPolicy "
-                "devicePlugin.config.name)"
-            )
+        config = config_of(
+            snapshot, PLUGIN_CONFIGS, f"share cards of node {node.node}",
+            "let the device plugin read its configurations from one (chart value config.name; in the operator's "
+            "ClusterPolicy devicePlugin.config.name)",
+        )  # fmt: skip
         text = sharing_config(_current_config(config, manifest), self.section, node.replicas)
         key = f"{_OWN_PREFIX}{self.section.lower()}-{node.replicas}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         cards = _cards_of(manifest)
@@ -207,10 +186,7 @@ class NvidiaSharingBackend:
                 f"cards, and the plan uses {len(node.cards)}"
             )
         advertised = cards * node.replicas
-        label = f"metadata.labels[{CONFIG_LABEL}]"
-        changes = field_changes(config, {f"data[{key}]": text}, recommendation)
-        if field_of(manifest, label) != key:
-            changes += owner_field_changes(manifest, {label: key}, draft.plan.plan_id, recommendation)
+        changes = config_changes(draft, config, f"data[{key}]", text, manifest, {CONFIG_LABEL: key})
         if not changes and offered(manifest, SHARED_RESOURCE) == advertised:
             return [], None
         step = NodeStep(
@@ -266,15 +242,8 @@ def sharing_config(current: str | None, section: str, replicas: int) -> str:
     Raises:
         Corrupt: what counts now is no YAML map.
     """
-    content: dict[str, object] = {"version": "v1"}
-    if current is not None:
-        try:
-            loaded = load_yaml(current)
-        except (yaml.YAMLError, ValueError, RecursionError) as exc:
-            raise Corrupt("cannot read the device plugin's configuration: no YAML") from exc
-        if loaded is not None and not isinstance(loaded, dict):
-            raise Corrupt("cannot read the device plugin's configuration: no map")
-        content |= {str(key): value for key, value in (loaded or {}).items() if key != "sharing"}
+    held = yaml_map(current, "the device plugin's")
+    content: dict[str, object] = {"version": "v1"} | {str(key): one for key, one in held.items() if key != "sharing"}
     options: dict[str, object] = {"renameByDefault": True, "failRequestsGreaterThanOne": True}
     options["resources"] = [{"name": CARD_RESOURCE, "replicas": replicas}]
     content["sharing"] = {section: options}

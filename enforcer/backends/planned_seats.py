@@ -32,7 +32,6 @@ def seat_marks(
     """The seats of the pods of one template as fields of their owner, and the marks of the template.
 
     Args:
-        kind: kind of the owner.
         seats: by the names that the pods have now.
         grant: resources that the template gives to each container that asks for cards; None where pods name no card.
     """

@@ -36,12 +36,7 @@ class BackendPart:
     """One Deployment or DaemonSet of a backend.
 
     Attributes:
-        kind: which of the two.
-        namespace: namespace.
-        name: name.
         tag: tag of its image; None where the image is named by digest alone.
-        ready: pods that are ready.
-        wanted: pods that there should be.
     """
 
     kind: str
@@ -60,7 +55,6 @@ def parts_of(images: Iterable[str], workloads: Iterable[Manifest]) -> tuple[Back
     """The parts of a backend, by its images.
 
     Args:
-        images: how repositories of its images end.
         workloads: manifests of Deployments and DaemonSets; others are passed over.
     """
     endings = tuple(images)
@@ -100,7 +94,6 @@ class RunningBackend:
     """A backend, with what the cluster shows of it (the port `Backend`).
 
     Args:
-        backend: renders.
         version: its version, where the settings name it; None to see it by the images that run.
         allows_experimental: whether one that nothing real has accepted yet may be rendered for.
         left_out: why an admission webhook of a real cluster is not asked about some new pods; None for a simulated one,

@@ -1,20 +1,21 @@
 """What every backend does alike with one stage of a plan: which pods go where, and what of their owners changes.
 
 Pure. A backend makes a draft of the stage (`draft_stage`), says in its own words what a template must hold for the
-seats of its replicas, and gets the changes of the owners (`owner_changes`): its own fields, the scale, the plan's mark
-and the values before. What a backend can't carry out at all is refused here by its record (`check_kinds`).
+seats of its replicas, and gets the changes of the owners (`rendered`): its own fields, the scale, the plan's mark and
+the values before. What a backend can't carry out at all is refused here by its record (`check_kinds`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, time
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from enforcer.admission import PLAN_ANNOTATION, PREVIOUS_ANNOTATION
-from enforcer.backend import Move
+from enforcer.backend import Move, NodeStep, RenderedStage
+from enforcer.backends.alike import last_stages
 from enforcer.backends.planned_seats import SEATS_FIELD, merged_seats
 from enforcer.backends.server_arguments import argument_fields
 from enforcer.cluster import DELETION_COST_ANNOTATION
@@ -49,9 +50,7 @@ class Target:
     """One pod of a workload: where it sits, and where it shall sit.
 
     Attributes:
-        seat: as it sits.
         new: as it shall sit; empty where it shall be gone, None where it stays as it is.
-        recommendation: what for; empty where it stays.
     """
 
     seat: PodSeat
@@ -74,9 +73,6 @@ class StageDraft:
     """One stage of a plan against the cluster, before it is said in a backend's words.
 
     Attributes:
-        plan: the plan.
-        stage: number of the stage.
-        recommendations: those of the stage, in order.
         targets: all pods of each workload in which one moves or goes, in the order of the plan.
         cards: cards that a moved pod comes to, as they are after the plan.
         warnings: what holds only in part.
@@ -113,9 +109,7 @@ def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, now:
 
     Args:
         stage: number of the stage; the ones before it count as applied.
-        snapshot: the cluster as it stands.
-        seater: says a planned slice in the backend's words.
-        now: the moment; pods step back by the plan's schedule while one of its windows is open.
+        now: the moment; pods scale in by the plan's schedule while one of its windows is open.
 
     Raises:
         Refused: there is no such stage, pods are gone, have no place, or claim what can't be true.
@@ -188,26 +182,43 @@ def check_kinds(capabilities: Capabilities, recommendations: Sequence[Recommenda
     return tuple(dict.fromkeys(warnings))
 
 
-def owner_changes(
+def rendered(
     draft: StageDraft,
     snapshot: Snapshot,
     template_fields: Callable[[Manifest, str, Sequence[Target]], Mapping[str, str | None]],
     now: datetime,
-) -> tuple[Change, ...]:
-    """What of the owners changes: template, scale, the plan's mark, and the values before.
+    *,
+    warnings: Iterable[str],
+    node_changes: Iterable[Change] = (),
+    node_steps: Iterable[NodeStep] = (),
+) -> RenderedStage:
+    """A stage in a backend's words: what of nodes changes, then of owners: template, scale, mark, values before.
+
+    Changes are grouped by object; marks of pods that shall go stand before their owner.
 
     Args:
-        snapshot: the cluster.
         template_fields: the backend's words for the seats of the pods that stay: owner, its kind, pods; fields and
             their new values.
-        now: the moment that stop marks carry.
-
-    Returns:
-        Changes grouped by object; marks of pods that shall go stand before their owner.
+        warnings: what holds only in part; said once each.
 
     Raises:
         Refused: nobody owns the pods, or the owner can't be stopped in part.
     """
+    return RenderedStage(
+        stage=draft.stage,
+        changes=(*node_changes, *_owner_changes(draft, snapshot, template_fields, now)),
+        moves=draft.moves,
+        warnings=tuple(dict.fromkeys(warnings)),
+        node_steps=tuple(node_steps),
+    )
+
+
+def _owner_changes(
+    draft: StageDraft,
+    snapshot: Snapshot,
+    template_fields: Callable[[Manifest, str, Sequence[Target]], Mapping[str, str | None]],
+    now: datetime,
+) -> list[Change]:
     changes: list[Change] = []
     for workload, targets in draft.targets.items():
         owner = snapshot.owners.get(workload)
@@ -222,17 +233,13 @@ def owner_changes(
         if staying and kind != "Notebook":
             changes += _pod_costs(leaving, recommendation)
         changes += owner_field_changes(owner, fields, draft.plan.plan_id, recommendation)
-    return tuple(changes)
+    return changes
 
 
 def check_init_containers(owner: Manifest, asks: Callable[[Manifest], bool]) -> None:
     """Refuse to change what pods ask for where their init containers, sidecars among them, ask for cards of their own.
 
     A plan has places for the other containers; what these are given stays as it was, and keeps the pod off its place.
-
-    Args:
-        owner: the owner, with the template where a Deployment has it.
-        asks: whether a container asks for cards.
 
     Raises:
         Refused: one of them does.
@@ -338,20 +345,11 @@ def _kept(owner: Manifest, previous: str) -> Mapping[str, object]:
 def _pods_of_stages(plan: Plan, stage: int) -> dict[str, str]:
     """Pods that have reached their place after this stage, to the recommendation that brings them there.
 
-    A pod that a later stage names again is left alone until then: it gets its slice and its card in one restart. The
-    tide is another matter: its pods come back to the place that they have.
+    A pod that a later stage names again is left alone until then: it gets its slice and its card in one restart.
     """
-    recommendations = {entry.id: entry for entry in plan.recommendations}
     if stage not in {entry.stage for entry in plan.stages}:
         raise Refused(f"cannot apply stage {stage}: plan {plan.plan_id} has {len(plan.stages)} stages")
-    last: dict[str, tuple[int, str]] = {}
-    for entry in sorted(plan.stages, key=lambda entry: entry.stage):
-        for name in entry.recommendations:
-            if recommendations[name].kind is RecommendationKind.TIDE:
-                continue
-            for pod in recommendations[name].pods:
-                last[pod] = (entry.stage, name)
-    return {pod: name for pod, (number, name) in last.items() if number <= stage}
+    return {pod: name for pod, (number, name) in last_stages(plan).items() if number <= stage}
 
 
 def _stepping_back(
@@ -378,7 +376,7 @@ def _stepping_back(
                 continue
             freed = set(window.frees)
             for seat in snapshot.pods.get(window.workload, ()):
-                # Where the API does not tell the card of a pod, the plan does.
+                # Where the API does not say the card of a pod, the plan does.
                 if freed & (set(seat.cards) or placed.get(seat.pod_id, set())):
                     away[seat.pod_id] = entry.id
     return away, tuple(warnings)

@@ -9,7 +9,6 @@ pkg/webhook/pod/mutate/pod_mutate.go (a container without cores and framebuffer 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -19,11 +18,11 @@ from enforcer.backend import NodeStep, RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, check_cores, granted_mib, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.grant_template import TemplateStyle
-from enforcer.backends.hami import hami_limits, in_units
+from enforcer.backends.hami import hami_limits, registered_seat
 from enforcer.backends.hami_dialect import cards_of_register
-from enforcer.backends.node_config import plugin_pods
+from enforcer.backends.node_config import plugin_pods, scaling_of
 from enforcer.backends.stage import StageDraft, Target, field_changes
-from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey, SeatSlice, StandingCard
+from enforcer.dialect import WHOLE_CORE_PERCENT, FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
 from enforcer.words import Words
@@ -39,7 +38,6 @@ from fleet.grammars.vgpumanager import (
     parse_vgpu_allocation,
     parse_vgpu_register,
 )
-from fleet.units import MIB
 
 NODE_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "vgpu-manager-device-plugin-config")
 NODE_CONFIG_FIELD = "data[nodeConfig.json]"
@@ -67,16 +65,11 @@ VGPU_MANAGER_WORDS = Words(
 )
 
 
-class VgpuManagerDialect:
+class VgpuManagerDialect(FixedDialect):
     """vgpu-manager's annotations (the port `Dialect`)."""
 
     words = VGPU_MANAGER_WORDS
     config_objects: tuple[ObjectKey, ...] = (NODE_CONFIG,)
-
-    def configured(self, configs: Mapping[ObjectKey, Manifest]) -> VgpuManagerDialect:
-        """The same; see the port."""
-        del configs
-        return self
 
     def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
         """What `nvidia.com/real-allocated` says; see the port."""
@@ -87,7 +80,6 @@ class VgpuManagerDialect:
                 card=grant.card,
                 framebuffer_mib=grant.framebuffer_mib,
                 core_percent=grant.core_percent,
-                priority=None,
             )
             for held in parse_vgpu_allocation(text)
             for grant in held.grants
@@ -103,11 +95,7 @@ VGPU_MANAGER_DIALECT = VgpuManagerDialect()
 
 
 class VgpuManagerBackend:
-    """vgpu-manager (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-    """
+    """vgpu-manager (the port `Backend`)."""
 
     capabilities = VGPU_MANAGER
     dialect = VGPU_MANAGER_DIALECT
@@ -140,17 +128,9 @@ class VgpuManagerBackend:
 
 
 def _seat(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Words) -> SeatSlice:
-    standing = snapshot.cards.get(card.card)
-    if standing is None:
-        raise Refused(f"cannot place {part.pod_id} on card {card.card}: no node registers it any more")
     whole = is_whole(card, part)
-    return SeatSlice(
-        container=part.container,
-        card=card.card,
-        framebuffer_mib=standing.framebuffer_mib if whole else in_units(part, words),
-        core_percent=WHOLE_CORE_PERCENT if whole else shared_percent(card, part),
-        priority=None,
-    )
+    percent = WHOLE_CORE_PERCENT if whole else shared_percent(card, part)
+    return registered_seat(card, part, snapshot, words, whole=whole, core_percent=percent)
 
 
 def _check(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
@@ -182,12 +162,7 @@ def _node_changes(draft: StageDraft, snapshot: Snapshot) -> NodeChanges:
         entry = wanted.setdefault(standing.node, {})
         granted = granted_mib(card)
         if granted > standing.framebuffer_mib:
-            if not any(part.oversubscribed for part in card.slices):
-                raise Refused(
-                    f"cannot grant {granted} MiB on card {card.card}: its node registers {standing.framebuffer_mib} "
-                    "MiB, and no slice on it is marked oversubscribed"
-                )
-            factor = math.ceil(granted * MIB / card.framebuffer_bytes * 100 + 1) / 100
+            factor = scaling_of(card, standing)
             entry["deviceMemoryScaling"] = max(factor, entry.get("deviceMemoryScaling", factor))
         if len(card.slices) > standing.slices_max:
             entry["deviceSplitCount"] = max(len(card.slices), int(entry.get("deviceSplitCount", 0)))
@@ -241,7 +216,7 @@ def _entries(text: str | None) -> list[dict[str, Any]]:
 def _may_cover(pattern: str, node: str) -> bool:
     """Whether an entry for several nodes, whose name is a regular expression, may mean a node.
 
-    Not run as one: whoever writes the ConfigMap could write one that takes for ever. Only its beginning is compared, so
+    Not run as one: who writes the ConfigMap could write one that takes for ever. Only its beginning is compared, so
     some are taken for covering a node that they do not.
     """
     if _PLAIN_NAME.fullmatch(pattern):

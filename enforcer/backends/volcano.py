@@ -16,7 +16,7 @@ from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.grant_template import Limits, TemplateStyle
-from enforcer.backends.hami import in_units, priority_text
+from enforcer.backends.hami import priority_text, registered_seat
 from enforcer.backends.hami_dialect import cards_of_register, memory_factor, nvidia_section, slices_of_grants
 from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.stage import StageDraft, Target
@@ -27,7 +27,6 @@ from enforcer.snapshot import Snapshot
 from enforcer.words import Words
 from fleet.capabilities.register import VOLCANO, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
-from fleet.errors import Refused
 from fleet.grammars.hami import CORE_POLICY_ENV, DISABLE_CONTROL_ENV, PRIORITY_ENV
 from fleet.grammars.volcano import (
     CORES_RESOURCE,
@@ -68,27 +67,18 @@ VOLCANO_WORDS = Words(
 
 
 class VolcanoDialect:
-    """Volcano's annotations (the port `Dialect`).
-
-    Args:
-        words: names of the installation.
-    """
+    """Volcano's annotations (the port `Dialect`); its scheduler knows no other names than these."""
 
     config_objects: tuple[ObjectKey, ...] = (DEVICE_CONFIG, NODE_CONFIG)
 
     def __init__(self, words: Words = VOLCANO_WORDS) -> None:
-        self._words = words
-
-    @property
-    def words(self) -> Words:
-        """Names of the installation; Volcano's scheduler knows no others."""
-        return self._words
+        self.words = words
 
     def configured(self, configs: Mapping[ObjectKey, Manifest]) -> VolcanoDialect:
         """With the memory factor of its plugin; see the port."""
         section = nvidia_section(configs, DEVICE_CONFIG)
-        factor = memory_factor(section, "gpuMemoryFactor", self._words.framebuffer_factor, DEVICE_CONFIG[2])
-        return VolcanoDialect(replace(self._words, framebuffer_factor=factor))
+        factor = memory_factor(section, "gpuMemoryFactor", self.words.framebuffer_factor, DEVICE_CONFIG[2])
+        return VolcanoDialect(replace(self.words, framebuffer_factor=factor))
 
     def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
         """What `volcano.sh/vgpu-ids-new` says; see the port."""
@@ -108,18 +98,14 @@ class VolcanoBackend:
     """Volcano vGPU (the port `Backend`).
 
     Args:
-        now: the moment that stop marks carry.
-        dialect: names.
         low_priority_queue: queue that pods of low priority wait in; None leaves queues as they are.
     """
 
     capabilities = VOLCANO
+    dialect = VOLCANO_DIALECT
 
-    def __init__(
-        self, now: datetime, dialect: VolcanoDialect = VOLCANO_DIALECT, *, low_priority_queue: str | None = None
-    ) -> None:
+    def __init__(self, now: datetime, *, low_priority_queue: str | None = None) -> None:
         self._now = now
-        self.dialect = dialect
         self._low_priority_queue = low_priority_queue
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
@@ -137,7 +123,7 @@ class VolcanoBackend:
             check=_check,
             node_changes=_node_changes,
         )
-        return render_grants(family, self.dialect, plan, stage, snapshot, self._now)
+        return render_grants(family, VOLCANO_DIALECT, plan, stage, snapshot, self._now)
 
     def _annotations(self, example: Target) -> Mapping[str, str | None]:
         if self._low_priority_queue is None or example.after[0].priority != "1":
@@ -146,19 +132,12 @@ class VolcanoBackend:
 
 
 def _seat(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Words) -> SeatSlice:
-    standing = snapshot.cards.get(card.card)
-    if standing is None:
-        raise Refused(f"cannot place {part.pod_id} on card {card.card}: no node registers it any more")
     whole = is_whole(card, part)
     is_hard = part.core_policy is CorePolicy.HARD
-    return SeatSlice(
-        container=part.container,
-        card=card.card,
-        framebuffer_mib=standing.framebuffer_mib if whole else in_units(part, words),
-        # Nobody fits beside a pod that is granted the whole framebuffer; Volcano fills in no cores for it.
-        core_percent=shared_percent(card, part) if is_hard and not whole else 0,
-        priority=priority_text(card, part),
-    )
+    # Nobody fits beside a pod that is granted the whole framebuffer; Volcano fills in no cores for it.
+    percent = shared_percent(card, part) if is_hard and not whole else 0
+    seat = registered_seat(card, part, snapshot, words, whole=whole, core_percent=percent)
+    return replace(seat, priority=priority_text(card, part))
 
 
 def _limits(slices: Sequence[SeatSlice], words: Words) -> Limits:

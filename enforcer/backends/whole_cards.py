@@ -1,6 +1,6 @@
 """Whole cards by NVIDIA's device plugin: nobody shares, pods come and go and are kept on the planned nodes.
 
-A card is really free when its node offers more cards than its pods ask for; which one it is, the API does not tell.
+A card is really free when its node offers more cards than its pods ask for; which one it is, the API does not say.
 
 Source: NVIDIA/k8s-device-plugin:README.md.
 """
@@ -14,7 +14,7 @@ from enforcer.backend import RenderedStage
 from enforcer.backends.alike import with_all_replicas, with_seats_as_they_are
 from enforcer.backends.device_plugin import CARD_RESOURCE, DevicePluginDialect, counted_slice, resource_fields
 from enforcer.backends.node_pin import check_nodes, nodes_of_workloads, pin_fields
-from enforcer.backends.stage import Target, check_kinds, draft_stage, owner_changes
+from enforcer.backends.stage import Target, check_kinds, draft_stage, rendered
 from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest
 from enforcer.snapshot import Snapshot
@@ -24,11 +24,7 @@ from fleet.errors import Refused
 
 
 class WholeCardsBackend:
-    """No sharing (the port `Backend`).
-
-    Args:
-        now: the moment that stop marks carry.
-    """
+    """No sharing (the port `Backend`)."""
 
     capabilities = WHOLE_CARDS
     dialect: Dialect = DevicePluginDialect()
@@ -55,13 +51,7 @@ class WholeCardsBackend:
                 return {}
             return {**resource_fields(owner, kind, staying), **pin_fields(kind, staying, plan.plan_id)}
 
-        owners = owner_changes(draft, snapshot, template_fields, self._now)
-        return RenderedStage(
-            stage=stage,
-            changes=owners,
-            moves=draft.moves,
-            warnings=tuple(dict.fromkeys(warnings)),
-        )
+        return rendered(draft, snapshot, template_fields, self._now, warnings=warnings)
 
 
 def _seat_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:

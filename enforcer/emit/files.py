@@ -34,7 +34,6 @@ def emit_files(plan_id: str, stages: Sequence[StagePreview], form: EmitForm, tar
 
     Args:
         stages: its stages, each on top of the ones before.
-        form: what to write.
         target: empty folder, made where it is missing; for `git` the repository.
 
     Raises:

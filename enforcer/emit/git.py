@@ -24,7 +24,6 @@ def commit_branch(repository: Path, plan_id: str, patches: Sequence[ObjectPatch]
     Args:
         repository: a Git repository with at least one commit.
         plan_id: plan; the branch is `gputide/<plan>`, the folder likewise.
-        patches: what changes, in order.
         made: objects of our own that must be there first, as YAML; they come with the first commit.
 
     Returns:

@@ -30,7 +30,6 @@ def kubectl_files(plan_id: str, patches: Sequence[ObjectPatch], made: Sequence[s
     """File name to text: `apply.sh` and `restore.sh`.
 
     Args:
-        patches: what changes, in order.
         made: objects of our own that must be there first, as YAML; they are left when the plan is taken back, for
             nobody names them then.
     """

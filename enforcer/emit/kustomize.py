@@ -48,7 +48,6 @@ def component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: bool
     """The component that names patches.
 
     Args:
-        patches: file and patch, in order.
         has_made: a file of objects that are made first stands beside it.
     """
     content = {
@@ -79,7 +78,7 @@ def _target(patch: ObjectPatch, patches: Sequence[ObjectPatch]) -> dict[str, str
     if patch.kind.group:
         target["group"] = patch.kind.group
     if patch.namespace:
-        # Where another namespace has one of the same name, nobody can tell whose a manifest without one is.
+        # Where another namespace has one of the same name, nobody knows whose a manifest without one is.
         is_alone = all(other.namespace == patch.namespace for other in patches if _alike(other, patch))
         target["namespace"] = f"({patch.namespace}|{_UNNAMED})" if is_alone else patch.namespace
     return target
@@ -108,11 +107,6 @@ cat "$work/patched.yaml"
 
 
 def helm_files(plan_id: str, patches: Sequence[ObjectPatch], made: Sequence[str] = ()) -> Mapping[str, str]:
-    """File name to text: `post-render.sh` and the component that it uses.
-
-    Args:
-        patches: what changes, in order.
-        made: objects of our own that must be there first, as YAML.
-    """
+    """File name to text: `post-render.sh` and the component that it uses."""
     component = {f"component/{name}": text for name, text in kustomize_files(patches, made).items()}
     return {"post-render.sh": _SCRIPT.format(plan_id=plan_id, mark=PLAN_ANNOTATION.replace(".", "\\.")), **component}

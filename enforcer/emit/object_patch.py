@@ -31,14 +31,8 @@ class ObjectPatch:
     """One object's change.
 
     Attributes:
-        kind: how the API serves it.
-        namespace: namespace; empty for kinds that lie in none.
-        name: name.
-        recommendation: what for.
         resource_version: version that was read; None where an earlier patch of the plan has changed it since.
         is_whole: `before` and `after` are whole objects; otherwise the fields that change, and nothing else is known.
-        before: the object.
-        after: the same with the change.
     """
 
     kind: ApiResource

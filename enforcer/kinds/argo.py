@@ -41,8 +41,8 @@ def _trouble(owner: Mapping[str, Any]) -> Sentence | None:
 ROLLOUT = WorkloadKind(
     kind="Rollout",
     reach=Reach.ROLLS,
-    sizes=one_size(),
-    scale=fewer_replicas(),
+    sizes=one_size,
+    scale=fewer_replicas,
     refusal=_refusal,
     counts_rolled=True,
     by_replica_sets=True,

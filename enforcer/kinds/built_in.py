@@ -12,14 +12,7 @@ from __future__ import annotations
 
 import re
 
-from enforcer.kinds.kind import (
-    PodTemplate,
-    Reach,
-    WorkloadKind,
-    fewer_replicas,
-    one_size,
-    stopped_whole,
-)
+from enforcer.kinds.kind import PodTemplate, Reach, WorkloadKind, fewer_replicas, one_size, stopped_whole
 from enforcer.manifest import Manifest
 
 _CRON_TEMPLATE = "spec.jobTemplate.spec.template"
@@ -33,16 +26,16 @@ def _cron_templates(owner: Manifest) -> tuple[PodTemplate, ...]:
 DEPLOYMENT = WorkloadKind(
     kind="Deployment",
     reach=Reach.ROLLS,
-    sizes=one_size(),
-    scale=fewer_replicas(),
+    sizes=one_size,
+    scale=fewer_replicas,
     counts_rolled=True,
     by_replica_sets=True,
 )
 STATEFUL_SET = WorkloadKind(
     kind="StatefulSet",
     reach=Reach.ROLLS,
-    sizes=one_size(),
-    scale=fewer_replicas(),
+    sizes=one_size,
+    scale=fewer_replicas,
     counts_rolled=True,
 )
 DAEMON_SET = WorkloadKind(kind="DaemonSet", reach=Reach.EVICTED)

@@ -46,8 +46,6 @@ class PodTemplate:
 
     Attributes:
         role: which of its pods are made from it; empty where all are.
-        path: where it stands in the owner.
-        body: the template: `metadata` and `spec`.
         pieces: where parts of it stand elsewhere than below `path`: path within the template (`.spec.containers[a]`) to
             path in the owner.
     """
@@ -77,10 +75,7 @@ class Size:
     """A field that says how many pods there are of a template.
 
     Attributes:
-        role: role of the template; empty where there is one.
-        path: the field.
         pods_each: pods that one of it stands for.
-        default: its value where it is absent.
     """
 
     role: str
@@ -108,11 +103,8 @@ class Scaling:
     """What is asked of an owner's size.
 
     Attributes:
-        owner: the owner.
-        staying: pods that hold cards and stay.
         leaving: pods that shall go, at least one.
         others: how many of its pods hold no card; they stay where the owner does.
-        now: the moment.
     """
 
     owner: Manifest
@@ -164,15 +156,12 @@ class WorkloadKind:
     """One kind of workload.
 
     Attributes:
-        kind: as manifests name it.
         reach: how a changed template comes to its pods.
         template_fields: matches the paths of fields that its pods are made from.
         templates: its pod templates; none where it says none itself.
         role_of: the role of a pod, by the pod's labels.
-        sizes: fields that say how many pods there are.
         stop_field: field by which it is stopped whole; None where there is none.
         stop_value: value of that field then; `NOW` for the moment.
-        scale: fields by which pods go.
         refusal: why the template of this owner can't be changed; None where it can.
         counts_rolled: its status has `updatedReplicas` and `replicas`.
         by_replica_sets: its pods are those of ReplicaSets, where a pod's deletion cost says who goes first.
@@ -217,25 +206,20 @@ class WorkloadKind:
         return sum(size.pods(owner) for size in sizes) if sizes else None
 
 
-def one_size(path: str = "spec.replicas", *, default: int = 1) -> Callable[[Mapping[str, Any]], tuple[Size, ...]]:
-    """One field for all pods."""
-
-    def sizes(owner: Mapping[str, Any]) -> tuple[Size, ...]:
-        del owner
-        return (Size(role="", path=path, default=default),)
-
-    return sizes
+_REPLICAS = Size(role="", path="spec.replicas")
 
 
-def fewer_replicas(path: str = "spec.replicas") -> Scaler:
+def one_size(owner: Mapping[str, Any]) -> tuple[Size, ...]:
+    """`spec.replicas` for all pods."""
+    del owner
+    return (_REPLICAS,)
+
+
+def fewer_replicas(scaling: Scaling) -> Fields:
     """As many less as pods go."""
-
-    def scale(scaling: Scaling) -> Fields:
-        replicas = Size(role="", path=path).pods(scaling.owner)
-        is_left = bool(scaling.staying) or scaling.others > 0
-        return {path: str(max(0, replicas - len(scaling.leaving))) if is_left else "0"}
-
-    return scale
+    is_left = bool(scaling.staying) or scaling.others > 0
+    left = max(0, _REPLICAS.pods(scaling.owner) - len(scaling.leaving))
+    return {_REPLICAS.path: str(left) if is_left else "0"}
 
 
 def stopped_whole(path: str, value: str = "true") -> Scaler:

@@ -17,16 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from enforcer.cluster import STOPPED_ANNOTATION
-from enforcer.kinds.kind import (
-    NOW,
-    PodTemplate,
-    Reach,
-    Size,
-    WorkloadKind,
-    condition,
-    in_trouble,
-    stopped_whole,
-)
+from enforcer.kinds.kind import NOW, PodTemplate, Reach, Size, WorkloadKind, condition, in_trouble, stopped_whole
 from enforcer.manifest import Manifest
 from fleet.sentences import Sentence, sentence
 

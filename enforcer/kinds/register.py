@@ -9,16 +9,7 @@ from enforcer.kinds.argo import ROLLOUT
 from enforcer.kinds.built_in import CRON_JOB, DAEMON_SET, DEPLOYMENT, JOB, STATEFUL_SET
 from enforcer.kinds.kind import PodTemplate, Reach, WorkloadKind, is_observed
 from enforcer.kinds.kserve import INFERENCE_SERVICE
-from enforcer.kinds.kubeflow import (
-    JAX_JOB,
-    MPI_JOB,
-    NOTEBOOK,
-    PADDLE_JOB,
-    PYTORCH_JOB,
-    TF_JOB,
-    TRAIN_JOB,
-    XGBOOST_JOB,
-)
+from enforcer.kinds.kubeflow import JAX_JOB, MPI_JOB, NOTEBOOK, PADDLE_JOB, PYTORCH_JOB, TF_JOB, TRAIN_JOB, XGBOOST_JOB
 from enforcer.kinds.leader_worker import LEADER_WORKER_SET
 from enforcer.kinds.ray import RAY_CLUSTER, RAY_JOB, RAY_SERVICE
 from enforcer.manifest import Manifest

@@ -14,13 +14,11 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from enforcer.kubernetes.kinds import kind_named
-from enforcer.kubernetes.lease import LEASE_NAME
-from enforcer.manifest import Manifest
+from enforcer.kubernetes.lease import LEASE_NAME, Leases
 from fleet.selectors import selects_labels
 from fleet.sentences import Sentence, sentence
 from wire.kubernetes.refusals import Conflict, Deed
-from wire.kubernetes.write import Call, WritingApi
+from wire.kubernetes.write import WritingApi
 
 PODS_WEBHOOK = "pods.gputide.io"
 LEASES_WEBHOOK = "leases.gputide.io"
@@ -33,27 +31,22 @@ ANSWERED_ANNOTATION = "gputide.io/answered"
 _PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _RESOURCE = "mutatingwebhookconfigurations.admissionregistration.k8s.io"
 _RACES_MAX = 4
+_DRY_RUN = {"dryRun": "All"}
 
 
 class AdmissionProbe:
     """Looks at the webhook and asks it.
 
-    Args:
-        api: asks the API server.
-        namespace: where the enforcer's lease lies.
+    Each call raises `Misconfigured` where a right is missing, and `Unavailable` where the cluster can't be reached.
     """
 
     def __init__(self, api: WritingApi, namespace: str) -> None:
         self._api = api
         self._namespace = namespace
+        self._leases = Leases(api, namespace, "enforcer.namespace")
 
     def why_unseated(self, namespaces: Sequence[str]) -> Sentence | None:
-        """Why new pods of some namespaces are not given their planned seats; None where they are.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """Why new pods of some namespaces are not given their planned seats; None where they are."""
         hooks = self._hooks()
         pods, leases = hooks.get(PODS_WEBHOOK), hooks.get(LEASES_WEBHOOK)
         if pods is None:
@@ -74,12 +67,7 @@ class AdmissionProbe:
         """Why another program's webhook is not asked about new pods; None where it is.
 
         Args:
-            webhook: its name.
             pods: namespace and labels of each pod that is to come.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
         """
         hook = self._hooks().get(webhook)
         if hook is None:
@@ -112,29 +100,15 @@ class AdmissionProbe:
     def _is_answered(self) -> bool:
         word = secrets.token_hex(8)
         for _ in range(_RACES_MAX):
+            found = self._leases.get(LEASE_NAME)
+            annotations = {**((found or {}).get("metadata", {}).get("annotations") or {}), ASKED_ANNOTATION: word}
             try:
-                written = self._written(word)
+                written = self._leases.put(LEASE_NAME, found, {"metadata": {"annotations": annotations}}, _DRY_RUN)
             except Conflict:
                 # Its holder renewed it just now.
                 continue
-            return ((written or {}).get("metadata", {}).get("annotations") or {}).get(ANSWERED_ANNOTATION) == word
+            return (written["metadata"].get("annotations") or {}).get(ANSWERED_ANNOTATION) == word
         return False
-
-    def _written(self, word: str) -> Manifest | None:
-        """The lease as the server would keep it."""
-        kind, resource = kind_named("Lease"), "leases.coordination.k8s.io"
-        path = kind.path("v1", self._namespace, LEASE_NAME)
-        deed = Deed(verb="get", resource=resource, namespace=self._namespace, name=LEASE_NAME)
-        found = self._api.get(deed, path)
-        method, deed = "PUT", Deed(verb="update", resource=resource, namespace=self._namespace, name=LEASE_NAME)
-        if found is None:
-            method, path = "POST", kind.path("v1", self._namespace)
-            deed = Deed(verb="create", resource=resource, namespace=self._namespace)
-            metadata = {"name": LEASE_NAME, "namespace": self._namespace}
-            found = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
-        annotations = {**(found["metadata"].get("annotations") or {}), ASKED_ANNOTATION: word}
-        lease = {**found, "metadata": {**found["metadata"], "annotations": annotations}}
-        return self._api.send(Call(deed=deed, path=path, method=method, query={"dryRun": "All"}, body=lease))
 
 
 def _why_not_asked(name: str, hook: Mapping[str, Any]) -> Sentence | None:

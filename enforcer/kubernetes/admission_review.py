@@ -31,8 +31,7 @@ from enforcer.admission import (
     why_closed,
     why_full,
 )
-from enforcer.backends.hami_cordon import cordoned_cards
-from enforcer.backends.hami_dialect import HAMI_DIALECT
+from enforcer.backends.hami_dialect import HAMI_DIALECT, cordoned_cards
 from enforcer.cluster import ClusterReader
 from enforcer.dialect import Dialect, SeatSlice
 from enforcer.kinds.kind import Reach
@@ -45,6 +44,7 @@ from enforcer.manifest import Manifest
 from enforcer.node_choice import why_no_room
 from enforcer.ownership import workload_of_pod
 from enforcer.rollout.held_mark import HELD_ANNOTATION, released
+from enforcer.seat import is_over
 from fleet.errors import Corrupt, GputideError, Refused
 from fleet.inventory import WorkloadId
 from wire.kubernetes.write import FIELD_MANAGER
@@ -52,20 +52,17 @@ from wire.kubernetes.write import FIELD_MANAGER
 UNSEEN_SECONDS_MAX = 10.0
 """For how long a seat that was given counts as taken while no pod is seen in it: its creation may have failed since."""
 
-_OVER = ("Succeeded", "Failed")
 _PodsOn = Callable[[str], Sequence[Manifest]]
 
 
 class AdmissionReader(ClusterReader, Protocol):
-    """A reader that knows who is on a node."""
+    """A reader that knows who is on a node.
+
+    Each call raises `Misconfigured` where a right is missing, and `Unavailable`.
+    """
 
     def pods_on(self, node: str) -> Sequence[Manifest]:
-        """Pods of all namespaces that are bound to a node.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """Pods of all namespaces that are bound to a node."""
         ...
 
 
@@ -88,12 +85,7 @@ def _unnoted(_: Departure) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """A seat that was given, of a pod that was not seen yet.
-
-    Attributes:
-        seat: its name.
-        at: monotonic seconds.
-    """
+    """A seat that was given, of a pod that was not seen yet."""
 
     seat: str
     at: float
@@ -104,7 +96,6 @@ class PodAdmission:
 
     Args:
         clock: monotonic seconds.
-        dialect: the words by which pods tell their cards.
         notes: what other replicas have given; None where this is the only one.
         departed: notes each pod that is not pinned though seats are planned; must not wait.
     """
@@ -301,7 +292,7 @@ def _seat_of(pod: Manifest) -> str | None:
 
 def _is_there(pod: Manifest) -> bool:
     """Whether a pod keeps its place: one that was asked to go makes room for who comes instead."""
-    return "deletionTimestamp" not in pod["metadata"] and pod.get("status", {}).get("phase") not in _OVER
+    return "deletionTimestamp" not in pod["metadata"] and not is_over(pod)
 
 
 def _sibling(pod: Manifest, dialect: Dialect) -> Sibling:

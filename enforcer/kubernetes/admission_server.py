@@ -66,9 +66,6 @@ class AdmissionServer:
     """Answers reviews.
 
     Args:
-        admission: gives the seats.
-        metrics: count the reviews.
-        host: address to listen on.
         port: port; 0 picks a free one.
         certificate_file: chain of its certificate, PEM; read anew when it changes.
         key_file: its key, PEM.

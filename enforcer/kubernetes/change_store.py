@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from enforcer.kept_manifests import as_manifest, as_text
-from enforcer.kubernetes.custom_resources import API_VERSION, AS_MANAGER, OBJECT_BYTES_MAX, VERSION, kind_of, listed
+from enforcer.kubernetes.custom_resources import AS_MANAGER, OBJECT_BYTES_MAX, VERSION, got, kind_of, listed, making
 from enforcer.manifest import Manifest
 from enforcer.record.ledger import Overtaken, chained_hash
 from enforcer.record.shared_ledger import StoredEntry
@@ -81,7 +81,10 @@ class _Chain(Sequence[StoredEntry]):
 
 
 class GpuChanges:
-    """The `GpuChange` objects of one cluster."""
+    """The `GpuChange` objects of one cluster.
+
+    Each call raises as the port has it, and `Misconfigured` where a right is missing.
+    """
 
     def __init__(self, api: WritingApi) -> None:
         self._api = api
@@ -89,11 +92,7 @@ class GpuChanges:
         self._checked: dict[str, tuple[tuple[str, ...], _Chain | Corrupt]] = {}
 
     def entries(self) -> Mapping[str, Sequence[StoredEntry] | Corrupt]:
-        """See `ChangeStore`.
-
-        Raises:
-            Misconfigured: a right is missing.
-        """
+        """See `ChangeStore`."""
         self._look()
         plans = self._by_plan()
         self._checked = {plan_id: self._check(plan_id, objects) for plan_id, objects in plans.items()}
@@ -102,11 +101,7 @@ class GpuChanges:
     def append(
         self, plan_id: str, known: int, entries: Sequence[StoredEntry], summary: Mapping[str, str | int]
     ) -> None:
-        """See `ChangeStore`.
-
-        Raises:
-            Misconfigured: a right is missing.
-        """
+        """See `ChangeStore`."""
         pages = self._by_plan().get(plan_id, [])
         held = [entry for page in pages for entry in page.entries]
         if len(held) != known:
@@ -144,8 +139,7 @@ class GpuChanges:
         for name, version in versions.items():
             known = self._read.get(name)
             if known is None or known.version != version:
-                deed = Deed(verb="get", resource=_CHANGES.resource, name=name)
-                manifest = self._api.get(deed, _CHANGES.path(VERSION, None, name))
+                manifest = got(self._api, _CHANGES, name)
                 if manifest is not None:
                     self._keep(manifest)
 
@@ -165,16 +159,9 @@ class GpuChanges:
         return found
 
     def _made(self, plan_id: str, number: int, entries: list[Manifest], summary: Mapping[str, str | int]) -> _Object:
-        deed = Deed(verb="create", resource=_CHANGES.resource, name=name_of(plan_id, number))
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": _CHANGES.kind,
-            "metadata": {"name": name_of(plan_id, number)},
-            "spec": {"plan": plan_id, "page": number, "entries": entries},
-            "status": dict(summary),
-        }
-        return self._sent(plan_id, Call(deed=deed, path=_CHANGES.path(VERSION, None), method="POST",
-                                        query=AS_MANAGER, body=body))  # fmt: skip
+        spec = {"plan": plan_id, "page": number, "entries": entries}
+        content = {"spec": spec, "status": dict(summary)}
+        return self._sent(plan_id, making(_CHANGES, {"name": name_of(plan_id, number)}, content))
 
     def _written(self, last: _Object, entries: list[Manifest], summary: Mapping[str, str | int]) -> _Object:
         manifest = last.manifest

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from enforcer.manifest import Manifest
 from fleet.errors import Refused
 from wire.kubernetes.read import KubernetesApi
+from wire.kubernetes.refusals import Deed
 from wire.kubernetes.resource import ApiResource
-from wire.kubernetes.write import FIELD_MANAGER
+from wire.kubernetes.write import FIELD_MANAGER, Call
 
 CUSTOM_RESOURCES_FILE = "docs/custom-resources.yaml"
 """What makes the cluster serve the kinds."""
@@ -49,6 +50,20 @@ def listed(api: KubernetesApi, kind: ApiResource) -> Iterator[Manifest]:
         token = page.next_token
         if token is None:
             return
+
+
+def got(api: KubernetesApi, kind: ApiResource, name: str, *, metadata_only: bool = False) -> Manifest | None:
+    """One object of ours; None where there is none. Raises as `listed`."""
+    deed = Deed(verb="get", resource=kind.resource, name=name)
+    return api.get(deed, kind.path(VERSION, None, name), metadata_only=metadata_only)
+
+
+def making(kind: ApiResource, metadata: Manifest, content: Manifest, *, impersonated: str | None = None) -> Call:
+    """The call that makes an object of ours of its metadata and the rest of its content."""
+    deed = Deed(verb="create", resource=kind.resource, name=str(metadata.get("name", "")))
+    body = {"apiVersion": API_VERSION, "kind": kind.kind, "metadata": metadata, **content}
+    return Call(deed=deed, path=kind.path(VERSION, None), method="POST", query=AS_MANAGER, body=body,
+                impersonated=impersonated)  # fmt: skip
 
 
 def unserved(kind: ApiResource) -> Refused:

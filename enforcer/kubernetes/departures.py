@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from enforcer.admission import PLAN_ANNOTATION
 from enforcer.manifest import Manifest
@@ -29,15 +28,7 @@ _KNOWN_MAX = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
-    """A pod that is not pinned to its planned seat.
-
-    Attributes:
-        kind: of the owner that carries the seats.
-        namespace: namespace.
-        name: of the owner.
-        plan_id: plan that is departed from; None where the owner does not say.
-        why: why the pod is not pinned.
-    """
+    """A pod that is not pinned to its planned seat; kind and name are those of the owner that carries the seats."""
 
     kind: str
     namespace: str
@@ -47,11 +38,7 @@ class Departure:
 
 
 def departure_of(owner: Manifest, why: str) -> Departure:
-    """That a pod is not pinned to a seat that stands on an owner.
-
-    Args:
-        why: why it is not.
-    """
+    """That a pod is not pinned to a seat that stands on an owner."""
     metadata = owner["metadata"]
     return Departure(
         kind=str(owner["kind"]),
@@ -62,24 +49,18 @@ def departure_of(owner: Manifest, why: str) -> Departure:
     )
 
 
-class EventWriter(Protocol):
-    """Leaves events on objects."""
-
-    def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
-        """See `enforcer.cluster.ClusterWriter`."""
-        ...
-
-
 class DepartureEvents:
     """Events of departures; for several threads.
 
     Args:
-        writer: writes them.
+        write: writes one event, as `ClusterWriter.record_event`.
         clock: monotonic seconds.
     """
 
-    def __init__(self, writer: EventWriter, clock: Callable[[], float] = time.monotonic) -> None:
-        self._writer = writer
+    def __init__(
+        self, write: Callable[[str, str, str, str, str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write = write
         self._clock = clock
         self._waiting: queue.Queue[Departure | None] = queue.Queue(_WAITING_MAX)
         self._written: dict[Departure, float] = {}
@@ -116,6 +97,6 @@ class DepartureEvents:
             plan = "its plan" if one.plan_id is None else f"plan {one.plan_id}"
             message = f"{plan} is departed from: a pod goes wherever a card fits, for {one.why}"
             try:
-                self._writer.record_event(one.kind, one.namespace, one.name, REASON, message)
+                self._write(one.kind, one.namespace, one.name, REASON, message)
             except GputideError as exc:
                 self._log.warning("cannot write the event of a departure", reason=str(exc)[:300])

@@ -27,13 +27,7 @@ _NAMESPACE = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened to an object.
-
-    Attributes:
-        reason: one word.
-        message: a sentence.
-        is_warning: somebody should look at it.
-    """
+    """Something that happened to an object."""
 
     reason: str
     message: str
@@ -100,12 +94,7 @@ def _count(api: WritingApi, path: str, name: str, namespace: str, now: str) -> N
 
 
 def events_between(before: Manifest, after: Manifest) -> Iterator[Event]:
-    """Events of a change of status.
-
-    Args:
-        before: the status as it stood; empty where there was none.
-        after: the status as it stands now.
-    """
+    """Events of a change of status."""
     known = {stage["stage"]: stage["state"] for stage in before.get("stages") or ()}
     changed = [stage for stage in after["stages"] if known.get(stage["stage"]) != stage["state"]]
     if kept := _stages(changed, StageState.PROMOTED):

@@ -1,10 +1,10 @@
 """Gives fields that were written back to their former owners; those that nobody owned become nobody's.
 
-Every write makes its sender the owner of the fields that it changes, and takes them from whoever owned them. A former
-value that was written back would stay ours for ever: a conflict for server-side apply of whoever set it first. Leaving
-a field out of an apply deletes its value, so the list of owners itself is written without our part of it and with
-theirs, as client-go does when it moves fields between managers: the API server takes the owners that an update names.
-Who owned a field is noted before the first write (`owned_by_others`) and kept with what the stage is going to do.
+Every write makes its sender the owner of the fields that it changes, and takes them from their owner. A former value
+that was written back would stay ours for ever: a conflict for server-side apply of the one who set it first. Leaving a
+field out of an apply deletes its value, so the list of owners itself is written without our part of it and with theirs,
+as client-go does when it moves fields between managers: the API server takes the owners that an update names. Who owned
+a field is noted before the first write (`owned_by_others`) and kept with what the stage is going to do.
 
 Pure. Called by `enforcer.kubernetes.writer`.
 
@@ -29,8 +29,6 @@ def owned_by_others(entries: Sequence[Manifest], manager: str, fields: Sequence[
 
     Args:
         entries: `metadata.managedFields` as the server has it.
-        manager: who is left out.
-        fields: paths as in `enforcer.manifest`.
 
     Returns:
         Entries of the same form, cut down to these fields.
@@ -49,9 +47,7 @@ def disowned(
     """The owners of an object's fields, with some fields of one manager given to their former owners.
 
     Args:
-        entries: `metadata.managedFields` as the server has it.
         manager: who gives up.
-        fields: paths as in `enforcer.manifest`.
         former: who owned them (`owned_by_others`); a field that the manager does not own now has a new owner already.
 
     Returns:
@@ -84,7 +80,7 @@ def disowned(
 
 
 def _manager(entry: Manifest) -> tuple[Any, ...]:
-    """What the server tells owners apart by."""
+    """What the server distinguishes owners by."""
     return tuple(entry.get(name) for name in ("manager", "operation", "apiVersion", "subresource"))
 
 

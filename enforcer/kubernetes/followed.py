@@ -2,7 +2,7 @@
 
 A rollout looks at its pods and owners again and again; asked of the server each time, that is most of what it asks.
 What is kept may be late by the moment that an event travels, so it decides nothing alone: writes depend on the version
-that was read, what we wrote or evicted ourselves counts at once, and whoever ends a wait asks for a fresh list first
+that was read, what we wrote or evicted ourselves counts at once, and who ends a wait asks for a fresh list first
 (`renew`). While the watch is cut every look is a list, as it was before there was a watch. Called by the reader.
 
 Not one with `exporter.cluster.watch`, though both list and watch: that one reads for ever in its own thread,
@@ -38,16 +38,7 @@ Watching = Callable[[str, Callable[[], None]], Iterator[tuple[str, Manifest]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """One object.
-
-    Attributes:
-        namespace: empty for none.
-        name: of the object.
-        version: its resource version.
-        uid: its own.
-        is_going: somebody asked it to go.
-        text: all of it as JSON.
-    """
+    """One object as JSON text; its namespace is empty where it lies in none."""
 
     namespace: str
     name: str
@@ -72,14 +63,7 @@ Listing = Callable[[Callable[[Manifest], Kept]], tuple[str, list[Kept]]]
 
 
 class FollowedKind:
-    """The objects of one kind; for several threads.
-
-    Args:
-        name: of the kind, for the log.
-        listing: lists them.
-        watching: watches them; ends by itself now and then.
-        seen: called with every object that came by an event.
-    """
+    """The objects of one kind; for several threads."""
 
     def __init__(self, name: str, listing: Listing, watching: Watching, seen: Callable[[Manifest], None]) -> None:
         self._name = name

@@ -17,11 +17,6 @@ Operation = dict[str, Any]
 def json_patch(before: dict[str, Any], after: dict[str, Any], resource_version: str) -> list[Operation]:
     """Operations that make `before` into `after`.
 
-    Args:
-        before: as read at `resource_version`.
-        after: as it shall be.
-        resource_version: the version on which it depends.
-
     Returns:
         The condition and the operations; empty where nothing differs.
     """
@@ -36,8 +31,6 @@ def differences(path: str, before: Any, after: Any) -> list[Operation]:
 
     Args:
         path: where the values stand, as a JSON pointer; empty for the whole document.
-        before: as it is.
-        after: as it shall be.
     """
     if isinstance(before, dict) and isinstance(after, dict):
         found: list[Operation] = []

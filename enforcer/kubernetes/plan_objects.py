@@ -26,8 +26,10 @@ from enforcer.kubernetes.custom_resources import (
     CUSTOM_RESOURCES_FILE,
     OBJECT_BYTES_MAX,
     VERSION,
+    got,
     kind_of,
     listed,
+    making,
     unserved,
 )
 from enforcer.kubernetes.events import events_between, write_event
@@ -77,7 +79,7 @@ class GpuPlans:
         self._left_out: Mapping[str, str] = {}
 
     def listed(self) -> Mapping[str, ListedPlan]:
-        """See `PlanObjects`."""
+        """See `ClusterPlans`."""
         approvals = self._approvals()
         found: dict[str, ListedPlan] = {}
         for one in listed(self._api, _PLANS):
@@ -89,12 +91,12 @@ class GpuPlans:
         return found
 
     def approvals(self, plan_id: str) -> tuple[Approval, ...]:
-        """See `PlanObjects`."""
+        """See `ClusterPlans`."""
         return tuple(self._approvals().get(plan_id, ()))
 
     def content(self, plan_id: str) -> tuple[bytes, bytes | None]:
-        """See `PlanObjects`."""
-        head = self._got(_PLANS, name_of(plan_id))
+        """See `ClusterPlans`."""
+        head = got(self._api, _PLANS, name_of(plan_id))
         if head is None:
             raise Corrupt(f"cannot read GpuPlan {name_of(plan_id)}: it is gone")
         parts = int(head["spec"]["parts"])
@@ -104,7 +106,7 @@ class GpuPlans:
 
     def _data(self, plan_id: str, parts: int) -> Iterator[str]:
         for number in range(1, parts + 1):
-            part = self._got(_PARTS, part_name_of(plan_id, number))
+            part = got(self._api, _PARTS, part_name_of(plan_id, number))
             if part is None:
                 raise Corrupt(
                     f"cannot read GpuPlan {name_of(plan_id)}: GpuPlanPart {part_name_of(plan_id, number)} is missing; "
@@ -113,7 +115,7 @@ class GpuPlans:
             yield str(part["spec"]["data"])
 
     def add(self, plan: Plan, fingerprint: Fingerprint | None) -> None:
-        """See `PlanObjects`. Parts that a crash left out are made when it is called again.
+        """See `ClusterPlans`. Parts that a crash left out are made when it is called again.
 
         Raises:
             Refused: it is larger than what the cluster keeps.
@@ -125,7 +127,7 @@ class GpuPlans:
             )
         packed = _packed(plan, fingerprint)
         parts = [packed[at : at + OBJECT_BYTES_MAX] for at in range(0, len(packed), OBJECT_BYTES_MAX)]
-        head = self._got(_PLANS, name_of(plan.plan_id)) or self._made(
+        head = got(self._api, _PLANS, name_of(plan.plan_id)) or self._made(
             _PLANS, name_of(plan.plan_id), _head_spec(plan, packed, len(parts)), ()
         )
         if head["spec"]["sha256"] != _sha256(packed):
@@ -133,18 +135,18 @@ class GpuPlans:
             return
         for number, data in enumerate(parts, start=1):
             name = part_name_of(plan.plan_id, number)
-            if self._got(_PARTS, name, metadata_only=True) is None:
+            if got(self._api, _PARTS, name, metadata_only=True) is None:
                 self._made(_PARTS, name, {"plan": plan.plan_id, "part": number, "data": data}, (_owner_of(head),))
 
     def approve(self, approval: Approval) -> Approval:
-        """See `PlanObjects`. The admission policy of the chart holds the object to the name of who makes it.
+        """See `ClusterPlans`. The admission policy of the chart holds the object to the name of who makes it.
 
         Raises:
             Refused: there is none, so the approval would not count.
         """
         own = self._api.user()
         by = approval.by or own
-        head = self._got(_PLANS, name_of(approval.plan_id))
+        head = got(self._api, _PLANS, name_of(approval.plan_id))
         if head is None:
             raise Refused(f"cannot approve plan {approval.plan_id}: its GpuPlan is gone")
         if (since := guarded_since(self._api.get)) is None:
@@ -159,19 +161,19 @@ class GpuPlans:
         return _approval_of(given)
 
     def wish(self, plan_id: str) -> Wish | None:
-        """See `PlanWishes`."""
-        head = self._got(_PLANS, name_of(plan_id))
+        """See `ClusterPlans`."""
+        head = got(self._api, _PLANS, name_of(plan_id))
         return None if head is None else _wish_of(head)
 
     def change_wish(self, plan_id: str, change: WishChange) -> Wish:
-        """See `PlanWishes`.
+        """See `ClusterPlans`.
 
         Raises:
             Refused: the cluster has no such plan.
         """
         name = name_of(plan_id)
         for _ in range(_TRIES):
-            head = self._got(_PLANS, name)
+            head = got(self._api, _PLANS, name)
             before = GONE if head is None else _wish_of(head)
             if before.is_gone and change.add:
                 raise Refused(f"cannot change what is wanted of plan {plan_id}: its GpuPlan is gone")
@@ -200,9 +202,9 @@ class GpuPlans:
         raise Unavailable(f"cannot change what is wanted of plan {plan_id} now: others change it; call again")
 
     def report(self, plan_id: str, status: PlanStatus) -> None:
-        """See `PlanWishes`; a status that stands there already is not written again. A change leaves events."""
+        """See `ClusterPlans`; a status that stands there already is not written again. A change leaves events."""
         name = name_of(plan_id)
-        head = self._got(_PLANS, name)
+        head = got(self._api, _PLANS, name)
         if head is None:
             return
         before: Manifest = head.get("status") or {}
@@ -245,10 +247,6 @@ class GpuPlans:
             self._guarded = now + _GUARD_SECONDS, guarded_since(self._api.get)
         return self._guarded[1]
 
-    def _got(self, kind: ApiResource, name: str, *, metadata_only: bool = False) -> Manifest | None:
-        deed = Deed(verb="get", resource=kind.resource, name=name)
-        return self._api.get(deed, kind.path(VERSION, None, name), metadata_only=metadata_only)
-
     def _made(self, kind: ApiResource, name: str, spec: Mapping[str, Any], owners: Sequence[Manifest]) -> Manifest:
         """A new object; that of another machine that was faster where there is one.
 
@@ -258,7 +256,7 @@ class GpuPlans:
         try:
             return self._posted(kind, {"name": name, **({"ownerReferences": list(owners)} if owners else {})}, spec)
         except Conflict:
-            made = self._got(kind, name)
+            made = got(self._api, kind, name)
         if made is None:
             raise unserved(kind)
         return made
@@ -266,11 +264,7 @@ class GpuPlans:
     def _posted(
         self, kind: ApiResource, metadata: Manifest, spec: Mapping[str, Any], *, impersonated: str | None = None
     ) -> Manifest:
-        deed = Deed(verb="create", resource=kind.resource, name=str(metadata.get("name", "")))
-        body = {"apiVersion": API_VERSION, "kind": kind.kind, "metadata": metadata, "spec": spec}
-        call = Call(deed=deed, path=kind.path(VERSION, None), method="POST", query=AS_MANAGER, body=body,
-                    impersonated=impersonated)  # fmt: skip
-        made = self._api.send(call)
+        made = self._api.send(making(kind, metadata, {"spec": spec}, impersonated=impersonated))
         if made is None:
             raise unserved(kind)
         return made

@@ -26,10 +26,8 @@ class PlannedPod:
     """What a plan wants of a pod.
 
     Attributes:
-        workload: whose replicas share the seats.
         seats: those that the pod may be given.
         wanted: how many pods their owner asks for; None where it does not say.
-        owner: who carries the seats; None where nobody does.
     """
 
     workload: WorkloadId

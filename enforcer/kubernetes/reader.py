@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from enforcer.cluster import identity
 from enforcer.kept_manifests import ListedManifests, as_text
 from enforcer.kubernetes.followed import FOLLOWED_KINDS, FollowedKind
 from enforcer.kubernetes.kinds import kind_named
@@ -49,8 +50,7 @@ _MANY_AND_SHORT_LIVED = frozenset({"Pod", "ReplicaSet", "ResourceSlice"})
 class KubernetesReader:
     """A `ClusterReader` of a real API server.
 
-    Args:
-        api: asks it.
+    Each call raises `Misconfigured` where a right is missing, and `Unavailable` where the cluster can't be reached.
     """
 
     def __init__(self, api: KubernetesApi) -> None:
@@ -65,9 +65,7 @@ class KubernetesReader:
         """See `ClusterReader`; None too where the cluster does not serve the kind.
 
         Raises:
-            Misconfigured: a right is missing.
             Refused: the enforcer has no business with the kind, or nothing can have that name.
-            Unavailable: the cluster can't be reached.
         """
         served = kind_named(kind)
         version = self._api.version_of(served)
@@ -85,9 +83,7 @@ class KubernetesReader:
         """See `ClusterReader`; empty too where the cluster does not serve the kind.
 
         Raises:
-            Misconfigured: a right is missing.
             Refused: the enforcer has no business with the kind.
-            Unavailable: the cluster can't be reached.
         """
         served = kind_named(kind)
         version = self._api.version_of(served)
@@ -96,25 +92,15 @@ class KubernetesReader:
         followed = self._follower(served, version)
         if followed is not None:
             return followed.objects(namespace)
-        _, found = self._listed(served, version, namespace, lambda manifest: (*_place(manifest), as_text(manifest)))
-        return ListedManifests(tuple(text for _, _, text in sorted(found)))
+        _, found = self._listed(served, version, namespace, lambda manifest: (identity(manifest), as_text(manifest)))
+        return ListedManifests(tuple(text for _, text in sorted(found)))
 
     def pods_on(self, node: str) -> Sequence[Manifest]:
-        """Pods of all namespaces that are bound to a node, as they are now.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """Pods of all namespaces that are bound to a node, as they are now."""
         return self._pods_with(f"spec.nodeName={node}")
 
     def pending_pods(self, keep: Callable[[Manifest], bool]) -> Sequence[Manifest]:
-        """Those of all pods in phase Pending, as they are now, that are to be kept; there may be many others.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """Those of all pods in phase Pending, as they are now, that are to be kept; there may be many others."""
         return self._pods_with("status.phase=Pending", keep)
 
     def _pods_with(self, field: str, keep: Callable[[Manifest], bool] = lambda _: True) -> Sequence[Manifest]:
@@ -180,11 +166,10 @@ class KubernetesReader:
     def remember(self, manifest: Manifest) -> None:
         """Keep an object for `known` and `is_same`; of whole objects the oldest is forgotten."""
         self._contents.see(manifest)
-        metadata = manifest["metadata"]
-        key = (str(manifest["kind"]), str(metadata.get("namespace", "")), str(metadata["name"]))
+        key = identity(manifest)
         with self._lock:
             self._lately.pop(key, None)
-            self._lately[key] = (str(metadata.get("resourceVersion", "")), json.dumps(manifest).encode())
+            self._lately[key] = (str(manifest["metadata"].get("resourceVersion", "")), json.dumps(manifest).encode())
             if len(self._lately) > _REMEMBERED_MAX:
                 self._lately.popitem(last=False)
             followed = self._followed.get(str(manifest["kind"]))
@@ -237,7 +222,6 @@ class KubernetesReader:
 
         Args:
             take: what is kept of each object: pages go one by one, and all of them parsed would take much memory.
-            query: further parameters.
         """
         for _ in range(_ATTEMPTS_MAX):
             # Where the list took longer than the server remembers one version: from the start.
@@ -251,12 +235,7 @@ class KubernetesReader:
     ) -> tuple[str, list[_Taken]]:  # fmt: skip
         found: list[_Taken] = []
         listed_at = ""
-
-        def read(limit: int, token: str | None) -> Page:
-            page = self._api.page(served, version, limit=limit, token=token, namespace=namespace, query=query)
-            return page or Page(manifests=(), version="", next_token=None)
-
-        for page in pages_of(read, objects_max=PAGE_OBJECTS):
+        for page in all_pages(self._api, served, version, namespace, query):
             for listed in page.manifests:
                 manifest = whole(dict(listed), served, version)
                 self._see_listed(manifest)
@@ -265,17 +244,24 @@ class KubernetesReader:
         return listed_at, found
 
 
+def all_pages(
+    api: KubernetesApi, served: ApiResource, version: str, namespace: str | None, query: Mapping[str, str] | None = None
+) -> Iterator[Page]:
+    """Every object of a kind, page by page; one empty page where the cluster does not serve it."""
+
+    def read(limit: int, token: str | None) -> Page:
+        page = api.page(served, version, limit=limit, token=token, namespace=namespace, query=query)
+        return page or Page(manifests=(), version="", next_token=None)
+
+    return pages_of(read, objects_max=PAGE_OBJECTS)
+
+
 def whole(manifest: Manifest, served: ApiResource, version: str) -> Manifest:
     """An object with the kind that items of a list lack, and without what only the server keeps."""
     metadata: dict[str, Any] = manifest.get("metadata") or {}
     metadata.pop("managedFields", None)
     group = f"{served.group}/{version}" if served.group else version
     return {**manifest, "apiVersion": group, "kind": served.kind, "metadata": metadata}
-
-
-def _place(manifest: Manifest) -> tuple[str, str]:
-    metadata = manifest["metadata"]
-    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
 
 
 VERSIONS_MAX = 256
@@ -297,9 +283,8 @@ class SeenContents:
 
     def see(self, manifest: Manifest) -> None:
         """Take note of an object as it was read."""
-        metadata = manifest["metadata"]
-        key = (str(manifest["kind"]), str(metadata.get("namespace", "")), str(metadata["name"]))
-        version, digest = str(metadata.get("resourceVersion", "")), _digest(manifest)
+        key = identity(manifest)
+        version, digest = str(manifest["metadata"].get("resourceVersion", "")), _digest(manifest)
         with self._lock:
             before = self._seen.get(key)
             if before is None or before[0] != digest:

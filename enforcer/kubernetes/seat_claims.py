@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 
-from enforcer.kubernetes.kinds import kind_named
+from enforcer.kubernetes.lease import Leases
 from enforcer.manifest import Manifest
-from fleet.errors import Misconfigured, Unavailable
+from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
-from wire.kubernetes.refusals import Conflict, Deed
-from wire.kubernetes.write import FIELD_MANAGER, Call, WritingApi
+from wire.kubernetes.refusals import Conflict
+from wire.kubernetes.write import WritingApi
 
 SEATS_NAMESPACE = "gputide-seats"
-"""Where the leases lie: apart from the enforcer's own, which whoever gives seats has no right to."""
+"""Where the leases lie: apart from the enforcer's own, to which those who give seats have no right."""
 
 GIVEN_ANNOTATION = "gputide.io/given"
 """On such a lease: hash of workload and seat to the moment until which it counts as given, seconds since 1970,
@@ -37,9 +38,7 @@ _NOTES_MAX = 1024
 _SECONDS_MAX = 3600.0
 """For how long a note may hold: one that is longer is not ours."""
 
-_RESOURCE = "leases.coordination.k8s.io"
 _ATTEMPTS_MAX = 8
-_AS_MANAGER = {"fieldManager": FIELD_MANAGER}
 
 
 def lease_of(workload: WorkloadId) -> str:
@@ -53,16 +52,11 @@ def note_of(workload: WorkloadId, seat: str) -> str:
 
 
 class SeatClaims:
-    """Notes of seats, in one namespace (the port `SeatNotes` of the admission).
-
-    Args:
-        api: asks the API server.
-        namespace: where the leases lie.
-    """
+    """Notes of seats, in one namespace (the port `SeatNotes` of the admission)."""
 
     def __init__(self, api: WritingApi, namespace: str = SEATS_NAMESPACE) -> None:
         self._api = api
-        self._namespace = namespace
+        self._leases = Leases(api, namespace, "--seats-namespace")
 
     def take(self, workload: WorkloadId, seat: str, seconds: float) -> bool:
         """Note for so many seconds that a seat is given; False where somebody's note of it still holds.
@@ -73,49 +67,19 @@ class SeatClaims:
         """
         name, note = lease_of(workload), note_of(workload, seat)
         for _ in range(_ATTEMPTS_MAX):
-            found = self._api.get(
-                Deed(verb="get", resource=_RESOURCE, namespace=self._namespace, name=name),
-                kind_named("Lease").path("v1", self._namespace, name),
-            )
+            found = self._leases.get(name)
             now = self._api.now().timestamp()
             fresh = {held: until for held, until in _given(found).items() if now < until < now + _SECONDS_MAX}
             if note in fresh:
                 return False
             # Of more than fit on a lease, those that are over first are forgotten.
             kept = sorted(fresh.items(), key=lambda item: item[1])[-_NOTES_MAX:]
-            if self._noted(found, name, {**dict(kept), note: round(now + seconds, 3)}):
+            given = json.dumps({**dict(kept), note: round(now + seconds, 3)}, sort_keys=True)
+            # The version that was read goes with it: who writes after somebody else is refused.
+            with suppress(Conflict):
+                self._leases.put(name, found, {"metadata": {"annotations": {GIVEN_ANNOTATION: given}}})
                 return True
         raise Unavailable(f"cannot note a seat of {workload}: others wrote at every attempt of {_ATTEMPTS_MAX}")
-
-    def _noted(self, found: Manifest | None, name: str, given: dict[str, float]) -> bool:
-        annotations = {GIVEN_ANNOTATION: json.dumps(given, sort_keys=True)}
-        kind = kind_named("Lease")
-        if found is None:
-            deed = Deed(verb="create", resource=_RESOURCE, namespace=self._namespace)
-            lease = {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": {"name": name, "namespace": self._namespace, "annotations": annotations},
-            }
-            call = Call(
-                deed=deed, path=kind.path("v1", self._namespace), method="POST", query=_AS_MANAGER, body=lease
-            )  # fmt: skip
-        else:
-            deed = Deed(verb="update", resource=_RESOURCE, namespace=self._namespace, name=name)
-            # The version that was read goes with it: who writes after somebody else is refused.
-            lease = {**found, "metadata": {**found["metadata"], "annotations": annotations}}
-            path = kind.path("v1", self._namespace, name)
-            call = Call(deed=deed, path=path, method="PUT", query=_AS_MANAGER, body=lease)
-        try:
-            made = self._api.send(call)
-        except Conflict:
-            return False
-        if made is None:
-            raise Misconfigured(
-                f"cannot {deed}: there is no namespace {self._namespace!r}; make it, or name another by "
-                "--seats-namespace"
-            )
-        return True
 
 
 def _given(lease: Manifest | None) -> dict[str, float]:

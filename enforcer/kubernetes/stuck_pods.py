@@ -61,15 +61,13 @@ _log = logger("enforcer.kubernetes.stuck_pods")
 
 
 class StuckPodsCluster(AdmissionReader, Protocol):
-    """A cluster in which pods that wait can be listed and evicted."""
+    """A cluster in which pods that wait can be listed and evicted.
+
+    Each call raises `Misconfigured` where a right is missing, and `Unavailable`.
+    """
 
     def pending_pods(self, keep: Callable[[Manifest], bool]) -> Sequence[Manifest]:
-        """Those pods of all namespaces in phase Pending that are to be kept.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """Those pods of all namespaces in phase Pending that are to be kept."""
         ...
 
     def evict(self, namespace: str, pod: str) -> bool:
@@ -81,10 +79,7 @@ class StuckPods:
     """Looks for such pods.
 
     Args:
-        cluster: the cluster.
         notes: by which every replica of the admission knows that a seat is closed.
-        departed: notes each pod that is freed; must not wait.
-        freed: counts them.
     """
 
     def __init__(

@@ -18,11 +18,10 @@ from enforcer.kubernetes.events import Event, write_event
 from enforcer.kubernetes.field_owners import disowned, owned_by_others
 from enforcer.kubernetes.json_patch import json_patch
 from enforcer.kubernetes.kinds import kind_named
-from enforcer.kubernetes.reader import PAGE_OBJECTS, KubernetesReader, whole
+from enforcer.kubernetes.reader import KubernetesReader, all_pages, whole
 from enforcer.manifest import Manifest, set_field
 from fleet.errors import Refused, Unavailable
 from fleet.logs import logger
-from wire.kubernetes.page import Page, pages_of
 from wire.kubernetes.refusals import BudgetForbids, Conflict, Deed
 from wire.kubernetes.write import FIELD_MANAGER, JSON_PATCH, Call, WritingApi
 
@@ -32,9 +31,7 @@ _RACES_MAX = 4
 class KubernetesWriter:
     """A `ClusterWriter` of a real API server.
 
-    Args:
-        api: asks it.
-        reader: reads what a change stands on.
+    Each call raises as the port has it, and `Misconfigured` where a right is missing.
     """
 
     def __init__(self, api: WritingApi, reader: KubernetesReader) -> None:
@@ -43,13 +40,7 @@ class KubernetesWriter:
         self._log = logger("enforcer.kubernetes.writer")
 
     def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
-        """See `ClusterWriter`.
-
-        Raises:
-            Refused: as there.
-            Misconfigured: a right is missing.
-            Unavailable: as there.
-        """
+        """See `ClusterWriter`."""
         written = self._patched(kind, namespace, name, fields, resource_version, is_dry=False)
         self._reader.remember(written)
         return str(written["metadata"]["resourceVersion"])
@@ -61,8 +52,6 @@ class KubernetesWriter:
 
         Raises:
             Refused: the server would not take it, for the same reasons as `patch`.
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached or is too busy.
         """
         return self._patched(kind, namespace, name, fields, resource_version, is_dry=True)
 
@@ -71,8 +60,6 @@ class KubernetesWriter:
 
         Raises:
             Refused: several budgets stand over the pod, which the server evicts under no condition.
-            Misconfigured: a right is missing.
-            Unavailable: as there.
         """
         running = self._reader.lately("Pod", namespace, pod) or self._reader.get("Pod", namespace, pod)
         if running is None:
@@ -101,8 +88,6 @@ class KubernetesWriter:
 
         Raises:
             Refused: as there; or the server does not serve the kind.
-            Misconfigured: a right is missing.
-            Unavailable: as there.
         """
         kind, namespace, name = identity(manifest)
         served = kind_named(kind)
@@ -119,24 +104,13 @@ class KubernetesWriter:
         return True
 
     def owners(self, kind: str, namespace: str, fields: Mapping[str, Sequence[str]]) -> Mapping[str, Owners]:
-        """See `DisowningWriter`; one list of a namespace's metadata.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: as there.
-        """
+        """See `DisowningWriter`; one list of a namespace's metadata."""
         served = kind_named(kind)
         version = self._api.version_of(served)
         if version is None:
             return {}
-        asked = replace(served, metadata_only=True)
-
-        def read(limit: int, token: str | None) -> Page:
-            page = self._api.page(asked, version, limit=limit, token=token, namespace=namespace)
-            return page or Page(manifests=(), version="", next_token=None)
-
         found = {}
-        for page in pages_of(read, objects_max=PAGE_OBJECTS):
+        for page in all_pages(self._api, replace(served, metadata_only=True), version, namespace):
             for manifest in page.manifests:
                 metadata: Manifest = dict[str, Any](manifest)["metadata"]
                 if (name := str(metadata["name"])) in fields:
@@ -145,12 +119,7 @@ class KubernetesWriter:
         return found
 
     def disown(self, kind: str, namespace: str, name: str, fields: Sequence[str], former: Owners) -> None:
-        """See `DisowningWriter`; an object that changes all the time keeps its owners.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: as there.
-        """
+        """See `DisowningWriter`; an object that changes all the time keeps its owners."""
         served = kind_named(kind)
         version = self._api.version_of(served)
         if version is None:
@@ -183,12 +152,7 @@ class KubernetesWriter:
             return
 
     def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
-        """See `ClusterWriter`.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: as there.
-        """
+        """See `ClusterWriter`."""
         about = self._reader.get(kind, namespace, name)
         if about is None:  # an evicted pod
             served = kind_named(kind)

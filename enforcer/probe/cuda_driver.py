@@ -54,7 +54,6 @@ class CudaFault(Exception):
 
     Attributes:
         code: value of `CUresult`.
-        function: name of the function.
     """
 
     def __init__(self, code: int, function: str) -> None:
@@ -67,14 +66,13 @@ class CudaDriver:
     """One card of this container through CUDA's driver.
 
     Args:
-        ordinal: number of the card within the container.
         path: file of the library; None for the loader's own search.
 
     Raises:
         Unavailable: there is no library, no driver or no such card.
     """
 
-    def __init__(self, ordinal: int = 0, path: str | None = None) -> None:
+    def __init__(self, path: str | None = None) -> None:
         try:
             self._library = ctypes.CDLL(path or LIBRARY_NAME)
         except OSError as exc:
@@ -82,7 +80,7 @@ class CudaDriver:
         try:
             self._call("cuInit", 0)
             device = ctypes.c_int()
-            self._call("cuDeviceGet", ctypes.byref(device), ordinal)
+            self._call("cuDeviceGet", ctypes.byref(device), 0)
             self._device = device
             context = ctypes.c_void_p()
             self._call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
@@ -112,7 +110,6 @@ class CudaDriver:
         """Allocate framebuffer.
 
         Args:
-            size: bytes, above 0.
             managed: as unified memory, which the driver may keep on the host.
 
         Returns:

@@ -111,7 +111,6 @@ class ComputeReading:
         granted_ratio: share of the card, 0-1; None where there is no limit, or nobody said.
         launched_ratio: share of the time in which kernels ran, launched one by one, 0-1.
         graph_ratio: the same, launched as graphs; None where graphs can't be recorded.
-        seconds: how long each was measured.
     """
 
     granted_ratio: float | None
@@ -146,11 +145,6 @@ _KERNEL_NANOSECONDS = 1_000_000
 
 def measure_pause(gpu: Gpu, region: Path, *, patience_seconds: float = PATIENCE_SECONDS) -> PauseReading:
     """Sleep and wake some times.
-
-    Args:
-        gpu: the card.
-        region: this container's region.
-        patience_seconds: see `PATIENCE_SECONDS`.
 
     Raises:
         Refused: the region is in doubt; nobody was put to sleep.
@@ -246,16 +240,12 @@ def measure_framebuffer(
     granted_bytes: int | None,
     card_bytes: int | None,
     spill_bytes_max: int,
-    clock: Callable[[], float] = time.monotonic,
 ) -> FramebufferReading:
     """Fill the framebuffer that there is.
 
     Args:
-        gpu: the card.
-        granted_bytes: what the container was granted; None where nobody said.
         card_bytes: framebuffer of the whole card; None where nobody said. Beyond it lies host memory.
         spill_bytes_max: most that is taken beyond the card, so that the node keeps its memory.
-        clock: seconds that never go back; for tests.
     """
     free, told = gpu.memory_info()
     context = max(0, told - free)
@@ -274,7 +264,7 @@ def measure_framebuffer(
             step //= 2
         total = context + sum(size for _, size in held)
         spilled = None if card_bytes is None else max(0, total - card_bytes)
-        speed = _write_speed(gpu, held, spilled, clock) if spilled else None
+        speed = _write_speed(gpu, held, spilled) if spilled else None
         escapes = _managed_escapes(gpu) if is_refused else None
     finally:
         for address, _ in held:
@@ -299,15 +289,15 @@ def _managed_escapes(gpu: Gpu) -> bool:
     return True
 
 
-def _write_speed(gpu: Gpu, held: list[tuple[int, int]], spilled: int, clock: Callable[[], float]) -> float:
+def _write_speed(gpu: Gpu, held: list[tuple[int, int]], spilled: int) -> float:
     """Bytes per second at which everything that is held is written twice over, counted for what lies beyond."""
     for address, size in held:
         gpu.fill(address, size)
-    began = clock()
+    began = time.monotonic()
     for address, size in held:
         gpu.fill(address, size)
     # What lies on the card is written a hundred times faster, so the time is that of the rest.
-    return spilled / max(1e-6, clock() - began)
+    return spilled / max(1e-6, time.monotonic() - began)
 
 
 def _power_below(size: int) -> int:
@@ -321,45 +311,32 @@ WARM_UP_SECONDS = 2.0
 _IN_FLIGHT = 8
 
 
-def measure_compute(
-    gpu: Gpu,
-    *,
-    granted_ratio: float | None,
-    seconds: float,
-    clock: Callable[[], float] = time.monotonic,
-) -> ComputeReading:
-    """Keep the card as busy as the container may.
-
-    Args:
-        gpu: the card; nobody else may work on it meanwhile.
-        granted_ratio: share of the card, 0-1; None where there is no limit, or nobody said.
-        seconds: how long to measure, for launches and for graphs each.
-        clock: seconds that never go back; for tests.
-    """
+def measure_compute(gpu: Gpu, *, granted_ratio: float | None, seconds: float) -> ComputeReading:
+    """Keep the card as busy as the container may."""
     nanoseconds = round(KERNEL_SECONDS * 1e9)
-    launched = _share(gpu, lambda: gpu.spin(nanoseconds), seconds, clock)
-    graph = _share(gpu, gpu.spin_by_graph, seconds, clock) if gpu.record_spin_graph(nanoseconds) else None
+    launched = _share(gpu, lambda: gpu.spin(nanoseconds), seconds)
+    graph = _share(gpu, gpu.spin_by_graph, seconds) if gpu.record_spin_graph(nanoseconds) else None
     return ComputeReading(granted_ratio=granted_ratio, launched_ratio=launched, graph_ratio=graph, seconds=seconds)
 
 
-def _share(gpu: Gpu, launch: Callable[[], None], seconds: float, clock: Callable[[], float]) -> float:
+def _share(gpu: Gpu, launch: Callable[[], None], seconds: float) -> float:
     """Share of the time in which kernels ran, 0-1."""
-    _run(gpu, launch, min(WARM_UP_SECONDS, seconds), clock)
-    kernels, took = _run(gpu, launch, seconds, clock)
+    _run(gpu, launch, min(WARM_UP_SECONDS, seconds))
+    kernels, took = _run(gpu, launch, seconds)
     return min(1.0, kernels * KERNEL_SECONDS / took)
 
 
-def _run(gpu: Gpu, launch: Callable[[], None], seconds: float, clock: Callable[[], float]) -> tuple[int, float]:
+def _run(gpu: Gpu, launch: Callable[[], None], seconds: float) -> tuple[int, float]:
     """Kernels that were run, and the time that they took, seconds."""
-    began = clock()
+    began = time.monotonic()
     kernels = 0
-    while clock() - began < seconds:
+    while time.monotonic() - began < seconds:
         # Some in flight, so that the card never waits for us; waited for, so that none is counted that did not run.
         for _ in range(_IN_FLIGHT):
             launch()
         gpu.wait()
         kernels += _IN_FLIGHT
-    return kernels, clock() - began
+    return kernels, time.monotonic() - began
 
 
 MEMORY_LIMIT_ENV = "CUDA_DEVICE_MEMORY_LIMIT_0"
@@ -373,14 +350,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """What the probe's container was granted.
-
-    Attributes:
-        framebuffer_bytes: framebuffer; None where nobody said.
-        compute_ratio: limit on compute, 0-1; None where there is none.
-        card_bytes: framebuffer of the whole card; None where nobody said.
-        region: shared region of the container; None where it has none.
-    """
+    """What the probe's container was granted."""
 
     framebuffer_bytes: int | None = None
     compute_ratio: float | None = None
@@ -423,9 +393,6 @@ def probe(
 
     Args:
         gpu: the card; nobody else may work on it meanwhile.
-        granted: what the container was granted.
-        backend: name of the backend that limits it.
-        now: when, UTC.
         seconds: how long compute is measured, for launches and for graphs each.
         spill_bytes_max: most framebuffer that is asked for beyond the card, bytes.
 

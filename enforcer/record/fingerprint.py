@@ -19,7 +19,7 @@ from enforcer.admission import GRANT_RESOURCES, PLAN_ANNOTATION, PREVIOUS_ANNOTA
 from enforcer.cluster import STOPPED_ANNOTATION
 from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.kinds.register import is_template_field, pod_templates, workload_kind
-from enforcer.manifest import Manifest, field_of, set_field
+from enforcer.manifest import Manifest, field_of, set_field, without_empty
 from enforcer.snapshot import Snapshot
 from fleet.errors import Corrupt
 from fleet.grammars.hami import CORE_POLICY_ENV, USE_MODEL_ANNOTATION
@@ -45,12 +45,7 @@ class WorkloadPrint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """The cluster, as a plan knew it.
-
-    Attributes:
-        cards: hash of cards, nodes and sizes.
-        workloads: prints by workload.
-    """
+    """The cluster, as a plan knew it."""
 
     cards: str
     workloads: Mapping[WorkloadId, WorkloadPrint]
@@ -113,7 +108,7 @@ def _workload_print(workload: WorkloadId, snapshot: Snapshot) -> WorkloadPrint:
         for template in pod_templates(owner)
         for container in template.body.get("spec", {}).get("containers", ())
     ]
-    foreign = [_pruned(_foreign(template.body)) for template in pod_templates(_before_us(owner))]
+    foreign = [without_empty(_foreign(template.body)) for template in pod_templates(_before_us(owner))]
     hashed = _sha256(foreign[0] if len(foreign) == 1 else foreign)
     return WorkloadPrint(scale=scale, template=hashed, grants=_sha256([seats, limits]))
 
@@ -141,14 +136,6 @@ def _before_us(owner: Manifest) -> Manifest:
             with contextlib.suppress(Corrupt, ValueError):
                 set_field(restored, path, value)
     return restored
-
-
-def _pruned(value: Any) -> Any:
-    """Without empty maps and lists: the API server keeps a map whose last entry was taken out, or drops it."""
-    if isinstance(value, Mapping):
-        kept = {key: _pruned(entry) for key, entry in value.items()}
-        return {key: entry for key, entry in kept.items() if entry not in ({}, [], None)}
-    return [_pruned(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _mib(core_percent: int, framebuffer_mib: int) -> int:

@@ -22,13 +22,10 @@ class HarmBudget:
     """What a service may suffer, and what it suffered.
 
     Attributes:
-        workload: service.
         plan_id: newest plan that changed it and could judge it; the newest that changed it where none could.
-        standing: how it stands with its budget.
         budget_ratio: violated share of active time that it may suffer, 0-1; None where no budget is kept.
         predicted_ratio: the same as predicted, 0-1.
         violation_ratio: the same as observed, 0-1; None where it is not judged.
-        cause: most frequent cause.
     """
 
     workload: WorkloadId

@@ -1,7 +1,7 @@
 """The ledger in the rollout's words: what a stage means to do, how far it came, what can be taken back.
 
 The rollout and undo write through it, resume reads it; nothing else knows how the entries look. Intents stand there
-whole before the first object is touched, so whoever comes after a crash can go on or go back.
+whole before the first object is touched, so the one who comes after a crash can go on or go back.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ class HoldIntent:
     """One field that holds an owner while it rolls (see `enforcer.rollout.holding`).
 
     Attributes:
-        field: path.
         old: value before the plan, and again after it.
         canary: value while one pod is tried.
         rest: value while all pods follow.
@@ -72,12 +71,6 @@ class ObjectIntent:
     """What shall be changed of one object, in one patch.
 
     Attributes:
-        kind: kind.
-        namespace: namespace.
-        name: name.
-        resource_version: version the patch is conditional on.
-        recommendation: what for.
-        fields: fields.
         holds: fields that hold it while it rolls.
         generation: the API server's count of its specifications when it was read, None where it keeps none.
         parts: digests of the parts of its specification when it was read (`enforcer.rollout.outside_change`); None
@@ -112,16 +105,8 @@ class StageRecord:
     """One stage of a plan as the ledger records it; mutable: it grows while the ledger is read.
 
     Attributes:
-        plan_id: plan.
-        stage: number.
-        state: how far it came.
         canary: workloads that go first.
-        objects: what shall be changed, in order.
-        moves: pods that shall get another seat.
-        node_steps: nodes that are to share their cards in another way.
-        reason: why it was taken back.
         kept: what a restoration left as it was, and why.
-        applied_at: when it was promoted.
         undone_at: when it was taken back on request.
         watched: batches that were watched to the end without complaint.
         is_whole: all intents stand there.
@@ -147,14 +132,8 @@ class RunRecord:
     """One run of `apply` as the ledger records it; mutable: it grows while the ledger is read.
 
     Attributes:
-        plan_id: plan.
-        stages: stages asked for.
-        by: who asked.
-        began_at: when.
         cards_granted: cards that somebody held when it began.
         cluster: cluster of the plan; None in ledgers of before that was written down.
-        records: stages that were begun, by number.
-        is_open: False once it ended.
     """
 
     plan_id: str
@@ -172,8 +151,6 @@ class UndoRecord:
     """One undo as the ledger records it.
 
     Attributes:
-        plan_id: plan.
-        stages: stages it takes back.
         recommendation: only this one; None for all.
         objects: what shall be taken back: `old` is what it becomes.
         moves: pods as they were moved by the plan.
@@ -194,7 +171,6 @@ class Journal:
     """Writes and reads what the enforcer does.
 
     Args:
-        ledger: where it stands.
         cluster: whose runs are listed; None for those of all. Runs of no known cluster are everybody's.
     """
 
@@ -332,7 +308,7 @@ def _at_once(call: Callable[[], Any]) -> Any:
 
 
 def runs_of(entries: Iterable[Entry]) -> list[RunRecord]:
-    """Every run that entries tell of, oldest first; a stage whose intents a crash cut short was never begun."""
+    """Every run that entries record, oldest first; a stage whose intents a crash cut short was never begun."""
     runs: list[RunRecord] = []
     latest: dict[str, RunRecord] = {}
     undone: dict[str, list[StageRecord]] = {}

@@ -29,10 +29,6 @@ class Entry:
 
     Attributes:
         number: from 1, without gaps.
-        at: when, UTC.
-        event: what kind of entry, for example `intent`.
-        plan_id: plan it belongs to.
-        content: the rest, plain JSON values.
         sha256: hash of this line's content and of the line before.
     """
 
@@ -63,11 +59,6 @@ class Ledger:
 
     def append(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, plan_id: str, at: datetime) -> None:
         """Write entries, together and durable before this returns.
-
-        Args:
-            events: kind and content of each.
-            plan_id: plan they belong to.
-            at: when, UTC.
 
         Raises:
             Corrupt: the ledger was edited, or storage can't take more; then nothing may be done that was to be written.

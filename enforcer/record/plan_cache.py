@@ -35,8 +35,9 @@ _log = structlog.get_logger()
 class PlanCache:
     """The plans of one folder.
 
+    Each call raises as `PlanStore.get`.
+
     Args:
-        path: the plan store's folder.
         items_max: items of all plans in memory; the plan that was asked for last is kept whatever it holds.
         is_patient: True to wait for large files; else a list leaves them out while they are read, unless no plan
             is known yet.
@@ -58,10 +59,6 @@ class PlanCache:
         """Every plan of a cluster, the newest last.
 
         Old plans beyond the bound have no placement, schedule and refusals; `get` returns them whole.
-
-        Raises:
-            Refused: one was edited.
-            Corrupt: one can't be read.
         """
         ids = self._store.ids()
         if not self._is_patient and self._kept:
@@ -71,13 +68,7 @@ class PlanCache:
         return tuple(plan for plan in map(self._for_list, ids) if plan.cluster == cluster)
 
     def get(self, plan_id: str) -> Plan:
-        """One plan, by its id or the start of it.
-
-        Raises:
-            Misconfigured: there is no such plan, or more than one.
-            Refused: it was edited.
-            Corrupt: the file can't be read.
-        """
+        """One plan, by its id or the start of it."""
         stamp = self._stamp(plan_id)
         with self._lock:
             kept = self._kept.get(plan_id)

@@ -41,10 +41,6 @@ class Condition:
     """One condition of a plan (kubernetes/apimachinery:pkg/apis/meta/v1/types.go, Condition).
 
     Attributes:
-        type: what it is about.
-        is_true: whether it holds.
-        reason: why, one word.
-        message: why, in a sentence.
         generation: of the wish that it is about.
     """
 
@@ -60,9 +56,7 @@ class StageStatus:
     """How one stage stands.
 
     Attributes:
-        stage: number.
         state: its state in the ledger; `proposed` where it was never begun.
-        reason: why it was taken back; empty where it was not.
     """
 
     stage: int
@@ -76,12 +70,8 @@ class PlanStatus:
 
     Attributes:
         state: one word for lists.
-        approved: stages that somebody approved.
-        applied: stages in force.
         progress: how many stages are in force, of how many.
-        under_way: stages that are begun or being taken back.
         conditions: one of each type; none of type `Departed` where nobody has looked for it.
-        stages: every stage.
         generation: of the object whose wish this was made from.
     """
 
@@ -109,7 +99,6 @@ def standing(runs: Sequence[RunRecord], stages: Iterable[int] | None = None) -> 
     """Stages of a plan of which something may stand in the cluster.
 
     Args:
-        runs: of the plan.
         stages: only of these; of all where None.
     """
     found = {number for run in runs for number, record in run.records.items() if record.state in STANDING}
@@ -151,8 +140,6 @@ def plan_status(
     """Where a plan stands.
 
     Args:
-        every: its stages.
-        runs: its runs, oldest first.
         refusal: why what is wanted, or under way, can't be done now; None where nothing is in the way.
         failed_generation: of the wish when a stage was last taken back; None where nobody knows: then before `wish`.
         departed: services with pods that are not in their planned seats, and why; None where nobody has looked.
@@ -203,11 +190,13 @@ def _approved(
 ) -> Condition:
     missing = [number for number in every if number not in approved]
     people = ", ".join(dict.fromkeys(approval.by for approval in approvals))
+    reason = "NotApproved" if not approved else "PartlyApproved" if missing else "Approved"
+    message = f"stages {_numbers(approved)} by {people}" if approved else "nobody has approved a stage"
     return Condition(
         type=ConditionType.APPROVED,
         is_true=not missing and bool(approved),
-        reason="NotApproved" if not approved else "PartlyApproved" if missing else "Approved",
-        message=f"stages {_numbers(approved)} by {people}" if approved else "nobody has approved a stage",
+        reason=reason,
+        message=message,
         generation=generation,
     )
 
@@ -244,12 +233,9 @@ def _failed(failed: Sequence[StageRecord], generation: int, failed_generation: i
             generation=generation,
         )
     first = failed[0]
+    message = f"stage {first.stage} was taken back: {first.reason or 'no reason was kept'}"
     return Condition(
-        type=ConditionType.FAILED,
-        is_true=True,
-        reason="TakenBack",
-        message=f"stage {first.stage} was taken back: {first.reason or 'no reason was kept'}",
-        generation=failed_generation,
+        type=ConditionType.FAILED, is_true=True, reason="TakenBack", message=message, generation=failed_generation
     )
 
 
@@ -259,12 +245,10 @@ def _departed(departed: Mapping[WorkloadId, str] | None, generation: int) -> Ite
     named = [f"{workload}: {why}" for workload, why in sorted(departed.items())]
     more = len(named) - _DEPARTED_NAMED_MAX
     shown = "; ".join((*named[:_DEPARTED_NAMED_MAX], *((f"and {more} more services",) if more > 0 else ())))
+    reason = "PlacedElsewhere" if departed else "AsPlanned"
+    message = f"pods go wherever a card fits: {shown}" if departed else "no pod is elsewhere than planned"
     yield Condition(
-        type=ConditionType.DEPARTED,
-        is_true=bool(departed),
-        reason="PlacedElsewhere" if departed else "AsPlanned",
-        message=f"pods go wherever a card fits: {shown}" if departed else "no pod is elsewhere than planned",
-        generation=generation,
+        type=ConditionType.DEPARTED, is_true=bool(departed), reason=reason, message=message, generation=generation
     )
 
 

@@ -26,14 +26,7 @@ from fleet.units import format_time, parse_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """One person's yes.
-
-    Attributes:
-        plan_id: plan.
-        stages: stages that were approved.
-        by: who.
-        at: when, UTC.
-    """
+    """One person's yes."""
 
     plan_id: str
     stages: tuple[int, ...]
@@ -88,13 +81,7 @@ GONE = Wish(stages=frozenset())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedPlan:
-    """A plan that can't be read, with what is known of it.
-
-    Attributes:
-        wish: which of its stages are wanted.
-        approvals: who approved which.
-        why: what is wrong with it.
-    """
+    """A plan that can't be read, with what is known of it."""
 
     wish: Wish
     approvals: tuple[Approval, ...]
@@ -108,7 +95,6 @@ class WishChange:
     Attributes:
         add: stages that are wanted from now on.
         remove: stages that no longer are.
-        by: who says so.
         in_force: what is wanted where nobody has said anything yet: what is in force.
     """
 
@@ -121,6 +107,8 @@ class WishChange:
 class PlanStore:
     """One folder of plans.
 
+    Each call raises `Corrupt` where a file can't be read, or storage can't take one.
+
     Args:
         path: the folder; made with the first plan.
     """
@@ -132,11 +120,7 @@ class PlanStore:
         """Keep a plan; the same plan again is only made the newest.
 
         Args:
-            plan: a sealed plan.
             fingerprint: what the cluster looked like when it was made, for the guard.
-
-        Raises:
-            Corrupt: storage can't take it.
         """
         if self._file(plan.plan_id).exists():
             os.utime(self._file(plan.plan_id))
@@ -151,7 +135,6 @@ class PlanStore:
         Raises:
             Misconfigured: there is no such plan, or more than one.
             Refused: it was edited.
-            Corrupt: the file can't be read.
         """
         found = [name for name in self._ids() if name.startswith(plan_id)]
         if len(found) != 1:
@@ -170,7 +153,6 @@ class PlanStore:
 
         Raises:
             Refused: one was edited.
-            Corrupt: one can't be read.
         """
         return tuple(self.get(name) for name in self.ids())
 
@@ -187,11 +169,7 @@ class PlanStore:
         return found[-1] if found else None
 
     def fingerprint(self, plan_id: str) -> Fingerprint | None:
-        """What the cluster looked like when a plan was made, None where that was not kept.
-
-        Raises:
-            Corrupt: the file can't be read.
-        """
+        """What the cluster looked like when a plan was made, None where that was not kept."""
         file = self._path / f"{plan_id}.inputs.json"
         return fingerprint_from_json(_content(file), name=str(file)) if file.exists() else None
 
@@ -200,7 +178,6 @@ class PlanStore:
 
         Raises:
             Refused: the plan has no such stage, or has expired.
-            Corrupt: storage can't take it.
         """
         approval = approval_of(plan, stages, by=by, at=at)
         try:
@@ -218,20 +195,12 @@ class PlanStore:
         return False
 
     def keep_approvals(self, plan_id: str, approvals: Sequence[Approval]) -> None:
-        """Let a plan have these approvals and no others.
-
-        Raises:
-            Corrupt: storage can't take them.
-        """
+        """Let a plan have these approvals and no others."""
         if tuple(approvals) != PlanStore.approvals(self, plan_id):
             self._put(self._approvals_file(plan_id), "".join(map(_line_of, approvals)).encode())
 
     def approvals(self, plan_id: str) -> tuple[Approval, ...]:
-        """Approvals of a plan, oldest first. A line that a crash cut counts as never given.
-
-        Raises:
-            Corrupt: a whole line can't be read.
-        """
+        """Approvals of a plan, oldest first. A line that a crash cut counts as never given."""
         file = self._approvals_file(plan_id)
         if not file.exists():
             return ()
@@ -260,11 +229,7 @@ class PlanStore:
         return frozenset(stage for approval in self.approvals(plan_id) for stage in approval.stages)
 
     def wish(self, plan_id: str) -> Wish:
-        """The stages of a plan that are wanted in force.
-
-        Raises:
-            Corrupt: the file can't be read.
-        """
+        """The stages of a plan that are wanted in force."""
         file = self._path / f"{plan_id}.wish.json"
         if not file.exists():
             return Wish()
@@ -275,11 +240,7 @@ class PlanStore:
             raise Corrupt(f"cannot read {file}: it holds no wish") from exc
 
     def wishes(self) -> Mapping[str, Wish]:
-        """What is wanted of every plan, by its id, in the order in which they were kept.
-
-        Raises:
-            Corrupt: a file can't be read.
-        """
+        """What is wanted of every plan, by its id, in the order in which they were kept."""
         return {plan_id: self.wish(plan_id) for plan_id in self.ids()}
 
     def damaged(self) -> Mapping[str, DamagedPlan]:
@@ -287,11 +248,7 @@ class PlanStore:
         return {}
 
     def change_wish(self, plan_id: str, change: WishChange) -> Wish:
-        """Want more stages of a plan in force, or fewer.
-
-        Raises:
-            Corrupt: storage can't take it.
-        """
+        """Want more stages of a plan in force, or fewer."""
         before = self.wish(plan_id)
         wish = before.changed(change)
         if wish != before:

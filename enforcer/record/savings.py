@@ -28,12 +28,9 @@ class PlanRecord:
     """A plan with what became of it.
 
     Attributes:
-        plan: the plan.
-        approved_stages: stages that may be applied.
         applied_stages: stages that stand in the cluster now.
         once_applied_stages: stages that stand in the cluster or stood there until they were undone.
         undone_recommendations: recommendations that were taken back one by one.
-        undone_at: when the whole plan was taken back.
     """
 
     plan: Plan
@@ -64,10 +61,8 @@ class SavingsStep:
     """One step of all plans together.
 
     Attributes:
-        name: the step.
         cards: whole cards, each once.
         amortised_per_week: their price; None where nothing is priced.
-        plans: plans that count in it, newest first.
     """
 
     name: Step
@@ -86,7 +81,6 @@ class WeekRealised:
     """What one week realised, over the measured spans that fall into it.
 
     Attributes:
-        start: Monday 00:00 UTC.
         cards: freed cards on average over the week.
         amortised: money of the week; None where nothing is priced.
         marginal: cash of the week; None where unknown.
@@ -128,8 +122,6 @@ def stages_in_place(plan: Plan, placed: Mapping[str, frozenset[str]], applied: S
 
     Args:
         plan: the plan; its placement is not asked.
-        placed: its `planned_cards`.
-        applied: its promoted stages.
     """
     sits = {move.pod_id: {part.card for part in move.new} for record in applied for move in record.moves}
     pods_of = {entry.id: entry.pods for entry in plan.recommendations}
@@ -145,10 +137,6 @@ def savings_steps(plans: Sequence[PlanRecord], outcomes: Sequence[Outcome]) -> t
     """Found → accepted → applied → verified → realised, each card once.
 
     A plan that was undone counts as applied and verified, and realises nothing from then on.
-
-    Args:
-        plans: plans of one cluster, newest first.
-        outcomes: newest outcome of each applied plan.
     """
     measured = {outcome.plan_id: outcome for outcome in outcomes}
     realised = realised_of(plans, outcomes)
@@ -174,10 +162,6 @@ def realised_of(plans: Sequence[PlanRecord], outcomes: Sequence[Outcome]) -> dic
     """Cards that were measured to be free, by verified plan that stands: each with the newest plan that frees it.
 
     Stages and recommendations that were undone since the measurement count no more.
-
-    Args:
-        plans: plans of one cluster, newest first.
-        outcomes: newest outcome of each applied plan.
     """
     return _of_newest(plans, outcomes, lambda _, outcome: outcome.realised)
 

@@ -29,8 +29,6 @@ class StoredEntry:
 
     Attributes:
         at: when, UTC, whole microseconds.
-        event: kind of entry.
-        content: the rest, plain JSON values.
     """
 
     at: datetime
@@ -71,7 +69,6 @@ class SharedLedger(Ledger):
 
     Args:
         path: the file; made with the first entry.
-        store: keeps the entries in the cluster.
         cluster: its name: of plans of other clusters nothing is written to it.
         is_lean: the file is for this process alone, which runs for months: of plans of which nothing stands or goes on
             entries are read where that plan is asked for, and not held.
@@ -139,7 +136,7 @@ class SharedLedger(Ledger):
         """Copy what the cluster has and this file lacks, and give back what a cluster has lost of plans in force.
 
         Raises:
-            Corrupt: file and cluster tell different stories of a plan.
+            Corrupt: file and cluster hold different entries of a plan.
             Refused: the cluster does not know the kind of objects that hold them.
             Unavailable: the cluster can't be reached.
         """

@@ -41,8 +41,8 @@ class ListedPlan:
     approvals: tuple[Approval, ...]
 
 
-class PlanObjects(Protocol):
-    """Keeps plans and their approvals in the cluster.
+class ClusterPlans(Protocol):
+    """Keeps plans in the cluster, who approved them, which stages are wanted, and what became of them.
 
     Each call raises:
         Misconfigured: a right is missing.
@@ -74,10 +74,6 @@ class PlanObjects(Protocol):
         """Store an approval, impersonating who gives it; an empty `by` is whom the cluster takes us for."""
         ...
 
-
-class PlanWishes(Protocol):
-    """Which stages are wanted, and what became of them; raises as `PlanObjects`."""
-
     def wish(self, plan_id: str) -> Wish | None:
         """The stages of a plan that are wanted in force; None where there is no such plan."""
         ...
@@ -91,16 +87,13 @@ class PlanWishes(Protocol):
         ...
 
 
-class ClusterPlans(PlanObjects, PlanWishes, Protocol):
-    """All that a cluster keeps of plans."""
-
-
 class SharedPlans(PlanStore):
     """A folder of plans that follows a cluster's.
 
+    Each call that asks the cluster raises as `ClusterPlans`.
+
     Args:
         path: the folder; made with the first plan.
-        objects: the cluster's.
         cluster: its name; None where that is not known: then any plan may be of it.
         runs: what was changed by a plan, oldest first; asked when one is stored or approved.
     """
@@ -120,10 +113,6 @@ class SharedPlans(PlanStore):
         """Copy what the cluster has and the folder lacks; approvals as they are there.
 
         A plan that is damaged there is left out, so that the others can be read; `get` says what is wrong with it.
-
-        Raises:
-            Refused: the cluster does not know the kinds.
-            Unavailable: the cluster can't be reached.
         """
         self._pulled()
 
@@ -158,9 +147,7 @@ class SharedPlans(PlanStore):
             by: who, impersonated; empty for whom the cluster takes us for.
 
         Raises:
-            Misconfigured: a right is missing.
             Refused: the cluster does not take it: we may not impersonate that person, or that person may not approve.
-            Unavailable: the cluster can't be reached.
         """
         if not self.signs_as_user(plan):
             return super().approve(plan, stages, by=by, at=at)
@@ -171,11 +158,7 @@ class SharedPlans(PlanStore):
         return made
 
     def approvals(self, plan_id: str) -> tuple[Approval, ...]:
-        """See `PlanStore`; those that the cluster has.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """See `PlanStore`; those that the cluster has."""
         if plan_id not in self._is_own:
             self._is_own[plan_id] = self.signs_as_user(self.get(plan_id))
         if not self._is_own[plan_id]:
@@ -185,11 +168,7 @@ class SharedPlans(PlanStore):
         return approvals
 
     def wish(self, plan_id: str) -> Wish:
-        """See `PlanStore`; `GONE` of a plan that the cluster has no more.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """See `PlanStore`; `GONE` of a plan that the cluster has no more."""
         return self._objects.wish(plan_id) or GONE
 
     def wishes(self) -> Mapping[str, Wish]:
@@ -210,18 +189,13 @@ class SharedPlans(PlanStore):
         }
 
     def change_wish(self, plan_id: str, change: WishChange) -> Wish:
-        """See `PlanStore`.
-
-        Raises:
-            Misconfigured: a right is missing.
-            Unavailable: the cluster can't be reached.
-        """
+        """See `PlanStore`."""
         if change.add:
             self._objects.add(self.get(plan_id), self.fingerprint(plan_id))
         return self._objects.change_wish(plan_id, change)
 
     def report(self, plan_id: str, status: PlanStatus) -> None:
-        """Say where a plan stands; see `PlanWishes`."""
+        """Say where a plan stands; see `ClusterPlans`."""
         self._objects.report(plan_id, status)
 
     def signs_as_user(self, plan: Plan) -> bool:

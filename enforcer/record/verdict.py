@@ -57,11 +57,7 @@ class Verdict:
     """What became of a plan, or of the part of it that changed some services.
 
     Attributes:
-        plan_id: plan.
-        level: what it says of harm.
         is_final: False while the measured span is shorter than `enforcer.verify_days`.
-        days: measured span.
-        services_changed: services that the plan changed.
         over_budget: services over their harm budget in the measured span, the most harmed first; also those that were
             taken back since.
         services_undecided: services whose budget lies inside the interval of their rate.
@@ -109,7 +105,6 @@ def harm_interval(ratio: float, windows: int) -> tuple[float, float]:
 
     Args:
         ratio: violated share of active windows, 0-1.
-        windows: active windows, 0 or more.
     """
     if not windows:
         return 0.0, 1.0
@@ -122,7 +117,6 @@ def standing_of(service: WorkloadOutcome, budget_ratio: float | None) -> Standin
     """How one service stands with its harm budget, by the interval of its rate.
 
     Args:
-        service: what happened to it.
         budget_ratio: violated share of active time that it may suffer, 0-1; None where no budget is kept.
     """
     if service.violation_ratio is None:
@@ -146,7 +140,6 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
     """The verdict on a plan.
 
     Args:
-        outcome: what was measured of it.
         part: judges only the services that it picks, such as those of a team; None for the whole plan. A part that
             holds all services of the plan is the whole plan.
     """
@@ -180,12 +173,7 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
 
 
 def verdict_document(outcome: Outcome, text: str) -> dict[str, Any]:
-    """The document of `verify` (`gputide.outcome/v1`): the verdict with its text, then services by standing and rate.
-
-    Args:
-        outcome: what was measured of the plan.
-        text: the verdict in English.
-    """
+    """The document of `verify` (`gputide.outcome/v1`): the verdict and its text, then services by standing and rate."""
     verdict, measured = verdict_of(outcome), outcome_document(outcome)
     judged = {"text": text, **document(verdict)}
     for service, row in zip(outcome.workloads, measured["workloads"], strict=True):

@@ -38,8 +38,6 @@ class BrokenObjective:
     """A latency objective that is broken now.
 
     Attributes:
-        namespace: namespace of the pod that suffers.
-        pod: the pod.
         query: the question whose answer it is.
     """
 
@@ -88,31 +86,21 @@ class QueriedObjectives:
     """Asks for broken objectives by PromQL, no more often than is set (the port `Objectives`).
 
     Args:
-        metrics: answers PromQL.
         queries: PromQL; every series of an answer is a broken objective of the pod in `namespace` and `pod`.
         interval_seconds: an answer counts for so long.
-        clock: monotonic seconds; for tests.
     """
 
-    def __init__(
-        self,
-        metrics: InstantQuery,
-        queries: Sequence[str],
-        *,
-        interval_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, metrics: InstantQuery, queries: Sequence[str], *, interval_seconds: float) -> None:
         self._metrics = metrics
         self._queries = tuple(queries)
         self._interval_seconds = interval_seconds
-        self._clock = clock
-        self._asked_at: float | None = None
+        self._asked_at = -math.inf
         self._found: tuple[BrokenObjective, ...] = ()
 
     def broken(self) -> tuple[BrokenObjective, ...]:
         """Objectives that are broken now; see the port."""
-        now = self._clock()
-        if self._asked_at is not None and now - self._asked_at < self._interval_seconds:
+        now = time.monotonic()
+        if now - self._asked_at < self._interval_seconds:
             return self._found
         self._asked_at, self._found = now, ()
         self._found = tuple(entry for query in self._queries for entry in self._ask(query))
@@ -128,9 +116,6 @@ class PromisedObjectives:
 
     Args:
         reader: the cluster, for the pods that answer requests.
-        metrics: answers PromQL.
-        interval_seconds: an answer counts for so long.
-        clock: monotonic seconds; for tests.
     """
 
     def __init__(

@@ -30,11 +30,7 @@ class SeatKey:
 
 
 class DemandMemory:
-    """Remembers use; not for several threads.
-
-    Args:
-        steps: minutes that are remembered.
-    """
+    """Remembers use; not for several threads."""
 
     def __init__(self, steps: int = 1440) -> None:
         self._steps = steps
@@ -47,7 +43,7 @@ class DemandMemory:
         self._view_at: dict[str, float] = {}
 
     def see(self, views: Mapping[str, NodeView]) -> None:
-        """Take in what nodes tell; a view that was seen before is passed over."""
+        """Take in what nodes report; a view that was seen before is passed over."""
         fresh = [view for node, view in views.items() if self._view_at.get(node) != view.at_seconds]
         self._view_at = {node: view.at_seconds for node, view in views.items()}
         if not fresh:
@@ -69,12 +65,7 @@ class DemandMemory:
                 self._seen_step[row] = self._step
 
     def load(self, keys: Sequence[SeatKey], now: Mapping[SeatKey, float]) -> Float32:
-        """Use of some pods, share of a card, (keys, steps), oldest first; the last column is the present.
-
-        Args:
-            keys: whose.
-            now: what they use right now.
-        """
+        """Use of some pods, share of a card, (keys, steps), oldest first; the last column is the present."""
         steps = max(1, min(self._steps, self._known()))
         order = [(self._step - steps + 1 + number) % self._steps for number in range(steps)]
         found: Float32 = np.zeros((len(keys), steps), np.float32)

@@ -1,4 +1,4 @@
-"""What node agents tell, asked over HTTP: the port `DemandFeed` of a real cluster.
+"""What node agents report, asked over HTTP: the port `DemandFeed` of a real cluster.
 
 Each agent is asked again and again for its view, and answers when a card gets into trouble or a while has passed (see
 `enforcer.agent.view_server`), so trouble is known within one look of the agent while a thousand cards cost a few
@@ -62,7 +62,6 @@ class AgentFeed:
         wait_seconds: how long an agent may wait before it answers.
         tls: how agents are checked that are asked by https, and what they are shown; without a server name they must
             be called as their address says.
-        credentials: what requests are signed with.
 
     Raises:
         Misconfigured: an address is none.
@@ -184,7 +183,7 @@ class AgentFeed:
             is_news = told.trouble != trouble
             trouble = told.trouble
             self._hear(told, is_news=is_news)
-            # Cards that go in and out of trouble are told once in a while, not at every look.
+            # Cards that go in and out of trouble are reported once in a while, not at every look.
             ended.wait(_TROUBLED_SECONDS if is_news else 0.0)
         # Whose pod is gone is no longer asked, so it is not silent either.
         self._silent.discard(address)

@@ -1,4 +1,4 @@
-"""What the nodes of the simulated cluster would tell: the usage that was recorded last, where pods sit now.
+"""What the nodes of the simulated cluster would report: the usage that was recorded last, where pods sit now.
 
 The port `DemandFeed` of a replay: so relief can be tried on a recorded fleet before it is let near a real one.
 """
@@ -22,13 +22,7 @@ _LATELY = timedelta(hours=1)
 
 
 class ReplayFeed:
-    """Reports what the warehouse kept of the last step.
-
-    Args:
-        dialect: the words that its seats are read in.
-        history: usage between two moments.
-        now: the clock of the data.
-    """
+    """Reports what the warehouse kept of the last step."""
 
     def __init__(
         self,

@@ -31,7 +31,6 @@ class Patience:
     """How long the parts of a move may take.
 
     Attributes:
-        ready_seconds_max: until the pod is ready on its new card.
         leave_seconds_max: until disruption budgets let the old one go.
     """
 
@@ -42,10 +41,7 @@ class Patience:
 class Mover:
     """Carries out moves on one cluster.
 
-    Args:
-        journal: where moves stand.
-        patience: how long parts may take.
-        step: called before every write with what it is, for tests that stop there.
+    Each call raises `Unavailable` where the cluster can't be reached; the next look goes on.
     """
 
     def __init__(
@@ -64,7 +60,6 @@ class Mover:
 
         Raises:
             Refused: the cluster won't have it; it stands in the journal as taken back.
-            Unavailable: the cluster can't be reached; the next look goes on.
         """
         self._journal.begin(self._reader.now(), order)
         where, reason = "home" if order.is_home else "away", order.reason
@@ -76,11 +71,7 @@ class Mover:
         )
 
     def go_on(self, record: MoveRecord, words: Words) -> str | None:
-        """One step further with a move; what to say of it, None where it waits.
-
-        Raises:
-            Unavailable: the cluster can't be reached; the next look goes on.
-        """
+        """One step further with a move; what to say of it, None where it waits."""
         try:
             if record.phase is MovePhase.BACK:
                 return self._take_back(record)

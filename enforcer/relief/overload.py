@@ -17,10 +17,7 @@ class Overload(Trouble):
     """One card that is overloaded now; `at_seconds` is Unix time.
 
     Attributes:
-        card: UUID.
-        node: its node.
         reason: one sentence with value, limit and setting, message `relief.CODE`.
-        low: slices of low priority on it.
     """
 
     card: str
@@ -35,8 +32,6 @@ def overloads(
     """Cards that are overloaded now, by node and card.
 
     Args:
-        views: what nodes see, by node.
-        rules: when.
         broken: pods (`namespace/pod`) whose objective is broken, and the question that says so.
     """
     found = []

@@ -1,20 +1,22 @@
 """Which pod leaves an overloaded card, and where to: `fleet.relief.choice` over the cluster as it stands.
 
-Demand comes from what nodes tell, seats and cards from the API server, wishes from the pods' owners. A card takes a
-newcomer only where its node tells its use, it is sound, open, not in trouble and not somebody's own, and where HAMi's
+Demand comes from what nodes report, seats and cards from the API server, wishes from the pods' owners. A card takes a
+newcomer only where its node reports its use, it is sound, open, not in trouble and not somebody's own, and where HAMi's
 scheduler would count room for slices, cores and framebuffer. Reads nothing by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from enforcer.agent.node_view import NodeView
-from enforcer.backends.hami_cordon import cordoned_cards
-from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice, StandingCard
+from enforcer.backends.hami_dialect import cordoned_cards
+from enforcer.card_room import card_rooms
+from enforcer.dialect import SeatSlice, StandingCard
+from enforcer.node_choice import why_node_closed
 from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory, SeatKey
 from enforcer.relief.overload import Overload
 from enforcer.relief.relief_journal import Manner
@@ -34,10 +36,6 @@ class Proposal:
     """One pod's new card.
 
     Attributes:
-        seat: the pod as it sits.
-        part: its share.
-        target: the card that it goes to.
-        movable: how.
         overload: what it relieves; None for a move home.
     """
 
@@ -53,12 +51,8 @@ class Field:
     """What a choice is made from.
 
     Attributes:
-        snapshot: the cluster.
-        views: what nodes tell.
-        memory: what was used before.
         movables: pods that might go, by `namespace/pod`; the others stay.
         nodes: nodes that these may run on by their own word, by `namespace/pod`.
-        resting: pods that moved lately.
         coming: cards that somebody is on his way to, by `namespace/pod` of who leaves for them.
         arrived: warm replicas of these moves: they count by the card of `coming`.
         closed: cards in trouble, or kept free otherwise.
@@ -76,13 +70,7 @@ class Field:
 
 
 def choose(overload: Overload, ground: Field, rules: ReliefRules) -> Proposal | None:
-    """The move that relieves a card at least cost; None where there is none.
-
-    Args:
-        overload: the card and its cause.
-        ground: what is known.
-        rules: costs and limits.
-    """
+    """The move that relieves a card at least cost; None where there is none."""
     tried: set[str] = set()
     for _ in range(_TARGETS_TRIED_MAX):
         seen = _seen(ground, tried)
@@ -105,10 +93,6 @@ def may_return(seat: PodSeat, home: str, ground: Field, rules: ReliefRules, *, i
     """Whether a pod's old card has had room for it for a while.
 
     Args:
-        seat: the pod as it sits now.
-        home: the card that it was moved from.
-        ground: what is known.
-        rules: for how long, and how much.
         is_isolated: it shares a card with no other pod.
     """
     target = ground.snapshot.cards.get(home)
@@ -122,8 +106,12 @@ def may_return(seat: PodSeat, home: str, ground: Field, rules: ReliefRules, *, i
 
 
 def _is_room(part: SeatSlice, target: StandingCard, ground: Field, *, is_isolated: bool) -> bool:
+    """Whether HAMi's scheduler would put a share on a card, and nobody is there whom its owner wants walled off."""
     there = [seat for seat in ground.snapshot.seats.values() if target.card in seat.cards]
-    return _fits(part, target, there) and not (is_isolated and there)
+    room = card_rooms(there, {target.card: target})[target.card]
+    # A whole card may be a smaller one than the pod has now.
+    fits = part.framebuffer_mib <= target.framebuffer_mib and room.takes(part)
+    return fits and not (is_isolated and there)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,15 +205,4 @@ def _is_open(card: StandingCard, ground: Field) -> bool:
     view = ground.views.get(card.node)
     if view is None or not any(entry.card == card.card for entry in view.cards):
         return False
-    return node.get("spec", {}).get("unschedulable") is not True and card.card not in cordoned_cards(node)
-
-
-def _fits(part: SeatSlice, target: StandingCard, there: Sequence[PodSeat]) -> bool:
-    """Whether HAMi's scheduler would put a share on a card (Project-HAMi/HAMi:pkg/device/nvidia/device.go, Fit)."""
-    held = [entry for seat in there for entry in seat.slices if entry.card == target.card]
-    cores = sum(entry.core_percent for entry in held)
-    if len(held) >= target.slices_max or cores >= WHOLE_CORE_PERCENT or cores + part.core_percent > WHOLE_CORE_PERCENT:
-        return False
-    if part.core_percent == WHOLE_CORE_PERCENT and held:
-        return False
-    return sum(entry.framebuffer_mib for entry in held) + part.framebuffer_mib <= target.framebuffer_mib
+    return why_node_closed(node) is None and card.card not in cordoned_cards(node)

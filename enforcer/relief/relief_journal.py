@@ -58,17 +58,10 @@ class MoveOrder:
 
     Attributes:
         move_id: name of the move; ends the name of the warm replica.
-        namespace: namespace.
-        pod: who leaves.
         pod_uid: its UID, so that nobody of the same name is meant.
-        workload: owner.
         maker: ReplicaSet that takes the warm replica over; empty for a restart.
         replica: name of the warm replica; empty for a restart.
-        from_node: node that it leaves.
-        from_card: card that it leaves.
         to_card: card that it goes to; of a restart the one that was reckoned with.
-        framebuffer_mib: grant, MiB.
-        manner: how.
         is_home: it goes back to where relief took it from.
         reason: why, with value, limit and setting; message `relief.CODE`.
         overloaded_at: when the overload was first seen, UTC; for a move home the moment of its decision.
@@ -101,12 +94,7 @@ class MoveRecord:
     """One move as the ledger records it; mutable: it grows while the ledger is read.
 
     Attributes:
-        order: what was decided.
-        begun_at: when, UTC.
-        phase: how far it came.
-        ready_at: when the warm replica was ready.
         leaving_at: when the old one was first asked to go.
-        ended_at: when it was over.
         why: why it was taken back; message `relief.CODE`.
         is_home_again: a later move brought it home.
     """
@@ -147,10 +135,7 @@ class OpenSqueeze:
     """Low priority of a card that sleeps by an order of ours.
 
     Attributes:
-        node: node.
-        card: card.
         containers: who sleeps.
-        at: since when, UTC.
     """
 
     node: str
@@ -164,7 +149,6 @@ class MeasuredRelief:
     """What relief took so far.
 
     Attributes:
-        moves: moves that this is measured over.
         reaction_seconds: median from the first sight of an overload to the beginning of a move; None where no move
             answered an overload.
         ready_seconds: median from the beginning of a move until the pod was ready on its new card.
@@ -178,11 +162,7 @@ class MeasuredRelief:
 
 
 class ReliefJournal:
-    """Writes and reads what relief does.
-
-    Args:
-        ledger: where it stands.
-    """
+    """Writes and reads what relief does."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -353,10 +333,7 @@ class ReliefTiming:
 
     Attributes:
         reaction_seconds: from an overload to the decision.
-        reaction_source: where that comes from.
         load_bytes_per_second: how fast a moving pod's framebuffer is loaded.
-        load_source: where that comes from.
-        moves: moves that were measured; 0 where none were.
     """
 
     reaction_seconds: float
@@ -385,8 +362,6 @@ def relief_timing(
 
     Args:
         measured: what moves took so far; None where too few were made.
-        reaction_seconds: what is given instead.
-        load_bytes_per_second: what is given instead.
     """
     reaction, reaction_source = reaction_seconds, TimingSource.GIVEN
     if reaction is None and measured is not None and measured.reaction_seconds is not None:

@@ -56,11 +56,9 @@ class ReliefLook:
     """What one look found and did.
 
     Attributes:
-        overloads: cards that are overloaded now.
         said: what people should know, one sentence each.
         is_busy: something is under way: the next look should come soon.
         blocked: why it did nothing; None where it did what was due.
-        is_leader: it goes on holding the lease.
         ended: how many moves it ended, by how they ended.
     """
 
@@ -73,18 +71,12 @@ class ReliefLook:
 
 
 class ReliefRunner:
-    """Relieves the cards of one cluster; mutable: it remembers demand, and since when cards are in trouble.
-
-    Args:
-        tools: what it works with.
-        policy: how careful it is.
-        memory: what was used before.
-    """
+    """Relieves the cards of one cluster; mutable: it remembers demand, and since when cards are in trouble."""
 
     def __init__(self, tools: ReliefTools, policy: ReliefPolicy, memory: DemandMemory | None = None) -> None:
         self._tools, self._policy = tools, policy
         self._memory = memory or DemandMemory(policy.rules.memory_seconds // STEP_SECONDS)
-        self._mover = Mover(tools.reader, tools.writer, tools.journal, policy.patience)
+        self.mover = Mover(tools.reader, tools.writer, tools.journal, policy.patience)
         self._sleeping = Sleeping(tools, policy)
         self._pace = Pace(policy.rules)
         self._judged: dict[str, tuple[float, tuple[Overload, ...]]] = {}
@@ -97,15 +89,6 @@ class ReliefRunner:
     def journal(self) -> ReliefJournal:
         """What relief did."""
         return self._tools.journal
-
-    @property
-    def mover(self) -> Mover:
-        """Carries out moves; tests swap it for one that stops on the way."""
-        return self._mover
-
-    @mover.setter
-    def mover(self, mover: Mover) -> None:
-        self._mover = mover
 
     def see(self, views: Mapping[str, NodeView]) -> tuple[Overload, ...]:
         """Take views in, and say which cards are overloaded; changes nothing in the cluster.
@@ -229,7 +212,7 @@ class ReliefRunner:
         if not records:
             return []
         words = self._words(None)
-        return [text for record in records if (text := self._mover.go_on(record, words))]
+        return [text for record in records if (text := self.mover.go_on(record, words))]
 
     def _move(self, found: Sequence[Overload], views: Mapping[str, NodeView]) -> list[str]:
         tools, policy, now = self._tools, self._policy, self._tools.reader.now()
@@ -248,7 +231,7 @@ class ReliefRunner:
                 return False
             overloaded_at = datetime.fromtimestamp(self._pace.first_seen(overload.card), UTC)
             try:
-                said.append(self._mover.begin(self._order(proposal, overload.reason, overloaded_at, now), words))
+                said.append(self.mover.begin(self._order(proposal, overload.reason, overloaded_at, now), words))
             except (Misconfigured, Refused) as exc:
                 said.append(str(exc))
                 return False
@@ -365,7 +348,7 @@ class ReliefRunner:
                 return False
             reason = sentence("relief.home", seconds=rules.home_seconds, home_ratio=rules.home_ratio)
             order = self._order(proposal, reason, now, now, is_home=True)
-            said.append(self._mover.begin(order, self._words(snapshot)))
+            said.append(self.mover.begin(order, self._words(snapshot)))
             return True
 
         self._pace.bring_home(past, now.timestamp(), begin)

@@ -1,7 +1,7 @@
 """Who sleeps: low priority of overloaded cards, until they have been without trouble for a while.
 
 Decided anew from the overloads and the ledger, so that the orders of a relief that was killed are taken back by the
-next. Who is told to sleep is held against the API server first: the pod that is meant, and not one that opted out.
+next. Who shall sleep is held against the API server first: the pod that is meant, and not one that opted out.
 """
 
 from __future__ import annotations
@@ -37,12 +37,7 @@ class SleepPlan:
 
 
 class Sleeping:
-    """Remembers since when cards are in trouble, and when orders were last renewed; mutable: every plan moves it on.
-
-    Args:
-        tools: what relief works with.
-        policy: how careful it is.
-    """
+    """Remembers since when cards are in trouble, and when orders were last renewed; mutable: every plan moves it on."""
 
     def __init__(self, tools: ReliefTools, policy: ReliefPolicy) -> None:
         self._tools, self._policy = tools, policy
@@ -52,9 +47,6 @@ class Sleeping:
 
     def plan(self, found: Sequence[Overload]) -> SleepPlan | None:
         """What is to be written now; None where the orders that stand are right and fresh.
-
-        Args:
-            found: cards that are overloaded now.
 
         Raises:
             Unavailable: the cluster can't be reached.

@@ -20,12 +20,7 @@ _RACES_MAX = 4
 
 
 class OrdersWriter:
-    """Writes the pauses of nodes.
-
-    Args:
-        namespace: of the ConfigMap.
-        name: of the ConfigMap.
-    """
+    """Writes the pauses of nodes."""
 
     def __init__(self, reader: ClusterReader, writer: ClusterWriter, *, namespace: str, name: str) -> None:
         self._reader, self._writer = reader, writer
@@ -36,7 +31,6 @@ class OrdersWriter:
 
         Args:
             wanted: by node; none for a node on which everybody may wake.
-            seconds: for how long the order counts.
 
         Raises:
             Refused: somebody else writes the orders all the time, or admission denied them.

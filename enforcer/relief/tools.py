@@ -24,8 +24,6 @@ class ReliefPolicy:
 
     Attributes:
         rules: when a card is overloaded, which pod leaves, and where to: what the simulator plays as well.
-        patience: how long parts of a move may take.
-        squeeze_seconds: how long an order to sleep counts.
         calm_seconds: how long a card must be without trouble before low priority wakes.
         lease_seconds: how long the lease is held without being renewed.
     """
@@ -42,15 +40,6 @@ class ReliefTools:
     """What relief works with.
 
     Attributes:
-        reader: the cluster.
-        writer: the cluster.
-        lease: the right to change it.
-        holder: name under which the lease is held.
-        guard: who freezes.
-        dialect: the backend's words.
-        journal: the ledger.
-        orders: writes who sleeps.
-        objectives: whose latency objective is broken.
         harm: what services suffered since they were moved; None where nothing measures it.
     """
 

@@ -21,7 +21,7 @@ from typing import Any
 from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.manifest import Manifest, template_of
 from enforcer.relief.relief_journal import MoveOrder
-from enforcer.words import Words
+from enforcer.words import Words, listed_words
 from fleet.errors import Refused
 
 HASH_LABELS = ("pod-template-hash", "rollouts-pod-template-hash")
@@ -52,7 +52,6 @@ def warm_replica(order: MoveOrder, replica_set: Manifest, words: Words) -> Manif
 
     Args:
         replica_set: who made the old pod.
-        words: the backend's names.
 
     Raises:
         Refused: the backend takes no card by name, the ReplicaSet knows its pods by no hash, or its template forbids
@@ -106,17 +105,13 @@ def wants_pods(replica_set: Manifest | None) -> bool:
 
 
 def _check_choice(order: MoveOrder, annotations: Mapping[str, str], words: Words) -> None:
-    chosen = _names(annotations.get(words.use_card or "", ""))
+    chosen = listed_words(annotations.get(words.use_card or ""))
     if chosen and order.to_card not in chosen:
         raise Refused(f"its template's {words.use_card} names other cards than {order.to_card}")
-    if order.to_card in _names(annotations.get(words.avoid_card or "", "")):
+    if order.to_card in listed_words(annotations.get(words.avoid_card or "")):
         raise Refused(f"its template's {words.avoid_card} names {order.to_card}")
 
 
 def _selector(replica_set: Manifest) -> Mapping[str, Any]:
     found = (replica_set.get("spec", {}).get("selector") or {}).get("matchLabels") or {}
     return found if isinstance(found, Mapping) else {}
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(part.strip() for part in text.split(",") if part.strip())

@@ -24,10 +24,7 @@ class Movable:
     """How one pod can change its card.
 
     Attributes:
-        manner: how; None where it must stay.
         maker: ReplicaSet that takes a warm replica over; empty for a restart.
-        uid: its UID.
-        workload: owner.
         is_isolated: it shares a card with nobody.
         why: why it must stay, or can only be restarted; empty for a warm move.
     """
@@ -62,11 +59,6 @@ def has_opted_out(pod: Manifest, reader: ClusterReader) -> bool:
 
 def movable(pod: Manifest, reader: ClusterReader, *, restarts: bool) -> Movable:
     """How a pod can change its card.
-
-    Args:
-        pod: as it stands.
-        reader: the cluster, for its owner.
-        restarts: whether pods may be stopped and started.
 
     Raises:
         Unavailable: the cluster can't be reached.

@@ -18,10 +18,7 @@ class AbortResult:
     """What an abort did.
 
     Attributes:
-        plan_id: plan.
-        restored: stages that were under way and are taken back.
         promoted: stages of the run that had been promoted before, and stay.
-        workloads: workloads that were restored.
     """
 
     plan_id: str
@@ -45,40 +42,30 @@ def abort(tools: Tools, run: RunRecord, *, by: str) -> AbortResult:
 
     Args:
         run: as it was when somebody asked.
-        by: who asked, for the ledger.
 
     Raises:
         Refused: the cluster is frozen, or somebody else holds the lease.
         Unavailable: the cluster can't be reached, or a former pod does not get ready; call again to go on.
     """
     tools.guard.check_frozen(tools.reader)
-    tools.take_lease()
-    try:
-        tools.fence()
-        # What was read before the lease was ours may be old.
+    with tools.acting():
         now = open_run(tools.journal, run.plan_id)
         if now is not None:
-            with tools.following():
-                for record in open_stages(now):
-                    restore_stage(tools, record, aborted_by(by))
+            for record in open_stages(now):
+                restore_stage(tools, record, aborted_by(by))
             tools.step("end")
             tools.journal.write(run.plan_id, tools.now(), "end")
-    finally:
-        tools.let_go()
     return how_ended(tools.journal, run)
 
 
 def how_ended(journal: Journal, run: RunRecord) -> AbortResult:
-    """How a run ended, whoever ended it."""
+    """How a run ended."""
     records = next(found for found in journal.runs(run.plan_id) if found.began_at == run.began_at).records.values()
     before = {number for number, record in run.records.items() if record.state is StageState.RESTORED}
     restored = [record for record in records if record.state is StageState.RESTORED and record.stage not in before]
     return AbortResult(
         plan_id=run.plan_id,
-        restored=tuple(
-            StageResult(stage=record.stage, state=record.state, reason=record.reason, kept=record.kept)
-            for record in restored
-        ),
+        restored=tuple(map(StageResult.of, restored)),
         promoted=tuple(sorted(record.stage for record in records if record.state is StageState.PROMOTED)),
         workloads=tuple(sorted({str(move.workload) for record in restored for move in record.moves})),
     )

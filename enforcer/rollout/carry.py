@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from enforcer.backend import Move
-from enforcer.cluster import ClusterReader, ClusterWriter, FollowingReader, Pause, renew
+from enforcer.backend import Move, by_workload
+from enforcer.cluster import FollowingReader, renew
 from enforcer.dialect import Dialect, ListingDialect, SeatSlice
-from enforcer.kinds.register import is_begun, trouble_of, workload_kind
+from enforcer.kinds.register import is_begun, is_rolled_out, trouble_of, workload_kind
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.change_time import change_seconds_max
 from enforcer.rollout.holding import Phase, changes_template, surges
 from enforcer.rollout.intent_writer import IntentWriter, set_since
-from enforcer.rollout.landing import Landing, is_rolled_out, landing_of, made_anew, wanted_pods
+from enforcer.rollout.landing import Landing, landing_of, made_anew, wanted_pods
 from enforcer.rollout.load import Load, units_of
 from enforcer.rollout.move_order import Order, OrderedUnit, Unit, waves
 from enforcer.rollout.outside_change import outside_change
-from enforcer.rollout.patience import Patience
-from enforcer.seat import PodSeat, seat_of_pod
+from enforcer.rollout.patience import PatientCluster
+from enforcer.seat import PodSeat, is_over, seat_of_pod
 from enforcer.snapshot import Snapshot, take_snapshot, with_listed
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence, listed, sentence
@@ -55,52 +55,33 @@ class CarryPolicy:
 class Carrier:
     """Patches, evicts and waits.
 
-    Args:
-        pause: lets time pass.
-        patiently: makes calls again while the cluster can't take them.
-        policy: how patient to be with pods.
-        dialect: the words that seats are read in.
-        step: called before every write with what it is, for tests that stop there.
+    Each call raises `Unavailable` where the cluster can't be reached or can't take it.
 
     Attributes:
-        objects: writes single objects.
         kept: what was left as it is on the way back, one sentence each.
         look_seconds: pause between two looks.
     """
 
-    def __init__(
-        self,
-        reader: ClusterReader,
-        writer: ClusterWriter,
-        pause: Pause,
-        patiently: Patience,
-        policy: CarryPolicy,
-        dialect: Dialect,
-        step: Callable[[str], None],
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._pause = pause
-        self._patiently = patiently
+    def __init__(self, cluster: PatientCluster, policy: CarryPolicy, dialect: Dialect) -> None:
+        self._cluster = cluster
+        self._reader = cluster.reader
         self._policy = policy
         self._dialect = dialect
-        self._step = step
         self._parents: Parents | None = None
         self._left: set[WorkloadId] = set()
         self._restored: dict[WorkloadId, ObjectIntent] = {}
         self._written: dict[WorkloadId, ObjectIntent] = {}
         self._ending: set[WorkloadId] = set()
         # A look at what a watch keeps costs the cluster nothing.
-        is_watched = isinstance(reader, FollowingReader) and not isinstance(dialect, ListingDialect)
+        is_watched = isinstance(self._reader, FollowingReader) and not isinstance(dialect, ListingDialect)
         self.look_seconds = min(policy.poll_seconds, WATCHED_LOOK_SECONDS) if is_watched else policy.poll_seconds
         self.kept: list[Sentence] = []
-        self.objects = IntentWriter(reader, writer, patiently, step)
+        self.objects = IntentWriter(cluster)
 
     def carry(self, load: Load, on_wave: OnWave) -> list[Sentence]:
         """Bring pods to their seats, in an order in which they find room.
 
         Args:
-            load: what is to be carried.
             on_wave: called with the moves of each wave and how many pods are done, before the wave goes.
 
         Returns:
@@ -109,9 +90,8 @@ class Carrier:
 
         Raises:
             Refused: somebody changed an owner since it was read.
-            Unavailable: the cluster can't take it.
         """
-        snapshot = self._patiently(lambda: take_snapshot(self._reader, self._dialect))
+        snapshot = self._cluster.patiently(lambda: take_snapshot(self._reader, self._dialect))
         self._dialect = snapshot.dialect
         self.objects.see(snapshot.owners[workload] for workload in load.intents if workload in snapshot.owners)
         units = units_of(load, snapshot)
@@ -132,7 +112,7 @@ class Carrier:
             if failures and load.is_strict:
                 return failures
             # Nothing lands at once.
-            self._pause(self.look_seconds)
+            self._cluster.pause(self.look_seconds)
             failures += self._wait(load, wave)
             if failures and load.is_strict:
                 return failures
@@ -148,22 +128,14 @@ class Carrier:
         self.objects.see(self._owners(list(workloads)).values())
 
     def outside_changes(self) -> list[Sentence]:
-        """What somebody else changed of the owners that were written, one sentence each; a fresh look confirms it.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """What somebody else changed of the owners that were written, one sentence each; a fresh look confirms it."""
         if not self._outside_changes(self._written):
             return []
         renew(self._reader)
         return self._outside_changes(self._written)
 
     def let_go(self, intents: Iterable[ObjectIntent]) -> None:
-        """Give owners that somebody else changed while their stage was under way their own strategy back.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """Give owners that somebody else changed while their stage was under way their own strategy back."""
         known = {intent.workload: intent for intent in intents}
         for workload, owner in self._owners(list(known)).items():
             if outside_change(known[workload], owner, is_written=False) is not None:
@@ -177,11 +149,9 @@ class Carrier:
     def in_place(self, moves: Sequence[Move]) -> tuple[str, ...]:
         """Pods that were made for these moves and sit as planned, `namespace/pod`."""
         found: list[str] = []
-        by_workload: dict[WorkloadId, list[Move]] = {}
-        for move in moves:
-            by_workload.setdefault(move.workload, []).append(move)
-        pods = self._pods(list(by_workload)) if by_workload else {}
-        for workload, own in by_workload.items():
+        moves_of = by_workload(moves)
+        pods = self._pods(list(moves_of)) if moves_of else {}
+        for workload, own in moves_of.items():
             landing = landing_of(own, pods[workload])
             found += [pod.pod_id for pod in made_anew(own, landing.in_place)]
         return tuple(sorted(found))
@@ -189,14 +159,8 @@ class Carrier:
     def unfinished(self, load: Load) -> list[Sentence]:
         """Owners that were patched back and still have pods of the template that the plan gave them.
 
-        Args:
-            load: what was carried back.
-
         Returns:
             One sentence per workload, with what keeps it from going on.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
         """
         owners = self._owners([workload for workload in load.intents if workload not in self._left])
         late = {workload: owner for workload, owner in owners.items() if not is_rolled_out(owner)}
@@ -254,7 +218,7 @@ class Carrier:
             if intent is None or workload in self._left or not self.objects.has_come_back(intent, owner):
                 continue
             # What was heard of may be older than our write.
-            fresh = self._patiently(lambda: self._reader.get(*intent.key))  # noqa: B023
+            fresh = self._cluster.get(*intent.key)
             for part in self.objects.has_come_back(intent, fresh) if fresh is not None else ():
                 self._left.add(workload)
                 self.kept.append(set_since(intent, part.field, part.new))
@@ -266,17 +230,10 @@ class Carrier:
                 self._evict(pod.pod_id)
 
     def _evict(self, pod_id: str) -> Sentence | None:
-        """Evict one pod, waiting for its disruption budget; returns why it could not be."""
-        namespace, _, name = pod_id.partition("/")
-        waited = 0.0
-        while True:
-            self._step(f"evict {pod_id}")
-            if self._patiently(lambda: self._writer.evict(namespace, name)) is not False:
-                return None
-            if waited >= self._policy.placement_seconds_max:
-                return sentence("rollout.not_evicted", pod=pod_id, seconds=waited)
-            self._pause(self._policy.poll_seconds)
-            waited += self._policy.poll_seconds
+        policy = self._policy
+        return self._cluster.evict(
+            pod_id, f"evict {pod_id}", poll_seconds=policy.poll_seconds, seconds_max=policy.placement_seconds_max
+        )
 
     def _wait(self, load: Load, wave: Sequence[OrderedUnit]) -> list[Sentence]:
         waited = 0.0
@@ -316,7 +273,7 @@ class Carrier:
             if late:
                 return [self._overdue(load, unit, pods[unit[0].workload], waited) for unit in late]
             waiting = still
-            self._pause(self.look_seconds)
+            self._cluster.pause(self.look_seconds)
             waited += self.look_seconds
 
     def _is_late(
@@ -329,7 +286,7 @@ class Carrier:
     def _make_way(self, load: Load, unit: Unit, landing: Landing) -> None:
         """Evict the pod of a StatefulSet whose place one waits for that its controller has made anew before it.
 
-        It rolls from the highest ordinal down, whoever's place is free, and makes an evicted pod of its new template.
+        It rolls from the highest ordinal down, whichever place is free, and makes an evicted pod of its new template.
         """
         is_stateful = _is_ordered(unit[0].workload) and load.rolls(unit[0].workload)
         if not is_stateful or load.phase is not Phase.REST or all(pod.slices for pod in landing.waiting):
@@ -370,12 +327,11 @@ class Carrier:
         found: dict[WorkloadId, list[PodSeat]] = {workload: [] for workload in workloads}
         self._ending -= set(workloads)
         # New pods may be read by objects that are as new as they.
-        dialect = self._patiently(lambda: with_listed(self._reader, self._dialect))
+        dialect = self._cluster.patiently(lambda: with_listed(self._reader, self._dialect))
         for namespace in sorted({workload_parts(workload)[0] for workload in workloads}):
-            for pod in self._patiently(lambda: self._reader.list_objects("Pod", namespace)):  # noqa: B023
+            for pod in self._cluster.list_objects("Pod", namespace):
                 workload = workload_of_pod(pod, self._known_parents())
-                is_over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-                if workload not in found or is_over:
+                if workload not in found or is_over(pod):
                     continue
                 if "deletionTimestamp" in pod["metadata"]:
                     self._ending.add(workload)
@@ -384,13 +340,9 @@ class Carrier:
         return found
 
     def _known_parents(self) -> Parents:
-        """Who controls what makes pods; read once, for ReplicaSets that come later tell their maker by their names."""
+        """Who controls what makes pods; read once, for ReplicaSets that come later show their maker by their names."""
         if self._parents is None:
-            self._parents = parents_of(
-                found
-                for kind in MAKERS
-                for found in self._patiently(lambda: self._reader.list_objects(kind))  # noqa: B023
-            )
+            self._parents = parents_of(found for kind in MAKERS for found in self._cluster.list_objects(kind))
         return self._parents
 
     def _owners(self, workloads: Sequence[WorkloadId]) -> dict[WorkloadId, Manifest]:
@@ -403,11 +355,11 @@ class Carrier:
         for (kind, namespace), members in groups.items():
             if len(members) == 1:
                 name, workload = members[0]
-                owner = self._patiently(lambda: self._reader.get(kind, namespace, name))  # noqa: B023
+                owner = self._cluster.get(kind, namespace, name)
                 found |= {} if owner is None else {workload: owner}
                 continue
             by_name = dict(members)
-            for owner in self._patiently(lambda: self._reader.list_objects(kind, namespace)):  # noqa: B023
+            for owner in self._cluster.list_objects(kind, namespace):
                 if owner["metadata"]["name"] in by_name:
                     found[by_name[owner["metadata"]["name"]]] = owner
         return found
@@ -427,7 +379,7 @@ class Carrier:
         return sentence("rollout.late", pod=late[0].pod_id, seat=seat, seconds=waited, why=self._why(late[0]))
 
     def _why(self, pod: PodSeat) -> Sentence | str:
-        manifest = self._patiently(lambda: self._reader.get("Pod", pod.namespace, pod.pod))
+        manifest = self._cluster.get("Pod", pod.namespace, pod.pod)
         if manifest is None:
             return sentence("rollout.pod_gone")
         for condition in manifest.get("status", {}).get("conditions", ()):

@@ -26,7 +26,6 @@ def change_seconds_max(owner: Manifest | None, intent: ObjectIntent | None, usua
     """Most seconds until a pod of an owner is ready in its new seat and its predecessor has left the old one.
 
     Args:
-        owner: as it stands; None where it is gone.
         intent: what is changed of it, with the fields that hold it; None where nothing is.
         usual_seconds: how long any pod may take to start.
     """

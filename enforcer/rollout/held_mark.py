@@ -37,12 +37,7 @@ def marked(holds: Sequence[HoldIntent]) -> tuple[HoldIntent, ...]:
 
 
 def released(before: Manifest, after: Manifest) -> Manifest:
-    """An owner that is being changed, without what holds it where its template is changed; else as it is.
-
-    Args:
-        before: the owner as it stands.
-        after: as the change would leave it.
-    """
+    """An owner that is being changed, without what holds it where its template is changed; else as it is."""
     text = field_of(before, _FIELD)
     if text is None or _templates(before) == _templates(after):
         return after
@@ -65,7 +60,7 @@ def _held(text: str) -> Mapping[str, tuple[str | None, str | None]]:
             field_of({}, field)
     except (AttributeError, TypeError, ValueError, RecursionError, GputideError):
         return {}
-    # Whoever may annotate may not let us write anything else.
+    # Those who may annotate may not let us write anything else.
     return {field: pair for field, pair in found.items() if field.startswith("spec.")}
 
 

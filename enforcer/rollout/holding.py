@@ -151,12 +151,6 @@ def hold_seconds(watch_seconds: float) -> int:
 def holds_of(owner: Mapping[str, Any], pods: int, way: Way, *, watch_seconds: float) -> tuple[HoldIntent, ...]:
     """The fields that hold an owner whose template is to be changed.
 
-    Args:
-        owner: as it stands.
-        pods: how many pods it runs.
-        way: how its pods follow each other; an owner that can't surge has a gap.
-        watch_seconds: how long a change is watched.
-
     Returns:
         Fields with their values before, for one pod, and for all; none for an owner that is rolled by eviction, or that
         ends all its pods before it makes new ones (`Recreate`).
@@ -200,7 +194,6 @@ class StrategyLimit:
     """What an owner's strategy says of pods that are unavailable at once.
 
     Attributes:
-        field: path of the field that says it.
         value: its value, or its default.
         pods: how many pods it lets be unavailable at once.
     """
@@ -216,8 +209,6 @@ def strategy_limit(
     """How many of its pods an owner's strategy lets be unavailable at once while it is changed.
 
     Args:
-        owner: as it stands.
-        pods: how many pods it runs.
         held: fields that are read as if they had these values.
 
     Returns:

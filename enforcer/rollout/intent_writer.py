@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from enforcer.cluster import ClusterReader, ClusterWriter, DisowningWriter, FieldChange, identity
+from enforcer.cluster import DisowningWriter, identity
 from enforcer.kinds.register import WORKLOAD_KINDS
 from enforcer.manifest import Manifest, field_of, is_signal, values_equal
 from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.rollout.holding import Phase, held_values
 from enforcer.rollout.outside_change import outside_change
-from enforcer.rollout.patience import Patience
+from enforcer.rollout.patience import PatientCluster
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence, sentence
@@ -27,21 +27,14 @@ TRIES_MAX = 5
 class IntentWriter:
     """Writes, holds, settles and restores objects.
 
-    Args:
-        patiently: makes calls again while the cluster can't take them.
-        step: called before every write with what it is, for tests that stop there.
+    Each call raises `Unavailable` where the cluster can't be asked or can't take it.
 
     Attributes:
         overridden: owners that were restored around somebody else's change.
     """
 
-    def __init__(
-        self, reader: ClusterReader, writer: ClusterWriter, patiently: Patience, step: Callable[[str], None]
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._patiently = patiently
-        self._step = step
+    def __init__(self, cluster: PatientCluster) -> None:
+        self._cluster = cluster
         self._seen: dict[tuple[str, str, str], Manifest] = {}
         self.overridden: set[WorkloadId] = set()
 
@@ -57,7 +50,6 @@ class IntentWriter:
 
         Raises:
             Refused: somebody changed the object since it was read, or it is gone.
-            Unavailable: the cluster can't take it.
         """
         for number in range(TRIES_MAX):
             current = self._last_seen(intent, lambda seen: not _is_written(seen, intent))
@@ -94,7 +86,6 @@ class IntentWriter:
 
         Raises:
             Refused: the object changes all the time.
-            Unavailable: the cluster can't take it.
         """
         for number in range(TRIES_MAX):
             current = self._last_seen(intent, lambda seen: bool(held_values(seen, intent.holds, phase)))
@@ -117,7 +108,6 @@ class IntentWriter:
 
         Raises:
             Refused: the cluster does not take the object as it was, though nobody else changed it.
-            Unavailable: the cluster can't take it.
         """
         for _ in range(TRIES_MAX):
             current = self._last_seen(intent, lambda seen: not self.is_restored(intent, seen))
@@ -154,12 +144,8 @@ class IntentWriter:
         return (sentence("rollout.keeps_changing", workload=intent.workload),)
 
     def with_owners(self, objects: Sequence[ObjectIntent]) -> list[ObjectIntent]:
-        """Objects with who owns the fields that are going to be changed, where the cluster keeps it.
-
-        Raises:
-            Unavailable: the cluster can't be asked.
-        """
-        writer = self._writer
+        """Objects with who owns the fields that are going to be changed, where the cluster keeps it."""
+        writer = self._cluster.writer
         if not isinstance(writer, DisowningWriter):
             return list(objects)
         asked: dict[tuple[str, str], dict[str, list[str]]] = {}
@@ -169,42 +155,33 @@ class IntentWriter:
         found = {
             (kind, namespace, name): owners
             for (kind, namespace), fields in asked.items()
-            for name, owners in self._patiently(lambda: writer.owners(kind, namespace, fields)).items()  # noqa: B023
+            for name, owners in self._cluster.patiently(lambda: writer.owners(kind, namespace, fields)).items()  # noqa: B023
         }
         return [replace(intent, owners=found.get(intent.key, ())) for intent in objects]
 
     def disown(self, intent: ObjectIntent) -> None:
-        """Give the fields of an object that was restored to their former owners, where the cluster keeps who has what.
-
-        Raises:
-            Unavailable: the cluster can't take it.
-        """
-        writer = self._writer
+        """Give the fields of a restored object to their former owners, where the cluster keeps who has what."""
+        writer = self._cluster.writer
         if isinstance(writer, DisowningWriter) and intent.kind != "Pod":
-            self._step(f"disown {intent.workload}")
-            self._patiently(lambda: writer.disown(*intent.key, _fields(intent), intent.owners))
+            self._cluster.step(f"disown {intent.workload}")
+            self._cluster.patiently(lambda: writer.disown(*intent.key, _fields(intent), intent.owners))
 
     def _last_seen(self, intent: ObjectIntent, is_to_write: Callable[[Manifest], bool]) -> Manifest | None:
         """The object as it was listed, where it is to be written; only a fresh look says that nothing is to be done."""
         seen = self._seen.pop(intent.key, None)
-        return seen if seen is not None and is_to_write(seen) else self._get(intent)
-
-    def _get(self, intent: ObjectIntent) -> Manifest | None:
-        return self._patiently(lambda: self._reader.get(*intent.key))
+        return seen if seen is not None and is_to_write(seen) else self._cluster.get(*intent.key)
 
     def _write(
         self, step: str, intent: ObjectIntent, fields: Sequence[tuple[str, str | None]], current: Manifest, number: int
     ) -> bool:
         """Write fields on the condition that the object is as it was just read; False where it has changed since."""
-        changes = [FieldChange(field=field, value=value) for field, value in fields]
         version = current["metadata"]["resourceVersion"]
-        self._step(step)
         try:
-            self._patiently(lambda: self._writer.patch(*intent.key, changes, version))
+            self._cluster.patch(step, intent.key, fields, version)
         except Refused:
             # An answer that was lost on its way back looks like a conflict when the call is made again, and a status
-            # that moved on is no conflict of ours: look again, and let whoever looks decide.
-            again = self._get(intent)
+            # that moved on is no conflict of ours: look again, and let the one who looks decide.
+            again = self._cluster.get(*intent.key)
             is_same = again is not None and again["metadata"]["resourceVersion"] == version
             if is_same or number == TRIES_MAX - 1:
                 raise

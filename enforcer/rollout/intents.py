@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from enforcer.backend import Move, RenderedStage
+from enforcer.backend import Move, RenderedStage, by_workload
 from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest
@@ -36,12 +36,8 @@ def intended_stage(
     """What a stage is going to do.
 
     Args:
-        rendered: the stage in the backend's words.
         snapshot: the cluster that it was rendered for, pods under the plan's names.
         real: what those are called in the cluster that are called otherwise there (see `enforcer.plan_names`).
-        canary_workloads: how many workloads try one pod first.
-        wave_max: how many workloads may be changing at once.
-        watch_seconds: how long a change is watched.
     """
     objects = object_intents(rendered)
     rolling = rolling_owners(objects, snapshot)
@@ -73,11 +69,6 @@ def held_owners(
     """Objects with the fields that hold each owner while its pods go back, where no pod is watched first.
 
     What others change of an owner meanwhile is theirs field by field, and is waited for with the rest.
-
-    Args:
-        objects: what is changed, or taken back.
-        moves: all moves of their workloads.
-        wave_max: how many workloads may be changing at once.
     """
     ordered = _ordered(moves, rolling_owners(objects, snapshot), snapshot, wave_max)
     found = (_held(intent, snapshot, ordered, watch_seconds=0.0) for intent in objects)
@@ -108,25 +99,19 @@ def object_intents(rendered: RenderedStage) -> list[ObjectIntent]:
 def canary_of(
     moves: Sequence[Move], snapshot: Snapshot, count: int, surging: Collection[WorkloadId] = ()
 ) -> tuple[str, ...]:
-    """The first workloads whose pods find room by themselves; none where there is but one pod to be tried.
-
-    Args:
-        surging: workloads whose new pods get ready beside the old ones.
-    """
-    by_workload: dict[WorkloadId, list[Move]] = {}
-    for move in moves:
-        by_workload.setdefault(move.workload, []).append(move)
+    """The first workloads whose pods find room by themselves; none where there is but one pod to be tried."""
+    moves_of = by_workload(moves)
     found: list[str] = []
     # The smallest first: a canary should cost little.
-    for workload, own in sorted(by_workload.items(), key=lambda item: len(item[1])):
+    for workload, own in sorted(moves_of.items(), key=lambda item: len(item[1])):
         tried = own
         if workload in snapshot.owners and workload_kind(snapshot.owners[workload]["kind"]).is_ordered:
-            # Its controller begins with the highest ordinal, whoever finds room.
+            # Its controller begins with the highest ordinal, whichever pod finds room.
             tried = [max(own, key=lambda move: (len(move.pod), move.pod))]
         is_able = can_go_alone(tried, snapshot.seats, snapshot.cards, surges=workload in surging)
         if len(found) < count and is_able:
             found.append(str(workload))
-    is_all = len(found) == len(by_workload) and all(len(own) == 1 for own in by_workload.values())
+    is_all = len(found) == len(moves_of) and all(len(own) == 1 for own in moves_of.values())
     return () if is_all else tuple(found)
 
 
@@ -172,9 +157,8 @@ def planned_waves(
     An owner that can surge does so where the seats of its new pods have room while its old pods still run.
     """
     units: list[tuple[Move, ...]] = []
-    for workload in dict.fromkeys(move.workload for move in moves):
-        own = tuple(move for move in moves if move.workload == workload)
-        units += [own] if workload in rolling else [(move,) for move in own]
+    for workload, own in by_workload(moves).items():
+        units += [tuple(own)] if workload in rolling else [(move,) for move in own]
     surging = {workload for workload in rolling if can_surge(snapshot.owners[workload])}
     return waves(units, snapshot.seats, snapshot.cards, wave_max, surging)
 

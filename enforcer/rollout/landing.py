@@ -12,10 +12,8 @@ from typing import Any
 
 from enforcer.backend import Move
 from enforcer.dialect import SeatSlice
-from enforcer.kinds.register import is_rolled_out, rolled_pods, workload_kind
+from enforcer.kinds.register import workload_kind
 from enforcer.seat import PodSeat, same_slices
-
-__all__ = ["Landing", "is_rolled_out", "landing_of", "made_anew", "rolled_pods", "wanted_pods"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

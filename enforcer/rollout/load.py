@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from enforcer.backend import Move
+from enforcer.backend import Move, by_workload
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase, changes_template, rolls_by_itself, surges
@@ -24,9 +24,7 @@ class Load:
     """What is to be carried.
 
     Attributes:
-        moves: all moves of the workloads concerned.
         intents: what changes of their owners, by workload; empty where that stands already.
-        phase: one pod of each workload, or all.
         is_strict: True where pods go to their planned seats, and another seat is a failure; False where they go back
             (`moves` are turned round then, `intents` are those of the way there), and the scheduler may choose.
     """
@@ -55,8 +53,8 @@ def backwards(moves: Sequence[Move]) -> list[Move]:
 def units_of(load: Load, snapshot: Snapshot) -> list[Unit]:
     """What goes at once: all pods of an owner that rolls, one pod of another; one of each where only one is tried."""
     found: list[Unit] = []
-    for workload in dict.fromkeys(move.workload for move in load.moves):
-        own = tuple(_from_here(move, snapshot) for move in load.of(workload))
+    for workload, moves in by_workload(load.moves).items():
+        own = tuple(_from_here(move, snapshot) for move in moves)
         intent = load.intents.get(workload)
         if intent is not None and surges(intent):
             own = _still_to_come(own, snapshot.pods.get(workload, ()))

@@ -64,8 +64,6 @@ def waves(
     Args:
         units: moves that go together; the seat before a move is where its pod sits now.
         seats: all pods of the cluster as they sit now, also those on their way out: they still hold cards.
-        cards: cards of the cluster.
-        wave_max: most units of a wave, each of another workload.
         surging: workloads whose new pods can get ready beside the old ones. A unit of theirs goes without surge only
             when no unit has room otherwise.
 
@@ -98,11 +96,7 @@ def _wave(
     *,
     may_gap: bool,
 ) -> tuple[list[OrderedUnit], list[Unit], list[_OnCard]]:
-    """The units that go now, those that go later, and the shares that are given back once the wave is over.
-
-    Args:
-        may_gap: whether a unit that can surge but has no room for it goes without.
-    """
+    """The units that go now, those that go later, and the shares that are given back once the wave is over."""
     wave: list[OrderedUnit] = []
     later: list[Unit] = []
     # What leaves during a wave makes room in the next one only: units of a wave go at the same time.
@@ -127,11 +121,7 @@ def _wave(
 def can_go_alone(
     moves: Sequence[Move], seats: Mapping[str, PodSeat], cards: Mapping[str, StandingCard], *, surges: bool
 ) -> bool:
-    """Whether these pods find room by themselves, without anybody else moving first.
-
-    Args:
-        surges: whether they must find it while they still sit in their old seats.
-    """
+    """Whether these pods find room by themselves, without anybody else moving first."""
     return _ordered(tuple(moves), card_rooms(seats.values(), cards), surges=surges) is not None
 
 
@@ -238,7 +228,6 @@ def _in_turn(units: Sequence[Unit], rooms: Mapping[str, CardRoom]) -> list[Order
     """An order in which at most one pod of each unit waits for its place; None where none was found.
 
     Args:
-        units: units that wait for each other.
         rooms: cards before any of them went; changed in place.
     """
     left = [list(unit) for unit in units]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from enforcer.backend import NodeStep
-from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Pause
 from enforcer.dialect import Dialect
 from enforcer.manifest import Manifest, field_of
-from enforcer.rollout.patience import Patience
+from enforcer.rollout.patience import PatientCluster
+from enforcer.seat import is_ready
 from fleet.errors import Refused
 from fleet.sentences import Sentence, listed, sentence
 
@@ -30,7 +30,6 @@ class NodeStepPolicy:
     """How patient to be with nodes.
 
     Attributes:
-        poll_seconds: pause between looks.
         ready_seconds_max: how long a node may take until it shares its cards as it should.
     """
 
@@ -41,44 +40,19 @@ class NodeStepPolicy:
 class NodeSteps:
     """Empties nodes, starts their plugins anew, and waits for them.
 
-    Args:
-        pause: lets time pass.
-        patiently: makes calls again while the cluster can't take them.
-        dialect: the words that cards are read in.
-        policy: how patient to be.
-        step: called before every write with what it is, for tests that stop there.
+    Each call returns what did not go well in time, one sentence each, and raises `Unavailable` where the cluster can't
+    take it.
     """
 
-    def __init__(
-        self,
-        reader: ClusterReader,
-        writer: ClusterWriter,
-        pause: Pause,
-        patiently: Patience,
-        dialect: Dialect,
-        policy: NodeStepPolicy,
-        step: Callable[[str], None],
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._pause = pause
-        self._patiently = patiently
-        self._dialect = dialect
+    def __init__(self, cluster: PatientCluster, policy: NodeStepPolicy, dialect: Dialect) -> None:
+        self._cluster = cluster
         self._policy = policy
-        self._step = step
+        self._dialect = dialect
 
     def empty(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
         """Close nodes whose pods must leave, and let those go; before the nodes' own fields are written.
 
-        Args:
-            steps: what nodes need.
-            plan_id: the plan, for the mark.
-
-        Returns:
-            Pods that did not go in time, one sentence each.
-
-        Raises:
-            Unavailable: the cluster can't take it.
+        The plan's id marks nodes that are closed for it.
         """
         failures: list[Sentence] = []
         for step in steps:
@@ -95,19 +69,13 @@ class NodeSteps:
     def settle(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
         """Start plugins anew, wait until nodes share their cards as they should, and open what `empty` closed.
 
-        Args:
-            steps: what nodes need.
-            plan_id: the plan, as `empty` was given it.
-
-        Returns:
-            Nodes that did not get ready, one sentence each; they stay closed.
-
-        Raises:
-            Unavailable: the cluster can't take it.
+        A node that does not get ready stays closed.
         """
         failures: list[Sentence] = []
         for step in steps:
-            failures += self._restart(step, [pod for pod in step.restarts if self._pod(*pod) is not None])
+            failures += self._restart(
+                step, [pod for pod in step.restarts if self._cluster.get("Pod", *pod) is not None]
+            )
         if failures:
             return failures
         for step in steps:
@@ -118,14 +86,7 @@ class NodeSteps:
         return failures
 
     def take_back(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
-        """After the configuration was restored: plugins read it anew, and nodes are open again.
-
-        Returns:
-            Plugins that did not come back in time, one sentence each.
-
-        Raises:
-            Unavailable: the cluster can't take it.
-        """
+        """After the configuration was restored: plugins read it anew, and nodes are open again."""
         failures: list[Sentence] = []
         for step in steps:
             running = self._plugins(step)
@@ -142,16 +103,10 @@ class NodeSteps:
         return [why for why in whys if why is not None]
 
     def _evict(self, pod: tuple[str, str], what: str) -> Sentence | None:
-        """Evict a pod as soon as its disruption budget lets it; why not, where that takes too long."""
-        waited = 0.0
-        while True:
-            self._step(what)
-            if self._patiently(lambda: self._writer.evict(*pod)):
-                return None
-            if waited >= self._policy.ready_seconds_max:
-                return sentence("rollout.not_evicted", pod="/".join(pod), seconds=waited)
-            self._pause(self._policy.poll_seconds)
-            waited += self._policy.poll_seconds
+        policy = self._policy
+        return self._cluster.evict(
+            "/".join(pod), what, poll_seconds=policy.poll_seconds, seconds_max=policy.ready_seconds_max
+        )
 
     def _close(self, node: str, plan_id: str) -> None:
         manifest = self._node(node)
@@ -161,21 +116,18 @@ class NodeSteps:
         self._write(manifest, {_UNSCHEDULABLE: "true", _CLOSED: plan_id}, f"close {node}")
 
     def _open(self, node: str, plan_id: str) -> None:
-        manifest = self._reader.get("Node", "", node)
+        manifest = self._cluster.reader.get("Node", "", node)
         if manifest is not None and field_of(manifest, _CLOSED) == plan_id:
             self._write(manifest, {_UNSCHEDULABLE: None, _CLOSED: None}, f"open {node}")
 
     def _write(self, manifest: Manifest, fields: dict[str, str | None], what: str) -> None:
-        name = manifest["metadata"]["name"]
-        changes = [FieldChange(field=path, value=value) for path, value in fields.items()]
-        self._step(what)
+        name, version = manifest["metadata"]["name"], manifest["metadata"]["resourceVersion"]
         try:
-            version = manifest["metadata"]["resourceVersion"]
-            self._patiently(lambda: self._writer.patch("Node", "", name, changes, version))
+            self._cluster.patch(what, ("Node", "", name), fields.items(), version)
         except Refused:
             # Nodes report themselves all the time, so the version is often another; once more, on what stands now.
             version = self._node(name)["metadata"]["resourceVersion"]
-            self._patiently(lambda: self._writer.patch("Node", "", name, changes, version))
+            self._cluster.patch(what, ("Node", "", name), fields.items(), version)
 
     def _wait(
         self, node: str, missing: Callable[[], Sentence | None], failed: NodeStep | None = None
@@ -192,7 +144,7 @@ class NodeSteps:
                 return [sentence("rollout.node_failed", node=node, field=field, value=value)]
             if waited >= self._policy.ready_seconds_max:
                 return [sentence("rollout.node_late", node=node, seconds=waited, why=why)]
-            self._pause(self._policy.poll_seconds)
+            self._cluster.pause(self._policy.poll_seconds)
             waited += self._policy.poll_seconds
 
     def _has_failed(self, step: NodeStep) -> bool:
@@ -224,7 +176,7 @@ class NodeSteps:
 
     def _without_plugin(self, step: NodeStep, old: set[tuple[str, str]]) -> Sentence | None:
         """Why plugins did not come back yet, None where each has a ready pod that is not one of the old ones."""
-        ready = {_family(_identity(pod)) for pod in self._plugins(step) if _is_ready(pod) and _identity(pod) not in old}
+        ready = {_family(_identity(pod)) for pod in self._plugins(step) if is_ready(pod) and _identity(pod) not in old}
         gone = sorted({_family(pod) for pod in old} - ready)
         return sentence("rollout.no_plugin", pods="/".join(gone[0])) if gone else None
 
@@ -234,23 +186,20 @@ class NodeSteps:
         return [
             pod
             for namespace in sorted({namespace for namespace, _ in families})
-            for pod in self._patiently(lambda: self._reader.list_objects("Pod", namespace))  # noqa: B023
+            for pod in self._cluster.list_objects("Pod", namespace)
             if pod["spec"].get("nodeName") == step.node and _family(_identity(pod)) in families
         ]
 
     def _still_there(self, step: NodeStep) -> list[tuple[str, str]]:
-        pods = [(self._pod(*name), name) for name in step.leaving]
+        pods = [(self._cluster.get("Pod", *name), name) for name in step.leaving]
         return [name for pod, name in pods if pod is not None and pod["spec"].get("nodeName") == step.node]
 
     def _leavers(self, step: NodeStep) -> Sentence | None:
         left = self._still_there(step)
         return sentence("rollout.pods_left", count=len(left), pod="/".join(left[0])) if left else None
 
-    def _pod(self, namespace: str, name: str) -> Manifest | None:
-        return self._patiently(lambda: self._reader.get("Pod", namespace, name))
-
     def _node(self, name: str) -> Manifest:
-        manifest = self._patiently(lambda: self._reader.get("Node", "", name))
+        manifest = self._cluster.get("Node", "", name)
         if manifest is None:
             raise Refused(sentence("guard.node_gone", node=name))
         return manifest
@@ -264,8 +213,3 @@ def _family(pod: tuple[str, str]) -> tuple[str, str]:
     """Namespace and the part of a name that a DaemonSet gives all its pods."""
     namespace, name = pod
     return namespace, name.rpartition("-")[0]
-
-
-def _is_ready(pod: Manifest) -> bool:
-    statuses = pod.get("status", {}).get("containerStatuses", ())
-    return bool(statuses) and all(entry.get("ready", False) for entry in statuses)

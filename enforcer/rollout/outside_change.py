@@ -22,12 +22,7 @@ _SPEC = "spec."
 
 
 def digests(owner: Manifest, fields: Iterable[FieldIntent], holds: Iterable[HoldIntent]) -> dict[str, str]:
-    """A digest of every part of an owner's specification, by name, with our fields at their former values.
-
-    Args:
-        fields: what is changed of it.
-        holds: what holds it while it rolls.
-    """
+    """A digest of every part of an owner's specification, by name, with our fields at their former values."""
     former = copy.deepcopy(dict(owner))
     for part in fields:
         if _is_one_of(former, part.field, (part.old, part.new)):
@@ -48,8 +43,6 @@ def outside_change(intent: ObjectIntent, current: Manifest | None, *, is_written
     """What somebody else changed of an owner since its stage was begun, in one sentence; None where nobody did.
 
     Args:
-        intent: what the stage changes of it.
-        current: as it stands.
         is_written: whether the stage's fields were written, so that a former value was put back by somebody.
     """
     if intent.parts is None or current is None:

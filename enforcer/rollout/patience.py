@@ -2,19 +2,23 @@
 
 An API server that is upgraded, or a way to it that is cut, is no reason to leave a stage half done: the run goes on
 when it is back. Until a server that has just started has read all roles it refuses what it allowed before, so a run
-asks again for a minute. Called by everything that rollout and undo do in the cluster once a run has begun.
+asks again for a minute. Called by everything that rollout and undo do in the cluster once a run has begun, which goes
+through a `PatientCluster`.
 
 Source: kubernetes/kubernetes:plugin/pkg/auth/authorizer/rbac (roles come from informers, which start with the server).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from enforcer.cluster import Pause
+from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Pause
+from enforcer.manifest import Manifest
 from enforcer.record.ledger import Overtaken
 from fleet.errors import GputideError, Unavailable
+from fleet.sentences import Sentence, sentence
 from wire.kubernetes.backoff import Backoff
 from wire.kubernetes.refusals import Forbidden
 
@@ -42,10 +46,8 @@ class Patience:
     """Makes calls, and makes them again while the cluster can't take them.
 
     Args:
-        pause: lets time pass.
         say: called before each pause with what went wrong and for how many seconds it has.
         before_again: called before a call is made again; what it raises ends the waiting.
-        seconds_max: for how long at most.
         rights_seconds_max: for how long at most where a right is missing.
     """
 
@@ -67,10 +69,6 @@ class Patience:
     def __call__(self, call: Callable[[], Answer], *, seconds_max: float | None = None) -> Answer:
         """The answer to a call.
 
-        Args:
-            call: may be made several times.
-            seconds_max: for how long at most; as long as this patience lasts where None.
-
         Raises:
             Unavailable: the cluster could not take it to the last, or another enforcer went on (`Overtaken`).
             Forbidden: a right is missing.
@@ -89,3 +87,52 @@ class Patience:
             self._pause(seconds)
             waited += seconds
             self._before_again()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatientCluster:
+    """Reads and writes with patience; each call raises `Unavailable` once that is over.
+
+    Attributes:
+        patiently: makes calls again while the cluster can't take them.
+        step: called before every write with what it is, for tests that stop there.
+    """
+
+    reader: ClusterReader
+    writer: ClusterWriter
+    pause: Pause
+    patiently: Patience
+    step: Callable[[str], None]
+
+    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """See `ClusterReader`."""
+        return self.patiently(lambda: self.reader.get(kind, namespace, name))
+
+    def list_objects(self, kind: str, namespace: str | None = None) -> Sequence[Manifest]:
+        """See `ClusterReader`."""
+        return self.patiently(lambda: self.reader.list_objects(kind, namespace))
+
+    def patch(
+        self, what: str, key: tuple[str, str, str], fields: Iterable[tuple[str, str | None]], resource_version: str
+    ) -> None:
+        """Write fields of one object, on the condition that it still has the version that was read.
+
+        Raises:
+            Refused: as `ClusterWriter.patch`.
+        """
+        changes = [FieldChange(field=field, value=value) for field, value in fields]
+        self.step(what)
+        self.patiently(lambda: self.writer.patch(*key, changes, resource_version))
+
+    def evict(self, pod_id: str, what: str, *, poll_seconds: float, seconds_max: float) -> Sentence | None:
+        """Evict a pod (`namespace/pod`) as soon as its disruption budgets let it; else says why it could not be."""
+        namespace, _, name = pod_id.partition("/")
+        waited = 0.0
+        while True:
+            self.step(what)
+            if self.patiently(lambda: self.writer.evict(namespace, name)):
+                return None
+            if waited >= seconds_max:
+                return sentence("rollout.not_evicted", pod=pod_id, seconds=waited)
+            self.pause(poll_seconds)
+            waited += poll_seconds

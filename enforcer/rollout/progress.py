@@ -25,13 +25,7 @@ class Progress:
     """One piece of news from a rollout or an undo.
 
     Attributes:
-        at: cluster's time, UTC.
-        plan_id: plan.
         stage: stage; 0 for an undo over several.
-        phase: what is being done.
-        said: one sentence.
-        done: pods in their seats.
-        total: pods to be moved.
     """
 
     at: datetime

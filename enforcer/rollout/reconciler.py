@@ -19,7 +19,6 @@ from enforcer.rollout.abort import AbortResult, abort, how_ended, open_run, open
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.taking_back import StageResult, Stuck
-from enforcer.rollout.tools import Tools
 from enforcer.rollout.undo import Undo, UndoResult, undone_by
 from enforcer.safety.abort import Aborted, aborted_by
 from fleet.decisions import Plan
@@ -42,9 +41,6 @@ class Due:
     """What differs between what is wanted of a plan and what is in force.
 
     Attributes:
-        open_undo: an undo is open.
-        unwanted_run: a run is open whose stage is no longer wanted.
-        open_run: a run is open whose stage is wanted.
         remove: stages in force that are no longer wanted.
         add: stages that are wanted, approved and not in force.
     """
@@ -65,11 +61,6 @@ def due(wish: Wish, runs: Sequence[RunRecord], approved: frozenset[int], *, is_u
     """What there is to do for a plan.
 
     A stage that was taken back is not tried again before the wish changes: what spoke against it would do so again.
-
-    Args:
-        runs: of the plan, oldest first.
-        approved: stages that somebody approved.
-        is_undoing: an undo of it is open.
     """
     applied = in_force(runs)
     wanted = wish.wanted(applied)
@@ -88,34 +79,26 @@ def due(wish: Wish, runs: Sequence[RunRecord], approved: frozenset[int], *, is_u
 class Reconciler:
     """Does for one plan at a time what is wanted of it.
 
+    Each call raises `Unavailable` where the cluster can't be reached.
+
     Args:
         rollout: applies stages; its tools take them back.
-        plans: the plans, who approved them, what is wanted of them.
         report: called with where a plan stands after each change, and at each step of a stage.
     """
 
     def __init__(self, rollout: Rollout, plans: PlanStore, report: Report) -> None:
         self._rollout = rollout
-        self._tools = rollout.tools
+        self.tools = rollout.tools
         self._plans = plans
         self._report = report
         self._departed: Mapping[str, Mapping[WorkloadId, str]] | None = None
         self._stages: dict[str, tuple[int, ...]] = {}
         self._heard: tuple[str, int, str] | None = None
-        self._pass_on, self._tools.on_progress = self._tools.on_progress, self._on_progress
-
-    @property
-    def tools(self) -> Tools:
-        """What it works with."""
-        return self._tools
+        self._pass_on, self.tools.on_progress = self.tools.on_progress, self._on_progress
 
     def want(self, plan_id: str, *, add: Iterable[int] = (), remove: Iterable[int] = (), by: str) -> Wish:
-        """Change which stages of a plan are wanted in force.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
-        applied = in_force(self._tools.journal.runs(plan_id))
+        """Change which stages of a plan are wanted in force."""
+        applied = in_force(self.tools.journal.runs(plan_id))
         change = WishChange(add=frozenset(add), remove=frozenset(remove), by=by, in_force=applied)
         return self._plans.change_wish(plan_id, change)
 
@@ -133,7 +116,7 @@ class Reconciler:
             failed = _failure(results, wish, failed)
             return results
         finally:
-            runs = self._tools.journal.runs(plan.plan_id)
+            runs = self.tools.journal.runs(plan.plan_id)
             if not any(run.is_open for run in runs):
                 self.want(plan.plan_id, remove=frozenset(stages) - in_force(runs), by=by)
             self._say(plan.plan_id, approvals, failed=failed)
@@ -150,18 +133,16 @@ class Reconciler:
         """No longer want stages of a plan, all where None, and take them back now.
 
         Args:
-            by: who asks.
             recommendation: only this one, of stages that stay wanted; all where None.
-            ending: as `Undo.undo` has it.
 
         Raises:
             As `Undo.undo`.
         """
         if recommendation is None:
-            applied = in_force(self._tools.journal.runs(plan_id))
+            applied = in_force(self.tools.journal.runs(plan_id))
             self.want(plan_id, remove=applied if stages is None else stages, by=by)
         try:
-            return Undo(self._tools).undo(plan_id, stages=stages, recommendation=recommendation, ending=ending)
+            return Undo(self.tools).undo(plan_id, stages=stages, recommendation=recommendation, ending=ending)
         finally:
             self.say(plan_id)
 
@@ -170,9 +151,8 @@ class Reconciler:
 
         Raises:
             Refused: nothing is applied, or as `undo`.
-            Unavailable: as `undo`.
         """
-        plans = Undo(self._tools).applied_plans()
+        plans = Undo(self.tools).applied_plans()
         if not plans:
             raise Refused(sentence("guard.nothing_applied"))
         return tuple(self.undo(plan_id, by=by) for plan_id in plans)
@@ -183,40 +163,28 @@ class Reconciler:
         Raises:
             As `enforcer.rollout.abort.abort`.
         """
-        self._plans.change_wish(run.plan_id, end_of(run, self._tools.journal.runs(run.plan_id), by=by))
+        self._plans.change_wish(run.plan_id, end_of(run, self.tools.journal.runs(run.plan_id), by=by))
         try:
-            return abort(self._tools, run, by=by)
+            return abort(self.tools, run, by=by)
         finally:
             self.say(run.plan_id)
 
     def say(self, plan_id: str) -> None:
-        """Report where a plan stands, if there still is one.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """Report where a plan stands, if there still is one."""
         if plan_id in self._plans.wishes():
             self._say(plan_id, self._plans.approvals(plan_id))
 
     def look_for_departures(self) -> None:
-        """Find out which services of plans in force have pods elsewhere than planned; what is reported says so.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
-        self._departed = departures(self._tools.journal, self._tools.reader)
+        """Find out which services of plans in force have pods elsewhere than planned; what is reported says so."""
+        self._departed = departures(self.tools.journal, self.tools.reader)
 
     def departed(self, plan_id: str) -> Mapping[WorkloadId, str] | None:
         """Services of a plan with pods elsewhere than planned, and why; None where nobody has looked."""
         return None if self._departed is None else self._departed.get(plan_id, {})
 
     def say_damaged(self, plan_id: str, damaged: DamagedPlan) -> None:
-        """Report that a plan can't be read, so that nothing is done for it.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
-        wish, runs = damaged.wish, self._tools.journal.runs(plan_id)
+        """Report that a plan can't be read, so that nothing is done for it."""
+        wish, runs = damaged.wish, self.tools.journal.runs(plan_id)
         approved = {stage for approval in damaged.approvals for stage in approval.stages}
         stages = sorted(approved | (wish.stages or frozenset()) | newest_records(runs).keys())
         status = plan_status(
@@ -234,7 +202,7 @@ class Reconciler:
         Raises:
             As `Undo.resume` and `enforcer.rollout.abort.abort`.
         """
-        tools = self._tools
+        tools = self.tools
         if Undo(tools).resume(plan_id) is not None:
             return True
         run = open_run(tools.journal, plan_id)
@@ -257,7 +225,7 @@ class Reconciler:
             Unavailable: the cluster can't be reached; call again to go on.
             Stuck: what is taken back waits for pods that don't get ready; call again to go on.
         """
-        tools, plan_id = self._tools, plan.plan_id
+        tools, plan_id = self.tools, plan.plan_id
         approvals, wish = self._plans.approvals(plan_id), self._plans.wish(plan_id)
         by = wish.by or "controller"
         runs = tools.journal.runs(plan_id)
@@ -314,7 +282,7 @@ class Reconciler:
         self, plan_id: str, approvals: Sequence[Approval], *, refusal: str | None = None, failed: int | None = None
     ) -> None:
         wish = self._plans.wish(plan_id)
-        runs = self._tools.journal.runs(plan_id)
+        runs = self.tools.journal.runs(plan_id)
         generation = wish.failed_generation if failed is None else failed
         if plan_id not in self._stages:  # a large plan takes seconds to read
             self._stages[plan_id] = tuple(entry.stage for entry in self._plans.get(plan_id).stages)
@@ -328,10 +296,9 @@ class Reconciler:
 class Delegated(Reconciler):
     """Says what is wanted, and watches how a controller does it; where that one is gone, does it itself.
 
+    Each call raises `Unavailable` where the cluster can't be reached.
+
     Args:
-        rollout: as `Reconciler` has it.
-        plans: as `Reconciler` has it.
-        report: as `Reconciler` has it.
         controller: says who is the controller now; None for nobody.
     """
 
@@ -346,9 +313,8 @@ class Delegated(Reconciler):
 
         Raises:
             Refused: a guard says no, here or there; somebody no longer wants a stage.
-            Unavailable: the cluster can't be reached.
         """
-        tools, plan_id = self._tools, plan.plan_id
+        tools, plan_id = self.tools, plan.plan_id
         tools.guard.check_frozen(tools.reader)
         tools.guard.check_plan(plan, stages, self._plans.approvals(plan_id), tools.reader.now())
         runs = tools.journal.runs(plan_id)
@@ -390,9 +356,8 @@ class Delegated(Reconciler):
 
         Raises:
             Refused: nothing of it is applied, or a guard says no there.
-            Unavailable: the cluster can't be reached.
         """
-        tools = self._tools
+        tools = self.tools
         if recommendation is not None:
             return super().undo(plan_id, stages, by=by, recommendation=recommendation, ending=ending)
         ended = None if ending is None else self.abort(ending, by=by)
@@ -423,9 +388,8 @@ class Delegated(Reconciler):
 
         Raises:
             Refused: a guard says no there.
-            Unavailable: the cluster can't be reached.
         """
-        journal = self._tools.journal
+        journal = self.tools.journal
         self._plans.change_wish(run.plan_id, end_of(run, journal.runs(run.plan_id), by=by))
         is_ended = self._watched(run.plan_id, lambda: open_run(journal, run.plan_id) is None)
         return how_ended(journal, run) if is_ended else super().abort(run, by=by)
@@ -444,24 +408,18 @@ class Delegated(Reconciler):
                 raise Refused(wish.refusal)
             if not wish.generation:
                 return False  # its GpuPlan is gone, so nobody can be asked
-            self._tools.pause(_WATCH_SECONDS)
+            self.tools.pause(_WATCH_SECONDS)
         return False
 
 
 def _result(stage: int, applied: frozenset[int], records: Mapping[int, StageRecord]) -> StageResult:
     if stage in applied:
-        return StageResult(stage=stage, state=StageState.PROMOTED, reason=None, kept=())
-    record = records[stage]
-    return StageResult(stage=stage, state=record.state, reason=record.reason, kept=record.kept)
+        return StageResult(stage=stage, state=StageState.PROMOTED)
+    return StageResult.of(records[stage])
 
 
 def end_of(run: RunRecord, runs: Sequence[RunRecord], *, by: str) -> WishChange:
-    """The wish that ends a run: what of it is not in force yet is no longer wanted.
-
-    Args:
-        runs: all of its plan.
-        by: who says so.
-    """
+    """The wish that ends a run: what of it is not in force yet is no longer wanted."""
     kept = in_force(runs)
     return WishChange(remove=frozenset(run.stages) - kept, by=by, in_force=kept)
 

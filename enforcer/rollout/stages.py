@@ -16,9 +16,10 @@ from enforcer.cluster import renew
 from enforcer.kinds.kind import condition
 from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.fingerprint import Fingerprint
-from enforcer.record.journal import Journal, RunRecord, StageRecord, StageState
+from enforcer.record.journal import StageRecord, StageState
 from enforcer.record.plan_status import in_force
 from enforcer.record.plan_store import Approval
+from enforcer.rollout.abort import open_run
 from enforcer.rollout.carry import Carrier
 from enforcer.rollout.holding import Phase, canary_watch_seconds, hold_seconds
 from enforcer.rollout.intents import intended_stage
@@ -34,27 +35,17 @@ from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.sentences import Sentence, first_of, recorded, sentence
 from fleet.units import parse_time
 
-Approved = Callable[[], Sequence[Approval] | Sequence[int]]
-"""Says who has approved which stages by now; or the stages alone."""
+Approved = Callable[[], Sequence[Approval]]
+"""Says who has approved which stages by now."""
 
 
 class Rollout:
-    """Applies plans.
-
-    Args:
-        tools: what to work with.
-        backend: renders stages.
-    """
+    """Applies plans."""
 
     def __init__(self, tools: Tools, backend: Backend) -> None:
         tools.dialect = backend.dialect
-        self._tools = tools
+        self.tools = tools
         self._backend = backend
-
-    @property
-    def tools(self) -> Tools:
-        """What it works with; an undo on the same cluster takes it as well."""
-        return self._tools
 
     def apply(
         self,
@@ -71,7 +62,6 @@ class Rollout:
 
         Args:
             stages: numbers; all where None.
-            by: who asked, for the ledger.
             approved: is asked before each stage, so that an approval that is withdrawn meanwhile counts no more.
             fingerprint: what the plan was made for, None where it was not kept.
 
@@ -85,51 +75,37 @@ class Rollout:
             Misconfigured: a right is missing; what had been promoted before stays.
             Unavailable: the cluster can't be reached; call again to go on.
         """
-        tools = self._tools
+        tools = self.tools
         chosen = tuple(sorted(set(stages))) if stages is not None else tuple(entry.stage for entry in plan.stages)
         tools.guard.check_frozen(tools.reader)
-        run = next((found for found in tools.journal.runs(plan.plan_id) if found.is_open), None)
+        run = open_run(tools.journal, plan.plan_id)
         if run is None:
             tools.guard.check_plan(plan, chosen, approved(), tools.reader.now())
-        tools.take_lease()
-        try:
-            tools.fence()
-            with tools.following():
-                # What was read before the lease was ours may be old.
-                if run is None and not any(found.is_open for found in tools.journal.runs(plan.plan_id)):
-                    granted = self._checked(plan, chosen, approved, fingerprint)
-                    self._begin(plan, chosen, by, granted)
-                return self._run(plan, approved)
-        finally:
-            tools.let_go()
+        with tools.acting():
+            if run is None and open_run(tools.journal, plan.plan_id) is None:
+                granted = self._checked(plan, chosen, approved, fingerprint)
+                self._begin(plan, chosen, by, granted)
+            return self._run(plan, approved)
 
     def resume(self, plan: Plan, *, approved: Approved = tuple) -> tuple[StageResult, ...]:
         """Go on with the run of a plan that a crash left open; nothing is done where there is none.
-
-        Args:
-            approved: as `apply` has it.
 
         Raises:
             Refused: the cluster is frozen, or a guard says no to a stage that was not begun, which ends the run.
             Unavailable: the cluster can't be reached; call again to go on.
         """
-        tools = self._tools
-        if not any(run.is_open for run in tools.journal.runs(plan.plan_id)):
+        tools = self.tools
+        if open_run(tools.journal, plan.plan_id) is None:
             return ()
         tools.guard.check_frozen(tools.reader)
-        tools.take_lease()
-        try:
-            tools.fence()
-            with tools.following():
-                return self._run(plan, approved)
-        finally:
-            tools.let_go()
+        with tools.acting():
+            return self._run(plan, approved)
 
     def _checked(
         self, plan: Plan, stages: Sequence[int], approved: Approved, fingerprint: Fingerprint | None
     ) -> list[str]:
         """Cards that pods hold before a run whose stages the guard allows; nothing else of the cluster is kept."""
-        tools = self._tools
+        tools = self.tools
         snapshot, _ = as_planned(tools.snapshot(), tools.journal.runs(plan.plan_id))
         known = with_top_owners(plan, snapshot)
         tools.guard.check_cluster(known, stages, snapshot, fingerprint, tools.journal.runs())
@@ -137,10 +113,10 @@ class Rollout:
         return sorted({card for seat in snapshot.seats.values() for card in seat.cards})
 
     def _begin(self, plan: Plan, stages: Sequence[int], by: str, granted: Sequence[str]) -> None:
-        self._tools.step("begin")
-        self._tools.journal.write(
+        self.tools.step("begin")
+        self.tools.journal.write(
             plan.plan_id,
-            self._tools.now(),
+            self.tools.now(),
             "begin",
             stages=list(stages),
             by=by,
@@ -149,7 +125,7 @@ class Rollout:
         )
 
     def _run(self, plan: Plan, approved: Approved) -> tuple[StageResult, ...]:
-        tools = self._tools
+        tools = self.tools
         try:
             results = self._stages(plan, approved)
         except Aborted:
@@ -162,12 +138,14 @@ class Rollout:
         return results
 
     def _end(self, plan: Plan) -> None:
-        self._tools.step("end")
-        self._tools.journal.write(plan.plan_id, self._tools.now(), "end")
+        self.tools.step("end")
+        self.tools.journal.write(plan.plan_id, self.tools.now(), "end")
 
     def _stages(self, plan: Plan, approved: Approved) -> tuple[StageResult, ...]:
-        tools = self._tools
-        run = _open_run(tools.journal, plan)
+        tools = self.tools
+        run = open_run(tools.journal, plan.plan_id)
+        if run is None:
+            raise Refused(sentence("guard.no_run", plan=plan.plan_id))
         results: list[StageResult] = []
         promoted = in_force(tools.journal.runs(plan.plan_id))
         cards_freed = sum(entry.cards_freed for entry in plan.stages if entry.stage in run.stages)
@@ -175,7 +153,7 @@ class Rollout:
             record = run.records.get(stage)
             tools.under_way = UnderWay(plan=plan, stage=stage, cards_freed=cards_freed)
             if stage in promoted:
-                results.append(StageResult(stage=stage, state=StageState.PROMOTED, reason=None, kept=()))
+                results.append(StageResult(stage=stage, state=StageState.PROMOTED))
                 continue
             if record is None:
                 tools.check_abort()
@@ -188,7 +166,7 @@ class Rollout:
 
     def _begun(self, plan: Plan, record: StageRecord) -> StageResult:
         """Go on with a stage, if its owners and budgets still allow it."""
-        tools, refusal = self._tools, None
+        tools, refusal = self.tools, None
         if record.state is StageState.OPEN:
             try:
                 wave_max = tools.policy.carry.parallel_pods_max
@@ -200,7 +178,7 @@ class Rollout:
 
     def _intend(self, plan: Plan, stage: int, run: Sequence[int], approved: Approved) -> StageRecord:
         """Write down what a stage is going to do; hours may have passed since its run was begun."""
-        tools, guard = self._tools, self._tools.guard
+        tools, guard = self.tools, self.tools.guard
         renew(tools.reader)
         snapshot, real = as_planned(tools.snapshot(), tools.journal.runs(plan.plan_id))
         known = with_top_owners(plan, snapshot)
@@ -227,7 +205,7 @@ class Rollout:
             raise
         record.objects = tools.carrier().objects.with_owners(record.objects)
         for manifest in rendered.objects:
-            # Nobody names them yet, and their names tell their content: one that a crash leaves behind does nothing.
+            # Nobody names them yet, and their names say their content: one that a crash leaves behind does nothing.
             tools.before_write(f"make {manifest['kind']} {manifest['metadata']['name']}")
             tools.patiently(lambda: tools.writer.make(manifest))  # noqa: B023 - called at once
         tools.step(f"intend {stage}")
@@ -235,9 +213,9 @@ class Rollout:
         return record
 
     def _stage(self, plan: Plan, record: StageRecord) -> StageResult:
-        tools = self._tools
+        tools = self.tools
         if record.state is StageState.RESTORED:
-            return StageResult(stage=record.stage, state=record.state, reason=record.reason, kept=record.kept)
+            return StageResult.of(record)
         if record.state is StageState.RESTORING:
             return restore_stage(tools, record, "")
         for name, phase, workloads in _batches(record):
@@ -264,11 +242,11 @@ class Rollout:
             namespace, kind, object_name = workload.split("/")
             event = (kind, namespace, object_name, "GputideApplied", f"plan {plan.plan_id}")
             tools.patiently(lambda: tools.writer.record_event(*event))  # noqa: B023 - called at once
-        return StageResult(stage=record.stage, state=StageState.PROMOTED, reason=None, kept=())
+        return StageResult(stage=record.stage, state=StageState.PROMOTED)
 
     def _judged(self, record: StageRecord) -> Judgement:
         """What the harm budgets of everybody whom this plan has moved say now."""
-        tools = self._tools
+        tools = self.tools
         if tools.harm is None:
             return Judgement(brake=Brake.NONE)
         runs = tools.journal.runs(record.plan_id)
@@ -286,7 +264,7 @@ class Rollout:
         self, record: StageRecord, name: str, phase: Phase, workloads: frozenset[str], *, is_slow: bool
     ) -> Sequence[Sentence | str]:
         """Change and watch some workloads; returns what speaks against keeping them."""
-        tools, carrier = self._tools, self._tools.carrier(is_slow=is_slow)
+        tools, carrier = self.tools, self.tools.carrier(is_slow=is_slow)
         moves = [move for move in record.moves if move.workload in workloads]
         parts = Parts.of(record.objects, record.moves)
         total = len(record.moves)
@@ -326,7 +304,7 @@ class Rollout:
         return failures
 
     def _watch(self, record: StageRecord, watched: _Watched, carrier: Carrier) -> tuple[Sentence | str, ...]:
-        tools, policy, pods = self._tools, self._tools.policy, watched.pods
+        tools, policy, pods = self.tools, self.tools.policy, watched.pods
         seconds = policy.watch_seconds if watched.held_seconds is None else self._canary_seconds(pods)
         began = tools.now()
         said = sentence("progress.watching", batch=watched.name, pods=len(pods), seconds=seconds)
@@ -358,7 +336,7 @@ class Rollout:
         Raises:
             Unavailable: nobody could be asked for hours, and no owner waits.
         """
-        tools, pods, held = self._tools, watched.pods, watched.held_seconds
+        tools, pods, held = self.tools, watched.pods, watched.held_seconds
         left = None if held is None else max(0.0, held - (tools.now() - began).total_seconds())
         why: Sentence | str = ""
         try:
@@ -380,12 +358,11 @@ class Rollout:
 
         None is left where a crash let that time pass: by then the owner has gone on, and all pods are watched together.
         """
-        now = self._tools.now()
-        get, patiently = self._tools.reader.get, self._tools.patiently
-        manifests = [patiently(lambda: get("Pod", *pod_id.split("/"))) for pod_id in pods]  # noqa: B023
+        now, cluster = self.tools.now(), self.tools.cluster
+        manifests = [cluster.get("Pod", *pod_id.split("/")) for pod_id in pods]
         since = [condition(pod, "Ready").get("lastTransitionTime") for pod in manifests if pod is not None]
         age = now - min((parse_time(at) for at in since if at is not None), default=now)
-        return max(0.0, canary_watch_seconds(self._tools.policy.watch_seconds) - max(0.0, age.total_seconds()))
+        return max(0.0, canary_watch_seconds(self.tools.policy.watch_seconds) - max(0.0, age.total_seconds()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,9 +370,7 @@ class _Watched:
     """A batch that was changed and is watched.
 
     Attributes:
-        name: name of the batch.
         pods: pods that were made for it, `namespace/pod`.
-        done: how many pods are in place.
         held_seconds: for how long its owners wait for the judgement; None where they do not.
     """
 
@@ -413,10 +388,3 @@ def _batches(record: StageRecord) -> list[tuple[str, Phase, frozenset[str]]]:
     if canary and "canary" not in record.watched:
         found.insert(0, ("canary", Phase.CANARY, canary))
     return found
-
-
-def _open_run(journal: Journal, plan: Plan) -> RunRecord:
-    for run in journal.runs(plan.plan_id):
-        if run.is_open:
-            return run
-    raise Refused(sentence("guard.no_run", plan=plan.plan_id))

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from enforcer.backend import Move, NodeStep
+from enforcer.backend import Move, NodeStep, by_workload
 from enforcer.cluster import renew
+from enforcer.kinds.register import is_rolled_out
 from enforcer.record.journal import ObjectIntent, StageRecord, StageState
 from enforcer.rollout.carry import Carrier
 from enforcer.rollout.holding import Phase, known_as_lowered, lowered_once
-from enforcer.rollout.landing import is_rolled_out, landing_of
+from enforcer.rollout.landing import landing_of
 from enforcer.rollout.load import Load, backwards
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.tools import Tools
@@ -28,16 +29,18 @@ class StageResult:
     """How one stage ended.
 
     Attributes:
-        stage: number.
-        state: promoted or restored.
-        reason: why it was restored.
         kept: what the restoration left as it was, and why.
     """
 
     stage: int
     state: StageState
-    reason: Sentence | str | None
-    kept: tuple[Sentence, ...]
+    reason: Sentence | str | None = None
+    kept: tuple[Sentence, ...] = ()
+
+    @classmethod
+    def of(cls, record: StageRecord) -> StageResult:
+        """As the ledger says it."""
+        return cls(stage=record.stage, state=record.state, reason=record.reason, kept=record.kept)
 
 
 class Stuck(Unavailable):
@@ -46,10 +49,6 @@ class Stuck(Unavailable):
 
 def restore_stage(tools: Tools, record: StageRecord, reason: Sentence | str) -> StageResult:
     """Take back a stage that is under way, and write down that it is; may be repeated.
-
-    Args:
-        record: the stage.
-        reason: why; one that stands in the ledger already stays.
 
     Raises:
         Refused: the cluster does not take an object as it was, or somebody else holds the lease.
@@ -60,14 +59,8 @@ def restore_stage(tools: Tools, record: StageRecord, reason: Sentence | str) -> 
     if record.state is not StageState.RESTORING:
         tools.step(f"restoring {record.stage}")
         tools.journal.write(record.plan_id, tools.now(), "restoring", stage=record.stage, reason=recorded(reason))
-    tools.tell(
-        record.plan_id,
-        record.stage,
-        ProgressPhase.RESTORING,
-        sentence("progress.restoring", reason=reason),
-        0,
-        len(record.moves),
-    )
+    said = sentence("progress.restoring", reason=reason)
+    tools.tell(record.plan_id, record.stage, ProgressPhase.RESTORING, said, 0, len(record.moves))
     kept = take_back(tools, record.plan_id, record.stage, record.objects, record.moves, record.node_steps)
     tools.step(f"restored {record.stage}")
     tools.journal.write(
@@ -176,7 +169,6 @@ class Parts:
     Attributes:
         shared: of no workload, such as node configuration.
         pods: workload and pod that is marked.
-        owners: workload to its owner.
     """
 
     shared: tuple[ObjectIntent, ...]
@@ -204,8 +196,7 @@ class Parts:
 def _elsewhere(back: Sequence[Move], snapshot: Snapshot) -> tuple[Sentence, ...]:
     """Pods that have their old grant again but, by the scheduler's choice, not on their old cards; in one sentence."""
     other: list[str] = []
-    for workload in dict.fromkeys(move.workload for move in back):
-        own = [move for move in back if move.workload == workload]
+    for workload, own in by_workload(back).items():
         landing = landing_of(own, snapshot.pods.get(workload, []))
         other += [pod.pod_id for pod in (*landing.elsewhere, *landing.unmoved)]
     if not other:

@@ -5,8 +5,8 @@ Put together by the command line.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -16,7 +16,7 @@ from enforcer.dialect import Dialect
 from enforcer.record.journal import Journal
 from enforcer.rollout.carry import Carrier, CarryPolicy
 from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
-from enforcer.rollout.patience import RIGHTS_SECONDS_MAX, Patience
+from enforcer.rollout.patience import RIGHTS_SECONDS_MAX, Patience, PatientCluster
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.watch import Signals, WatchPolicy
 from enforcer.safety.abort import LOOK_SECONDS, Aborted, SeldomAsked, Wishes, aborted_by
@@ -36,10 +36,6 @@ class RolloutPolicy:
 
     Attributes:
         canary_workloads: workloads that are changed and watched before the rest of a stage.
-        watch_seconds: how long a change is watched.
-        lease_seconds: how long the lease is held without being renewed.
-        watch: what is too much.
-        carry: how patient to be with pods.
     """
 
     canary_workloads: int = 1
@@ -66,8 +62,6 @@ class UnderWay:
     """What a run is at.
 
     Attributes:
-        plan: the plan.
-        stage: the stage that is applied now.
         cards_freed: cards that all stages of the run free together.
     """
 
@@ -80,20 +74,11 @@ class UnderWay:
 class Tools:
     """What rollout and undo work with; mutable: a test swaps the step at which it stops.
 
+    What takes, renews or waits with the lease raises `Refused` where somebody else holds it.
+
     Attributes:
-        reader: the cluster.
-        writer: the cluster.
-        lease: the right to change it.
-        pause: lets the cluster's time pass.
-        journal: the ledger.
-        guard: who may say no.
-        signals: who says how pods are.
-        policy: how carefully to go.
         harm: who watches what services suffer; None where nothing measures it.
-        dialect: the words that seats are read in: those of the backend that rendered them.
         holder: name under which the lease is held; the same after a restart, so that a crash does not lock us out.
-        on_progress: who hears the news.
-        step: called before every write with what it is, for tests that stop there.
         wishes: which stages are wanted and approved: a run ends where its stage no longer is; None where nobody can
             say so.
         under_way: what a run is at; None while nothing is applied, or it is taken back.
@@ -156,29 +141,41 @@ class Tools:
     def carrier(self, *, is_slow: bool = False) -> Carrier:
         """Hands for these tools; slow ones change one workload at a time."""
         policy = replace(self.policy.carry, parallel_pods_max=1) if is_slow else self.policy.carry
-        return Carrier(self.reader, self.writer, self.rest, self.patiently, policy, self.dialect, self.before_write)
-
-    def following(self) -> AbstractContextManager[None]:
-        """For as long as a run lasts: looking again costs the cluster little."""
-        return followed(self.reader)
+        return Carrier(self.cluster, policy, self.dialect)
 
     def node_steps(self) -> NodeSteps:
         """Who empties nodes and waits for them."""
         policy = NodeStepPolicy(poll_seconds=self.policy.carry.poll_seconds)
-        return NodeSteps(self.reader, self.writer, self.rest, self.patiently, self.dialect, policy, self.before_write)
+        return NodeSteps(self.cluster, policy, self.dialect)
 
     def snapshot(self) -> Snapshot:
         """The cluster as it stands."""
         return self.patiently(lambda: take_snapshot(self.reader, self.dialect))
 
     @property
+    def cluster(self) -> PatientCluster:
+        """Reads and writes of a run, which keep its lease while they wait."""
+        return PatientCluster(
+            reader=self.reader, writer=self.writer, pause=self.rest, patiently=self.patiently, step=self.before_write
+        )
+
+    @property
     def patiently(self) -> Patience:
         """Makes calls again while the cluster can't take them; afterwards the lease must be ours still."""
         return self._patience(self._still_ours)
 
-    def fence(self) -> None:
-        """From now on this process alone writes the ledger, and waits where that lies in a cluster that is away."""
-        self.journal.fence(self._patience(self.keep_lease))
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Hold the lease, and write the ledger alone; what was read before may be old."""
+        self.take_lease()
+        try:
+            # A ledger that lies in a cluster which is away is waited for.
+            self.journal.fence(self._patience(self.keep_lease))
+            # Looking again costs a cluster little that is followed.
+            with followed(self.reader):
+                yield
+        finally:
+            self.let_go()
 
     def _patience(self, before_again: Callable[[], None]) -> Patience:
         """Patience of a run: once it holds the lease, a right that is missing is one that it had, and it asks again."""
@@ -186,11 +183,7 @@ class Tools:
         return Patience(self._wait, say=self._say_waiting, before_again=before_again, rights_seconds_max=rights)
 
     def take_lease(self) -> None:
-        """Take or renew the lease, waiting for one that a crash left behind.
-
-        Raises:
-            Refused: somebody else holds it.
-        """
+        """Take or renew the lease, waiting for one that a crash left behind."""
         waited = 0.0
         acquire = self._patience(_unkept)
         while not acquire(lambda: self.lease.acquire(self.holder, self.policy.lease_seconds)):
@@ -201,11 +194,7 @@ class Tools:
         self._taken_at = self.now()
 
     def keep_lease(self) -> None:
-        """Renew the lease if a third of its time is over: between the writes of one run, where it is in hand already.
-
-        Raises:
-            Refused: somebody else holds it.
-        """
+        """Renew the lease if a third of its time is over: between the writes of one run, where it is in hand."""
         third = timedelta(seconds=self.policy.lease_seconds / 3)
         if self._taken_at is None or not timedelta(0) <= self.now() - self._taken_at < third:
             self.take_lease()
@@ -245,7 +234,6 @@ class Tools:
         """After the cluster was away: another may have gone on with the run.
 
         Raises:
-            Refused: somebody else holds the lease.
             Unavailable: another enforcer went on.
         """
         self.keep_lease()

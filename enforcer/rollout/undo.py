@@ -45,11 +45,6 @@ class UndoResult:
     """What an undo did.
 
     Attributes:
-        plan_id: plan.
-        stages: stages it took back.
-        recommendation: only this one; None for all.
-        workloads: workloads it restored.
-        kept: what was left as it is, and why.
         lowered: workloads of which fewer pods were ready meanwhile than their owners allow, and why; somebody said yes.
     """
 
@@ -64,8 +59,7 @@ class UndoResult:
 class Undo:
     """Takes plans back.
 
-    Args:
-        tools: what to work with.
+    Each call raises `Unavailable` where the cluster can't be reached.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -109,11 +103,7 @@ class Undo:
         )
 
     def kept_now(self, record: UndoRecord) -> tuple[Sentence, ...]:
-        """What an undo would leave as it is if it began now, and why, one sentence each; changes nothing.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """What an undo would leave as it is if it began now, and why, one sentence each; changes nothing."""
         found: list[Sentence] = []
         for intent in record.objects:
             current = self._tools.reader.get(*intent.key)
@@ -138,9 +128,6 @@ class Undo:
 
         Returns:
             The undo, and the workloads of which it leaves fewer pods ready than their owners allow, and why.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
         """
         tools = self._tools
         snapshot, wave_max = tools.snapshot(), tools.policy.carry.parallel_pods_max
@@ -202,14 +189,11 @@ class Undo:
         tools.guard.check_frozen(tools.reader)
         run = open_run(tools.journal, plan_id) if ending is None else ending
         ended = None if run is None else abort(tools, run, by="undo")
-        if ended is not None and not self._is_applied(plan_id, stages):
+        if ended is not None and not standing(tools.journal.runs(plan_id), stages):
             return undone_by(ended)
         if plan_id not in tools.journal.open_undos():
             self.preview(plan_id, stages=stages, recommendation=recommendation)
-        tools.take_lease()
-        try:
-            tools.fence()
-            # What was read before the lease was ours may be old.
+        with tools.acting():
             begun = tools.journal.open_undos().get(plan_id)
             first = None if begun is None else self._ended(begun)
             try:
@@ -232,11 +216,6 @@ class Undo:
             )
             second = replace(self._ended(record), lowered=lowered)
             return second if first is None else _together(first, second)
-        finally:
-            tools.let_go()
-
-    def _is_applied(self, plan_id: str, stages: Sequence[int] | None) -> bool:
-        return bool(standing(self._tools.journal.runs(plan_id), stages))
 
     def resume(self, plan_id: str) -> UndoResult | None:
         """Go on with the undo of a plan that a crash left open; None where there is none.
@@ -249,13 +228,9 @@ class Undo:
         if plan_id not in tools.journal.open_undos():
             return None
         tools.guard.check_frozen(tools.reader)
-        tools.take_lease()
-        try:
-            tools.fence()
+        with tools.acting():
             record = tools.journal.open_undos().get(plan_id)
             return None if record is None else self._ended(record)
-        finally:
-            tools.let_go()
 
     def _ended(self, record: UndoRecord) -> UndoResult:
         """Take back what an undo that was begun has left; the lease is ours."""
@@ -268,8 +243,7 @@ class Undo:
             if number in record.stages
             for step in own.node_steps
         ]
-        with tools.following():
-            kept = take_back(tools, record.plan_id, stage, record.objects, record.moves, steps)
+        kept = take_back(tools, record.plan_id, stage, record.objects, record.moves, steps)
         tools.step("undo end")
         tools.journal.write(
             record.plan_id,
@@ -366,16 +340,7 @@ def folded(stages: Sequence[Sequence[ObjectIntent]]) -> list[ObjectIntent]:
                 old = part.old if before is None else before.old
                 fields[part.field] = FieldIntent(field=part.field, old=old, new=part.new)
     return [
-        ObjectIntent(
-            kind=key[0],
-            namespace=key[1],
-            name=key[2],
-            resource_version=last[key].resource_version,
-            recommendation=last[key].recommendation,
-            fields=tuple(fields.values()),
-            holds=last[key].holds,
-            owners=owners[key],
-        )
+        replace(last[key], fields=tuple(fields.values()), owners=owners[key], generation=None, parts=None)
         for key, fields in found.items()
     ]
 
@@ -398,12 +363,5 @@ def _folded_moves(records: Sequence[StageRecord], recommendation: str | None, ta
             if str(move.workload) not in owners:
                 continue
             before = found.get(move.pod_id)
-            found[move.pod_id] = Move(
-                namespace=move.namespace,
-                pod=move.pod,
-                workload=move.workload,
-                old=move.old if before is None else before.old,
-                new=move.new,
-                recommendation=move.recommendation,
-            )
+            found[move.pod_id] = replace(move, old=move.old if before is None else before.old, called=None)
     return list(found.values())

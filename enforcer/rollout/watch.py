@@ -38,9 +38,7 @@ class PodHealth:
 
     Attributes:
         pod_id: `namespace/pod`.
-        is_ready: every container is ready.
         restarts: container restarts since the pod was made.
-        is_oom_killed: a container's last end was for want of memory.
         framebuffer_used_ratio: used / granted, 0-1; None where nothing measures it.
         violation_ratio: violated share of the watch, 0-1; None where nothing measures it.
         is_preempted: the scheduler made it give way to another.
@@ -78,8 +76,6 @@ class WatchPolicy:
     """What is too much.
 
     Attributes:
-        restarts_max: container restarts.
-        violation_ratio_max: violated share of the watch, 0-1.
         framebuffer_used_ratio_max: used / granted, 0-1; servers that pre-allocate stay below it too.
     """
 
@@ -141,11 +137,6 @@ def _is_preempted(pod: Manifest) -> bool:
 def complaints(health: Sequence[PodHealth], pods: Sequence[str], policy: WatchPolicy) -> tuple[Sentence, ...]:
     """What speaks against keeping a change.
 
-    Args:
-        health: as measured.
-        pods: pods that should be there.
-        policy: what is too much.
-
     Returns:
         One sentence per pod and complaint; empty where all is well.
     """
@@ -193,8 +184,6 @@ class MeasuredSignals:
     """The port `Signals` over two: the cluster, and metrics.
 
     Args:
-        cluster: what the cluster knows.
-        metrics: answers PromQL.
         queries: latency objectives; whatever has a series is broken.
     """
 

@@ -61,12 +61,7 @@ Answer = TypeVar("Answer")
 
 
 class SeldomAsked:
-    """Wishes of a cluster that is asked once a second, for approvals in five, and less often while it is away.
-
-    Args:
-        inner: asks it.
-        clock: monotonic seconds.
-    """
+    """Wishes of a cluster that is asked once a second, for approvals in five, and less often while it is away."""
 
     def __init__(self, inner: Wishes, clock: Callable[[], float] = time.monotonic) -> None:
         self._inner = inner
@@ -110,14 +105,8 @@ def stopped(
     plan_id: str,
     *,
     pause: Callable[[float], None] = time.sleep,
-    seconds: float = STOP_SECONDS_MAX,
 ) -> Iterator[None]:
     """Hold a folder for writing once the process that applies a plan from it has taken its stage back.
-
-    Args:
-        plan_id: the plan, of which somebody has said that its stage is no longer wanted.
-        pause: lets time pass.
-        seconds: for how long at most.
 
     Raises:
         Unavailable: it has not stopped by then, with its process id; the wish stays.
@@ -129,11 +118,12 @@ def stopped(
             FolderLock(folder.path, "writer").release()
             break
         except Held as exc:
-            if waited >= seconds:
+            if waited >= STOP_SECONDS_MAX:
                 raise Unavailable(
                     f"cannot see plan {plan_id} end: process {exc.holder}, which applies it, still takes its stage "
-                    f"back after {seconds:.0f} s, for example because pods don't start again; the wish is noted, and "
-                    "it goes on; call again to see it end, or stop that process and call again to do it from here"
+                    f"back after {STOP_SECONDS_MAX:.0f} s, for example because pods don't start again; the wish is "
+                    "noted, and it goes on; call again to see it end, or stop that process and call again to do it "
+                    "from here"
                 ) from exc
             pause(_LOCK_LOOK_SECONDS)
             waited += _LOCK_LOOK_SECONDS

@@ -33,7 +33,7 @@ from enforcer.record.journal import ObjectIntent, StageRecord
 from enforcer.rollout.holding import can_surge, strategy_limit, unavailable_at_once, values_before
 from enforcer.rollout.intents import planned_waves, rolling_owners
 from enforcer.rollout.move_order import Order, OrderedUnit
-from enforcer.seat import same_slices
+from enforcer.seat import is_over, same_slices
 from enforcer.snapshot import Snapshot
 from fleet.inventory import LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
 from fleet.sentences import Sentence, listed, sentence
@@ -76,7 +76,7 @@ class _Pods:
             self._pods[namespace] = [
                 (workload_of_pod(pod, self.snapshot.parents), pod)
                 for pod in self.reader.list_objects("Pod", namespace)
-                if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+                if not is_over(pod)
             ]
         return self._pods[namespace]
 
@@ -102,8 +102,6 @@ def availability_breaches(
     Args:
         record: what the stage is going to do, also one that was begun: of an owner that is held, what its users set
             counts, and of a budget, what our own roll took of it already is no breach.
-        snapshot: the cluster as it stands.
-        wave_max: how many workloads may be changing at once.
         gaps_allowed: whether services of one replica and latency-critical ones may lose a pod for a while.
     """
     pods = _Pods(reader, snapshot)

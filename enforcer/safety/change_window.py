@@ -18,7 +18,6 @@ class ChangeWindow:
 
     Attributes:
         days: days of the week, 0 is Monday.
-        begin: first moment of the day's window.
         end: the moment after its last; at or before `begin` it reaches into the next day.
         holidays: days on which no window begins.
         time_zone: clock by which all this is meant.
@@ -31,11 +30,7 @@ class ChangeWindow:
     time_zone: ZoneInfo = field(default_factory=lambda: ZoneInfo("UTC"))
 
     def is_open(self, now: datetime) -> bool:
-        """Whether changes may begin now.
-
-        Args:
-            now: the moment, aware.
-        """
+        """Whether changes may begin now."""
         here = now.astimezone(self.time_zone)
         clock = here.time().replace(tzinfo=None)
         today, yesterday = here.date(), here.date() - timedelta(days=1)

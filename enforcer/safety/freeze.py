@@ -58,10 +58,6 @@ def frozen_by(path: Path) -> str | None:
 def freeze_changes(folder: DataFolder, *, by: str, at: datetime) -> None:
     """Stop every change from now on; the file is set before the ledger is written.
 
-    Args:
-        by: who.
-        at: when, UTC.
-
     Raises:
         Corrupt: storage can't take the file or the ledger.
         Unavailable: another process freezes or thaws at this moment.
@@ -73,10 +69,6 @@ def freeze_changes(folder: DataFolder, *, by: str, at: datetime) -> None:
 
 def thaw_changes(folder: DataFolder, *, by: str, at: datetime) -> None:
     """Let changes go on; where the ledger can't be written, the freeze stays.
-
-    Args:
-        by: who.
-        at: when, UTC.
 
     Raises:
         Corrupt: storage can't take the ledger.

@@ -13,18 +13,16 @@ from decimal import Decimal
 from pathlib import Path
 
 from enforcer.cluster import ClusterReader
-from enforcer.kinds.register import trouble_of
+from enforcer.kinds.register import is_rolled_out, trouble_of
 from enforcer.manifest import field_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_of, is_of_plan
 from enforcer.record.journal import RunRecord, StageRecord
 from enforcer.record.plan_store import Approval
-from enforcer.rollout.landing import is_rolled_out
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
-from enforcer.safety.pod_admission import check_admission
-from enforcer.safety.quotas import check_quotas
+from enforcer.safety.stage_checks import check_admission, check_quotas
 from enforcer.snapshot import Snapshot, cards_left_empty
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
@@ -58,10 +56,8 @@ class GuardPolicy:
         cards_max: most cards that one apply may free; None for no limit.
         saving_max: most that one apply may save in a week, in the plan's currency; None for no limit.
         two_approvals_cards_min: freed cards of one apply from which two people must have approved; None for never.
-        window: when changes may begin.
         gaps_allowed: whether services of one replica and latency-critical ones may lose a pod for a while, and an undo
             may leave fewer pods ready than owners allow.
-        needs_approval: whether stages must be approved.
         cluster: name of the cluster that is changed; None where that is not known.
     """
 
@@ -74,16 +70,11 @@ class GuardPolicy:
     two_approvals_cards_min: int | None = None
     window: ChangeWindow = field(default_factory=ChangeWindow)
     gaps_allowed: bool = False
-    needs_approval: bool = True
     cluster: str | None = None
 
 
 class Guard:
-    """Checks plans.
-
-    Args:
-        policy: what to go by.
-    """
+    """Checks plans."""
 
     def __init__(self, policy: GuardPolicy) -> None:
         self._policy = policy
@@ -102,7 +93,7 @@ class Guard:
         self,
         plan: Plan,
         stages: Sequence[int],
-        approvals: Iterable[Approval] | Iterable[int],
+        approvals: Iterable[Approval],
         now: datetime,
         *,
         run: Sequence[int] | None = None,
@@ -110,9 +101,7 @@ class Guard:
         """Refuse a plan for what it is, whatever the cluster looks like.
 
         Args:
-            stages: stages that are to be applied.
-            approvals: who approved which; or the stages alone, where it does not matter who did.
-            now: the moment, UTC.
+            approvals: who approved which.
             run: all stages of the run that they are of, whose freed cards count together; None where they are all.
 
         Raises:
@@ -143,7 +132,7 @@ class Guard:
             raise Refused(sentence("guard.stages_unknown", stages=str(missing), plan=plan.plan_id, known=stages_known))
         together = stages if run is None else run
         freed = sum(known[stage].cards_freed for stage in set(together))
-        self.check_approvals(plan, stages, list(approvals), freed)
+        self.check_approvals(plan, stages, approvals, freed)
         self._check_size(plan, together, freed)
 
     def check_schedule(self, plan: Plan, approvals: Iterable[Approval], now: datetime) -> None:
@@ -152,10 +141,6 @@ class Guard:
         A schedule is followed for weeks: it outlives the plan's date of expiry (`tide.plan_age_days_max` bounds it),
         and its own hours and holidays stand for those of the change window. What it frees it gives back by morning, so
         no saving limit binds it; the limit on cards does.
-
-        Args:
-            approvals: who approved which of its stages.
-            now: the moment, UTC.
 
         Raises:
             Refused: edited, of another cluster, made from too little history, too large, or its tide was approved by
@@ -167,7 +152,7 @@ class Guard:
         tides = {entry.id for entry in plan.recommendations if entry.kind is RecommendationKind.TIDE}
         stages = [entry.stage for entry in plan.stages if tides & set(entry.recommendations)]
         freed = len({card for entry in plan.schedule for card in entry.frees})
-        self.check_approvals(plan, stages, list(approvals), freed)
+        self.check_approvals(plan, stages, approvals, freed)
         if self._policy.cards_max is not None and freed > self._policy.cards_max:
             limit = str(self._policy.cards_max)
             raise Refused(
@@ -181,28 +166,22 @@ class Guard:
             coverage, limit = f"{plan.history.coverage_ratio:.3f}", str(self._policy.coverage_ratio_min)
             raise Refused(sentence("guard.coverage_low", plan=plan.plan_id, coverage=coverage, limit=limit))
 
-    def check_approvals(
-        self, plan: Plan, stages: Sequence[int], approvals: Sequence[Approval | int], freed: int
-    ) -> None:
+    def check_approvals(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], freed: int) -> None:
         """Refuse stages that too few people approved.
-
-        Args:
-            approvals: who approved which; or the stages alone.
-            freed: cards that the stages free together.
 
         Raises:
             Refused: nobody approved one of them, or one person where `two_approvals_cards_min` wants two.
         """
         people: dict[int, set[str]] = {}
         for entry in approvals:
-            for stage in (entry,) if isinstance(entry, int) else entry.stages:
+            for stage in entry.stages:
                 # One person under two spellings is one person.
-                people.setdefault(stage, set()).add("" if isinstance(entry, int) else entry.by.strip().casefold())
+                people.setdefault(stage, set()).add(entry.by.strip().casefold())
         unapproved = sorted(set(stages) - people.keys())
-        if self._policy.needs_approval and unapproved:
+        if unapproved:
             raise Refused(sentence("guard.unapproved", stages=str(unapproved), plan=plan.plan_id))
         least = self._policy.two_approvals_cards_min
-        if not self._policy.needs_approval or least is None or freed < least:
+        if least is None or freed < least:
             return
         alone = sorted(stage for stage in set(stages) if len(people[stage]) < 2)
         if alone:
@@ -212,16 +191,14 @@ class Guard:
                 )
             )
 
-    def check_freed(
-        self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval] | Iterable[int], snapshot: Snapshot
-    ) -> None:
+    def check_freed(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], snapshot: Snapshot) -> None:
         """Refuse stages that free more cards than the policy allows, by the cluster and not by what the plan claims.
 
         Raises:
             Refused: the cards that they leave empty are too many at once, or for how many people approved.
         """
         freed = len(cards_left_empty(plan, set(workloads_of(plan, stages)), snapshot))
-        self.check_approvals(plan, stages, list(approvals), freed)
+        self.check_approvals(plan, stages, approvals, freed)
         self._check_cards_max(plan, freed)
 
     def _check_cards_max(self, plan: Plan, freed: int) -> None:
@@ -300,11 +277,6 @@ class Guard:
     def check_stage(self, record: StageRecord, snapshot: Snapshot, reader: ClusterReader, wave_max: int) -> None:
         """Refuse a stage for what it would ask of the cluster, before anything of it is written down.
 
-        Args:
-            record: what it is going to do.
-            snapshot: the cluster that it was rendered for.
-            wave_max: how many workloads may be changing at once.
-
         Raises:
             Refused: it would exceed a quota, leave fewer pods ready than their owners allow, or nobody at admission
                 gives its pods their seats.
@@ -330,11 +302,7 @@ class Guard:
         return availability_breaches(record, snapshot, reader, wave_max, gaps_allowed=self._policy.gaps_allowed)
 
     def check_undo(self, plan_id: str, lowered: Sequence[Sentence]) -> None:
-        """Refuse an undo that would leave fewer pods ready than their owners allow, unless `gaps_allowed` is set.
-
-        Args:
-            lowered: the workloads, and why.
-        """
+        """Refuse an undo that would leave fewer pods ready than their owners allow, unless `gaps_allowed` is set."""
         if lowered and not self._policy.gaps_allowed:
             why = listed(lowered, _NAMED_MAX, clauses=True)
             raise Refused(sentence("guard.undo_lowers", plan=plan_id, why=why))

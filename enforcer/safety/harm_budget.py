@@ -63,7 +63,6 @@ class Harm:
     """What one workload suffered in a span.
 
     Attributes:
-        active_steps: steps in which it was active.
         violated_steps: those of them in which it did not get what it needed.
     """
 
@@ -93,7 +92,6 @@ class Judgement:
     """What harm budgets say at one moment.
 
     Attributes:
-        brake: what they ask for.
         reason: one sentence with workload, value, limit and setting; empty where they ask for nothing.
     """
 
@@ -102,12 +100,7 @@ class Judgement:
 
 
 class HarmBudgets:
-    """Watches the budgets of services.
-
-    Args:
-        records: what they suffered.
-        policy: what a budget is.
-    """
+    """Watches the budgets of services."""
 
     def __init__(self, records: HarmRecords, policy: HarmPolicy) -> None:
         self._records = records
@@ -118,9 +111,7 @@ class HarmBudgets:
         """What the budgets of some workloads ask for; nothing, where nothing was measured.
 
         Args:
-            workloads: those that a plan changed.
             changed_since: when it began to: what they suffered before is not its doing.
-            now: the moment, UTC.
 
         Raises:
             Unavailable: what keeps the measurements can't be reached.
@@ -151,9 +142,7 @@ def judge_workload(
     """What the budget of one workload asks for.
 
     Args:
-        workload: whose.
         harm: what it suffered over the short, the long and the whole span.
-        policy: what a budget is.
         part: share of the budget's days that the whole span covers, 0-1.
     """
     short, long, whole = harm
@@ -191,7 +180,6 @@ def spent_share(harm: Harm | None, policy: HarmPolicy, part: float) -> float | N
 
     Args:
         harm: what was suffered over the part of the budget's days that has passed.
-        policy: what a budget is.
         part: that part, 0-1; the rest is taken to be as active.
     """
     rate = burn_rate(harm, policy)

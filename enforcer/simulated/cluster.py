@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,36 +31,15 @@ from enforcer.simulated.seats import SeatState, SimulatedSeat, read_seats
 from enforcer.simulated.store import PodRow, SimulatedStore
 from enforcer.simulated.trace import TraceFollower
 from fleet.capabilities.register import HAMI
-from fleet.errors import Refused, Unavailable
+from fleet.errors import Refused
 from fleet.inventory import Inventory, WorkloadId
 from fleet.sentences import Sentence, sentence
 from fleet.units import epoch_ms, format_time, time_from_epoch_ms
 
-__all__ = ["Faults", "ReplayMark", "SeatState", "SimulatedCluster", "SimulatedSeat"]
+__all__ = ["ReplayMark", "SeatState", "SimulatedCluster", "SimulatedSeat"]
 
 SCALING_MAX = 4.0
 """Largest oversubscription factor of framebuffer that a node takes."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Faults:
-    """How the simulated cluster misbehaves, for tests of those who use it; mutable: it counts writes.
-
-    Attributes:
-        conflict_on_writes: numbers of the writes (from 1) before which somebody else changes the object.
-        fail_on_writes: number of a write to the HTTP status it fails with, such as 429 or 500.
-        delete_on_writes: numbers of the writes before which somebody deletes the object.
-        never_ready: pods (`namespace/pod` of the trace) that never become ready once made anew.
-        out_of_memory: the same for pods whose container is killed for want of memory.
-        writes: writes seen so far.
-    """
-
-    conflict_on_writes: frozenset[int] = frozenset()
-    fail_on_writes: Mapping[int, int] | None = None
-    delete_on_writes: frozenset[int] = frozenset()
-    never_ready: frozenset[str] = frozenset()
-    out_of_memory: frozenset[str] = frozenset()
-    writes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,20 +61,18 @@ class SimulatedCluster:
     Args:
         path: the file; made when it is not there.
         with_admission: whether gputide's admission step runs on new pods.
-        faults: how it misbehaves.
 
     Raises:
         Corrupt: the file is no such state.
         Unavailable: it can't be opened.
     """
 
-    def __init__(self, path: Path, *, with_admission: bool = True, faults: Faults | None = None) -> None:
+    def __init__(self, path: Path, *, with_admission: bool = True) -> None:
         self._store = SimulatedStore(path, HAMI.slices_per_card_max)
         self._with_admission = with_admission
         self._controllers = Controllers(self._store, with_admission=with_admission)
         self._loose = LoosePods(self._store, self._controllers)
         self._follower = TraceFollower(self._store, self._controllers)
-        self._faults = faults or Faults()
         self._seats: tuple[SimulatedSeat, ...] = ()
         self._seats_generation = -1
 
@@ -116,7 +93,7 @@ class SimulatedCluster:
 
     @property
     def controller(self) -> None:
-        """Nobody runs a controller of it: whoever asks acts."""
+        """Nobody runs a controller of it: the one who asks acts."""
         return None
 
     @property
@@ -177,7 +154,7 @@ class SimulatedCluster:
         if epoch_ms(now) <= self._store.number("clock_ms"):
             return
         if self._store.rows("SELECT 1 FROM rolling LIMIT 1"):
-            with self._rolling():
+            with self._store.transaction():
                 self._controllers.run_until(epoch_ms(now))
         else:
             # One statement is whole by itself, and time alone moves no seat: what is kept of seats stays valid.
@@ -185,7 +162,7 @@ class SimulatedCluster:
 
     def pause(self, seconds: float) -> None:
         """Let `seconds` pass (the port `Pause`)."""
-        with self._rolling():
+        with self._store.transaction():
             self._controllers.run_until(self._store.number("clock_ms") + round(seconds * 1000))
 
     def settle(self, now: datetime) -> None:
@@ -201,14 +178,6 @@ class SimulatedCluster:
             )
             self._store.set_number("clock_ms", now_ms)
 
-    @contextmanager
-    def _rolling(self) -> Iterator[None]:
-        """A transaction in which owners make pods anew, with the faults that they show then."""
-        self._controllers.never_ready = self._faults.never_ready
-        self._controllers.out_of_memory = self._faults.out_of_memory
-        with self._store.transaction():
-            yield
-
     def start(self, workload: WorkloadId) -> None:
         """A user takes a stopped workload back: the stop mark, suspension or replicas of 0 go."""
         namespace, kind, name = workload.split("/")
@@ -220,12 +189,8 @@ class SimulatedCluster:
             what = workload_kind(kind)
             if what.stop_field is not None:
                 set_field(body, what.stop_field, "false" if what.stop_field.endswith(".suspend") else None)
-            roster = self._store.rows(
-                "SELECT count(*) FROM roster WHERE namespace=? AND owner_kind=? AND owner_name=?",
-                namespace, kind, name,
-            )  # fmt: skip
             for size in what.sizes(body)[-1:]:
-                set_field(body, size.path, str(roster[0][0]))
+                set_field(body, size.path, str(len(self._store.roster(kind, namespace, name))))
             self._store.put_object(body)
             self._controllers.reconcile(body)
 
@@ -278,8 +243,7 @@ class SimulatedCluster:
 
     def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
         """Write fields on the condition that the object still has the version that was read."""
-        self._misbehave(kind, namespace, name)
-        with self._rolling():
+        with self._store.transaction():
             if kind == "Node":
                 return patch_node(self._store, name, fields, resource_version)
             found = self._store.object_body(kind, namespace, name) if kind != "Pod" else self._pod_body(namespace, name)
@@ -313,8 +277,7 @@ class SimulatedCluster:
 
     def evict(self, namespace: str, pod: str) -> bool:
         """Evict one pod; its owner makes it anew, if it still wants as many; False while a budget forbids it."""
-        self._misbehave("Pod", namespace, pod)
-        with self._rolling():
+        with self._store.transaction():
             for row in self._store.pods("namespace=? AND name=?", namespace, pod):
                 if not self._may_be_disrupted(row):
                     return False
@@ -375,11 +338,10 @@ class SimulatedCluster:
     def make(self, manifest: Manifest) -> bool:
         """See `ClusterWriter`."""
         kind, namespace, name = identity(manifest)
-        self._misbehave(kind, namespace, name)
         if self.get(kind, namespace, name) is not None:
             return False
         if kind == "Pod":
-            with self._rolling():
+            with self._store.transaction():
                 self._loose.make(copy.deepcopy(manifest))
         else:
             self.create(copy.deepcopy(manifest))
@@ -404,7 +366,7 @@ class SimulatedCluster:
                 self._store.drop_pod(pod)
 
     def _lose_node(self, name: str) -> None:
-        with self._rolling():
+        with self._store.transaction():
             lost = self._store.pods("node=?", name)
             for row in lost:
                 self._store.drop_pod(row)
@@ -454,23 +416,6 @@ class SimulatedCluster:
         self._store.write("UPDATE nodes SET scaling=? WHERE name=?", [(scaling.get(name, 1.0), name) for name in names])
         self._store.refresh()
         self._controllers.retry_pending()
-
-    def _misbehave(self, kind: str, namespace: str, name: str) -> None:
-        faults = self._faults
-        faults.writes += 1
-        if faults.fail_on_writes and faults.writes in faults.fail_on_writes:
-            status = faults.fail_on_writes[faults.writes]
-            raise Unavailable(f"cannot change {kind} {namespace}/{name}: the API server answered {status}")
-        if faults.writes in faults.delete_on_writes:
-            self.delete(kind, namespace, name)
-        if faults.writes in faults.conflict_on_writes:
-            with self._store.transaction():
-                found = self._store.object_body(kind, namespace, name)
-                if found is not None:
-                    body = found[1]
-                    body.setdefault("spec", {})["revisionHistoryLimit"] = faults.writes
-                    body["metadata"]["generation"] = int(body["metadata"].get("generation", 1)) + 1
-                    self._store.put_object(body)
 
 
 def _pod_manifest(pod: PodRow, now_ms: int) -> Manifest:

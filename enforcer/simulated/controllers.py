@@ -47,9 +47,9 @@ _TO_DELETE = f"spec.workerGroupSpecs[{WORKERS}].scaleStrategy.workersToDelete"
 class Controllers:
     """Keeps pods as their owners want them.
 
-    Args:
-        store: the state.
-        with_admission: whether gputide's admission step runs.
+    Attributes:
+        never_ready: pods (`namespace/pod` of the trace) that never become ready once made anew, for tests.
+        out_of_memory: the same for pods whose container is killed for want of memory.
     """
 
     def __init__(self, store: SimulatedStore, *, with_admission: bool) -> None:
@@ -124,14 +124,46 @@ class Controllers:
         self.keep_revision(owner, revision)
         self._make(owner, name, homes, template_of_trace(owner), revision, name=name)
 
-    def enter(self, row: PodRow, ask: PodAsk, homes: Sequence[str]) -> None:
+    def enter(
+        self,
+        pod: Manifest,
+        owner: tuple[str, str],
+        plays: str,
+        homes: Sequence[str] = (),
+        revision: str = "",
+        *,
+        is_begun: bool = False,
+    ) -> None:
         """Place a new pod and keep it, pending where no card has room.
 
         Args:
-            row: the pod, without a node.
+            owner: kind and name.
+            plays: pod of the trace that it stands for.
             homes: cards that it takes if it may and they have the room.
+            is_begun: it is ready at once; else it takes its time, or shows the fault that was asked for.
         """
-        store = self._store
+        store, metadata, ask = self._store, pod["metadata"], ask_of(pod)
+        now_ms = store.number("clock_ms")
+        plays_id = f"{metadata['namespace']}/{plays}"
+        is_oom = not is_begun and plays_id in self.out_of_memory
+        started = now_ms if is_begun else now_ms + round(START_SECONDS * 1000)
+        row = PodRow(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            owner_kind=owner[0],
+            owner_name=owner[1],
+            node=None,
+            made_ms=now_ms,
+            ready_ms=None if not is_begun and plays_id in self.never_ready else started,
+            restarts=1 if is_oom else 0,
+            is_oom=is_oom,
+            reason=None,
+            cpu_cores=ask.cpu_cores,
+            memory_bytes=ask.memory_bytes,
+            body=pod,
+            plays=plays,
+            revision=revision,
+        )
         placed = self._place(ask, homes)
         if isinstance(placed, Unplaced):
             store.put_pod(replace(row, reason=placed.reason), ())
@@ -195,14 +227,10 @@ class Controllers:
         )
 
     def _wanted(self, owner: Manifest) -> int:
-        metadata = owner["metadata"]
-        roster = self._store.rows(
-            "SELECT count(*) FROM roster WHERE namespace=? AND owner_kind=? AND owner_name=?",
-            metadata["namespace"], owner["kind"], metadata["name"],
-        )  # fmt: skip
-        desired = desired_pods(owner)
         # The trace says how many pods the users run; nobody else scales up.
-        return int(roster[0][0]) if desired is None else min(desired, int(roster[0][0]))
+        run = len(self._store.roster(owner["kind"], owner["metadata"]["namespace"], owner["metadata"]["name"]))
+        desired = desired_pods(owner)
+        return run if desired is None else min(desired, run)
 
     def _step(self, owner: Manifest, wanted: int, pods: Sequence[PodRow], revision: str) -> RollingStep:
         kind, spec = owner["kind"], rolling_spec(owner)
@@ -264,10 +292,7 @@ class Controllers:
         if count <= 0:
             return 0
         kind, namespace, name = owner["kind"], owner["metadata"]["namespace"], owner["metadata"]["name"]
-        roster = self._store.rows(
-            "SELECT pod, homes FROM roster WHERE namespace=? AND owner_kind=? AND owner_name=? ORDER BY pod",
-            namespace, kind, name,
-        )  # fmt: skip
+        roster = self._store.roster(kind, namespace, name)
         pods = self.pods_of(kind, namespace, name)
         played = {pod.plays for pod in pods}
         free = [row for row in roster if row[0] not in played]
@@ -295,9 +320,6 @@ class Controllers:
 
         Args:
             plays: pod of the trace that it stands for.
-            homes: cards that it takes if it may and they have the room.
-            template: what it is made from.
-            revision: hash of that.
             name: its name, where it is the trace's and it runs already; None where a controller makes it.
         """
         store, namespace = self._store, owner["metadata"]["namespace"]
@@ -319,29 +341,7 @@ class Controllers:
             maker = pod["metadata"]["ownerReferences"][0]
             store.record_event(maker["kind"], namespace, maker["name"], "FailedCreate", str(exc))
             return False
-        ask = ask_of(pod)
-        now_ms = store.number("clock_ms")
-        plays_id = f"{namespace}/{plays}"
-        is_oom = not is_begun and plays_id in self.out_of_memory
-        started = now_ms if is_begun else now_ms + round(START_SECONDS * 1000)
-        row = PodRow(
-            namespace=namespace,
-            name=name,
-            owner_kind=owner["kind"],
-            owner_name=owner["metadata"]["name"],
-            node=None,
-            made_ms=now_ms,
-            ready_ms=None if not is_begun and plays_id in self.never_ready else started,
-            restarts=1 if is_oom else 0,
-            is_oom=is_oom,
-            reason=None,
-            cpu_cores=ask.cpu_cores,
-            memory_bytes=ask.memory_bytes,
-            body=pod,
-            plays=plays,
-            revision=revision,
-        )
-        self.enter(row, ask, homes)
+        self.enter(pod, (owner["kind"], owner["metadata"]["name"]), plays, homes, revision, is_begun=is_begun)
         return True
 
     def _name(self, owner: Manifest, plays: str, revision: str) -> str:

@@ -21,15 +21,9 @@ class CardBook:
     """What is granted on one card; mutable: it changes as pods are placed.
 
     Attributes:
-        card: UUID.
-        card_model: model as the driver prints it.
-        node: node.
         framebuffer_mib: framebuffer that may be granted, MiB (with the node's oversubscription factor).
-        slices_max: most slices.
-        slices: slices granted.
         used_mib: framebuffer granted, MiB.
         used_cores: compute granted, percent.
-        is_cordoned: takes no new pods.
     """
 
     card: str
@@ -40,7 +34,6 @@ class CardBook:
     slices: int = 0
     used_mib: int = 0
     used_cores: int = 0
-    is_cordoned: bool = False
 
     @property
     def device_type(self) -> str:
@@ -53,7 +46,6 @@ class NodeBook:
     """Host resources of one node, None where the capacity is not known; mutable: it changes as pods are placed.
 
     Attributes:
-        node: name.
         cpu_cores: allocatable cores.
         memory_bytes: allocatable memory.
         used_cpu_cores: requested.
@@ -79,11 +71,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unplaced:
-    """Why a pod finds no place.
-
-    Attributes:
-        reason: one sentence with numbers, as the scheduler's event says it.
-    """
+    """Why a pod finds no place."""
 
     reason: str
 
@@ -95,7 +83,6 @@ def place(
 
     Args:
         cards: cards that may be used, each node's in the order of its register; a node is scored by those given.
-        nodes: nodes of these cards.
         closed: cards among them that take no new pod.
 
     Returns:
@@ -189,7 +176,7 @@ def _misfit(pod: PodAsk, ask: ContainerAsk, card: CardBook, closed: Collection[s
 
 
 def _admits(pod: PodAsk, card: CardBook) -> bool:
-    if card.is_cordoned or card.card in pod.avoid_cards:
+    if card.card in pod.avoid_cards:
         return False
     kind = card.device_type.lower()
     if pod.use_models and not any(model.lower() in kind for model in pod.use_models):

@@ -11,6 +11,7 @@ from decimal import Decimal
 
 from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest
+from enforcer.words import listed_words
 from fleet.errors import Misconfigured, Refused
 from fleet.grammars.hami import (
     AVOID_CARD_ANNOTATION,
@@ -38,8 +39,6 @@ class ContainerAsk:
     """What one container asks for.
 
     Attributes:
-        container: name.
-        count: cards, distinct.
         framebuffer_mib: MiB per card; None where it is a share of the card.
         framebuffer_percent: percent of the card, where no MiB are given.
         core_percent: percent of each card, 0-100; 100 keeps every other pod off.
@@ -57,15 +56,12 @@ class PodAsk:
     """What a pod asks of the scheduler.
 
     Attributes:
-        containers: one per container that wants a card.
         use_cards: only these cards; empty for any.
         avoid_cards: none of these.
         use_models: only card types that hold one of these texts; empty for any.
         avoid_models: no card type that holds one of these.
         node_policy: `spread`, else binpack.
         card_policy: `binpack`, `mutex`, or a chain of such words, else spread.
-        cpu_cores: host CPU.
-        memory_bytes: host memory.
     """
 
     containers: tuple[ContainerAsk, ...]
@@ -110,24 +106,24 @@ def ask_of(pod: Manifest) -> PodAsk:
         requests = {**limits, **container.get("resources", {}).get("requests", {})}
         cpu += parse_quantity(str(requests.get("cpu", "0")))
         memory += parse_quantity(str(requests.get("memory", "0")))
-        count = _amount(limits, COUNT_RESOURCE, 0)
-        mib = _amount(limits, FRAMEBUFFER_RESOURCE, 0)
+        count = _amount(limits, COUNT_RESOURCE)
+        mib = _amount(limits, FRAMEBUFFER_RESOURCE)
         if count and mib <= _FRAMEBUFFER_MIB_MAX:
             asks.append(
                 ContainerAsk(
                     container=container["name"],
                     count=count,
                     framebuffer_mib=mib or None,
-                    framebuffer_percent=_amount(limits, FRAMEBUFFER_PERCENT_RESOURCE, 0) or 100,
-                    core_percent=min(_amount(limits, CORES_RESOURCE, 0), WHOLE_CORE_PERCENT),
+                    framebuffer_percent=_amount(limits, FRAMEBUFFER_PERCENT_RESOURCE) or 100,
+                    core_percent=min(_amount(limits, CORES_RESOURCE), WHOLE_CORE_PERCENT),
                 )
             )
     return PodAsk(
         containers=tuple(asks),
-        use_cards=frozenset(_listed(annotations, USE_CARD_ANNOTATION)),
-        avoid_cards=frozenset(_listed(annotations, AVOID_CARD_ANNOTATION)),
-        use_models=tuple(_listed(annotations, USE_MODEL_ANNOTATION)),
-        avoid_models=tuple(_listed(annotations, AVOID_MODEL_ANNOTATION)),
+        use_cards=frozenset(listed_words(annotations.get(USE_CARD_ANNOTATION))),
+        avoid_cards=frozenset(listed_words(annotations.get(AVOID_CARD_ANNOTATION))),
+        use_models=listed_words(annotations.get(USE_MODEL_ANNOTATION)),
+        avoid_models=listed_words(annotations.get(AVOID_MODEL_ANNOTATION)),
         node_policy=annotations.get(NODE_POLICY_ANNOTATION, ""),
         card_policy=annotations.get(CARD_POLICY_ANNOTATION, ""),
         cpu_cores=float(cpu),
@@ -137,10 +133,10 @@ def ask_of(pod: Manifest) -> PodAsk:
 
 def _mutated(container: Manifest, pod: str) -> Manifest:
     limits = dict(_limits(container))
-    percent = _amount(limits, FRAMEBUFFER_PERCENT_RESOURCE, 0)
+    percent = _amount(limits, FRAMEBUFFER_PERCENT_RESOURCE)
     if not 0 <= percent <= 100:
         raise Refused(f"cannot admit pod {pod}: {FRAMEBUFFER_PERCENT_RESOURCE}={percent}, expected 0 to 100")
-    if _amount(limits, CORES_RESOURCE, 0) < 0 or _amount(limits, FRAMEBUFFER_RESOURCE, 0) < 0:
+    if _amount(limits, CORES_RESOURCE) < 0 or _amount(limits, FRAMEBUFFER_RESOURCE) < 0:
         raise Refused(f"cannot admit pod {pod}: {CORES_RESOURCE} and {FRAMEBUFFER_RESOURCE} can't be negative")
     mutated = container
     if limits.keys() & _CARD_RESOURCES:
@@ -160,14 +156,10 @@ def _limits(container: Manifest) -> Manifest:
     return found
 
 
-def _amount(limits: Manifest, name: str, absent: int) -> int:
+def _amount(limits: Manifest, name: str) -> int:
     if name not in limits:
-        return absent
+        return 0
     try:
         return int(parse_quantity(str(limits[name])))
     except Misconfigured as exc:
         raise Refused(f"cannot admit a pod with {name}={limits[name]!r}: no quantity") from exc
-
-
-def _listed(annotations: Manifest, name: str) -> list[str]:
-    return [part.strip() for part in annotations.get(name, "").split(",") if part.strip()]

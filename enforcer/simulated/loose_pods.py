@@ -11,19 +11,14 @@ from __future__ import annotations
 import json
 
 from enforcer.manifest import Manifest
-from enforcer.simulated.controllers import START_SECONDS, Controllers
-from enforcer.simulated.hami_webhook import ask_of, mutate
+from enforcer.simulated.controllers import Controllers
+from enforcer.simulated.hami_webhook import mutate
 from enforcer.simulated.revisions import HASH_LABEL, HASH_LABELS, pod_uid
-from enforcer.simulated.store import PodRow, SimulatedStore
+from enforcer.simulated.store import SimulatedStore
 
 
 class LoosePods:
-    """Makes pods without an owner, and lets owners take them over.
-
-    Args:
-        store: the state.
-        controllers: who places pods, and keeps owners as they want to be.
-    """
+    """Makes pods without an owner, and lets owners take them over."""
 
     def __init__(self, store: SimulatedStore, controllers: Controllers) -> None:
         self._store = store
@@ -35,30 +30,11 @@ class LoosePods:
         Raises:
             Refused: HAMi's webhook denies it.
         """
-        store, metadata = self._store, body["metadata"]
-        namespace, name = metadata["namespace"], metadata["name"]
-        uid = pod_uid(namespace, name, store.number("version"))
+        metadata = body["metadata"]
+        name = metadata["name"]
+        uid = pod_uid(metadata["namespace"], name, self._store.number("version"))
         pod = mutate({**body, "metadata": {"annotations": {}, "labels": {}, **metadata, "uid": uid}})
-        ask = ask_of(pod)
-        now_ms = store.number("clock_ms")
-        row = PodRow(
-            namespace=namespace,
-            name=name,
-            owner_kind="Pod",
-            owner_name=name,
-            node=None,
-            made_ms=now_ms,
-            ready_ms=now_ms + round(START_SECONDS * 1000),
-            restarts=0,
-            is_oom=False,
-            reason=None,
-            cpu_cores=ask.cpu_cores,
-            memory_bytes=ask.memory_bytes,
-            body=pod,
-            plays=name,
-            revision="",
-        )
-        self._controllers.enter(row, ask, ())
+        self._controllers.enter(pod, ("Pod", name), name)
 
     def adopt(self, namespace: str, name: str) -> None:
         """Let the ReplicaSet whose label a pod without a controller carries take it over, if there is one."""
@@ -93,10 +69,7 @@ class LoosePods:
         """A pod of the trace that nobody plays, else one that is played by the pod that goes first."""
         metadata = owner["metadata"]
         pods = self._controllers.pods_of(owner["kind"], metadata["namespace"], metadata["name"])
-        roster = self._store.rows(
-            "SELECT pod FROM roster WHERE namespace=? AND owner_kind=? AND owner_name=? ORDER BY pod",
-            metadata["namespace"], owner["kind"], metadata["name"],
-        )  # fmt: skip
+        roster = self._store.roster(owner["kind"], metadata["namespace"], metadata["name"])
         played = {pod.plays for pod in pods}
         going = {pod.name: pod.going for pod in self._controllers.rolling_pods(owner, pods)}
         first = min(pods, key=lambda pod: going[pod.name], default=None)

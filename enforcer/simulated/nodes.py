@@ -12,6 +12,7 @@ from enforcer.cluster import FieldChange
 from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest, field_of, set_field
 from enforcer.simulated.store import SimulatedStore
+from enforcer.words import listed_words
 from fleet.errors import Refused
 from fleet.grammars.hami import (
     COUNT_RESOURCE,
@@ -79,9 +80,9 @@ def patch_node(
 def cordoned_cards(store: SimulatedStore) -> frozenset[str]:
     """Cards on which nothing new is granted."""
     return frozenset(
-        part.strip()
+        card
         for _, body in store.objects_of("Node")
-        for part in (field_of(body, f"metadata.annotations[{DEVICE_CORDON_ANNOTATION}]") or "").split(",")
+        for card in listed_words(field_of(body, f"metadata.annotations[{DEVICE_CORDON_ANNOTATION}]"))
     )
 
 

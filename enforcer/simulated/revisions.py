@@ -14,6 +14,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from enforcer.manifest import without_empty
+
 HASH_LABEL = "pod-template-hash"
 """Label with which a Deployment distinguishes the pods of its ReplicaSets."""
 
@@ -44,7 +46,7 @@ _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 def revision_of(template: Mapping[str, Any]) -> str:
     """Hash of a pod template, ten letters: the same template is the same revision, whatever stands in it empty."""
-    return _letters(json.dumps(_filled(template), sort_keys=True), 10)
+    return _letters(json.dumps(without_empty(template), sort_keys=True), 10)
 
 
 def revision_name(owner: str, revision: str) -> str:
@@ -67,14 +69,6 @@ def pod_uid(namespace: str, name: str, version: int) -> str:
     """Identity of a pod: another one each time it is made."""
     digest = hashlib.sha256(f"{namespace}/{name}/{version}".encode()).hexdigest()
     return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
-
-
-def _filled(value: Any) -> Any:
-    """Without empty maps and lists: the API server does not keep them."""
-    if isinstance(value, Mapping):
-        inner = {key: _filled(entry) for key, entry in value.items()}
-        return {key: entry for key, entry in inner.items() if entry not in ({}, [], None)}
-    return [_filled(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _letters(text: str, count: int) -> str:

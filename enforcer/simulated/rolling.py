@@ -26,9 +26,7 @@ class RollingPod:
     """What a controller knows of one of its pods.
 
     Attributes:
-        name: name.
         is_current: made from the owner's template as it stands.
-        is_ready: every container is ready.
         is_available: ready for as long as its ReplicaSet asks.
         going: its place among those that go first when there are too many.
     """
@@ -45,7 +43,6 @@ class RollingStep:
     """What is done at once.
 
     Attributes:
-        drop: pods that go.
         make: pods that are made from the owner's template, or, where it is paused, from the one before.
     """
 

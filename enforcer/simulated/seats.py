@@ -32,18 +32,10 @@ class SimulatedSeat:
     """Where one container of a pod really is, for the replay to play it there.
 
     Attributes:
-        namespace: namespace.
-        pod: pod of the trace.
         name: what it is called in the cluster: another name once its owner made it anew; empty where nobody plays it.
-        container: container; empty where the pod has no seat.
-        workload: owner.
-        state: running, pending or stopped.
         card: card; None unless running.
-        node: its node.
         framebuffer_granted_bytes: granted, bytes; 0 unless running.
         compute_granted_ratio: granted, 0-1; 1 where no limit is set.
-        core_policy: hard limit or burst.
-        priority: priority.
         is_oversubscribed: the card's grants together may exceed its framebuffer.
         since: when the pod was made, UTC; the start of time for a pod that has no seat.
         is_remade: True where its owner made it anew since the trace began it, so that it has run from `since` on.

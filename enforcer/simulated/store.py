@@ -58,19 +58,7 @@ class PodRow:
     """One pod as it is kept.
 
     Attributes:
-        namespace: namespace.
-        name: name.
-        owner_kind: kind of its owner.
-        owner_name: name of its owner.
-        node: node; None while pending.
-        made_ms: when it was made, epoch milliseconds.
         ready_ms: when it is ready; None for never.
-        restarts: container restarts.
-        is_oom: its container's last end was for want of memory.
-        reason: why it is pending.
-        cpu_cores: host CPU requested.
-        memory_bytes: host memory requested.
-        body: metadata and spec.
         plays: pod of the trace that it stands for: its own name until its owner makes it anew under another one.
         revision: hash of the template that it was made from.
         version: resource version; 0 before it was written.
@@ -96,12 +84,7 @@ class PodRow:
 
 @dataclass(slots=True, kw_only=True)
 class Books:
-    """What the scheduler counts; mutable: pods are booked in and out.
-
-    Attributes:
-        cards: by UUID.
-        nodes: by name.
-    """
+    """What the scheduler counts; mutable: pods are booked in and out."""
 
     cards: dict[str, CardBook]
     nodes: dict[str, NodeBook]
@@ -114,9 +97,9 @@ class SimulatedStore:
         path: the file; made when it is not there.
         slices_max: deviceSplitCount of every card.
 
-    Raises:
-        Corrupt: the file is no such state, or of a later version.
-        Unavailable: it can't be opened.
+    Each call, and this one, raises:
+        Corrupt: the file is no such state, or of a later version; storage can't take more.
+        Unavailable: it can't be opened, or another process kept it busy.
     """
 
     def __init__(self, path: Path, slices_max: int) -> None:
@@ -140,12 +123,7 @@ class SimulatedStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing; nested use joins the outer one.
-
-        Raises:
-            Corrupt: storage can't take more.
-            Unavailable: another process kept the file busy.
-        """
+        """All or nothing; nested use joins the outer one."""
         with self._lock:
             if self.db.in_transaction:
                 yield
@@ -168,12 +146,7 @@ class SimulatedStore:
 
     @contextmanager
     def long_transaction(self) -> Iterator[Callable[[], None]]:
-        """Many transactions kept together: yields what keeps all since the last time; the rest is lost at the end.
-
-        Raises:
-            Corrupt: storage can't take more.
-            Unavailable: another process kept the file busy.
-        """
+        """Many transactions kept together: yields what keeps all since the last time; the rest is lost at the end."""
 
         def keep() -> None:
             self.db.execute("COMMIT")
@@ -262,6 +235,14 @@ class SimulatedStore:
             "AND json_extract(body, '$.metadata.ownerReferences[0].name')=?",
             [(namespace, kind, name)],
         )
+
+    def roster(self, kind: str, namespace: str, owner: str) -> list[tuple[str, str]]:
+        """Pods that the users of an owner run, by name, each with its cards in the trace as JSON."""
+        found = self.rows(
+            "SELECT pod, homes FROM roster WHERE namespace=? AND owner_kind=? AND owner_name=? ORDER BY pod",
+            namespace, kind, owner,
+        )  # fmt: skip
+        return [(str(pod), str(homes)) for pod, homes in found]
 
     def put_pod(self, pod: PodRow, allocations: Sequence[Allocation]) -> None:
         """Write a pod and its slots, and enter them into the books."""

@@ -30,12 +30,7 @@ _PRIORITY_TEXT = {Priority.HIGH: "0", Priority.LOW: "1"}
 
 
 class TraceFollower:
-    """Keeps the simulated users in step with an inventory.
-
-    Args:
-        store: the state.
-        controllers: who makes the pods.
-    """
+    """Keeps the simulated users in step with an inventory."""
 
     def __init__(self, store: SimulatedStore, controllers: Controllers) -> None:
         self._store = store
@@ -119,10 +114,7 @@ class TraceFollower:
             if played:
                 self._scale(found[0][0], namespace, found[0][1], -1)
         for kind, namespace, name in owners:
-            if not store.rows(
-                "SELECT 1 FROM roster WHERE namespace=? AND owner_kind=? AND owner_name=? LIMIT 1",
-                namespace, kind, name,
-            ):  # fmt: skip
+            if not store.roster(kind, namespace, name):
                 store.drop_object(kind, namespace, name)
                 store.drop_revisions(kind, namespace, name)
         if keys:

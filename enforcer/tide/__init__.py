@@ -1,1 +1,1 @@
-"""The tide: at night services step back and whole machines take other work; by morning everything is given back."""
+"""The tide: at night services scale in and whole machines take other work; by morning everything is given back."""

@@ -20,7 +20,7 @@ class TidePhase(StrEnum):
     DAY = "day"
     """Services have all they want."""
     NIGHT = "night"
-    """They have stepped back; others work on what is free."""
+    """They have scaled in; others work on what is free."""
     GIVE_BACK = "give_back"
     """Others stop, and services come back before the window ends."""
 
@@ -30,9 +30,7 @@ class TideMoment:
     """Where a moment stands.
 
     Attributes:
-        phase: part of the tide.
         night: day on which the window began, by the local calendar; None by day.
-        ends_at: end of the window, UTC; None by day.
     """
 
     phase: TidePhase
@@ -45,9 +43,7 @@ class TideCalendar:
     """When the tide goes out and comes in.
 
     Attributes:
-        start: local time at which a window begins.
         end: local time at which services have everything again; at or before `start` it is the next day's.
-        time_zone: clock by which that is meant.
         holidays: days on which no window begins: demand is another one then.
     """
 

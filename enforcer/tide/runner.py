@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING
 
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, field_of
-from enforcer.record.journal import FieldIntent, ObjectIntent
+from enforcer.record.journal import ObjectIntent
 from enforcer.record.plan_store import Approval
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
-from enforcer.rollout.patience import Patience
+from enforcer.rollout.patience import Patience, PatientCluster
 from enforcer.rollout.tools import Tools
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
-from enforcer.tide.scaling import NightScale, night_scale, replicas_short
+from enforcer.tide.scaling import NightScale, night_scale, replicas_short, tide_intent
 from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.decisions import Plan
 from fleet.errors import Refused
@@ -50,7 +50,7 @@ class TideStep(StrEnum):
     NOTHING = "nothing"
     WENT_OUT = "went_out"
     WAITS = "waits"
-    """Services are still stepping back."""
+    """Services are still scaling in."""
     ADMITTED = "admitted"
     CAME_HOME = "came_home"
 
@@ -62,10 +62,9 @@ class TidePolicy:
     Attributes:
         lead_min: giving back begins at least this long before the end.
         plan_age_max: how old a plan may be when a night begins by it: forecasts age.
-        release_seconds_max: how long services may take to step back; then what is free is used, and no more waited for.
+        release_seconds_max: how long services may take to scale in; then what is free is used, and no more waited for.
         save_seconds: between asking low priority to save and stopping it.
         home_seconds_max: how long coming home is waited for in one step.
-        poll_seconds: pause between looks.
         queues: Kueue's ClusterQueues that low priority waits in.
     """
 
@@ -83,8 +82,6 @@ class TideResult:
     """What a step did.
 
     Attributes:
-        step: what it did.
-        moment: where the clock stands.
         night: the night that is under way, or that just ended; None by day.
         said: what people should know, one sentence each.
     """
@@ -98,13 +95,7 @@ class TideResult:
 class TideRunner:
     """Moves the tide of one plan.
 
-    Args:
-        tools: the cluster, the lease, and the guard.
-        journal: the nights.
-        plan: whose schedule is followed.
-        calendar: when.
-        policy: how carefully.
-        approvals: who approved which stages of the plan.
+    Each call raises `Unavailable` where the cluster can't be reached; called again, it goes on.
     """
 
     def __init__(
@@ -113,8 +104,11 @@ class TideRunner:
     ) -> None:  # fmt: skip
         self._tools, self._journal, self._plan, self._approvals = tools, journal, plan, approvals
         self._calendar, self._policy = calendar, policy
+        patience = Patience(tools.pause, seconds_max=_PATIENCE_SECONDS)
         self._writer = IntentWriter(
-            tools.reader, tools.writer, Patience(tools.pause, seconds_max=_PATIENCE_SECONDS), tools.step
+            PatientCluster(
+                reader=tools.reader, writer=tools.writer, pause=tools.pause, patiently=patience, step=tools.step
+            )
         )
 
     def moment(self) -> TideMoment:
@@ -122,19 +116,11 @@ class TideRunner:
         return self._calendar.at(self._tools.reader.now(), self._journal.lead(self._policy.lead_min))
 
     def would_scale(self) -> NightScale:
-        """Who would step back if a night began now; changes nothing.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """Who would scale in if a night began now; changes nothing."""
         return night_scale(self._plan.schedule, self._tools.reader)
 
     def why_not(self) -> str | None:
-        """What stands against beginning a night now, whatever the hour; None for nothing.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """What stands against beginning a night now, whatever the hour; None for nothing."""
         try:
             self._tools.guard.check_frozen(self._tools.reader)
             self._check_plan()
@@ -143,11 +129,7 @@ class TideRunner:
         return None
 
     def short(self) -> dict[WorkloadId, str]:
-        """Services of the schedule that do not have all their replicas ready, with both numbers.
-
-        Raises:
-            Unavailable: the cluster can't be reached.
-        """
+        """Services of the schedule that do not have all their replicas ready, with both numbers."""
         return replicas_short(self._plan.schedule, self._tools.reader)
 
     def step(self) -> TideResult:
@@ -347,21 +329,18 @@ _SAVE_BY = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
 def opened(reader: ClusterReader, queues: Sequence[str]) -> tuple[ObjectIntent, ...]:
     """What lets low priority in: Jobs that wait for the night, and queues.
 
-    Args:
-        queues: names of ClusterQueues.
-
     Raises:
         Unavailable: it can't be reached.
     """
     found = [
-        _intent(job, FieldIntent(field="spec.suspend", old="true", new="false"))
+        tide_intent(job, "spec.suspend", "true", "false")
         for job in reader.list_objects("Job")
         if _is_of_the_night(job) and field_of(job, "spec.suspend") == "true"
     ]
     for queue in reader.list_objects("ClusterQueue"):
         policy = field_of(queue, "spec.stopPolicy")
         if queue["metadata"]["name"] in queues and policy in ("Hold", "HoldAndDrain"):
-            found.append(_intent(queue, FieldIntent(field="spec.stopPolicy", old=policy, new="None")))
+            found.append(tide_intent(queue, "spec.stopPolicy", policy, "None"))
     return tuple(found)
 
 
@@ -381,8 +360,7 @@ def running(reader: ClusterReader, intents: Sequence[ObjectIntent]) -> tuple[Man
 
 def asked_to_save(job: Manifest, until: datetime) -> ObjectIntent:
     """The annotation that asks a Job to save what it has."""
-    old = field_of(job, _SAVE_BY)
-    return _intent(job, FieldIntent(field=_SAVE_BY, old=old, new=format_time(until)))
+    return tide_intent(job, _SAVE_BY, field_of(job, _SAVE_BY), format_time(until))
 
 
 def _is_of_the_night(job: Manifest) -> bool:
@@ -392,15 +370,3 @@ def _is_of_the_night(job: Manifest) -> bool:
 def _is_over(job: Manifest) -> bool:
     conditions = job.get("status", {}).get("conditions") or ()
     return any(entry.get("type") in ("Complete", "Failed") and entry.get("status") == "True" for entry in conditions)
-
-
-def _intent(manifest: Manifest, *fields: FieldIntent) -> ObjectIntent:
-    metadata = manifest["metadata"]
-    return ObjectIntent(
-        kind=manifest["kind"],
-        namespace=metadata.get("namespace", ""),
-        name=metadata["name"],
-        resource_version=metadata["resourceVersion"],
-        recommendation="tide",
-        fields=fields,
-    )

@@ -35,7 +35,7 @@ class NightScale:
     """What becomes of the scheduled services.
 
     Attributes:
-        intents: one per service that steps back.
+        intents: one per service that scales in.
         left: services that keep what they have, each with the reason.
     """
 
@@ -44,10 +44,7 @@ class NightScale:
 
 
 def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) -> NightScale:
-    """Who steps back now, and by which field.
-
-    Args:
-        schedule: the plan's windows.
+    """Who scales in now, and by which field.
 
     Raises:
         Unavailable: it can't be reached.
@@ -151,12 +148,17 @@ def _lowered(target: Manifest, field: str, replicas: int) -> ObjectIntent | None
     # The API server fills in 1 where an HPA names no bound; KEDA takes 0, and then there is nothing to lower.
     if int(old or ("0" if field == "spec.minReplicaCount" else "1")) <= replicas:
         return None
-    metadata = target["metadata"]
+    return tide_intent(target, field, old, str(replicas))
+
+
+def tide_intent(manifest: Manifest, field: str, old: str | None, new: str) -> ObjectIntent:
+    """One field of an object that the tide changes."""
+    metadata = manifest["metadata"]
     return ObjectIntent(
-        kind=target["kind"],
-        namespace=metadata["namespace"],
+        kind=manifest["kind"],
+        namespace=metadata.get("namespace", ""),
         name=metadata["name"],
         resource_version=metadata["resourceVersion"],
         recommendation="tide",
-        fields=(FieldIntent(field=field, old=old, new=str(replicas)),),
+        fields=(FieldIntent(field=field, old=old, new=new),),
     )

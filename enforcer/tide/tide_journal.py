@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -22,20 +22,11 @@ class Night:
     """One night; mutable: it grows while the ledger is read.
 
     Attributes:
-        plan_id: plan whose schedule it follows.
-        night: day on which it began.
-        began_at: when, UTC.
         ends_at: when services must have everything again, UTC.
-        scale: what lets services step back.
-        admission: what let low priority in.
         left: services that kept what they had, and why.
         freed: cards of the plan that stood empty then.
-        is_admitting: low priority was let in.
-        is_aborted: somebody ended it early.
         gave_back_after_seconds: how long giving back took; None while it is not over.
-        ended_at: when everything was given back, UTC; None while it is not.
         is_late: services had everything again only after its end.
-        is_open: it is not over.
     """
 
     plan_id: str
@@ -51,15 +42,15 @@ class Night:
     gave_back_after_seconds: float | None = None
     ended_at: datetime | None = None
     is_late: bool = False
-    is_open: bool = field(default=True)
+
+    @property
+    def is_open(self) -> bool:
+        """It is not over."""
+        return self.ended_at is None
 
 
 class TideJournal:
-    """Writes and reads nights.
-
-    Args:
-        ledger: where they stand.
-    """
+    """Writes and reads nights."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -80,7 +71,7 @@ class TideJournal:
         )  # fmt: skip
 
     def admit(self, plan_id: str, at: datetime, admission: Sequence[ObjectIntent], freed: Sequence[str]) -> None:
-        """Services stepped back; low priority is about to be let in."""
+        """Services scaled in; low priority is about to be let in."""
         self._write(
             plan_id, at, "tide_admit", admission=[object_content(entry) for entry in admission], freed=list(freed)
         )  # fmt: skip
@@ -125,7 +116,6 @@ class TideJournal:
                 found[-1].gave_back_after_seconds = float(content["seconds"])
                 found[-1].ended_at = entry.at
                 found[-1].is_late = bool(content["late"])
-                found[-1].is_open = False
         return tuple(found)
 
     def scalings(self) -> dict[WorkloadId, list[tuple[datetime, datetime]]]:
@@ -141,15 +131,11 @@ class TideJournal:
                 home = night.ended_at - timedelta(seconds=night.gave_back_after_seconds or 0.0)
                 spans.append((home, night.ended_at))
             for intent in night.scale:
-                found.setdefault(WorkloadId(f"{intent.namespace}/{intent.kind}/{intent.name}"), []).extend(spans)
+                found.setdefault(intent.workload, []).extend(spans)
         return found
 
     def lead(self, least: timedelta) -> timedelta:
-        """How long before its end a night must begin to give back: measured, once it was.
-
-        Args:
-            least: never less than this.
-        """
+        """How long before its end a night must begin to give back: measured, once it was."""
         took = [night.gave_back_after_seconds for night in self.nights()[-_NIGHTS_REMEMBERED:]]
         slowest = max((seconds for seconds in took if seconds is not None), default=0.0)
         return max(least, timedelta(seconds=_LEAD_FACTOR * slowest))

@@ -11,8 +11,7 @@ from enforcer.agent.give_way import GiveWayRules
 from enforcer.agent.hami_evictions import HamiNodeActions
 from enforcer.agent.loop import AgentLoop, AgentMetrics
 from enforcer.agent.node_agent import AgentFolders, NodeAgent
-from enforcer.agent.node_view import NodeView
-from enforcer.agent.trouble import troubled_cards
+from enforcer.agent.node_view import NodeView, troubled_cards
 from enforcer.agent.view_server import ViewServer
 from enforcer.agent.watermark import WatermarkRules
 from enforcer.cluster import ClusterReader

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from enforcer.backends.detect import conflicts
-from enforcer.backends.hami_cordon import HANDSHAKE_ANNOTATION
 from enforcer.backends.running import PART_KINDS, parts_of, running_tag
 from enforcer.kubernetes.admission_probe import PODS_WEBHOOK
 from enforcer.manifest import Manifest
 from fleet.capabilities.register import records_of
 from fleet.capabilities.version import record_for, version_note
 from fleet.errors import Refused
-from fleet.grammars.hami import NODE_REGISTER_ANNOTATION
+from fleet.grammars.hami import NODE_HANDSHAKE_ANNOTATION, NODE_REGISTER_ANNOTATION
 from fleet.sentences import listed, sentence
 from fleet.settings.settings import ClusterChoice
 from gputide.doctor.cluster_scene import ClusterScene, namespaced, nodes_run, runs_elsewhere
@@ -56,10 +55,10 @@ def _fare(scene: ClusterScene, with_cards: set[str]) -> Iterator[Diagnosis]:
     unlabelled, sliced = [], []
     for node in scene.nodes:
         name, labels, annotations = str(node["metadata"]["name"]), _texts(node, "labels"), _texts(node, "annotations")
-        handshake = annotations.get(HANDSHAKE_ANNOTATION, "")
+        handshake = annotations.get(NODE_HANDSHAKE_ANNOTATION, "")
         if handshake.startswith(_GONE):
             namespace, _ = namespaced(scene.settings.backends.hami_device_plugin)
-            told = f"{HANDSHAKE_ANNOTATION}={handshake}"
+            told = f"{NODE_HANDSHAKE_ANNOTATION}={handshake}"
             yield finding("hami-register-stale", told, subject=name, namespace=namespace, node=name)
         if labels.get(MIG_STATE_LABEL) == "failed":
             told = f"{MIG_CONFIG_LABEL}={labels.get(MIG_CONFIG_LABEL)}"

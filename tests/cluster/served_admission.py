@@ -57,7 +57,7 @@ class ServedAdmission:
         kubeconfig = self._plane.kubeconfig_of_token("admission", self._api.token("gputide", NAME))
         place = ClusterPlace(kubeconfig=kubeconfig, requests_per_second=500.0, requests_burst=500)
         self._cluster = KubernetesCluster(place)
-        events, notes = DepartureEvents(self._cluster), self._cluster.seat_claims(SEATS_NAMESPACE)
+        events, notes = DepartureEvents(self._cluster.record_event), self._cluster.seat_claims(SEATS_NAMESPACE)
         metrics = AdmissionMetrics(OwnMetrics("admission"))
         self._events.enter_context(events.writing())
         self._events.enter_context(StuckPods(self._cluster, notes, events.note, metrics.freed.inc).watching())

@@ -47,6 +47,7 @@ from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.standing_fleet import cards_in_use, stand_up
 from tests.cluster.workloads import pods, until, until_ready
 from tests.control_plane import ControlPlane, KubernetesPrograms, User
+from tests.enforcer.builders import a_yes
 from tests.gputide.conftest import Program, Running, Said
 from tests.recommender.builders import Service
 from tests.stand_in_server import Card, NotStarted, started
@@ -195,7 +196,8 @@ def apply_all(standing: Standing, plan: Plan) -> list[tuple[StageState, Sentence
     stages = tuple(stage.stage for stage in plan.stages)
     rollout = Rollout(standing.tools, HamiBackend(standing.cluster.now()))
     return [
-        (result.state, result.reason) for result in rollout.apply(plan, stages, by="tests", approved=lambda: stages)
+        (result.state, result.reason)
+        for result in rollout.apply(plan, stages, by="tests", approved=lambda: a_yes(plan, *stages))
     ]
 
 

@@ -20,7 +20,7 @@ from enforcer.relief.relief_journal import MovePhase, ReliefJournal
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.relief.tools import ReliefTools
-from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.safety.guard import GuardPolicy
 from enforcer.snapshot import take_snapshot
 from fleet.grammars.hami import RegisteredDevice
 from tests.cluster.api import Api, Manifest
@@ -28,6 +28,7 @@ from tests.cluster.audit import AuditLog
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble, hami_node
 from tests.cluster.workloads import deployment, is_ready, pods, until, until_ready
 from tests.control_plane import ControlPlane, KubernetesPrograms
+from tests.enforcer.builders import OpenGuard
 from tests.enforcer.relief.builders import POLICY, views_of
 
 pytestmark = pytest.mark.cluster
@@ -99,7 +100,7 @@ class Scene:
             writer=self.cluster,
             lease=self.cluster,
             holder="relief",
-            guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
+            guard=OpenGuard(GuardPolicy(gaps_allowed=True)),
             dialect=take_snapshot(self.cluster).dialect,
             journal=self.journal,
             orders=OrdersWriter(self.cluster, self.cluster, namespace="gputide", name="gputide-orders"),

@@ -29,7 +29,7 @@ from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.undo import Undo
 from enforcer.rollout.watch import ClusterSignals
-from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.safety.guard import GuardPolicy
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
@@ -38,7 +38,7 @@ from tests.cluster import test_dra_claims as claims
 from tests.cluster.api import Api
 from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.workloads import pods, until, until_ready
-from tests.enforcer.builders import NOW
+from tests.enforcer.builders import NOW, OpenGuard
 
 pytestmark = pytest.mark.cluster
 
@@ -123,7 +123,7 @@ def tools_of(cluster: KubernetesCluster, folder: Path, backend: Backend) -> Tool
     return Tools(
         reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause,
         journal=Journal(Ledger(folder / "ledger.jsonl")),
-        guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
+        guard=OpenGuard(GuardPolicy(gaps_allowed=True)),
         signals=ClusterSignals(cluster), dialect=backend.dialect,
         policy=RolloutPolicy(watch_seconds=0.5, carry=CarryPolicy(poll_seconds=0.5, placement_seconds_max=60.0)),
     )  # fmt: skip

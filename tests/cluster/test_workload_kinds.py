@@ -22,7 +22,7 @@ from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.undo import Undo
 from enforcer.rollout.watch import ClusterSignals
-from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.safety.guard import GuardPolicy
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan, RecommendationKind
 from fleet.documents import seal_plan
@@ -35,7 +35,7 @@ from tests.cluster.kind_doubles import SPECS, TRAINING, KindController, define, 
 from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.workloads import is_ready, until
 from tests.control_plane import ControlPlane, KubernetesPrograms
-from tests.enforcer.builders import CARD_BYTES, HALF, a_plan, a_recommendation, a_slice
+from tests.enforcer.builders import CARD_BYTES, HALF, OpenGuard, a_plan, a_recommendation, a_slice
 
 pytestmark = pytest.mark.cluster
 
@@ -99,7 +99,7 @@ def site(
     tools = Tools(
         reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause,
         journal=Journal(Ledger(tmp_path / "ledger.jsonl")),
-        guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
+        guard=OpenGuard(GuardPolicy(gaps_allowed=True)),
         signals=ClusterSignals(cluster),
         policy=RolloutPolicy(watch_seconds=0.5, carry=CarryPolicy(poll_seconds=0.3, placement_seconds_max=45.0)),
     )  # fmt: skip

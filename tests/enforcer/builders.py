@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+from bench.faulty_cluster import Faults, MisbehavingCluster
 from enforcer.backends.hami import HamiBackend
 from enforcer.cluster import FieldChange
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
-from enforcer.record.plan_store import PlanStore
+from enforcer.record.plan_store import Approval, PlanStore
 from enforcer.rollout.carry import CarryPolicy
 from enforcer.rollout.holding import hold_seconds, strategy_limit
+from enforcer.rollout.patience import Patience, PatientCluster
 from enforcer.rollout.reconciler import Reconciler
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.undo import Undo, UndoResult
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import Guard, GuardPolicy
-from enforcer.simulated.cluster import Faults, SimulatedCluster
+from enforcer.simulated.cluster import SimulatedCluster
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import (
     CardPlacement,
@@ -267,10 +270,23 @@ def standard_plan() -> Plan:
     )
 
 
+class OpenGuard(Guard):
+    """A guard for tests that are about something else: nobody need have approved anything."""
+
+    def check_approvals(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], freed: int) -> None:
+        del plan, stages, approvals, freed
+
+
+def a_yes(plan: Plan, *stages: int, by: str = "ann") -> list[Approval]:
+    """Somebody's approval of stages."""
+    return [Approval(plan_id=plan.plan_id, stages=stages, by=by, at=NOW)]
+
+
 def a_cluster(
     folder: Path, grants: Iterable[Grant] | None = None, *, faults: Faults | None = None, cards: int = 8
 ) -> SimulatedCluster:
-    cluster = SimulatedCluster(folder / "cluster.sqlite", faults=faults)
+    file = folder / "cluster.sqlite"
+    cluster = SimulatedCluster(file) if faults is None else MisbehavingCluster(file, faults)
     cluster.sync(an_inventory(standard_grants() if grants is None else grants, cards), NOW)
     return cluster
 
@@ -282,7 +298,7 @@ def some_tools(cluster: SimulatedCluster, folder: Path, **changes: object) -> To
         lease=cluster,
         pause=cluster.pause,
         journal=Journal(Ledger(folder / "ledger.jsonl")),
-        guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
+        guard=OpenGuard(GuardPolicy(gaps_allowed=True)),
         signals=ClusterSignals(cluster),
         policy=RolloutPolicy(watch_seconds=WATCH_SECONDS, carry=CarryPolicy(placement_seconds_max=120.0)),
     )
@@ -322,3 +338,10 @@ def where(cluster: SimulatedCluster) -> dict[str, tuple[int, int] | str]:
         seat.pod: (int(seat.card[-12:]), seat.framebuffer_granted_bytes // 2**30) if seat.card else seat.state.value
         for seat in cluster.seats()
     }
+
+
+def patient(cluster: Any, step: Callable[[str], None] = lambda _step: None) -> PatientCluster:
+    """A cluster as a run uses it, without a lease."""
+    return PatientCluster(
+        reader=cluster, writer=cluster, pause=cluster.pause, patiently=Patience(cluster.pause), step=step
+    )

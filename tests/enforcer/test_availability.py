@@ -16,7 +16,7 @@ from enforcer.record.journal import StageRecord, StageState
 from enforcer.rollout.holding import Way, holds_of, unavailable_at_once, way_of
 from enforcer.rollout.tools import Tools
 from enforcer.safety.availability import availability_breaches
-from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
@@ -25,6 +25,7 @@ from fleet.inventory import LATENCY_CRITICAL_LABEL
 from tests.enforcer.builders import (
     HALF,
     NOW,
+    OpenGuard,
     a_cluster,
     a_grant,
     a_plan,
@@ -431,7 +432,7 @@ def test_surging_owner_keeps_its_own_surge_and_has_at_least_one(surge: str | Non
 
 
 def careful(cluster: SimulatedCluster, folder: Path) -> Tools:
-    return some_tools(cluster, folder, guard=Guard(GuardPolicy(needs_approval=False)))
+    return some_tools(cluster, folder, guard=OpenGuard(GuardPolicy()))
 
 
 def test_service_of_one_replica_loses_its_pod_only_with_an_explicit_yes(tmp_path: Path) -> None:

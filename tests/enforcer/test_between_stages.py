@@ -19,7 +19,7 @@ from enforcer.simulated.cluster import SimulatedCluster
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.errors import Refused
-from tests.enforcer.builders import NOW, a_cluster, a_rollout, some_tools, standard_plan, where
+from tests.enforcer.builders import NOW, a_cluster, a_rollout, a_yes, some_tools, standard_plan, where
 from tests.enforcer.test_rollout import STAGE_1, Killed
 
 NEEDS_APPROVAL = GuardPolicy(gaps_allowed=True)
@@ -31,8 +31,8 @@ class Site:
 
     def __init__(self, folder: Path, meanwhile: Callable[[Site], object], policy: GuardPolicy = NEEDS_APPROVAL) -> None:
         self.cluster: SimulatedCluster = a_cluster(folder)
-        self.approved = [1, 2]
         self.plan: Plan = standard_plan()
+        self.approved = [*a_yes(self.plan, 1), *a_yes(self.plan, 2)]
         self._meanwhile = meanwhile
         self.tools: Tools = some_tools(self.cluster, folder, guard=Guard(policy), step=self._step)
 
@@ -55,7 +55,7 @@ class Site:
 
 
 def test_stage_whose_approval_is_withdrawn_while_an_earlier_one_runs_is_refused(tmp_path: Path) -> None:
-    site = Site(tmp_path, lambda site: site.approved.remove(2))
+    site = Site(tmp_path, lambda site: site.approved.pop())
     with pytest.raises(Refused, match=r"\[2\]"):
         site.apply()
     assert site.is_left_with_the_first_stage()
@@ -114,7 +114,7 @@ def test_run_that_a_crash_left_between_two_stages_is_not_gone_on_with_once_it_ma
     site = Site(tmp_path, die)
     with pytest.raises(Killed):
         site.apply()
-    site.approved.remove(2)
+    site.approved.pop()
     site.tools.step = lambda _: None
     with pytest.raises(Refused):
         a_rollout(site.tools).resume(site.plan, approved=lambda: site.approved)

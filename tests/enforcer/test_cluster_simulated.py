@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.faulty_cluster import Faults
 from enforcer.cluster import FieldChange
 from enforcer.manifest import field_of
-from enforcer.simulated.cluster import Faults, SimulatedCluster
+from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Corrupt, Refused, Unavailable
 from fleet.grammars.hami import parse_devices_allocated, parse_node_register
 from fleet.inventory import WorkloadId

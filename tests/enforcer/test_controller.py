@@ -16,7 +16,7 @@ from enforcer.rollout.tools import Tools
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Unavailable
-from tests.enforcer.builders import NOW, a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
+from tests.enforcer.builders import NOW, a_cluster, a_rollout, a_yes, an_undo, some_tools, standard_plan, where
 from tests.enforcer.test_abort import NOTHING, PLAN, killed_at, steps_of_apply
 from tests.enforcer.test_patience import Absence, a_faulty_cluster
 from tests.enforcer.test_rollout import AFTER, BEFORE, STAGE_1, Killed
@@ -79,7 +79,7 @@ def test_stage_that_is_no_longer_wanted_is_taken_back(world: World) -> None:
 
 def test_plan_of_which_nobody_has_said_anything_is_left_as_it_is(world: World) -> None:
     world.approve(1)
-    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=lambda: [1])
+    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=lambda: a_yes(standard_plan(), 1))
     assert not world.controller.look()
     assert where(world.cluster) == STAGE_1
 
@@ -190,7 +190,7 @@ def test_stage_that_was_taken_back_is_tried_again_only_by_a_new_wish() -> None:
 
 def test_abort_of_a_run_takes_back_no_stage_of_an_earlier_one(world: World) -> None:
     world.approve(1)
-    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=lambda: [1, 2])
+    a_rollout(world.tools).apply(standard_plan(), [1], by="ann", approved=lambda: a_yes(standard_plan(), 1, 2))
 
     def step(what: str) -> None:
         if what == "watched canary":

@@ -11,13 +11,13 @@ from enforcer.backends.device_plugin import counted_slice
 from enforcer.backends.whole_cards import WholeCardsBackend
 from enforcer.plan_names import with_real_names
 from enforcer.rollout.landing import landing_of
-from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.safety.guard import GuardPolicy
 from enforcer.seat import PodSeat
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import RecommendationKind
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
-from tests.enforcer.builders import NOW, a_plan, a_recommendation, whole
+from tests.enforcer.builders import NOW, OpenGuard, a_plan, a_recommendation, whole
 from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner
 
 WORKLOAD = WorkloadId("team/Deployment/a")
@@ -61,7 +61,7 @@ def test_node_that_counts_its_cards_must_have_as_many_as_the_plan_uses(cards: in
         [[a_recommendation("x", RecommendationKind.REHOME, ["a-0", "a-1"], ["Deployment/a"], 0)]],
     )
     snapshot = take_snapshot(cluster, WholeCardsBackend(NOW).dialect)
-    guard = Guard(GuardPolicy(needs_approval=False, gaps_allowed=True))
+    guard = OpenGuard(GuardPolicy(gaps_allowed=True))
     if is_refused:
         with pytest.raises(Refused, match="the cards changed since it was made"):
             guard.check_cluster(replace(plan, backend="whole_cards"), (1,), snapshot, None, ())

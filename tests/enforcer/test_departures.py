@@ -36,7 +36,7 @@ class Events:
 
 def test_event_names_the_plan_and_the_reason_on_the_owner() -> None:
     written = Events()
-    events = DepartureEvents(written)
+    events = DepartureEvents(written.record_event)
     with events.writing():
         events.note(LOST)
     message = "plan p1 is departed from: a pod goes wherever a card fits, for node n1 is gone"
@@ -45,7 +45,7 @@ def test_event_names_the_plan_and_the_reason_on_the_owner() -> None:
 
 def test_same_event_is_written_once_in_ten_minutes() -> None:
     written, now = Events(), [0.0]
-    events = DepartureEvents(written, clock=lambda: now[0])
+    events = DepartureEvents(written.record_event, clock=lambda: now[0])
     with events.writing():
         events.note(LOST)
         events.note(LOST)
@@ -57,7 +57,7 @@ def test_same_event_is_written_once_in_ten_minutes() -> None:
 def test_api_server_that_does_not_answer_keeps_nobody_waiting_and_what_it_can_not_take_is_dropped() -> None:
     written = Events()
     written.is_answered.clear()
-    events = DepartureEvents(written)
+    events = DepartureEvents(written.record_event)
     try:
         with events.writing(), capture_logs() as logs:
             events.note(LOST)
@@ -78,7 +78,7 @@ def test_api_server_that_does_not_answer_keeps_nobody_waiting_and_what_it_can_no
 def test_event_that_the_api_server_does_not_take_ends_no_later_one() -> None:
     written = Events()
     written.is_away = True
-    events = DepartureEvents(written)
+    events = DepartureEvents(written.record_event)
     with capture_logs() as logs, events.writing():
         events.note(LOST)
         events.note(Departure(kind="Job", namespace="team", name="j", plan_id=None, why="x"))

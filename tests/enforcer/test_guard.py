@@ -26,6 +26,7 @@ from fleet.settings.settings import load_settings
 from tests.enforcer.builders import (
     HALF,
     NOW,
+    OpenGuard,
     a_cluster,
     a_grant,
     a_plan,
@@ -50,7 +51,8 @@ def refused(folder: Path, match: str, policy: GuardPolicy | None = None, **how: 
     plan = how.get("plan") or standard_plan()
     assert isinstance(plan, Plan)
     before = where(cluster), cluster.list_objects("Deployment")
-    tools = some_tools(cluster, folder, guard=Guard(policy or GuardPolicy(needs_approval=False, gaps_allowed=True)))
+    kind = Guard if "approved" in how else OpenGuard
+    tools = some_tools(cluster, folder, guard=kind(policy or GuardPolicy(gaps_allowed=True)))
     with pytest.raises(Refused, match=match):
         a_rollout(tools).apply(plan, by="ann", approved=lambda: how.get("approved", ()))  # type: ignore[arg-type, return-value]
     assert (where(cluster), cluster.list_objects("Deployment")) == before
@@ -78,12 +80,12 @@ def test_window_is_open_by_the_clusters_own_clock(window: ChangeWindow, moment: 
 
 
 def test_change_outside_its_window_is_refused_naming_hours_and_zone(tmp_path: Path) -> None:
-    policy = GuardPolicy(needs_approval=False, gaps_allowed=True, window=OFFICE)
+    policy = GuardPolicy(gaps_allowed=True, window=OFFICE)
     refused(tmp_path, r"mon 08:00 in Asia/Shanghai.*guard\.change_hours=09:00-17:00", policy)
 
 
 def test_change_on_a_holiday_is_refused_naming_it(tmp_path: Path) -> None:
-    policy = GuardPolicy(needs_approval=False, gaps_allowed=True, window=ChangeWindow(holidays=frozenset({NOW.date()})))
+    policy = GuardPolicy(gaps_allowed=True, window=ChangeWindow(holidays=frozenset({NOW.date()})))
     refused(tmp_path, "2026-01-12 is among guard.change_holidays", policy)
 
 
@@ -94,7 +96,7 @@ def test_history_that_ended_long_ago_is_refused(tmp_path: Path) -> None:
 
 
 def test_saving_beyond_the_limit_of_one_apply_is_refused(tmp_path: Path) -> None:
-    policy = GuardPolicy(needs_approval=False, gaps_allowed=True, saving_max=Decimal(250))
+    policy = GuardPolicy(gaps_allowed=True, saving_max=Decimal(250))
     refused(tmp_path, r"300 USD a week at once, limit guard\.saving_per_apply_max=250", policy)
 
 
@@ -130,7 +132,7 @@ def test_cards_that_a_plan_frees_are_counted_in_the_cluster_whatever_the_plan_cl
         )
     )  # fmt: skip
     for name, policy, match in (
-        ("limit", GuardPolicy(needs_approval=False, cards_max=3), r"frees 4 cards.*cards_per_apply_max=3"),
+        ("limit", GuardPolicy(cards_max=3), r"frees 4 cards.*cards_per_apply_max=3"),
         ("two", GuardPolicy(two_approvals_cards_min=4), r"4 cards.*guard\.two_approvals_cards_min=4"),
     ):
         (tmp_path / name).mkdir()
@@ -253,7 +255,7 @@ def test_hours_may_reach_midnight() -> None:
 
 
 def test_plan_of_another_cluster_is_refused_naming_both(tmp_path: Path) -> None:
-    policy = GuardPolicy(needs_approval=False, gaps_allowed=True, cluster="west")
+    policy = GuardPolicy(gaps_allowed=True, cluster="west")
     refused(tmp_path, rf"is of cluster {standard_plan().cluster!r}, and this enforcer changes 'west'", policy)
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from enforcer.backends.hami import HamiBackend
-from enforcer.backends.hami_cordon import cordon_changes, cordoned_cards
+from enforcer.backends.hami_cordon import cordon_changes
+from enforcer.backends.hami_dialect import cordoned_cards
 from enforcer.manifest import field_of
 from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
-from enforcer.rollout.patience import Patience
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.outcomes import Change
-from tests.enforcer.builders import NOW, a_cluster, a_plan, a_recommendation, card_id, whole
+from tests.enforcer.builders import NOW, a_cluster, a_plan, a_recommendation, card_id, patient, whole
 from tests.enforcer.kin_cluster import HAMI, a_kin_cluster
 from tests.enforcer.test_backend_kin import slice_
 
@@ -70,18 +70,13 @@ def test_nothing_is_closed_unless_it_is_asked_for() -> None:
 
 
 def test_cards_that_others_closed_stay_closed() -> None:
-    changes = cordon_changes(seen(f" GPU-other ,{card_id(5)}"), NOW, "x", close=[card_id(4)], reopen=[card_id(5)])
+    changes = cordon_changes(seen(f" GPU-other ,{card_id(5)}"), NOW, "x", close=[card_id(4)])
     told = of_nodes(changes)[("node-1", CORDON)] or ""
-    assert set(told.split(",")) == {"GPU-other", card_id(4)}
-
-
-def test_last_card_that_opens_takes_the_annotation_away() -> None:
-    changes = cordon_changes(seen(card_id(5)), NOW, "x", reopen=[card_id(5)])
-    assert of_nodes(changes)["node-1", CORDON] is None
+    assert set(told.split(",")) == {"GPU-other", card_id(4), card_id(5)}
 
 
 def test_what_stands_so_already_is_not_written_again() -> None:
-    assert cordon_changes(seen(card_id(5)), NOW, "x", close=[card_id(5)], reopen=[card_id(6)]) == ()
+    assert cordon_changes(seen(card_id(5)), NOW, "x", close=[card_id(5)]) == ()
 
 
 def test_cordon_of_a_node_is_read_as_a_list() -> None:
@@ -93,7 +88,7 @@ def test_cordon_of_a_node_is_read_as_a_list() -> None:
 
 def test_handshake_that_hami_rewrites_meanwhile_is_nobody_s_change(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path)
-    writer = IntentWriter(cluster, cluster, Patience(cluster.pause), lambda _step: None)
+    writer = IntentWriter(patient(cluster))
 
     def handshake(text: str) -> str:
         node = cluster.get("Node", "", "node-1")

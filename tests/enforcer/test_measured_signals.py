@@ -23,7 +23,7 @@ from enforcer.rollout.watch import (
 )
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Unavailable
-from tests.enforcer.builders import HOLD_SECONDS, a_cluster, a_rollout, card_id, some_tools, standard_plan
+from tests.enforcer.builders import HOLD_SECONDS, a_cluster, a_rollout, a_yes, card_id, some_tools, standard_plan
 from wire.prometheus_query import Sample
 
 SLO = "histogram_quantile(0.99, rate(latency_bucket[1m])) > 0.5"
@@ -176,7 +176,7 @@ def test_canary_whose_objective_breaks_is_taken_back(tmp_path: Path) -> None:
     tools = some_tools(cluster, tmp_path, signals=MeasuredSignals(ClusterSignals(cluster), metrics, (SLO,)))
     plan = standard_plan()
     before = cluster.get("Deployment", "team", "a")
-    results = a_rollout(tools).apply(plan, (2,), by="ada", approved=lambda: (2,), fingerprint=None)
+    results = a_rollout(tools).apply(plan, (2,), by="ada", approved=lambda: a_yes(standard_plan(), 2), fingerprint=None)
     assert [result.state for result in results] == [StageState.RESTORED]
     assert SLO in str(results[0].reason)
     after = cluster.get("Deployment", "team", "a")
@@ -189,7 +189,9 @@ def test_xid_of_a_real_card_takes_the_stage_back(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path)
     metrics = Metrics({XID_QUERY: [({"card": card_id(number)}, 1.0) for number in range(8)]})
     tools = some_tools(cluster, tmp_path, signals=MeasuredSignals(ClusterSignals(cluster), metrics))
-    (result,) = a_rollout(tools).apply(standard_plan(), (2,), by="ada", approved=lambda: (2,), fingerprint=None)
+    (result,) = a_rollout(tools).apply(
+        standard_plan(), (2,), by="ada", approved=lambda: a_yes(standard_plan(), 2), fingerprint=None
+    )
     assert result.state is StageState.RESTORED
     assert "XID event" in str(result.reason)
 
@@ -199,7 +201,9 @@ def test_change_is_not_kept_while_nobody_can_be_asked(tmp_path: Path) -> None:
     metrics = Metrics()
     tools = some_tools(cluster, tmp_path, signals=MeasuredSignals(ClusterSignals(cluster), metrics, (SLO,)))
     metrics.is_away = True
-    (result,) = a_rollout(tools).apply(standard_plan(), (2,), by="ada", approved=lambda: (2,), fingerprint=None)
+    (result,) = a_rollout(tools).apply(
+        standard_plan(), (2,), by="ada", approved=lambda: a_yes(standard_plan(), 2), fingerprint=None
+    )
     assert result.state is StageState.RESTORED
     assert f"could not be judged within the {HOLD_SECONDS} s for which its owner waits: cannot ask" in str(
         result.reason
@@ -216,7 +220,11 @@ def test_stage_whose_pods_have_all_changed_waits_for_who_can_judge_them(tmp_path
 
     tools.step = step
     with pytest.raises(Unavailable):
-        a_rollout(tools).apply(standard_plan(), (2,), by="ada", approved=lambda: (2,), fingerprint=None)
+        a_rollout(tools).apply(
+            standard_plan(), (2,), by="ada", approved=lambda: a_yes(standard_plan(), 2), fingerprint=None
+        )
     metrics.is_away, tools.step = False, lambda _: None
-    (result,) = a_rollout(tools).apply(standard_plan(), (2,), by="ada", approved=lambda: (2,), fingerprint=None)
+    (result,) = a_rollout(tools).apply(
+        standard_plan(), (2,), by="ada", approved=lambda: a_yes(standard_plan(), 2), fingerprint=None
+    )
     assert result.state is StageState.PROMOTED

@@ -10,9 +10,10 @@ import pytest
 
 from enforcer.backend import Move
 from enforcer.dialect import SeatSlice, StandingCard
+from enforcer.kinds.register import is_rolled_out
 from enforcer.ownership import parents_of, workload_of_pod
 from enforcer.rollout.holding import Phase
-from enforcer.rollout.landing import is_rolled_out, landing_of, made_anew, wanted_pods
+from enforcer.rollout.landing import landing_of, made_anew, wanted_pods
 from enforcer.rollout.load import Load, units_of
 from enforcer.rollout.move_order import Order, can_go_alone, waves
 from enforcer.seat import PodSeat

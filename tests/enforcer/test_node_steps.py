@@ -18,13 +18,12 @@ from enforcer.record.journal import Journal, StageRecord
 from enforcer.record.ledger import Ledger
 from enforcer.rollout.intents import object_intents
 from enforcer.rollout.node_steps import CLOSED_ANNOTATION, NodeStepPolicy, NodeSteps
-from enforcer.rollout.patience import Patience
 from enforcer.rollout.taking_back import take_back
 from enforcer.rollout.tools import Tools
 from enforcer.snapshot import take_snapshot
 from fleet.errors import Refused
 from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, parse_node_register
-from tests.enforcer.builders import NOW
+from tests.enforcer.builders import NOW, patient
 from tests.enforcer.kin_cluster import HAMI, a_kin_cluster
 from tests.enforcer.plugin_cluster import StandingCluster
 from tests.enforcer.test_backend_kin import oversubscribe
@@ -115,7 +114,7 @@ def hands(cluster: ActingCluster, stop_at: str = "") -> NodeSteps:
             raise KeyboardInterrupt(what)
 
     policy = NodeStepPolicy(poll_seconds=10.0, ready_seconds_max=60.0)
-    return NodeSteps(cluster, cluster, cluster.pause, Patience(cluster.pause), HAMI_DIALECT, policy, step)
+    return NodeSteps(patient(cluster, step), policy, HAMI_DIALECT)
 
 
 SWITCH = NodeStep(node="node-1", restarts=(PLUGIN,), done_mode="mig")

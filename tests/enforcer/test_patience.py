@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from bench.faulty_cluster import FaultyCluster
+from bench.faulty_cluster import Faults, FaultyCluster
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Entry, Ledger
 from enforcer.rollout.abort import open_run
 from enforcer.rollout.patience import Patience
 from enforcer.rollout.progress import Progress
-from enforcer.simulated.cluster import Faults
 from fleet.errors import Unavailable
 from tests.enforcer.builders import HOLD_SECONDS, a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
 from tests.enforcer.test_abort import NOTHING, wanted

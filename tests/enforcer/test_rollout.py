@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.faulty_cluster import Faults, MisbehavingCluster
 from enforcer.backends.hami import HamiBackend
 from enforcer.cluster import FieldChange
 from enforcer.manifest import Manifest
@@ -25,7 +26,7 @@ from enforcer.rollout.progress import Progress
 from enforcer.rollout.tools import Tools
 from enforcer.rollout.watch import PodHealth
 from enforcer.safety.guard import Guard, GuardPolicy
-from enforcer.simulated.cluster import Faults, SimulatedCluster
+from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Refused, Unavailable
@@ -34,6 +35,7 @@ from fleet.sentences import Sentence
 from tests.enforcer.builders import (
     HALF,
     NOW,
+    OpenGuard,
     a_cluster,
     a_grant,
     a_plan,
@@ -309,7 +311,7 @@ def test_kill_before_any_write_ends_fully_applied_or_fully_restored(tmp_path: Pa
         with pytest.raises(Killed):
             a_rollout(killing(some_tools(cluster, folder), number)).apply(plan, by="ann")
         cluster.close()
-        again = SimulatedCluster(folder / "cluster.sqlite", faults=faults)
+        again = MisbehavingCluster(folder / "cluster.sqlite", faults or Faults())
         tools = some_tools(again, folder)
         a_rollout(tools).apply(plan, by="ann")
         tools.journal._ledger.verify()
@@ -418,13 +420,13 @@ def test_unapproved_stage_is_refused(tmp_path: Path) -> None:
 
 
 def test_plan_that_frees_too_many_cards_at_once_is_refused(tmp_path: Path) -> None:
-    guard = Guard(GuardPolicy(needs_approval=False, gaps_allowed=True, cards_max=3))
+    guard = OpenGuard(GuardPolicy(gaps_allowed=True, cards_max=3))
     refused(tmp_path, standard_plan(), "cards_per_apply_max=3", guard=guard)
 
 
 def test_freeze_file_refuses_everything(tmp_path: Path) -> None:
     (tmp_path / "freeze").write_text("ann\n")
-    guard = Guard(GuardPolicy(needs_approval=False, gaps_allowed=True, freeze_file=tmp_path / "freeze"))
+    guard = OpenGuard(GuardPolicy(gaps_allowed=True, freeze_file=tmp_path / "freeze"))
     refused(tmp_path, standard_plan(), "frozen by ann", guard=guard)
 
 
@@ -448,7 +450,7 @@ def test_workload_whose_policy_opts_out_is_refused_but_where_its_own_mark_says_o
     labels = found["spec"]["template"]["metadata"]["labels"]
     spec = {"optOut": True, "selector": {"matchLabels": labels}}
     cluster.create({"kind": "GpuPolicy", "metadata": {"namespace": "other", "name": "p"}, "spec": spec})
-    guard = Guard(GuardPolicy(needs_approval=False, gaps_allowed=True))
+    guard = OpenGuard(GuardPolicy(gaps_allowed=True))
     guard.check_cluster(standard_plan(), (1, 2), take_snapshot(cluster), None, [])
     cluster.create({"kind": "GpuPolicy", "metadata": {"namespace": "team", "name": "p"}, "spec": spec})
     why = "team/Deployment/a has gputide.io/opt-out=true by GpuPolicy p of its namespace"
@@ -463,9 +465,7 @@ def test_latency_critical_workload_may_be_sliced_but_never_stopped(tmp_path: Pat
     sliced = a_cluster(tmp_path / "sliced")
     wish(sliced, "Deployment", "a", "gputide.io/latency-critical")
     snapshot = take_snapshot(sliced)
-    Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)).check_cluster(
-        standard_plan(), (1, 2), snapshot, None, []
-    )
+    OpenGuard(GuardPolicy(gaps_allowed=True)).check_cluster(standard_plan(), (1, 2), snapshot, None, [])
     stopped = a_cluster(tmp_path / "stopped")
     wish(stopped, "Notebook", "book", "gputide.io/latency-critical")
     refused(tmp_path, standard_plan(), "gputide.io/latency-critical", cluster=stopped)

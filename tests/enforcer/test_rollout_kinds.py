@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.faulty_cluster import Faults
 from enforcer.cluster import FieldChange
 from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import StageState
-from enforcer.simulated.cluster import Faults, SimulatedCluster
+from enforcer.simulated.cluster import SimulatedCluster
 from fleet.decisions import Plan, RecommendationKind
 from tests.enforcer.builders import (
     HALF,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bench.faulty_cluster import Faults
 from enforcer.controller import Controller, ControllerMetrics
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.plan_store import WishChange
@@ -20,9 +21,8 @@ from enforcer.rollout.tools import Tools
 from enforcer.rollout.watch import ClusterSignals, PodHealth
 from enforcer.safety.abort import SeldomAsked
 from enforcer.safety.guard import Guard, GuardPolicy
-from enforcer.simulated.cluster import Faults
 from fleet.errors import Corrupt, Refused
-from tests.enforcer.builders import NOW, a_cluster, a_rollout, some_tools, standard_plan, where
+from tests.enforcer.builders import NOW, a_cluster, a_rollout, a_yes, some_tools, standard_plan, where
 from tests.enforcer.objects_api import ObjectsApi
 from tests.enforcer.test_abort import PLAN
 from tests.enforcer.test_rollout import AFTER, BEFORE, STAGE_1, Killed
@@ -243,7 +243,7 @@ def test_plan_of_which_nothing_is_due_is_shown_as_it_stands(shared: Shared) -> N
     assert len(shared.api.heard("GET")) - asked < 8
     plans, tools = shared.machine("alone")
     plans.pull()
-    a_rollout(tools).apply(standard_plan(), [1], by="ann", approved=lambda: [1, 2])
+    a_rollout(tools).apply(standard_plan(), [1], by="ann", approved=lambda: a_yes(standard_plan(), 1, 2))
     assert not shared.controller.look()
     assert shared.head["status"]["state"] == "PartlyApplied"
 

@@ -63,7 +63,7 @@ def test_scheduler_places_as_hami(case: Manifest) -> None:
     if not ask.containers:
         return
     cards = _books(case)
-    found = place(ask, cards.values(), {card.node: _node(card.node) for card in cards.values()})
+    found = place(ask, cards.values(), {card.node: _node(card.node) for card in cards.values()}, _closed(case))
     if "failed" in out:
         assert isinstance(found, Unplaced)
         return
@@ -99,7 +99,6 @@ def _books(case: Manifest) -> dict[str, CardBook]:
             node=node.name,
             framebuffer_mib=card.mib,
             slices_max=card.slices_max,
-            is_cordoned=not card.is_healthy or card.card in node.cordoned,
         )
         for node in nodes_of({**case, "held": []})
         if node.name in offered
@@ -114,6 +113,11 @@ def _books(case: Manifest) -> dict[str, CardBook]:
                 )  # fmt: skip
                 book({name: card for name, card in cards.items() if card.node == node}, [part])
     return cards
+
+
+def _closed(case: Manifest) -> set[str]:
+    nodes = nodes_of({**case, "held": []})
+    return {card.card for node in nodes for card in node.cards if not card.is_healthy or card.card in node.cordoned}
 
 
 def _node(name: str) -> NodeBook:

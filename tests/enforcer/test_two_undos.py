@@ -9,11 +9,12 @@ import pytest
 
 from enforcer.record.journal import StageState
 from enforcer.rollout.tools import Tools
-from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Refused, Unavailable
 from tests.enforcer.builders import (
+    OpenGuard,
     a_cluster,
     a_plan,
     a_recommendation,
@@ -137,7 +138,7 @@ def test_open_undo_moves_nothing_while_the_cluster_is_frozen(tmp_path: Path, clu
     die_in_undo(some_tools(cluster, tmp_path), A)
     frozen = tmp_path / "frozen"
     frozen.write_text("ann")
-    guard = Guard(GuardPolicy(needs_approval=False, gaps_allowed=True, freeze_file=frozen))
+    guard = OpenGuard(GuardPolicy(gaps_allowed=True, freeze_file=frozen))
     tools = some_tools(cluster, tmp_path, guard=guard)
     with pytest.raises(Refused, match="ann"):
         an_undo(tools).resume(A.plan_id)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.faulty_cluster import Faults
 from enforcer.cluster import FieldChange
 from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import StageState
-from enforcer.simulated.cluster import Faults, SimulatedCluster
+from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Refused, Unavailable
 from tests.enforcer.builders import a_cluster, a_rollout, an_undo, some_tools, standard_plan, where
 from tests.enforcer.test_rollout import AFTER, BEFORE, owners

@@ -8,14 +8,14 @@ import pytest
 
 from enforcer.backends.hami import HamiBackend
 from enforcer.cluster import FieldChange
-from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from enforcer.wishes import POLICY_KIND, Wishes
 from fleet.errors import Refused
 from fleet.gpu_policy import POLICIES_MAX, gpu_policy
 from fleet.inventory import OPT_OUT_LABEL, WorkloadId, is_yes
-from tests.enforcer.builders import NOW, a_cluster, standard_plan
+from tests.enforcer.builders import NOW, OpenGuard, a_cluster, standard_plan
 
 A = WorkloadId("team/Deployment/a")
 
@@ -33,7 +33,7 @@ def policy(cluster: SimulatedCluster, **spec: object) -> None:
 
 
 def guarded(cluster: SimulatedCluster) -> None:
-    Guard(GuardPolicy(needs_approval=False)).check_wishes(standard_plan(), (1, 2), take_snapshot(cluster))
+    OpenGuard(GuardPolicy()).check_wishes(standard_plan(), (1, 2), take_snapshot(cluster))
 
 
 @pytest.mark.parametrize("value", ["true", "True", "yes", "1", "on", " TRUE "])

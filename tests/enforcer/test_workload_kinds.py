@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.faulty_cluster import Faults
 from enforcer.backends.device_plugin import resource_fields
 from enforcer.backends.hami import HamiBackend
 from enforcer.cluster import FieldChange
@@ -28,7 +29,7 @@ from enforcer.ownership import parents_of, workload_of_pod
 from enforcer.plan_names import with_top_owners
 from enforcer.preview import preview
 from enforcer.record.journal import StageState
-from enforcer.simulated.cluster import Faults, SimulatedCluster
+from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Refused

@@ -10,7 +10,7 @@ from analyzer.profile import profile_fleet
 from enforcer.backends.hami import HamiBackend
 from enforcer.record.journal import StageState
 from enforcer.rollout.stages import Rollout
-from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.capabilities.register import HAMI
@@ -19,7 +19,7 @@ from fleet.documents import seal_plan
 from fleet.settings.settings import Settings
 from fleet.usage import History
 from recommender.planner import make_plan
-from tests.enforcer.builders import some_tools
+from tests.enforcer.builders import OpenGuard, some_tools
 from tests.recommender.builders import ANY_CONFIDENCE, NOW, Service, cluster, full_services_of
 
 
@@ -48,7 +48,7 @@ def test_every_stage_of_a_full_fleets_plan_is_let_through_and_frees_its_cards(se
     found.sync(history.inventory, NOW)
     before = cards_in_use(found)
     assert len(before) == len(history.inventory.cards)
-    tools = some_tools(found, tmp_path, guard=Guard(GuardPolicy(needs_approval=False)))
+    tools = some_tools(found, tmp_path, guard=OpenGuard(GuardPolicy()))
     results = Rollout(tools, HamiBackend(NOW)).apply(plan, by="test")
     assert [result.reason for result in results if result.state is not StageState.PROMOTED] == []
     assert len(before) - len(cards_in_use(found)) == plan.totals.cards_freed

@@ -55,7 +55,7 @@ def admission(
     hold_stop_signals()
     with open_own_metrics(settings, "admission", AdmissionMetrics) as metrics, open_kubernetes(settings) as cluster:
         notes = cluster.seat_claims(seats_namespace) if seats_namespace else None
-        events = DepartureEvents(cluster)
+        events = DepartureEvents(cluster.record_event)
         reviews = PodAdmission(cluster, dialect=speaker.dialect, notes=notes, departed=events.note)
         server = AdmissionServer(
             reviews, metrics, host=host, port=port, certificate_file=certificate, key_file=key, client_ca_file=client_ca

@@ -16,12 +16,12 @@ from enforcer.relief.relief_journal import ReliefJournal
 from enforcer.relief.runner import ReliefLook, ReliefMetrics, ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.relief.tools import ReliefPolicy, ReliefTools
-from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.inventory import Grant, Priority
 from fleet.relief.rules import ReliefRules
-from tests.enforcer.builders import HALF, a_cluster, a_grant, card_id
+from tests.enforcer.builders import HALF, OpenGuard, a_cluster, a_grant, card_id
 
 POLICY = ReliefPolicy(
     patience=Patience(ready_seconds_max=120.0, leave_seconds_max=60.0),
@@ -131,7 +131,7 @@ class World:
             writer=self.cluster,
             lease=self.cluster,
             holder="relief",
-            guard=Guard(GuardPolicy(needs_approval=False, gaps_allowed=True)),
+            guard=OpenGuard(GuardPolicy(gaps_allowed=True)),
             dialect=take_snapshot(self.cluster).dialect,
             journal=self.journal,
             orders=OrdersWriter(self.cluster, self.cluster, namespace="gputide", name="gputide-orders"),

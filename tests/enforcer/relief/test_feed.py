@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -60,7 +60,7 @@ def test_view_comes_back_as_it_was_told() -> None:
         ("at_seconds", float("nan"), "at_seconds"),
         ("cards", [{"card": "GPU-1", "framebuffer_bytes": -1}], "framebuffer_bytes"),
         ("cards", [{"card": "GPU-1", "framebuffer_bytes": 1, "duty_cycle_ratio": 7}], "duty_cycle_ratio"),
-        ("cards", [{}] * 100, "100 entries"),
+        ("cards", [asdict(CALM.cards[0])] * 100, "100 entries"),
         ("slices", [{"pod_uid": "../../etc", "priority": "low"}], "pod_uid"),
         ("slices", [{"pod_uid": None, "priority": "lowest"}], "priority"),
         ("slices", "x", "slices"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from enforcer.agent.trouble import trouble_digest, troubled_cards
+from enforcer.agent.node_view import trouble_digest, troubled_cards
 from enforcer.relief.overload import Overload, demand_above_low, overloads
 from fleet.inventory import Priority
 from fleet.relief.overload import Cause

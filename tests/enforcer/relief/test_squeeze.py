@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from bench.faulty_cluster import Faults
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import ContainerKey
 from enforcer.agent.orders import Orders, orders_text, parse_orders
 from enforcer.record.ledger import Ledger
 from enforcer.relief.relief_journal import Manner, MoveOrder, MovePhase, ReliefJournal
 from enforcer.relief.squeeze import OrdersWriter
-from enforcer.simulated.cluster import Faults, SimulatedCluster
+from enforcer.simulated.cluster import SimulatedCluster
 from fleet.inventory import WorkloadId
 from fleet.relief.moves import away, why_held
 from fleet.relief.rules import ReliefRules

@@ -13,7 +13,7 @@ import pytest
 from enforcer.manifest import field_of
 from enforcer.record.ledger import Ledger
 from enforcer.rollout.tools import Tools
-from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.tide.calendar import TideCalendar
 from enforcer.tide.runner import SAVE_BY_ANNOTATION, TIDE_LABEL, TideMetrics, TidePolicy, TideRunner, TideStep
@@ -22,7 +22,7 @@ from fleet.decisions import ScheduledReplicas
 from fleet.documents import seal_plan
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
-from tests.enforcer.builders import NOW, a_cluster, card_id, some_tools, standard_plan, where
+from tests.enforcer.builders import NOW, OpenGuard, a_cluster, card_id, some_tools, standard_plan, where
 from tests.scraping import scraped
 from wire.own_metrics import OwnMetrics, own_port
 
@@ -361,15 +361,15 @@ def test_service_whose_repository_keeps_it_stays_as_it_is(world: World) -> None:
 
 def test_guard_is_asked_before_a_night_and_not_on_the_way_home(world: World) -> None:
     def with_policy(**policy: Any) -> TideRunner:
-        world.tools.guard = Guard(GuardPolicy(**policy))
+        world.tools.guard = OpenGuard(GuardPolicy(**policy))
         return world.runner()
 
     with pytest.raises(Refused, match=r"frees 2 cards at once, limit guard.cards_per_apply_max=1"):
-        with_policy(needs_approval=False, cards_max=1).step()
+        with_policy(cards_max=1).step()
     with pytest.raises(Refused, match=r"history has coverage .* guard.history_coverage_min=1.1"):
-        with_policy(needs_approval=False, coverage_ratio_min=1.1).step()
+        with_policy(coverage_ratio_min=1.1).step()
     assert world.replicas() == ("2", "2")
-    with_policy(needs_approval=False)
+    with_policy()
     world.night()
     world.until(6.6)
     assert with_policy(coverage_ratio_min=1.1).step().step is TideStep.CAME_HOME

@@ -1,14 +1,18 @@
-"""Resource quotas, checked before a stage: the API server would refuse half way through, pod by pod.
+"""Checks of one stage before it is begun: quotas, and whether anybody gives new pods their seats.
+
+The API server would refuse what is beyond a quota half way through, pod by pod. A stage whose pods nobody seats would
+roll them for nothing: they come up wherever a card fits. Called by the guard, and by previews.
 
 Source: kubernetes:pkg/quota/v1/evaluator/core/pods.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
+from enforcer.backends.planned_seats import SEATS_FIELD
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest
 from enforcer.record.journal import ObjectIntent, StageRecord
@@ -16,6 +20,24 @@ from enforcer.snapshot import Snapshot
 from fleet.errors import Misconfigured, Refused
 from fleet.sentences import sentence
 from fleet.units import parse_quantity
+
+MENDED_BY = "install it: kubectl apply -f docs/admission.yaml, or helm upgrade --set admission.enabled=true …"
+
+
+def check_admission(stage: int, objects: Iterable[ObjectIntent], reader: ClusterReader) -> None:
+    """Refuse a stage that seats pods while new pods are not given their seats.
+
+    Raises:
+        Refused: gputide's admission webhook is missing, does not look at the pods' namespaces, or does not answer.
+        Misconfigured: a right is missing.
+        Unavailable: the cluster can't be reached.
+    """
+    namespaces = {
+        intent.namespace for intent in objects if any(part.field == SEATS_FIELD and part.new for part in intent.fields)
+    }
+    why = reader.why_unseated(sorted(namespaces)) if namespaces else None
+    if why is not None:
+        raise Refused(sentence("guard.unseated", stage=str(stage), why=why, mend=MENDED_BY))
 
 
 def check_quotas(record: StageRecord, snapshot: Snapshot, reader: ClusterReader) -> None:
