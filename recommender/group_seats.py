@@ -148,7 +148,7 @@ def seated(
         else:
             found = seating.seats[number]
         if found is None:
-            refused += _refusals(group.rows.tolist(), "shares_already", group, demand, permits).values()
+            refused += _too_dense(group.rows.tolist(), group, demand, permits)
             resting += [int(row) for row in group.rows if int(row) not in left]
             continue
         seats += found
@@ -249,14 +249,14 @@ def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[Recom
 
 
 def _lost(found: BinSeats, group: Group, demand: Demand, permits: Permits) -> dict[WorkloadId, Refusal]:
-    return {
-        **_refusals(found.roomless, "no_node_room", group, demand, permits),
-        **_refusals(found.cardless, "shares_already", group, demand, permits),
-    }
+    """Why workloads stay of which a pod finds no card."""
+    model = group.card_model
+    roomless = {demand.grants[row].workload_id for row in found.roomless}
+    cases = [permits.cases[name] for name in sorted(roomless)]
+    lost = {case.workload: case.refuse(None, "no_node_room", card_model=model) for case in cases}
+    return lost | {refusal.workload: refusal for refusal in _too_dense(found.cardless, group, demand, permits)}
 
 
-def _refusals(
-    rows: Sequence[int], reason: str, group: Group, demand: Demand, permits: Permits
-) -> dict[WorkloadId, Refusal]:
+def _too_dense(rows: Sequence[int], group: Group, demand: Demand, permits: Permits) -> list[Refusal]:
     names = sorted({demand.grants[row].workload_id for row in rows})
-    return {name: permits.cases[name].refuse(None, reason, card_model=group.card_model) for name in names}
+    return [permits.cases[name].refuse(None, "shares_already", card_model=group.card_model) for name in names]
