@@ -39,10 +39,6 @@ def card_profiles(history: History, look: Survey, settings: AnalyzerSettings) ->
     A card that no grant lives on is free. A granted one is untrusted where a counter of a tenant fails a check against
     it, or where too little was seen to say anything; idle-held where nothing was used in the idle window; of low use
     where its p95 is low; else busy.
-
-    Args:
-        history: cards and their usage.
-        settings: thresholds.
     """
     tenants: dict[CardId, list[int]] = defaultdict(list)
     former: dict[CardId, list[int]] = defaultdict(list)

@@ -50,9 +50,7 @@ def duty_curves(grid: UsageGrid[Any], owners: NDArray[np.int64], steps: int) -> 
     """Learns of every owner that has rows or steps with the duty cycle alone what its others say of them.
 
     Args:
-        grid: usage per slice or card.
         owners: number of each row's owner, whose rows do the same work, (rows,), -1 for nobody.
-        steps: how many of its steps count.
 
     Returns:
         Curves of the owners that need one and have `LEARNED_SECONDS_MIN` of both counters; None where nobody does.
@@ -110,9 +108,6 @@ def demand(
     """Compute that rows demand: SM active where it is collected, else what the duty cycle says of it.
 
     Args:
-        grid: usage per slice or card.
-        rows: numbers of the rows.
-        steps: how many steps count.
         curves: `duty_curves` of the grid.
 
     Returns:

@@ -275,7 +275,6 @@ def kept_promises(
         seen: share of the hour that was seen, the same shape.
         hour: hour of the week of each column.
         p95: 95th percentile of each workload's demand.
-        settings: thresholds.
 
     Returns:
         Promised and kept hours, (workloads,) each.

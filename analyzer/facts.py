@@ -63,8 +63,6 @@ class Facts:
     """Figures of one workload.
 
     Attributes:
-        workload: who.
-        lives: its slices, live and earlier ones.
         findings: failed cross-checks.
         coverage_ratio: coverage over its whole history, 0-1.
         history_seconds: from its first moment in the history to now.
@@ -77,7 +75,6 @@ class Facts:
         idle_pods: live pods of which every slice was idle through the window.
         weekdays: days of the week on which it worked, and those that passed in silence since.
         idle_slices: how many live slices were.
-        live_slices: how many live.
         gave_way: a slice of low priority did nothing, but a neighbour worked meanwhile.
         silence: weakest ground on which a silent slice was judged; None where all have rows.
         footprint: framebuffer.
@@ -85,7 +82,6 @@ class Facts:
         is_sm: demand is SM active; False where it is the duty cycle, an upper bound.
         engines: video engines.
         request_rate: requests per second.
-        workload_class: what it is for.
         period_hours: 24, 168 or None.
         off_peak_hours: hours of the week promised to stay low.
         hour_of_week: demand by hour of the week.
@@ -155,10 +151,6 @@ class _Habits:
 
 def gather(look: Survey, time_zone: str, settings: AnalyzerSettings) -> tuple[tuple[Facts, ...], DayRecord, Float32]:
     """Figures of every live workload, what each did day by day, and its level hour by hour.
-
-    Args:
-        time_zone: IANA zone of the hours of the week.
-        settings: thresholds.
 
     Returns:
         One record per workload, in the survey's order; their days and their mean demand by hour, (workloads, hours),

@@ -54,10 +54,7 @@ def footprint(
     """Framebuffer granted, used and needed by the slices of one workload.
 
     Args:
-        lives: its slices, live and earlier ones.
-        grid: usage.
         used_by_engines: whether each slice worked, (len(lives), steps).
-        line: the steps.
         recent_steps: length of the window in which holding counts for `idle_held`.
 
     Returns:

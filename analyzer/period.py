@@ -46,7 +46,6 @@ def periods(series: Float32, line: Timeline) -> list[int | None]:
 
     Args:
         series: demand, (workloads, steps), NaN where not collected; infinities count as not collected.
-        line: the steps.
     """
     seconds = line.steps * line.step_seconds
     if seconds < DAY_HISTORY_SECONDS_MIN or line.step_seconds > STEP_SECONDS_MAX or not len(series):

@@ -51,9 +51,7 @@ class Timeline:
 
     Attributes:
         since: start of the first step, UTC.
-        step_seconds: length of a step.
         steps: number of steps that ended by `now`.
-        now: moment of the analysis, UTC.
     """
 
     since: datetime
@@ -139,8 +137,6 @@ def tenures(inventory: Inventory, grid: SliceGrid, now: datetime) -> tuple[Tenur
     the other three if that is unambiguous. Rows that no grant explains are left out: telemetry is no inventory.
 
     Args:
-        inventory: who was granted what.
-        grid: usage per slice.
         now: grants that begin later are not known yet.
 
     Returns:
@@ -248,7 +244,6 @@ def silent_activity(
 
     Args:
         silent: slices without a row.
-        line: the steps.
         around: what cards and nodes reported meanwhile.
         idle_ratio_max: activity up to which a card is idle.
 

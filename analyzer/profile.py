@@ -61,8 +61,6 @@ def profile_parts(parts: Iterable[History], *, settings: AnalyzerSettings, now: 
 
     Args:
         parts: at least one, over the same steps, each with whole workloads and whole cards (`analyzer.profile`).
-        settings: thresholds.
-        now: moment of the analysis.
 
     Returns:
         Profiles of all parts together.
@@ -141,7 +139,6 @@ def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings)
     Args:
         line: the steps of the history.
         facts: figures of the live workloads.
-        settings: thresholds.
     """
     seconds = _history_seconds(line)
     if seconds < settings.history_seconds_min - line.slack_seconds:
@@ -325,9 +322,6 @@ def history_part(history: History, part: Inventory) -> History:
     """The history of one part: rows of its cards and of its pods, also under names that no grant explains.
 
     The one part of a small fleet is the history itself.
-
-    Args:
-        history: of the whole fleet.
     """
     if len(part.grants) == len(history.inventory.grants):
         return history

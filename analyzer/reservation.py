@@ -47,8 +47,6 @@ class Outlook:
         rise_reach_seconds: the same for rises.
         now_seconds: how much of the end of a history is now.
         habit_weight: weight of the habit before anything is known of its losses, at least zero, as the next two.
-        yesterday_weight: weight of yesterday.
-        rise_weight: weight of the rise from now.
         judged_days: last days on which the views are judged; 0 leaves the weights as they are.
         sharpness: how much a view's weight falls with what it lost more than the best, in means of all three.
         carried_ratio: part of what demand is above the usual now that is carried into the day, 0-1.
@@ -110,7 +108,6 @@ def hourly_reservation(demand: Float32, hours: LocalHours, step_seconds: int) ->
     Args:
         demand: (workloads, steps), 0-1, NaN where not collected.
         hours: local hours of the steps; an hour that has only begun is left out.
-        step_seconds: length of a step.
 
     Returns:
         At most 1: no more than a card can be reserved. NaN everywhere where steps are longer than an hour, or don't

@@ -78,12 +78,7 @@ class LocalHours:
 
 
 def local_hours(line: Timeline, time_zone: str) -> LocalHours:
-    """Counts hours of the week in a time zone; a step belongs to the hour that holds its end less one millisecond.
-
-    Args:
-        line: the steps.
-        time_zone: IANA name.
-    """
+    """Counts hours of the week in a time zone; a step belongs to the hour that holds its end less one millisecond."""
     zone = ZoneInfo(time_zone)
     within = line.ends_ms() - 1
     quarters, which = np.unique(within // 900_000, return_inverse=True)

@@ -89,8 +89,6 @@ def succession(lives: Sequence[Tenure], grid: SliceGrid, line: Timeline, curves:
     """Links live slices with those that they replaced.
 
     Args:
-        lives: every slice, live and earlier ones.
-        grid: their usage.
         line: the steps that may be looked at: nothing later is.
         curves: `duty_curves` of the grid.
     """

@@ -46,8 +46,6 @@ class Survey:
     """The fleet's slices, in the order of `lives`; masks have the shape (lives, steps).
 
     Attributes:
-        line: the steps.
-        grid: usage per slice.
         lives: every slice that was ever granted.
         members: per live workload, the numbers of its slices in `lives`, live and earlier ones that behaved like them.
         changed_at: when a workload's pods were replaced by some that behave otherwise.
@@ -101,8 +99,6 @@ def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surve
     """Looks over a history up to `now`.
 
     Args:
-        history: inventory and usage.
-        settings: thresholds.
         now: moment of the analysis, UTC; later steps are not looked at.
     """
     grid, inventory = history.slices, history.inventory

@@ -86,11 +86,8 @@ def findings(
     """Runs every check on every slice that has a row.
 
     Args:
-        lives: the slices.
-        grid: usage.
         level: largest engine activity of every row of the grid, (rows, steps).
         view: what the cards say; None where no source measures cards.
-        line: the steps.
 
     Returns:
         Per row of the grid with findings, its findings in the order of `CHECKS`.

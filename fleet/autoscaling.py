@@ -27,7 +27,6 @@ class Autoscaler:
     """Who scales a workload.
 
     Attributes:
-        kind: kind of the object.
         replicas_min: fewest replicas that it keeps, 0 or more.
         replicas_max: most replicas that it makes, at least `replicas_min`.
     """

@@ -70,7 +70,6 @@ class ListPrice:
     Attributes:
         per_card_hour: the price.
         basis: what kind of price it is.
-        source: where it was read.
         date: month of the source, or in which it was read, `YYYY-MM`.
     """
 

@@ -51,11 +51,7 @@ class AdmissionRules:
 
 
 class Admission:
-    """Decides who may start, and learns from who had to go.
-
-    Args:
-        step_seconds: length of a step.
-    """
+    """Decides who may start, and learns from who had to go."""
 
     def __init__(self, rules: AdmissionRules, *, step_seconds: int) -> None:
         self._rules = rules

@@ -17,11 +17,7 @@ from fleet.errors import Corrupt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFolder:
-    """Places inside the data folder.
-
-    Attributes:
-        path: the folder.
-    """
+    """Places inside the data folder."""
 
     path: Path
 
@@ -125,7 +121,6 @@ def open_data_folder(path: Path, *, create: bool) -> DataFolder:
     """Check the folder, or make and stamp it.
 
     Args:
-        path: the folder.
         create: True to make it where it is missing.
 
     Raises:

@@ -104,9 +104,6 @@ class Evidence:
     """What a recommendation stands on.
 
     Attributes:
-        since: start of the window.
-        until: end of the window.
-        samples: samples in it.
         coverage_ratio: 0-1.
         counters: column names that were used.
         numbers: named figures, base units (unit last in the name).
@@ -126,7 +123,6 @@ class Recommendation:
 
     Attributes:
         id: stable within a plan, for example `slice-0007`.
-        kind: what is proposed.
         workloads: who is changed.
         pods: which pods, `namespace/pod`.
         cards_freed: whole cards that are freed through it, spares included (each card of a plan is counted once).
@@ -135,7 +131,6 @@ class Recommendation:
         confidence: chance that it holds, 0-1.
         why: what is said for it to a service owner, as clauses of one sentence (messages `said.CODE`); the message
             `changes.CODE` of the last one says what would change the advice.
-        evidence: numbers behind it.
         needs: what the backend must enforce.
         conflicts_with: ids of recommendations that exclude it.
         violation_ratio: predicted share of its pods' active steps that are violated, 0-1.
@@ -165,7 +160,6 @@ class Refusal:
     """A workload that is left as it is, and why.
 
     Attributes:
-        workload: who.
         reason: short code, for example `opt_out`, `counter_untrusted`; the message `refused.CODE` says it.
         kind: the kind of advice that was refused, None for all.
         values: numbers and names in that message.
@@ -203,14 +197,9 @@ class PlacedSlice:
     """One container's slice of a card after the plan.
 
     Attributes:
-        namespace: namespace.
-        pod: pod name.
-        container: container.
-        workload: owner.
         framebuffer_bytes: framebuffer granted; planned with where the backend isolates none.
         compute_ratio: compute share, 0-1; None where nothing limits it.
         core_policy: hard limit or burst.
-        priority: priority.
         oversubscribed: True where the grants on the card may exceed its framebuffer together.
         mig_profile: MIG profile or None.
         pool_cut: what its pre-allocating server must take less; None where it takes no less, or none runs there.
@@ -239,8 +228,6 @@ class CardPlacement:
     """One card that still carries a pod after the plan.
 
     Attributes:
-        card: card.
-        card_model: model.
         node: node or None where the scheduler may choose.
         framebuffer_bytes: framebuffer of the card.
         framebuffer_oversubscription_ratio: grants / framebuffer.
@@ -313,7 +300,6 @@ class Totals:
         nodes_freed: nodes without any granted card after.
         framebuffer_bytes_freed: framebuffer of the freed cards.
         low_priority_gpu_hours_per_week: room made for low priority.
-        saving_per_week: money.
         predicted_violation_ratio: violated active steps / active steps of high and normal priority, 0-1.
         moves: pods that are restarted.
     """
@@ -337,7 +323,6 @@ class FrontierPoint:
 
     Attributes:
         label: preset or naive rule.
-        cards_freed: cards.
         violation_ratio: predicted, 0-1.
         is_chosen: True for this plan's point.
         cards_beyond_max: most cards more that any packing of the same slices could free without more harm, proven on
@@ -357,17 +342,12 @@ class Plan:
 
     Attributes:
         plan_id: first 12 hex digits of the SHA-256 of the plan's canonical JSON without this field.
-        created_at: when, UTC.
         expires_at: until when it may be applied.
-        cluster: cluster.
         history: what it was made from.
         inputs_sha256: hash of inventory, usage and settings.
         settings: the settings that shaped it, dotted name and printed value.
         risk: harm preset.
-        backend: backend it was planned for.
         backend_version: tag of the version it was planned for; None where none was seen: the newest that is known.
-        currency: ISO 4217.
-        totals: sums.
         recommendations: proposals, in order of application.
         refused: who is left alone, and why.
         withheld: kinds of advice not given, and why.

@@ -40,7 +40,6 @@ class FolderLock:
     """The exclusive right to one role in a folder.
 
     Args:
-        folder: the folder, made where it is missing.
         role: what the holder does, such as `writer`; names the lock file.
 
     Raises:
@@ -100,7 +99,6 @@ def check_stamp(folder: Path, *, new_fields: dict[str, str]) -> dict[str, str]:
     """Reads the folder's stamp, or stamps an empty folder.
 
     Args:
-        folder: an existing folder.
         new_fields: what a new stamp carries beside the schema's version.
 
     Returns:

@@ -64,8 +64,6 @@ def policy_wishes(policies: Iterable[GpuPolicy], namespace: str, labels: Mapping
 
     Args:
         policies: of any namespace.
-        namespace: the pod's.
-        labels: the pod's.
     """
     own = [policy for policy in policies if policy.namespace == namespace]
     if len(own) > POLICIES_MAX:

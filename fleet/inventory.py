@@ -37,7 +37,6 @@ class Card:
     """One physical card.
 
     Attributes:
-        card: UUID.
         card_model: model as the driver prints it.
         framebuffer_bytes: whole framebuffer of the card, bytes.
         node: node that the card sits in.
@@ -60,8 +59,6 @@ class Node:
     """One machine with cards.
 
     Attributes:
-        node: name.
-        cluster: cluster.
         cpu_cores: allocatable cores, None where unknown.
         memory_bytes: allocatable host memory, bytes, None where unknown.
         taints: `key=value:effect` strings.
@@ -83,17 +80,11 @@ class Grant:
     A pod with several cards has one grant per card; a grant that changed has one per period.
 
     Attributes:
-        cluster: cluster.
-        namespace: namespace of the pod.
-        pod: pod name, as the source writes it.
-        container: container name.
         workload: name of the owner (without namespace and kind).
         workload_kind: Kubernetes kind of the owner (`Deployment`, `Job`, `Notebook` …).
         node: node the pod runs on.
         card: card it was granted.
-        card_model: model of that card.
         framebuffer_bytes: framebuffer of the whole card, bytes.
-        framebuffer_granted_bytes: framebuffer granted, bytes.
         compute_granted_ratio: share of the card's compute granted, 0-1.
         priority: priority of the pod.
         server: inference server or framework (`triton`, `vllm`, `pytorch` …), None where unknown.
@@ -154,7 +145,6 @@ class Quota:
     """What a namespace or a queue may have of one resource; amounts in the resource's unit.
 
     Attributes:
-        cluster: cluster.
         kind: `ResourceQuota`, or `volcano`, `kueue`, `kueue_local` or `kai` for queues.
         namespace: namespace; empty for queues of the whole cluster.
         name: name of the quota or queue.
@@ -181,7 +171,6 @@ class Inventory:
     """All that was known of one cluster at one moment.
 
     Attributes:
-        cluster: name of the cluster.
         as_of: the moment, UTC; nothing later is in the record.
         time_zone: IANA name in which the cluster's people live; hours of the week are counted in it.
         cards: every card, also those granted to nobody, sorted by id.

@@ -32,7 +32,6 @@ class Change:
     Attributes:
         kind: Kubernetes kind (`Deployment`, `Notebook`, `Node` …).
         namespace: namespace, empty for cluster-wide objects.
-        name: object.
         field: path, for example `spec.template.spec.containers[server].resources.limits[nvidia.com/gpumem]`.
         old: value before as the API serialises it; None where the field was absent.
         new: value after; None removes the field.
@@ -55,7 +54,6 @@ class WorkloadOutcome:
     """What happened to one changed workload.
 
     Attributes:
-        workload: workload.
         predicted_violation_ratio: promised, 0-1.
         violation_ratio: measured since apply, 0-1, None where nothing was collected.
         active_steps: windows in which one of its pods was active, summed over pods.
@@ -76,12 +74,9 @@ class Outcome:
     """What came of a plan, promised against realised (`verify`).
 
     Attributes:
-        plan_id: plan.
-        measured_at: when, UTC.
         since: moment of apply.
         until: end of the measured span.
         is_final: False while the span is shorter than `enforcer.verify_days`.
-        promised_cards_freed: cards.
         realised_cards_freed: cards that are granted to nobody over the span and were granted before.
         promised_saving_per_week: money.
         realised_saving_per_week: money.

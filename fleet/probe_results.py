@@ -46,9 +46,6 @@ class ProbeResult:
 
     Attributes:
         backend: name of the backend that limited the container.
-        node: node.
-        card: UUID of the card.
-        measured_at: when, UTC.
         granted_framebuffer_bytes: what the container was granted; None where nobody said.
         allocated_framebuffer_bytes: what it could take.
         is_refused: an allocation was refused before the card was full.

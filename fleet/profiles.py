@@ -175,8 +175,6 @@ class Profile:
     """What is known of one workload (`gputide.profiles/v1`).
 
     Attributes:
-        cluster: cluster.
-        namespace: namespace.
         workload: `namespace/Kind/name`.
         workload_kind: Kubernetes kind.
         workload_class: what it does.
@@ -248,12 +246,7 @@ class CardProfile:
     """What is known of one card.
 
     Attributes:
-        card: card.
-        card_model: its model.
-        node: its node.
-        framebuffer_bytes: its framebuffer.
         framebuffer_used_max: most used, bytes, None where not collected.
-        state: state.
         compute_p95: 95th percentile of compute, 0-1, None where not collected.
         idle_since: last activity, UTC, where it is idle.
         workloads: who holds it now.
@@ -279,7 +272,6 @@ class Profiles:
     """Everything `workloads` prints (`gputide.profiles/v1`).
 
     Attributes:
-        cluster: cluster.
         as_of: moment of the analysis, UTC.
         since: start of the history.
         until: end of the history.

@@ -36,13 +36,11 @@ class MeasureColumn:
     """How one measure is kept and described.
 
     Attributes:
-        measure: the measure.
         help_text: one sentence with its unit, as its series show it.
         scale: stored integer = floor(value × scale); ratios in millionths, bytes as they are.
         value_min: lowest valid value.
         value_max: highest valid value, in the measure's unit; a sample outside is rejected.
         has_histogram: True where bucket counts (bin = floor(100 × ratio), 0-100) are kept.
-        of_card: True where a card has it.
         of_slice: True where a pod's slice has it.
     """
 
@@ -165,7 +163,6 @@ class Column:
 
     Attributes:
         name: column name.
-        kind: type.
         merge: how the values of rows with one key are merged.
         is_optional: True where null is allowed.
     """

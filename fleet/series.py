@@ -64,13 +64,7 @@ class SeriesIdentity:
     """Whom a series speaks of; None for what its labels don't say.
 
     Attributes:
-        cluster: name of the cluster.
-        node: name of the node.
-        card: UUID of the card.
         card_model: model as the driver prints it.
-        namespace: namespace of the pod.
-        pod: name of the pod.
-        container: name of the container.
         mig_profile: profile of the MIG instance that the series speaks of; its ratios are of the instance, not of the
             card.
     """
@@ -91,9 +85,6 @@ class OwnerLink:
 
     Attributes:
         kind: kind of the owned object: Pod, ReplicaSet or Job.
-        name: its name.
-        owner_kind: kind of its owner.
-        owner_name: its name.
     """
 
     kind: str

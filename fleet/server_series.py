@@ -29,11 +29,9 @@ class ServerFacts:
     """What one series of an inference server says of it, as texts of `fleet.schema.SERVER_LABELS`; empty for nothing.
 
     Attributes:
-        server: its name.
         model: name of the model that it serves, as whoever started it chose.
         cache_dtype: type of the KV cache's values, `auto` for the model's own.
         pool_blocks: blocks of its KV cache, those of all its cards.
-        block_tokens: tokens of a block.
         pool_bytes: bytes of its KV cache on each of its cards.
     """
 

@@ -39,7 +39,6 @@ class Server:
 
     Attributes:
         name: as grants record it.
-        use: what it is for.
         preallocates: it takes framebuffer ahead of need by default, so that what is used shows no need.
         programs: names of its programs, and the word after where a program has several uses (`vllm serve`).
         modules: beginnings of Python modules that start it (`python -m vllm.entrypoints…`).

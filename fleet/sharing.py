@@ -110,7 +110,6 @@ def sum_by_card(values: NDArray[np.float32], card: NDArray[np.int64], cards: int
     Args:
         values: (rows, steps), NaN counts as nothing.
         card: card number of each row, (rows,).
-        cards: number of cards.
 
     Returns:
         (cards, steps); cards without a row are 0.

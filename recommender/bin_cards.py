@@ -28,8 +28,6 @@ class Seat:
     """One card and who sits on it.
 
     Attributes:
-        card: card.
-        node: its node.
         rows: rows of the demand, ascending.
     """
 
@@ -60,7 +58,6 @@ def seat_bins(
 
     Args:
         bins: rows of each bin, all bins of one card model.
-        grants: live grants by row.
         inventory: nodes and their limits.
         resting: rows that stay where they are (their nodes can't be freed).
 

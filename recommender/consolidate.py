@@ -70,7 +70,6 @@ class Member:
 
     Attributes:
         row: row of the demand.
-        workload: number of its workload.
         is_low: low priority.
         group: isolation group, -1 for none.
         is_hard: its share of compute is all it gets, and all that it was promised.
@@ -90,7 +89,6 @@ class Outlook:
     """What may come for the rows on one card model, whatever they are granted.
 
     Attributes:
-        card_model: model.
         rows: rows of the demand, (items,), int64.
         members: what the rules allow, (items).
         type_of: type of each item, (items,), int32.
@@ -127,7 +125,6 @@ class Group:
     """Rows on one card model that may share, with everything the packer wants.
 
     Attributes:
-        card_model: model.
         rows: rows of the demand, (items,), int64.
         problem: the packing problem.
         fresh: scenarios the search never sees, (types, points); 0 for low priority.

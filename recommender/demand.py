@@ -36,7 +36,6 @@ class Demand:
     """Live slices and their series, one row per live grant, in the inventory's order.
 
     Attributes:
-        grants: the live grants, (rows).
         workloads: the workloads they belong to, sorted.
         workload_of: number of each row's workload, (rows,), int32.
         compute: demand, share of a card's busiest engine: computing, encoder or decoder, (rows, steps), NaN = not
@@ -46,8 +45,6 @@ class Demand:
         need_bytes: framebuffer needed, less the unused part of a pre-allocated KV cache, (rows, steps).
         has_need: False where a server pre-allocates and nothing shows what it needs, (rows,), bool.
         by_sm: True where demand of computing stands on SM active, False where it is the duty cycle, (rows,).
-        step_seconds: length of a step.
-        steps_per_day: steps of a day.
     """
 
     grants: tuple[Grant, ...]
@@ -74,9 +71,6 @@ class Demand:
 
 def demand_of(history: History) -> Demand:
     """Joins grants and series.
-
-    Args:
-        history: inventory and usage.
 
     Returns:
         One row per live grant; a grant without any sample, of its own or of one that it took over from, has NaN all

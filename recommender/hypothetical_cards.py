@@ -51,7 +51,6 @@ class AddedCards:
     """Some cards more.
 
     Attributes:
-        model: of which model.
         count: how many, at least 1.
     """
 
@@ -64,7 +63,6 @@ class RemovedCards:
     """Some cards fewer.
 
     Attributes:
-        model: of which model.
         count: how many, at least 1.
     """
 
@@ -74,11 +72,7 @@ class RemovedCards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedNode:
-    """A machine were gone, with its cards.
-
-    Attributes:
-        node: its name.
-    """
+    """A machine were gone, with its cards."""
 
     node: str
 
@@ -117,7 +111,6 @@ def on_other_cards(
     """Changes the cards of a history, one change after the other.
 
     Args:
-        history: as it is.
         changes: what were otherwise.
         headroom_ratio: framebuffer kept free above the largest need, share of it.
         video_ratio_max: use of encoders and decoders up to which a pod counts as not needing them, 0-1.

@@ -42,7 +42,6 @@ def node_terms(inventory: Inventory, grants: Iterable[Grant], capability: Capabi
     """The terms of every node that holds or has cards.
 
     Args:
-        inventory: nodes and cards.
         grants: live grants, also on cards and nodes that nobody listed.
         capability: what the backend enforces.
     """

@@ -118,7 +118,6 @@ def arrange(
     are free when they change (`recommender.surge`); those that find none stay as they are, unless gaps are allowed.
 
     Args:
-        problem: what the plan is made from.
         permits: which workloads may share, which are reclaimed.
         packing: groups and bins.
         guards: who keeps pods apart.

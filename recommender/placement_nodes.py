@@ -50,7 +50,6 @@ def node_points(
     """One packing per tier, and at the end that in which nobody shares.
 
     Args:
-        problem: what the plan is made from.
         permits: which workloads may share, which give everything back.
         pairs: keeps those apart that were measured to slow each other down.
         resting_active: active pods on average of all that are in no group.

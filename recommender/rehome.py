@@ -30,7 +30,6 @@ class Rehoming:
     """One workload on cheaper cards.
 
     Attributes:
-        workload: the workload.
         source_model: model it leaves.
         target_model: model it moves to.
         targets: new card of each of its rows.

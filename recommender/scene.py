@@ -48,7 +48,6 @@ class Scene:
     """The plan's world, before it is written down as recommendations.
 
     Attributes:
-        problem: what the plan is made from.
         permits: what may be proposed to which workload.
         arrangement: where every pod sits afterwards.
         tide: workloads that scale in at quiet hours; None where none may, or where it frees no card.

@@ -51,7 +51,6 @@ def surge_seats(
     """Find a free card for every seat to which a service could not go otherwise without a gap.
 
     Args:
-        problem: what the plan is made from.
         seats: seats of the pods of `order` and of those beside them, each on a card that one of its pods holds.
         cuts: the slice of each workload of `order`.
         order: workloads that are cut, the least risky first; those that have their slices and seats already stay.

@@ -48,7 +48,6 @@ class Candidate:
     """A service that may scale in.
 
     Attributes:
-        workload: who.
         rows: rows of the demand of its replicas, one card each.
         free_rows: those of them that sit alone on their card, and so free it by leaving.
         replicas_min: replicas that must stay, at least 1.
@@ -73,7 +72,6 @@ class Ebb:
     """One service that scales in during the window.
 
     Attributes:
-        workload: who.
         replicas: replicas that stay.
         replicas_all: replicas outside the window, or as many as its autoscaler keeps then.
         rows: rows of the demand of those that leave.
@@ -101,7 +99,6 @@ class Tide:
     Attributes:
         start_hour: local hour at which it begins, 0-23.
         hours: its length.
-        time_zone: IANA zone.
         ebbs: the services that scale in, by workload.
         nodes_freed: machines without any pod in the window.
     """
@@ -139,7 +136,6 @@ class _Forecast:
     """A candidate hour by hour and window by window; windows are (lengths, 24): hours more than the least, start hour.
 
     Attributes:
-        candidate: who.
         peaks: the most that all its replicas showed by day and hour, cards, (days, 24), NaN where not collected.
         spare: replicas that each window does not need.
         violation: share of the active hours seen that pass what stays in each window.

@@ -67,7 +67,6 @@ def idle_hours(
         card_of: card of each slice, shape (slices,).
         held: the slice was allocated to somebody in the hour, shape (slices, hours).
         is_low: the slice is of low priority, shape (slices,).
-        settings: thresholds.
 
     Returns:
         Shape (slices, hours).

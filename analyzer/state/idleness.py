@@ -66,7 +66,6 @@ def activity(grid: UsageGrid[Any], steps: int, settings: AnalyzerSettings) -> Ac
     """Activity of every row of a grid of slices or cards, worked off in chunks of rows.
 
     Args:
-        steps: how many of its steps count.
         settings: `idle_ratio_max` is the limit.
 
     Returns:
@@ -106,8 +105,6 @@ def serves_nobody(grid: UsageGrid[Any], rows: NDArray[np.int64], steps: int, alo
     A server speaks for its pod: of a pod whose containers share the cards, which of them works is not known.
 
     Args:
-        rows: numbers of the rows.
-        steps: how many steps count.
         alone: `alone_in_pod` of these rows.
 
     Returns:
@@ -149,7 +146,6 @@ def nearly_used(
 
     Args:
         rows: numbers of the rows of one owner.
-        steps: how many steps count.
         settings: `idle_ratio_max` is the limit.
     """
     near, nobody = np.zeros(steps, bool), serves_nobody(grid, rows, steps, _alone(grid, rows))
@@ -195,7 +191,6 @@ def idleness(
         used: something was used, (rows, steps).
         lived: lived through the step, (rows, steps).
         stride: own step of each row's source, (rows,).
-        line: the steps.
         settings: window, coverage.
         is_live: True where a slice still lives.
 

@@ -69,11 +69,9 @@ def verdict(
     """Names the state of one workload.
 
     Args:
-        facts: its figures.
         streaks: how long it had been so.
         calibration: how such states fared in this history.
         slack_seconds: by how much a history may fall short of its minimum, because steps are whole.
-        settings: thresholds.
     """
     unknown = why_unknown(facts, slack_seconds, settings)
     if unknown is not None:

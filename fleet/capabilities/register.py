@@ -82,7 +82,6 @@ def capabilities_of(backend: str, version: str | None = None) -> Capabilities:
     """The record of a backend by its name.
 
     Args:
-        backend: name.
         version: tag of the version that runs; None for the newest that is known.
 
     Raises:

@@ -27,8 +27,6 @@ class AscendTemplate:
 
     Attributes:
         name: such as `vir05_1c_16g`.
-        framebuffer_mib: framebuffer, MiB.
-        ai_cores: AI cores.
     """
 
     name: str
@@ -43,7 +41,6 @@ class AscendChip:
     Attributes:
         name: HAMi's word, such as `Ascend910B3`.
         framebuffer_mib: framebuffer that can be granted, MiB.
-        ai_cores: AI cores.
         templates: the sizes, smallest first.
     """
 
@@ -58,7 +55,6 @@ class AscendGrant:
     """One chip's share for a pod, as `huawei.com/<chip>` writes it.
 
     Attributes:
-        card: id of the chip.
         template: the size; None for a whole chip or a soft split.
         framebuffer_mib: framebuffer, MiB; 0 where the annotation leaves it out.
         core_percent: compute, percent; 0 where the annotation leaves it out.
@@ -113,7 +109,6 @@ def ascend_ratios(
     Args:
         chip: HAMi's word for the chip.
         containers: what HAMi's annotation grants.
-        annotations: the pod's.
 
     Returns:
         Per device of all containers, in their order: share of the chip, 0-1; None for a whole chip, and where nobody

@@ -34,7 +34,6 @@ class ClaimedDevice:
     """One device that a claim was given.
 
     Attributes:
-        driver: name of the driver.
         pool: pool of the driver, as a rule the node's name.
         device: name of the device within the pool, such as `gpu-0`.
         share_id: id of the share where several claims hold one device; None where it is held alone.
@@ -57,8 +56,6 @@ class ClaimAllocation:
     """A ResourceClaim that has been allocated.
 
     Attributes:
-        namespace: namespace.
-        claim: name.
         devices: what it was given.
         reserved_for: UIDs of the pods that may use it, sorted.
         uid: UID of the claim; None where the manifest has none.
@@ -76,8 +73,6 @@ class PublishedDevice:
     """One device that a driver publishes.
 
     Attributes:
-        driver: name of the driver.
-        pool: pool.
         device: name within the pool.
         uuid: UUID of the card or MIG instance; None where the driver says none.
         parent: UUID of the card of a MIG instance; None for cards.

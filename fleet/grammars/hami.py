@@ -95,7 +95,6 @@ class RegisteredDevice:
     """One card of a node, as HAMi's node annotation lists it.
 
     Attributes:
-        card: UUID.
         slices_max: how many slices the card is split into at most.
         framebuffer_mib: framebuffer that may be granted, MiB, already multiplied by the node's oversubscription factor.
         core_percent: compute that may be granted, percent.
@@ -123,7 +122,6 @@ def parse_devices_allocated(
     """Reads `hami.io/vgpu-devices-allocated`: `UUID,type,MiB,cores:` per device, `;` after each container.
 
     Args:
-        text: the annotation's text.
         annotation: its key, for messages; HAMi writes other vendors' allocations in the same grammar.
 
     Returns:
@@ -193,7 +191,6 @@ def parse_node_register(text: str, annotation: str = NODE_REGISTER_ANNOTATION) -
     In JSON a field that is zero, empty or false is left out, health included.
 
     Args:
-        text: the annotation's text.
         annotation: its key, for messages; HAMi registers other vendors' cards in the same two grammars.
 
     Raises:

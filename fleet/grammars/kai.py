@@ -42,7 +42,6 @@ class KaiShare:
     Attributes:
         ratio: share of each card, above 0 and at most 1; None where it asked by framebuffer.
         framebuffer_mib: framebuffer of each card, MiB; None where it asked by ratio.
-        cards: number of cards.
         container: the container that gets them; None for the pod's first.
         groups: names of the groups, one per card, sorted; empty until the pod is bound.
     """

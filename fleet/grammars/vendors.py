@@ -83,7 +83,6 @@ class VendorGrant:
     """One card's share for one container, in units that all vendors have.
 
     Attributes:
-        card: id of the card.
         framebuffer_mib: framebuffer granted, MiB; None where nothing is said in MiB.
         compute_ratio: limit on its compute, share of the card, 0-1; None where there is none, or nothing is said.
     """

@@ -53,7 +53,6 @@ class VgpuGrant:
 
     Attributes:
         index: number of the card on its node.
-        card: UUID.
         core_percent: compute granted, percent of the card.
         framebuffer_mib: framebuffer granted, MiB.
     """
@@ -69,7 +68,6 @@ class ContainerVgpus:
     """What one container was handed.
 
     Attributes:
-        container: name of the container.
         grants: one per card.
     """
 

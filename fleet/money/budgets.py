@@ -31,7 +31,6 @@ class BudgetStatus:
 
     Attributes:
         kind: `team` or `namespace`.
-        name: whose it is.
         per_month: budget, in the currency of the prices.
         spent: by allocation since the month began; None where nothing has a price.
         forecast: what the whole month comes to; None where it can't be known.

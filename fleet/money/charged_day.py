@@ -30,7 +30,6 @@ class ChargedDay:
 
     Attributes:
         start: start of the first hour, UTC.
-        hours: number of hours.
         card: place of the card of each card hour, int64, shape (card hours,).
         hour: hour of each card hour, 0 … hours-1, int64, shape (card hours,).
         grant: place of the grant of each row, int64, shape (rows,).

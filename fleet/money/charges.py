@@ -52,7 +52,6 @@ class MeasuredHours:
     """Card hours of one measure.
 
     Attributes:
-        card_hours: how many.
         cost: their exact price; where some have none, of the others; None where none has one.
     """
 
@@ -117,7 +116,6 @@ class FreeCards:
     """Card hours in which nobody was granted any slice: giving such cards back saves money, smaller slices don't.
 
     Attributes:
-        card_hours: how many.
         amortised: their full price; None where none has one.
         marginal: what would stop being paid at once; None where none of it is known.
         unpriced_card_hours: of them, those without a full price.
@@ -136,10 +134,6 @@ class Chargeback:
     """All cost of a period by owner.
 
     Attributes:
-        cluster: cluster.
-        since: start, UTC.
-        until: end, UTC.
-        currency: ISO 4217.
         by: whom it is summed by.
         rows: owners, dearest by allocation first.
         unallocated: what nobody was granted; by use also what nobody used.
@@ -174,7 +168,6 @@ class _Sums:
     Owners have the first places, unallocated parts those behind them, stranded parts the last.
 
     Args:
-        places: number of places.
         rest_of: place for unallocated parts of each card, shape (cards,).
         stranded_of: place for its stranded parts.
     """
@@ -277,14 +270,7 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillingPeriod:
-    """What a bill is for.
-
-    Attributes:
-        cluster: cluster.
-        since: start, UTC.
-        until: end, UTC.
-        currency: ISO 4217 code of the prices.
-    """
+    """What a bill is for."""
 
     cluster: str
     since: datetime

@@ -69,9 +69,6 @@ class FocusContext:
 
     Attributes:
         who: cards and grants that the days count by place.
-        nodes: nodes by name.
-        cluster: cluster.
-        currency: ISO 4217 code of the prices.
         team_labels: pod labels that name the team.
         basis: by what cost is split.
         period: length of a row.

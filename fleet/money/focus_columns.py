@@ -34,8 +34,6 @@ class FocusColumn:
     """One column.
 
     Attributes:
-        name: name.
-        kind: type.
         is_nullable: True where null is allowed.
         allowed: values that the specification allows; empty for any.
     """

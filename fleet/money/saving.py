@@ -22,7 +22,6 @@ def saving_of(cards: Iterable[Card], prices: Prices, *, taken: Iterable[Card] = 
 
     Args:
         cards: cards that nobody needs any more.
-        prices: what cards cost now.
         taken: cards that somebody needs from now on and nobody did before: their price comes off.
 
     Returns:
@@ -47,8 +46,6 @@ def saving_between(card: Card, book: PriceBook, since: datetime, until: datetime
 
     Args:
         card: card that nobody needs.
-        book: prices of all days.
-        since: begin, UTC.
         until: end, UTC, later than `since`.
         instead: card that is used instead: its price comes off; None where there is none.
 

@@ -103,7 +103,6 @@ class FieldPlace:
 
     Attributes:
         offset: from the beginning of the region, or of a slot where `in_slot`; bytes.
-        kind: type of one value.
         count: 1, or `CARDS_MAX` where there is a value per card.
         stride: bytes from one card's value to the next one's.
         in_slot: True where each process has the field.

@@ -57,7 +57,6 @@ class Layout:
     """One layout.
 
     Attributes:
-        name: which one.
         region_bytes: size of the region; the file is one byte longer.
         version: major and minor version that such a file carries; None where it has no such fields.
         slots_offset: where the first process slot begins; all fields before it form the head.

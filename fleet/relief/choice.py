@@ -41,7 +41,6 @@ class Watch:
         model: card model, (cards,), int64.
         capacity_bytes: framebuffer, (cards,).
         is_open: True for cards that may take a newcomer, (cards,), bool.
-        step_seconds: length of a step.
     """
 
     card: NDArray[np.int64]

@@ -20,10 +20,8 @@ class PastMove:
     Attributes:
         pod: the pod that leaves.
         arrived_as: name of its replacement; the same where it keeps its name.
-        workload: owner.
         from_card: card that it leaves.
         to_card: card that it goes to.
-        begun_seconds: when it was begun.
         ended_seconds: when it was over; None while it is under way.
         is_made: it ended with the pod on its new card.
         is_restart: the pod was stopped first, because it cannot have a second replica.

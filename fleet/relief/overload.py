@@ -60,8 +60,6 @@ class Trouble:
     """One card that is overloaded now.
 
     Attributes:
-        card: its name or number.
-        cause: by what.
         at_seconds: when it was seen.
         needs_move: pausing low priority is not enough.
         can_move: more than one pod above low priority sits there.

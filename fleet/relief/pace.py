@@ -64,7 +64,6 @@ class Pace:
         Args:
             found: as `see` returned them.
             moves: all moves so far.
-            now: the moment.
         """
         return [
             entry
@@ -86,7 +85,6 @@ class Pace:
         Args:
             found: as `see` returned them.
             moves: all moves so far.
-            now: the moment.
             begin: begins a move that relieves a card; False where no pod can leave it, then the card is looked at again
                 after a pause that doubles.
         """
@@ -110,7 +108,6 @@ class Pace:
 
         Args:
             moves: all moves so far.
-            now: the moment.
             begin: begins the return of a moved pod; False where its old card has no room for it.
         """
         if not self.is_home_look_due(moves, now):

@@ -234,7 +234,6 @@ def parse_price_csv(text: str, *, name: str, today: date, currency: str) -> Impo
         text: CSV with a heading.
         name: where it came from: for messages, and as the source where a row names none.
         today: date of prices that name none.
-        currency: ISO 4217 code of prices that name none.
 
     Raises:
         Misconfigured: an unknown or missing column, or a bad value; the message names the line.

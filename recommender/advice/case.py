@@ -39,7 +39,6 @@ class Case:
     """One workload before the rules.
 
     Attributes:
-        workload: who.
         profile: what the analyzer says; None where it says nothing.
         grants: its live grants, at least one.
         seen_seconds: span in which any of its live pods was seen, seconds.
@@ -50,7 +49,6 @@ class Case:
         scalings: how often the number of its replicas changed of late, see `replica_counts`.
         node_policy: core policy that its nodes have for all their pods, None where every pod has its own.
         node_bar: why pods of its nodes can't share, see `node_terms`; None where they can.
-        settings: settings.
         capability: what the backend enforces.
         now: moment of the plan.
     """

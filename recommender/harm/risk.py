@@ -50,7 +50,6 @@ def contention_harm(
 
     Args:
         bin_of: bin of each item, (items,).
-        bins: number of bins.
         type_of: type of each item, (items,), rows of `load`.
         load: demand of each type, share of a card, (types, points).
         is_low: True for items of low priority, (items,).

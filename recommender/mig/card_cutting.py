@@ -25,7 +25,6 @@ class MigStock:
 
     Attributes:
         family: how the cards may be cut.
-        grants: live grants by row.
         profile_of: profile that each row gets; these are the rows that take part.
         fixed: profiles held by pods that take no part, on each card that carries one of them beside others.
         empty: cards that nobody holds any more, which may be cut at once.

@@ -49,7 +49,6 @@ class MigPlacement:
 
     Attributes:
         start: first memory slice.
-        profile: name of its profile.
     """
 
     start: int
@@ -65,7 +64,6 @@ class MigCard:
     """A card as it is cut now.
 
     Attributes:
-        card: UUID.
         layout: its instances; empty where MIG is off or nothing is cut.
         is_pinned: True where it stays as it is, because somebody works on it who is not to be moved.
     """

@@ -37,8 +37,6 @@ class InstanceAdvice:
     """The instance that every pod of a workload gets.
 
     Attributes:
-        profile: its profile.
-        framebuffer_bytes: framebuffer of it.
         compute_ratio: compute of it, share of the whole card, 0-1.
         need_max_bytes: most framebuffer that a pod needed.
         load_max: most compute that a pod used, share of a whole card.

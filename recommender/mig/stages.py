@@ -24,7 +24,6 @@ class Carving:
     """One workload on instances.
 
     Attributes:
-        workload: who.
         advice: the instance that each of its pods gets.
         targets: card of each of its rows afterwards.
         restarted: rows that get another instance, another card, or whose card is cut under them.
@@ -66,7 +65,6 @@ def carvings_of(
     """Every workload on instances, by stage and name.
 
     Args:
-        grants: live grants by row.
         seats: rows on cards, one answer per card model.
         machines: where a machine is emptied while its cards are cut; None where each card is cut by itself.
     """

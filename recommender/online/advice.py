@@ -35,8 +35,6 @@ class StrandedNode:
     """A node whose CPU or host memory runs out before its cards do.
 
     Attributes:
-        node: node.
-        card_model: model of its cards.
         cards_free: free share of all its cards, in cards.
         cards_stranded: how much of that can't be used by pods that ask as the running ones do.
         missing: `cpu` or `memory`, whichever strands more.
@@ -58,7 +56,6 @@ class Cordon:
     """Cards to keep newcomers off until they are empty.
 
     Attributes:
-        node: their node.
         cards: cards to cordon, sorted.
         frees_node: True where all cards of the node are then free.
         cards_freed: cards that become free and are not now, less those elsewhere that are no longer.
@@ -77,7 +74,6 @@ class NodeOffer:
     """One node that could take a pod.
 
     Attributes:
-        node: node.
         cost_cards: what placing it there costs in cards: those the expected pods could no longer use, those stranded.
     """
 

@@ -40,7 +40,6 @@ class Occupancy:
     """Who sits on which card and what is left; mutable: rehoming takes room.
 
     Attributes:
-        nodes: nodes by name.
         cards_of: cards of each node.
         models: card models.
         on: grants on each card.

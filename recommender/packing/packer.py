@@ -74,7 +74,6 @@ class Packing:
     Attributes:
         price: harm (violated item-points) that one card was worth.
         bin_of: bin of each item, (items,), int32, numbered 0 … bins-1 in the order of their first item.
-        bins: number of bins.
     """
 
     price: float

@@ -31,7 +31,6 @@ def asleep(compute: Float32, workload_of: NDArray[np.int32], step_seconds: int) 
     Args:
         compute: demand, share of a card, (rows, steps); NaN = not collected, which is no sign of idleness.
         workload_of: workload of each row, (rows,): all pods of an owner sleep or none does.
-        step_seconds: length of a step.
 
     Returns:
         (rows, steps). A pod that sleeps wakes in the step in which its owner is asked for work again.
@@ -94,7 +93,6 @@ def scaled_in(
         compute: demand of each replica, share of a card, (rows, steps).
         workload_of: workload of each row, (rows,).
         since: start of the first step, UTC.
-        step_seconds: length of a step.
         time_zone: zone of the table's times.
     """
     rows, steps = compute.shape

@@ -109,7 +109,6 @@ def harvest(
     Args:
         leftover: what cards have left.
         wanted: workers that wait or run in each step, (steps,); None for a queue that never ends.
-        step_seconds: length of a step.
         rules: what a worker is like.
         seen: what is known of free framebuffer; the steps of `free_ratio` so far unless given.
     """

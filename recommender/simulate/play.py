@@ -42,9 +42,7 @@ class Played:
         contended_steps: of them contended.
         framebuffer_steps: of them short of framebuffer or on a full card.
         asked: demand of the counted pods, card-steps.
-        served: of it served.
         low_asked: demand of the pods of low priority among them, card-steps.
-        low_served: of it served.
         moves: pods moved.
         orders: moves that relief began, in seconds since the first step, rows and numbers of cards as names.
         used: counted cards in use, (cards, steps), bool.

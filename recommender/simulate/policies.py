@@ -73,7 +73,6 @@ class Table:
         harvest: what a worker of low priority is like.
         wanted: workers that wait or run in each step, (steps,); None for a queue that never ends.
         tide: table of the tide.
-        time_zone: zone of its times.
     """
 
     settings: Settings
@@ -96,7 +95,6 @@ class Performance:
         relief: whether cards were relieved at run time.
         reaction_seconds: how long a card is overloaded before it is relieved, None without relief.
         since: start of the days that were played.
-        until: their end.
         pods: judged pods.
         cards_before: their cards at first.
         cards_opening: cards after the policy's plan.

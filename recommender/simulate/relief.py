@@ -92,7 +92,6 @@ class PlayedRelief:
         """Take in how pods fare from now on.
 
         Args:
-            now: the moment.
             step: the step that it lies in.
             state: how they fare, (rows, 1).
             need_bytes: framebuffer that they need, (rows,).
@@ -207,7 +206,6 @@ class PlayedRelief:
         """What is known now.
 
         Args:
-            now: the moment.
             leaving: the card whose pods may move; None for no card.
         """
         stage, seating, rules = self._stage, self._seating, self._rules
