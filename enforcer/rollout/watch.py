@@ -40,7 +40,6 @@ class PodHealth:
         pod_id: `namespace/pod`.
         restarts: container restarts since the pod was made.
         framebuffer_used_ratio: used / granted, 0-1; None where nothing measures it.
-        violation_ratio: violated share of the watch, 0-1; None where nothing measures it.
         is_preempted: the scheduler made it give way to another.
         cards: cards that it holds, as far as its annotations say so.
         latency_objective: what its requests may take at the 99th percentile, as its owner wrote it; None for nothing.
@@ -52,7 +51,6 @@ class PodHealth:
     restarts: int
     is_oom_killed: bool
     framebuffer_used_ratio: float | None = None
-    violation_ratio: float | None = None
     is_preempted: bool = False
     cards: tuple[str, ...] = ()
     latency_objective: str | None = None
@@ -80,7 +78,6 @@ class WatchPolicy:
     """
 
     restarts_max: int = 0
-    violation_ratio_max: float = 0.05
     framebuffer_used_ratio_max: float = 0.995
 
 
@@ -154,12 +151,9 @@ def complaints(health: Sequence[PodHealth], pods: Sequence[str], policy: WatchPo
             found.append(sentence("watch.restarted", pod=pod, times=times, limit=limit))
         elif not entry.is_ready:
             found.append(sentence("watch.unready", pod=pod))
-        used, violated = entry.framebuffer_used_ratio, entry.violation_ratio
+        used = entry.framebuffer_used_ratio
         if used is not None and used > policy.framebuffer_used_ratio_max:
             found.append(sentence("watch.framebuffer_full", pod=pod, used_ratio=used))
-        if violated is not None and violated > policy.violation_ratio_max:
-            limit = str(policy.violation_ratio_max)
-            found.append(sentence("watch.violated", pod=pod, violated_ratio=violated, limit=limit))
     return tuple(found)
 
 

@@ -214,8 +214,6 @@ class EnforcerSettings(Section):
     """How long a change is watched before it is kept."""
     watch_restarts_max: int = Field(default=0, ge=0)
     """Container restarts during the watch beyond which a change is taken back."""
-    watch_violation_ratio_max: Ratio = 0.05
-    """Violated share of the watch beyond which a change is taken back."""
     watch_prometheus_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
     """Prometheus that is asked, while a change is watched, for XID events, framebuffer and `watch_queries`."""
     watch_queries: tuple[str, ...] = ()

@@ -103,10 +103,7 @@ def open_enforcer(
                 canary_workloads=settings.enforcer.canary_workloads,
                 watch_seconds=float(settings.enforcer.watch_seconds),
                 lease_seconds=float(settings.enforcer.lease_seconds),
-                watch=WatchPolicy(
-                    restarts_max=settings.enforcer.watch_restarts_max,
-                    violation_ratio_max=settings.enforcer.watch_violation_ratio_max,
-                ),
+                watch=WatchPolicy(restarts_max=settings.enforcer.watch_restarts_max),
                 carry=CarryPolicy(
                     parallel_pods_max=settings.enforcer.parallel_workloads_max,
                     poll_seconds=settings.enforcer.poll_seconds,

@@ -67,12 +67,12 @@ def test_plan_that_expired_says_so_on_the_chinese_page_and_in_english_in_the_api
 
 @pytest.mark.usefixtures("chinese")
 def test_why_a_stage_was_taken_back_is_chinese_on_the_page_after_it_stood_in_the_ledger() -> None:
-    ill = PodHealth(pod_id="team/a-0", is_ready=True, restarts=3, is_oom_killed=False, violation_ratio=0.2)
+    ill = PodHealth(pod_id="team/a-0", is_ready=True, restarts=3, is_oom_killed=False, framebuffer_used_ratio=1.0)
     why = complaints([ill], ["team/a-0", "team/a-1"], WatchPolicy())
     assert [str(one) for one in why] == [
         "team/a-1 is gone",
         "team/a-0 restarted 3 times (enforcer.watch_restarts_max=0)",
-        "team/a-0 was violated in 20.0% of the watch (enforcer.watch_violation_ratio_max=0.05)",
+        "team/a-0 uses 100.0% of its framebuffer grant",
     ]
     read = sentence_of(recorded(sentence("watch.and_more", first=why[0], more=str(len(why) - 1))))
     said = sentence("progress.stage_restored", stage=1, reason=read)

@@ -213,13 +213,13 @@ def test_complaint_of_a_signal_takes_the_stage_back(tmp_path: Path) -> None:
     class Loud:
         def health(self, pods: list[str]) -> tuple[PodHealth, ...]:
             return tuple(
-                PodHealth(pod_id=pod, is_ready=True, restarts=0, is_oom_killed=False, violation_ratio=0.2)
+                PodHealth(pod_id=pod, is_ready=True, restarts=0, is_oom_killed=False, framebuffer_used_ratio=1.0)
                 for pod in pods
             )
 
     cluster = a_cluster(tmp_path)
     results = a_rollout(some_tools(cluster, tmp_path, signals=Loud())).apply(standard_plan(), [2], by="ann")
-    assert "watch_violation_ratio_max" in str(results[0].reason)
+    assert "framebuffer" in str(results[0].reason)
     assert where(cluster) == BEFORE
 
 
