@@ -17,7 +17,7 @@ from enforcer.cluster import Lease
 from enforcer.record.journal import Journal, RunRecord, StageState
 from enforcer.record.plan_store import PlanStore, Wish
 from enforcer.rollout.reconciler import Reconciler, due
-from enforcer.rollout.taking_back import Stuck
+from enforcer.rollout.restore import Stuck
 from fleet.errors import GputideError, Unavailable
 from fleet.logs import logger
 from wire.kubernetes.backoff import Backoff

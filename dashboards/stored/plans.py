@@ -30,7 +30,7 @@ from enforcer.rollout.abort import open_run
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.reconciler import Reconciler, end_of
 from enforcer.rollout.undo import Undo
-from enforcer.safety.abort import stopped
+from enforcer.safety.abort_wish import stopped
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder, writing

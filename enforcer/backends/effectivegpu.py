@@ -16,8 +16,8 @@ from enforcer.backends.card_fit import CORE_MODE
 from enforcer.backends.grant_backend import render_grants
 from enforcer.backends.hami import hami_family
 from enforcer.backends.hami_dialect import HAMI_WORDS, HamiDialect
+from enforcer.resource_names import Words
 from enforcer.snapshot import Snapshot
-from enforcer.words import Words
 from fleet.capabilities.register import EFFECTIVE_GPU
 from fleet.decisions import Plan
 

@@ -12,12 +12,12 @@ from typing import Protocol
 
 from enforcer.backend import NodeStep, RenderedStage
 from enforcer.backends.card_fit import is_whole
-from enforcer.backends.grant_template import TemplateStyle, seat_fields
+from enforcer.backends.pod_template import TemplateStyle, seat_fields
 from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, rendered
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
 from enforcer.manifest import Manifest
+from enforcer.resource_names import Words
 from enforcer.snapshot import Snapshot
-from enforcer.words import Words
 from fleet.capabilities.capability import Capabilities
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.outcomes import Change

@@ -13,15 +13,15 @@ from datetime import datetime
 from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, check_cards, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
-from enforcer.backends.grant_template import Limits, TemplateStyle
 from enforcer.backends.hami_cordon import cards_of_emptied_nodes, cordon_changes
 from enforcer.backends.hami_dialect import HAMI_DIALECT, HamiDialect, cordoned_cards
 from enforcer.backends.node_config import node_config_changes
+from enforcer.backends.pod_template import Limits, TemplateStyle
 from enforcer.backends.stage import StageDraft, Target
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
 from enforcer.manifest import Manifest
+from enforcer.resource_names import Words
 from enforcer.snapshot import Snapshot
-from enforcer.words import Words
 from fleet.capabilities.register import HAMI, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused

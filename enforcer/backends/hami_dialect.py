@@ -16,7 +16,7 @@ import yaml
 
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of
-from enforcer.words import Words, listed_words
+from enforcer.resource_names import Words, listed_words
 from fleet.errors import Corrupt
 from fleet.grammars.hami import (
     AVOID_CARD_ANNOTATION,

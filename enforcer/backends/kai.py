@@ -30,8 +30,8 @@ from enforcer.backends.device_plugin import (
     offered,
     resource_fields,
 )
-from enforcer.backends.grant_template import check_notebook
 from enforcer.backends.node_pin import check_nodes, node_of, nodes_of_workloads, pin_fields
+from enforcer.backends.pod_template import check_notebook
 from enforcer.backends.stage import (
     StageDraft,
     Target,

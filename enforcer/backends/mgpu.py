@@ -15,8 +15,8 @@ from datetime import datetime
 
 from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, check_cores, granted_mib, is_whole, shared_percent
-from enforcer.backends.grant_template import asks_for_cards, check_notebook
 from enforcer.backends.node_pin import check_nodes, nodes_of_workloads, pin_fields
+from enforcer.backends.pod_template import asks_for_cards, check_notebook
 from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, rendered
 from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, template_of

@@ -17,15 +17,15 @@ from typing import Any
 from enforcer.backend import NodeStep, RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, check_cores, granted_mib, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
-from enforcer.backends.grant_template import TemplateStyle
 from enforcer.backends.hami import hami_limits, registered_seat
 from enforcer.backends.hami_dialect import cards_of_register
 from enforcer.backends.node_config import plugin_pods, scaling_of
+from enforcer.backends.pod_template import TemplateStyle
 from enforcer.backends.stage import StageDraft, Target, field_changes
 from enforcer.dialect import WHOLE_CORE_PERCENT, FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of
+from enforcer.resource_names import Words
 from enforcer.snapshot import Snapshot
-from enforcer.words import Words
 from fleet.capabilities.register import VGPU_MANAGER, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Refused

@@ -15,16 +15,16 @@ from datetime import datetime
 from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
-from enforcer.backends.grant_template import Limits, TemplateStyle
 from enforcer.backends.hami import priority_text, registered_seat
 from enforcer.backends.hami_dialect import cards_of_register, memory_factor, nvidia_section, slices_of_grants
 from enforcer.backends.node_config import node_config_changes
+from enforcer.backends.pod_template import Limits, TemplateStyle
 from enforcer.backends.stage import StageDraft, Target
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.kinds.register import pod_templates
 from enforcer.manifest import Manifest
+from enforcer.resource_names import Words
 from enforcer.snapshot import Snapshot
-from enforcer.words import Words
 from fleet.capabilities.register import VOLCANO, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.grammars.hami import CORE_POLICY_ENV, DISABLE_CONTROL_ENV, PRIORITY_ENV

@@ -18,8 +18,8 @@ from enforcer.manifest import Manifest
 from enforcer.ownership import controller_of, workload_of_pod
 from enforcer.relief.relief_journal import Manner, MoveOrder, MovePhase, MoveRecord, ReliefJournal
 from enforcer.relief.warm_replica import hash_of, wants_pods, warm_replica
+from enforcer.resource_names import Words
 from enforcer.seat import is_ready
-from enforcer.words import Words
 from fleet.errors import Misconfigured, Refused
 from fleet.sentences import Sentence, sentence
 

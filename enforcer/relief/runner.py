@@ -28,9 +28,9 @@ from enforcer.relief.sleeping import Sleeping
 from enforcer.relief.tools import ReliefPolicy, ReliefTools
 from enforcer.relief.warm_replica import move_name, replica_name
 from enforcer.relief.wishes import Movable, movable
+from enforcer.resource_names import Words
 from enforcer.safety.harm_budget import Brake
 from enforcer.snapshot import Snapshot, take_snapshot
-from enforcer.words import Words
 from fleet.errors import Misconfigured, Refused, Unavailable
 from fleet.inventory import WorkloadId
 from fleet.logs import logger

@@ -21,7 +21,7 @@ from typing import Any
 from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.manifest import Manifest, template_of
 from enforcer.relief.relief_journal import MoveOrder
-from enforcer.words import Words, listed_words
+from enforcer.resource_names import Words, listed_words
 from fleet.errors import Refused
 
 HASH_LABELS = ("pod-template-hash", "rollouts-pod-template-hash")

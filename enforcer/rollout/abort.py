@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from enforcer.record.journal import Journal, RunRecord, StageRecord, StageState
-from enforcer.rollout.taking_back import StageResult, restore_stage
+from enforcer.rollout.restore import StageResult, restore_stage
 from enforcer.rollout.tools import Tools
-from enforcer.safety.abort import aborted_by
+from enforcer.safety.abort_wish import aborted_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,10 @@ from enforcer.record.plan_status import PlanStatus, in_force, newest_records, pl
 from enforcer.record.plan_store import Approval, DamagedPlan, PlanStore, Wish, WishChange
 from enforcer.rollout.abort import AbortResult, abort, how_ended, open_run, open_stages
 from enforcer.rollout.progress import Progress, ProgressPhase
+from enforcer.rollout.restore import StageResult, Stuck
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.taking_back import StageResult, Stuck
 from enforcer.rollout.undo import Undo, UndoResult, undone_by
-from enforcer.safety.abort import Aborted, aborted_by
+from enforcer.safety.abort_wish import Aborted, aborted_by
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
 from fleet.inventory import WorkloadId

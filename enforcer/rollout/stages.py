@@ -25,10 +25,10 @@ from enforcer.rollout.holding import Phase, canary_watch_seconds, hold_seconds
 from enforcer.rollout.intents import intended_stage
 from enforcer.rollout.load import Load
 from enforcer.rollout.progress import ProgressPhase
-from enforcer.rollout.taking_back import Parts, StageResult, restore_stage
+from enforcer.rollout.restore import Parts, StageResult, restore_stage
 from enforcer.rollout.tools import Tools, UnderWay
 from enforcer.rollout.watch import complaints
-from enforcer.safety.abort import Aborted
+from enforcer.safety.abort_wish import Aborted
 from enforcer.safety.harm_budget import Brake, Judgement
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable

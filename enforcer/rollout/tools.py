@@ -19,7 +19,7 @@ from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
 from enforcer.rollout.patience import RIGHTS_SECONDS_MAX, Patience, PatientCluster
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.watch import Signals, WatchPolicy
-from enforcer.safety.abort import LOOK_SECONDS, Aborted, SeldomAsked, Wishes, aborted_by
+from enforcer.safety.abort_wish import LOOK_SECONDS, Aborted, SeldomAsked, Wishes, aborted_by
 from enforcer.safety.guard import Guard
 from enforcer.safety.harm_budget import HarmBudgets
 from enforcer.snapshot import Snapshot, take_snapshot

@@ -31,7 +31,7 @@ from enforcer.rollout.abort import AbortResult, abort, open_run
 from enforcer.rollout.intents import held_owners
 from enforcer.rollout.load import backwards
 from enforcer.rollout.progress import ProgressPhase
-from enforcer.rollout.taking_back import take_back
+from enforcer.rollout.restore import take_back
 from enforcer.rollout.tools import Tools
 from enforcer.safety.availability import availability_breaches, lowered_workloads
 from enforcer.snapshot import Snapshot

@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest
-from enforcer.words import listed_words
+from enforcer.resource_names import listed_words
 from fleet.errors import Misconfigured, Refused
 from fleet.grammars.hami import (
     AVOID_CARD_ANNOTATION,

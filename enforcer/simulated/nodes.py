@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from enforcer.cluster import FieldChange
 from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest, field_of, set_field
+from enforcer.resource_names import listed_words
 from enforcer.simulated.store import SimulatedStore
-from enforcer.words import listed_words
 from fleet.errors import Refused
 from fleet.grammars.hami import (
     COUNT_RESOURCE,

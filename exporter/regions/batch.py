@@ -2,7 +2,7 @@
 
 A row of the batch holds a region's head, as many process slots as its turn needs, and its tail. The memory is bounded
 and used again for every batch, so a tenant who claims a thousand processes costs time but no memory. Filled by
-`exporter.regions.looks`; `exporter.regions.figures` takes the columns apart.
+`exporter.regions.looks`; `exporter.regions.decode` takes the columns apart.
 """
 
 from __future__ import annotations

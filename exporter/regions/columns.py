@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from exporter.regions.figures import CardColumns, StateColumns
+from exporter.regions.decode import CardColumns, StateColumns
 from exporter.regions.tree import ContainerKey
 from fleet.regions.layouts import LayoutName
 

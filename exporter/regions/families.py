@@ -15,7 +15,7 @@ import numpy as np
 
 from exporter.families import CataloguedFamily, Family, gauge
 from exporter.regions.columns import ContainerColumns, HamiReading, SliceColumns
-from exporter.regions.figures import DutyDoubt
+from exporter.regions.decode import DutyDoubt
 from fleet.regions.doubts import doubts_of
 from fleet.regions.layouts import LayoutName
 from fleet.schema import SLICE_IDENTITY

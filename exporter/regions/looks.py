@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.regions.batch import RegionBatch, RowShape, Scratch, read_rows
-from exporter.regions.figures import Figures, take_apart
+from exporter.regions.decode import Figures, take_apart
 from exporter.regions.followed import SLOTS_FOR_LAYOUT, FollowedRegion
 from fleet.errors import Unavailable
 from fleet.regions.doubts import RegionDoubt, bit_of

@@ -5,7 +5,7 @@ columns by container. A region that can't be trusted is named with the reason; a
 whose process never called CUDA has a directory and no region: it is listed, with no card. Never blocks on a process of
 a container: no lock is taken, no byte is written.
 
-Known errors of the library are corrected in `exporter.regions.figures`; two need the driver's view and are corrected
+Known errors of the library are corrected in `exporter.regions.decode`; two need the driver's view and are corrected
 here. On some cards the driver reports no utilisation per process, and a container shows 0 under full load
 (Project-HAMi/HAMi#2015). And a process that was killed can't clear its slot, and what it used stays in it until another
 one of its container starts. The driver lists living processes by their ids on the host, which the library knows too. A

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.regions.columns import CardFacts, ContainerColumns, ProcessColumns, SliceColumns, SliceOfRegion
-from exporter.regions.figures import CardColumns, DutyDoubt, Figures, StateColumns
+from exporter.regions.decode import CardColumns, DutyDoubt, Figures, StateColumns
 from exporter.regions.looks import Look
 from exporter.regions.tree import ContainerKey, ContainerPlace
 from fleet.regions.doubts import OF_REGION_BITS, bit_of

@@ -29,7 +29,7 @@ from enforcer.rollout.reconciler import Delegated, Reconciler, end_of
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.watch import ClusterSignals, MeasuredSignals, Signals, WatchPolicy
-from enforcer.safety.abort import SeldomAsked
+from enforcer.safety.abort_wish import SeldomAsked
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.safety.harm_budget import Harm, HarmBudgets, HarmPolicy

@@ -12,8 +12,8 @@ from enforcer.emit.files import EmitForm, emit_files
 from enforcer.preview import preview
 from enforcer.record.journal import RunRecord, StageState
 from enforcer.rollout.abort import AbortResult, open_stages
-from enforcer.rollout.taking_back import StageResult
-from enforcer.safety.abort import stopped
+from enforcer.rollout.restore import StageResult
+from enforcer.safety.abort_wish import stopped
 from enforcer.safety.freeze import freeze_changes, thaw_changes
 from fleet.data_folder import writing
 from fleet.decisions import Plan

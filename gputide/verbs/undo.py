@@ -10,7 +10,7 @@ import typer
 from enforcer.record.journal import Journal, UndoRecord
 from enforcer.rollout.holding import way_of
 from enforcer.rollout.undo import Undo, UndoResult
-from enforcer.safety.abort import stopped
+from enforcer.safety.abort_wish import stopped
 from fleet.data_folder import DataFolder, writing
 from fleet.documents import document
 from fleet.errors import Misconfigured

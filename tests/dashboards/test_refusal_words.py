@@ -24,7 +24,7 @@ from enforcer.record.ledger import Ledger
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.watch import PodHealth, WatchPolicy, complaints
-from enforcer.safety.abort import aborted_by
+from enforcer.safety.abort_wish import aborted_by
 from enforcer.safety.guard import Guard, GuardPolicy
 from fleet.data_folder import open_data_folder
 from fleet.errors import Refused

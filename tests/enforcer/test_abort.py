@@ -17,7 +17,7 @@ from enforcer.record.plan_store import Approval, PlanStore, Wish, WishChange
 from enforcer.rollout.abort import abort, open_run
 from enforcer.rollout.stages import Rollout
 from enforcer.rollout.tools import Tools
-from enforcer.safety.abort import Aborted, SeldomAsked, stopped
+from enforcer.safety.abort_wish import Aborted, SeldomAsked, stopped
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.data_folder import open_data_folder, writing

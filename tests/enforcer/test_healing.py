@@ -9,7 +9,7 @@ from enforcer.admission import SEAT_ANNOTATION, UNPINNED_ANNOTATION
 from enforcer.cluster import FieldChange
 from enforcer.kinds.register import WORKLOAD_KINDS, pod_templates
 from enforcer.reconcile import find_drift, repair
-from enforcer.rollout.taking_back import StageResult
+from enforcer.rollout.restore import StageResult
 from enforcer.rollout.tools import Tools
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot

@@ -18,7 +18,7 @@ from enforcer.record.journal import Journal, StageRecord
 from enforcer.record.ledger import Ledger
 from enforcer.rollout.intents import object_intents
 from enforcer.rollout.node_steps import CLOSED_ANNOTATION, NodeStepPolicy, NodeSteps
-from enforcer.rollout.taking_back import take_back
+from enforcer.rollout.restore import take_back
 from enforcer.rollout.tools import Tools
 from enforcer.snapshot import take_snapshot
 from fleet.errors import Refused

@@ -12,7 +12,7 @@ from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import StageState
 from enforcer.rollout.holding import HOLD_MARGIN_SECONDS, HOLD_SECONDS_MAX, Way, hold_seconds, holds_of
 from enforcer.rollout.progress import Progress
-from enforcer.rollout.taking_back import StageResult
+from enforcer.rollout.restore import StageResult
 from enforcer.simulated.cluster import SimulatedCluster
 from tests.enforcer.builders import a_cluster, a_rollout, some_tools, standard_plan, where
 from tests.enforcer.test_rollout import AFTER, owners

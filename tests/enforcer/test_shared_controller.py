@@ -19,7 +19,7 @@ from enforcer.rollout.abort import abort, open_run
 from enforcer.rollout.reconciler import Delegated, Reconciler
 from enforcer.rollout.tools import Tools
 from enforcer.rollout.watch import ClusterSignals, PodHealth
-from enforcer.safety.abort import SeldomAsked
+from enforcer.safety.abort_wish import SeldomAsked
 from enforcer.safety.guard import Guard, GuardPolicy
 from fleet.errors import Corrupt, Refused
 from tests.enforcer.builders import NOW, a_cluster, a_rollout, a_yes, some_tools, standard_plan, where

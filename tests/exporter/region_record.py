@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from exporter.regions.batch import RegionBatch
-from exporter.regions.figures import DutyDoubt, Figures
+from exporter.regions.decode import DutyDoubt, Figures
 from exporter.regions.followed import FollowedRegion
 from exporter.regions.looks import RegionLooks
 from fleet.regions.doubts import OF_REGION_BITS, RegionDoubt, doubts_of

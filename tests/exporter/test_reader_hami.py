@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from exporter.regions.columns import CardFacts, HamiReading, SliceColumns
-from exporter.regions.figures import DutyDoubt
+from exporter.regions.decode import DutyDoubt
 from exporter.regions.looks import SLOTS_MAX
 from exporter.regions.reader import HamiReader
 from exporter.regions.slices import LYING_READINGS

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exporter.regions.figures import DutyDoubt
+from exporter.regions.decode import DutyDoubt
 from fleet.errors import Unavailable
 from fleet.regions.doubts import RegionDoubt
 from fleet.regions.layouts import LayoutName

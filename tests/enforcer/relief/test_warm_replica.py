@@ -8,7 +8,7 @@ import pytest
 
 from enforcer.backends.hami_dialect import HAMI_WORDS
 from enforcer.relief.warm_replica import hash_of, replica_name, wants_pods, warm_replica
-from enforcer.words import Words
+from enforcer.resource_names import Words
 from fleet.errors import Refused
 from tests.enforcer.builders import card_id
 from tests.enforcer.relief.test_squeeze import an_order

@@ -17,8 +17,8 @@ from enforcer.backends.planned_seats import SEATS_FIELD, TEMPLATE_ANNOTATIONS, s
 from enforcer.backends.stage import Target, check_init_containers
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
 from enforcer.manifest import Manifest, field_of, template_of
+from enforcer.resource_names import Words, listed_words
 from enforcer.snapshot import Snapshot
-from enforcer.words import Words, listed_words
 from fleet.errors import Refused
 from fleet.grammars.hami import DISABLE_CONTROL_ENV, USE_CARD_ANNOTATION
 
