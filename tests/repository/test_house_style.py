@@ -10,6 +10,9 @@ NAMES_WITHOUT_AN_IDEA = {"utils", "util", "common", "helpers", "helper", "base",
 # About 450 and 80 are wanted; the slack keeps a last good line from forcing a bad cut.
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 90
+CLIENTS = ("http.client", "urllib.request", "urllib.error", "ssl")
+SERVERS = ("http.server", "socketserver", "waitress", "wsgiref", "asyncio")
+"""What is spoken to sockets by; in `wire/` alone."""
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".html", ".css", ".js", ".yaml", ".yml", ".json", ""}
 
 
@@ -48,6 +51,13 @@ def test_records_cannot_be_changed_after_they_were_made(shipped: ShippedModules)
     assert loose == []
 
 
+def test_only_wire_speaks_http_or_tls(shipped: ShippedModules) -> None:
+    found = _importers(shipped, *CLIENTS, *SERVERS)
+    assert {module for module in found if not module.startswith("wire.")} == set()
+    assert len(_importers(shipped, "wire.http_server")) >= 4
+    assert len(found) >= 4
+
+
 def test_tests_never_mock_our_own_code(repository: Path) -> None:
     mocking = [
         str(path.relative_to(repository))
@@ -74,6 +84,11 @@ def test_no_file_names_a_place_of_one_machine(repository: Path) -> None:
         and place.search(_text(path))
     ]
     assert naming == []
+
+
+def _importers(shipped: ShippedModules, *beginnings: str) -> set[str]:
+    """Modules that import something of such a name, wherever in them."""
+    return {module for module in shipped.paths if any(name.startswith(beginnings) for name in shipped.imported(module))}
 
 
 def _text(path: Path) -> str:
