@@ -85,6 +85,8 @@ def footprint(
     need, hidden = _need(lives, used, cache, preallocated, line)
     used_live = used[live] if collected[live].any() else used
     is_hidden = bool((hidden & live).any())
+    pool = max((life.latest for life in lives if life.is_live), key=lambda one: one.kv_cache_pool_bytes or 0)
+    pool_min = None if is_hidden else pool.kv_cache_pool_bytes
     starting = _starting(lives, used, line)
     profile = FramebufferProfile(
         granted=granted,
@@ -93,6 +95,8 @@ def footprint(
         preallocated=bool(preallocated[live].any()),
         start_max=None if is_hidden else _largest(need[starting]),
         steady_max=None if is_hidden else _largest(need[~starting]),
+        pool_min=pool_min,
+        pool_max=pool_min if pool_min is None else pool.kv_cache_pool_max_bytes or pool_min,
     )
     recent = used[live][:, max(0, steps - recent_steps) :]
     return Footprint(profile=profile, need=need, held_recently_max=_largest(recent))

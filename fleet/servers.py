@@ -17,6 +17,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from types import MappingProxyType
 
 WORDS_MAX = 512
@@ -45,6 +46,7 @@ class Server:
         modules: beginnings of Python modules that start it (`python -m vllm.entrypoints…`).
         images: parts of an image's path without its registry and tag.
         prefixes: beginnings of the names of its metrics, by which its pods are known too.
+        hides_pool: no metric of it shows how large its KV cache is.
     """
 
     name: str
@@ -54,14 +56,15 @@ class Server:
     modules: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
+    hides_pool: bool = False
 
 
 SERVERS: tuple[Server, ...] = (
     # What is built upon others comes before them: of an image or command that fits several the first counts.
-    Server(name="nim", preallocates=True, images=("nim/",)),
+    Server(name="nim", preallocates=True, images=("nim/",), hides_pool=True),
     Server(
         name="vllm", preallocates=True, programs=("vllm serve",), modules=("vllm.entrypoints", "dynamo.vllm"),
-        images=("vllm",), prefixes=("vllm:", "kserve_vllm:", "ray_vllm_"),
+        images=("vllm", "ray-llm"), prefixes=("vllm:", "kserve_vllm:", "ray_vllm_"),
     ),
     Server(
         name="sglang", preallocates=True, programs=("sglang serve",),
@@ -73,14 +76,19 @@ SERVERS: tuple[Server, ...] = (
     ),
     Server(
         name="tensorrt-llm", preallocates=True, programs=("trtllm-serve",), modules=("dynamo.trtllm",),
-        images=("tensorrt-llm/", "tensorrt-llm", "trtllm"), prefixes=("trtllm_", "trtllm:", "nv_trt_llm_"),
+        images=("tensorrt-llm/", "tensorrt-llm", "trtllm", "tensorrtllm"),
+        prefixes=("trtllm_", "trtllm:", "nv_trt_llm_"),
     ),
     Server(
-        name="lmdeploy", preallocates=True, programs=("lmdeploy serve",), images=("lmdeploy",), prefixes=("lmdeploy:",)
+        name="lmdeploy", preallocates=True, programs=("lmdeploy serve",), images=("lmdeploy",), prefixes=("lmdeploy:",),
+        hides_pool=True,
     ),
     Server(name="triton", programs=("tritonserver",), images=("tritonserver",), prefixes=("nv_inference_",)),
     # It takes all at its start too, but as much as its own settings say and no share of what it sees.
     Server(name="llama.cpp", programs=("llama-server",), images=("llama.cpp", "llama-cpp"), prefixes=("llamacpp:",)),
+    # Workers run an engine of those above, which is known where its own metrics, command or image say so.
+    Server(name="dynamo", preallocates=True, images=("ai-dynamo/",), prefixes=("dynamo_component_",)),
+    Server(name="ray-serve", programs=("serve run",), prefixes=("ray_serve_",)),
     Server(name="ollama", programs=("ollama serve",), images=("ollama",)),
     Server(name="torchserve", programs=("torchserve",), images=("torchserve",)),
     Server(name="tei", programs=("text-embeddings-router",), images=("text-embeddings-inference",), prefixes=("te_",)),
@@ -107,6 +115,12 @@ SERVERS: tuple[Server, ...] = (
 
 SERVER_LABEL = "gputide.io/server"
 """Label or annotation of a pod by which somebody says what runs in it, by a name of `SERVERS`."""
+MODEL_LABEL = "gputide.io/model"
+"""Label or annotation of a pod that says which model its server serves; exporters read it from a command, too."""
+_MODEL_FLAGS = frozenset({"--model", "--model-id", "--model-path"})
+_MODEL_COMMANDS = frozenset({"serve", "api_server", "trtllm-serve"})
+"""Words of a command behind which a model may stand without a flag."""
+_MODEL_LENGTH_MAX = 256
 _ENGINE_LABELS = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type", "model.aibrix.ai/engine")
 _ENGINES = MappingProxyType({"trtllm": "tensorrt-llm", "trtllm-serve": "tensorrt-llm", "llamacpp": "llama.cpp"})
 """What others call a server in their labels, where it is not its name."""
@@ -119,6 +133,11 @@ _BEFORE_PROGRAMS = frozenset({"--", "-c", "-lc", "-ec", "-g", "-s"})
 def known_server(name: str | None) -> Server | None:
     """What is known of a server by the name that a grant records, in any case; None where there is none."""
     return None if name is None else _BY_NAME.get(name.lower())
+
+
+def server_rank(name: str) -> int:
+    """Place of a server among those that may run in one pod: engines come before what passes requests on to them."""
+    return list(_BY_NAME).index(name) if name in _BY_NAME else len(_BY_NAME)
 
 
 def preallocates(name: str | None) -> bool:
@@ -160,6 +179,20 @@ def server_of(image: str, words: Sequence[str], labels: Mapping[str, str]) -> st
         return "vllm" if labels.get("llm-d.ai/inferenceServing") == "true" else None
     named = known_server(_ENGINES.get(engine, engine))
     return None if named is None else named.name
+
+
+def model_of(image: str, words: Sequence[str]) -> str | None:
+    """Which model a container's server serves, by its command or, of NIM, by its image; None where neither says it."""
+    path = _without_registry(image)
+    found = path.partition("nim/")[2].partition("/")[2].partition(":")[0]
+    for word, behind in pairwise((*_spoken(words), "")):
+        name, equals, value = word.partition("=")
+        is_command = word.rpartition("/")[2] in _MODEL_COMMANDS and behind not in _MODEL_COMMANDS
+        if name.replace("_", "-") in _MODEL_FLAGS:
+            found = value if equals else behind
+        elif is_command and not behind.startswith("-"):
+            found = behind
+    return None if not found or found[0] in "-$" or len(found) > _MODEL_LENGTH_MAX else found
 
 
 def _spoken(words: Sequence[str]) -> Iterator[str]:

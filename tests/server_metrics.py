@@ -63,6 +63,21 @@ trtllm_kv_cache_utilization{engine_type="trtllm",model_name="meta-llama/Llama-3.
 trtllm_kv_cache_max_blocks{engine_type="trtllm",model_name="meta-llama/Llama-3.1-8B-Instruct"} 1400
 # TYPE trtllm_kv_cache_tokens_per_block gauge
 trtllm_kv_cache_tokens_per_block{engine_type="trtllm",model_name="meta-llama/Llama-3.1-8B-Instruct"} 32
+# TYPE trtllm_kv_cache_config_info gauge
+trtllm_kv_cache_config_info{cache_dtype="auto",engine_type="trtllm",free_gpu_memory_fraction="0.9",\
+model_name="meta-llama/Llama-3.1-8B-Instruct",page_size="32"} 1
+"""
+TRTLLM_POOL_BYTES = 1400 * 32 * 131_072
+TRITON = """\
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="ensemble",version="1"} 120
+nv_inference_request_success{model="tensorrt_llm",version="1"} 120
+# TYPE nv_trt_llm_kv_cache_block_metrics gauge
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max",model="tensorrt_llm",version="1"} 1400
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="used",model="tensorrt_llm",version="1"} 350
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="free",model="tensorrt_llm",version="1"} 1050
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per",model="tensorrt_llm",version="1"} 32
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="tensorrt_llm",version="1"} 0.25
 """
 
 

@@ -24,7 +24,14 @@ from dashboards.grafana.sources import (
     priority_requests,
 )
 from fleet.schema import Measure
-from fleet.server_series import MESH_READINGS, SERVER_READINGS, reading_expression, recorded_name, servers_expression
+from fleet.server_series import (
+    MESH_READINGS,
+    OBJECTIVE_READINGS,
+    SERVER_READINGS,
+    reading_expression,
+    recorded_name,
+    servers_expression,
+)
 
 INTERVAL = "1m"
 """How often the figures are taken over."""
@@ -37,7 +44,11 @@ def normalised_groups() -> tuple[RuleGroup, ...]:
         RuleGroup(name="gputide-cards", interval=INTERVAL, rules=_card_rules()),
         RuleGroup(name="gputide-slices", interval=INTERVAL, rules=_slice_rules()),
         RuleGroup(name="gputide-inventory", interval=INTERVAL, rules=inventory_rules()),
-        RuleGroup(name="gputide-servers", interval=INTERVAL, rules=tuple(map(_server_rule, SERVER_READINGS))),
+        RuleGroup(
+            name="gputide-servers",
+            interval=INTERVAL,
+            rules=(*map(_server_rule, SERVER_READINGS), *map(_objective_rule, OBJECTIVE_READINGS)),
+        ),
     )
 
 
@@ -170,10 +181,13 @@ def _server_rule(measure: Measure) -> RecordingRule:
     """What servers say themselves, and of pods on cards that say nothing what Istio's proxy counts there."""
     vectors = [servers_expression(measure) or ""]
     if measure in MESH_READINGS:
-        vectors.append(
-            f"({reading_expression(MESH_READINGS[measure])})\nand on (cluster, namespace, pod)\ngputide:slice:granted"
-        )
+        mesh = "\nor\n".join(map(reading_expression, MESH_READINGS[measure]))
+        vectors.append(f"({mesh})\nand on (cluster, namespace, pod)\ngputide:slice:granted")
     return RecordingRule(record=recorded_name(measure), expression="\nor\n".join(vectors))
+
+
+def _objective_rule(name: str) -> RecordingRule:
+    return RecordingRule(record=name, expression="\nor\n".join(map(reading_expression, OBJECTIVE_READINGS[name])))
 
 
 def _workload_of_slices() -> str:

@@ -27,7 +27,7 @@ from fleet.grammars.kai import (
 from fleet.inventory import READ_LABELS, Priority
 from fleet.schema import SERVERS
 from fleet.series import PRIORITY_REQUEST, Subject, known_names, kube_label, meaning_of_name, resolve
-from fleet.servers import server_of, server_of_metric
+from fleet.servers import MODEL_LABEL, model_of, server_of, server_of_metric
 from fleet.units import MIB
 from pipeline.history.places import Places, fits
 from pipeline.history.presence import Period
@@ -408,7 +408,10 @@ def _read_servers(asked: _Asked) -> None:
     for labels in asked.label_sets(CONTAINER_INFO):
         pod = pod_of(labels)
         container = labels.get("exported_container") or labels.get("container") or ""
-        server = server_of(labels.get("image_spec") or labels.get("image") or "", (), facts.labels.get(pod, {}))
+        image = labels.get("image_spec") or labels.get("image") or ""
+        server, model = server_of(image, (), facts.labels.get(pod, {})), model_of(image, ())
+        if model is not None:
+            facts.labels.setdefault(pod, {}).setdefault(MODEL_LABEL, model)
         if server is not None:
             facts.servers[(*pod, container)] = server
     for name in known_names():
@@ -430,7 +433,7 @@ def _read_said(asked: _Asked, name: str) -> None:
             continue
         columns = server_row(asked.places.settled(meaning.identity), meaning.server)
         if meaning.fact is not None:
-            columns[meaning.fact] = sighted_text(value * meaning.factor)
+            columns[meaning.fact] = sighted_text(meaning.fact, value * meaning.factor)
         row = tuple(columns[column] for column in SERVERS.keys)
         before = said.get(row, Period(first_ms=first_ms, last_ms=last_ms))
         said[row] = Period(first_ms=min(before.first_ms, first_ms), last_ms=max(before.last_ms, last_ms))

@@ -17,12 +17,12 @@ from typing import Any
 
 from fleet.catalogue import CardModel, find_model
 from fleet.errors import Corrupt
-from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority, Quota
+from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, KvCache, Node, Priority, Quota
 from fleet.kv_cache import pool_bytes_per_card
 from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS, SERVERS, Table
 from fleet.series import SeriesIdentity
 from fleet.server_series import ServerFacts
-from fleet.servers import known_server, server_of
+from fleet.servers import MODEL_LABEL, known_server, model_of, server_of, server_rank
 from fleet.units import MIB
 
 SILENT_SECONDS = 2 * 3600
@@ -65,12 +65,14 @@ def server_row(identity: SeriesIdentity, said: ServerFacts) -> dict[str, str]:
     return named | {name: getattr(said, name) for name in SERVERS.keys if name not in named}
 
 
-def sighted_text(value: float) -> str:
-    """A sample's value as the text of a sighting, in whole MiB: the last digits of a size are no news.
+def sighted_text(fact: str, value: float) -> str:
+    """A sample's value as the text of a sighting; bytes in whole MiB: the last digits of a size are no news.
 
     Negative, infinite and huge values have texts that `fault_of_sighting` refuses.
     """
-    return f"{round(value / MIB) * MIB}" if math.isfinite(value) else str(value)
+    if not math.isfinite(value):
+        return str(value)
+    return f"{round(value / MIB) * MIB if fact == 'pool_bytes' else round(value)}"
 
 
 def inventory_of(
@@ -160,7 +162,9 @@ def _grant(row: Mapping[str, Any], *, newest_ms: int, as_of: datetime) -> Grant:
     whole_bytes, whole_ratio = framebuffer_bytes, 1.0
     if row["mig_profile"]:
         whole_bytes, whole_ratio = _instance(row["mig_profile"], find_model(row["card_model"]), framebuffer_bytes)
-    labels = _pairs(row, "labels")
+    labels, model = _pairs(row, "labels"), model_of(row["server"], ())
+    if model is not None and MODEL_LABEL not in dict(labels):
+        labels = tuple(sorted((*labels, (MODEL_LABEL, model))))
     return Grant(
         cluster=row["cluster"],
         namespace=row["namespace"],
@@ -214,7 +218,9 @@ def _with_servers(grants: list[Grant], rows: Sequence[Mapping[str, Any]]) -> lis
     for grant in grants:
         beside[grant.namespace, grant.pod].append(grant)
     return [
-        _with_server(grant, beside[pod], said[pod]) if (pod := (grant.namespace, grant.pod)) in said else grant
+        _with_server(grant, beside[pod], said.get(pod, ()))
+        if (pod := (grant.namespace, grant.pod)) in said or _hides_pool(grant.server)
+        else grant
         for grant in grants
     ]
 
@@ -230,7 +236,7 @@ def _with_server(grant: Grant, beside: Sequence[Grant], rows: Sequence[Mapping[s
         and row["last_seen"] >= began_ms
         and row["first_seen"] <= ended_ms
     ]
-    if not own:
+    if not own and not _hides_pool(grant.server):
         return grant
     cards = {
         other.card
@@ -239,25 +245,49 @@ def _with_server(grant: Grant, beside: Sequence[Grant], rows: Sequence[Mapping[s
         and (grant.ended_at is None or other.started_at < grant.ended_at)
         and (other.ended_at is None or other.ended_at > grant.started_at)
     }
-    pool = _pool_bytes(own, len(cards)) if grant.kv_cache_pool_bytes is None else grant.kv_cache_pool_bytes
+    server = grant.server or _server_said(own)
+    named = dict(grant.labels).get(MODEL_LABEL)
+    if grant.kv_cache_pool_bytes is not None:
+        return replace(grant, server=server)
+    told = _newest([row for row in own if row["pool_bytes"] != "0"], "pool_bytes")
+    cache = None if told is not None else _cache_said(own, server, named, len(cards))
+    pool = _integer(told, "pool_bytes") if told is not None else None if cache is None else pool_bytes_per_card(cache)
     is_possible = pool is not None and 0 < pool <= grant.framebuffer_granted_bytes
+    # A size that can't be says nothing of the cache, and neither does what it was made of.
     return replace(
         grant,
-        server=grant.server or max(own, key=lambda row: row["last_seen"])["server"] or None,
-        kv_cache_pool_bytes=pool if is_possible else grant.kv_cache_pool_bytes,
+        server=server,
+        kv_cache_pool_bytes=pool if is_possible else None,
+        kv_cache=cache if pool is None else None,
     )
 
 
-def _pool_bytes(rows: Sequence[Mapping[str, Any]], cards: int) -> int | None:
-    """Bytes of a server's KV cache on each of its cards; None where they are not sure."""
-    told = _newest(rows, "pool_bytes")
-    if told is not None:
-        return _integer(told, "pool_bytes")
-    blocks, named = _newest(rows, "pool_blocks", "block_tokens", "cache_dtype"), _newest(rows, "model")
-    if blocks is None or named is None:
+def _server_said(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """The server that was seen last; of several at once the engine, and not what routes requests to it."""
+    newest = max(row["last_seen"] for row in rows)
+    names = {row["server"] for row in rows if row["last_seen"] >= newest - _AT_ONCE_MS}
+    return min(names - {""}, key=server_rank, default=None)
+
+
+def _cache_said(rows: Sequence[Mapping[str, Any]], server: str | None, model: str | None, cards: int) -> KvCache | None:
+    """What is known of a KV cache beside its bytes; None where two say different things, or nobody names a model."""
+    named = _newest(rows, "model")
+    model = model or (None if named is None else named["model"])
+    if model is None:
         return None
-    tokens = (_integer(blocks, "pool_blocks") or 0) * (_integer(blocks, "block_tokens") or 0)
-    return pool_bytes_per_card(model=named["model"], cache_dtype=blocks["cache_dtype"], tokens=tokens, cards=cards)
+    blocks, sized = _newest(rows, "pool_blocks", "block_tokens", "cache_dtype", "model"), _newest(rows, "block_tokens")
+    if blocks is None:
+        # One that shows its size to others and not here has one that somebody set, or none yet.
+        return KvCache(model=model, cache_dtype="", tokens=None, cards=cards) if _hides_pool(server) else None
+    each, typed = blocks if blocks["block_tokens"] else sized, _newest(rows, "cache_dtype")
+    tokens = (_integer(blocks, "pool_blocks") or 0) * (0 if each is None else _integer(each, "block_tokens") or 0)
+    cache_dtype = "" if typed is None else typed["cache_dtype"]
+    return KvCache(model=model, cache_dtype=cache_dtype, tokens=tokens, cards=cards) if tokens else None
+
+
+def _hides_pool(name: str | None) -> bool:
+    server = known_server(name)
+    return server is not None and server.hides_pool
 
 
 def _newest(rows: Sequence[Mapping[str, Any]], *columns: str) -> Mapping[str, Any] | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.inventory import KvCache
 from fleet.kv_cache import pool_bytes_per_card
 
 
 def size(model: str = "meta-llama/Llama-3.1-8B", cache_dtype: str = "auto", cards: int = 1) -> int | None:
-    return pool_bytes_per_card(model=model, cache_dtype=cache_dtype, tokens=1000, cards=cards)
+    return pool_bytes_per_card(KvCache(model=model, cache_dtype=cache_dtype, tokens=1000, cards=cards))
 
 
 @pytest.mark.parametrize(

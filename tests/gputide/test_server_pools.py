@@ -30,6 +30,8 @@ from tests.server_metrics import (
     SGLANG,
     SGLANG_POOL_BYTES,
     TGI,
+    TRITON,
+    TRTLLM_POOL_BYTES,
     TRTLLM_SERVE,
     VLLM_POOL_BYTES,
     VLLM_V0,
@@ -145,6 +147,8 @@ def need_of(history, pod):
         pytest.param(VLLM_V1.replace("vllm:", "kserve_vllm:"), "vllm", VLLM_POOL_BYTES, id="kserve"),
         pytest.param(VLLM_V1.replace('"auto"', '"fp8"'), "vllm", VLLM_POOL_BYTES // 2, id="vllm-fp8"),
         pytest.param(SGLANG, "sglang", SGLANG_POOL_BYTES, id="sglang"),
+        pytest.param(TRTLLM_SERVE, "tensorrt-llm", TRTLLM_POOL_BYTES, id="trtllm-serve"),
+        pytest.param(TRTLLM_SERVE.replace("trtllm_", "trtllm:"), "tensorrt-llm", TRTLLM_POOL_BYTES, id="dynamo"),
     ],
 )  # fmt: skip
 def test_the_need_of_a_server_that_says_its_cache_is_known(told, text, server, pool):
@@ -170,7 +174,9 @@ def test_the_need_of_a_server_that_says_its_cache_is_known(told, text, server, p
         pytest.param(SGLANG.replace("} 8.0", "} 0.0"), id="sglang-not-measured"),
         pytest.param(SGLANG.replace("} 8.0", "} -8.0"), id="sglang-negative"),
         pytest.param(SGLANG.replace("} 8.0", "} +Inf"), id="sglang-infinite"),
-        pytest.param(TRTLLM_SERVE, id="trtllm-serve"),
+        pytest.param(TRTLLM_SERVE.replace("Llama-3.1-8B-Instruct", "ours"), id="trtllm-serve-of-our-own"),
+        pytest.param(TRTLLM_SERVE.replace("max_blocks", "blocks"), id="trtllm-serve-without-blocks"),
+        pytest.param(TRITON, id="triton-that-names-no-model"),
         pytest.param(LMDEPLOY, id="lmdeploy"),
         pytest.param(TGI, id="tgi"),
     ],
