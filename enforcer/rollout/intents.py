@@ -7,7 +7,7 @@ keep their seats, the marks that say which pod of an owner goes first, and who i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from enforcer.backend import Move, RenderedStage
 from enforcer.cluster import DELETION_COST_ANNOTATION
@@ -20,7 +20,32 @@ from enforcer.rollout.move_order import Order, OrderedUnit, can_go_alone, waves
 from enforcer.rollout.outside_change import digests
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
+from fleet.decisions import POOL_ESTIMATED, Plan
 from fleet.inventory import WorkloadId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canaries:
+    """Which workloads try one pod first.
+
+    Attributes:
+        workloads: how many, the smallest first.
+        always: those that do so however many others do.
+    """
+
+    workloads: int
+    always: frozenset[WorkloadId] = frozenset()
+
+
+def canaries_of(plan: Plan, workloads: int) -> Canaries:
+    """Canaries of a plan's stages: a need that rests on an estimate is confirmed by a pod before all follow."""
+    always = {
+        workload
+        for advice in plan.recommendations
+        if any(reason.code == POOL_ESTIMATED for reason in advice.why)
+        for workload in advice.workloads
+    }
+    return Canaries(workloads=workloads, always=frozenset(always))
 
 
 def intended_stage(
@@ -29,7 +54,7 @@ def intended_stage(
     snapshot: Snapshot,
     real: Mapping[str, str],
     *,
-    canary_workloads: int,
+    canaries: Canaries,
     wave_max: int,
     watch_seconds: float,
 ) -> StageRecord:
@@ -39,7 +64,7 @@ def intended_stage(
         rendered: the stage in the backend's words.
         snapshot: the cluster that it was rendered for, pods under the plan's names.
         real: what those are called in the cluster that are called otherwise there (see `enforcer.plan_names`).
-        canary_workloads: how many workloads try one pod first.
+        canaries: which workloads try one pod first.
         wave_max: how many workloads may be changing at once.
         watch_seconds: how long a change is watched.
     """
@@ -60,7 +85,7 @@ def intended_stage(
     return StageRecord(
         plan_id=plan_id,
         stage=rendered.stage,
-        canary=canary_of(moves, snapshot, canary_workloads, {name for name, unit in ordered.items() if unit.surges}),
+        canary=canary_of(moves, snapshot, canaries, {name for name, unit in ordered.items() if unit.surges}),
         objects=[*(mark for mark in marks if mark.key not in marked), *intents],
         moves=moves,
         node_steps=list(rendered.node_steps),
@@ -106,7 +131,7 @@ def object_intents(rendered: RenderedStage) -> list[ObjectIntent]:
 
 
 def canary_of(
-    moves: Sequence[Move], snapshot: Snapshot, count: int, surging: Collection[WorkloadId] = ()
+    moves: Sequence[Move], snapshot: Snapshot, canaries: Canaries, surging: Collection[WorkloadId] = ()
 ) -> tuple[str, ...]:
     """The first workloads whose pods find room by themselves; none where there is but one pod to be tried.
 
@@ -118,13 +143,13 @@ def canary_of(
         by_workload.setdefault(move.workload, []).append(move)
     found: list[str] = []
     # The smallest first: a canary should cost little.
-    for workload, own in sorted(by_workload.items(), key=lambda item: len(item[1])):
+    for workload, own in sorted(by_workload.items(), key=lambda item: (item[0] not in canaries.always, len(item[1]))):
         tried = own
         if workload in snapshot.owners and workload_kind(snapshot.owners[workload]["kind"]).is_ordered:
             # Its controller begins with the highest ordinal, whoever finds room.
             tried = [max(own, key=lambda move: (len(move.pod), move.pod))]
         is_able = can_go_alone(tried, snapshot.seats, snapshot.cards, surges=workload in surging)
-        if len(found) < count and is_able:
+        if is_able and (workload in canaries.always or len(found) < canaries.workloads):
             found.append(str(workload))
     is_all = len(found) == len(by_workload) and all(len(own) == 1 for own in by_workload.values())
     return () if is_all else tuple(found)

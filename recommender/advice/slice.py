@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fleet.capabilities.capability import CorePolicy, Division, FramebufferIsolation
-from fleet.decisions import Recommendation, RecommendationKind, Refusal
+from fleet.decisions import POOL_ESTIMATED, Recommendation, RecommendationKind, Refusal
 from fleet.inventory import Priority, WorkloadId
 from fleet.money.saving import saved
 from fleet.sentences import Sentence, Value, sentence
@@ -110,6 +110,8 @@ def _unbounded(case: Case, kind: RecommendationKind) -> Refusal | None:
     return case.refuse(kind, "server_sees_card", server=server, backend=record.backend)
 
 
+ESTIMATED_CONFIDENCE_MAX = 0.75
+"""Advice that rests on an estimated KV cache is no low risk, however long the history."""
 ISOLATIONS = frozenset({"soft", "hard"})
 
 
@@ -176,6 +178,9 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
     cut = scene.arrangement.cuts[name]
     whole = scene.grants[rows[0]].framebuffer_bytes
     evidence = scene.evidence(name)
+    reasons = _pool_why(scene, rows[0], cut)
+    is_estimated = any(reason.code == POOL_ESTIMATED for reason in reasons)
+    confidence = min(confidence_of(evidence), ESTIMATED_CONFIDENCE_MAX if is_estimated else 1.0)
     return Recommendation(
         id=f"slice-{number:04d}",
         kind=RecommendationKind.SLICE,
@@ -183,12 +188,12 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         pods=scene.pods(rows),
         cards_freed=0,
         saving_per_week=saved(()),
-        risk_level=level_of(0.0, confidence_of(evidence)),
-        confidence=confidence_of(evidence),
+        risk_level=level_of(0.0, confidence),
+        confidence=confidence,
         evidence=evidence,
         needs=needs_of(is_hard=cut.is_hard),
         why=(
-            *_pool_why(scene, rows[0], cut),
+            *reasons,
             _why(scene, cut, pods=len(rows), whole_bytes=whole, is_low=scene.grants[rows[0]].priority is Priority.LOW),
         ),
     )
@@ -202,9 +207,11 @@ def _pool_why(scene: Scene, row: int, cut: Cut) -> tuple[Sentence, ...]:
     if found is None:
         return ()
     sizes = {"pool_before_bytes": found.pool_bytes + found.cut_bytes, "pool_bytes": found.pool_bytes}
+    most, least = grant.kv_cache_pool_max_bytes, grant.kv_cache_pool_bytes
+    doubt = () if most is None else (sentence(POOL_ESTIMATED, least_bytes=least or 0, most_bytes=most),)
     if sees_limit:
-        return (sentence("slice_pool", **sizes),)
-    return (sentence("slice_sees_card", **sizes, cut_ratio=found.cut_bytes / card),)
+        return (*doubt, sentence("slice_pool", **sizes))
+    return (*doubt, sentence("slice_sees_card", **sizes, cut_ratio=found.cut_bytes / card))
 
 
 def _why(scene: Scene, cut: Cut, *, pods: int, whole_bytes: int, is_low: bool) -> Sentence:
