@@ -75,6 +75,10 @@ def buckets(name: str, per_second: float, **labels: str) -> list[Written]:
     return [counter(f"{name}_bucket", per_second * share, le=bound, **labels) for bound, share in BOUNDS]
 
 
+def _ms(bound: str) -> str:
+    return str(float(bound) * 1000).replace("inf", "+Inf")
+
+
 def alike(prefix: str, requests: float, running: float, **labels: str) -> list[Written]:
     """What vLLM and those who took over its names write; a tenth of the requests ended at their length."""
     return [
@@ -134,6 +138,57 @@ LLAMA_CPP = [
 ]
 
 
+NIM = [
+    *(
+        counter("request_finish_total", share, finished_reason=reason, **VLLM)
+        for reason, share in (("stop", 1.5), ("length", 0.5))
+    ),
+    counter("request_success_total", 1.5, **VLLM),
+    counter("prompt_tokens_total", 200, **VLLM),
+    counter("generation_tokens_total", 400, **VLLM),
+    gauge("num_requests_running", 4, **VLLM),
+    *buckets("e2e_request_latency_seconds", 2, **VLLM),
+]
+DYNAMO = [
+    *(
+        one
+        for endpoint, requests in (("generate", 2.0), ("clear_kv_blocks", 50.0))
+        for labels in ({"dynamo_namespace": "a", "dynamo_component": "backend", "dynamo_endpoint": endpoint},)
+        for one in (
+            counter("dynamo_component_requests_total", requests, **labels),
+            gauge("dynamo_component_inflight_requests", 2 * requests, **labels),
+            *buckets("dynamo_component_request_duration_seconds", requests, **labels),
+        )
+    ),
+]
+RAY_SERVE = [
+    one
+    for deployment in ("ingress", "model")
+    for replica in ("a", "b")
+    for labels in ({"application": "app", "deployment": deployment, "replica": replica},)
+    for one in (
+        counter("ray_serve_deployment_request_counter_total", 1, route="/v1", **labels),
+        gauge("ray_serve_replica_processing_queries", 2, **labels),
+        *(
+            counter("ray_serve_deployment_processing_latency_ms_bucket", below, le=_ms(bound), route="/v1", **labels)
+            for bound, below in BOUNDS
+        ),
+    )
+]
+
+
+def envoy(requests: float) -> list[Written]:
+    """What a mesh's Envoy counts beside a server: what came in for it, and what it asked of others itself."""
+    found = []
+    for cluster, share in (("local_app", 1.0), ("outbound|443||other", 9.0)):
+        labels = {"envoy_cluster_name": cluster}
+        found.append(counter("envoy_cluster_upstream_rq_completed", share * requests, **labels))
+        for bound, below in BOUNDS:
+            took = share * requests * below
+            found.append(counter("envoy_cluster_upstream_rq_time_bucket", took, le=_ms(bound), **labels))
+    return found
+
+
 def istio(requests: float) -> list[Written]:
     """What the proxy counts: of each request what came in, and what the server asked of others itself."""
     found = []
@@ -146,7 +201,7 @@ def istio(requests: float) -> list[Written]:
                     counter(
                         "istio_request_duration_milliseconds_bucket",
                         share * requests / 2 * below,
-                        le=str(float(bound) * 1000).replace("inf", "+Inf"),
+                        le=_ms(bound),
                         **labels,
                     )
                     for bound, below in BOUNDS
@@ -171,7 +226,12 @@ PODS: Mapping[str, list[Written]] = {
     "tgi": TGI,
     "triton": TRITON,
     "llama": LLAMA_CPP,
+    "nim": NIM,
+    "bare-names": NIM,
+    "dynamo": DYNAMO,
+    "ray-serve": RAY_SERVE,
 }
+NIM_IMAGE = "nvcr.io/nim/meta/llama-3.1-8b-instruct:1.8.4"
 LATENCY = (2.5, 5.0)
 TRUTH: Mapping[str, Truth] = {
     "two-engines": {REQUESTS: 3, PROMPT: 300, GENERATED: 600, P99: LATENCY, RUNNING: 5},
@@ -180,12 +240,13 @@ TRUTH: Mapping[str, Truth] = {
     "at-rest": {REQUESTS: 0, PROMPT: 0, GENERATED: 0, RUNNING: 0},
     **{
         pod: {REQUESTS: 2, PROMPT: 200, GENERATED: 400, P99: LATENCY, RUNNING: 4}
-        for pod in ("kserve", "ray", "trtllm", "lmdeploy", "sglang", "tgi")
+        for pod in ("kserve", "ray", "trtllm", "lmdeploy", "sglang", "tgi", "nim")
     },
+    **{pod: {REQUESTS: 2, P99: LATENCY, RUNNING: 4} for pod in ("dynamo", "ray-serve")},
     "triton": {REQUESTS: 3, P99: (3.0, 3.0), RUNNING: 6},
     "llama": {PROMPT: 300, GENERATED: 30, RUNNING: 1},
 }
-MESH = {"own-server": istio(8), "without-a-card": istio(8)}
+MESH = {"own-server": istio(8), "behind-envoy": envoy(8), "without-a-card": istio(8)}
 MESH_TRUTH: Truth = {REQUESTS: 8, P99: LATENCY}
 
 
@@ -223,6 +284,9 @@ def open_metrics() -> str:
                 value = float(int(one.per_second * (at - begun)))
             lines.append(f"{text} {value} {at}")
     for number, pod in enumerate(pod for pod in (*PODS, *MESH, "two-ports") if pod != "without-a-card"):
+        image = NIM_IMAGE if pod == "nim" else f"registry/{pod}:1"
+        told = f'namespace="team",pod="{pod}",container="main",image_spec="{image}"'
+        lines += [f"kube_pod_container_info{{{told}}} 1 {at}" for at in range(SINCE_S, UNTIL_S + 1, 60)]
         for card in range(2 if pod == "two-engines" else 1):
             seat = f'namespace="team",pod="{pod}",container="main",UUID="GPU-{number}-{card}",Hostname="n1"'
             seat += ',modelName="NVIDIA A10"'

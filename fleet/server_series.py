@@ -376,7 +376,7 @@ def reading_expression(reading: ServerReading, selector: Callable[..., str] = pl
     if reading.image is None:
         return vector
     pods = [
-        selector("kube_pod_container_info", f'image=~"{reading.image}"'),
+        selector("kube_pod_container_info", f'image_spec=~"{reading.image}"'),
         selector("gputide_slice_info", 'server="nim"'),
     ]
     for label in ("namespace", "pod"):
