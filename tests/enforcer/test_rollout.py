@@ -26,7 +26,8 @@ from enforcer.rollout.watch import PodHealth
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import Faults, SimulatedCluster
 from enforcer.snapshot import Snapshot, take_snapshot
-from fleet.decisions import Plan, RecommendationKind
+from fleet.decisions import POOL_ESTIMATED, Plan, RecommendationKind
+from fleet.documents import seal_plan
 from fleet.errors import Refused, Unavailable
 from fleet.inventory import Priority, WorkloadId
 from fleet.sentences import Sentence
@@ -132,6 +133,22 @@ def test_canary_is_one_pod_of_one_workload(tmp_path: Path) -> None:
     a_rollout(some_tools(cluster, tmp_path, step=look)).apply(standard_plan(), [2], by="ann")
     ((pod,),) = (list(found) for found in seen)
     assert pod.startswith("a-")
+
+
+def test_a_workload_whose_cache_is_estimated_tries_one_pod_too(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    plan = standard_plan()
+    doubt = Sentence(code=POOL_ESTIMATED, values=(("least_bytes", 1), ("most_bytes", 2)))
+    advice = tuple(replace(one, why=(doubt,)) if one.id == "slice-1" else one for one in plan.recommendations)
+    doubted, seen = seal_plan(replace(plan, recommendations=advice)), list[set[str]]()
+
+    def look(step: str) -> None:
+        if step == "watched canary":
+            seen.append({seat.pod for seat in cluster.seats() if seat.name != seat.pod})
+
+    a_rollout(some_tools(cluster, tmp_path, step=look)).apply(doubted, [2], by="ann")
+    ((pod,),) = seen
+    assert pod.startswith("c-")
 
 
 def test_pods_that_want_each_others_cards_are_swapped(tmp_path: Path) -> None:

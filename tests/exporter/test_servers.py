@@ -69,3 +69,12 @@ def test_an_annotation_says_it_where_the_command_hides_it() -> None:
 def test_what_is_no_text_is_passed_over() -> None:
     odd = container("main", LIMITS, image=7, command=[None, 3, "vllm", {"a": 1}, "serve"], args="vllm serve")
     assert told_by_the_cluster(odd) == told_on_the_node(odd) == "vllm"
+
+
+def test_the_cluster_says_which_model_a_server_serves_unless_somebody_wrote_it() -> None:
+    named = '"gputide.io/model":"org/model"'
+    assert named in told_by_the_cluster(serving(), label="labels").replace(" ", "")
+    both = told_by_the_cluster(serving(), annotations={"gputide.io/model": "ours"}, label="labels").replace(" ", "")
+    assert '"gputide.io/model":"ours"' in both
+    others = {**serving("beside"), "args": ["org/another"]}
+    assert "gputide.io/model" not in told_by_the_cluster(serving(), others, label="labels")
