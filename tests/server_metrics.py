@@ -53,6 +53,8 @@ tgi_batch_max_total_tokens 40960
 tgi_batch_current_max_tokens 4096
 """
 LMDEPLOY = """\
+# TYPE lmdeploy:num_requests_running gauge
+lmdeploy:num_requests_running{engine="0",model_name="internlm/internlm2_5-7b-chat"} 3.0
 # TYPE lmdeploy:gpu_cache_usage_perc gauge
 lmdeploy:gpu_cache_usage_perc{engine="0",model_name="internlm/internlm2_5-7b-chat"} 0.25
 """

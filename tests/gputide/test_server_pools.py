@@ -5,6 +5,7 @@ Each world is told twice: as a Prometheus that a scan asks, and as requests of r
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from fleet.data_folder import open_data_folder
 from fleet.schema import Measure
 from fleet.series import slice_series
+from fleet.server_series import recorded_name
 from fleet.settings.scan import ScanSettings
 from fleet.settings.settings import ClusterSettings, Settings
 from fleet.units import MIB
@@ -185,6 +187,62 @@ def test_what_is_not_sure_stays_unknown(told, text):
     history, _ = told(lambda live: [*held("svc", live=live), *said(text, "svc", container="main")])
     assert need_of(history, "svc") is None
     assert history.inventory.grants[0].server is None or not demand_of(history).has_need.any()
+
+
+def named(world: Told, pod: str, model: str, *, live: bool) -> Told:
+    """A world in which somebody wrote on a pod which model it serves."""
+    label = {"gputide.io/model": model}
+    if live:
+        return [
+            (labels | {"labels": json.dumps(label)} if labels["__name__"] == "gputide_slice_info" else labels, points)
+            for labels, points in world
+        ]
+    told = {"__name__": "kube_pod_labels", "namespace": "team", "pod": pod, "label_gputide_io_model": model}
+    return [*world, (told, [(ts, 1.0) for ts in times()])]
+
+
+QWEN_WEIGHTS = 7_616_000_000 * 2
+TGI_TOKENS = 150_016
+SERVED = {
+    # A cache of four gigabytes and one of unknown size beside 15.2 GB of weights, of 22.5 GB that are held.
+    "lmdeploy": (LMDEPLOY.replace("internlm/internlm2_5-7b-chat", "Qwen/Qwen2.5-7B-Instruct"), "lmdeploy", None),
+    "tgi": (TGI.replace("40960", str(TGI_TOKENS)), "tgi", TGI_TOKENS * 57_344 // 2),
+    "triton": (TRITON.replace("1400", str(TGI_TOKENS // 32)), "tensorrt-llm", TGI_TOKENS * 57_344 // 2),
+}
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_a_cache_that_is_estimated_lies_between_bounds_and_the_need_goes_by_the_least(told, family):
+    text, server, size = SERVED[family]
+    usage = recorded_name(Measure.KV_CACHE_USAGE), {"namespace": "team", "pod": "svc"}
+    share = [] if family == "lmdeploy" else [({"__name__": usage[0], **usage[1]}, [(ts, 0.25) for ts in times()])]
+
+    def world(live):
+        own = [*held("svc", live=live), *said(text, "svc", container="main"), *share]
+        return named(own, "svc", "Qwen/Qwen2.5-7B-Instruct" if live else "Qwen2.5-7B-Instruct", live=live)
+
+    history, _ = told(world)
+    (grant,) = history.inventory.grants
+    least = USED_BYTES - QWEN_WEIGHTS - 7 * 2**29 if size is None else size
+    assert grant.server == server
+    assert grant.kv_cache_pool_bytes == pytest.approx(least, abs=2)
+    assert grant.kv_cache_pool_max_bytes == (None if size else pytest.approx(least + 3 * 2**30, abs=4))
+    assert need_of(history, "svc") == pytest.approx(USED_BYTES - 0.75 * least, rel=1e-5)
+    profile = profiled(history, Settings(cluster=ClusterSettings(name="default")), UNTIL).workloads[0].framebuffer
+    assert (profile.pool_min, profile.pool_max) == (
+        grant.kv_cache_pool_bytes, grant.kv_cache_pool_max_bytes or grant.kv_cache_pool_bytes
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tokens", ["1", "4e6", "1e30", "-7", "NaN"])
+def test_tokens_that_do_not_fit_what_is_held_say_nothing(told, tokens):
+    text = TGI.replace("40960", tokens)
+    history, _ = told(
+        lambda live: named(
+            [*held("svc", live=live), *said(text, "svc", container="main")], "svc", "Qwen2.5-7B-Instruct", live=live
+        )
+    )
+    assert [grant.kv_cache_pool_bytes for grant in history.inventory.grants] == [None]
 
 
 @pytest.mark.parametrize("text", [VLLM_V1.replace('="2805"', '="-5"'), SGLANG.replace("} 8.0", "} -8.0")])
