@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from analyzer.presence import Bools, Tenure, Timeline
 from fleet.profiles import FramebufferProfile
 from fleet.schema import Measure
-from fleet.servers import preallocates
+from fleet.servers import hosts_engines, preallocates
 from fleet.sharing import PREALLOCATED_RATIO, believed_pools, framebuffer_need
 from fleet.trust_thresholds import ABOVE_ONE_MIN, FRAMEBUFFER_OVER_CARD_MIN
 from fleet.usage import Float32, SliceGrid
@@ -128,7 +128,7 @@ def _preallocated(lives: Sequence[Tenure], used: Float32, collected: Bools, work
         grant = life.latest
         if grant.kv_cache_pool_bytes is not None:
             found[number] = True
-        elif grant.server is not None:
+        elif grant.server is not None and not hosts_engines(grant.server):
             found[number] = preallocates(grant.server)
         else:
             found[number] = _is_constant(

@@ -77,23 +77,6 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvCache:
-    """What is known of a server's KV cache where nobody says its bytes.
-
-    Attributes:
-        model: name of the model that it serves.
-        cache_dtype: type of its values; empty where nobody says it.
-        tokens: tokens that fit into it, those of all cards; None where nobody says it.
-        cards: cards that the server has.
-    """
-
-    model: str
-    cache_dtype: str
-    tokens: int | None
-    cards: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
     """What one container of one pod was granted on one card during one period.
 
@@ -117,7 +100,6 @@ class Grant:
         kv_cache_pool_bytes: size of the pre-allocated KV cache, bytes, None where the server does not pre-allocate; of
             an estimated one the least that it may be.
         kv_cache_pool_max_bytes: the most that an estimated KV cache may be; None where its size is known.
-        kv_cache: what else is known of a KV cache whose bytes nobody says; None where nothing is.
         mig_profile: profile of the MIG instance granted, None where it is none.
         cpu_request_cores: CPU requested, cores.
         memory_request_bytes: host memory requested, bytes.
@@ -143,7 +125,6 @@ class Grant:
     server: str | None = None
     kv_cache_pool_bytes: int | None = None
     kv_cache_pool_max_bytes: int | None = None
-    kv_cache: KvCache | None = None
     mig_profile: str | None = None
     cpu_request_cores: float | None = None
     memory_request_bytes: int | None = None

@@ -288,8 +288,8 @@ SERVER_READINGS: Mapping[Measure, tuple[ServerReading, ...]] = MappingProxyType(
 )  # fmt: skip
 """Where servers give what they do, one after the other: of a pod with several the first counts.
 
-A mean (Triton's sums) is no percentile. What Dynamo says of an engine's cache is left to the engine: its unit differs
-from version to version.
+A mean (Triton's sums, TGI's time per token of a request) is no percentile. What Dynamo says of an engine's cache is
+left to the engine: its unit differs from version to version.
 """
 OBJECTIVE_READINGS: Mapping[str, tuple[ServerReading, ...]] = MappingProxyType(
     {
@@ -302,7 +302,6 @@ OBJECTIVE_READINGS: Mapping[str, tuple[ServerReading, ...]] = MappingProxyType(
             *_alike(Form.HISTOGRAM, "inter_token_latency_seconds_bucket"),
             *_alike(Form.HISTOGRAM, "time_per_output_token_seconds_bucket"),
             _sglang(Form.HISTOGRAM, "inter_token_latency_seconds_bucket"),
-            ServerReading(name="tgi_request_mean_time_per_token_duration_bucket", form=Form.HISTOGRAM),
             _nim(Form.HISTOGRAM, "time_per_output_token_seconds_bucket"),
         ),
     }
@@ -330,8 +329,8 @@ MESH_READINGS: Mapping[Measure, tuple[ServerReading, ...]] = MappingProxyType(
 )  # fmt: skip
 """What Istio's proxy, or another mesh's Envoy, in a pod says of whatever server runs there.
 
-Gateways and Gateway API's endpoint picker count requests by route or model and not by pod: they say nothing of one, and
-the servers behind the picker have the names above.
+Gateways count requests by route: they say nothing of a pod. Gateway API's endpoint picker shows how long the queue of
+each pod is, which the servers behind it, of the names above, count themselves.
 """
 READ_NAMES = frozenset(reading.name for readings in SERVER_READINGS.values() for reading in readings)
 """Every metric of `SERVER_READINGS`."""
@@ -415,6 +414,9 @@ def server_facts(name: str, labels: Mapping[str, str]) -> ServerFacts:
     if metric.fact_label is not None:
         # Triton's model is a folder's name; two of them are two caches.
         said["model"] = said["model"] or labels.get("model", "")
+    if name.startswith("trtllm") and said["cache_dtype"] == "auto":
+        # It follows the checkpoint, which may have been quantised with a cache of eight bits.
+        said["cache_dtype"] = ""
     if any(_set(labels, label) for label in _FIXED):
         said["pool_blocks"] = ""
     return ServerFacts(server=server_of_metric(name) or "", **said)

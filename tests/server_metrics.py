@@ -69,6 +69,7 @@ trtllm_kv_cache_tokens_per_block{engine_type="trtllm",model_name="meta-llama/Lla
 trtllm_kv_cache_config_info{cache_dtype="auto",engine_type="trtllm",free_gpu_memory_fraction="0.9",\
 model_name="meta-llama/Llama-3.1-8B-Instruct",page_size="32"} 1
 """
+TRTLLM_FP8 = TRTLLM_SERVE.replace('"auto"', '"fp8"')
 TRTLLM_POOL_BYTES = 1400 * 32 * 131_072
 TRITON = """\
 # TYPE nv_inference_request_success counter

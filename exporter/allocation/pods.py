@@ -40,6 +40,7 @@ from fleet.grammars.hami import PRIORITY_ENV, PRIORITY_RESOURCE
 from fleet.grammars.kai import FRACTION_ANNOTATION, FRAMEBUFFER_ANNOTATION, RESERVATION_NAMESPACES
 from fleet.grammars.mgpu import RECLAIMED_CORES_RESOURCE
 from fleet.inventory import KEPT_APART_LABEL, Priority
+from fleet.kv_cache import model_known
 from fleet.selectors import selects_labels
 from fleet.server_arguments import fixed_pool_bytes
 from fleet.servers import MODEL_LABEL, model_of, preallocates, server_of
@@ -265,13 +266,16 @@ def _claims(spec: Mapping[str, object], status: Mapping[str, object]) -> tuple[t
 
 
 def _model_served(containers: Sequence[Mapping[str, object]]) -> dict[str, str]:
-    """The model of a pod's server, as its command names it; nothing where several containers serve one each."""
-    found = set()
-    for container in containers[:_CONTAINERS_MAX]:
-        image, command = text(container.get("image")), _command(container)
-        if preallocates(server_of(image, command, {})):
-            found.add(model_of(image, command))
-    (model,) = found if len(found) == 1 else (None,)
+    """The published model that a pod's server serves, as its command names it; nothing where several serve one each.
+
+    No other word of a command is said: it may be a secret.
+    """
+    commands = [
+        command
+        for container in containers[:_CONTAINERS_MAX]
+        if preallocates(server_of(text(container.get("image")), command := _command(container), {}))
+    ]
+    model = model_known(model_of(commands[0])) if len(commands) == 1 else None
     return {} if model is None else {MODEL_LABEL: model}
 
 

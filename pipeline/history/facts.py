@@ -27,7 +27,7 @@ from fleet.grammars.kai import (
 from fleet.inventory import READ_LABELS, Priority
 from fleet.schema import SERVERS
 from fleet.series import PRIORITY_REQUEST, Subject, known_names, kube_label, meaning_of_name, resolve
-from fleet.servers import MODEL_LABEL, model_of, server_of, server_of_metric
+from fleet.servers import server_of, server_of_metric, server_rank
 from fleet.units import MIB
 from pipeline.history.places import Places, fits
 from pipeline.history.presence import Period
@@ -408,10 +408,7 @@ def _read_servers(asked: _Asked) -> None:
     for labels in asked.label_sets(CONTAINER_INFO):
         pod = pod_of(labels)
         container = labels.get("exported_container") or labels.get("container") or ""
-        image = labels.get("image_spec") or labels.get("image") or ""
-        server, model = server_of(image, (), facts.labels.get(pod, {})), model_of(image, ())
-        if model is not None:
-            facts.labels.setdefault(pod, {}).setdefault(MODEL_LABEL, model)
+        server = server_of(labels.get("image_spec") or labels.get("image") or "", (), facts.labels.get(pod, {}))
         if server is not None:
             facts.servers[(*pod, container)] = server
     for name in known_names():
@@ -419,7 +416,8 @@ def _read_servers(asked: _Asked) -> None:
         for labels in asked.label_sets(name) if server is not None else ():
             meaning = resolve(name, labels)
             if server is not None and meaning is not None and meaning.identity.pod is not None:
-                facts.servers[meaning.identity.namespace or "", meaning.identity.pod, ""] = server
+                place = meaning.identity.namespace or "", meaning.identity.pod, ""
+                facts.servers[place] = min(server, facts.servers.get(place, server), key=server_rank)
         if server is not None and named is not None and named.measure is None:
             _read_said(asked, name)
 

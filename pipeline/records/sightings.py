@@ -17,12 +17,12 @@ from typing import Any
 
 from fleet.catalogue import CardModel, find_model
 from fleet.errors import Corrupt
-from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, KvCache, Node, Priority, Quota
-from fleet.kv_cache import pool_bytes_per_card
+from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority, Quota
+from fleet.kv_cache import Pool, model_known, pool_per_card
 from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS, SERVERS, Table
 from fleet.series import SeriesIdentity
 from fleet.server_series import ServerFacts
-from fleet.servers import MODEL_LABEL, known_server, model_of, server_of, server_rank
+from fleet.servers import MODEL_LABEL, known_server, server_of, server_rank
 from fleet.units import MIB
 
 SILENT_SECONDS = 2 * 3600
@@ -162,9 +162,7 @@ def _grant(row: Mapping[str, Any], *, newest_ms: int, as_of: datetime) -> Grant:
     whole_bytes, whole_ratio = framebuffer_bytes, 1.0
     if row["mig_profile"]:
         whole_bytes, whole_ratio = _instance(row["mig_profile"], find_model(row["card_model"]), framebuffer_bytes)
-    labels, model = _pairs(row, "labels"), model_of(row["server"], ())
-    if model is not None and MODEL_LABEL not in dict(labels):
-        labels = tuple(sorted((*labels, (MODEL_LABEL, model))))
+    labels = _pairs(row, "labels")
     return Grant(
         cluster=row["cluster"],
         namespace=row["namespace"],
@@ -218,9 +216,7 @@ def _with_servers(grants: list[Grant], rows: Sequence[Mapping[str, Any]]) -> lis
     for grant in grants:
         beside[grant.namespace, grant.pod].append(grant)
     return [
-        _with_server(grant, beside[pod], said.get(pod, ()))
-        if (pod := (grant.namespace, grant.pod)) in said or _hides_pool(grant.server)
-        else grant
+        _with_server(grant, beside[pod], said[pod]) if (pod := (grant.namespace, grant.pod)) in said else grant
         for grant in grants
     ]
 
@@ -236,7 +232,7 @@ def _with_server(grant: Grant, beside: Sequence[Grant], rows: Sequence[Mapping[s
         and row["last_seen"] >= began_ms
         and row["first_seen"] <= ended_ms
     ]
-    if not own and not _hides_pool(grant.server):
+    if not own:
         return grant
     cards = {
         other.card
@@ -246,19 +242,17 @@ def _with_server(grant: Grant, beside: Sequence[Grant], rows: Sequence[Mapping[s
         and (other.ended_at is None or other.ended_at > grant.started_at)
     }
     server = grant.server or _server_said(own)
-    named = dict(grant.labels).get(MODEL_LABEL)
     if grant.kv_cache_pool_bytes is not None:
         return replace(grant, server=server)
-    told = _newest([row for row in own if row["pool_bytes"] != "0"], "pool_bytes")
-    cache = None if told is not None else _cache_said(own, server, named, len(cards))
-    pool = _integer(told, "pool_bytes") if told is not None else None if cache is None else pool_bytes_per_card(cache)
-    is_possible = pool is not None and 0 < pool <= grant.framebuffer_granted_bytes
-    # A size that can't be says nothing of the cache, and neither does what it was made of.
+    pool = _pool(own, dict(grant.labels).get(MODEL_LABEL), len(cards))
+    if pool is None or not 0 < pool.least <= grant.framebuffer_granted_bytes:
+        return replace(grant, server=server)
+    most = min(pool.most, grant.framebuffer_granted_bytes)
     return replace(
         grant,
         server=server,
-        kv_cache_pool_bytes=pool if is_possible else None,
-        kv_cache=cache if pool is None else None,
+        kv_cache_pool_bytes=pool.least,
+        kv_cache_pool_max_bytes=most if most > pool.least else None,
     )
 
 
@@ -269,25 +263,31 @@ def _server_said(rows: Sequence[Mapping[str, Any]]) -> str | None:
     return min(names - {""}, key=server_rank, default=None)
 
 
-def _cache_said(rows: Sequence[Mapping[str, Any]], server: str | None, model: str | None, cards: int) -> KvCache | None:
-    """What is known of a KV cache beside its bytes; None where two say different things, or nobody names a model."""
-    named = _newest(rows, "model")
-    model = model or (None if named is None else named["model"])
-    if model is None:
-        return None
+def _pool(rows: Sequence[Mapping[str, Any]], labelled: str | None, cards: int) -> Pool | None:
+    """A server's KV cache on each of its cards; None where nothing is sure of it, not even the least.
+
+    Args:
+        rows: what the server says.
+        labelled: the model by the pod's label.
+        cards: cards that it has.
+    """
+    told = _newest([row for row in rows if row["pool_bytes"] != "0"], "pool_bytes")
+    if told is not None:
+        size = _integer(told, "pool_bytes") or 0
+        return Pool(size, size)
     blocks, sized = _newest(rows, "pool_blocks", "block_tokens", "cache_dtype", "model"), _newest(rows, "block_tokens")
-    if blocks is None:
-        # One that shows its size to others and not here has one that somebody set, or none yet.
-        return KvCache(model=model, cache_dtype="", tokens=None, cards=cards) if _hides_pool(server) else None
-    each, typed = blocks if blocks["block_tokens"] else sized, _newest(rows, "cache_dtype")
-    tokens = (_integer(blocks, "pool_blocks") or 0) * (0 if each is None else _integer(each, "block_tokens") or 0)
-    cache_dtype = "" if typed is None else typed["cache_dtype"]
-    return KvCache(model=model, cache_dtype=cache_dtype, tokens=tokens, cards=cards) if tokens else None
-
-
-def _hides_pool(name: str | None) -> bool:
-    server = known_server(name)
-    return server is not None and server.hides_pool
+    each = blocks if blocks is not None and blocks["block_tokens"] else sized
+    named, typed = _newest(rows, "model"), _newest(rows, "cache_dtype")
+    is_split = (named is None and any(row["model"] for row in rows)) or (
+        typed is None and any(row["cache_dtype"] for row in rows)
+    )
+    model = model_known(None if named is None else named["model"], labelled)
+    if blocks is None or each is None or model is None or is_split:
+        return None
+    tokens = (_integer(blocks, "pool_blocks") or 0) * (_integer(each, "block_tokens") or 0)
+    return pool_per_card(
+        model=model, cache_dtype="" if typed is None else typed["cache_dtype"], tokens=tokens, cards=cards
+    )
 
 
 def _newest(rows: Sequence[Mapping[str, Any]], *columns: str) -> Mapping[str, Any] | None:

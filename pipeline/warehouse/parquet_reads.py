@@ -34,7 +34,6 @@ from fleet.schema import (
 from fleet.usage import CardGrid, CardKey, History, SliceGrid, SliceKey, UsageGrid
 from pipeline.records.sightings import INVENTORY_TABLES, inventory_of
 from pipeline.warehouse.ddl import arrow_schema, quoted
-from pipeline.warehouse.estimated_pools import with_estimated_pools
 from pipeline.warehouse.files import WarehouseFiles
 from pipeline.warehouse.usage_grid import Span, epoch_ms, fill_grid, moment_of, read_span, step_seconds_of
 from pipeline.warehouse.warehouse import SeenRows
@@ -84,10 +83,9 @@ class ParquetReads:
             since_ms = max(since_ms, epoch_ms(since))
         until_ms = -_floor(-max(span.last_ms or 0 for span in spans), step) if until is None else epoch_ms(until)
         period_of = (moment_of(since_ms - since_ms % 60_000), moment_of(until_ms))
-        grid = _slice_grid(slices, period_of)
         return History(
-            inventory=with_estimated_pools(inventory, grid),
-            slices=grid,
+            inventory=inventory,
+            slices=_slice_grid(slices, period_of),
             cards=_card_grid(cards, period_of) if cards.groups else None,
         )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.inventory import KvCache
-from fleet.kv_cache import estimated_pool, pool_bytes_per_card
-from fleet.units import GIB
+from fleet.kv_cache import Pool, model_known, pool_per_card
 
 
 def size(model: str = "meta-llama/Llama-3.1-8B", cache_dtype: str = "auto", cards: int = 1) -> int | None:
-    return pool_bytes_per_card(KvCache(model=model, cache_dtype=cache_dtype, tokens=1000, cards=cards))
+    found = pool_per_card(model=model, cache_dtype=cache_dtype, tokens=1000, cards=cards)
+    assert found is None or found.least == found.most
+    return None if found is None else found.least
 
 
 @pytest.mark.parametrize(
@@ -56,48 +56,31 @@ def test_cards_share_the_heads_where_these_divide() -> None:
     assert size(cards=16) is None, "more cards than heads hold copies"
 
 
-LLAMA_WEIGHTS = 16_060_522_496
-"""Bytes of its files."""
-
-
-def estimate(
-    beside_gib: float,
-    *,
-    tokens: int | None = None,
-    token_bytes: int = 131_072,
-    model: str = "Llama-3.1-8B",
-    cards: int = 1,
-) -> tuple[int, int] | None:
-    """What is said of a server that holds weights, a cache of 20 GiB or of some tokens, and other things."""
-    pool = 20 * GIB if tokens is None else tokens * token_bytes // cards
-    cache = KvCache(model=model, cache_dtype="", tokens=tokens, cards=cards)
-    return estimated_pool(cache, LLAMA_WEIGHTS / cards + beside_gib * GIB + pool)
-
-
-@pytest.mark.parametrize("beside_gib", [0.6, 2.0, 3.4])
-@pytest.mark.parametrize("cards", [1, 2])
-def test_framebuffer_without_weights_says_between_what_a_cache_lies(beside_gib: float, cards: int) -> None:
-    found = estimate(beside_gib, cards=cards)
+@pytest.mark.parametrize("value_bytes", [2.0, 1.0, 0.5625, 0.5])
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "Llama-3.1-8B-Instruct-FP8", "Llama-3.1-8B-Instruct-AWQ"])
+def test_a_type_that_nobody_says_may_be_the_smallest(model: str, value_bytes: float) -> None:
+    found = pool_per_card(model=model, cache_dtype="", tokens=160_000, cards=2)
     assert found is not None
-    assert found[0] <= 20 * GIB <= found[1]
-    assert found[1] - found[0] == pytest.approx(3 * GIB, abs=2)
+    assert found.least <= 160_000 * 65_536 * value_bytes // 2 <= found.most
 
 
-@pytest.mark.parametrize("token_bytes", [131_072, 65_536])
-@pytest.mark.parametrize("beside_gib", [0.6, 3.4])
-def test_framebuffer_says_of_which_type_the_values_of_known_tokens_are(token_bytes: int, beside_gib: float) -> None:
-    assert estimate(beside_gib, tokens=160_000, token_bytes=token_bytes) == (160_000 * token_bytes,) * 2
+def test_nothing_is_said_of_models_that_nobody_knows() -> None:
+    assert pool_per_card(model="ours", cache_dtype="", tokens=160_000, cards=1) is None
+    assert pool_per_card(model="Llama-3.1-8B", cache_dtype="", tokens=0, cards=1) == Pool(0, 0)
 
 
-def test_a_small_cache_of_known_tokens_may_be_of_either_type() -> None:
-    assert estimate(1.0, tokens=10_000) == (10_000 * 65_536, 10_000 * 131_072)
-
-
-@pytest.mark.parametrize("model", ["ours", "Llama-3.1-8B-Instruct-AWQ", "Llama-3.1-8B-Instruct-FP8"])
-def test_weights_that_are_not_known_say_nothing(model: str) -> None:
-    assert estimate(2.0, model=model) is None
-
-
-def test_nothing_is_said_where_it_does_not_fit_what_is_held() -> None:
-    assert estimate(9.0, tokens=160_000) is None
-    assert estimated_pool(KvCache(model="Llama-3.1-8B", cache_dtype="", tokens=None, cards=1), 10 * GIB) is None
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [
+        (("meta-llama/Llama-3.1-8B", None), "meta-llama/Llama-3.1-8B"),
+        (("llama-3.1-8b-instruct", "models"), "llama-3.1-8b-instruct"),
+        (("prod-chat", "Llama-3.1-8B"), "Llama-3.1-8B"),
+        (("meta/llama-3.1-8b-instruct", "Meta-Llama-3.1-8B"), "meta/llama-3.1-8b-instruct"),
+        (("Llama-3.1-8B", "Qwen2.5-14B"), None),
+        (("Llama-3.1-8B-Instruct", "Llama-3.1-8B-Instruct-FP8"), None),
+        (("ours", "&&"), None),
+        ((None, None), None),
+    ],
+)
+def test_names_must_speak_of_one_model(names: tuple[str | None, ...], known: str | None) -> None:
+    assert model_known(*names) == known

@@ -33,6 +33,7 @@ from tests.server_metrics import (
     SGLANG_POOL_BYTES,
     TGI,
     TRITON,
+    TRTLLM_FP8,
     TRTLLM_POOL_BYTES,
     TRTLLM_SERVE,
     VLLM_POOL_BYTES,
@@ -149,8 +150,8 @@ def need_of(history, pod):
         pytest.param(VLLM_V1.replace("vllm:", "kserve_vllm:"), "vllm", VLLM_POOL_BYTES, id="kserve"),
         pytest.param(VLLM_V1.replace('"auto"', '"fp8"'), "vllm", VLLM_POOL_BYTES // 2, id="vllm-fp8"),
         pytest.param(SGLANG, "sglang", SGLANG_POOL_BYTES, id="sglang"),
-        pytest.param(TRTLLM_SERVE, "tensorrt-llm", TRTLLM_POOL_BYTES, id="trtllm-serve"),
-        pytest.param(TRTLLM_SERVE.replace("trtllm_", "trtllm:"), "tensorrt-llm", TRTLLM_POOL_BYTES, id="dynamo"),
+        pytest.param(TRTLLM_FP8, "tensorrt-llm", TRTLLM_POOL_BYTES // 2, id="trtllm-serve"),
+        pytest.param(TRTLLM_FP8.replace("trtllm_", "trtllm:"), "tensorrt-llm", TRTLLM_POOL_BYTES // 2, id="dynamo"),
     ],
 )  # fmt: skip
 def test_the_need_of_a_server_that_says_its_cache_is_known(told, text, server, pool):
@@ -201,40 +202,58 @@ def named(world: Told, pod: str, model: str, *, live: bool) -> Told:
     return [*world, (told, [(ts, 1.0) for ts in times()])]
 
 
-QWEN_WEIGHTS = 7_616_000_000 * 2
-TGI_TOKENS = 150_016
+QWEN = "Qwen2.5-7B-Instruct"
 SERVED = {
-    # A cache of four gigabytes and one of unknown size beside 15.2 GB of weights, of 22.5 GB that are held.
-    "lmdeploy": (LMDEPLOY.replace("internlm/internlm2_5-7b-chat", "Qwen/Qwen2.5-7B-Instruct"), "lmdeploy", None),
-    "tgi": (TGI.replace("40960", str(TGI_TOKENS)), "tgi", TGI_TOKENS * 57_344 // 2),
-    "triton": (TRITON.replace("1400", str(TGI_TOKENS // 32)), "tensorrt-llm", TGI_TOKENS * 57_344 // 2),
+    "tgi": (TGI, "tgi", 40_960 * 57_344),
+    "triton": (TRITON, "tensorrt-llm", 1400 * 32 * 57_344),
+    "trtllm": (TRTLLM_SERVE.replace("meta-llama/Llama-3.1-8B-Instruct", QWEN), "tensorrt-llm", 1400 * 32 * 57_344),
 }
+"""Servers that say tokens and no type, and the bytes that these take with values of sixteen bits."""
 
 
 @pytest.mark.parametrize("family", SERVED)
-def test_a_cache_that_is_estimated_lies_between_bounds_and_the_need_goes_by_the_least(told, family):
-    text, server, size = SERVED[family]
+def test_of_a_cache_of_unknown_type_the_need_goes_by_the_smallest(told, family):
+    text, server, most = SERVED[family]
     usage = recorded_name(Measure.KV_CACHE_USAGE), {"namespace": "team", "pod": "svc"}
-    share = [] if family == "lmdeploy" else [({"__name__": usage[0], **usage[1]}, [(ts, 0.25) for ts in times()])]
+    says_share = "kv_cache_utilization" in text
+    share = [] if says_share else [({"__name__": usage[0], **usage[1]}, [(ts, 0.25) for ts in times()])]
 
     def world(live):
-        own = [*held("svc", live=live), *said(text, "svc", container="main"), *share]
-        return named(own, "svc", "Qwen/Qwen2.5-7B-Instruct" if live else "Qwen2.5-7B-Instruct", live=live)
+        return named([*held("svc", live=live), *said(text, "svc", container="main"), *share], "svc", QWEN, live=live)
 
     history, _ = told(world)
     (grant,) = history.inventory.grants
-    least = USED_BYTES - QWEN_WEIGHTS - 7 * 2**29 if size is None else size
     assert grant.server == server
-    assert grant.kv_cache_pool_bytes == pytest.approx(least, abs=2)
-    assert grant.kv_cache_pool_max_bytes == (None if size else pytest.approx(least + 3 * 2**30, abs=4))
-    assert need_of(history, "svc") == pytest.approx(USED_BYTES - 0.75 * least, rel=1e-5)
+    assert (grant.kv_cache_pool_bytes, grant.kv_cache_pool_max_bytes) == (most // 4, most)
+    assert need_of(history, "svc") == pytest.approx(USED_BYTES - 0.75 * most // 4, rel=1e-5)
     profile = profiled(history, Settings(cluster=ClusterSettings(name="default")), UNTIL).workloads[0].framebuffer
-    assert (profile.pool_min, profile.pool_max) == (
-        grant.kv_cache_pool_bytes, grant.kv_cache_pool_max_bytes or grant.kv_cache_pool_bytes
-    )  # fmt: skip
+    assert (profile.pool_min, profile.pool_max) == (most // 4, most)
 
 
-@pytest.mark.parametrize("tokens", ["1", "4e6", "1e30", "-7", "NaN"])
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        pytest.param(VLLM_V1, QWEN, id="another-model-by-its-label"),
+        pytest.param(LMDEPLOY.replace("internlm/internlm2_5-7b-chat", QWEN), QWEN, id="neither-bytes-nor-tokens"),
+        pytest.param(TGI, "models", id="a-folder"),
+    ],
+)
+def test_a_label_makes_no_size_that_the_server_does_not_bear_out(told, text, label):
+    history, _ = told(
+        lambda live: named([*held("svc", live=live), *said(text, "svc", container="main")], "svc", label, live=live)
+    )
+    assert [grant.kv_cache_pool_bytes for grant in history.inventory.grants] == [None]
+
+
+def test_the_engines_own_name_counts_where_the_label_names_a_folder(told):
+    text = VLLM_V1.replace("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b-instruct")
+    history, _ = told(
+        lambda live: named([*held("svc", live=live), *said(text, "svc", container="main")], "svc", "models", live=live)
+    )
+    assert [grant.kv_cache_pool_bytes for grant in history.inventory.grants] == [VLLM_POOL_BYTES]
+
+
+@pytest.mark.parametrize("tokens", ["0", "4e6", "1e30", "-7", "NaN"])
 def test_tokens_that_do_not_fit_what_is_held_say_nothing(told, tokens):
     text = TGI.replace("40960", tokens)
     history, _ = told(
