@@ -21,7 +21,9 @@ from enforcer.rollout.outside_change import digests
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
 from fleet.decisions import POOL_ESTIMATED, Plan
+from fleet.errors import Refused
 from fleet.inventory import WorkloadId
+from fleet.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Canaries:
 
 
 def canaries_of(plan: Plan, workloads: int) -> Canaries:
-    """Canaries of a plan's stages: a need that rests on an estimate is confirmed by a pod before all follow."""
+    """Canaries of a plan's stages: a slice that rests on an estimate is tried by a pod before all follow."""
     always = {
         workload
         for advice in plan.recommendations
@@ -67,6 +69,9 @@ def intended_stage(
         canaries: which workloads try one pod first.
         wave_max: how many workloads may be changing at once.
         watch_seconds: how long a change is watched.
+
+    Raises:
+        Refused: a workload that must try one pod first can't.
     """
     objects = object_intents(rendered)
     rolling = rolling_owners(objects, snapshot)
@@ -82,10 +87,15 @@ def intended_stage(
         for mark in _going_order(ordered[workload].moves, snapshot, intent.recommendation)
     ]
     marked = {intent.key for intent in intents}
+    canary = canary_of(moves, snapshot, canaries, {name for name, unit in ordered.items() if unit.surges})
+    for workload in sorted(canaries.always & {move.workload for move in moves}):
+        # The canary of an InferenceService is judged while the rest follows.
+        if str(workload) not in canary or snapshot.owners.get(workload, {}).get("kind") == "InferenceService":
+            raise Refused(sentence("guard.cannot_try", workload=str(workload)))
     return StageRecord(
         plan_id=plan_id,
         stage=rendered.stage,
-        canary=canary_of(moves, snapshot, canaries, {name for name, unit in ordered.items() if unit.surges}),
+        canary=canary,
         objects=[*(mark for mark in marks if mark.key not in marked), *intents],
         moves=moves,
         node_steps=list(rendered.node_steps),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fleet.capabilities.capability import CorePolicy, Division, FramebufferIsolation
-from fleet.decisions import POOL_ESTIMATED, Recommendation, RecommendationKind, Refusal
+from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import Priority, WorkloadId
 from fleet.money.saving import saved
 from fleet.sentences import Sentence, Value, sentence
@@ -156,6 +156,9 @@ class Slice:
     def _refuse_need(self, case: Case) -> Refusal | None:
         if not case.has_need:
             return case.refuse(self.kind, "preallocation_hides_need")
+        if case.is_estimated and len({grant.pod_id for grant in case.grants}) == 1:
+            # One pod tries the slice before the others follow: here nobody would.
+            return case.refuse(self.kind, "pool_estimated")
         return None
 
     def propose(self, scene: Scene) -> Sequence[Draft]:
@@ -178,9 +181,8 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
     cut = scene.arrangement.cuts[name]
     whole = scene.grants[rows[0]].framebuffer_bytes
     evidence = scene.evidence(name)
-    reasons = _pool_why(scene, rows[0], cut)
-    is_estimated = any(reason.code == POOL_ESTIMATED for reason in reasons)
-    confidence = min(confidence_of(evidence), ESTIMATED_CONFIDENCE_MAX if is_estimated else 1.0)
+    doubt = _doubt(scene, rows)
+    confidence = min(confidence_of(evidence), ESTIMATED_CONFIDENCE_MAX if doubt else 1.0)
     return Recommendation(
         id=f"slice-{number:04d}",
         kind=RecommendationKind.SLICE,
@@ -193,10 +195,24 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         evidence=evidence,
         needs=needs_of(is_hard=cut.is_hard),
         why=(
-            *reasons,
+            *doubt,
+            *_pool_why(scene, rows[0], cut),
             _why(scene, cut, pods=len(rows), whole_bytes=whole, is_low=scene.grants[rows[0]].priority is Priority.LOW),
         ),
     )
+
+
+def _doubt(scene: Scene, rows: Sequence[int]) -> tuple[Sentence, ...]:
+    """That the need of any of these rows goes by an estimated KV cache; `apply` lets a pod try the slice first then."""
+    sizes = [
+        (grant.kv_cache_pool_bytes or 0, grant.kv_cache_pool_max_bytes)
+        for grant in (scene.grants[row] for row in rows)
+        if grant.kv_cache_pool_max_bytes is not None
+    ]
+    if not sizes:
+        return ()
+    least, most = min(size for size, _ in sizes), max(size for _, size in sizes)
+    return (sentence("slice_pool_estimated", least_bytes=least, most_bytes=most),)
 
 
 def _pool_why(scene: Scene, row: int, cut: Cut) -> tuple[Sentence, ...]:
@@ -207,11 +223,9 @@ def _pool_why(scene: Scene, row: int, cut: Cut) -> tuple[Sentence, ...]:
     if found is None:
         return ()
     sizes = {"pool_before_bytes": found.pool_bytes + found.cut_bytes, "pool_bytes": found.pool_bytes}
-    most, least = grant.kv_cache_pool_max_bytes, grant.kv_cache_pool_bytes
-    doubt = () if most is None else (sentence(POOL_ESTIMATED, least_bytes=least or 0, most_bytes=most),)
     if sees_limit:
-        return (*doubt, sentence("slice_pool", **sizes))
-    return (*doubt, sentence("slice_sees_card", **sizes, cut_ratio=found.cut_bytes / card))
+        return (sentence("slice_pool", **sizes),)
+    return (sentence("slice_sees_card", **sizes, cut_ratio=found.cut_bytes / card),)
 
 
 def _why(scene: Scene, cut: Cut, *, pods: int, whole_bytes: int, is_low: bool) -> Sentence:

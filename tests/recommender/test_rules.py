@@ -72,6 +72,13 @@ def test_rule_proposes_what_its_golden_file_says(name: str) -> None:
     assert found == json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
 
 
+ESTIMATED = Service(
+    name="odd", level=0.1, server="tgi", pool_gib=12.0, used_gib=21.6, cache_ratio=0.1,
+    changes={"kv_cache_pool_max_bytes": 15 * 2**30},
+)  # fmt: skip
+"""A single pod: nobody could try a slice before it."""
+
+
 @pytest.mark.parametrize(
     ("odd", "code"),
     [
@@ -82,6 +89,7 @@ def test_rule_proposes_what_its_golden_file_says(name: str) -> None:
         (Service(name="odd", mig_profile="1g.10gb"), "mig"),
         (Service(name="odd", labels=(("gputide.io/isolation", "lead"),)), "unknown_isolation"),
         (Service(name="odd", server="vllm", pool_gib=18.0, used_gib=21.6), "preallocation_hides_need"),
+        (ESTIMATED, "pool_estimated"),
         (Service(name="odd", age_days=0.5), "history_too_short"),
         (Service(name="odd", kind="Job", priority=Priority.LOW, age_days=0.3), "history_too_short"),
     ],
@@ -98,7 +106,7 @@ def test_refusal_names_its_reason_and_the_pods_keep_their_whole_cards(odd: Servi
 def test_a_slice_that_rests_on_an_estimate_says_so_and_is_no_low_risk() -> None:
     def cut(most: int | None) -> Recommendation:
         own = Service(
-            name="llm", level=0.1, server="lmdeploy", pool_gib=12.0, used_gib=21.6, cache_ratio=0.1,
+            name="llm", level=0.1, replicas=2, server="tgi", pool_gib=12.0, used_gib=21.6, cache_ratio=0.1,
             changes={"kv_cache_pool_max_bytes": most},
         )  # fmt: skip
         plan = plan_of(cluster(own, Service(name="web", level=0.05)))
