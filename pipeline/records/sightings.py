@@ -278,7 +278,8 @@ def _cache_said(rows: Sequence[Mapping[str, Any]], server: str | None, model: st
     blocks, sized = _newest(rows, "pool_blocks", "block_tokens", "cache_dtype", "model"), _newest(rows, "block_tokens")
     if blocks is None:
         # One that shows its size to others and not here has one that somebody set, or none yet.
-        return KvCache(model=model, cache_dtype="", tokens=None, cards=cards) if _hides_pool(server) else None
+        is_hidden = all(map(_hides_pool, {server, *(row["server"] for row in rows)}))
+        return KvCache(model=model, cache_dtype="", tokens=None, cards=cards) if is_hidden else None
     each, typed = blocks if blocks["block_tokens"] else sized, _newest(rows, "cache_dtype")
     tokens = (_integer(blocks, "pool_blocks") or 0) * (0 if each is None else _integer(each, "block_tokens") or 0)
     cache_dtype = "" if typed is None else typed["cache_dtype"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from fleet.inventory import AUTOSCALED_LABEL, Grant, Inventory
-from fleet.schema import ALLOCATIONS, GRANT_LABELS
+from fleet.inventory import AUTOSCALED_LABEL, Grant, Inventory, KvCache
+from fleet.schema import ALLOCATIONS, GRANT_LABELS, SERVER_LABELS, SERVERS
 from fleet.servers import SERVER_LABEL
 from fleet.units import GIB
 from pipeline.records.sightings import inventory_of
@@ -26,8 +26,9 @@ def sighting(labels: dict[str, str], *, last: int, ended: int | None = None, **c
     return {**told, **changes, **times, "ended_at": None if ended is None else START_MS + ended * HOUR_MS}
 
 
-def grants(*rows: dict[str, object]) -> tuple[Grant, ...]:
-    found: Inventory = inventory_of({ALLOCATIONS.name: rows}, cluster="c1", as_of=None, time_zone="UTC")
+def grants(*rows: dict[str, object], said: tuple[dict[str, object], ...] = ()) -> tuple[Grant, ...]:
+    tables = {ALLOCATIONS.name: rows, SERVERS.name: said}
+    found: Inventory = inventory_of(tables, cluster="c1", as_of=None, time_zone="UTC")
     return found.grants
 
 
@@ -72,3 +73,31 @@ def test_an_image_that_nobody_knows_is_no_server_and_a_name_is() -> None:
     for text, server in (("team/app:v1", None), ("house-made", "house-made"), ("", None)):
         assert grants(sighting({}, last=10, server=text))[0].server == server
     assert grants(sighting({SERVER_LABEL: "triton"}, last=10, server="team/app:v1"))[0].server == "triton"
+
+
+NIM_IMAGE = "nvcr.io/nim/meta/llama-3.1-8b-instruct:1.8"
+
+
+def said_by(server: str, **facts: str) -> dict[str, object]:
+    """What a server in the pod says of itself, for ten hours."""
+    own = {"cluster": "c1", "namespace": "team", "pod": "web-1", "container": "main", "server": server}
+    times = {"first_seen": START_MS, "last_seen": START_MS + 10 * HOUR_MS, "ended_at": None}
+    return {**dict.fromkeys(SERVER_LABELS, ""), **own, **facts, **times}
+
+
+def test_the_model_of_nim_is_known_by_its_image_and_its_cache_is_left_to_the_framebuffer() -> None:
+    (found,) = grants(sighting({}, last=10, server=NIM_IMAGE))
+    assert found.server == "nim"
+    assert found.kv_cache == KvCache(model="llama-3.1-8b-instruct", cache_dtype="", tokens=None, cards=1)
+
+
+def test_an_engine_within_nim_that_hides_a_size_that_was_set_is_not_estimated() -> None:
+    (found,) = grants(
+        sighting({}, last=10, server=NIM_IMAGE), said=(said_by("vllm", cache_dtype="auto", block_tokens="16"),)
+    )
+    assert (found.kv_cache, found.kv_cache_pool_bytes) == (None, None)
+
+
+def test_of_an_engine_and_what_passes_requests_on_to_it_the_engine_is_the_server() -> None:
+    (found,) = grants(sighting({}, last=10), said=(said_by("dynamo"), said_by("sglang")))
+    assert found.server == "sglang"
