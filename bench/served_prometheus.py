@@ -40,6 +40,7 @@ REQUESTS, PROMPT, GENERATED, P99, RUNNING = (
     Measure.LATENCY_P99,
     Measure.REQUESTS_RUNNING,
 )
+CACHE = Measure.KV_CACHE_USAGE
 Truth = Mapping[Measure, float | tuple[float, float]]
 """What each measure of a pod is, or between what it lies."""
 BOUNDS = (("0.3", 0.5), ("1.0", 0.9), ("2.5", 0.98), ("5.0", 1.0), ("+Inf", 1.0))
@@ -117,6 +118,8 @@ TGI = [
     counter("tgi_request_input_length_sum", 200),
     counter("tgi_request_generated_tokens_sum", 400),
     gauge("tgi_batch_current_size", 4),
+    gauge("tgi_batch_current_max_tokens", 1000),
+    gauge("tgi_batch_max_total_tokens", 4000),
     *buckets("tgi_request_duration", 2),
 ]
 TRITON = [
@@ -130,6 +133,10 @@ TRITON = [
     gauge("nv_inference_request_summary_us", float("nan"), model="unused", version="1", quantile="0.99"),
     gauge("nv_trt_llm_request_metrics", 6, model="tensorrt_llm", version="2", request_type="active"),
     gauge("nv_trt_llm_request_metrics", 64, model="tensorrt_llm", version="2", request_type="max"),
+    *(
+        gauge("nv_trt_llm_kv_cache_block_metrics", blocks, model="tensorrt_llm", version="2", kv_cache_block_type=kind)
+        for kind, blocks in (("max", 200), ("used", 50), ("free", 150), ("tokens_per", 32), ("fraction", 0.5))
+    ),
 ]
 LLAMA_CPP = [
     counter("llamacpp:prompt_tokens_total", 300),
@@ -147,6 +154,7 @@ NIM = [
     counter("prompt_tokens_total", 200, **VLLM),
     counter("generation_tokens_total", 400, **VLLM),
     gauge("num_requests_running", 4, **VLLM),
+    gauge("gpu_cache_usage_perc", 0.25, **VLLM),
     *buckets("e2e_request_latency_seconds", 2, **VLLM),
 ]
 DYNAMO = [
@@ -240,13 +248,17 @@ TRUTH: Mapping[str, Truth] = {
     "at-rest": {REQUESTS: 0, PROMPT: 0, GENERATED: 0, RUNNING: 0},
     **{
         pod: {REQUESTS: 2, PROMPT: 200, GENERATED: 400, P99: LATENCY, RUNNING: 4}
-        for pod in ("kserve", "ray", "trtllm", "lmdeploy", "sglang", "tgi", "nim")
+        for pod in ("kserve", "ray", "trtllm", "lmdeploy", "sglang")
+    },
+    **{
+        pod: {REQUESTS: 2, PROMPT: 200, GENERATED: 400, P99: LATENCY, RUNNING: 4, CACHE: 0.25} for pod in ("tgi", "nim")
     },
     **{pod: {REQUESTS: 2, P99: LATENCY, RUNNING: 4} for pod in ("dynamo", "ray-serve")},
-    "triton": {REQUESTS: 3, P99: (3.0, 3.0), RUNNING: 6},
+    "triton": {REQUESTS: 3, P99: (3.0, 3.0), RUNNING: 6, CACHE: 0.25},
     "llama": {PROMPT: 300, GENERATED: 30, RUNNING: 1},
 }
 MESH = {"own-server": istio(8), "behind-envoy": envoy(8), "without-a-card": istio(8)}
+BEHIND_A_PROXY = ("own-server", "behind-envoy")
 MESH_TRUTH: Truth = {REQUESTS: 8, P99: LATENCY}
 
 
