@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from analyzer.presence import Bools, Tenure, Timeline
 from fleet.profiles import FramebufferProfile
 from fleet.schema import Measure
-from fleet.servers import preallocates
+from fleet.servers import hosts_engines, preallocates
 from fleet.sharing import PREALLOCATED_RATIO, believed_pools, framebuffer_need
 from fleet.trust_thresholds import ABOVE_ONE_MIN, FRAMEBUFFER_OVER_CARD_MIN
 from fleet.usage import Float32, SliceGrid
@@ -82,6 +82,8 @@ def footprint(
     need, hidden = _need(lives, used, cache, preallocated, line)
     used_live = used[live] if collected[live].any() else used
     is_hidden = bool((hidden & live).any())
+    pool = max((life.latest for life in lives if life.is_live), key=lambda one: one.kv_cache_pool_bytes or 0)
+    pool_min = None if is_hidden else pool.kv_cache_pool_bytes
     starting = _starting(lives, used, line)
     profile = FramebufferProfile(
         granted=granted,
@@ -90,6 +92,8 @@ def footprint(
         preallocated=bool(preallocated[live].any()),
         start_max=None if is_hidden else _largest(need[starting]),
         steady_max=None if is_hidden else _largest(need[~starting]),
+        pool_min=pool_min,
+        pool_max=pool_min if pool_min is None else pool.kv_cache_pool_max_bytes or pool_min,
     )
     recent = used[live][:, max(0, steps - recent_steps) :]
     return Footprint(profile=profile, need=need, held_recently_max=_largest(recent))
@@ -121,7 +125,7 @@ def _preallocated(lives: Sequence[Tenure], used: Float32, collected: Bools, work
         grant = life.latest
         if grant.kv_cache_pool_bytes is not None:
             found[number] = True
-        elif grant.server is not None:
+        elif grant.server is not None and not hosts_engines(grant.server):
             found[number] = preallocates(grant.server)
         else:
             found[number] = _is_constant(

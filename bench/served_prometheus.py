@@ -40,6 +40,7 @@ REQUESTS, PROMPT, GENERATED, P99, RUNNING = (
     Measure.LATENCY_P99,
     Measure.REQUESTS_RUNNING,
 )
+CACHE = Measure.KV_CACHE_USAGE
 Truth = Mapping[Measure, float | tuple[float, float]]
 """What each measure of a pod is, or between what it lies."""
 BOUNDS = (("0.3", 0.5), ("1.0", 0.9), ("2.5", 0.98), ("5.0", 1.0), ("+Inf", 1.0))
@@ -73,6 +74,10 @@ def gauge(name: str, value: float, **labels: str) -> Written:
 
 def buckets(name: str, per_second: float, **labels: str) -> list[Written]:
     return [counter(f"{name}_bucket", per_second * share, le=bound, **labels) for bound, share in BOUNDS]
+
+
+def _ms(bound: str) -> str:
+    return str(float(bound) * 1000).replace("inf", "+Inf")
 
 
 def alike(prefix: str, requests: float, running: float, **labels: str) -> list[Written]:
@@ -113,6 +118,8 @@ TGI = [
     counter("tgi_request_input_length_sum", 200),
     counter("tgi_request_generated_tokens_sum", 400),
     gauge("tgi_batch_current_size", 4),
+    gauge("tgi_batch_current_max_tokens", 1000),
+    gauge("tgi_batch_max_total_tokens", 4000),
     *buckets("tgi_request_duration", 2),
 ]
 TRITON = [
@@ -126,12 +133,68 @@ TRITON = [
     gauge("nv_inference_request_summary_us", float("nan"), model="unused", version="1", quantile="0.99"),
     gauge("nv_trt_llm_request_metrics", 6, model="tensorrt_llm", version="2", request_type="active"),
     gauge("nv_trt_llm_request_metrics", 64, model="tensorrt_llm", version="2", request_type="max"),
+    *(
+        gauge("nv_trt_llm_kv_cache_block_metrics", blocks, model="tensorrt_llm", version="2", kv_cache_block_type=kind)
+        for kind, blocks in (("max", 200), ("used", 50), ("free", 150), ("tokens_per", 32), ("fraction", 0.5))
+    ),
 ]
 LLAMA_CPP = [
     counter("llamacpp:prompt_tokens_total", 300),
     counter("llamacpp:tokens_predicted_total", 30),
     gauge("llamacpp:requests_processing", 1),
 ]
+
+
+NIM = [
+    *(
+        counter("request_finish_total", share, finished_reason=reason, **VLLM)
+        for reason, share in (("stop", 1.5), ("length", 0.5))
+    ),
+    counter("request_success_total", 1.5, **VLLM),
+    counter("prompt_tokens_total", 200, **VLLM),
+    counter("generation_tokens_total", 400, **VLLM),
+    gauge("num_requests_running", 4, **VLLM),
+    gauge("gpu_cache_usage_perc", 0.25, **VLLM),
+    *buckets("e2e_request_latency_seconds", 2, **VLLM),
+]
+DYNAMO = [
+    *(
+        one
+        for endpoint, requests in (("generate", 2.0), ("clear_kv_blocks", 50.0))
+        for labels in ({"dynamo_namespace": "a", "dynamo_component": "backend", "dynamo_endpoint": endpoint},)
+        for one in (
+            counter("dynamo_component_requests_total", requests, **labels),
+            gauge("dynamo_component_inflight_requests", 2 * requests, **labels),
+            *buckets("dynamo_component_request_duration_seconds", requests, **labels),
+        )
+    ),
+]
+RAY_SERVE = [
+    one
+    for deployment in ("ingress", "model")
+    for replica in ("a", "b")
+    for labels in ({"application": "app", "deployment": deployment, "replica": replica},)
+    for one in (
+        counter("ray_serve_deployment_request_counter_total", 1, route="/v1", **labels),
+        gauge("ray_serve_replica_processing_queries", 2, **labels),
+        *(
+            counter("ray_serve_deployment_processing_latency_ms_bucket", below, le=_ms(bound), route="/v1", **labels)
+            for bound, below in BOUNDS
+        ),
+    )
+]
+
+
+def envoy(requests: float) -> list[Written]:
+    """What a mesh's Envoy counts beside a server: what came in for it, and what it asked of others itself."""
+    found = []
+    for cluster, share in (("local_app", 1.0), ("outbound|443||other", 9.0)):
+        labels = {"envoy_cluster_name": cluster}
+        found.append(counter("envoy_cluster_upstream_rq_completed", share * requests, **labels))
+        for bound, below in BOUNDS:
+            took = share * requests * below
+            found.append(counter("envoy_cluster_upstream_rq_time_bucket", took, le=_ms(bound), **labels))
+    return found
 
 
 def istio(requests: float) -> list[Written]:
@@ -146,7 +209,7 @@ def istio(requests: float) -> list[Written]:
                     counter(
                         "istio_request_duration_milliseconds_bucket",
                         share * requests / 2 * below,
-                        le=str(float(bound) * 1000).replace("inf", "+Inf"),
+                        le=_ms(bound),
                         **labels,
                     )
                     for bound, below in BOUNDS
@@ -171,7 +234,12 @@ PODS: Mapping[str, list[Written]] = {
     "tgi": TGI,
     "triton": TRITON,
     "llama": LLAMA_CPP,
+    "nim": NIM,
+    "bare-names": NIM,
+    "dynamo": DYNAMO,
+    "ray-serve": RAY_SERVE,
 }
+NIM_IMAGE = "nvcr.io/nim/meta/llama-3.1-8b-instruct:1.8.4"
 LATENCY = (2.5, 5.0)
 TRUTH: Mapping[str, Truth] = {
     "two-engines": {REQUESTS: 3, PROMPT: 300, GENERATED: 600, P99: LATENCY, RUNNING: 5},
@@ -180,12 +248,17 @@ TRUTH: Mapping[str, Truth] = {
     "at-rest": {REQUESTS: 0, PROMPT: 0, GENERATED: 0, RUNNING: 0},
     **{
         pod: {REQUESTS: 2, PROMPT: 200, GENERATED: 400, P99: LATENCY, RUNNING: 4}
-        for pod in ("kserve", "ray", "trtllm", "lmdeploy", "sglang", "tgi")
+        for pod in ("kserve", "ray", "trtllm", "lmdeploy", "sglang")
     },
-    "triton": {REQUESTS: 3, P99: (3.0, 3.0), RUNNING: 6},
+    **{
+        pod: {REQUESTS: 2, PROMPT: 200, GENERATED: 400, P99: LATENCY, RUNNING: 4, CACHE: 0.25} for pod in ("tgi", "nim")
+    },
+    **{pod: {REQUESTS: 2, P99: LATENCY, RUNNING: 4} for pod in ("dynamo", "ray-serve")},
+    "triton": {REQUESTS: 3, P99: (3.0, 3.0), RUNNING: 6, CACHE: 0.25},
     "llama": {PROMPT: 300, GENERATED: 30, RUNNING: 1},
 }
-MESH = {"own-server": istio(8), "without-a-card": istio(8)}
+MESH = {"own-server": istio(8), "behind-envoy": envoy(8), "without-a-card": istio(8)}
+BEHIND_A_PROXY = ("own-server", "behind-envoy")
 MESH_TRUTH: Truth = {REQUESTS: 8, P99: LATENCY}
 
 
@@ -223,6 +296,9 @@ def open_metrics() -> str:
                 value = float(int(one.per_second * (at - begun)))
             lines.append(f"{text} {value} {at}")
     for number, pod in enumerate(pod for pod in (*PODS, *MESH, "two-ports") if pod != "without-a-card"):
+        image = NIM_IMAGE if pod == "nim" else f"registry/{pod}:1"
+        told = f'namespace="team",pod="{pod}",container="main",image_spec="{image}"'
+        lines += [f"kube_pod_container_info{{{told}}} 1 {at}" for at in range(SINCE_S, UNTIL_S + 1, 60)]
         for card in range(2 if pod == "two-engines" else 1):
             seat = f'namespace="team",pod="{pod}",container="main",UUID="GPU-{number}-{card}",Hostname="n1"'
             seat += ',modelName="NVIDIA A10"'

@@ -1,29 +1,38 @@
 """What latency a pod's owner promised, and what its server's requests take now.
 
-The promise is the label or annotation `gputide.io/latency-p99-seconds` of the pod; what is measured is the series that
-the shipped recording rules keep of inference servers and of Istio's proxies (`fleet.server_series`), so nobody writes a
-query. Of a pod without requests there is no latency, and nothing is broken. Called by the watch after a change and by
-relief.
+A promise is a label or annotation of `OBJECTIVES` of the pod: of a whole request, of its first token, of each token
+after it. What is measured is the series that the shipped recording rules keep of inference servers and of meshes'
+proxies (`fleet.server_series`), so nobody writes a query. Of a pod without requests there is no latency, and nothing is
+broken. Called by the watch after a change and by relief.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from enforcer.instant_query import InstantQuery, pod_named
 from enforcer.manifest import Manifest
 from enforcer.wishes import Wishes
-from fleet.inventory import LATENCY_OBJECTIVE_LABEL
+from fleet.inventory import FIRST_TOKEN_OBJECTIVE_LABEL, INTER_TOKEN_OBJECTIVE_LABEL, LATENCY_OBJECTIVE_LABEL
 from fleet.schema import Measure
-from fleet.server_series import recorded_name
+from fleet.server_series import OBJECTIVE_READINGS, recorded_name
 
-LATENCY_QUERY = f"max by (namespace, pod) ({recorded_name(Measure.LATENCY_P99)})"
+_FIRST_TOKEN, _INTER_TOKEN = OBJECTIVE_READINGS
+OBJECTIVES: Mapping[str, str] = MappingProxyType(
+    {
+        LATENCY_OBJECTIVE_LABEL: recorded_name(Measure.LATENCY_P99),
+        FIRST_TOKEN_OBJECTIVE_LABEL: _FIRST_TOKEN,
+        INTER_TOKEN_OBJECTIVE_LABEL: _INTER_TOKEN,
+    }
+)
+"""Labels of promises, and the series that each is held against."""
 
 
-def objective_text(pod: Manifest) -> str | None:
-    """What a pod promises, as it stands there; None where it promises nothing."""
-    return Wishes().of(LATENCY_OBJECTIVE_LABEL, pod)
+def objectives_of(pod: Manifest) -> tuple[tuple[str, str], ...]:
+    """What a pod promises: labels of `OBJECTIVES` and their texts, as they stand there."""
+    return tuple((label, text) for label in OBJECTIVES if (text := Wishes().of(label, pod)) is not None)
 
 
 def objective_seconds(text: str) -> float | None:
@@ -35,10 +44,11 @@ def objective_seconds(text: str) -> float | None:
     return seconds if math.isfinite(seconds) and seconds > 0 else None
 
 
-def latencies(metrics: InstantQuery) -> Mapping[tuple[str, str], float]:
-    """99th percentile of the latency of every pod that answers requests, seconds, by namespace and name.
+def latencies(metrics: InstantQuery, label: str) -> Mapping[tuple[str, str], float]:
+    """What an objective is held against of every pod that answers requests, seconds, by namespace and name.
 
     Raises:
         Unavailable: it can't be asked.
     """
-    return {pod: sample.value for sample in metrics.vector(LATENCY_QUERY) if (pod := pod_named(sample)) is not None}
+    query = f"max by (namespace, pod) ({OBJECTIVES[label]})"
+    return {pod: sample.value for sample in metrics.vector(query) if (pod := pod_named(sample)) is not None}

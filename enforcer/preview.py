@@ -23,7 +23,7 @@ from enforcer.node_preview import NodeDiff, counted_after, counted_cards, node_d
 from enforcer.plan_names import as_planned, with_real_names, with_top_owners
 from enforcer.record.journal import ObjectIntent, RunRecord
 from enforcer.rollout.holding import Way, way_of
-from enforcer.rollout.intents import intended_stage, object_intents, rolling_owners
+from enforcer.rollout.intents import Canaries, intended_stage, object_intents, rolling_owners
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.stage_checks import check_admission
 from enforcer.seat import PodSeat, seats_by_workload
@@ -319,7 +319,13 @@ def _rolled(
         return None, {}, {}
     try:
         record = intended_stage(
-            plan.plan_id, rendered, snapshot, real, canary_workloads=0, wave_max=wave_max, watch_seconds=0.0
+            plan.plan_id,
+            rendered,
+            snapshot,
+            real,
+            canaries=Canaries(workloads=0),
+            wave_max=wave_max,
+            watch_seconds=0.0,
         )
         breaches = availability_breaches(record, snapshot, reader, wave_max, gaps_allowed=gaps_allowed)
     except (Refused, Misconfigured) as exc:

@@ -171,6 +171,10 @@ class Refusal:
     values: tuple[tuple[str, Value], ...] = ()
 
 
+POOL_ESTIMATED = "slice_pool_estimated"
+"""Reason of advice whose need rests on an estimated KV cache."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCut:
     """By how much a server that takes framebuffer at its start must take less, so that a smaller slice holds it.

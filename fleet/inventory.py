@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NewType
 
-from fleet.servers import SERVER_LABEL
+from fleet.servers import MODEL_LABEL, SERVER_LABEL
 
 CardId = NewType("CardId", str)
 """UUID of one physical card, as the driver prints it (`GPU-…`)."""
@@ -88,7 +88,9 @@ class Grant:
         compute_granted_ratio: share of the card's compute granted, 0-1.
         priority: priority of the pod.
         server: inference server or framework (`triton`, `vllm`, `pytorch` …), None where unknown.
-        kv_cache_pool_bytes: size of the pre-allocated KV cache, bytes, None where the server does not pre-allocate.
+        kv_cache_pool_bytes: size of the pre-allocated KV cache, bytes, None where the server does not pre-allocate; of
+            an estimated one the least that it may be.
+        kv_cache_pool_max_bytes: the most that an estimated KV cache may be; None where its size is known.
         mig_profile: profile of the MIG instance granted, None where it is none.
         cpu_request_cores: CPU requested, cores.
         memory_request_bytes: host memory requested, bytes.
@@ -113,6 +115,7 @@ class Grant:
     priority: Priority
     server: str | None = None
     kv_cache_pool_bytes: int | None = None
+    kv_cache_pool_max_bytes: int | None = None
     mig_profile: str | None = None
     cpu_request_cores: float | None = None
     memory_request_bytes: int | None = None
@@ -198,6 +201,10 @@ WARM_REPLICAS_LABEL = "gputide.io/min-replicas-warm"
 ISOLATION_LABEL = "gputide.io/isolation"
 LATENCY_OBJECTIVE_LABEL = "gputide.io/latency-p99-seconds"
 """What the 99th percentile of a pod's request latency may be, seconds."""
+FIRST_TOKEN_OBJECTIVE_LABEL = "gputide.io/ttft-p99-seconds"
+"""The same of the time to the first token of an answer."""
+INTER_TOKEN_OBJECTIVE_LABEL = "gputide.io/itl-p99-seconds"
+"""The same of the time between two tokens."""
 WISH_LABELS = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL, WARM_REPLICAS_LABEL, ISOLATION_LABEL)
 """What tenants ask for."""
 KEPT_APART_LABEL = "gputide.io/apart"
@@ -206,7 +213,7 @@ cluster exporter reads it from the pod's own required anti-affinity."""
 AUTOSCALED_LABEL = "gputide.io/autoscaled"
 """Says that an autoscaler counts the replicas up and down: a schedule of replicas would work against it. Where the
 cluster exporter read which one it is, the value is `fleet.autoscaling.Autoscaler.told`."""
-READ_LABELS = (*WISH_LABELS, AUTOSCALED_LABEL, SERVER_LABEL)
+READ_LABELS = (*WISH_LABELS, AUTOSCALED_LABEL, SERVER_LABEL, MODEL_LABEL)
 """Labels of pods that kube-state-metrics is asked for."""
 
 _NO_WORDS = frozenset({"false", "no", "0", "off", ""})

@@ -127,6 +127,8 @@ class FramebufferProfile:
         preallocated: True where the server takes its share at start.
         start_max: most that was needed in the hour after a process started; None where no start was seen.
         steady_max: most that was needed later on; None where nothing was seen then, or pre-allocation hides it.
+        pool_min: the least that the server's KV cache is; None where it is not known or there is none.
+        pool_max: the most that it is; the same where its size is known.
     """
 
     granted: int
@@ -135,6 +137,8 @@ class FramebufferProfile:
     preallocated: bool
     start_max: int | None = None
     steady_max: int | None = None
+    pool_min: int | None = None
+    pool_max: int | None = None
 
     @property
     def is_hidden(self) -> bool:

@@ -288,7 +288,6 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
                 subject=Subject.SERVER if metric.measure is None else Subject.POD_SERVER,
                 labels=_SERVER,
                 measure=metric.measure,
-                fact=metric.fact,
                 factor=metric.factor,
             )
             for name, metric in SERVER_METRICS.items()
@@ -406,7 +405,7 @@ def resolve(name: str, labels: Mapping[str, str]) -> SeriesMeaning | None:
         subject=subject,
         identity=identity,
         measure=alias.measure,
-        fact=alias.fact,
+        fact=SERVER_METRICS[name].fact_of(labels) if subject is Subject.SERVER else alias.fact,
         factor=alias.factor,
         value_max=alias.value_max,
         server=server_facts(name, labels) if subject is Subject.SERVER else None,

@@ -9,14 +9,16 @@ vllm/config/cache.py as Python's text), sgl-project/sglang:python/sglang/srt/met
 srt/mem_cache/memory_pool.py (its GB are 2^30), NVIDIA/TensorRT-LLM:tensorrt_llm/metrics/collector.py,
 InternLM/lmdeploy:lmdeploy/metrics, huggingface/text-generation-inference:router/src/server.rs,
 triton-inference-server/server:docs/user_guide/metrics.md, triton-inference-server/tensorrtllm_backend:README.md,
-ggml-org/llama.cpp:tools/server/README.md, istio/istio.io:content/en/docs/reference/config/metrics; ray-project/ray and
-opendatahub-io write vLLM's names behind prefixes of their own.
+ggml-org/llama.cpp:tools/server/README.md, docs.nvidia.com/nim/large-language-models (observability of 1.x),
+ai-dynamo/dynamo:lib/runtime/src/metrics/prometheus_names.rs, ray-project/ray:python/ray/serve/_private/replica.py,
+istio/istio.io:content/en/docs/reference/config/metrics, envoyproxy/envoy:docs (cluster manager statistics); ray-project
+and opendatahub-io write vLLM's names behind prefixes of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from types import MappingProxyType
 
@@ -51,11 +53,25 @@ class ServerMetric:
         measure: the measure; None where the series says a fact.
         fact: field of `ServerFacts` that the value gives; None where labels say all.
         factor: what a value is multiplied by to be in the unit of the fact.
+        fact_label: label by whose value the series gives one of `facts`, in the place of `fact`.
+        facts: values of `fact_label`, and the field of `ServerFacts` that each gives.
+        block_tokens: tokens of a block, where the metric counts tokens itself.
+        never: labels with which the series speaks of a part whose siblings are not known.
     """
 
     measure: Measure | None = None
     fact: str | None = None
     factor: float = 1.0
+    fact_label: str | None = None
+    facts: tuple[tuple[str, str], ...] = ()
+    block_tokens: str = ""
+    never: tuple[str, ...] = ()
+
+    def fact_of(self, labels: Mapping[str, str]) -> str | None:
+        """The field of `ServerFacts` that the value of a series gives; None where it gives none."""
+        if any(labels.get(label) for label in self.never):
+            return None
+        return self.fact if self.fact_label is None else dict(self.facts).get(labels.get(self.fact_label, ""))
 
 
 _USAGE = ServerMetric(measure=Measure.KV_CACHE_USAGE)
@@ -75,8 +91,29 @@ SERVER_METRICS: Mapping[str, ServerMetric] = MappingProxyType(
         },
         "sglang:token_usage": _USAGE,
         "sglang:kv_cache_memory_usage_gb": ServerMetric(fact="pool_bytes", factor=float(2**30)),
-        "trtllm_kv_cache_utilization": _USAGE,
+        # Each group of data parallelism has a cache of its own, and how many there are no series says.
+        "sglang:max_total_num_tokens": ServerMetric(fact="pool_blocks", block_tokens="1", never=("dp_rank",)),
+        **{
+            f"{prefix}{name}": metric
+            for prefix in ("trtllm_", "trtllm:")
+            for name, metric in (
+                ("kv_cache_utilization", _USAGE),
+                ("kv_cache_max_blocks", ServerMetric(fact="pool_blocks")),
+                ("kv_cache_tokens_per_block", ServerMetric(fact="block_tokens")),
+                ("kv_cache_config_info", ServerMetric()),
+            )
+        },
+        "nv_trt_llm_kv_cache_block_metrics": ServerMetric(
+            fact_label="kv_cache_block_type", facts=(("max", "pool_blocks"), ("tokens_per", "block_tokens"))
+        ),
+        "tgi_batch_max_total_tokens": ServerMetric(fact="pool_blocks", block_tokens="1"),
         "lmdeploy:gpu_cache_usage_perc": _USAGE,
+        "lmdeploy:num_requests_running": ServerMetric(),
+        # By these a pod's server is known, and nothing else.
+        "nv_inference_request_success": ServerMetric(),
+        "llamacpp:requests_processing": ServerMetric(),
+        "dynamo_component_inflight_requests": ServerMetric(),
+        "ray_serve_replica_processing_queries": ServerMetric(),
     }
 )
 _LABELS = {
@@ -116,6 +153,8 @@ class ServerReading:
         summed: labels of the server's own whose series are parts of a whole.
         repeated: labels of the server's own whose series repeat one value.
         factor: what its value is multiplied by to be in the unit of the measure.
+        share_of: what the value is a part of, where the measure is a share.
+        image: images whose pods alone it counts for, a pattern: a name that anything may have.
     """
 
     name: str
@@ -124,11 +163,16 @@ class ServerReading:
     summed: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
     factor: float = 1.0
+    share_of: ServerReading | None = None
+    image: str | None = None
 
 
 _VLLM_PARTS = ("ReplicaId", "WorkerId", "engine", "finished_reason", "model_name")
 _LMDEPLOY_PARTS = ("engine", "finished_reason", "model_name")
 _TRTLLM_PARTS = ("engine_type", "finished_reason", "model_name")
+_DYNAMO_PARTS = ("dp_rank", "dynamo_component", "dynamo_endpoint", "dynamo_namespace", "model", "worker_id")
+_RAY_PARTS = ("WorkerId", "replica", "route")
+_NIM_IMAGES = "(.*/)?nim/.*"
 _SGLANG_PARTS = ("dp_rank", "engine_type", "is_streaming", "model_name")
 _SGLANG_RANKS = ("moe_ep_rank", "pp_rank", "tp_rank")
 _ISTIO_PARTS = (
@@ -148,9 +192,25 @@ def _alike(form: Form, name: str) -> tuple[ServerReading, ...]:
             ServerReading(name=f"{prefix}{name}", form=form, summed=_VLLM_PARTS)
             for prefix in ("vllm:", "kserve_vllm:", "ray_vllm_")
         ),
-        ServerReading(name=f"trtllm_{name}", form=form, summed=_TRTLLM_PARTS),
+        *(ServerReading(name=f"{prefix}{name}", form=form, summed=_TRTLLM_PARTS) for prefix in ("trtllm_", "trtllm:")),
         ServerReading(name=f"lmdeploy:{name}", form=form, summed=_LMDEPLOY_PARTS),
     )
+
+
+def _nim(form: Form, name: str) -> ServerReading:
+    # NIM 1.x writes vLLM's first names without a prefix.
+    return ServerReading(name=name, form=form, summed=_VLLM_PARTS, image=_NIM_IMAGES)
+
+
+def _dynamo(form: Form, name: str) -> ServerReading:
+    # A worker's other endpoints answer questions about itself.
+    name = f"dynamo_component_{name}"
+    return ServerReading(name=name, form=form, matchers=('dynamo_endpoint="generate"',), summed=_DYNAMO_PARTS)
+
+
+def _ray(form: Form, name: str, factor: float = 1.0) -> ServerReading:
+    # A request passes through several deployments of an application: of these the largest counts.
+    return ServerReading(name=f"ray_serve_{name}", form=form, summed=_RAY_PARTS, factor=factor)
 
 
 def _sglang(form: Form, name: str) -> ServerReading:
@@ -173,24 +233,32 @@ SERVER_READINGS: Mapping[Measure, tuple[ServerReading, ...]] = MappingProxyType(
             _sglang(Form.COUNTER, "num_requests_total"),
             ServerReading(name="tgi_request_success", form=Form.COUNTER),
             _triton(Form.COUNTER, "nv_inference_request_success"),
+            _nim(Form.COUNTER, "request_finish_total"),
+            _dynamo(Form.COUNTER, "requests_total"),
+            _ray(Form.COUNTER, "deployment_request_counter_total"),
         ),
         Measure.PROMPT_TOKEN_RATE: (
             *_alike(Form.COUNTER, "prompt_tokens_total"),
             _sglang(Form.COUNTER, "prompt_tokens_total"),
             ServerReading(name="tgi_request_input_length_sum", form=Form.COUNTER),
             ServerReading(name="llamacpp:prompt_tokens_total", form=Form.COUNTER),
+            _nim(Form.COUNTER, "prompt_tokens_total"),
         ),
         Measure.GENERATED_TOKEN_RATE: (
             *_alike(Form.COUNTER, "generation_tokens_total"),
             _sglang(Form.COUNTER, "generation_tokens_total"),
             ServerReading(name="tgi_request_generated_tokens_sum", form=Form.COUNTER),
             ServerReading(name="llamacpp:tokens_predicted_total", form=Form.COUNTER),
+            _nim(Form.COUNTER, "generation_tokens_total"),
         ),
         Measure.LATENCY_P99: (
             *_alike(Form.HISTOGRAM, "e2e_request_latency_seconds_bucket"),
             _sglang(Form.HISTOGRAM, "e2e_request_latency_seconds_bucket"),
             ServerReading(name="tgi_request_duration_bucket", form=Form.HISTOGRAM),
             _triton(Form.QUANTILE, "nv_inference_request_summary_us", 'quantile="0.99"', factor=1e-6),
+            _nim(Form.HISTOGRAM, "e2e_request_latency_seconds_bucket"),
+            _dynamo(Form.HISTOGRAM, "request_duration_seconds_bucket"),
+            _ray(Form.HISTOGRAM, "deployment_processing_latency_ms_bucket", 1e-3),
         ),
         Measure.REQUESTS_RUNNING: (
             *_alike(Form.GAUGE, "num_requests_running"),
@@ -198,25 +266,70 @@ SERVER_READINGS: Mapping[Measure, tuple[ServerReading, ...]] = MappingProxyType(
             ServerReading(name="tgi_batch_current_size", form=Form.GAUGE),
             _triton(Form.GAUGE, "nv_trt_llm_request_metrics", 'request_type="active"'),
             ServerReading(name="llamacpp:requests_processing", form=Form.GAUGE),
+            _nim(Form.GAUGE, "num_requests_running"),
+            _dynamo(Form.GAUGE, "inflight_requests"),
+            _ray(Form.GAUGE, "replica_processing_queries"),
+        ),
+        # Beside `SERVER_METRICS`, for servers that have no share of their own or not by a name of their own.
+        Measure.KV_CACHE_USAGE: (
+            ServerReading(
+                name="tgi_batch_current_max_tokens", form=Form.GAUGE,
+                share_of=ServerReading(name="tgi_batch_max_total_tokens", form=Form.GAUGE),
+            ),
+            replace(
+                _triton(Form.GAUGE, "nv_trt_llm_kv_cache_block_metrics", 'kv_cache_block_type="used"'),
+                share_of=_triton(Form.GAUGE, "nv_trt_llm_kv_cache_block_metrics", 'kv_cache_block_type="max"'),
+            ),
+            _nim(Form.QUANTILE, "gpu_cache_usage_perc"),
+        ),
+    }
+)  # fmt: skip
+"""Where servers give what they do, one after the other: of a pod with several the first counts.
+
+A mean (Triton's sums, TGI's time per token of a request) is no percentile. What Dynamo says of an engine's cache is
+left to the engine: its unit differs from version to version.
+"""
+OBJECTIVE_READINGS: Mapping[str, tuple[ServerReading, ...]] = MappingProxyType(
+    {
+        "gputide:pod:time_to_first_token_p99_seconds": (
+            *_alike(Form.HISTOGRAM, "time_to_first_token_seconds_bucket"),
+            _sglang(Form.HISTOGRAM, "time_to_first_token_seconds_bucket"),
+            _nim(Form.HISTOGRAM, "time_to_first_token_seconds_bucket"),
+        ),
+        "gputide:pod:inter_token_latency_p99_seconds": (
+            *_alike(Form.HISTOGRAM, "inter_token_latency_seconds_bucket"),
+            *_alike(Form.HISTOGRAM, "time_per_output_token_seconds_bucket"),
+            _sglang(Form.HISTOGRAM, "inter_token_latency_seconds_bucket"),
+            _nim(Form.HISTOGRAM, "time_per_output_token_seconds_bucket"),
         ),
     }
 )
-"""Where servers give what they do, one after the other: of a pod with several the first counts.
-
-Names without a prefix (NIM 1.x) are nobody's by name, and a mean (Triton's sums) is no percentile.
-"""
-MESH_READINGS: Mapping[Measure, ServerReading] = MappingProxyType(
+"""What is recorded only to be held against what pods promise (`enforcer.latency_objectives`)."""
+_ENVOY_CLUSTERS = 'envoy_cluster_name=~"inbound.*|local_app|local_service|localhost[_:].*|cds_ingress_.*"'
+"""What meshes call the server beside their proxy: Istio and Kuma, Consul, Envoy's own examples, App Mesh."""
+MESH_READINGS: Mapping[Measure, tuple[ServerReading, ...]] = MappingProxyType(
     {
-        measure: ServerReading(
-            name=name, form=form, matchers=('reporter="destination"',), summed=_ISTIO_PARTS, factor=factor
+        measure: (
+            ServerReading(
+                name=f"istio_{istio}", form=form, matchers=('reporter="destination"',), summed=_ISTIO_PARTS,
+                factor=factor,
+            ),
+            ServerReading(
+                name=f"envoy_cluster_upstream_{envoy}", form=form, matchers=(_ENVOY_CLUSTERS,),
+                summed=("envoy_cluster_name",), factor=factor,
+            ),
         )
-        for measure, name, form, factor in (
-            (Measure.REQUEST_RATE, "istio_requests_total", Form.COUNTER, 1.0),
-            (Measure.LATENCY_P99, "istio_request_duration_milliseconds_bucket", Form.HISTOGRAM, 1e-3),
+        for measure, istio, envoy, form, factor in (
+            (Measure.REQUEST_RATE, "requests_total", "rq_completed", Form.COUNTER, 1.0),
+            (Measure.LATENCY_P99, "request_duration_milliseconds_bucket", "rq_time_bucket", Form.HISTOGRAM, 1e-3),
         )
     }
-)
-"""What Istio's proxy in a pod says of whatever server runs there."""
+)  # fmt: skip
+"""What Istio's proxy, or another mesh's Envoy, in a pod says of whatever server runs there.
+
+Gateways count requests by route: they say nothing of a pod. Gateway API's endpoint picker shows how long the queue of
+each pod is, which the servers behind it, of the names above, count themselves.
+"""
 READ_NAMES = frozenset(reading.name for readings in SERVER_READINGS.values() for reading in readings)
 """Every metric of `SERVER_READINGS`."""
 
@@ -254,6 +367,21 @@ def reading_expression(reading: ServerReading, selector: Callable[..., str] = pl
     The same target may be scraped by two jobs, and two replicas of Prometheus may scrape it: the largest of an instance
     counts.
     """
+    vector = _measured(reading, selector)
+    if reading.share_of is not None:
+        vector = f"{vector}\n/ on ({_POD})\n{_measured(reading.share_of, selector)}"
+    if reading.image is None:
+        return vector
+    pods = [
+        selector("kube_pod_container_info", f'image_spec=~"{reading.image}"'),
+        selector("gputide_slice_info", 'server="nim"'),
+    ]
+    for label in ("namespace", "pod"):
+        pods = [f'label_replace({one}, "{label}", "$1", "exported_{label}", "(.+)")' for one in pods]
+    return f"({vector}\nand on (namespace, pod)\n({' or '.join(pods)}))"
+
+
+def _measured(reading: ServerReading, selector: Callable[..., str]) -> str:
     vector = selector(reading.name, *reading.matchers, 'pod!=""')
     if reading.form in (Form.COUNTER, Form.HISTOGRAM):
         vector = f"rate({vector}[5m])"
@@ -279,6 +407,14 @@ def _times(factor: float) -> str:
 def server_facts(name: str, labels: Mapping[str, str]) -> ServerFacts:
     """What the labels of a series of `SERVER_METRICS` say; of a cache of a size that somebody set, nothing."""
     said = {field: _set(labels, label) for field, label in _LABELS.items()}
+    metric = SERVER_METRICS[name]
+    said["block_tokens"] = said["block_tokens"] or metric.block_tokens
+    if metric.fact_label is not None:
+        # Triton's model is a folder's name; two of them are two caches.
+        said["model"] = said["model"] or labels.get("model", "")
+    if name.startswith("trtllm") and said["cache_dtype"] == "auto":
+        # It follows the checkpoint, which may have been quantised with a cache of eight bits.
+        said["cache_dtype"] = ""
     if any(_set(labels, label) for label in _FIXED):
         said["pool_blocks"] = ""
     return ServerFacts(server=server_of_metric(name) or "", **said)

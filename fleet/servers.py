@@ -13,10 +13,12 @@ llm-d/llm-d-inference-scheduler:docs and vllm-project/aibrix:docs (labels), kube
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from types import MappingProxyType
 
 WORDS_MAX = 512
@@ -44,6 +46,7 @@ class Server:
         modules: beginnings of Python modules that start it (`python -m vllm.entrypoints…`).
         images: parts of an image's path without its registry and tag.
         prefixes: beginnings of the names of its metrics, by which its pods are known too.
+        hosts: it runs engines of others, and what these take of framebuffer is theirs.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Server:
     modules: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
+    hosts: bool = False
 
 
 SERVERS: tuple[Server, ...] = (
@@ -60,7 +64,7 @@ SERVERS: tuple[Server, ...] = (
     Server(name="nim", preallocates=True, images=("nim/",)),
     Server(
         name="vllm", preallocates=True, programs=("vllm serve",), modules=("vllm.entrypoints", "dynamo.vllm"),
-        images=("vllm",), prefixes=("vllm:", "kserve_vllm:", "ray_vllm_"),
+        images=("vllm", "ray-llm"), prefixes=("vllm:", "kserve_vllm:", "ray_vllm_"),
     ),
     Server(
         name="sglang", preallocates=True, programs=("sglang serve",),
@@ -72,14 +76,20 @@ SERVERS: tuple[Server, ...] = (
     ),
     Server(
         name="tensorrt-llm", preallocates=True, programs=("trtllm-serve",), modules=("dynamo.trtllm",),
-        images=("tensorrt-llm/", "tensorrt-llm", "trtllm"), prefixes=("trtllm_", "trtllm:", "nv_trt_llm_"),
+        images=("tensorrt-llm/", "tensorrt-llm", "trtllm", "tensorrtllm"),
+        prefixes=("trtllm_", "trtllm:", "nv_trt_llm_"),
     ),
     Server(
-        name="lmdeploy", preallocates=True, programs=("lmdeploy serve",), images=("lmdeploy",), prefixes=("lmdeploy:",)
+        name="lmdeploy", preallocates=True, programs=("lmdeploy serve",), images=("lmdeploy",), prefixes=("lmdeploy:",),
     ),
-    Server(name="triton", programs=("tritonserver",), images=("tritonserver",), prefixes=("nv_inference_",)),
+    Server(
+        name="triton", programs=("tritonserver",), images=("tritonserver",), prefixes=("nv_inference_",), hosts=True,
+    ),
     # It takes all at its start too, but as much as its own settings say and no share of what it sees.
     Server(name="llama.cpp", programs=("llama-server",), images=("llama.cpp", "llama-cpp"), prefixes=("llamacpp:",)),
+    # Workers run an engine of those above, which is known where its own metrics, command or image say so.
+    Server(name="dynamo", preallocates=True, images=("ai-dynamo/",), prefixes=("dynamo_component_",)),
+    Server(name="ray-serve", programs=("serve run",), prefixes=("ray_serve_",), hosts=True),
     Server(name="ollama", programs=("ollama serve",), images=("ollama",)),
     Server(name="torchserve", programs=("torchserve",), images=("torchserve",)),
     Server(name="tei", programs=("text-embeddings-router",), images=("text-embeddings-inference",), prefixes=("te_",)),
@@ -106,6 +116,15 @@ SERVERS: tuple[Server, ...] = (
 
 SERVER_LABEL = "gputide.io/server"
 """Label or annotation of a pod by which somebody says what runs in it, by a name of `SERVERS`."""
+MODEL_LABEL = "gputide.io/model"
+"""Label or annotation of a pod that says which model its server serves; exporters read it from a command, too.
+
+A label holds no slash, so it is the name without its owner."""
+_MODEL_FLAGS = frozenset({"--model", "--model-id", "--model-path"})
+_MODEL_COMMANDS = frozenset({"serve", "api_server", "trtllm-serve"})
+"""Words of a command behind which a model may stand without a flag."""
+_MODEL_PATH = re.compile(r"(?:[\w./-]*/)?(?P<name>[A-Za-z0-9][\w.-]{0,95})/?", re.ASCII)
+"""A model's name on a hub or a folder; an address, which may hold a password, is none."""
 _ENGINE_LABELS = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type", "model.aibrix.ai/engine")
 _ENGINES = MappingProxyType({"trtllm": "tensorrt-llm", "trtllm-serve": "tensorrt-llm", "llamacpp": "llama.cpp"})
 """What others call a server in their labels, where it is not its name."""
@@ -120,10 +139,21 @@ def known_server(name: str | None) -> Server | None:
     return None if name is None else _BY_NAME.get(name.lower())
 
 
+def server_rank(name: str) -> int:
+    """Place of a server among those that may run in one pod: engines come before what passes requests on to them."""
+    return list(_BY_NAME).index(name) if name in _BY_NAME else len(_BY_NAME)
+
+
 def preallocates(name: str | None) -> bool:
     """Whether a server takes framebuffer ahead of need; False for one that is not known."""
     server = known_server(name)
     return server is not None and server.preallocates
+
+
+def hosts_engines(name: str | None) -> bool:
+    """Whether a server runs engines of others, so that its name does not say how framebuffer is taken."""
+    server = known_server(name)
+    return server is not None and server.hosts
 
 
 def server_of_metric(name: str) -> str | None:
@@ -159,6 +189,23 @@ def server_of(image: str, words: Sequence[str], labels: Mapping[str, str]) -> st
         return "vllm" if labels.get("llm-d.ai/inferenceServing") == "true" else None
     named = known_server(_ENGINES.get(engine, engine))
     return None if named is None else named.name
+
+
+def model_of(words: Sequence[str]) -> str | None:
+    """Which model a container's server serves, by its command: the last part of its path.
+
+    None where the command does not say it in plain words, or says several.
+    """
+    found = set()
+    for word, behind in pairwise((*_spoken(words), "")):
+        name, equals, value = word.partition("=")
+        is_command = word.rpartition("/")[2] in _MODEL_COMMANDS and behind not in _MODEL_COMMANDS
+        if name.replace("_", "-") in _MODEL_FLAGS:
+            found.add(value if equals else behind)
+        elif is_command and not behind.startswith("-"):
+            found.add(behind)
+    named = _MODEL_PATH.fullmatch(found.pop()) if len(found) == 1 else None
+    return None if named is None else named["name"]
 
 
 def _spoken(words: Sequence[str]) -> Iterator[str]:

@@ -83,13 +83,15 @@ def framebuffer_need(used: Float32, kv_cache_usage: Float32 | None, pool_bytes: 
         pool_bytes: size of the KV cache, (rows,); NaN where the server does not pre-allocate.
 
     Returns:
-        Need in bytes, (rows, steps): used - pool × (1 - usage); an unreported usage counts as full.
+        Need in bytes, (rows, steps): used - pool × (1 - usage); an unreported usage counts as full, and where less than
+        the cache is used, a server that sleeps gave it back.
     """
     need = used.copy()
     rows = np.flatnonzero(~np.isnan(pool_bytes))
     if kv_cache_usage is not None and len(rows):
         usage = np.nan_to_num(kv_cache_usage[rows], nan=1.0)
-        need[rows] -= (pool_bytes[rows, None] * (1.0 - usage)).astype(np.float32)
+        is_held = used[rows] >= pool_bytes[rows, None]
+        need[rows] -= np.where(is_held, pool_bytes[rows, None] * (1.0 - usage), 0.0).astype(np.float32)
     return need
 
 

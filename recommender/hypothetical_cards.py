@@ -244,6 +244,8 @@ def _why_not(
     compute, need = demand.compute[list(rows)], demand.need_bytes[list(rows)]
     if not demand.has_need[list(rows)].all():
         return sentence("preallocation_hides_need")
+    if any(demand.grants[row].kv_cache_pool_max_bytes is not None for row in rows):
+        return sentence("pool_estimated")
     if not np.isfinite(compute).any(axis=1).all() or not np.isfinite(need).any(axis=1).all():
         return sentence("not_seen")
     held = float(np.nanmax(need, axis=1).sum()) * (1.0 + headroom_ratio)

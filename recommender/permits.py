@@ -160,6 +160,7 @@ def _cases(problem: PlanningProblem) -> dict[WorkloadId, Case]:
             grants=grants,
             seen_seconds=float(demand.steps - min(first[row] for row in rows)) * demand.step_seconds,
             has_need=bool(demand.has_need[rows].all() and np.isfinite(demand.need_bytes[rows]).any()),
+            is_estimated=any(grant.kv_cache_pool_max_bytes is not None for grant in grants),
             neighbours=tuple(sorted({other for grant in grants for other in on_card[grant.card]} - {name})),
             settings=settings,
             capability=problem.capability,

@@ -53,6 +53,8 @@ tgi_batch_max_total_tokens 40960
 tgi_batch_current_max_tokens 4096
 """
 LMDEPLOY = """\
+# TYPE lmdeploy:num_requests_running gauge
+lmdeploy:num_requests_running{engine="0",model_name="internlm/internlm2_5-7b-chat"} 3.0
 # TYPE lmdeploy:gpu_cache_usage_perc gauge
 lmdeploy:gpu_cache_usage_perc{engine="0",model_name="internlm/internlm2_5-7b-chat"} 0.25
 """
@@ -63,6 +65,22 @@ trtllm_kv_cache_utilization{engine_type="trtllm",model_name="meta-llama/Llama-3.
 trtllm_kv_cache_max_blocks{engine_type="trtllm",model_name="meta-llama/Llama-3.1-8B-Instruct"} 1400
 # TYPE trtllm_kv_cache_tokens_per_block gauge
 trtllm_kv_cache_tokens_per_block{engine_type="trtllm",model_name="meta-llama/Llama-3.1-8B-Instruct"} 32
+# TYPE trtllm_kv_cache_config_info gauge
+trtllm_kv_cache_config_info{cache_dtype="auto",engine_type="trtllm",free_gpu_memory_fraction="0.9",\
+model_name="meta-llama/Llama-3.1-8B-Instruct",page_size="32"} 1
+"""
+TRTLLM_FP8 = TRTLLM_SERVE.replace('"auto"', '"fp8"')
+TRTLLM_POOL_BYTES = 1400 * 32 * 131_072
+TRITON = """\
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="ensemble",version="1"} 120
+nv_inference_request_success{model="tensorrt_llm",version="1"} 120
+# TYPE nv_trt_llm_kv_cache_block_metrics gauge
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max",model="tensorrt_llm",version="1"} 1400
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="used",model="tensorrt_llm",version="1"} 350
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="free",model="tensorrt_llm",version="1"} 1050
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per",model="tensorrt_llm",version="1"} 32
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="tensorrt_llm",version="1"} 0.25
 """
 
 

@@ -14,7 +14,7 @@ Called by `analyzer.profile` and `analyzer.cards`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -32,7 +32,9 @@ ENGINES = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE, Measure.MEMORY_ACTIVE, Measure
 """Measures of which any one above the limit means that the card works."""
 COMPUTE = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE)
 """Measures of which one must have been collected before anything can be called idle; the better one first."""
-SERVING = (Measure.REQUEST_RATE, Measure.REQUESTS_RUNNING)
+SERVING = (
+    Measure.REQUESTS_RUNNING, Measure.REQUEST_RATE, Measure.GENERATED_TOKEN_RATE, Measure.PROMPT_TOKEN_RATE,
+)  # fmt: skip
 """Measures of a pod's server of which any one above zero means that it works."""
 POLLING_MAX = {Measure.SM_ACTIVE: SPIN_SM_MAX, Measure.ENCODER: 0.0, Measure.DECODER: 0.0}
 """What engines do at most for nobody; above it something else works beside the server."""
@@ -108,22 +110,31 @@ def serves_nobody(grid: UsageGrid[Any], rows: NDArray[np.int64], steps: int, alo
         alone: `alone_in_pod` of these rows.
 
     Returns:
-        Mask (len(rows), steps); False wherever the server did not say both.
+        Mask (len(rows), steps); False wherever the server did not say both (`says_nobody`).
     """
-    if any(measure not in grid.mean for measure in SERVING):
-        return np.zeros((len(rows), steps), bool)
-    nobody = np.repeat(alone[:, None], steps, axis=1)
-    for measure in SERVING:
-        nobody &= grid.peak.get(measure, grid.mean[measure])[rows, :steps] <= 0
-    for measure, limit in POLLING_MAX.items():
-        if measure in grid.mean:
-            nobody &= ~(grid.peak.get(measure, grid.mean[measure])[rows, :steps] > limit)
+    peaks = {measure: grid.peak.get(measure, values)[rows, :steps] for measure, values in grid.mean.items()}
+    told = {measure: peaks[measure] <= 0 for measure in SERVING if measure in peaks}
+    nobody = says_nobody(told, alone[:, None] & np.zeros((1, steps), bool)) & alone[:, None]
+    for measure, limit in {**dict.fromkeys(SERVING, 0.0), **POLLING_MAX}.items():
+        if measure in peaks:
+            nobody &= ~(peaks[measure] > limit)
     return nobody
+
+
+def says_nobody(told: Mapping[Measure, Bools], nothing: Bools) -> Bools:
+    """Where a server speaks of what it has in work, and of what it answered: in requests, or in tokens alone.
+
+    Args:
+        told: where it says each of `SERVING`.
+        nothing: False everywhere, of the shape of these.
+    """
+    answers = told.get(Measure.REQUEST_RATE, nothing) | told.get(Measure.GENERATED_TOKEN_RATE, nothing)
+    return told.get(Measure.REQUESTS_RUNNING, nothing) & answers
 
 
 def _alone(grid: UsageGrid[Any], rows: NDArray[np.int64]) -> Bools:
     """`alone_in_pod` of rows that hold all containers of their pods; of cards, and where no server speaks, False."""
-    if any(measure not in grid.mean for measure in SERVING):
+    if Measure.REQUESTS_RUNNING not in grid.mean:
         return np.zeros(len(rows), bool)
     keys = [grid.keys[row] for row in rows.tolist()]
     return alone_in_pod([(key.namespace, key.pod, key.container) for key in keys])

@@ -24,7 +24,14 @@ from dashboards.grafana.sources import (
     priority_requests,
 )
 from fleet.schema import Measure
-from fleet.server_series import MESH_READINGS, SERVER_READINGS, reading_expression, recorded_name, servers_expression
+from fleet.server_series import (
+    MESH_READINGS,
+    OBJECTIVE_READINGS,
+    SERVER_READINGS,
+    reading_expression,
+    recorded_name,
+    servers_expression,
+)
 
 INTERVAL = "1m"
 """How often the figures are taken over."""
@@ -40,7 +47,10 @@ def normalised_groups() -> tuple[RuleGroup, ...]:
         RuleGroup(
             name="gputide-servers",
             interval=INTERVAL,
-            rules=recording({recorded_name(measure): _of_servers(measure) for measure in SERVER_READINGS}),
+            rules=recording(
+                {recorded_name(measure): _of_servers(measure) for measure in SERVER_READINGS}
+                | {name: _of_objective(name) for name in OBJECTIVE_READINGS}
+            ),
         ),
     )
 
@@ -142,10 +152,13 @@ def _of_servers(measure: Measure) -> str:
     """What servers say themselves, and of pods on cards that say nothing what Istio's proxy counts there."""
     vectors = [servers_expression(measure) or ""]
     if measure in MESH_READINGS:
-        vectors.append(
-            f"({reading_expression(MESH_READINGS[measure])})\nand on (cluster, namespace, pod)\ngputide:slice:granted"
-        )
+        mesh = "\nor\n".join(map(reading_expression, MESH_READINGS[measure]))
+        vectors.append(f"({mesh})\nand on (cluster, namespace, pod)\ngputide:slice:granted")
     return "\nor\n".join(vectors)
+
+
+def _of_objective(name: str) -> str:
+    return "\nor\n".join(map(reading_expression, OBJECTIVE_READINGS[name]))
 
 
 def _workload_of_slices() -> str:

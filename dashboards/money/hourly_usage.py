@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from analyzer.state.card_hours import SeenHours, idle_hours, window_hours
-from analyzer.state.idleness import COMPUTE, ENGINES, POLLING_MAX, SERVING, alone_in_pod
+from analyzer.state.idleness import COMPUTE, ENGINES, POLLING_MAX, SERVING, alone_in_pod, says_nobody
 from fleet.inventory import Priority
 from fleet.money.charged_day import ServedUnit
 from fleet.money.tenancies import Tenancies
@@ -221,7 +221,7 @@ class _Marks:
         Args:
             may_spin: where engines may move for nobody, of a shape that broadcasts.
         """
-        nobody = np.logical_and.reduce([self.told[measure] for measure in SERVING]) & ~self.served & ~self.filled
+        nobody = says_nobody(self.told, np.zeros_like(self.served)) & ~self.served & ~self.filled
         spins = self.moved & nobody & may_spin
         known = np.logical_or.reduce([self.told[measure] for measure in COMPUTE])
         return SeenHours(known=known, used=(self.moved & ~spins) | self.served, spins=spins)

@@ -11,8 +11,7 @@ from typing import Protocol
 from enforcer.agent.node_view import NodeView
 from enforcer.cluster import ClusterReader
 from enforcer.instant_query import InstantQuery, pod_named
-from enforcer.latency_objectives import latencies, objective_seconds, objective_text
-from fleet.inventory import LATENCY_OBJECTIVE_LABEL
+from enforcer.latency_objectives import OBJECTIVES, latencies, objective_seconds, objectives_of
 
 REMEMBERED_SECONDS = 600.0
 """For so long relief goes by the promise that it read of a pod: pods seldom change theirs."""
@@ -130,27 +129,29 @@ class PromisedObjectives:
         self._interval_seconds = interval_seconds
         self._asked_at = -math.inf
         self._found: tuple[BrokenObjective, ...] = ()
-        self._promises: dict[tuple[str, str], tuple[float, float | None]] = {}
+        self._promises: dict[tuple[str, str], tuple[float, Mapping[str, float]]] = {}
 
     def broken(self) -> tuple[BrokenObjective, ...]:
         """Objectives that are broken now; see the port."""
         now = self._clock()
         if now - self._asked_at >= self._interval_seconds:
             self._asked_at, self._found = now, ()
-            measured = latencies(self._metrics)
-            self._promises = {pod: kept for pod, kept in self._promises.items() if pod in measured}
+            measured = {label: latencies(self._metrics, label) for label in OBJECTIVES}
+            answering = {pod for found in measured.values() for pod in found}
+            self._promises = {pod: kept for pod, kept in self._promises.items() if pod in answering}
             self._found = tuple(
-                BrokenObjective(namespace=namespace, pod=name, query=f"{LATENCY_OBJECTIVE_LABEL}={promised:g}")
-                for (namespace, name), seconds in sorted(measured.items())
-                if (promised := self._promised(namespace, name, now)) is not None and seconds > promised
+                BrokenObjective(namespace=pod[0], pod=pod[1], query=f"{label}={promised:g}")
+                for label, found in measured.items()
+                for pod, seconds in sorted(found.items())
+                if (promised := self._promised(pod, now).get(label)) is not None and seconds > promised
             )
         return self._found
 
-    def _promised(self, namespace: str, name: str, now: float) -> float | None:
-        read_at, seconds = self._promises.get((namespace, name), (-math.inf, None))
+    def _promised(self, name: tuple[str, str], now: float) -> Mapping[str, float]:
+        read_at, promised = self._promises.get(name, (-math.inf, {}))
         if now - read_at >= REMEMBERED_SECONDS:
-            pod = self._reader.get("Pod", namespace, name)
-            text = None if pod is None else objective_text(pod)
-            seconds = None if text is None else objective_seconds(text)
-            self._promises[namespace, name] = now, seconds
-        return seconds
+            pod = self._reader.get("Pod", *name)
+            texts = () if pod is None else objectives_of(pod)
+            promised = {label: seconds for label, text in texts if (seconds := objective_seconds(text)) is not None}
+            self._promises[name] = now, promised
+        return promised

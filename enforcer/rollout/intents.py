@@ -7,7 +7,7 @@ keep their seats, the marks that say which pod of an owner goes first, and who i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from enforcer.backend import Move, RenderedStage, by_workload
 from enforcer.cluster import DELETION_COST_ANNOTATION
@@ -20,7 +20,34 @@ from enforcer.rollout.move_order import Order, OrderedUnit, can_go_alone, waves
 from enforcer.rollout.outside_change import digests
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
+from fleet.decisions import POOL_ESTIMATED, Plan
+from fleet.errors import Refused
 from fleet.inventory import WorkloadId
+from fleet.sentences import sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canaries:
+    """Which workloads try one pod first.
+
+    Attributes:
+        workloads: how many, the smallest first.
+        always: those that do so however many others do.
+    """
+
+    workloads: int
+    always: frozenset[WorkloadId] = frozenset()
+
+
+def canaries_of(plan: Plan, workloads: int) -> Canaries:
+    """Canaries of a plan's stages: a slice that rests on an estimate is tried by a pod before all follow."""
+    always = {
+        workload
+        for advice in plan.recommendations
+        if any(reason.code == POOL_ESTIMATED for reason in advice.why)
+        for workload in advice.workloads
+    }
+    return Canaries(workloads=workloads, always=frozenset(always))
 
 
 def intended_stage(
@@ -29,7 +56,7 @@ def intended_stage(
     snapshot: Snapshot,
     real: Mapping[str, str],
     *,
-    canary_workloads: int,
+    canaries: Canaries,
     wave_max: int,
     watch_seconds: float,
 ) -> StageRecord:
@@ -38,6 +65,12 @@ def intended_stage(
     Args:
         snapshot: the cluster that it was rendered for, pods under the plan's names.
         real: what those are called in the cluster that are called otherwise there (see `enforcer.plan_names`).
+        canaries: which workloads try one pod first.
+        wave_max: how many workloads may be changing at once.
+        watch_seconds: how long a change is watched.
+
+    Raises:
+        Refused: a workload that must try one pod first can't.
     """
     objects = object_intents(rendered)
     rolling = rolling_owners(objects, snapshot)
@@ -53,10 +86,15 @@ def intended_stage(
         for mark in _going_order(ordered[workload].moves, snapshot, intent.recommendation)
     ]
     marked = {intent.key for intent in intents}
+    canary = canary_of(moves, snapshot, canaries, {name for name, unit in ordered.items() if unit.surges})
+    for workload in sorted(canaries.always & {move.workload for move in moves}):
+        # The canary of an InferenceService is judged while the rest follows.
+        if str(workload) not in canary or snapshot.owners.get(workload, {}).get("kind") == "InferenceService":
+            raise Refused(sentence("guard.cannot_try", workload=str(workload)))
     return StageRecord(
         plan_id=plan_id,
         stage=rendered.stage,
-        canary=canary_of(moves, snapshot, canary_workloads, {name for name, unit in ordered.items() if unit.surges}),
+        canary=canary,
         objects=[*(mark for mark in marks if mark.key not in marked), *intents],
         moves=moves,
         node_steps=list(rendered.node_steps),
@@ -97,19 +135,19 @@ def object_intents(rendered: RenderedStage) -> list[ObjectIntent]:
 
 
 def canary_of(
-    moves: Sequence[Move], snapshot: Snapshot, count: int, surging: Collection[WorkloadId] = ()
+    moves: Sequence[Move], snapshot: Snapshot, canaries: Canaries, surging: Collection[WorkloadId] = ()
 ) -> tuple[str, ...]:
     """The first workloads whose pods find room by themselves; none where there is but one pod to be tried."""
     moves_of = by_workload(moves)
     found: list[str] = []
     # The smallest first: a canary should cost little.
-    for workload, own in sorted(moves_of.items(), key=lambda item: len(item[1])):
+    for workload, own in sorted(moves_of.items(), key=lambda item: (item[0] not in canaries.always, len(item[1]))):
         tried = own
         if workload in snapshot.owners and workload_kind(snapshot.owners[workload]["kind"]).is_ordered:
             # Its controller begins with the highest ordinal, whichever pod finds room.
             tried = [max(own, key=lambda move: (len(move.pod), move.pod))]
         is_able = can_go_alone(tried, snapshot.seats, snapshot.cards, surges=workload in surging)
-        if len(found) < count and is_able:
+        if is_able and (workload in canaries.always or len(found) < canaries.workloads):
             found.append(str(workload))
     is_all = len(found) == len(moves_of) and all(len(own) == 1 for own in moves_of.values())
     return () if is_all else tuple(found)

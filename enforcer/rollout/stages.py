@@ -22,7 +22,7 @@ from enforcer.record.plan_store import Approval
 from enforcer.rollout.abort import open_run
 from enforcer.rollout.carry import Carrier
 from enforcer.rollout.holding import Phase, canary_watch_seconds, hold_seconds
-from enforcer.rollout.intents import intended_stage
+from enforcer.rollout.intents import canaries_of, intended_stage
 from enforcer.rollout.load import Load
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.restore import Parts, StageResult, restore_stage
@@ -192,7 +192,7 @@ class Rollout:
                 rendered,
                 snapshot,
                 real,
-                canary_workloads=tools.policy.canary_workloads,
+                canaries=canaries_of(known, tools.policy.canary_workloads),
                 wave_max=tools.policy.carry.parallel_pods_max,
                 watch_seconds=tools.policy.watch_seconds,
             )

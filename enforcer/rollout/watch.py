@@ -21,10 +21,9 @@ from typing import Protocol
 from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, FollowingReader
 from enforcer.instant_query import InstantQuery
-from enforcer.latency_objectives import latencies, objective_seconds, objective_text
+from enforcer.latency_objectives import latencies, objective_seconds, objectives_of
 from enforcer.manifest import Manifest
 from enforcer.seat import seat_of_pod
-from fleet.inventory import LATENCY_OBJECTIVE_LABEL
 from fleet.sentences import Sentence, sentence
 from wire.prometheus_query import Sample
 
@@ -42,7 +41,7 @@ class PodHealth:
         framebuffer_used_ratio: used / granted, 0-1; None where nothing measures it.
         is_preempted: the scheduler made it give way to another.
         cards: cards that it holds, as far as its annotations say so.
-        latency_objective: what its requests may take at the 99th percentile, as its owner wrote it; None for nothing.
+        objectives: what its requests may take, as its owner wrote it (`enforcer.latency_objectives.objectives_of`).
         objections: what else is measured that speaks against it.
     """
 
@@ -53,7 +52,7 @@ class PodHealth:
     framebuffer_used_ratio: float | None = None
     is_preempted: bool = False
     cards: tuple[str, ...] = ()
-    latency_objective: str | None = None
+    objectives: tuple[tuple[str, str], ...] = ()
     objections: tuple[Sentence, ...] = ()
 
 
@@ -117,7 +116,7 @@ class ClusterSignals:
                         is_oom_killed=seat.is_oom_killed,
                         is_preempted=_is_preempted(manifest),
                         cards=tuple(dict.fromkeys(part.card for part in seat.slices if part.card)),
-                        latency_objective=objective_text(manifest),
+                        objectives=objectives_of(manifest),
                     )
                 )
         return tuple(found)
@@ -189,7 +188,8 @@ class MeasuredSignals:
         known = self._cluster.health(pods)
         broken = [(query, sample) for query in self._queries for sample in self._metrics.vector(query)]
         sick = {sample.labels.get("card", "") for sample in self._metrics.vector(XID_QUERY)}
-        takes = latencies(self._metrics) if any(entry.latency_objective for entry in known) else {}
+        promised = {label for entry in known for label, _ in entry.objectives}
+        takes = {label: latencies(self._metrics, label) for label in sorted(promised)}
         filled = {_pod(sample.labels): sample.value for sample in self._metrics.vector(FRAMEBUFFER_QUERY)}
         return tuple(
             replace(
@@ -197,7 +197,7 @@ class MeasuredSignals:
                 framebuffer_used_ratio=filled.get(entry.pod_id, entry.framebuffer_used_ratio),
                 objections=(
                     *entry.objections,
-                    *_too_slow(entry, takes.get(_two(entry.pod_id))),
+                    *_too_slow(entry, takes),
                     *(
                         sentence("watch.slow", value=f"{sample.value:g}", query=query[:_QUERY_SHOWN_MAX])
                         for query, sample in broken
@@ -215,16 +215,14 @@ def _two(pod_id: str) -> tuple[str, str]:
     return namespace, name
 
 
-def _too_slow(entry: PodHealth, seconds: float | None) -> Iterator[Sentence]:
-    """What a pod's own objective says of the latency that is measured; None where it answers nobody."""
-    if entry.latency_objective is None:
-        return
-    promised = objective_seconds(entry.latency_objective)
-    if promised is None:
-        text = entry.latency_objective[:_QUERY_SHOWN_MAX]
-        yield sentence("watch.objective_unreadable", label=LATENCY_OBJECTIVE_LABEL, text=text)
-    elif seconds is not None and seconds > promised:
-        yield sentence("watch.slower", value=f"{seconds:g}", limit=f"{promised:g}", label=LATENCY_OBJECTIVE_LABEL)
+def _too_slow(entry: PodHealth, takes: Mapping[str, Mapping[tuple[str, str], float]]) -> Iterator[Sentence]:
+    """What a pod's own objectives say of what is measured, by their labels; nothing where it answers nobody."""
+    for label, text in entry.objectives:
+        promised, seconds = objective_seconds(text), takes[label].get(_two(entry.pod_id))
+        if promised is None:
+            yield sentence("watch.objective_unreadable", label=label, text=text[:_QUERY_SHOWN_MAX])
+        elif seconds is not None and seconds > promised:
+            yield sentence("watch.slower", value=f"{seconds:g}", limit=f"{promised:g}", label=label)
 
 
 def _speaks_of(sample: Sample, pod_id: str) -> bool:

@@ -40,9 +40,10 @@ from fleet.grammars.hami import PRIORITY_ENV, PRIORITY_RESOURCE
 from fleet.grammars.kai import FRACTION_ANNOTATION, FRAMEBUFFER_ANNOTATION, RESERVATION_NAMESPACES
 from fleet.grammars.mgpu import RECLAIMED_CORES_RESOURCE
 from fleet.inventory import KEPT_APART_LABEL, Priority
+from fleet.kv_cache import model_known
 from fleet.selectors import selects_labels
 from fleet.server_arguments import fixed_pool_bytes
-from fleet.servers import server_of
+from fleet.servers import MODEL_LABEL, model_of, preallocates, server_of
 
 _OVER = ("Succeeded", "Failed")
 _QUEUE_LABELS = ("kueue.x-k8s.io/queue-name", "kai.scheduler/queue")
@@ -87,7 +88,7 @@ def pod_record(
     is_waiting = node is None and not is_over
     created_at = epoch_seconds(metadata.get("creationTimestamp"))
     changed_at = epoch_seconds(scheduled.get("lastTransitionTime"))
-    kept = _told_labels(spec, namespace, labels, annotations)
+    kept = _told_labels(spec, namespace, labels, {**_model_served(mains), **annotations})
     is_cut = not labels.items() <= dict(kept).items()
     return PodRecord(
         namespace=namespace,
@@ -154,7 +155,7 @@ def _needs(
     memory = quantity(requests.get("memory"))
     set_priority = _set_priority(container, limits)
     claims = tuple(text(claim.get("name")) for claim in objects(resources.get("claims")))
-    command = [*words(container.get("command")), *words(container.get("args"))]
+    command = _command(container)
     server = server_of(text(container.get("image")), command, told)
     return ContainerNeeds(
         container=text(container.get("name")),
@@ -252,6 +253,24 @@ def _claims(spec: Mapping[str, object], status: Mapping[str, object]) -> tuple[t
         if claim:
             found[name] = claim
     return tuple(sorted(found.items()))
+
+
+def _model_served(containers: Sequence[Mapping[str, object]]) -> dict[str, str]:
+    """The published model that a pod's server serves, as its command names it; nothing where several serve one each.
+
+    No other word of a command is said: it may be a secret.
+    """
+    commands = [
+        command
+        for container in containers[:_CONTAINERS_MAX]
+        if preallocates(server_of(text(container.get("image")), command := _command(container), {}))
+    ]
+    model = model_known(model_of(commands[0])) if len(commands) == 1 else None
+    return {} if model is None else {MODEL_LABEL: model}
+
+
+def _command(container: Mapping[str, object]) -> list[str]:
+    return [*words(container.get("command")), *words(container.get("args"))]
 
 
 def _told_labels(

@@ -27,7 +27,7 @@ from fleet.grammars.kai import (
 from fleet.inventory import READ_LABELS, Priority
 from fleet.schema import SERVERS
 from fleet.series import PRIORITY_REQUEST, Subject, known_names, kube_label, meaning_of_name, resolve
-from fleet.servers import server_of, server_of_metric
+from fleet.servers import server_of, server_of_metric, server_rank
 from fleet.units import MIB
 from pipeline.history.places import Places, fits
 from pipeline.history.presence import Period
@@ -416,7 +416,8 @@ def _read_servers(asked: _Asked) -> None:
         for labels in asked.label_sets(name) if server is not None else ():
             meaning = resolve(name, labels)
             if server is not None and meaning is not None and meaning.identity.pod is not None:
-                facts.servers[meaning.identity.namespace or "", meaning.identity.pod, ""] = server
+                place = meaning.identity.namespace or "", meaning.identity.pod, ""
+                facts.servers[place] = min(server, facts.servers.get(place, server), key=server_rank)
         if server is not None and named is not None and named.measure is None:
             _read_said(asked, name)
 
@@ -430,7 +431,7 @@ def _read_said(asked: _Asked, name: str) -> None:
             continue
         columns = server_row(asked.places.settled(meaning.identity), meaning.server)
         if meaning.fact is not None:
-            columns[meaning.fact] = sighted_text(value * meaning.factor)
+            columns[meaning.fact] = sighted_text(meaning.fact, value * meaning.factor)
         row = tuple(columns[column] for column in SERVERS.keys)
         before = said.get(row, Period(first_ms=first_ms, last_ms=last_ms))
         said[row] = Period(first_ms=min(before.first_ms, first_ms), last_ms=max(before.last_ms, last_ms))

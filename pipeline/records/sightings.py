@@ -18,11 +18,11 @@ from typing import Any
 from fleet.catalogue import CardModel, find_model
 from fleet.errors import Corrupt
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node, Priority, Quota
-from fleet.kv_cache import pool_bytes_per_card
+from fleet.kv_cache import Pool, model_known, pool_per_card
 from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS, SERVERS, Table
 from fleet.series import SeriesIdentity
 from fleet.server_series import ServerFacts
-from fleet.servers import known_server, server_of
+from fleet.servers import MODEL_LABEL, known_server, server_of, server_rank
 from fleet.units import MIB
 
 SILENT_SECONDS = 2 * 3600
@@ -64,12 +64,14 @@ def server_row(identity: SeriesIdentity, said: ServerFacts) -> dict[str, str]:
     return named | {name: getattr(said, name) for name in SERVERS.keys if name not in named}
 
 
-def sighted_text(value: float) -> str:
-    """A sample's value as the text of a sighting, in whole MiB: the last digits of a size are no news.
+def sighted_text(fact: str, value: float) -> str:
+    """A sample's value as the text of a sighting; bytes in whole MiB: the last digits of a size are no news.
 
     Negative, infinite and huge values have texts that `fault_of_sighting` refuses.
     """
-    return f"{round(value / MIB) * MIB}" if math.isfinite(value) else str(value)
+    if not math.isfinite(value):
+        return str(value)
+    return f"{round(value / MIB) * MIB if fact == 'pool_bytes' else round(value)}"
 
 
 def inventory_of(
@@ -237,25 +239,53 @@ def _with_server(grant: Grant, beside: Sequence[Grant], rows: Sequence[Mapping[s
         and (grant.ended_at is None or other.started_at < grant.ended_at)
         and (other.ended_at is None or other.ended_at > grant.started_at)
     }
-    pool = _pool_bytes(own, len(cards)) if grant.kv_cache_pool_bytes is None else grant.kv_cache_pool_bytes
-    is_possible = pool is not None and 0 < pool <= grant.framebuffer_granted_bytes
+    server = grant.server or _server_said(own)
+    if grant.kv_cache_pool_bytes is not None:
+        return replace(grant, server=server)
+    pool = _pool(own, dict(grant.labels).get(MODEL_LABEL), len(cards))
+    if pool is None or not 0 < pool.least <= grant.framebuffer_granted_bytes:
+        return replace(grant, server=server)
+    most = min(pool.most, grant.framebuffer_granted_bytes)
     return replace(
         grant,
-        server=grant.server or max(own, key=lambda row: row["last_seen"])["server"] or None,
-        kv_cache_pool_bytes=pool if is_possible else grant.kv_cache_pool_bytes,
+        server=server,
+        kv_cache_pool_bytes=pool.least,
+        kv_cache_pool_max_bytes=most if most > pool.least else None,
     )
 
 
-def _pool_bytes(rows: Sequence[Mapping[str, Any]], cards: int) -> int | None:
-    """Bytes of a server's KV cache on each of its cards; None where they are not sure."""
-    told = _newest(rows, "pool_bytes")
+def _server_said(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """The server that was seen last; of several at once the engine, and not what routes requests to it."""
+    newest = max(row["last_seen"] for row in rows)
+    names = {row["server"] for row in rows if row["last_seen"] >= newest - _AT_ONCE_MS}
+    return min(names - {""}, key=server_rank, default=None)
+
+
+def _pool(rows: Sequence[Mapping[str, Any]], labelled: str | None, cards: int) -> Pool | None:
+    """A server's KV cache on each of its cards; None where nothing is sure of it, not even the least.
+
+    Args:
+        rows: what the server says.
+        labelled: the model by the pod's label.
+        cards: cards that it has.
+    """
+    told = _newest([row for row in rows if row["pool_bytes"] != "0"], "pool_bytes")
     if told is not None:
-        return _integer(told, "pool_bytes")
-    blocks, named = _newest(rows, "pool_blocks", "block_tokens", "cache_dtype"), _newest(rows, "model")
-    if blocks is None or named is None:
+        size = _integer(told, "pool_bytes") or 0
+        return Pool(size, size)
+    blocks, sized = _newest(rows, "pool_blocks", "block_tokens", "cache_dtype", "model"), _newest(rows, "block_tokens")
+    each = blocks if blocks is not None and blocks["block_tokens"] else sized
+    named, typed = _newest(rows, "model"), _newest(rows, "cache_dtype")
+    is_split = (named is None and any(row["model"] for row in rows)) or (
+        typed is None and any(row["cache_dtype"] for row in rows)
+    )
+    model = model_known(None if named is None else named["model"], labelled)
+    if blocks is None or each is None or model is None or is_split:
         return None
-    tokens = (_integer(blocks, "pool_blocks") or 0) * (_integer(blocks, "block_tokens") or 0)
-    return pool_bytes_per_card(model=named["model"], cache_dtype=blocks["cache_dtype"], tokens=tokens, cards=cards)
+    tokens = (_integer(blocks, "pool_blocks") or 0) * (_integer(each, "block_tokens") or 0)
+    return pool_per_card(
+        model=model, cache_dtype="" if typed is None else typed["cache_dtype"], tokens=tokens, cards=cards
+    )
 
 
 def _newest(rows: Sequence[Mapping[str, Any]], *columns: str) -> Mapping[str, Any] | None:

@@ -420,7 +420,7 @@ class SeriesTable:
         if number not in self._sighted_values:
             return table, row
         one = self._sighted_values[number]
-        text = sighted_text(value * one.factor)
+        text = sighted_text(one.fact, value * one.factor)
         if text not in one.numbers and len(one.numbers) < SIGHTED_VALUES_MAX:
             texts = one.row | {one.fact: text}
             found = tuple(texts[name] for name in table.keys)

@@ -43,6 +43,7 @@ class Case:
         grants: its live grants, at least one.
         seen_seconds: span in which any of its live pods was seen, seconds.
         has_need: True where what it needs of framebuffer shows.
+        is_estimated: True where that goes by a KV cache of which only the least and the most are known.
         neighbours: other workloads on its cards now.
         spare_rows: rows of cards that its pods hold and never work on, see `spare_cards`.
         spare_held_bytes: most framebuffer that is held on one of those.
@@ -58,6 +59,7 @@ class Case:
     grants: tuple[Grant, ...]
     seen_seconds: float
     has_need: bool
+    is_estimated: bool
     neighbours: tuple[WorkloadId, ...]
     settings: Settings
     capability: Capabilities

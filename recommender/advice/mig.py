@@ -61,6 +61,8 @@ class Mig:
     def _refuse_need(self, case: Case) -> Refusal | None:
         if not case.has_need:
             return case.refuse(self.kind, "preallocation_hides_need")
+        if case.is_estimated:
+            return case.refuse(self.kind, "pool_estimated")
         if case.video_ratio_max > case.settings.analyzer.idle_ratio_max:
             return case.refuse(self.kind, "video_engines", video_ratio=round(case.video_ratio_max, 4))
         if case.seen_seconds < DAYS_MIN * DAY_SECONDS:

@@ -110,6 +110,8 @@ def _unbounded(case: Case, kind: RecommendationKind) -> Refusal | None:
     return case.refuse(kind, "server_sees_card", server=server, backend=record.backend)
 
 
+ESTIMATED_CONFIDENCE_MAX = 0.75
+"""Advice that rests on an estimated KV cache is no low risk, however long the history."""
 ISOLATIONS = frozenset({"soft", "hard"})
 
 
@@ -154,6 +156,9 @@ class Slice:
     def _refuse_need(self, case: Case) -> Refusal | None:
         if not case.has_need:
             return case.refuse(self.kind, "preallocation_hides_need")
+        if case.is_estimated and len({grant.pod_id for grant in case.grants}) == 1:
+            # One pod tries the slice before the others follow: here nobody would.
+            return case.refuse(self.kind, "pool_estimated")
         return None
 
     def propose(self, scene: Scene) -> Sequence[Draft]:
@@ -176,6 +181,8 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
     cut = scene.arrangement.cuts[name]
     whole = scene.grants[rows[0]].framebuffer_bytes
     evidence = scene.evidence(name)
+    doubt = _doubt(scene, rows)
+    confidence = min(confidence_of(evidence), ESTIMATED_CONFIDENCE_MAX if doubt else 1.0)
     return Recommendation(
         id=f"slice-{number:04d}",
         kind=RecommendationKind.SLICE,
@@ -183,15 +190,29 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         pods=scene.pods(rows),
         cards_freed=0,
         saving_per_week=saved(()),
-        risk_level=level_of(0.0, confidence_of(evidence)),
-        confidence=confidence_of(evidence),
+        risk_level=level_of(0.0, confidence),
+        confidence=confidence,
         evidence=evidence,
         needs=needs_of(is_hard=cut.is_hard),
         why=(
+            *doubt,
             *_pool_why(scene, rows[0], cut),
             _why(scene, cut, pods=len(rows), whole_bytes=whole, is_low=scene.grants[rows[0]].priority is Priority.LOW),
         ),
     )
+
+
+def _doubt(scene: Scene, rows: Sequence[int]) -> tuple[Sentence, ...]:
+    """That the need of any of these rows goes by an estimated KV cache; `apply` lets a pod try the slice first then."""
+    sizes = [
+        (grant.kv_cache_pool_bytes or 0, grant.kv_cache_pool_max_bytes)
+        for grant in (scene.grants[row] for row in rows)
+        if grant.kv_cache_pool_max_bytes is not None
+    ]
+    if not sizes:
+        return ()
+    least, most = min(size for size, _ in sizes), max(size for _, size in sizes)
+    return (sentence("slice_pool_estimated", least_bytes=least, most_bytes=most),)
 
 
 def _pool_why(scene: Scene, row: int, cut: Cut) -> tuple[Sentence, ...]:

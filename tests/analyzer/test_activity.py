@@ -67,7 +67,10 @@ def test_another_engine_at_work_is_not_idle(engine: Measure) -> None:
     assert profile(history([Slice(usage={**work(0.0), engine: 0.4})])).state not in IDLE
 
 
-@pytest.mark.parametrize("served", [Measure.REQUEST_RATE, Measure.REQUESTS_RUNNING])
+@pytest.mark.parametrize(
+    "served",
+    [Measure.REQUEST_RATE, Measure.REQUESTS_RUNNING, Measure.PROMPT_TOKEN_RATE, Measure.GENERATED_TOKEN_RATE],
+)
 def test_a_service_that_works_on_a_trickle_of_requests_is_not_idle(served: Measure) -> None:
     assert profile(history([Slice(usage={**work(0.0), served: 0.01})])).state not in IDLE
 
@@ -82,6 +85,8 @@ def test_a_server_that_serves_nobody_is_idle_whatever_its_duty_cycle_says(own: d
     card = {measure: POLLS[measure] for measure in own}
     served = history([Slice(usage={**own, **NOBODY})], cards={"GPU-000": card})
     assert profile(served).state is WorkloadState.IDLE_HELD
+    counted = {Measure.GENERATED_TOKEN_RATE: 0.0, Measure.REQUESTS_RUNNING: 0.0}
+    assert profile(history([Slice(usage={**own, **counted})])).state is WorkloadState.IDLE_HELD
     assert card_profile(served, "GPU-000").state is CardState.IDLE_HELD
 
 
@@ -91,10 +96,18 @@ def test_a_server_that_serves_nobody_is_idle_whatever_its_duty_cycle_says(own: d
         POLLS,
         {**POLLS, Measure.REQUEST_RATE: 0.0},
         {**POLLS, **NOBODY, Measure.REQUESTS_RUNNING: 1.0},
+        {**POLLS, **NOBODY, Measure.GENERATED_TOKEN_RATE: 0.5},
         {**POLLS, **NOBODY, Measure.SM_ACTIVE: 0.6},
         {**POLLS, **NOBODY, Measure.DECODER: 0.1},
     ],
-    ids=["server says nothing", "work under way is not known", "a long answer", "more than polling", "video"],
+    ids=[
+        "server says nothing",
+        "work under way is not known",
+        "a long answer",
+        "tokens before the first answer",
+        "more than polling",
+        "video",
+    ],
 )
 def test_engines_that_move_are_at_work_where_nothing_shows_that_they_serve_nobody(usage: dict[Measure, float]) -> None:
     assert profile(history([Slice(usage=usage)])).state not in IDLE

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from enforcer.cluster import FieldChange
-from enforcer.latency_objectives import LATENCY_QUERY
+from enforcer.latency_objectives import OBJECTIVES
 from enforcer.record.journal import StageState
 from enforcer.relief.demand_feed import PromisedObjectives
 from enforcer.rollout.watch import (
@@ -75,14 +75,21 @@ def test_broken_objective_speaks_of_those_whom_its_labels_name(labels: dict[str,
     assert all(f"(0.73): {SLO}" in entry for entries in found.values() for entry in entries)
 
 
+def query_of(label: str) -> str:
+    return f"max by (namespace, pod) ({OBJECTIVES[label]})"
+
+
+LATENCY_QUERY = query_of("gputide.io/latency-p99-seconds")
+
+
 def one_that_promises(
-    folder: Path, promised: str | None, place: str = "annotations"
+    folder: Path, promised: str | None, place: str = "annotations", label: str = "gputide.io/latency-p99-seconds"
 ) -> tuple[SimulatedCluster, dict[str, str], str]:
     """A cluster, a pod in it that promises a latency, as Prometheus labels it, and the pod's id."""
     cluster = a_cluster(folder)
     named = cluster.list_objects("Pod")[0]["metadata"]
     if promised is not None:
-        change = FieldChange(field=f"metadata.{place}[gputide.io/latency-p99-seconds]", value=promised)
+        change = FieldChange(field=f"metadata.{place}[{label}]", value=promised)
         cluster.patch("Pod", named["namespace"], named["name"], [change], named["resourceVersion"])
     return cluster, {"namespace": named["namespace"], "pod": named["name"]}, f"{named['namespace']}/{named['name']}"
 
@@ -123,6 +130,19 @@ def test_a_pods_own_objective_is_watched_without_a_query(
     found = [str(entry) for entry in complaints([health], [pod_id], WatchPolicy())]
     assert len(found) == (complaint is not None)
     assert complaint is None or complaint in found[0]
+
+
+@pytest.mark.parametrize("label", ["gputide.io/ttft-p99-seconds", "gputide.io/itl-p99-seconds"])
+def test_each_objective_is_held_against_its_own_series(label: str, tmp_path: Path) -> None:
+    cluster, labels, pod_id = one_that_promises(tmp_path, "0.5", label=label)
+    others = {query_of(other): [(labels, 9.0)] for other in OBJECTIVES if other != label}
+    for seconds, broken in ((0.4, False), (0.6, True)):
+        metrics = Metrics({**others, query_of(label): [(labels, seconds)]})
+        (health,) = MeasuredSignals(ClusterSignals(cluster), metrics).health([pod_id])
+        found = [str(entry) for entry in complaints([health], [pod_id], WatchPolicy())]
+        relief = PromisedObjectives(cluster, metrics, interval_seconds=10).broken()
+        assert [label in text for text in found] == [True] * broken
+        assert [entry.query for entry in relief] == [f"{label}=0.5"] * broken
 
 
 def test_card_with_an_xid_event_speaks_against_the_pod_on_it() -> None:

@@ -28,7 +28,8 @@ from enforcer.rollout.watch import PodHealth
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import Snapshot, take_snapshot
-from fleet.decisions import Plan, RecommendationKind
+from fleet.decisions import POOL_ESTIMATED, Plan, RecommendationKind
+from fleet.documents import seal_plan
 from fleet.errors import Refused, Unavailable
 from fleet.inventory import Priority, WorkloadId
 from fleet.sentences import Sentence
@@ -141,16 +142,50 @@ def test_canary_is_one_pod_of_one_workload(tmp_path: Path) -> None:
     assert pod.startswith("a-")
 
 
-def test_pods_that_want_each_others_cards_are_swapped(tmp_path: Path) -> None:
+def doubtful(plan: Plan) -> Plan:
+    """A plan whose slices rest on estimated KV caches."""
+    doubt = Sentence(code=POOL_ESTIMATED, values=(("least_bytes", 1), ("most_bytes", 2)))
+    advice = tuple(replace(one, why=(doubt,)) if one.id == "slice-1" else one for one in plan.recommendations)
+    return seal_plan(replace(plan, recommendations=advice))
+
+
+def test_a_workload_whose_cache_is_estimated_tries_one_pod_too(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    doubted, seen = doubtful(standard_plan()), list[set[str]]()
+
+    def look(step: str) -> None:
+        if step == "watched canary":
+            seen.append({seat.pod for seat in cluster.seats() if seat.name != seat.pod})
+
+    a_rollout(some_tools(cluster, tmp_path, step=look)).apply(doubted, [2], by="ann")
+    ((pod,),) = seen
+    assert pod.startswith("c-")
+
+
+def a_swap(folder: Path) -> tuple[SimulatedCluster, Plan]:
+    """Two pods that want each other's cards: neither can go alone."""
     grants = [a_grant("a", 0, 0, framebuffer_bytes=2 * HALF), a_grant("b", 0, 1, framebuffer_bytes=2 * HALF)]
-    cluster = a_cluster(tmp_path, grants, cards=2)
     plan = a_plan(
         {
             0: [a_slice("b-0", framebuffer_bytes=2 * HALF - 2**21)],
             1: [a_slice("a-0", framebuffer_bytes=2 * HALF - 2**21)],
         },
-        [[a_recommendation("x", RecommendationKind.SLICE, ["a-0", "b-0"], ["Deployment/a", "Deployment/b"], 0)]],
+        [[a_recommendation("slice-1", RecommendationKind.SLICE, ["a-0", "b-0"], ["Deployment/a", "Deployment/b"], 0)]],
     )
+    return a_cluster(folder, grants, cards=2), plan
+
+
+def test_a_workload_whose_cache_is_estimated_is_not_cut_where_no_pod_can_try_it(tmp_path: Path) -> None:
+    cluster, plan = a_swap(tmp_path)
+    before = where(cluster)
+    with pytest.raises(Refused) as found:
+        a_rollout(some_tools(cluster, tmp_path)).apply(doubtful(plan), by="ann")
+    assert "none of its pods can try" in str(found.value)
+    assert where(cluster) == before
+
+
+def test_pods_that_want_each_others_cards_are_swapped(tmp_path: Path) -> None:
+    cluster, plan = a_swap(tmp_path)
     (result,) = a_rollout(some_tools(cluster, tmp_path)).apply(plan, by="ann")
     assert result.state is StageState.PROMOTED
     assert where(cluster) == {"a-0": (1, 23), "b-0": (0, 23)}

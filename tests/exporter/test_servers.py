@@ -69,3 +69,21 @@ def test_an_annotation_says_it_where_the_command_hides_it() -> None:
 def test_what_is_no_text_is_passed_over() -> None:
     odd = container("main", LIMITS, image=7, command=[None, 3, "vllm", {"a": 1}, "serve"], args="vllm serve")
     assert told_by_the_cluster(odd) == told_on_the_node(odd) == "vllm"
+
+
+def labels_told(*args: str, annotations: dict[str, str] | None = None, beside: tuple[str, ...] = ()) -> str:
+    others = [{**serving("beside"), "args": list(beside)}] if beside else []
+    served = {**serving(), "args": list(args)}
+    return told_by_the_cluster(served, *others, annotations=annotations, label="labels").replace(" ", "")
+
+
+def test_the_cluster_says_which_model_a_server_serves_unless_somebody_wrote_it() -> None:
+    assert '"gputide.io/model":"Llama-3.1-8B"' in labels_told("meta-llama/Llama-3.1-8B")
+    both = labels_told("meta-llama/Llama-3.1-8B", annotations={"gputide.io/model": "ours"})
+    assert '"gputide.io/model":"ours"' in both
+    assert "gputide.io/model" not in labels_told("meta-llama/Llama-3.1-8B", beside=("Qwen/Qwen2.5-7B",))
+
+
+def test_no_word_of_a_command_but_a_published_models_name_is_said() -> None:
+    for word in ("https://user:TOKEN@host/Llama-3.1-8B", "org/TOKEN", "&&"):
+        assert "gputide.io/model" not in labels_told(word)

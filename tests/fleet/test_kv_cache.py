@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.kv_cache import pool_bytes_per_card
+from fleet.kv_cache import Pool, model_known, pool_per_card
 
 
 def size(model: str = "meta-llama/Llama-3.1-8B", cache_dtype: str = "auto", cards: int = 1) -> int | None:
-    return pool_bytes_per_card(model=model, cache_dtype=cache_dtype, tokens=1000, cards=cards)
+    found = pool_per_card(model=model, cache_dtype=cache_dtype, tokens=1000, cards=cards)
+    assert found is None or found.least == found.most
+    return None if found is None else found.least
 
 
 @pytest.mark.parametrize(
@@ -52,3 +54,33 @@ def test_cards_share_the_heads_where_these_divide() -> None:
     assert size(cards=4) == 1000 * 131_072 // 4
     assert size(cards=3) is None
     assert size(cards=16) is None, "more cards than heads hold copies"
+
+
+@pytest.mark.parametrize("value_bytes", [2.0, 1.0, 0.5625, 0.5])
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "Llama-3.1-8B-Instruct-FP8", "Llama-3.1-8B-Instruct-AWQ"])
+def test_a_type_that_nobody_says_may_be_the_smallest(model: str, value_bytes: float) -> None:
+    found = pool_per_card(model=model, cache_dtype="", tokens=160_000, cards=2)
+    assert found is not None
+    assert found.least <= 160_000 * 65_536 * value_bytes // 2 <= found.most
+
+
+def test_nothing_is_said_of_models_that_nobody_knows() -> None:
+    assert pool_per_card(model="ours", cache_dtype="", tokens=160_000, cards=1) is None
+    assert pool_per_card(model="Llama-3.1-8B", cache_dtype="", tokens=0, cards=1) == Pool(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [
+        (("meta-llama/Llama-3.1-8B", None), "meta-llama/Llama-3.1-8B"),
+        (("llama-3.1-8b-instruct", "models"), "llama-3.1-8b-instruct"),
+        (("prod-chat", "Llama-3.1-8B"), "Llama-3.1-8B"),
+        (("meta/llama-3.1-8b-instruct", "Meta-Llama-3.1-8B"), "meta/llama-3.1-8b-instruct"),
+        (("Llama-3.1-8B", "Qwen2.5-14B"), None),
+        (("Llama-3.1-8B-Instruct", "Llama-3.1-8B-Instruct-FP8"), None),
+        (("ours", "&&"), None),
+        ((None, None), None),
+    ],
+)
+def test_names_must_speak_of_one_model(names: tuple[str | None, ...], known: str | None) -> None:
+    assert model_known(*names) == known

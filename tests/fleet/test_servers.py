@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.servers import SERVERS, WORDS_MAX, known_server, preallocates, server_of, server_of_metric
+from fleet.servers import SERVERS, WORDS_MAX, known_server, model_of, preallocates, server_of, server_of_metric
 
 COMMANDS = (
     ("vllm serve meta-llama/Llama-3.1-8B --gpu-memory-utilization 0.9", "vllm"),
@@ -38,6 +38,9 @@ IMAGES = (
     ("nvcr.io/nvidia/tensorrt-llm/release:1.0.0", "tensorrt-llm"),
     ("nvcr.io/nim/meta/llama-3.1-8b-instruct:1.8", "nim"),
     ("openmmlab/lmdeploy:v0.9", "lmdeploy"),
+    ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.7.0", "vllm"),
+    ("nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.7.0", "tensorrt-llm"),
+    ("rayproject/ray-llm:2.49.0-py311-cu128", "vllm"),
     ("ghcr.io/ggml-org/llama.cpp:server-cuda", "llama.cpp"),
     ("quay.io/jupyter/pytorch-notebook:latest", "jupyter"),
     ("VLLM/VLLM-OPENAI", "vllm"),
@@ -97,10 +100,39 @@ def test_a_hostile_command_is_not_read_to_its_end() -> None:
     assert server_of("app", ["x " * 20_000, "vllm", "serve"], {}) is None
 
 
+@pytest.mark.parametrize(
+    ("command", "model"),
+    [
+        ("vllm serve meta-llama/Llama-3.1-8B --gpu-memory-utilization 0.9", "Llama-3.1-8B"),
+        ("python3 -m vllm.entrypoints.openai.api_server --model=org/m", "m"),
+        ("python3 -m sglang.launch_server --model_path /models/m/", "m"),
+        ("text-generation-launcher --model-id org/m", "m"),
+        ("lmdeploy serve api_server org/m --tp 2", "m"),
+        ("trtllm-serve serve org/m", "m"),
+        ("trtllm-serve org/m --port 8000", "m"),
+        ("vllm serve --model org/m", "m"),
+        ("vllm serve $MODEL", None),
+        ("vllm serve", None),
+        ("vllm serve && sleep 1", None),
+        ("vllm serve ; sleep 1", None),
+        ("vllm serve org/a & vllm serve org/b", None),
+        ("text-generation-launcher --model-id https://user:TOKEN@host/m", None),
+        ("text-generation-launcher --model-id host/m?token=TOKEN", None),
+        ("tritonserver --model-repository=/models", None),
+        (f"vllm serve {'m' * 300}", None),
+    ],
+)
+def test_a_command_says_which_model_is_served(command: str, model: str | None) -> None:
+    assert model_of(command.split()) == model
+    assert model_of(["sh", "-c", f"exec {command}"]) == model
+
+
 def test_metrics_are_known_by_their_beginning() -> None:
     assert server_of_metric("vllm:num_requests_running") == "vllm"
     assert server_of_metric("kserve_vllm:num_requests_running") == "vllm"
     assert server_of_metric("nv_trt_llm_request_metrics") == "tensorrt-llm"
+    assert server_of_metric("dynamo_component_inflight_requests") == "dynamo"
+    assert server_of_metric("ray_serve_replica_processing_queries") == "ray-serve"
     assert server_of_metric("nv_gpu_utilization") is None
 
 

@@ -101,6 +101,11 @@ def test_unused_part_of_a_preallocated_cache_is_not_needed() -> None:
     assert need[:, 0] == pytest.approx([14 * GIB, 5 * GIB])
 
 
+def test_a_server_that_sleeps_gave_its_cache_back() -> None:
+    need = framebuffer_need(column(2 * GIB), column(0.0), np.array([8 * GIB]))
+    assert need[0, 0] == pytest.approx(2 * GIB)
+
+
 def test_unreported_cache_usage_counts_as_full() -> None:
     need = framebuffer_need(column(20 * GIB), column(np.nan), np.array([8 * GIB]))
     assert need[0, 0] == pytest.approx(20 * GIB)

@@ -5,6 +5,7 @@ Each world is told twice: as a Prometheus that a scan asks, and as requests of r
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from fleet.data_folder import open_data_folder
 from fleet.schema import Measure
 from fleet.series import slice_series
+from fleet.server_series import recorded_name
 from fleet.settings.scan import ScanSettings
 from fleet.settings.settings import ClusterSettings, Settings
 from fleet.units import MIB
@@ -30,6 +32,9 @@ from tests.server_metrics import (
     SGLANG,
     SGLANG_POOL_BYTES,
     TGI,
+    TRITON,
+    TRTLLM_FP8,
+    TRTLLM_POOL_BYTES,
     TRTLLM_SERVE,
     VLLM_POOL_BYTES,
     VLLM_V0,
@@ -145,6 +150,8 @@ def need_of(history, pod):
         pytest.param(VLLM_V1.replace("vllm:", "kserve_vllm:"), "vllm", VLLM_POOL_BYTES, id="kserve"),
         pytest.param(VLLM_V1.replace('"auto"', '"fp8"'), "vllm", VLLM_POOL_BYTES // 2, id="vllm-fp8"),
         pytest.param(SGLANG, "sglang", SGLANG_POOL_BYTES, id="sglang"),
+        pytest.param(TRTLLM_FP8, "tensorrt-llm", TRTLLM_POOL_BYTES // 2, id="trtllm-serve"),
+        pytest.param(TRTLLM_FP8.replace("trtllm_", "trtllm:"), "tensorrt-llm", TRTLLM_POOL_BYTES // 2, id="dynamo"),
     ],
 )  # fmt: skip
 def test_the_need_of_a_server_that_says_its_cache_is_known(told, text, server, pool):
@@ -170,7 +177,9 @@ def test_the_need_of_a_server_that_says_its_cache_is_known(told, text, server, p
         pytest.param(SGLANG.replace("} 8.0", "} 0.0"), id="sglang-not-measured"),
         pytest.param(SGLANG.replace("} 8.0", "} -8.0"), id="sglang-negative"),
         pytest.param(SGLANG.replace("} 8.0", "} +Inf"), id="sglang-infinite"),
-        pytest.param(TRTLLM_SERVE, id="trtllm-serve"),
+        pytest.param(TRTLLM_SERVE.replace("Llama-3.1-8B-Instruct", "ours"), id="trtllm-serve-of-our-own"),
+        pytest.param(TRTLLM_SERVE.replace("max_blocks", "blocks"), id="trtllm-serve-without-blocks"),
+        pytest.param(TRITON, id="triton-that-names-no-model"),
         pytest.param(LMDEPLOY, id="lmdeploy"),
         pytest.param(TGI, id="tgi"),
     ],
@@ -179,6 +188,80 @@ def test_what_is_not_sure_stays_unknown(told, text):
     history, _ = told(lambda live: [*held("svc", live=live), *said(text, "svc", container="main")])
     assert need_of(history, "svc") is None
     assert history.inventory.grants[0].server is None or not demand_of(history).has_need.any()
+
+
+def named(world: Told, pod: str, model: str, *, live: bool) -> Told:
+    """A world in which somebody wrote on a pod which model it serves."""
+    label = {"gputide.io/model": model}
+    if live:
+        return [
+            (labels | {"labels": json.dumps(label)} if labels["__name__"] == "gputide_slice_info" else labels, points)
+            for labels, points in world
+        ]
+    told = {"__name__": "kube_pod_labels", "namespace": "team", "pod": pod, "label_gputide_io_model": model}
+    return [*world, (told, [(ts, 1.0) for ts in times()])]
+
+
+QWEN = "Qwen2.5-7B-Instruct"
+SERVED = {
+    "tgi": (TGI, "tgi", 40_960 * 57_344),
+    "triton": (TRITON, "tensorrt-llm", 1400 * 32 * 57_344),
+    "trtllm": (TRTLLM_SERVE.replace("meta-llama/Llama-3.1-8B-Instruct", QWEN), "tensorrt-llm", 1400 * 32 * 57_344),
+}
+"""Servers that say tokens and no type, and the bytes that these take with values of sixteen bits."""
+
+
+@pytest.mark.parametrize("family", SERVED)
+def test_of_a_cache_of_unknown_type_the_need_goes_by_the_smallest(told, family):
+    text, server, most = SERVED[family]
+    usage = recorded_name(Measure.KV_CACHE_USAGE), {"namespace": "team", "pod": "svc"}
+    says_share = "kv_cache_utilization" in text
+    share = [] if says_share else [({"__name__": usage[0], **usage[1]}, [(ts, 0.25) for ts in times()])]
+
+    def world(live):
+        return named([*held("svc", live=live), *said(text, "svc", container="main"), *share], "svc", QWEN, live=live)
+
+    history, _ = told(world)
+    (grant,) = history.inventory.grants
+    assert grant.server == server
+    assert (grant.kv_cache_pool_bytes, grant.kv_cache_pool_max_bytes) == (most // 4, most)
+    assert need_of(history, "svc") == pytest.approx(USED_BYTES - 0.75 * most // 4, rel=1e-5)
+    profile = profiled(history, Settings(cluster=ClusterSettings(name="default")), UNTIL).workloads[0].framebuffer
+    assert (profile.pool_min, profile.pool_max) == (most // 4, most)
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        pytest.param(VLLM_V1, QWEN, id="another-model-by-its-label"),
+        pytest.param(LMDEPLOY.replace("internlm/internlm2_5-7b-chat", QWEN), QWEN, id="neither-bytes-nor-tokens"),
+        pytest.param(TGI, "models", id="a-folder"),
+    ],
+)
+def test_a_label_makes_no_size_that_the_server_does_not_bear_out(told, text, label):
+    history, _ = told(
+        lambda live: named([*held("svc", live=live), *said(text, "svc", container="main")], "svc", label, live=live)
+    )
+    assert [grant.kv_cache_pool_bytes for grant in history.inventory.grants] == [None]
+
+
+def test_the_engines_own_name_counts_where_the_label_names_a_folder(told):
+    text = VLLM_V1.replace("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b-instruct")
+    history, _ = told(
+        lambda live: named([*held("svc", live=live), *said(text, "svc", container="main")], "svc", "models", live=live)
+    )
+    assert [grant.kv_cache_pool_bytes for grant in history.inventory.grants] == [VLLM_POOL_BYTES]
+
+
+@pytest.mark.parametrize("tokens", ["0", "4e6", "1e30", "-7", "NaN"])
+def test_tokens_that_do_not_fit_what_is_held_say_nothing(told, tokens):
+    text = TGI.replace("40960", tokens)
+    history, _ = told(
+        lambda live: named(
+            [*held("svc", live=live), *said(text, "svc", container="main")], "svc", "Qwen2.5-7B-Instruct", live=live
+        )
+    )
+    assert [grant.kv_cache_pool_bytes for grant in history.inventory.grants] == [None]
 
 
 @pytest.mark.parametrize("text", [VLLM_V1.replace('="2805"', '="-5"'), SGLANG.replace("} 8.0", "} -8.0")])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from fleet.inventory import AUTOSCALED_LABEL, Grant, Inventory
-from fleet.schema import ALLOCATIONS, GRANT_LABELS
-from fleet.servers import SERVER_LABEL
+from fleet.schema import ALLOCATIONS, GRANT_LABELS, SERVER_LABELS, SERVERS
+from fleet.servers import MODEL_LABEL, SERVER_LABEL
 from fleet.units import GIB
 from pipeline.records.sightings import inventory_of
 
@@ -26,8 +26,9 @@ def sighting(labels: dict[str, str], *, last: int, ended: int | None = None, **c
     return {**told, **changes, **times, "ended_at": None if ended is None else START_MS + ended * HOUR_MS}
 
 
-def grants(*rows: dict[str, object]) -> tuple[Grant, ...]:
-    found: Inventory = inventory_of({ALLOCATIONS.name: rows}, cluster="c1", as_of=None, time_zone="UTC")
+def grants(*rows: dict[str, object], said: tuple[dict[str, object], ...] = ()) -> tuple[Grant, ...]:
+    tables = {ALLOCATIONS.name: rows, SERVERS.name: said}
+    found: Inventory = inventory_of(tables, cluster="c1", as_of=None, time_zone="UTC")
     return found.grants
 
 
@@ -72,3 +73,49 @@ def test_an_image_that_nobody_knows_is_no_server_and_a_name_is() -> None:
     for text, server in (("team/app:v1", None), ("house-made", "house-made"), ("", None)):
         assert grants(sighting({}, last=10, server=text))[0].server == server
     assert grants(sighting({SERVER_LABEL: "triton"}, last=10, server="team/app:v1"))[0].server == "triton"
+
+
+NIM_IMAGE = "nvcr.io/nim/meta/llama-3.1-8b-instruct:1.8"
+
+
+def said_by(server: str, **facts: str) -> dict[str, object]:
+    """What a server in the pod says of itself, for ten hours."""
+    own = {"cluster": "c1", "namespace": "team", "pod": "web-1", "container": "main", "server": server}
+    times = {"first_seen": START_MS, "last_seen": START_MS + 10 * HOUR_MS, "ended_at": None}
+    return {**dict.fromkeys(SERVER_LABELS, ""), **own, **facts, **times}
+
+
+def test_of_nim_that_says_neither_bytes_nor_tokens_nothing_is_known() -> None:
+    (found,) = grants(sighting({MODEL_LABEL: "Llama-3.1-8B-Instruct"}, last=10, server=NIM_IMAGE))
+    assert (found.server, found.kv_cache_pool_bytes) == ("nim", None)
+
+
+def test_of_an_engine_within_nim_that_hides_a_size_that_was_set_nothing_is_known() -> None:
+    (found,) = grants(
+        sighting({MODEL_LABEL: "Llama-3.1-8B-Instruct"}, last=10, server=NIM_IMAGE),
+        said=(said_by("vllm", cache_dtype="auto", block_tokens="16"),),
+    )
+    assert found.kv_cache_pool_bytes is None
+
+
+def tokens_said(*said: dict[str, str]) -> tuple[int | None, int | None]:
+    """The least and the most of the cache of a server that says these things at once."""
+    (found,) = grants(
+        sighting({}, last=10),
+        said=tuple(said_by("tensorrt-llm", **facts) for facts in said),
+    )
+    return found.kv_cache_pool_bytes, found.kv_cache_pool_max_bytes
+
+
+def test_of_types_or_models_that_differ_at_once_nothing_is_known() -> None:
+    blocks = {"model": "Llama-3.1-8B", "pool_blocks": "1000", "block_tokens": "32"}
+    size = 32_000 * 131_072
+    assert tokens_said(blocks) == (size // 4, size)
+    assert tokens_said(blocks, {"cache_dtype": "fp8"}) == (size // 2, None)
+    assert tokens_said(blocks, {"cache_dtype": "fp8"}, {"cache_dtype": "bfloat16"}) == (None, None)
+    assert tokens_said(blocks, {"model": "Qwen2.5-14B"}) == (None, None)
+
+
+def test_of_an_engine_and_what_passes_requests_on_to_it_the_engine_is_the_server() -> None:
+    (found,) = grants(sighting({}, last=10), said=(said_by("dynamo"), said_by("sglang")))
+    assert found.server == "sglang"

@@ -58,6 +58,18 @@ def test_a_swap_scales_compute_by_the_data_sheets() -> None:
     [
         (Service(name="web", level=LOAD_MAX), "compute"),
         (Service(name="web", level=0.1, server="vllm"), "preallocation_hides_need"),
+        (
+            Service(
+                name="web",
+                level=0.1,
+                server="tgi",
+                pool_gib=12.0,
+                used_gib=21.6,
+                cache_ratio=0.1,
+                changes={"kv_cache_pool_max_bytes": 15 * 2**30},
+            ),
+            "pool_estimated",
+        ),
         (Service(name="web", level=0.1, mig_profile="1g.10gb"), "mig"),
         (Service(name="web", level=0.1, used_gib=23.0), "framebuffer"),
     ],

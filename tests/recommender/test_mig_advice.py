@@ -130,6 +130,17 @@ def test_who_must_answer_fast_gets_an_instance_only_where_it_stays_fast() -> Non
     [
         (Service(name="odd", cards_per_pod=2), "multi_card"),
         (Service(name="odd", server="vllm", pool_gib=18.0, used_gib=21.6), "preallocation_hides_need"),
+        (
+            Service(
+                name="odd",
+                server="tgi",
+                pool_gib=12.0,
+                used_gib=21.6,
+                cache_ratio=0.1,
+                changes={"kv_cache_pool_max_bytes": 15 * GIB},
+            ),
+            "pool_estimated",
+        ),
         (Service(name="odd", age_days=1.5), "history_too_short"),
         (Service(name="odd", level=0.9), "no_instance_fits"),
         (Service(name="odd", changes={"framebuffer_bytes": 24 * GIB}), "unlike_its_model"),

@@ -43,6 +43,7 @@ def rehomed(history: History, **options: Any) -> Plan:
 
 
 SMALL = Service(name="small", level=0.08)
+PREALLOCATED = replace(SMALL, server="tgi", pool_gib=4.0, used_gib=9.0, cache_ratio=0.1)
 
 
 def test_a_small_service_moves_to_a_cheaper_free_card() -> None:
@@ -71,6 +72,7 @@ def test_a_small_service_moves_to_a_cheaper_free_card() -> None:
         (replace(SMALL, labels=(("gputide.io/latency-critical", "true"),)), ((L4, 24.0),), "latency-critical"),
         (replace(SMALL, kind="Job"), ((L4, 24.0),), "a job loses its work"),
         (replace(SMALL, mig_profile="1g.10gb"), ((L4, 24.0),), "MIG"),
+        (replace(PREALLOCATED, changes={"kv_cache_pool_max_bytes": 8 * GIB}), ((L4, 24.0),), "an estimated cache"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -78,6 +80,10 @@ def test_who_does_not_fit_stays(service: Service, free: Sequence[tuple[CardModel
     plan = rehomed(on_a100(service, free=free))
     assert plan.recommendations == (), why
     assert {card.card_model for card in plan.placement} == {A100}
+
+
+def test_a_server_whose_cache_is_known_moves() -> None:
+    assert len(rehomed(on_a100(PREALLOCATED)).recommendations) == 1
 
 
 def test_whoever_saves_most_goes_first() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fleet.capabilities.register import HAMI, MIG, WHOLE_CARDS
-from fleet.decisions import RecommendationKind
+from fleet.decisions import POOL_ESTIMATED, Recommendation, RecommendationKind, RiskLevel
 from fleet.documents import document
 from fleet.inventory import Priority
 from fleet.schema import Measure
@@ -72,6 +72,13 @@ def test_rule_proposes_what_its_golden_file_says(name: str) -> None:
     assert found == json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
 
 
+ESTIMATED = Service(
+    name="odd", level=0.1, server="tgi", pool_gib=12.0, used_gib=21.6, cache_ratio=0.1,
+    changes={"kv_cache_pool_max_bytes": 15 * 2**30},
+)  # fmt: skip
+"""A single pod: nobody could try a slice before it."""
+
+
 @pytest.mark.parametrize(
     ("odd", "code"),
     [
@@ -82,6 +89,7 @@ def test_rule_proposes_what_its_golden_file_says(name: str) -> None:
         (Service(name="odd", mig_profile="1g.10gb"), "mig"),
         (Service(name="odd", labels=(("gputide.io/isolation", "lead"),)), "unknown_isolation"),
         (Service(name="odd", server="vllm", pool_gib=18.0, used_gib=21.6), "preallocation_hides_need"),
+        (ESTIMATED, "pool_estimated"),
         (Service(name="odd", age_days=0.5), "history_too_short"),
         (Service(name="odd", kind="Job", priority=Priority.LOW, age_days=0.3), "history_too_short"),
     ],
@@ -93,6 +101,25 @@ def test_refusal_names_its_reason_and_the_pods_keep_their_whole_cards(odd: Servi
     mine = [(card, part) for card in plan.placement for part in card.slices if part.pod.startswith("odd-")]
     assert len(mine) == odd.cards_per_pod
     assert all(len(card.slices) == 1 and part.framebuffer_bytes == card.framebuffer_bytes for card, part in mine)
+
+
+def test_a_slice_that_rests_on_an_estimate_says_so_and_is_no_low_risk() -> None:
+    def cut(most: int | None) -> Recommendation:
+        own = Service(
+            name="llm", level=0.1, replicas=2, server="tgi", pool_gib=12.0, used_gib=21.6, cache_ratio=0.1,
+            changes={"kv_cache_pool_max_bytes": most},
+        )  # fmt: skip
+        plan = plan_of(cluster(own, Service(name="web", level=0.05)))
+        (found,) = [
+            one for one in plan.recommendations if one.kind is RecommendationKind.SLICE and "llm" in one.workloads[0]
+        ]
+        return found
+
+    known, estimated = cut(None), cut(15 * 2**30)
+    assert POOL_ESTIMATED not in {reason.code for reason in known.why}
+    assert "between 12.0 and 15.0 GiB" in english(estimated)
+    assert estimated.confidence < known.confidence
+    assert estimated.risk_level is not RiskLevel.LOW
 
 
 @pytest.mark.parametrize("label", ["gputide.io/latency-critical", "gputide.io/min-replicas-warm"])
