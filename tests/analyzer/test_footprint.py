@@ -49,8 +49,9 @@ def test_steps_without_the_caches_usage_do_not_raise_the_need() -> None:
     assert said.need_max == pytest.approx(42 * GIB, rel=1e-6)
 
 
-def test_a_constant_near_the_grant_betrays_preallocation_when_the_server_is_silent() -> None:
-    said = profile(history([Slice(usage=work(BUSY, framebuffer=72 * GIB), server=None)])).framebuffer
+@pytest.mark.parametrize("server", [None, "ray-serve", "triton"])
+def test_a_constant_near_the_grant_betrays_preallocation_when_the_server_is_silent(server: str | None) -> None:
+    said = profile(history([Slice(usage=work(BUSY, framebuffer=72 * GIB), server=server)])).framebuffer
     assert said.preallocated is True
     assert said.need_max is None
 

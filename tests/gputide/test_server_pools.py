@@ -245,6 +245,12 @@ def test_a_label_makes_no_size_that_the_server_does_not_bear_out(told, text, lab
     assert [grant.kv_cache_pool_bytes for grant in history.inventory.grants] == [None]
 
 
+def test_the_engine_is_the_server_and_not_what_passes_requests_on(told):
+    text = LMDEPLOY + "# TYPE ray_serve_replica_processing_queries gauge\nray_serve_replica_processing_queries 1\n"
+    history, _ = told(lambda live: [*held("svc", live=live), *said(text, "svc", container="main")])
+    assert [grant.server for grant in history.inventory.grants] == ["lmdeploy"]
+
+
 def test_the_engines_own_name_counts_where_the_label_names_a_folder(told):
     text = VLLM_V1.replace("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b-instruct")
     history, _ = told(
