@@ -118,12 +118,18 @@ class Controller:
     def _one(self, plan_id: str, wish: Wish, runs: Sequence[RunRecord], is_undoing: bool) -> bool:
         approved = self._plans.copied_approvals(plan_id)
         stages = frozenset(stage for approval in approved for stage in approval.stages)
-        if due(wish, runs, stages, is_undoing=is_undoing).is_nothing:
+        if due(wish, runs, stages, is_undoing=is_undoing, tides=partial(self._tides, plan_id)).is_nothing:
             stands = (wish, approved, _states(runs), self._reconciler.departed(plan_id))
             say = partial(self._reconciler.say, plan_id)
             return self._tried(plan_id, ("shown",), partial(self._show, plan_id, stands, say))
         signature = (wish.generation, stages, len(approved))
         return self._tried(plan_id, signature, lambda: self._reconciler.reconcile(self._plans.get(plan_id)))
+
+    def _tides(self, plan_id: str) -> frozenset[int]:
+        try:
+            return self._reconciler.tide_stages(plan_id)
+        except GputideError:
+            return frozenset()  # what is wrong with the plan is said where it is reconciled
 
     def _show(self, plan_id: str, stands: tuple[object, ...], say: Callable[[], None]) -> bool:
         """Say where a plan stands of which nothing is due, once; others may have changed it."""

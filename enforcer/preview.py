@@ -31,7 +31,7 @@ from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
-from fleet.sentences import Sentence
+from fleet.sentences import Sentence, sentence
 from fleet.units import MIB
 
 
@@ -132,17 +132,21 @@ def preview(
         gaps_allowed: whether services of one replica and latency-critical ones may lose a pod for a while.
 
     Returns:
-        One preview per stage, in order; a stage that is applied already changes nothing.
+        One preview per stage, in order; a stage that is applied already changes nothing, nor does one of the tide.
 
     Raises:
         Unavailable: the cluster can't be reached.
     """
     snapshot, real = as_planned(take_snapshot(reader, backend.dialect), runs)
     chosen = {entry.stage for entry in plan.stages} if stages is None else set(stages)
+    tides = plan.tide_stages
     found: list[StagePreview] = []
     held = counted_cards(snapshot)
     for entry in sorted(plan.stages, key=lambda entry: entry.stage):
         if entry.stage not in chosen:
+            continue
+        if entry.stage in tides:
+            found.append(_left_to_tide(entry.stage))
             continue
         try:
             rendered = with_real_names(backend.render(with_top_owners(plan, snapshot), entry.stage, snapshot), real)
@@ -179,13 +183,16 @@ def preview_of_history(
     Returns:
         One preview per stage, in order, without objects: manifests are in no history.
     """
-    snapshot = _seen(inventory)
+    snapshot, tides = _seen(inventory), plan.tide_stages
     found: list[StagePreview] = []
     for entry in sorted(plan.stages, key=lambda entry: entry.stage):
         if stages is not None and entry.stage not in stages:
             continue
+        if entry.stage in tides:
+            found.append(_left_to_tide(entry.stage))
+            continue
         try:
-            draft = draft_stage(plan, entry.stage, snapshot, _planned_slice, plan.created_at)
+            draft = draft_stage(plan, entry.stage, snapshot, _planned_slice)
         except Refused as exc:
             found.append(_refused(entry.stage, exc.said))
             continue
@@ -351,6 +358,13 @@ def _refusal(
 
 def _refused(stage: int, why: Sentence | str) -> StagePreview:
     return StagePreview(stage=stage, objects=(), moves=(), cards=(), cards_freed=0, warnings=(), refusal=why)
+
+
+def _left_to_tide(stage: int) -> StagePreview:
+    return StagePreview(
+        stage=stage, objects=(), moves=(), cards=(), cards_freed=0, refusal=None,
+        warnings=(str(sentence("plan.left_to_tide")),),
+    )  # fmt: skip
 
 
 def _after(snapshot: Snapshot, rendered: RenderedStage) -> Snapshot:

@@ -383,3 +383,15 @@ class Plan:
     frontier: tuple[FrontierPoint, ...] = ()
     calibration_ratio: float = 1.0
     backend_version: str | None = None
+
+    @property
+    def tide_stages(self) -> frozenset[int]:
+        """Stages that `gputide run tide` plays night by night once they are approved; apply moves nothing for them."""
+        tides = {item.id for item in self.recommendations if item.kind is RecommendationKind.TIDE}
+        return frozenset(stage.stage for stage in self.stages if not tides.isdisjoint(stage.recommendations))
+
+    @property
+    def rollout_stages(self) -> tuple[int, ...]:
+        """Stages that apply carries out, in order: all but those of the tide."""
+        tides = self.tide_stages
+        return tuple(stage.stage for stage in self.stages if stage.stage not in tides)

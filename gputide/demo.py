@@ -205,7 +205,8 @@ def _apply(folder: DataFolder, settings: Settings, plan: Plan) -> str:
         results = enforcer.reconciler.apply(plan, stages, by=OPERATOR)
     kept = {result.stage for result in results if result.state is StageState.PROMOTED}
     moves = sum(stage.moves for stage in plan.stages if stage.stage in kept)
-    left = f"; {len(plan.stages) - len(stages)} more wait for another week" if len(plan.stages) > len(stages) else ""
+    later = len(plan.rollout_stages) - len(stages)
+    left = f"; {later} more wait for another week" if later else ""
     return f"{len(kept)} of {len(stages)} stages kept, {moves} pods restarted in their new slices{left}"
 
 
@@ -213,7 +214,7 @@ def _first_stages(plan: Plan) -> tuple[int, ...]:
     """The stages that somebody careful begins with: those that free two thirds of the cards."""
     chosen: list[int] = []
     freed = 0
-    for stage in plan.stages:
+    for stage in plan.stages[: len(plan.rollout_stages)]:
         if 3 * freed >= 2 * plan.totals.cards_freed:
             break
         chosen.append(stage.stage)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fleet.decisions import Recommendation, Stage
+from fleet.decisions import Recommendation, RecommendationKind, Stage
 from fleet.inventory import CardId, WorkloadId
 from fleet.money.saving import cards_in
 from fleet.sentences import Sentence
@@ -46,8 +46,6 @@ def _staged(drafts: Sequence[Draft]) -> list[tuple[Sentence, list[Draft]]]:
     """Title and drafts of each stage: those of one batch together, each other one by itself."""
     groups: list[tuple[Sentence, list[Draft]]] = []
     for draft in drafts:
-        if draft.title is None:
-            continue
         if draft.batch is not None and groups and groups[-1][1][0].batch == draft.batch:
             groups[-1][1].append(draft)
         else:
@@ -62,7 +60,8 @@ def _stage(number: int, title: Sentence, drafts: Sequence[Draft]) -> Stage:
         title=title,
         recommendations=tuple(one.id for one in made),
         cards_freed=cards_in(card for one in made for card in one.freed if not card.is_spare),
-        moves=len({pod for one in made for pod in one.pods}),
+        # Pods that scale in are not restarted elsewhere.
+        moves=len({pod for one in made if one.kind is not RecommendationKind.TIDE for pod in one.pods}),
     )
 
 

@@ -31,13 +31,13 @@ class Draft:
     """Recommendations that are carried out together.
 
     Attributes:
-        title: of their stage; None where they are in none, because a schedule carries them out.
+        title: of their stage.
         recommendations: in the order in which they are carried out.
         batch: number of the batch of moving workloads that they belong to, from 1; None for a stage of their own.
         turn: place within the batch: 0 makes room, 1 cuts, 2 moves.
     """
 
-    title: Sentence | None
+    title: Sentence
     recommendations: Sequence[Recommendation]
     batch: int | None = None
     turn: int = 0

@@ -180,10 +180,13 @@ def _approve(views: Views, asked: Asked) -> Mapping[str, Any]:
 def _apply(views: Views, asked: Asked) -> Mapping[str, Any]:
     plan = _plan_of(views, asked)
     entry = views.plans.plan(plan.plan_id)
-    unapproved = sorted(set(asked.stages) - set(() if entry is None else entry.approved_stages))
+    # `gputide run tide` plays the tide; apply has nothing to do with it.
+    unapproved = sorted(set(asked.stages) - plan.tide_stages - set(() if entry is None else entry.approved_stages))
     if unapproved:
         raise Refused(sentence("guard.unapproved", stages=str(unapproved), plan=plan.plan_id))
-    views.rollouts.apply(plan.plan_id, asked.stages, asked.by)
+    rolled = tuple(stage for stage in asked.stages if stage not in plan.tide_stages)
+    if rolled or not asked.stages:
+        views.rollouts.apply(plan.plan_id, rolled, asked.by)
     return progress_answer(views.rollouts.progress(plan.plan_id))
 
 

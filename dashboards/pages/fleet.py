@@ -229,7 +229,7 @@ def _wasted(week: WeekHours | str) -> tuple[Any, Any]:
 
 def _is_applied(entry: PlanEntry) -> bool:
     """Whether nothing of a plan is left to apply: what it frees is then free already."""
-    stages = {stage.stage for stage in entry.plan.stages}
+    stages = set(entry.plan.rollout_stages)
     return bool(stages) and entry.undone_at is None and stages <= set(entry.applied_stages)
 
 

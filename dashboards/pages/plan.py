@@ -105,7 +105,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         ),
         card(say("plan.stages"), *[stage_row(plan, stage, chosen, address) for stage in plan.stages],
              note=_stages_note(plan, confident), export="stages"),
-        card(say("plan.tide"), tide(plan), note=say("plan.schedule_apply_leaves_replicas_as_they"), export="tide")
+        card(say("plan.tide"), tide(plan), note=say("plan.left_to_tide"), export="tide")
         if plan.schedule else None,
         relief(views.relief.acts(profiles.cluster), address),
         refused(plan),
@@ -211,10 +211,16 @@ def _carry_out(views: Views, action: str, plan_id: str, stages: tuple[int, ...],
     entry_or_none = views.plans.plan(plan_id)
     approved = entry_or_none.approved_stages if entry_or_none is not None else ()
     chosen = tuple(stage for stage in stages if stage in approved)
-    if not chosen:
+    if entry_or_none is None or not chosen:
         raise Refused(sentence("plan.no_chosen_stage_approved"))
-    views.rollouts.apply(plan_id, chosen, operator)
-    return say("plan.apply_has_started_with_stages_canary", stages=stage_words(chosen))
+    tides = entry_or_none.plan.tide_stages
+    rolled = tuple(stage for stage in chosen if stage not in tides)
+    left = say("plan.left_to_tide") if len(rolled) < len(chosen) else ""
+    if not rolled:
+        return left
+    views.rollouts.apply(plan_id, rolled, operator)
+    started = say("plan.apply_has_started_with_stages_canary", stages=stage_words(rolled))
+    return f"{started} {left}".rstrip()
 
 
 def _register_progress(app: Dash, views: Views) -> None:

@@ -32,11 +32,14 @@ def apply_reason(entry: PlanEntry, chosen: tuple[int, ...], progress: RolloutPro
         return say("plan.no_stage_chosen")
     if not set(chosen) & set(entry.approved_stages):
         return reader_words().said(entry.approve_refusal or sentence("plan.chosen_stages_not_approved_yet"))
+    tides = entry.plan.tide_stages
+    if tides.issuperset(chosen):
+        return say("plan.left_to_tide")
     if entry.approvals_missing:
         return say("plan.still_needs_approval_who", who=", ".join(entry.approvals_missing))
     if entry.apply_refusal is not None:
         return reader_words().said(entry.apply_refusal)
-    if set(chosen) & set(entry.approved_stages) <= set(entry.applied_stages):
+    if set(chosen) & set(entry.approved_stages) <= set(entry.applied_stages) | tides:
         return say("plan.these_stages_applied")
     return None
 
@@ -45,7 +48,8 @@ def stage_status(entry: PlanEntry, stage: int) -> str:
     """Where a stage stands, with a sign."""
     if stage in entry.applied_stages:
         return say("plan.sign_applied")
-    return say("plan.sign_approved") if stage in entry.approved_stages else say("plan.sign_proposed")
+    sign = say("plan.sign_approved") if stage in entry.approved_stages else say("plan.sign_proposed")
+    return say("plan.sign_tide", sign=sign) if stage in entry.plan.tide_stages else sign
 
 
 def approver_words(entry: PlanEntry) -> str:

@@ -39,6 +39,8 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
     needed = say("plan.needs_nothing_new")
     if needs:
         needed = say("plan.needs_needs", needs=say("mark.list").join(say_code("need", need) for need in needs))
+    if stage.stage in plan.tide_stages:
+        needed = say("plan.left_to_tide")
     is_open = address.get("open") == str(stage.stage)
     return div(
         "stage",

@@ -71,7 +71,10 @@ class WeekTold:
             say("report.done.action", count=times, action=self.words.code("action", action))
             for action, times in Counter(line.action for line in lines).most_common(5)
         )
-        done = say("report.done.stages", all=len(entry.plan.stages), count=count or say("report.done.no_stage")) + who
+        done = (
+            say("report.done.stages", all=len(entry.plan.rollout_stages), count=count or say("report.done.no_stage"))
+            + who
+        )
         done += f"{say('mark.open')}{actions}{say('mark.close')}" if actions else ""
         return DoneItem(
             plan_id=entry.plan.plan_id,

@@ -86,16 +86,16 @@ def _line(sighting: ClusterSighting, entries: Sequence[PlanEntry]) -> ClusterLin
     if not entries:
         return ClusterLine(sighting=sighting)
     newest = entries[0]
-    totals = newest.plan.totals
+    totals, rolled = newest.plan.totals, newest.plan.rollout_stages
     return ClusterLine(
         sighting=sighting,
         plan_id=newest.plan.plan_id,
         cards_freed=totals.cards_freed,
         saving_per_week=totals.saving_per_week.amortised,
         currency=newest.plan.currency,
-        approved_stages=len(newest.approved_stages),
+        approved_stages=len(set(newest.approved_stages).intersection(rolled)),
         applied_stages=len(newest.applied_stages),
-        stages=len(newest.plan.stages),
+        stages=len(rolled),
     )
 
 

@@ -160,7 +160,10 @@ class StoredPlans:
         frozen = frozen_by(self._folder.freeze)
         if frozen is not None:
             return sentence("plan.frozen_by_who", who=frozen)
-        left = [stage for stage in approved if stage not in applied]
+        tides = plan.tide_stages
+        left = [stage for stage in approved if stage not in applied and stage not in tides]
+        if not left and not applied and tides.intersection(approved):
+            return sentence("plan.left_to_tide")
         if not left:
             return sentence("plan.every_approved_stage_is_applied" if applied else "plan.approve_a_stage_first")
         try:

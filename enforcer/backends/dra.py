@@ -200,7 +200,7 @@ class DraBackend:
                 return _any_seat(part.container, claim.name)
             return _seat(part.container, card.card, claim.name if claim.is_shared else part.mig_profile)
 
-        draft = draft_stage(plan, stage, snapshot, seater, self._now)
+        draft = draft_stage(plan, stage, snapshot, seater)
         warnings = [*draft.warnings, *check_kinds(self.capabilities, draft.recommendations)]
         for card in draft.cards:
             self._check(card, snapshot)

@@ -83,7 +83,7 @@ def render_grants(
             owner, kind, staying, plan_id=plan.plan_id, snapshot=snapshot, words=words, style=family.style
         )
 
-    draft = draft_stage(plan, stage, snapshot, seater, now)
+    draft = draft_stage(plan, stage, snapshot, seater)
     partly = check_kinds(family.capabilities, draft.recommendations)
     fit = family.check(draft, snapshot)
     nodes = family.node_changes(draft, snapshot)

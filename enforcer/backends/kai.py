@@ -97,7 +97,7 @@ class KaiBackend:
         """Turn one stage into changes; see the port."""
         plan, along = with_all_replicas(with_seats_as_they_are(plan, snapshot), stage, snapshot, stays_on_node=True)
         nodes_of = nodes_of_workloads(plan)
-        draft = draft_stage(plan, stage, snapshot, _seat_slice, self._now)
+        draft = draft_stage(plan, stage, snapshot, _seat_slice)
         warnings = [*along, *draft.warnings, *check_kinds(KAI, draft.recommendations)]
         for card in draft.cards:
             _check_card(card, snapshot)

@@ -124,7 +124,7 @@ class MgpuBackend:
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""
-        draft = draft_stage(plan, stage, snapshot, _seat, self._now)
+        draft = draft_stage(plan, stage, snapshot, _seat)
         partly = check_kinds(MGPU, draft.recommendations)
         warnings = [*partly, *draft.warnings, *check_cards(draft, snapshot, MGPU, (CORE_MODE,))]
         for card in draft.cards:

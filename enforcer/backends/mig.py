@@ -82,7 +82,7 @@ class MigBackend:
         """Turn one stage into changes; see the port."""
         plan = with_seats_as_they_are(plan, snapshot)
         nodes_of = nodes_of_workloads(plan)
-        draft = draft_stage(plan, stage, snapshot, _seat_slice, self._now)
+        draft = draft_stage(plan, stage, snapshot, _seat_slice)
         warnings = [*draft.warnings, *check_kinds(MIG, draft.recommendations)]
         changes: list[Change] = []
         steps: list[NodeStep] = []

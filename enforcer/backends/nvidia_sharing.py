@@ -105,7 +105,7 @@ class NvidiaSharingBackend:
             is_shared = card.node in shared
             return counted_slice(part.container, card.node or "", SHARED_RESOURCE if is_shared else CARD_RESOURCE)
 
-        draft = draft_stage(plan, stage, snapshot, seater, self._now)
+        draft = draft_stage(plan, stage, snapshot, seater)
         warnings = [*along, *draft.warnings, *check_kinds(self.capabilities, draft.recommendations)]
         changes: list[Change] = []
         steps: list[NodeStep] = []

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, time
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from datetime import datetime
 
 from enforcer.admission import PLAN_ANNOTATION, PREVIOUS_ANNOTATION
 from enforcer.backend import Move, NodeStep, RenderedStage
@@ -26,15 +25,7 @@ from enforcer.manifest import Manifest, field_of, is_signal, template_of, values
 from enforcer.seat import PodSeat, same_slices
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities, ComputeIsolation, Oversubscription
-from fleet.decisions import (
-    CardPlacement,
-    Need,
-    PlacedSlice,
-    Plan,
-    Recommendation,
-    RecommendationKind,
-    ScheduledReplicas,
-)
+from fleet.decisions import CardPlacement, Need, PlacedSlice, Plan, Recommendation
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Change
@@ -104,12 +95,11 @@ class StageDraft:
         )
 
 
-def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, now: datetime) -> StageDraft:
+def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater) -> StageDraft:
     """Which pods a stage brings where.
 
     Args:
-        stage: number of the stage; the ones before it count as applied.
-        now: the moment; pods scale in by the plan's schedule while one of its windows is open.
+        stage: number of the stage, none of the tide's; the ones before it count as applied.
 
     Raises:
         Refused: there is no such stage, pods are gone, have no place, or claim what can't be true.
@@ -123,20 +113,16 @@ def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, now:
     own = tuple(
         recommendations[name] for entry in plan.stages if entry.stage == stage for name in entry.recommendations
     )
-    settled = [entry for entry in own if entry.kind is not RecommendationKind.TIDE]
-    gone = [pod for entry in settled for pod in entry.pods if pod not in snapshot.seats and pod in placed]
+    gone = [pod for entry in own for pod in entry.pods if pod not in snapshot.seats and pod in placed]
     if gone:
         raise Refused(f"cannot apply stage {stage}: {len(gone)} pods are gone since the plan, such as {gone[0]}")
-    away, warnings = _stepping_back(plan, own, snapshot, now)
-    named = [*(pod for entry in settled for pod in entry.pods), *away]
+    named = [pod for entry in own for pod in entry.pods]
     workloads = dict.fromkeys(snapshot.seats[pod].workload for pod in named if pod in snapshot.seats)
     targets: dict[WorkloadId, tuple[Target, ...]] = {}
     for workload in workloads:
         entries = []
         for seat in snapshot.pods[workload]:
-            if seat.pod_id in away:
-                entries.append(Target(seat=seat, new=(), recommendation=away[seat.pod_id]))
-            elif seat.pod_id in wanted:
+            if seat.pod_id in wanted:
                 advice = recommendations[wanted[seat.pod_id]]
                 entries.append(_target(seat, advice, placed.get(seat.pod_id, ()), seater))
             else:
@@ -154,7 +140,7 @@ def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, now:
         recommendations=own,
         targets=targets,
         cards=tuple(card for card in plan.placement if any(part.pod_id in coming for part in card.slices)),
-        warnings=(*warnings, *_notes(targets)),
+        warnings=tuple(_notes(targets)),
     )
 
 
@@ -350,54 +336,6 @@ def _pods_of_stages(plan: Plan, stage: int) -> dict[str, str]:
     if stage not in {entry.stage for entry in plan.stages}:
         raise Refused(f"cannot apply stage {stage}: plan {plan.plan_id} has {len(plan.stages)} stages")
     return {pod: name for pod, (number, name) in last_stages(plan).items() if number <= stage}
-
-
-def _stepping_back(
-    plan: Plan, recommendations: Sequence[Recommendation], snapshot: Snapshot, now: datetime
-) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Pods that the tide sends away at this moment with its advice, and what is to be said of closed windows."""
-    away: dict[str, str] = {}
-    warnings = []
-    placed: dict[str, set[str]] = {}
-    for card in plan.placement:
-        for part in card.slices:
-            placed.setdefault(part.pod_id, set()).add(card.card)
-    for entry in recommendations:
-        if entry.kind is not RecommendationKind.TIDE:
-            continue
-        for window in plan.schedule:
-            if window.workload not in entry.workloads:
-                continue
-            if not window_is_open(window, now):
-                warnings.append(
-                    f"{window.workload} scales in from {window.start} to {window.end} ({window.time_zone}); until "
-                    "then it stays as it is"
-                )
-                continue
-            freed = set(window.frees)
-            for seat in snapshot.pods.get(window.workload, ()):
-                # Where the API does not say the card of a pod, the plan does.
-                if freed & (set(seat.cards) or placed.get(seat.pod_id, set())):
-                    away[seat.pod_id] = entry.id
-    return away, tuple(warnings)
-
-
-def window_is_open(window: ScheduledReplicas, now: datetime) -> bool:
-    """Whether a moment lies in a window of the day, which may reach over midnight.
-
-    Raises:
-        Refused: the plan names a time zone or a time of day that there is none.
-    """
-    try:
-        start, end = time.fromisoformat(window.start), time.fromisoformat(window.end)
-        local = now.astimezone(ZoneInfo(window.time_zone)).time()
-    except (ValueError, ZoneInfoNotFoundError, OSError) as exc:
-        raise Refused(
-            f"cannot read the tide of {window.workload}: {window.start!r} to {window.end!r} in {window.time_zone!r}"
-        ) from exc
-    if start <= end:
-        return start <= local < end
-    return local >= start or local < end
 
 
 def _target(

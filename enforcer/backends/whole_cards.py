@@ -36,7 +36,7 @@ class WholeCardsBackend:
         """Turn one stage into changes; see the port."""
         plan, along = with_all_replicas(with_seats_as_they_are(plan, snapshot), stage, snapshot, stays_on_node=True)
         nodes_of = nodes_of_workloads(plan)
-        draft = draft_stage(plan, stage, snapshot, _seat_slice, self._now)
+        draft = draft_stage(plan, stage, snapshot, _seat_slice)
         check_nodes(draft, snapshot, nodes_of)
         warnings = [*along, *draft.warnings, *check_kinds(WHOLE_CARDS, draft.recommendations)]
         named = {pod for entry in draft.recommendations for pod in entry.pods}

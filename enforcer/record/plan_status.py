@@ -12,6 +12,7 @@ from enum import StrEnum
 from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.plan_store import Approval, Wish
 from fleet.inventory import WorkloadId
+from fleet.sentences import sentence
 
 REFUSED = "Refused"
 """Reason of a condition `Applied` of what a guard, a right or another holder of the lease is in the way of."""
@@ -56,7 +57,7 @@ class StageStatus:
     """How one stage stands.
 
     Attributes:
-        state: its state in the ledger; `proposed` where it was never begun.
+        state: its state in the ledger; `proposed` where it was never begun, `tide` where apply never begins it.
     """
 
     stage: int
@@ -70,7 +71,7 @@ class PlanStatus:
 
     Attributes:
         state: one word for lists.
-        progress: how many stages are in force, of how many.
+        progress: how many stages are in force, of how many that can be.
         conditions: one of each type; none of type `Departed` where nobody has looked for it.
         generation: of the object whose wish this was made from.
     """
@@ -136,6 +137,7 @@ def plan_status(
     refusal: str | None = None,
     failed_generation: int | None = None,
     departed: Mapping[WorkloadId, str] | None = None,
+    tides: frozenset[int] = frozenset(),
 ) -> PlanStatus:
     """Where a plan stands.
 
@@ -143,8 +145,10 @@ def plan_status(
         refusal: why what is wanted, or under way, can't be done now; None where nothing is in the way.
         failed_generation: of the wish when a stage was last taken back; None where nobody knows: then before `wish`.
         departed: services with pods that are not in their planned seats, and why; None where nobody has looked.
+        tides: stages that apply leaves to `gputide run tide`; nobody waits for them to be in force.
     """
     records = newest_records(runs)
+    rolled = [number for number in every if number not in tides]
     approved = frozenset(stage for approval in approvals for stage in approval.stages)
     applied = in_force(runs)
     failed = [record for _, record in sorted(records.items()) if record.state is StageState.RESTORED]
@@ -154,14 +158,16 @@ def plan_status(
             state="proposed" if record is None else record.state.value,
             reason="" if record is None or record.reason is None else str(record.reason),
         )
+        if record is not None or number not in tides
+        else StageStatus(stage=number, state="tide", reason=str(sentence("plan.left_to_tide")))
         for number in every
         for record in (records.get(number),)
     )
     return PlanStatus(
-        state=_state(every, runs, approved, applied),
+        state=_state(rolled, runs, approved, applied),
         approved=tuple(sorted(approved)),
         applied=tuple(sorted(applied)),
-        progress=f"{len(applied)}/{len(every)}",
+        progress=f"{len(applied)}/{len(rolled)}",
         under_way=", ".join(
             f"{number}" if record.state is StageState.OPEN else f"{number} ({record.state})"
             for number, record in sorted(records.items())
@@ -169,7 +175,7 @@ def plan_status(
         ),
         conditions=(
             _approved(every, approved, approvals, wish.generation),
-            _applied(wish.wanted(applied), applied, refusal, wish.generation),
+            _applied(wish.wanted(applied) - tides, applied, refusal, wish.generation),
             _failed(failed, wish.generation, failed_generation or 0),
             *_departed(departed if applied else {}, wish.generation),
         ),

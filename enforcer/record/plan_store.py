@@ -165,8 +165,8 @@ class PlanStore:
 
         Raises as `plans`.
         """
-        found = [plan for plan in self.plans() if cluster in (None, plan.cluster)]
-        return found[-1] if found else None
+        found = map(self.get, reversed(self.ids()))
+        return next((plan for plan in found if cluster in (None, plan.cluster)), None)
 
     def fingerprint(self, plan_id: str) -> Fingerprint | None:
         """What the cluster looked like when a plan was made, None where that was not kept."""

@@ -125,8 +125,10 @@ def stages_in_place(plan: Plan, placed: Mapping[str, frozenset[str]], applied: S
     """
     sits = {move.pod_id: {part.card for part in move.new} for record in applied for move in record.moves}
     pods_of = {entry.id: entry.pods for entry in plan.recommendations}
-    found = {record.stage for record in applied}
+    found, tides = {record.stage for record in applied}, plan.tide_stages
     for entry in plan.stages:
+        if entry.stage in tides:
+            continue  # its pods stay where they are by day
         own = {pod for name in entry.recommendations for pod in pods_of.get(name, ())}
         if own and own <= sits.keys() and all(sits[pod] == placed.get(pod, frozenset()) for pod in own):
             found.add(entry.stage)
@@ -142,13 +144,15 @@ def savings_steps(plans: Sequence[PlanRecord], outcomes: Sequence[Outcome]) -> t
     realised = realised_of(plans, outcomes)
     counted: dict[Step, dict[str, Sequence[FreedCard]]] = {step: {} for step in Step}
     for place, one in enumerate(plans):
+        # What the tide frees by night saves no card; a yes to it alone accepts none.
+        approved = set(one.approved_stages) - one.plan.tide_stages
         # A plan that nobody approved was made anew: only the newest of them can still be applied.
-        if place and not one.approved_stages:
+        if place and not approved:
             continue
         plan, outcome = one.plan, measured.get(one.plan.plan_id)
         counted[Step.FOUND][plan.plan_id] = promised_cards(plan, [stage.stage for stage in plan.stages])
-        if one.approved_stages:
-            counted[Step.ACCEPTED][plan.plan_id] = promised_cards(plan, one.approved_stages)
+        if approved:
+            counted[Step.ACCEPTED][plan.plan_id] = promised_cards(plan, approved)
         if one.once_applied_stages:
             counted[Step.APPLIED][plan.plan_id] = promised_cards(plan, one.once_applied_stages)
         if outcome is not None and outcome.is_final:

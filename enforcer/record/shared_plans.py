@@ -208,7 +208,9 @@ class SharedPlans(PlanStore):
             approvals = self.approvals(plan.plan_id)
             runs, wish = self._runs(plan.plan_id), self.wish(plan.plan_id)
             stages = [stage.stage for stage in plan.stages]
-            status = plan_status(stages, approvals, runs, wish, failed_generation=wish.failed_generation)
+            status = plan_status(
+                stages, approvals, runs, wish, failed_generation=wish.failed_generation, tides=plan.tide_stages
+            )
             self._objects.report(plan.plan_id, status)
         except GputideError as exc:
             _log.debug("where the plan stands is not shown yet", plan=plan.plan_id, why=str(exc))

@@ -57,22 +57,33 @@ class Due:
         return not (self.open_undo or self.unwanted_run or self.open_run or self.remove or self.add)
 
 
-def due(wish: Wish, runs: Sequence[RunRecord], approved: frozenset[int], *, is_undoing: bool) -> Due:
+def due(
+    wish: Wish,
+    runs: Sequence[RunRecord],
+    approved: frozenset[int],
+    *,
+    is_undoing: bool,
+    tides: Callable[[], frozenset[int]] = frozenset,
+) -> Due:
     """What there is to do for a plan.
 
     A stage that was taken back is not tried again before the wish changes: what spoke against it would do so again.
+
+    Args:
+        tides: says which stages are left to `gputide run tide`; asked only where a stage is to be applied.
     """
     applied = in_force(runs)
     wanted = wish.wanted(applied)
     run = next((found for found in runs if found.is_open), None)
     left = () if run is None else tuple(record.stage for record in open_stages(run))
+    add = () if wish.has_failed else tuple(sorted((wanted & approved) - applied))
     is_unwanted = run is not None and wish.stages is not None and not set(left or run.stages) & wish.stages
     return Due(
         open_undo=is_undoing,
         unwanted_run=is_unwanted,
         open_run=run is not None and not is_unwanted,
         remove=tuple(sorted(applied - wanted)),
-        add=() if wish.has_failed else tuple(sorted((wanted & approved) - applied)),
+        add=tuple(stage for stage in add if stage not in tides()) if add else (),
     )
 
 
@@ -92,7 +103,7 @@ class Reconciler:
         self._plans = plans
         self._report = report
         self._departed: Mapping[str, Mapping[WorkloadId, str]] | None = None
-        self._stages: dict[str, tuple[int, ...]] = {}
+        self._stages: dict[str, tuple[tuple[int, ...], frozenset[int]]] = {}
         self._heard: tuple[str, int, str] | None = None
         self._pass_on, self.tools.on_progress = self.tools.on_progress, self._on_progress
 
@@ -105,9 +116,15 @@ class Reconciler:
     def apply(self, plan: Plan, stages: Sequence[int], *, by: str) -> tuple[StageResult, ...]:
         """Want stages in force, and apply them now. Those that were not kept are no longer wanted afterwards.
 
+        Returns:
+            One result per stage that was begun, none of the tide's: these are neither wanted in force nor applied.
+
         Raises:
             As `Rollout.apply`. A run that is left open is still wanted: call again, or let a controller go on.
         """
+        stages = _rolled(plan, stages)
+        if not stages:
+            return ()
         approvals = self._plans.approvals(plan.plan_id)
         wish = self.want(plan.plan_id, add=stages, by=by)
         failed: int | None = None
@@ -230,7 +247,9 @@ class Reconciler:
         by = wish.by or "controller"
         runs = tools.journal.runs(plan_id)
         approved = frozenset(stage for approval in approvals for stage in approval.stages)
-        found = due(wish, runs, approved, is_undoing=plan_id in tools.journal.open_undos())
+        found = due(
+            wish, runs, approved, is_undoing=plan_id in tools.journal.open_undos(), tides=lambda: plan.tide_stages
+        )  # fmt: skip
         if found.is_nothing:
             self._say(plan_id, approvals)
             return False
@@ -284,13 +303,23 @@ class Reconciler:
         wish = self._plans.wish(plan_id)
         runs = self.tools.journal.runs(plan_id)
         generation = wish.failed_generation if failed is None else failed
-        if plan_id not in self._stages:  # a large plan takes seconds to read
-            self._stages[plan_id] = tuple(entry.stage for entry in self._plans.get(plan_id).stages)
+        every, tides = self._known_stages(plan_id)
         status = plan_status(
-            self._stages[plan_id], approvals, runs, wish, refusal=refusal, failed_generation=generation,
-            departed=self.departed(plan_id),
+            every, approvals, runs, wish, refusal=refusal, failed_generation=generation,
+            departed=self.departed(plan_id), tides=tides,
         )  # fmt: skip
         self._report(plan_id, status)
+
+    def tide_stages(self, plan_id: str) -> frozenset[int]:
+        """Stages of a plan that are left to `gputide run tide`."""
+        return self._known_stages(plan_id)[1]
+
+    def _known_stages(self, plan_id: str) -> tuple[tuple[int, ...], frozenset[int]]:
+        """All stages of a plan, and those of the tide; a large plan takes seconds to read."""
+        if plan_id not in self._stages:
+            plan = self._plans.get(plan_id)
+            self._stages[plan_id] = tuple(entry.stage for entry in plan.stages), plan.tide_stages
+        return self._stages[plan_id]
 
 
 class Delegated(Reconciler):
@@ -314,7 +343,9 @@ class Delegated(Reconciler):
         Raises:
             Refused: a guard says no, here or there; somebody no longer wants a stage.
         """
-        tools, plan_id = self.tools, plan.plan_id
+        tools, plan_id, stages = self.tools, plan.plan_id, _rolled(plan, stages)
+        if not stages:
+            return ()
         tools.guard.check_frozen(tools.reader)
         tools.guard.check_plan(plan, stages, self._plans.approvals(plan_id), tools.reader.now())
         runs = tools.journal.runs(plan_id)
@@ -410,6 +441,12 @@ class Delegated(Reconciler):
                 return False  # its GpuPlan is gone, so nobody can be asked
             self.tools.pause(_WATCH_SECONDS)
         return False
+
+
+def _rolled(plan: Plan, stages: Sequence[int]) -> tuple[int, ...]:
+    """Those of some stages that apply carries out."""
+    tides = plan.tide_stages
+    return tuple(stage for stage in stages if stage not in tides)
 
 
 def _result(stage: int, applied: frozenset[int], records: Mapping[int, StageRecord]) -> StageResult:

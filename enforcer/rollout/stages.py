@@ -61,7 +61,7 @@ class Rollout:
         A run of the same plan that a crash left open is gone on with.
 
         Args:
-            stages: numbers; all where None.
+            stages: numbers; all where None. Those of the tide are left out: `gputide run tide` plays them.
             approved: is asked before each stage, so that an approval that is withdrawn meanwhile counts no more.
             fingerprint: what the plan was made for, None where it was not kept.
 
@@ -76,7 +76,9 @@ class Rollout:
             Unavailable: the cluster can't be reached; call again to go on.
         """
         tools = self.tools
-        chosen = tuple(sorted(set(stages))) if stages is not None else tuple(entry.stage for entry in plan.stages)
+        chosen = plan.rollout_stages if stages is None else tuple(sorted(set(stages) - plan.tide_stages))
+        if not chosen and (plan.stages if stages is None else stages):
+            return ()
         tools.guard.check_frozen(tools.reader)
         run = open_run(tools.journal, plan.plan_id)
         if run is None:
@@ -151,6 +153,8 @@ class Rollout:
         cards_freed = sum(entry.cards_freed for entry in plan.stages if entry.stage in run.stages)
         for stage in run.stages:
             record = run.records.get(stage)
+            if record is None and stage in plan.tide_stages:
+                continue  # a version that knew of no tide in a run began it
             tools.under_way = UnderWay(plan=plan, stage=stage, cards_freed=cards_freed)
             if stage in promoted:
                 results.append(StageResult(stage=stage, state=StageState.PROMOTED))

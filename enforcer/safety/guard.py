@@ -135,24 +135,30 @@ class Guard:
         self.check_approvals(plan, stages, approvals, freed)
         self._check_size(plan, together, freed)
 
-    def check_schedule(self, plan: Plan, approvals: Iterable[Approval], now: datetime) -> None:
+    def check_tide(
+        self, plan: Plan, approvals: Sequence[Approval], now: datetime, snapshot: Snapshot, *, age_max: timedelta
+    ) -> None:
         """Refuse to begin a night by a plan, for what the plan is.
 
-        A schedule is followed for weeks: it outlives the plan's date of expiry (`tide.plan_age_days_max` bounds it),
-        and its own hours and holidays stand for those of the change window. What it frees it gives back by morning, so
-        no saving limit binds it; the limit on cards does.
+        Its own hours and holidays stand for those of the change window. What it frees it gives back by morning, so no
+        saving limit binds it; the limit on cards does.
+
+        Args:
+            age_max: how long after its making nights begin by it: the tide of a plan is played again and again, so
+                what was approved before the plan expired expires by this.
 
         Raises:
-            Refused: edited, of another cluster, made from too little history, too large, or its tide was approved by
-                too few.
+            Refused: made from too little history, too old, too large, or as `check_tide_approved`.
         """
-        _check_seal(plan)
-        check_cluster_name(plan, self._policy.cluster)
+        self.check_tide_approved(plan, approvals)
         self._check_coverage(plan)
-        tides = {entry.id for entry in plan.recommendations if entry.kind is RecommendationKind.TIDE}
-        stages = [entry.stage for entry in plan.stages if tides & set(entry.recommendations)]
-        freed = len({card for entry in plan.schedule for card in entry.frees})
-        self.check_approvals(plan, stages, approvals, freed)
+        age = now - plan.created_at
+        if age > age_max:
+            raise Refused(
+                sentence("guard.tide_expired", plan=plan.plan_id, days=str(age.days), limit=str(age_max.days))
+            )
+        freed = max(_claimed_by_night(plan), _left_by_night(plan, snapshot))
+        self.check_approvals(plan, sorted(plan.tide_stages), _given_in_time(plan, approvals), freed)
         if self._policy.cards_max is not None and freed > self._policy.cards_max:
             limit = str(self._policy.cards_max)
             raise Refused(
@@ -160,6 +166,33 @@ class Guard:
                     "guard.night_too_large", plan=plan.plan_id, now=format_time(now), cards=str(freed), limit=limit
                 )
             )
+
+    def check_tide_approved(self, plan: Plan, approvals: Iterable[Approval]) -> None:
+        """Refuse a schedule to which nobody said yes as it stands.
+
+        Raises:
+            Refused: edited, of another cluster, with workloads in no stage or windows that differ, or its stages were
+                approved by too few before the plan expired.
+        """
+        _check_seal(plan)
+        check_cluster_name(plan, self._policy.cluster)
+        stages = sorted(plan.tide_stages)
+        staged = {name for entry in plan.stages if entry.stage in stages for name in entry.recommendations}
+        shown = {
+            workload
+            for entry in plan.recommendations
+            if entry.id in staged and entry.kind is RecommendationKind.TIDE
+            for workload in entry.workloads
+        }
+        loose = [entry.workload for entry in plan.schedule if entry.workload not in shown]
+        if loose or not stages:
+            raise Refused(
+                sentence("guard.tide_unstaged", plan=plan.plan_id, workloads=listed(sorted(loose), _NAMED_MAX))
+            )
+        windows = sorted({f"{entry.start}-{entry.end} {entry.time_zone}" for entry in plan.schedule})
+        if len(windows) > 1:
+            raise Refused(sentence("guard.tide_windows", plan=plan.plan_id, windows=listed(windows, _NAMED_MAX)))
+        self.check_approvals(plan, stages, _given_in_time(plan, approvals), _claimed_by_night(plan))
 
     def _check_coverage(self, plan: Plan) -> None:
         if plan.history.coverage_ratio < self._policy.coverage_ratio_min:
@@ -174,7 +207,7 @@ class Guard:
         """
         people: dict[int, set[str]] = {}
         for entry in approvals:
-            for stage in entry.stages:
+            for stage in entry.stages if entry.plan_id == plan.plan_id else ():
                 # One person under two spellings is one person.
                 people.setdefault(stage, set()).add(entry.by.strip().casefold())
         unapproved = sorted(set(stages) - people.keys())
@@ -326,6 +359,24 @@ def _check_seal(plan: Plan) -> None:
     sealed = seal_plan(plan)
     if sealed.plan_id != plan.plan_id:
         raise Refused(sentence("guard.edited", plan=plan.plan_id, content=sealed.plan_id))
+
+
+def _given_in_time(plan: Plan, approvals: Iterable[Approval]) -> list[Approval]:
+    """Nobody can approve a plan that has expired; who makes the object of an approval by hand can."""
+    return [entry for entry in approvals if entry.at < plan.expires_at]
+
+
+def _claimed_by_night(plan: Plan) -> int:
+    return len({card for entry in plan.schedule for card in entry.frees})
+
+
+def _left_by_night(plan: Plan, snapshot: Snapshot) -> int:
+    """Cards that pods leave at most when services scale in, by the cluster and not by what the plan claims."""
+    left = 0
+    for entry in plan.schedule:
+        held = sorted(len(seat.cards) or len(seat.slices) for seat in snapshot.pods.get(entry.workload, ()))
+        left += sum(held[max(0, entry.replicas) :])
+    return left
 
 
 def workloads_of(plan: Plan, stages: Sequence[int]) -> tuple[WorkloadId, ...]:

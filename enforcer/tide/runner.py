@@ -3,8 +3,10 @@
 The runner takes one step whenever it is called, decided anew from clock, ledger and cluster. In the evening services
 scale in as the plan's schedule says, then low priority work is admitted to the freed cards. In the morning no new work
 is admitted; running work is asked to save, then stopped; services scale out, and the night ends when all their replicas
-are ready, in time or late. A crash at any moment is gone on from. An abort starts the morning at once. A freeze stops
-the evening, never the morning. Nothing is written before the ledger knows the state before it.
+are ready, in time or late. A crash at any moment is gone on from. A night begins by a schedule that a person approved
+as a stage of its plan. Once that approval counts no more, or somebody aborts the night, the morning starts at once. A
+freeze, and a schedule that expires, stop the evening, never the morning: it needs nobody's yes. Nothing is written
+before the ledger knows the state before it.
 
 Low priority work is suspended Jobs that are marked for it, and Kueue's queues. A Job with the label
 `gputide.io/tide: night` is suspended by day (batch/v1: `spec.suspend`; its pods are stopped when it is suspended
@@ -18,7 +20,7 @@ Sources: kubernetes/api:batch/v1/types.go; kubernetes-sigs/kueue:apis/kueue/v1be
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -26,16 +28,16 @@ from typing import TYPE_CHECKING
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import ObjectIntent
-from enforcer.record.plan_store import Approval
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
 from enforcer.rollout.patience import Patience, PatientCluster
+from enforcer.rollout.stages import Approved
 from enforcer.rollout.tools import Tools
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
 from enforcer.tide.scaling import NightScale, night_scale, replicas_short, tide_intent
 from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.decisions import Plan
-from fleet.errors import Refused
+from fleet.errors import GputideError, Refused, Unavailable
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence
 from fleet.units import format_time
@@ -92,18 +94,14 @@ class TideResult:
     said: tuple[str, ...] = ()
 
 
-class TideRunner:
-    """Moves the tide of one plan.
+class Homecoming:
+    """Ends the night that is under way by what the ledger says of it; its plan need not be readable any more.
 
     Each call raises `Unavailable` where the cluster can't be reached; called again, it goes on.
     """
 
-    def __init__(
-        self, tools: Tools, journal: TideJournal, plan: Plan, calendar: TideCalendar, policy: TidePolicy,
-        approvals: Sequence[Approval] = (),
-    ) -> None:  # fmt: skip
-        self._tools, self._journal, self._plan, self._approvals = tools, journal, plan, approvals
-        self._calendar, self._policy = calendar, policy
+    def __init__(self, tools: Tools, journal: TideJournal, policy: TidePolicy) -> None:
+        self._tools, self._journal, self._policy = tools, journal, policy
         patience = Patience(tools.pause, seconds_max=_PATIENCE_SECONDS)
         self._writer = IntentWriter(
             PatientCluster(
@@ -111,51 +109,19 @@ class TideRunner:
             )
         )
 
-    def moment(self) -> TideMoment:
-        """Where the cluster's clock stands."""
-        return self._calendar.at(self._tools.reader.now(), self._journal.lead(self._policy.lead_min))
-
-    def would_scale(self) -> NightScale:
-        """Who would scale in if a night began now; changes nothing."""
-        return night_scale(self._plan.schedule, self._tools.reader)
-
-    def why_not(self) -> str | None:
-        """What stands against beginning a night now, whatever the hour; None for nothing."""
-        try:
-            self._tools.guard.check_frozen(self._tools.reader)
-            self._check_plan()
-        except Refused as exc:
-            return str(exc)
-        return None
-
-    def short(self) -> dict[WorkloadId, str]:
-        """Services of the schedule that do not have all their replicas ready, with both numbers."""
-        return replicas_short(self._plan.schedule, self._tools.reader)
-
     def step(self) -> TideResult:
-        """Do what is due now.
+        """Give back what the night under way took, if there is one.
 
         Raises:
-            Refused: the cluster is frozen, somebody else holds the lease, or the guard is against the plan; nothing
-                was begun. Coming home is never refused.
+            Refused: somebody else holds the lease.
             Unavailable: the cluster can't be reached; call again to go on.
         """
-        moment = self.moment()
-        night = next((found for found in reversed(self._journal.nights()) if found.is_open), None)
-        is_over = moment.phase is not TidePhase.NIGHT
-        if night is not None and (is_over or night.is_aborted or moment.night != night.night):
-            return self._held(lambda: self._come_home(night, moment))
-        if moment.phase is not TidePhase.NIGHT:
-            return TideResult(step=TideStep.NOTHING, moment=moment, night=None)
+        night = self._journal.open_night()
         if night is None:
-            if any(found.night == moment.night for found in self._journal.nights()):
-                return TideResult(step=TideStep.NOTHING, moment=moment, night=None, said=("this night is over",))
-            self._tools.guard.check_frozen(self._tools.reader)
-            return self._held(lambda: self._go_out(moment))
-        if night.is_admitting:
-            return TideResult(step=TideStep.NOTHING, moment=moment, night=night)
-        self._tools.guard.check_frozen(self._tools.reader)
-        return self._held(lambda: self._go_on(night, moment))
+            moment = TideMoment(phase=TidePhase.DAY, night=None, ends_at=None)
+            return TideResult(step=TideStep.NOTHING, moment=moment, night=None)
+        moment = TideMoment(phase=TidePhase.GIVE_BACK, night=night.night, ends_at=night.ends_at)
+        return self._held(lambda: self._come_home(night, moment))
 
     def abort(self, by: str) -> TideResult:
         """End the night that is under way, and give everything back now.
@@ -164,7 +130,7 @@ class TideRunner:
             Refused: there is none.
             Unavailable: the cluster can't be reached; the next step goes on.
         """
-        night = next((found for found in self._journal.nights() if found.is_open), None)
+        night = self._journal.open_night()
         if night is None:
             raise Refused("cannot abort the tide: no night is under way")
         self._journal.abort(night.plan_id, self._tools.reader.now(), by)
@@ -176,50 +142,6 @@ class TideRunner:
             return work()
         finally:
             self._tools.let_go()
-
-    def _go_out(self, moment: TideMoment) -> TideResult:
-        if moment.night is None or moment.ends_at is None:
-            raise Refused("cannot begin a night by day")
-        self._check_plan()
-        scale = night_scale(self._plan.schedule, self._tools.reader)
-        left = tuple((str(workload), why) for workload, why in scale.left)
-        self._tools.step("tide begin")
-        self._journal.begin(
-            self._plan.plan_id, self._tools.reader.now(), moment.night, moment.ends_at, scale.intents, left
-        )
-        night = self._journal.nights()[-1]
-        result = self._go_on(night, moment)
-        said = tuple(f"{workload} stays as it is: {why}" for workload, why in left) + result.said
-        step = TideStep.WENT_OUT if result.step is TideStep.WAITS else result.step
-        return TideResult(step=step, moment=moment, night=result.night, said=said)
-
-    def _check_plan(self) -> None:
-        now = self._tools.reader.now()
-        age = now - self._plan.created_at
-        if age > self._policy.plan_age_max:
-            raise Refused(
-                f"cannot begin a night by plan {self._plan.plan_id}: it is {age.days} days old, "
-                f"tide.plan_age_days_max={self._policy.plan_age_max.days}; make a new one with `gputide plan make`"
-            )
-        self._tools.guard.check_schedule(self._plan, self._approvals, now)
-
-    def _go_on(self, night: Night, moment: TideMoment) -> TideResult:
-        """Lower what is not lowered yet; let low priority in once nobody has pods left to lose."""
-        said = self._each(night.scale, lambda intent: self._writer.patch(intent, Phase.REST))
-        freed = self._freed()
-        # Nobody waits for the cards of a service that stays as it is.
-        waiting = len(self._scheduled_cards({workload for workload, _ in night.left}) - freed)
-        waited = (self._tools.reader.now() - night.began_at).total_seconds()
-        if waiting and not said and waited < self._policy.release_seconds_max:
-            text = f"{waiting} cards of the schedule are not free yet"
-            return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=(text,))
-        admission = opened(self._tools.reader, self._policy.queues) if freed else ()
-        self._tools.step("tide admit")
-        self._journal.admit(night.plan_id, self._tools.reader.now(), admission, sorted(freed))
-        refused = self._each(admission, lambda intent: self._writer.patch(intent, Phase.REST))
-        let_in = len(admission) - len(refused)
-        said += [*refused, f"{len(freed)} cards are free for the night; {let_in} Jobs and queues were let in"]
-        return TideResult(step=TideStep.ADMITTED, moment=moment, night=self._journal.nights()[-1], said=tuple(said))
 
     def _come_home(self, night: Night, moment: TideMoment) -> TideResult:
         tools = self._tools
@@ -243,7 +165,7 @@ class TideRunner:
         refused += self._each(
             (*jobs, *reversed(night.scale)), lambda intent: kept.extend(self._writer.restore(intent))
         )  # fmt: skip
-        short = self._await_services()
+        short = self._await_services(night)
         took = (tools.reader.now() - began).total_seconds()
         if refused or (short and tools.reader.now() < night.ends_at):
             text = (*refused, *(f"{workload}: {why}" for workload, why in short.items()))
@@ -267,13 +189,13 @@ class TideRunner:
                 refused.append(str(exc))
         return refused
 
-    def _await_services(self) -> dict[WorkloadId, str]:
+    def _await_services(self, night: Night) -> dict[WorkloadId, str]:
         waited = 0.0
-        short = replicas_short(self._plan.schedule, self._tools.reader)
+        short = replicas_short(night.workloads, self._tools.reader)
         while short and waited < self._policy.home_seconds_max:
             self._wait(self._policy.poll_seconds)
             waited += self._policy.poll_seconds
-            short = replicas_short(self._plan.schedule, self._tools.reader)
+            short = replicas_short(night.workloads, self._tools.reader)
         return short
 
     def _wait(self, seconds: float) -> None:
@@ -284,6 +206,125 @@ class TideRunner:
             piece = min(left, self._policy.poll_seconds)
             self._tools.pause(piece)
             left -= piece
+
+
+class TideRunner(Homecoming):
+    """Moves the tide of one plan.
+
+    Each call raises `Unavailable` where the cluster can't be reached; called again, it goes on.
+    """
+
+    def __init__(
+        self, tools: Tools, journal: TideJournal, plan: Plan, calendar: TideCalendar, policy: TidePolicy,
+        approved: Approved = tuple,
+    ) -> None:  # fmt: skip
+        super().__init__(tools, journal, policy)
+        self._plan, self._calendar, self._approved = plan, calendar, approved
+
+    def moment(self) -> TideMoment:
+        """Where the cluster's clock stands."""
+        return self._calendar.at(self._tools.reader.now(), self._journal.lead(self._policy.lead_min))
+
+    def would_scale(self) -> NightScale:
+        """Who would scale in if a night began now; changes nothing."""
+        return night_scale(self._plan.schedule, self._tools.reader)
+
+    def why_not(self) -> str | None:
+        """What stands against beginning a night now, whatever the hour; None for nothing."""
+        try:
+            self._tools.guard.check_frozen(self._tools.reader)
+            self._check_plan()
+        except Refused as exc:
+            return str(exc)
+        return None
+
+    def short(self) -> dict[WorkloadId, str]:
+        """Services of the schedule that do not have all their replicas ready, with both numbers."""
+        return replicas_short([entry.workload for entry in self._plan.schedule], self._tools.reader)
+
+    def step(self) -> TideResult:
+        """Do what is due now.
+
+        Raises:
+            Refused: the cluster is frozen, somebody else holds the lease, or the guard is against the plan; nothing
+                was begun. Coming home is never refused.
+            Unavailable: the cluster can't be reached; call again to go on.
+        """
+        moment = self.moment()
+        night = self._journal.open_night()
+        is_over = moment.phase is not TidePhase.NIGHT
+        if night is not None and (is_over or night.is_aborted or moment.night != night.night):
+            return self._held(lambda: self._come_home(night, moment))
+        if moment.phase is not TidePhase.NIGHT:
+            return TideResult(step=TideStep.NOTHING, moment=moment, night=None)
+        if night is not None and (why := self._withdrawn()) is not None:
+            # Written down, so that a yes that comes later does not send half a night out again.
+            self._journal.abort(night.plan_id, self._tools.reader.now(), f"gputide: {why}")
+            home = self._held(lambda: self._come_home(night, moment))
+            return replace(home, said=(why, *home.said))
+        if night is None:
+            if any(found.night == moment.night for found in self._journal.nights()):
+                return TideResult(step=TideStep.NOTHING, moment=moment, night=None, said=("this night is over",))
+            self._tools.guard.check_frozen(self._tools.reader)
+            return self._held(lambda: self._go_out(moment))
+        if night.is_admitting:
+            return TideResult(step=TideStep.NOTHING, moment=moment, night=night)
+        self._tools.guard.check_frozen(self._tools.reader)
+        return self._held(lambda: self._go_on(night, moment))
+
+    def _go_out(self, moment: TideMoment) -> TideResult:
+        if moment.night is None or moment.ends_at is None:
+            raise Refused("cannot begin a night by day")
+        self._check_plan()
+        scale = night_scale(self._plan.schedule, self._tools.reader)
+        left = tuple((str(workload), why) for workload, why in scale.left)
+        self._tools.step("tide begin")
+        self._journal.begin(
+            self._plan.plan_id, self._tools.reader.now(), moment.night, moment.ends_at, scale.intents, left,
+            [entry.workload for entry in self._plan.schedule],
+        )  # fmt: skip
+        night = self._journal.nights()[-1]
+        result = self._go_on(night, moment)
+        said = tuple(f"{workload} stays as it is: {why}" for workload, why in left) + result.said
+        step = TideStep.WENT_OUT if result.step is TideStep.WAITS else result.step
+        return TideResult(step=step, moment=moment, night=result.night, said=said)
+
+    def _check_plan(self) -> None:
+        now = self._tools.reader.now()
+        snapshot, age_max = self._tools.snapshot(), self._policy.plan_age_max
+        self._tools.guard.check_tide(self._plan, self._approved(), now, snapshot, age_max=age_max)
+
+    def _withdrawn(self) -> str | None:
+        """Why the night that is under way may go on no longer; None where it may.
+
+        Raises:
+            Unavailable: nobody can say it now; the next step asks again.
+        """
+        try:
+            self._tools.guard.check_tide_approved(self._plan, self._approved())
+        except Unavailable:
+            raise
+        except GputideError as exc:
+            return str(exc)
+        return None
+
+    def _go_on(self, night: Night, moment: TideMoment) -> TideResult:
+        """Lower what is not lowered yet; let low priority in once nobody has pods left to lose."""
+        said = self._each(night.scale, lambda intent: self._writer.patch(intent, Phase.REST))
+        freed = self._freed()
+        # Nobody waits for the cards of a service that stays as it is.
+        waiting = len(self._scheduled_cards({workload for workload, _ in night.left}) - freed)
+        waited = (self._tools.reader.now() - night.began_at).total_seconds()
+        if waiting and not said and waited < self._policy.release_seconds_max:
+            text = f"{waiting} cards of the schedule are not free yet"
+            return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=(text,))
+        admission = opened(self._tools.reader, self._policy.queues) if freed else ()
+        self._tools.step("tide admit")
+        self._journal.admit(night.plan_id, self._tools.reader.now(), admission, sorted(freed))
+        refused = self._each(admission, lambda intent: self._writer.patch(intent, Phase.REST))
+        let_in = len(admission) - len(refused)
+        said += [*refused, f"{len(freed)} cards are free for the night; {let_in} Jobs and queues were let in"]
+        return TideResult(step=TideStep.ADMITTED, moment=moment, night=self._journal.nights()[-1], said=tuple(said))
 
     def _scheduled_cards(self, but: Collection[str] = ()) -> frozenset[str]:
         return frozenset(

@@ -79,7 +79,7 @@ def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) ->
     return NightScale(intents=tuple(intents), left=tuple(left))
 
 
-def replicas_short(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) -> dict[WorkloadId, str]:
+def replicas_short(workloads: Sequence[WorkloadId], reader: ClusterReader) -> dict[WorkloadId, str]:
     """Services that do not have all their replicas ready, with both numbers; gone ones are left out.
 
     An autoscaler takes a while to follow its lower bound, so that counts where it is higher than what is asked for now.
@@ -88,8 +88,8 @@ def replicas_short(schedule: Sequence[ScheduledReplicas], reader: ClusterReader)
         Unavailable: the cluster can't be reached.
     """
     short = {}
-    for entry in schedule:
-        namespace, kind, name = workload_parts(entry.workload)
+    for workload in workloads:
+        namespace, kind, name = workload_parts(workload)
         owner = reader.get(kind, namespace, name)
         if owner is None:
             continue
@@ -99,7 +99,7 @@ def replicas_short(schedule: Sequence[ScheduledReplicas], reader: ClusterReader)
             wanted = max(wanted, *(int(bound or "0") for bound in bounds), 0)
         ready = int(field_of(owner, "status.readyReplicas") or "0")
         if ready < wanted:
-            short[entry.workload] = f"{ready} of {wanted} replicas are ready"
+            short[workload] = f"{ready} of {wanted} replicas are ready"
     return short
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -24,6 +24,7 @@ class Night:
     Attributes:
         ends_at: when services must have everything again, UTC.
         left: services that kept what they had, and why.
+        workloads: services of its schedule; of a night that an older version began, those that it names.
         freed: cards of the plan that stood empty then.
         gave_back_after_seconds: how long giving back took; None while it is not over.
         is_late: services had everything again only after its end.
@@ -35,6 +36,7 @@ class Night:
     ends_at: datetime
     scale: tuple[ObjectIntent, ...]
     left: tuple[tuple[str, str], ...]
+    workloads: tuple[WorkloadId, ...]
     admission: tuple[ObjectIntent, ...] = ()
     freed: tuple[str, ...] = ()
     is_admitting: bool = False
@@ -63,11 +65,13 @@ class TideJournal:
         ends_at: datetime,
         scale: Sequence[ObjectIntent],
         left: Sequence[tuple[str, str]],
+        workloads: Sequence[WorkloadId],
     ) -> None:
         """A night begins; written before anything is changed."""
         self._write(
             plan_id, at, "tide_begin", night=night.isoformat(), ends_at=ends_at.isoformat(),
             scale=[object_content(entry) for entry in scale], left=[list(entry) for entry in left],
+            workloads=list(workloads),
         )  # fmt: skip
 
     def admit(self, plan_id: str, at: datetime, admission: Sequence[ObjectIntent], freed: Sequence[str]) -> None:
@@ -104,6 +108,7 @@ class TideJournal:
                         ends_at=datetime.fromisoformat(content["ends_at"]),
                         scale=tuple(object_of(part) for part in content["scale"]),
                         left=tuple((str(workload), str(why)) for workload, why in content["left"]),
+                        workloads=_workloads(content),
                     )
                 )
             elif entry.event == "tide_admit":
@@ -117,6 +122,14 @@ class TideJournal:
                 found[-1].ended_at = entry.at
                 found[-1].is_late = bool(content["late"])
         return tuple(found)
+
+    def open_night(self) -> Night | None:
+        """The night that is under way.
+
+        Raises:
+            Corrupt: the ledger was edited.
+        """
+        return next((found for found in reversed(self.nights()) if found.is_open), None)
 
     def scalings(self) -> dict[WorkloadId, list[tuple[datetime, datetime]]]:
         """When the tide changed the replicas of each workload: the spans of scaling in and of scaling back.
@@ -142,3 +155,12 @@ class TideJournal:
 
     def _write(self, plan_id: str, at: datetime, event: str, **content: Any) -> None:
         self._ledger.append([(event, content)], plan_id=plan_id, at=at)
+
+
+def _workloads(content: Mapping[str, Any]) -> tuple[WorkloadId, ...]:
+    named = [
+        f"{one['namespace']}/{one['kind']}/{one['name']}"
+        for one in content["scale"]
+        if any(field == "spec.replicas" for field, _, _ in one["fields"])
+    ]
+    return tuple(map(WorkloadId, content.get("workloads", named)))

@@ -9,14 +9,15 @@ from zoneinfo import ZoneInfo
 
 from enforcer.record.ledger import Ledger
 from enforcer.tide.calendar import TideCalendar
-from enforcer.tide.runner import TideMetrics, TidePolicy, TideRunner
+from enforcer.tide.runner import Homecoming, TideMetrics, TidePolicy, TideRunner
 from enforcer.tide.tide_journal import TideJournal
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
-from gputide.container.enforcer import open_enforcer
-from gputide.container.plans import chosen_plan
+from gputide.container.cluster import own_cluster
+from gputide.container.enforcer import Enforcer, open_enforcer
+from gputide.container.plans import chosen_plan, copied_plans
 
 
 def tide_calendar(plan: Plan, settings: Settings) -> TideCalendar:
@@ -45,19 +46,25 @@ def tide_journal(folder: DataFolder) -> TideJournal:
     return TideJournal(Ledger(folder.tide))
 
 
-def followed_plan(folder: DataFolder, plan_id: str | None) -> Plan:
+def followed_plan(folder: DataFolder, settings: Settings, plan_id: str | None, *, by_day: str | None = None) -> Plan:
     """The plan that the tide follows: that of the night under way, so that it comes home by what it went out by.
 
     Args:
-        plan_id: the plan that is asked for by day; None for the newest.
+        plan_id: the plan that is asked for by day; None for the newest of the cluster.
+        by_day: the plan that was followed so far: it stays until somebody approves the tide of a newer one.
 
     Raises:
         Misconfigured: no such plan.
         Refused: it was edited.
         NotEnoughData: there is no plan at all.
     """
-    night = next((found for found in reversed(tide_journal(folder).nights()) if found.is_open), None)
-    return chosen_plan(folder, plan_id if night is None else night.plan_id)
+    night = tide_journal(folder).open_night()
+    if night is not None or plan_id is not None:
+        return chosen_plan(folder, plan_id if night is None else night.plan_id)
+    plans = copied_plans(folder, settings)
+    newest = chosen_plan(folder, None, cluster=own_cluster(folder, settings))
+    is_approved = bool(newest.tide_stages & plans.approved_stages(newest.plan_id))
+    return newest if by_day is None or is_approved else plans.get(by_day)
 
 
 @contextmanager
@@ -73,26 +80,50 @@ def open_tide(
         Misconfigured: the plan has no tide, or there is no way into the cluster.
         Unavailable: the cluster can't be reached.
     """
-    calendar, tide = tide_calendar(plan, settings), settings.tide
+    calendar = tide_calendar(plan, settings)
+    with _counted(folder, settings, now, metrics) as enforcer:
+        yield TideRunner(
+            enforcer.tools, tide_journal(folder), plan, calendar, _policy(settings),
+            lambda: enforcer.plans.approvals(plan.plan_id),
+        )  # fmt: skip
+
+
+@contextmanager
+def open_homecoming(
+    folder: DataFolder, settings: Settings, now: datetime, metrics: TideMetrics | None = None
+) -> Iterator[Homecoming]:
+    """What ends the night under way where its plan can't be read.
+
+    Args:
+        metrics: count the requests to the API server.
+
+    Raises:
+        Misconfigured: there is no way into the cluster.
+        Unavailable: the cluster can't be reached.
+    """
+    with _counted(folder, settings, now, metrics) as enforcer:
+        yield Homecoming(enforcer.tools, tide_journal(folder), _policy(settings))
+
+
+@contextmanager
+def _counted(folder: DataFolder, settings: Settings, now: datetime, metrics: TideMetrics | None) -> Iterator[Enforcer]:
     with ExitStack() as opened:
         enforcer = opened.enter_context(open_enforcer(folder, settings, now, on_progress=lambda _: None))
         if metrics is not None:
             opened.enter_context(metrics.api_requests.following(lambda: enforcer.cluster.requests))
-        yield TideRunner(
-            enforcer.tools,
-            tide_journal(folder),
-            plan,
-            calendar,
-            TidePolicy(
-                lead_min=timedelta(seconds=tide.lead_seconds_min),
-                plan_age_max=timedelta(days=tide.plan_age_days_max),
-                release_seconds_max=float(tide.release_seconds_max),
-                save_seconds=float(tide.save_seconds),
-                home_seconds_max=float(tide.home_seconds_max),
-                queues=tide.queues,
-            ),
-            enforcer.plans.approvals(plan.plan_id),
-        )
+        yield enforcer
+
+
+def _policy(settings: Settings) -> TidePolicy:
+    tide = settings.tide
+    return TidePolicy(
+        lead_min=timedelta(seconds=tide.lead_seconds_min),
+        plan_age_max=timedelta(days=tide.plan_age_days_max),
+        release_seconds_max=float(tide.release_seconds_max),
+        save_seconds=float(tide.save_seconds),
+        home_seconds_max=float(tide.home_seconds_max),
+        queues=tide.queues,
+    )
 
 
 def _end(text: str) -> time:

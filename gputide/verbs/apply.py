@@ -19,6 +19,7 @@ from fleet.data_folder import writing
 from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
+from fleet.sentences import sentence
 from gputide.container.cluster import backend, check_own, moment_of_change, open_cluster, own_cluster
 from gputide.container.enforcer import guard, no_longer_want, open_enforcer, run_under_way
 from gputide.container.plans import chosen_plan, chosen_stages, copied_plans, journal, open_plans
@@ -90,7 +91,7 @@ def apply(
         open_enforcer(folder, session.settings, now, on_progress=lambda news: tick(news.done, news.total)) as enforcer,
     ):
         results = enforcer.reconciler.apply(chosen, stages, by=by if by is not None else who())
-    print_answer(_answer(chosen, results), form=form, target=output)
+    print_answer(_answer(chosen, stages, results), form=form, target=output)
     taken_back = [result for result in results if result.state is not StageState.PROMOTED]
     if taken_back:
         raise Refused(f"stage {taken_back[0].stage} was taken back: {taken_back[0].reason}")
@@ -156,6 +157,10 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
     with open_plans(folder, settings) as plans:
         approvals = plans.approvals(plan.plan_id)
     given = {stage for approval in approvals for stage in approval.stages}
+    tides = _left_to_tide(plan, stages)
+    if tides and not set(stages) - plan.tide_stages:
+        raise Refused(f"cannot emit plan {plan.plan_id}: {'; '.join(tides)}")
+    stages = tuple(stage for stage in stages if stage not in plan.tide_stages)
     approved = tuple(stage for stage in stages if stage in given)
     if not approved:
         wanted = " ".join(f"--stage {stage}" for stage in stages)
@@ -173,9 +178,11 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
     left_out = ", ".join(str(stage) for stage in stages if stage not in approved)
     if left_out:
         typer.echo(f"left out, because nobody approved them: stages {left_out}; `gputide plan approve`", err=True)
+    for text in tides:
+        typer.echo(f"left out: {text}", err=True)
 
 
-def _answer(plan: Plan, results: tuple[StageResult, ...]) -> Answer:
+def _answer(plan: Plan, stages: Sequence[int], results: tuple[StageResult, ...]) -> Answer:
     freed = {stage.stage: stage.cards_freed for stage in plan.stages}
     kept = [result for result in results if result.state is StageState.PROMOTED]
     return Answer(
@@ -198,5 +205,10 @@ def _answer(plan: Plan, results: tuple[StageResult, ...]) -> Answer:
                 },
             ),
         ),
-        footnotes=("undo at any time: gputide undo",),
+        footnotes=(*_left_to_tide(plan, stages), "undo at any time: gputide undo"),
     )
+
+
+def _left_to_tide(plan: Plan, stages: Sequence[int]) -> tuple[str, ...]:
+    left = sentence("plan.left_to_tide")
+    return tuple(f"stage {stage}: {left}" for stage in stages if stage in plan.tide_stages)

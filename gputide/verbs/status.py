@@ -104,6 +104,8 @@ def _state(line: ClusterLine, outcome: Outcome | None) -> tuple[str, str]:
     if line.approved_stages > line.applied_stages:
         waiting = line.approved_stages - line.applied_stages
         return f"{plan}: {waiting} approved stages wait to be applied", f"gputide apply --plan {plan}"
+    if line.stages == 0:
+        return f"{plan}: nothing to apply", f"gputide plan show --plan {plan}"
     if line.applied_stages == 0:
         return f"{plan} waits for approval: frees {line.cards_freed} cards", f"gputide plan diff --plan {plan}"
     if outcome is None or not outcome.is_final:

@@ -90,12 +90,12 @@ class TideAdvice:
         return None
 
     def propose(self, scene: Scene) -> Sequence[Draft]:
-        """One recommendation per workload that scales in; the schedule carries them out, no stage."""
+        """One recommendation per workload that scales in, in a stage that `gputide run tide` plays once approved."""
         tide = scene.tide
         if tide is None:
             return []
         made = [_ebb(scene, tide, number, ebb) for number, ebb in enumerate(tide.ebbs, start=1)]
-        return [Draft(title=None, recommendations=made)]
+        return [Draft(title=sentence("tide"), recommendations=made)] if made else []
 
 
 def _ebb(scene: Scene, tide: Tide, number: int, ebb: Ebb) -> Recommendation:

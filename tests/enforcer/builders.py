@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -37,6 +38,7 @@ from fleet.decisions import (
     RecommendationKind,
     RiskLevel,
     Saving,
+    ScheduledReplicas,
     Stage,
     Totals,
 )
@@ -267,6 +269,18 @@ def standard_plan() -> Plan:
                 a_recommendation("slice-1", RecommendationKind.SLICE, ["c-0", "c-1"], ["Deployment/c"], 1, freed=[5]),
             ],
         ],
+    )
+
+
+def with_tide(plan: Plan, schedule: Sequence[ScheduledReplicas]) -> Plan:
+    """The plan with a tide in a stage of its own, the last one."""
+    owners = [str(entry.workload).removeprefix("team/") for entry in schedule]
+    tide = a_recommendation("tide-1", RecommendationKind.TIDE, [], owners, 0)
+    last = Stage(stage=len(plan.stages) + 1, title=sentence("tide"), recommendations=(tide.id,), cards_freed=0, moves=0)
+    return seal_plan(
+        replace(
+            plan, schedule=tuple(schedule), recommendations=(*plan.recommendations, tide), stages=(*plan.stages, last)
+        )
     )
 
 

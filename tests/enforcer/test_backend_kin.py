@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,13 @@ from enforcer.backend import Backend, RenderedStage
 from enforcer.record.fingerprint import fingerprint_of
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.capabilities.register import CorePolicy, Oversubscription
-from fleet.decisions import Need, Plan, RecommendationKind, ScheduledReplicas
+from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.errors import Refused
-from fleet.inventory import Priority, WorkloadId
+from fleet.inventory import Priority
 from tests.contracts.gpu_backend import BackendContract
 from tests.enforcer.builders import (
     CARD_BYTES,
     HALF,
-    NOW,
     a_plan,
     a_recommendation,
     a_slice,
@@ -106,19 +104,6 @@ def rehome() -> Plan:
     )
 
 
-def tide() -> Plan:
-    plan = a_plan(
-        {0: [whole("a-0")], 1: [whole("a-1")]},
-        [[a_recommendation("x", RecommendationKind.TIDE, ["a-0", "a-1"], ["Deployment/a"], 0)]],
-    )
-    start, end = NOW - timedelta(hours=1), NOW + timedelta(hours=1)
-    window = ScheduledReplicas(
-        workload=WorkloadId("team/Deployment/a"), replicas=1, start=f"{start:%H:%M}", end=f"{end:%H:%M}",
-        time_zone="UTC", frees=(card_id(1),),
-    )  # fmt: skip
-    return replace(plan, schedule=(window,))
-
-
 PLANS: tuple[Callable[[], Plan], ...] = (
     slice_,
     colocate,
@@ -128,7 +113,6 @@ PLANS: tuple[Callable[[], Plan], ...] = (
     reclaim,
     fewer_cards,
     rehome,
-    tide,
 )
 
 

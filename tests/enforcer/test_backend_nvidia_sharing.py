@@ -12,12 +12,11 @@ from enforcer.backends.alike import with_seats_as_they_are
 from enforcer.backends.nvidia_sharing import MpsBackend, NvidiaSharingBackend, TimeSlicingBackend, sharing_config
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import Snapshot, take_snapshot
-from fleet.decisions import Need, Plan, PoolCut, RecommendationKind, ScheduledReplicas
+from fleet.decisions import Need, Plan, PoolCut, RecommendationKind
 from fleet.errors import Corrupt, Refused
-from fleet.inventory import WorkloadId
 from fleet.units import GIB
 from tests.contracts.gpu_backend import BackendContract
-from tests.enforcer.builders import CARD_BYTES, HALF, NOW, a_plan, a_recommendation, a_slice, card_id, whole
+from tests.enforcer.builders import CARD_BYTES, HALF, NOW, a_plan, a_recommendation, a_slice, whole
 from tests.enforcer.plugin_cluster import (
     StandingCluster,
     a_config,
@@ -319,20 +318,6 @@ def test_advice_that_replicas_cannot_carry_out_is_refused_by_the_record(kind: Re
         TIME_SLICING.render(
             replace(plan, recommendations=stages.recommendations, stages=stages.stages), 1, seen(TIME_SLICING)
         )
-
-
-def test_tide_sends_away_the_pods_that_the_plan_puts_on_the_cards_it_frees() -> None:
-    plan = a_plan(
-        {0: [whole("a-0")], 1: [whole("a-1")]},
-        [[a_recommendation("tide-1", RecommendationKind.TIDE, ["a-0", "a-1"], OWNERS[:1], 1)]],
-    )
-    window = ScheduledReplicas(
-        workload=WorkloadId("team/Deployment/a"), replicas=1, start="23:00", end="06:00", time_zone="UTC",
-        frees=(card_id(1),),
-    )  # fmt: skip
-    rendered = TIME_SLICING.render(replace(plan, schedule=(window,)), 1, seen(TIME_SLICING))
-    assert [(move.pod, move.new) for move in rendered.moves] == [("a-1", ())]
-    assert "1" in {change.new for change in rendered.changes if change.field == "spec.replicas"}
 
 
 def test_arguments_of_a_server_are_lowered_once(cluster: StandingCluster) -> None:

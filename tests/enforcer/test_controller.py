@@ -15,25 +15,41 @@ from enforcer.rollout.reconciler import Reconciler, due, end_of
 from enforcer.rollout.tools import Tools
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
+from fleet.decisions import Plan, ScheduledReplicas
 from fleet.errors import Unavailable
-from tests.enforcer.builders import NOW, a_cluster, a_rollout, a_yes, an_undo, some_tools, standard_plan, where
+from fleet.inventory import WorkloadId
+from tests.enforcer.builders import (
+    NOW,
+    a_cluster,
+    a_rollout,
+    a_yes,
+    an_undo,
+    some_tools,
+    standard_plan,
+    where,
+    with_tide,
+)
 from tests.enforcer.test_abort import NOTHING, PLAN, killed_at, steps_of_apply
 from tests.enforcer.test_patience import Absence, a_faulty_cluster
 from tests.enforcer.test_rollout import AFTER, BEFORE, STAGE_1, Killed
 from wire.own_metrics import OwnMetrics
 
+KNOWN = standard_plan()
 NEEDS_APPROVAL = Guard(GuardPolicy(gaps_allowed=True))
 
 
 class World:
     """A simulated cluster, its plans, and a controller; `now` is the controller's clock."""
 
-    def __init__(self, folder: Path, cluster: SimulatedCluster | None = None, plans: PlanStore | None = None) -> None:
+    def __init__(
+        self, folder: Path, cluster: SimulatedCluster | None = None, plans: PlanStore | None = None, plan: Plan = KNOWN
+    ) -> None:
         self.now = 0.0
+        self.plan = plan
         self.folder = folder
         self.cluster: SimulatedCluster = cluster or a_cluster(folder)
         self.plans = plans or PlanStore(folder / "plans")
-        self.plans.add(standard_plan())
+        self.plans.add(plan)
         self.tools: Tools = some_tools(self.cluster, folder, wishes=self.plans, guard=NEEDS_APPROVAL)
         self.states: list[str] = []
         reconciler = Reconciler(a_rollout(self.tools), self.plans, lambda _, status: self.states.append(status.state))
@@ -41,10 +57,10 @@ class World:
         self.controller = Controller(self.plans, self.tools.journal, reconciler, metrics, lambda: self.now)
 
     def want(self, *stages: int) -> None:
-        self.plans.change_wish(PLAN, WishChange(add=frozenset(stages), by="ann"))
+        self.plans.change_wish(self.plan.plan_id, WishChange(add=frozenset(stages), by="ann"))
 
     def approve(self, *stages: int) -> None:
-        self.plans.approve(standard_plan(), stages, by="ann", at=NOW)
+        self.plans.approve(self.plan, stages, by="ann", at=NOW)
 
 
 @pytest.fixture
@@ -62,6 +78,33 @@ def test_stage_that_is_wanted_and_approved_is_applied_once(world: World) -> None
     assert world.controller.look()
     assert where(world.cluster) == AFTER
     assert world.states[-1] == "Applied"
+
+
+def test_stage_of_the_tide_is_left_to_it_whoever_wants_it_in_force(tmp_path: Path) -> None:
+    window = ScheduledReplicas(
+        workload=WorkloadId("team/Deployment/a"), replicas=1, start="00:00", end="09:00", time_zone="UTC", frees=()
+    )
+    plan = with_tide(standard_plan(), [window])
+    world = World(tmp_path, plan=plan)
+    world.want(1, 3)
+    world.approve(3)
+    looks = len(world.states)
+    assert not world.controller.look()
+    assert where(world.cluster) == BEFORE
+    assert not world.tools.journal.runs()
+    assert world.states[looks:] == ["Approved"]
+    world.approve(1)
+    assert world.controller.look()
+    assert where(world.cluster) == STAGE_1
+    assert not world.controller.look()
+    (run,) = world.tools.journal.runs(plan.plan_id)
+    assert run.stages == (1,)
+    rollout = a_rollout(world.tools)
+    assert rollout.apply(plan, [3], by="ann", approved=lambda: a_yes(plan, 3)) == ()
+    world.want(2)
+    world.approve(2)
+    kept = rollout.apply(plan, by="ann", approved=lambda: a_yes(plan, 1, 2))
+    assert [result.stage for result in kept] == [1, 2], "the tide need not be approved for the others"
 
 
 def test_stage_that_is_no_longer_wanted_is_taken_back(world: World) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from enforcer.record.journal import RunRecord, StageRecord, StageState
-from enforcer.record.plan_status import plan_status
-from enforcer.record.plan_store import Wish
+from enforcer.record.plan_status import ConditionType, plan_status
+from enforcer.record.plan_store import Approval, Wish
 from enforcer.record.shared_ledger import summary_of
 from tests.enforcer.builders import NOW
 
@@ -38,6 +38,17 @@ KEPT, BACK, UNDONE = StageState.PROMOTED, StageState.RESTORED, StageState.UNDONE
 def test_stages_in_force_come_before_what_was_taken_back(runs: list[RunRecord], plan: str, changes: str) -> None:
     assert plan_status([1, 2], (), runs, Wish()).state == plan
     assert summary_of(runs)["state"] == changes
+
+
+def test_nobody_waits_for_a_stage_of_the_tide_to_be_in_force() -> None:
+    tides = frozenset({3})
+    wish = Wish(stages=frozenset({1, 2, 3}), generation=1)
+    yes = (Approval(plan_id="p", stages=(3,), by="ann", at=NOW),)
+    status = plan_status([1, 2, 3], yes, [a_run(KEPT, KEPT)], wish, tides=tides)
+    assert (status.state, status.progress, status.applied, status.approved) == ("Applied", "2/2", (1, 2), (3,))
+    (applied,) = (found for found in status.conditions if found.type is ConditionType.APPLIED)
+    assert (applied.is_true, applied.reason) == (True, "Applied")
+    assert (status.stages[2].state, "gputide run tide" in status.stages[2].reason) == ("tide", True)
 
 
 def test_plan_that_is_undone_for_the_second_time_has_no_stage_of_the_first_run_in_force() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,13 +71,22 @@ def test_counted_node_that_fills_up_frees_nothing() -> None:
 def test_second_stage_counts_from_where_the_first_one_left() -> None:
     plan = shared_node()
     (first,) = preview(plan, StandingCluster(standard_objects()), SLICING)
-    twice = _with_empty_stage(plan)
+    twice = _with_second_stage(plan, RecommendationKind.SLICE)
     one, two = preview(twice, StandingCluster(standard_objects()), SLICING)
     assert one.cards_freed == first.cards_freed
     assert two.cards_freed == 0
 
 
-def _with_empty_stage(plan: Plan) -> Plan:
-    late = a_recommendation("later", RecommendationKind.TIDE, [], [], 0)
+def test_stage_of_the_tide_changes_nothing_and_says_who_plays_it() -> None:
+    plan = _with_second_stage(shared_node(), RecommendationKind.TIDE, ["a-0"], ["Deployment/a"])
+    _, tide = preview(plan, StandingCluster(standard_objects()), SLICING)
+    assert (tide.objects, tide.moves, tide.cards, tide.cards_freed, tide.refusal) == ((), (), (), 0, None)
+    assert "gputide run tide" in tide.warnings[0]
+
+
+def _with_second_stage(
+    plan: Plan, kind: RecommendationKind, pods: Sequence[str] = (), workloads: Sequence[str] = ()
+) -> Plan:
+    late = a_recommendation("later", kind, pods, workloads, 0)
     stage = Stage(stage=2, title=sentence("reclaim"), recommendations=("later",), cards_freed=0, moves=0)
     return replace(plan, recommendations=(*plan.recommendations, late), stages=(*plan.stages, stage))

@@ -138,6 +138,17 @@ def test_partial_approval_accepts_only_its_stages() -> None:
     assert steps[Step.APPLIED].amortised_per_week is None
 
 
+def test_yes_to_the_tide_alone_accepts_no_card() -> None:
+    tide = replace(PLAN.recommendations[0], id="tide-1", kind=RecommendationKind.TIDE, cards_freed=0, freed=())
+    number = len(PLAN.stages) + 1
+    last = replace(PLAN.stages[0], stage=number, recommendations=("tide-1",), cards_freed=0, moves=0)
+    plan = replace(PLAN, recommendations=(*PLAN.recommendations, tide), stages=(*PLAN.stages, last))
+    yes = PlanEntry(plan=plan, approved_stages=(number,))
+    steps = {step.name: step for step in savings_steps((yes, replace(yes, plan=replace(plan, plan_id="older"))), ())}
+    assert steps[Step.FOUND].plans == (plan.plan_id,)
+    assert steps[Step.ACCEPTED].plans == ()
+
+
 def test_interim_outcome_is_not_verified_yet() -> None:
     interim = tuple(replace(outcome, is_final=False) for outcome in OUTCOMES)
     steps = {step.name: step for step in savings_steps(ENTRIES, interim)}
@@ -220,6 +231,8 @@ def test_a_stage_is_in_place_only_when_all_of_its_pods_are() -> None:
         [
             [a_recommendation("slice-1", RecommendationKind.SLICE, ["a-0", "a-1"], ["Deployment/a"], 0)],
             [a_recommendation("join-1", RecommendationKind.SLICE, ["a-1"], ["Deployment/a"], 1)],
+            # Never, though its pods sit where they are planned to.
+            [a_recommendation("tide-1", RecommendationKind.TIDE, ["a-1"], ["Deployment/a"], 0)],
         ],
     )
     seat = SeatSlice(container="main", card=card_id(0), framebuffer_mib=1024, core_percent=10, priority="normal")

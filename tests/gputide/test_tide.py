@@ -16,15 +16,15 @@ from typer.testing import CliRunner, Result
 from enforcer.manifest import field_of
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.data_folder import open_data_folder
-from fleet.decisions import Plan, RecommendationKind, ScheduledReplicas, Stage
+from fleet.decisions import Plan, ScheduledReplicas
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured, Refused
 from fleet.inventory import WorkloadId
-from fleet.sentences import sentence
+from fleet.settings.settings import Settings
 from gputide.cli import app
-from gputide.container.plans import plan_store
-from gputide.container.tide import tide_journal
-from tests.enforcer.builders import NOW, a_cluster, a_recommendation, card_id, standard_plan
+from gputide.container.plans import journal, plan_store
+from gputide.container.tide import followed_plan, tide_journal
+from tests.enforcer.builders import NOW, a_cluster, card_id, standard_plan, with_tide
 from tests.scraping import OWN_PORT, own_url, scraped
 from tests.waiting import until
 
@@ -37,14 +37,7 @@ def scheduled() -> Plan:
         workload=WorkloadId("team/Deployment/a"), replicas=1, start="22:30", end="07:30", time_zone="UTC",
         frees=(card_id(1),),
     )  # fmt: skip
-    step_back = a_recommendation("tide-1", RecommendationKind.TIDE, [], ["Deployment/a"], 1)
-    last = Stage(stage=3, title=sentence("reclaim"), recommendations=(step_back.id,), cards_freed=1, moves=0)
-    plan = standard_plan()
-    return seal_plan(
-        replace(
-            plan, schedule=(entry,), recommendations=(*plan.recommendations, step_back), stages=(*plan.stages, last)
-        )
-    )
+    return with_tide(standard_plan(), [entry])
 
 
 @pytest.fixture
@@ -109,6 +102,21 @@ def test_night_is_aborted_whatever_plan_is_newest(program: Program, tmp_path: Pa
     assert replicas(tmp_path) == "2"
 
 
+@pytest.mark.parametrize("words", [("run", "--once"), ("abort",)])
+@pytest.mark.parametrize("becomes", ["edited", "gone"])
+def test_night_whose_plan_can_no_longer_be_read_comes_home(
+    program: Program, tmp_path: Path, words: tuple[str, ...], becomes: str
+) -> None:
+    program("run", "--once", "--yes")
+    assert replicas(tmp_path) == "1"
+    file = open_data_folder(tmp_path / "data", create=False).plans / f"{scheduled().plan_id}.json"
+    file.unlink() if becomes == "gone" else file.write_text(file.read_text().replace("22:30", "22:31"))
+    said = program(*words, "--yes", now="2026-01-12T01:00:00Z").output
+    assert "services come home now" in said
+    assert "services came home" in said
+    assert replicas(tmp_path) == "2"
+
+
 def test_nothing_is_moved_without_yes(program: Program, tmp_path: Path) -> None:
     for words in (("run", "--once"), ("abort",)):
         with pytest.raises(Refused, match="--yes"):
@@ -126,6 +134,49 @@ def test_night_begins_only_by_a_tide_that_somebody_approved(program: Program, tm
     with pytest.raises(Refused, match=r"stages \[3\] .* nobody approved"):
         program("run", "--once", "--yes")
     assert replicas(tmp_path) == "2"
+
+
+def test_tide_is_approved_like_any_stage_and_apply_leaves_it_to_its_own_verb(tmp_path: Path) -> None:
+    folder = open_data_folder(tmp_path / "data", create=True)
+    a_cluster(folder.path).close()
+    plan_store(folder).add(scheduled(), None)
+
+    def program(*words: str) -> str:
+        options = ["--data-dir", str(folder.path), "--now", MIDNIGHT, "--quiet"]
+        return CliRunner().invoke(app, [*options, *words], catch_exceptions=False).output
+
+    with pytest.raises(Refused, match="nobody approved"):
+        program("run", "tide", "run", "--once", "--yes")
+    said = program("plan", "approve", "--stage", "3", "--by", "ada")
+    assert "nights begin by it until 2026-01-26" in said
+    assert "gputide apply" not in said
+    assert "`gputide run tide` plays it" in program("apply", "--stage", "3")
+    done = program("apply", "--stage", "3", "--yes", "--by", "ada")
+    assert "0 of 0 stages applied" in done
+    assert "stage 3: Apply leaves replicas as they are" in done
+    assert replicas(tmp_path) == "2"
+    assert not journal(folder).runs()
+    with pytest.raises(Refused, match=r"stage 3: .*gputide run tide"):
+        program("apply", "--stage", "3", "--emit", "kubectl", "-o", str(tmp_path / "files"))
+    program("run", "tide", "run", "--once", "--yes")
+    assert replicas(tmp_path) == "1"
+
+
+def test_running_tide_goes_on_by_its_plan_until_somebody_approves_a_newer_one(tmp_path: Path) -> None:
+    folder = open_data_folder(tmp_path / "data", create=True)
+    store = plan_store(folder)
+    old, new = scheduled(), seal_plan(replace(scheduled(), created_at=NOW + timedelta(minutes=1)))
+    store.add(old, None)
+    store.approve(old, [3], by="ada", at=NOW)
+    store.add(new, None)
+    settings = Settings()
+    assert followed_plan(folder, settings, None, by_day=old.plan_id) == old
+    assert followed_plan(folder, settings, None) == new
+    store.approve(new, [1, 2], by="ada", at=NOW)
+    assert followed_plan(folder, settings, None, by_day=old.plan_id) == old
+    store.approve(new, [3], by="ada", at=NOW)
+    assert followed_plan(folder, settings, None, by_day=old.plan_id) == new
+    assert followed_plan(folder, settings, old.plan_id, by_day=new.plan_id) == old
 
 
 def test_next_plan_is_told_what_the_tide_moved_itself(program: Program, tmp_path: Path) -> None:

@@ -197,10 +197,12 @@ def check_plan(plan: Plan, history: History) -> None:
     assert totals.cards_before - totals.cards_after == totals.cards_freed + totals.spare_cards
     assert sum(item.cards_freed for item in plan.recommendations) == totals.cards_freed + totals.spare_cards
     assert sum(stage.cards_freed for stage in plan.stages) == totals.cards_freed
+    tides = {item.id for item in plan.recommendations if item.kind is RecommendationKind.TIDE}
+    carrying = [stage for stage in plan.stages if tides & set(stage.recommendations)]
+    assert carrying == [stage for stage in plan.stages[-1:] if tides]
+    assert all(set(stage.recommendations) == tides and stage.moves == 0 for stage in carrying)
     staged = [name for stage in plan.stages for name in stage.recommendations]
-    # A tide is run by the schedule, not by a stage.
-    by_stage = [item.id for item in plan.recommendations if item.kind is not RecommendationKind.TIDE]
-    assert sorted(staged) == sorted(by_stage)
+    assert sorted(staged) == sorted(item.id for item in plan.recommendations)
     assert len(staged) == len(set(staged))
     grants: dict[str, set[int]] = {}
     changed = {name for item in plan.recommendations for name in item.workloads}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 
 import typer
 
@@ -45,6 +46,7 @@ def approve(
             chosen, chosen_stages(chosen, stage), by=own_name if by is None else by, at=session.now()
         )
     stages = ", ".join(map(str, approval.stages))
+    applies = not chosen.tide_stages.issuperset(approval.stages)
     return Answer(
         document=document(approval),
         headline=(
@@ -53,8 +55,22 @@ def approve(
                 f"{format_time(approval.at)}"
             ),
         ),
-        footnotes=(*_doubts(chosen, approval.stages), "next: gputide apply (dry run), gputide apply --yes"),
+        footnotes=(
+            *_doubts(chosen, approval.stages),
+            *_nights(chosen, approval.stages, session.settings),
+            *(["next: gputide apply (dry run), gputide apply --yes"] if applies else ()),
+        ),
     )
+
+
+def _nights(plan: Plan, stages: Sequence[int], settings: Settings) -> Iterator[str]:
+    """Until when nights begin by what was approved."""
+    until = format_time(plan.created_at + timedelta(days=settings.tide.plan_age_days_max))
+    for stage in sorted(plan.tide_stages.intersection(stages)):
+        yield (
+            f"stage {stage}: nights begin by it until {until} (tide.plan_age_days_max), with `gputide run tide`; next: "
+            f"gputide run tide check --plan {plan.plan_id}"
+        )
 
 
 def _doubts(plan: Plan, stages: Sequence[int]) -> Iterator[str]:

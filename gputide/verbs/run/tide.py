@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from enforcer.tide.calendar import TidePhase
-from enforcer.tide.runner import TideMetrics, TideResult, TideStep
+from enforcer.tide.runner import Homecoming, TideMetrics, TideResult, TideStep
 from enforcer.tide.tide_journal import Night
 from fleet.data_folder import writing
-from fleet.errors import EXIT_FINDINGS, EXIT_FINE, Refused, Unavailable
+from fleet.errors import EXIT_FINDINGS, EXIT_FINE, Corrupt, Misconfigured, Refused, Unavailable
 from fleet.units import format_duration, format_time
 from gputide.container.cluster import own_cluster
 from gputide.container.own_metrics import open_own_metrics
-from gputide.container.plans import chosen_plan
-from gputide.container.tide import followed_plan, open_tide, tide_calendar, tide_journal
+from gputide.container.plans import chosen_plan, copied_plans
+from gputide.container.tide import followed_plan, open_homecoming, open_tide, tide_calendar, tide_journal
 from gputide.options import ByOption, PlanOption, YesOption, answering
 from gputide.output import Answer, Listing
 from gputide.session import Session, session_of, who
@@ -33,6 +35,7 @@ app = typer.Typer(
 def show(session: Session, plan: PlanOption = None) -> Answer:
     """Show which services scale in when, what that frees, and how the nights so far went."""
     folder = session.folder()
+    copied_plans(folder, session.settings)
     chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
     calendar = tide_calendar(chosen, session.settings)
     nights = tide_journal(folder).nights()
@@ -76,7 +79,7 @@ def show(session: Session, plan: PlanOption = None) -> Answer:
 def check(session: Session, plan: PlanOption = None) -> Answer:
     """Say what is due now, without doing it; exit status 1 where a night is under way and services are short."""
     folder, now = session.folder(), session.now()
-    chosen = followed_plan(folder, plan)
+    chosen = followed_plan(folder, session.settings, plan)
     with writing(folder), open_tide(folder, session.settings, chosen, now) as tide:
         moment, scale, short = tide.moment(), tide.would_scale(), tide.short()
         why_not = tide.why_not()
@@ -127,14 +130,14 @@ def run(
         raise Refused("cannot move the tide without --yes; see what is due with `gputide run tide check`")
     session = session_of(context)
     folder, settings = session.folder(), session.settings
-    by_day = chosen_plan(folder, plan, cluster=own_cluster(folder, settings)).plan_id
-    tide_calendar(followed_plan(folder, by_day), settings)
+    if tide_journal(folder).open_night() is None:
+        tide_calendar(followed_plan(folder, settings, plan), settings)
+    by_day: str | None = None
 
     def step(metrics: TideMetrics) -> None:
-        with metrics.steps.one():
-            chosen = followed_plan(folder, by_day)
-            with writing(folder), open_tide(folder, settings, chosen, session.now(), metrics) as tide:
-                result = tide.step()
+        nonlocal by_day
+        with metrics.steps.one(), _opened(session, plan, by_day, metrics) as (tide, by_day):
+            result = tide.step()
         metrics.take(result)
         _say(result)
 
@@ -156,10 +159,27 @@ def abort(context: typer.Context, plan: PlanOption = None, yes: YesOption = Fals
     if not yes:
         raise Refused("cannot end the night without --yes")
     session = session_of(context)
-    folder = session.folder()
-    chosen = followed_plan(folder, plan)
-    with writing(folder), open_tide(folder, session.settings, chosen, session.now()) as tide:
+    with _opened(session, plan) as (tide, _):
         _say(tide.abort(by if by is not None else who()))
+
+
+@contextmanager
+def _opened(
+    session: Session, plan: str | None, by_day: str | None = None, metrics: TideMetrics | None = None
+) -> Iterator[tuple[Homecoming, str | None]]:
+    """The tide and its plan; where the plan of the night under way can't be read, what brings services home."""
+    folder, settings, now = session.folder(), session.settings, session.now()
+    try:
+        chosen = followed_plan(folder, settings, plan, by_day=by_day)
+    except (Corrupt, Misconfigured, Refused) as exc:
+        if tide_journal(folder).open_night() is None:
+            raise
+        typer.echo(f"services come home now, for the plan of this night can't be read: {exc}", err=True)
+        with writing(folder), open_homecoming(folder, settings, now, metrics) as home:
+            yield home, by_day
+        return
+    with writing(folder), open_tide(folder, settings, chosen, now, metrics) as tide:
+        yield tide, chosen.plan_id
 
 
 def _say(result: TideResult) -> None:

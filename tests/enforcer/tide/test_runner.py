@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import time, timedelta
 from pathlib import Path
@@ -12,17 +13,19 @@ import pytest
 
 from enforcer.manifest import field_of
 from enforcer.record.ledger import Ledger
+from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.tools import Tools
-from enforcer.safety.guard import GuardPolicy
+from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.tide.calendar import TideCalendar
 from enforcer.tide.runner import SAVE_BY_ANNOTATION, TIDE_LABEL, TideMetrics, TidePolicy, TideRunner, TideStep
 from enforcer.tide.tide_journal import TideJournal
-from fleet.decisions import ScheduledReplicas
+from fleet.decisions import Plan, ScheduledReplicas
 from fleet.documents import seal_plan
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
-from tests.enforcer.builders import NOW, OpenGuard, a_cluster, card_id, some_tools, standard_plan, where
+from fleet.sentences import Sentence
+from tests.enforcer.builders import NOW, a_cluster, a_yes, card_id, some_tools, standard_plan, where, with_tide
 from tests.scraping import scraped
 from wire.own_metrics import OwnMetrics, own_port
 
@@ -35,6 +38,9 @@ SCHEDULE = tuple(
     )
     for name, card in (("a", 1), ("b", 3))
 )  # fmt: skip
+PLAN = with_tide(standard_plan(), SCHEDULE)
+TIDE = 3
+"""Its stage."""
 QUEUE = {
     "apiVersion": "kueue.x-k8s.io/v1beta1",
     "kind": "ClusterQueue",
@@ -54,12 +60,12 @@ class World:
     cluster: SimulatedCluster
     tools: Tools
     journal: TideJournal
+    plans: PlanStore
+    folder: Path
 
-    def runner(self, schedule: tuple[ScheduledReplicas, ...] = SCHEDULE) -> TideRunner:
+    def runner(self, plan: Plan = PLAN) -> TideRunner:
         policy = TidePolicy(save_seconds=60.0, home_seconds_max=600.0, queues=("night",))
-        return TideRunner(
-            self.tools, self.journal, seal_plan(replace(standard_plan(), schedule=schedule)), CALENDAR, policy
-        )
+        return TideRunner(self.tools, self.journal, plan, CALENDAR, policy, lambda: self.plans.approvals(plan.plan_id))
 
     def value(self, kind: str, name: str, field: str, namespace: str = "team") -> str | None:
         manifest = self.cluster.get(kind, namespace, name)
@@ -84,8 +90,12 @@ class World:
 def world(tmp_path: Path) -> World:
     cluster = a_cluster(tmp_path)
     cluster.create(dict(QUEUE))
-    tools = some_tools(cluster, tmp_path)
-    return World(cluster=cluster, tools=tools, journal=TideJournal(Ledger(tmp_path / "tide.jsonl")))
+    tools = some_tools(cluster, tmp_path, guard=Guard(GuardPolicy()))
+    plans = PlanStore(tmp_path / "plans")
+    plans.add(PLAN)
+    plans.approve(PLAN, [TIDE], by="ada", at=NOW)
+    journal = TideJournal(Ledger(tmp_path / "tide.jsonl"))
+    return World(cluster=cluster, tools=tools, journal=journal, plans=plans, folder=tmp_path)
 
 
 def test_services_step_back_low_priority_comes_in_and_all_is_given_back_in_time(world: World) -> None:
@@ -338,13 +348,16 @@ def test_job_that_nobody_may_change_keeps_no_queue_closed(world: World) -> None:
 
 
 def test_night_does_not_begin_by_an_old_forecast_and_comes_home_by_it(world: World) -> None:
-    old = replace(standard_plan(), schedule=SCHEDULE, created_at=NOW - timedelta(days=15))
-    with pytest.raises(Refused, match=r"15 days old, tide\.plan_age_days_max=14"):
-        TideRunner(world.tools, world.journal, old, CALENDAR, TidePolicy()).step()
+    old = seal_plan(replace(PLAN, created_at=NOW - timedelta(days=15)))
+    world.plans.add(old)
+    world.plans.approve(old, [TIDE], by="ada", at=NOW)
+    with pytest.raises(Refused, match=r"15 days old, tide\.plan_age_days_max=14") as refused:
+        world.runner(old).step()
+    assert code_of(refused) == "guard.tide_expired"
     assert world.journal.nights() == ()
     world.night()
     world.until(6.6)
-    assert TideRunner(world.tools, world.journal, old, CALENDAR, TidePolicy()).step().step is TideStep.CAME_HOME
+    assert world.runner(old).step().step is TideStep.CAME_HOME
 
 
 def test_service_whose_repository_keeps_it_stays_as_it_is(world: World) -> None:
@@ -361,7 +374,7 @@ def test_service_whose_repository_keeps_it_stays_as_it_is(world: World) -> None:
 
 def test_guard_is_asked_before_a_night_and_not_on_the_way_home(world: World) -> None:
     def with_policy(**policy: Any) -> TideRunner:
-        world.tools.guard = OpenGuard(GuardPolicy(**policy))
+        world.tools.guard = Guard(GuardPolicy(**policy))
         return world.runner()
 
     with pytest.raises(Refused, match=r"frees 2 cards at once, limit guard.cards_per_apply_max=1"):
@@ -421,3 +434,170 @@ def test_service_does_not_step_back_below_what_its_disruption_budget_names(
     assert any(intent.name == "a" for intent in found.intents) is scaled
     why = "scaling in would leave 1 pods, and PodDisruptionBudget team/a (minAvailable=2) wants 2"
     assert [reason for workload, reason in found.left if workload.endswith("/a")] == ([] if scaled else [why])
+
+
+def code_of(refused: pytest.ExceptionInfo[Refused]) -> str:
+    said = refused.value.said
+    assert isinstance(said, Sentence)
+    return said.code
+
+
+def nothing(_: World, plan: Plan) -> None:
+    """Nobody said anything."""
+
+
+def withdrawn(world: World, plan: Plan) -> None:
+    world.plans.approve(plan, [TIDE], by="ada", at=NOW)
+    world.plans.keep_approvals(plan.plan_id, ())
+
+
+def other_stages(world: World, plan: Plan) -> None:
+    world.plans.approve(plan, [1, 2], by="ada", at=NOW)
+
+
+def too_late(world: World, plan: Plan) -> None:
+    """As the object of an approval that somebody makes by hand."""
+    (yes,) = a_yes(plan, TIDE)
+    world.plans.keep_approvals(plan.plan_id, (replace(yes, at=plan.expires_at),))
+
+
+@pytest.mark.parametrize("given", [nothing, withdrawn, other_stages, too_late])
+def test_night_begins_by_no_tide_that_nobody_approved_in_time(
+    world: World, given: Callable[[World, Plan], None]
+) -> None:
+    """The same tide stands approved in another plan, which does not count."""
+    plan = seal_plan(replace(PLAN, created_at=PLAN.created_at + timedelta(minutes=1)))
+    world.plans.add(plan)
+    given(world, plan)
+    assert "nobody approved" in (world.runner(plan).why_not() or "")
+    with pytest.raises(Refused, match=r"stages \[3\] .*nobody approved") as refused:
+        world.runner(plan).step()
+    assert code_of(refused) == "guard.unapproved"
+    assert world.replicas() == ("2", "2")
+    assert world.journal.nights() == ()
+    world.plans.approve(plan, [TIDE], by="bob", at=NOW)
+    world.runner(plan).step()
+    assert world.replicas() == ("1", "1")
+
+
+def test_approval_counts_for_its_own_plan_alone(world: World) -> None:
+    other = seal_plan(replace(PLAN, created_at=PLAN.created_at + timedelta(minutes=1)))
+    guard = Guard(GuardPolicy())
+    guard.check_tide_approved(PLAN, a_yes(PLAN, TIDE))
+    with pytest.raises(Refused, match="nobody approved"):
+        guard.check_tide_approved(PLAN, a_yes(other, TIDE))
+
+
+def unstaged() -> Plan:
+    return seal_plan(replace(standard_plan(), schedule=SCHEDULE))
+
+
+def one_unstaged() -> Plan:
+    return seal_plan(replace(with_tide(standard_plan(), SCHEDULE[:1]), schedule=SCHEDULE))
+
+
+def other_hours() -> Plan:
+    return with_tide(standard_plan(), (SCHEDULE[0], replace(SCHEDULE[1], start="02:00", end="04:00")))
+
+
+def edited() -> Plan:
+    return replace(PLAN, schedule=tuple(replace(entry, replicas=0) for entry in SCHEDULE))
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (unstaged, "guard.tide_unstaged"),
+        (one_unstaged, "guard.tide_unstaged"),
+        (other_hours, "guard.tide_windows"),
+        (edited, "guard.edited"),
+    ],
+)
+def test_schedule_that_is_not_what_the_stage_shows_is_refused_whatever_is_approved(
+    world: World, make: Callable[[], Plan], code: str
+) -> None:
+    plan = make()
+    world.plans.keep_approvals(plan.plan_id, a_yes(plan, 1, 2, TIDE))
+    with pytest.raises(Refused) as refused:
+        world.runner(plan).step()
+    assert code_of(refused) == code
+    assert world.replicas() == ("2", "2")
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_night_of_many_cards_wants_two_people_whatever_the_schedule_claims(world: World, claimed: bool) -> None:
+    plan = PLAN if claimed else with_tide(standard_plan(), [replace(entry, frees=()) for entry in SCHEDULE])
+    world.plans.keep_approvals(plan.plan_id, a_yes(plan, TIDE, by="ann"))
+    world.tools.guard = Guard(GuardPolicy(two_approvals_cards_min=2))
+    with pytest.raises(Refused, match="two different people") as refused:
+        world.runner(plan).step()
+    assert code_of(refused) == "guard.approved_by_one"
+    assert world.replicas() == ("2", "2")
+    world.plans.keep_approvals(plan.plan_id, (*a_yes(plan, TIDE, by="ann"), *a_yes(plan, TIDE, by="bob")))
+    world.runner(plan).step()
+    assert world.replicas() == ("1", "1")
+
+
+def test_night_ends_once_its_approval_is_withdrawn_and_does_not_begin_again(world: World) -> None:
+    world.night()
+    world.plans.keep_approvals(PLAN.plan_id, ())
+    home = world.runner().step()
+    assert home.step is TideStep.CAME_HOME
+    assert "nobody approved" in home.said[0]
+    assert world.replicas() == ("2", "2")
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "Hold"
+    world.plans.approve(PLAN, [TIDE], by="ada", at=NOW)
+    assert world.runner().step().said == ("this night is over",)
+    assert world.replicas() == ("2", "2")
+
+
+def test_half_a_night_whose_approval_is_withdrawn_lowers_nobody_more(world: World) -> None:
+    class Once(Exception):
+        """The process was killed after the first service."""
+
+    def crash(what: str) -> None:
+        if what.startswith("patch") and world.replicas() == ("1", "2"):
+            raise Once
+
+    world.tools.step = crash
+    with pytest.raises(Once):
+        world.runner().step()
+    world.tools.lease.release(world.tools.holder)
+    world.tools.step = lambda _: None
+    assert world.replicas() == ("1", "2")
+    world.plans.keep_approvals(PLAN.plan_id, ())
+    assert world.runner().step().step is TideStep.CAME_HOME
+    assert world.replicas() == ("2", "2")
+
+
+@pytest.mark.parametrize("ends", ["withdrawn", "unreadable", "expired"])
+def test_services_come_home_in_the_morning_whatever_became_of_the_approval(world: World, ends: str) -> None:
+    world.night()
+    world.until(6.6)
+    plan = PLAN
+    if ends == "withdrawn":
+        world.plans.keep_approvals(PLAN.plan_id, ())
+    elif ends == "unreadable":
+        (world.folder / "plans" / f"{PLAN.plan_id}.approvals.jsonl").write_text("no approval\n")
+    else:
+        plan = seal_plan(replace(PLAN, created_at=NOW - timedelta(days=99), expires_at=NOW - timedelta(days=98)))
+    home = world.runner(plan).step()
+    assert home.step is TideStep.CAME_HOME
+    assert "in time" in home.said[-1]
+    assert world.replicas() == ("2", "2")
+
+
+def test_night_that_began_before_its_schedule_expired_lasts_until_its_morning(world: World) -> None:
+    last = seal_plan(replace(PLAN, created_at=NOW - timedelta(days=14)))
+    world.plans.add(last)
+    world.plans.approve(last, [TIDE], by="ada", at=NOW)
+    while world.runner(last).step().step is not TideStep.ADMITTED:
+        world.cluster.pause(60.0)
+    world.until(2.0)
+    assert world.runner(last).step().step is TideStep.NOTHING
+    assert world.replicas() == ("1", "1")
+    world.until(4.6)
+    assert world.runner(last).step().step is TideStep.CAME_HOME
+    world.until(16.0)
+    with pytest.raises(Refused, match="14 days old"):
+        world.runner(last).step()
