@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -260,7 +260,7 @@ def apply_to(live: LiveCluster, fleet: StandingFleet) -> tuple[Plan, Applied]:
     plan = planned(fleet, cluster)
     before = cards_in_use(take_snapshot(cluster), fleet.namespace)
     tools = tools_on(cluster, live.folder / f"ledger-{fleet.namespace}.jsonl")
-    stages: Sequence[int] = tuple(stage.stage for stage in plan.stages)
+    stages = plan.rollout_stages
     asked, began, started = cluster.requests, live.audit.size(), time.monotonic()
     results = Rollout(tools, HamiBackend(cluster.now())).apply(
         plan, stages, by="bench", approved=lambda: a_yes(plan, *stages)

@@ -148,7 +148,7 @@ def _cards(plan: Plan, item: Recommendation, words: Words) -> str:
 
 
 def _windows(plan: Plan, item: Recommendation, words: Words) -> tuple[str, ...]:
-    """The hours of a tide; the schedule carries it out, not a stage."""
+    """The hours of a tide."""
     return tuple(
         words.say(
             "explain.window",

@@ -122,9 +122,10 @@ class Reconciler:
         Raises:
             As `Rollout.apply`. A run that is left open is still wanted: call again, or let a controller go on.
         """
-        stages = _rolled(plan, stages)
-        if not stages:
+        rolled = _rolled(plan, stages)
+        if stages and not rolled:
             return ()
+        stages = rolled
         approvals = self._plans.approvals(plan.plan_id)
         wish = self.want(plan.plan_id, add=stages, by=by)
         failed: int | None = None
@@ -343,9 +344,10 @@ class Delegated(Reconciler):
         Raises:
             Refused: a guard says no, here or there; somebody no longer wants a stage.
         """
-        tools, plan_id, stages = self.tools, plan.plan_id, _rolled(plan, stages)
-        if not stages:
+        tools, plan_id, rolled = self.tools, plan.plan_id, _rolled(plan, stages)
+        if stages and not rolled:
             return ()
+        stages = rolled
         tools.guard.check_frozen(tools.reader)
         tools.guard.check_plan(plan, stages, self._plans.approvals(plan_id), tools.reader.now())
         runs = tools.journal.runs(plan_id)

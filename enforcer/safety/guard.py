@@ -23,6 +23,7 @@ from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
 from enforcer.safety.stage_checks import check_admission, check_quotas
+from enforcer.safety.tide_consent import check_staged, claimed_by_night, given_in_time
 from enforcer.snapshot import Snapshot, cards_left_empty
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
@@ -136,7 +137,7 @@ class Guard:
         self._check_size(plan, together, freed)
 
     def check_tide(
-        self, plan: Plan, approvals: Sequence[Approval], now: datetime, snapshot: Snapshot, *, age_max: timedelta
+        self, plan: Plan, approvals: Sequence[Approval], now: datetime, *, freed: int, age_max: timedelta
     ) -> None:
         """Refuse to begin a night by a plan, for what the plan is.
 
@@ -144,55 +145,44 @@ class Guard:
         saving limit binds it; the limit on cards does.
 
         Args:
+            freed: cards that pods leave in the night at most, by the cluster: the plan may claim fewer.
             age_max: how long after its making nights begin by it: the tide of a plan is played again and again, so
                 what was approved before the plan expired expires by this.
 
         Raises:
             Refused: made from too little history, too old, too large, or as `check_tide_approved`.
         """
-        self.check_tide_approved(plan, approvals)
+        self.check_tide_approved(plan, approvals, freed=freed)
         self._check_coverage(plan)
         age = now - plan.created_at
         if age > age_max:
             raise Refused(
                 sentence("guard.tide_expired", plan=plan.plan_id, days=str(age.days), limit=str(age_max.days))
             )
-        freed = max(_claimed_by_night(plan), _left_by_night(plan, snapshot))
-        self.check_approvals(plan, sorted(plan.tide_stages), _given_in_time(plan, approvals), freed)
-        if self._policy.cards_max is not None and freed > self._policy.cards_max:
+        cards = max(freed, claimed_by_night(plan))
+        if self._policy.cards_max is not None and cards > self._policy.cards_max:
             limit = str(self._policy.cards_max)
             raise Refused(
                 sentence(
-                    "guard.night_too_large", plan=plan.plan_id, now=format_time(now), cards=str(freed), limit=limit
+                    "guard.night_too_large", plan=plan.plan_id, now=format_time(now), cards=str(cards), limit=limit
                 )
             )
 
-    def check_tide_approved(self, plan: Plan, approvals: Iterable[Approval]) -> None:
+    def check_tide_approved(self, plan: Plan, approvals: Iterable[Approval], *, freed: int = 0) -> None:
         """Refuse a schedule to which nobody said yes as it stands.
 
+        Args:
+            freed: cards that pods leave in a night at most, where the plan may claim fewer.
+
         Raises:
-            Refused: edited, of another cluster, with workloads in no stage or windows that differ, or its stages were
-                approved by too few before the plan expired.
+            Refused: edited, of another cluster, not as its stages show it, or these were approved by too few before
+                the plan expired.
         """
         _check_seal(plan)
         check_cluster_name(plan, self._policy.cluster)
-        stages = sorted(plan.tide_stages)
-        staged = {name for entry in plan.stages if entry.stage in stages for name in entry.recommendations}
-        shown = {
-            workload
-            for entry in plan.recommendations
-            if entry.id in staged and entry.kind is RecommendationKind.TIDE
-            for workload in entry.workloads
-        }
-        loose = [entry.workload for entry in plan.schedule if entry.workload not in shown]
-        if loose or not stages:
-            raise Refused(
-                sentence("guard.tide_unstaged", plan=plan.plan_id, workloads=listed(sorted(loose), _NAMED_MAX))
-            )
-        windows = sorted({f"{entry.start}-{entry.end} {entry.time_zone}" for entry in plan.schedule})
-        if len(windows) > 1:
-            raise Refused(sentence("guard.tide_windows", plan=plan.plan_id, windows=listed(windows, _NAMED_MAX)))
-        self.check_approvals(plan, stages, _given_in_time(plan, approvals), _claimed_by_night(plan))
+        check_staged(plan)
+        given = given_in_time(plan, approvals)
+        self.check_approvals(plan, sorted(plan.tide_stages), given, max(freed, claimed_by_night(plan)))
 
     def _check_coverage(self, plan: Plan) -> None:
         if plan.history.coverage_ratio < self._policy.coverage_ratio_min:
@@ -207,7 +197,7 @@ class Guard:
         """
         people: dict[int, set[str]] = {}
         for entry in approvals:
-            for stage in entry.stages if entry.plan_id == plan.plan_id else ():
+            for stage in entry.stages:
                 # One person under two spellings is one person.
                 people.setdefault(stage, set()).add(entry.by.strip().casefold())
         unapproved = sorted(set(stages) - people.keys())
@@ -359,24 +349,6 @@ def _check_seal(plan: Plan) -> None:
     sealed = seal_plan(plan)
     if sealed.plan_id != plan.plan_id:
         raise Refused(sentence("guard.edited", plan=plan.plan_id, content=sealed.plan_id))
-
-
-def _given_in_time(plan: Plan, approvals: Iterable[Approval]) -> list[Approval]:
-    """Nobody can approve a plan that has expired; who makes the object of an approval by hand can."""
-    return [entry for entry in approvals if entry.at < plan.expires_at]
-
-
-def _claimed_by_night(plan: Plan) -> int:
-    return len({card for entry in plan.schedule for card in entry.frees})
-
-
-def _left_by_night(plan: Plan, snapshot: Snapshot) -> int:
-    """Cards that pods leave at most when services scale in, by the cluster and not by what the plan claims."""
-    left = 0
-    for entry in plan.schedule:
-        held = sorted(len(seat.cards) or len(seat.slices) for seat in snapshot.pods.get(entry.workload, ()))
-        left += sum(held[max(0, entry.replicas) :])
-    return left
 
 
 def workloads_of(plan: Plan, stages: Sequence[int]) -> tuple[WorkloadId, ...]:

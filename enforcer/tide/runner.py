@@ -233,7 +233,7 @@ class TideRunner(Homecoming):
         """What stands against beginning a night now, whatever the hour; None for nothing."""
         try:
             self._tools.guard.check_frozen(self._tools.reader)
-            self._check_plan()
+            self._check_plan(self.would_scale())
         except Refused as exc:
             return str(exc)
         return None
@@ -275,8 +275,8 @@ class TideRunner(Homecoming):
     def _go_out(self, moment: TideMoment) -> TideResult:
         if moment.night is None or moment.ends_at is None:
             raise Refused("cannot begin a night by day")
-        self._check_plan()
-        scale = night_scale(self._plan.schedule, self._tools.reader)
+        scale = self.would_scale()
+        self._check_plan(scale)
         left = tuple((str(workload), why) for workload, why in scale.left)
         self._tools.step("tide begin")
         self._journal.begin(
@@ -289,10 +289,19 @@ class TideRunner(Homecoming):
         step = TideStep.WENT_OUT if result.step is TideStep.WAITS else result.step
         return TideResult(step=step, moment=moment, night=result.night, said=said)
 
-    def _check_plan(self) -> None:
-        now = self._tools.reader.now()
-        snapshot, age_max = self._tools.snapshot(), self._policy.plan_age_max
-        self._tools.guard.check_tide(self._plan, self._approved(), now, snapshot, age_max=age_max)
+    def _check_plan(self, scale: NightScale) -> None:
+        now, age_max = self._tools.reader.now(), self._policy.plan_age_max
+        freed = self._left_by(scale)
+        self._tools.guard.check_tide(self._plan, self._approved(), now, freed=freed, age_max=age_max)
+
+    def _left_by(self, scale: NightScale) -> int:
+        """Cards that pods leave at most when services scale in."""
+        pods, kept, cards = self._tools.snapshot().pods, {workload for workload, _ in scale.left}, 0
+        for entry in self._plan.schedule:
+            if entry.workload not in kept:
+                held = sorted(len(seat.cards) or len(seat.slices) for seat in pods.get(entry.workload, ()))
+                cards += sum(held[entry.replicas :])
+        return cards
 
     def _withdrawn(self) -> str | None:
         """Why the night that is under way may go on no longer; None where it may.

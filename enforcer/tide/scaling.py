@@ -104,6 +104,8 @@ def replicas_short(workloads: Sequence[WorkloadId], reader: ClusterReader) -> di
 
 
 def _refusal(owner: Manifest, replicas: int, wishes: Wishes) -> str | None:
+    if replicas < 1:
+        return "a night leaves each service a replica at least"
     if is_yes(wishes.of(OPT_OUT_LABEL, owner)):
         return f"its owner opted out ({OPT_OUT_LABEL})"
     warm = wishes.of(WARM_REPLICAS_LABEL, owner) or "0"

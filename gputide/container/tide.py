@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import date, datetime, time, timedelta
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from enforcer.record.ledger import Ledger
 from enforcer.tide.calendar import TideCalendar
@@ -24,7 +24,7 @@ def tide_calendar(plan: Plan, settings: Settings) -> TideCalendar:
     """When the tide of a plan goes out and comes in.
 
     Raises:
-        Misconfigured: the plan has no tide.
+        Misconfigured: the plan has no tide, or names a time zone or a time of day that there is none.
     """
     if not plan.schedule:
         raise Misconfigured(
@@ -33,10 +33,16 @@ def tide_calendar(plan: Plan, settings: Settings) -> TideCalendar:
         )
     # One window for the whole cluster: freed cards are used together.
     first = plan.schedule[0]
+    try:
+        start, end, time_zone = time.fromisoformat(first.start), _end(first.end), ZoneInfo(first.time_zone)
+    except (ValueError, ZoneInfoNotFoundError, OSError) as exc:
+        raise Misconfigured(
+            f"cannot read the tide of plan {plan.plan_id}: {first.start!r} to {first.end!r} in {first.time_zone!r}"
+        ) from exc
     return TideCalendar(
-        start=time.fromisoformat(first.start),
-        end=_end(first.end),
-        time_zone=ZoneInfo(first.time_zone),
+        start=start,
+        end=end,
+        time_zone=time_zone,
         holidays=frozenset(date.fromisoformat(day) for day in settings.tide.holidays),
     )
 

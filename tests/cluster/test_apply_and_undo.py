@@ -210,7 +210,7 @@ def test_cards_that_are_really_free_are_those_of_the_plan_and_undo_restores(
     plan = plan_of(standing)
     assert plan.totals.cards_freed > 0
     began = audit.size()
-    assert apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
+    assert apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.rollout_stages)
     settled(api, standing)
     assert len(before) - len(in_use(standing)) == plan.totals.cards_freed
     planned = {str(workload) for item in plan.recommendations for workload in item.workloads}
@@ -230,7 +230,7 @@ def test_replicas_that_the_plan_seats_apart_go_to_their_own_cards(api: Api, stan
     before, contents_before = in_use(standing), contents(api, standing.namespace)
     plan = plan_of(standing)
     assert plan.totals.cards_freed > 0
-    assert apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
+    assert apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.rollout_stages)
     settled(api, standing)
     assert in_use(standing) == {str(card.card) for card in plan.placement}
     assert len(before) - len(in_use(standing)) == plan.totals.cards_freed
@@ -453,7 +453,7 @@ def test_controller_does_what_a_plan_in_the_cluster_asks_for(
         plan = PlanStore(planned.folder / "plans").newest(planned.cluster)
         assert plan is not None
         path = f"/apis/gputide.io/v1alpha1/gpuplans/plan-{plan.plan_id}"
-        assert api.ask("GET", path)["spec"]["apply"] == [stage.stage for stage in plan.stages]
+        assert api.ask("GET", path)["spec"]["apply"] == list(plan.rollout_stages)
         api.patch(path, {"spec": {"apply": []}})
         until(lambda: contents(api, standing.namespace) == contents_before, "it is taken back", 90.0)
         until(lambda: api.ask("GET", path)["status"]["state"] == "Undone", "its status says so", 60.0)

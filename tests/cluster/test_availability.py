@@ -98,7 +98,7 @@ def test_single_replica_of_kubernetes_default_strategy_refuses_the_stage_and_rec
     assert ": 1 of 1 pods would be unavailable at once" in said
     for service in SINGLES:
         set_strategy(api, standing.namespace, service.name, {"type": "Recreate", "rollingUpdate": None})
-    assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
+    assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.rollout_stages)
 
 
 @pytest.mark.parametrize("spare_cards", [0])
@@ -111,7 +111,7 @@ def test_four_replicas_of_kubernetes_default_strategy_never_fall_below_three_rea
     before = {pod["metadata"]["name"] for pod in pods(api, standing.namespace, "four")}
     plan = applied.plan_of(standing, gaps_allowed=True)
     with Sampler(api=api, namespace=standing.namespace, least={"four": 3}) as sampler:
-        assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
+        assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.rollout_stages)
         applied.settled(api, standing)
     assert before.isdisjoint(pod["metadata"]["name"] for pod in pods(api, standing.namespace, "four"))
     assert (sampler.breaches, sampler.blindness) == ([], [])
@@ -125,7 +125,7 @@ def test_with_one_free_card_no_service_has_a_pod_less_ready_through_apply_and_un
     plan, before = applied.plan_of(standing), applied.in_use(standing)
     assert plan.totals.surge_cards == 1
     with Sampler(api=api, namespace=standing.namespace, least={"pair": 2, "single": 1}) as sampler:
-        assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
+        assert applied.apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.rollout_stages)
         applied.settled(api, standing)
         assert len(before) - len(applied.in_use(standing)) == plan.totals.cards_freed > 0
         assert Undo(standing.tools).undo(plan.plan_id).lowered == ()

@@ -52,7 +52,7 @@ def services() -> tuple[Service, ...]:
 def applied(standing: Standing) -> None:
     plan = plan_of(standing)
     assert plan.totals.cards_freed > 0
-    assert apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.stages)
+    assert apply_all(standing, plan) == [(StageState.PROMOTED, None)] * len(plan.rollout_stages)
     time.sleep(UNSEEN_SECONDS_MAX)  # so long a seat that was given counts as taken
 
 

@@ -6,6 +6,7 @@ import select
 import socket
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,9 +17,10 @@ from flask.testing import FlaskClient
 from dashboards.access.sign_in import Ways
 from dashboards.address import read_address
 from dashboards.app import BODY_BYTES_MAX, PENDING_BYTES_MAX, create_app, open_server
-from dashboards.pages.plan_rollout import apply_reason
+from dashboards.pages.plan_rollout import apply_reason, stage_status
 from dashboards.queries import RolloutPhase, RolloutProgress
 from dashboards.tokens import DARK, LIGHT, STATE_COLOURS, STATE_INK
+from fleet.decisions import RecommendationKind
 from fleet.errors import Unavailable
 from tests.dashboards.embedded import CLUSTER, HOSTILE, EmbeddedCluster, make_views
 from tests.waiting import until
@@ -215,6 +217,23 @@ def test_apply_waits_for_the_second_approver_and_names_them() -> None:
     strict = EmbeddedCluster(views.fleet.profiles(CLUSTER), (plan,), approvals_needed=("wei",))
     entry = strict.approve(plan.plan_id, (1,), "mei")
     assert apply_reason(entry, (1,), IDLE) == "still needs the approval of wei"
+
+
+def test_stage_of_the_tide_is_approved_on_the_page_and_left_to_its_verb() -> None:
+    _, cluster = make_views(with_past=False)
+    (entry,) = cluster.plans(CLUSTER)
+    number = len(entry.plan.stages) + 1
+    tide = replace(entry.plan.recommendations[0], id="tide-1", kind=RecommendationKind.TIDE, cards_freed=0, freed=())
+    last = replace(entry.plan.stages[0], stage=number, recommendations=("tide-1",), cards_freed=0, moves=0)
+    stages, advice = (*entry.plan.stages, last), (*entry.plan.recommendations, tide)
+    fresh = replace(entry, plan=replace(entry.plan, stages=stages, recommendations=advice))
+    assert apply_reason(fresh, (number,), IDLE) == "the chosen stages are not approved yet"
+    approved = replace(fresh, approved_stages=(1, number))
+    assert "`gputide run tide` plays it" in (apply_reason(approved, (number,), IDLE) or "")
+    assert apply_reason(approved, (1, number), IDLE) is None
+    assert apply_reason(replace(approved, applied_stages=(1,)), (1, number), IDLE) == "these stages are applied"
+    assert stage_status(approved, number) == "✓ approved, left to gputide run tide"
+    assert "approved" not in stage_status(fresh, number)
 
 
 def test_address_carries_state_from_page_to_page() -> None:

@@ -62,7 +62,7 @@ def test_no_workload_is_made_anew_twice_by_one_plan() -> None:
     singles = [Service(name=f"single-{number}", level=0.1, used_gib=3.0) for number in range(3)]
     plan = planned(cluster(Service(name="idle", kind="Notebook", level=0.0), notebook, ordered, pair, *singles))
     stages_of: dict[str, set[int]] = {}
-    for stage in plan.stages:
+    for stage in plan.stages[: len(plan.rollout_stages)]:
         for item in plan.recommendations:
             if item.id in stage.recommendations:
                 for workload in item.workloads:

@@ -52,6 +52,6 @@ def test_undone_plan_has_the_moment_of_its_undo_and_the_stages_that_once_stood(p
     assert entry.undone_at is not None
     assert entry.undone_at < later - timedelta(days=20)
     assert entry.applied_stages == ()
-    assert entry.once_applied_stages == tuple(stage.stage for stage in entry.plan.stages)
+    assert entry.once_applied_stages == entry.plan.rollout_stages
     applied = [line.cards for line in views.outcomes.ledger(cluster) if line.action == "applied"]
     assert sum(applied) == entry.plan.totals.cards_freed

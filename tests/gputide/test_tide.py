@@ -193,6 +193,14 @@ def test_by_day_nothing_is_due(program: Program) -> None:
     assert "nothing is due: it is day" in said.output
 
 
+def test_window_that_no_clock_shows_is_named(program: Program, tmp_path: Path) -> None:
+    odd = [replace(entry, end="25:00") for entry in scheduled().schedule]
+    plan = with_tide(standard_plan(), odd)
+    plan_store(open_data_folder(tmp_path / "data", create=False)).add(plan, None)
+    with pytest.raises(Misconfigured, match=r"'22:30' to '25:00' in 'UTC'"):
+        program("show", "--plan", plan.plan_id)
+
+
 def test_plan_without_a_tide_says_so(program: Program, tmp_path: Path) -> None:
     plan_store(open_data_folder(tmp_path / "data", create=False)).add(standard_plan(), None)
     with pytest.raises(Misconfigured, match="has no tide"):

@@ -601,3 +601,21 @@ def test_night_that_began_before_its_schedule_expired_lasts_until_its_morning(wo
     world.until(16.0)
     with pytest.raises(Refused, match="14 days old"):
         world.runner(last).step()
+
+
+def test_night_that_an_older_version_began_waits_for_the_services_that_it_scaled(world: World) -> None:
+    world.night()
+    entries = world.folder / "tide.jsonl"
+    older = Ledger(world.folder / "older.jsonl")
+    for entry in Ledger(entries).entries():
+        content = {name: value for name, value in entry.content.items() if name != "workloads"}
+        older.append([(entry.event, content)], plan_id=entry.plan_id, at=entry.at)
+    (night,) = TideJournal(older).nights()
+    assert set(night.workloads) == {entry.workload for entry in SCHEDULE}
+
+
+def test_night_leaves_each_service_a_replica_whatever_was_approved(world: World) -> None:
+    plan = with_tide(standard_plan(), [replace(entry, replicas=0) for entry in SCHEDULE])
+    world.plans.keep_approvals(plan.plan_id, a_yes(plan, TIDE))
+    assert any("a replica at least" in text for text in world.runner(plan).step().said)
+    assert world.replicas() == ("2", "2")
