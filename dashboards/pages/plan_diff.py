@@ -139,7 +139,10 @@ def _answered(views: Views, access: Access, kept: KeptPreviews, plan_id: str, st
     except GputideError as exc:
         return html.P(shown(exc.said), className="message failed")
     if not found:
-        return html.P(say("plan.nothing_would_change_cluster_already_as"), className="soft")
+        entry = views.plans.plan(plan_id)
+        is_tide = bool(stages) and entry is not None and entry.plan.tide_stages.issuperset(stages)
+        unchanged = say("plan.left_to_tide") if is_tide else say("plan.nothing_would_change_cluster_already_as")
+        return html.P(unchanged, className="soft")
     objects = tuple(sorted(found, key=lambda item: item.refusal is None))
     return _rows(objects, f"{_PATH}/{kept.keep(access.who(), objects)}")
 
