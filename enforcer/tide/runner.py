@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from enforcer.backends.planned_seats import SEATS_FIELD
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import ObjectIntent
@@ -163,7 +164,7 @@ class Homecoming:
                 tools.writer.record_event("Job", metadata["namespace"], metadata["name"], "GputideTide", "save now")
             self._wait(self._policy.save_seconds)
         refused += self._each(
-            (*jobs, *reversed(night.scale)), lambda intent: kept.extend(self._writer.restore(intent))
+            (*jobs, *self._seated_first(night.scale)), lambda intent: kept.extend(self._writer.restore(intent))
         )  # fmt: skip
         short = self._await_services(night)
         took = (tools.reader.now() - began).total_seconds()
@@ -178,6 +179,15 @@ class Homecoming:
         return TideResult(
             step=TideStep.CAME_HOME, moment=moment, night=self._journal.nights()[-1], said=tuple(said)
         )  # fmt: skip
+
+    def _seated_first(self, scale: Sequence[ObjectIntent]) -> list[ObjectIntent]:
+        """Services whose pods have planned cards, then those whose pods take any free card and might take these."""
+
+        def is_free(intent: ObjectIntent) -> bool:
+            owner = self._tools.reader.get(*intent.key)
+            return owner is None or field_of(owner, SEATS_FIELD) is None
+
+        return sorted(scale, key=is_free)
 
     def _each(self, intents: Sequence[ObjectIntent], work: Callable[[ObjectIntent], None]) -> list[str]:
         """Do something to every object; which refused it, one sentence each."""

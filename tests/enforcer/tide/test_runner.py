@@ -619,3 +619,17 @@ def test_night_leaves_each_service_a_replica_whatever_was_approved(world: World)
     world.plans.keep_approvals(plan.plan_id, a_yes(plan, TIDE))
     assert any("a replica at least" in text for text in world.runner(plan).step().said)
     assert world.replicas() == ("2", "2")
+
+
+def test_services_with_planned_cards_come_home_before_those_that_would_take_any(world: World) -> None:
+    owner = world.cluster.get("Deployment", "team", "a")
+    assert owner is not None
+    owner["metadata"].setdefault("annotations", {})["gputide.io/seats"] = "{}"
+    world.cluster.create(owner)
+    world.night()
+    world.until(6.6)
+    steps: list[str] = []
+    world.tools.step = steps.append
+    assert world.runner().step().step is TideStep.CAME_HOME
+    homes = [step.rpartition("/")[2] for step in steps if "Deployment" in step]
+    assert homes == ["a", "b"]
