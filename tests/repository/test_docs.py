@@ -54,6 +54,7 @@ def test_matrix_of_backends_has_the_cells_that_are_promised(repository: Path) ->
         "mgpu": ("colocate",),
         "vgpu_manager": ("slice", "oversubscribe"),
         "kai": ("slice",),
+        "kai_nvfractions": ("slice",),
         "nvidia_time_slicing": ("slice",),
         "nvidia_mps": ("slice",),
         "mig": ("mig",),
