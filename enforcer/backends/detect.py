@@ -15,6 +15,7 @@ from functools import reduce
 from enforcer.manifest import Manifest
 from fleet.errors import Misconfigured
 from fleet.grammars.hami import NODE_HANDSHAKE_ANNOTATION, NODE_REGISTER_ANNOTATION
+from fleet.grammars.kai import READY_CONDITIONS
 from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
 from fleet.grammars.volcano import COUNT_RESOURCE as VOLCANO_COUNT
 from fleet.grammars.volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
@@ -28,6 +29,9 @@ NVIDIA_RESOURCE = "nvidia.com/gpu"
 MIG_PREFIX = "nvidia.com/mig-"
 RESERVATION_NAMESPACE = "kai-resource-reservation"
 """Where KAI keeps a pod for every card that it shares."""
+
+ON_NVIDIAS_PLUGIN = frozenset({"kai", "kai_nvfractions"})
+"""Backends that work on top of NVIDIA's plugin, so that both stand on a node."""
 
 DRIVERS = ("gpu.nvidia.com",)
 """Drivers of resource claims whose cards the DRA backends hand out."""
@@ -67,7 +71,10 @@ def detect_backends(
     for node in nodes:
         name = node["metadata"]["name"]
         signs = _signs(node)
-        if name in reserved:
+        capped = _capped(node)
+        if capped is not None:
+            signs["kai_nvfractions"] = capped
+        elif name in reserved:
             signs["kai"] = f"a pod of {RESERVATION_NAMESPACE}"
         if name in claimed:
             signs["dra_shared"] = f"a ResourceSlice of {DRIVERS[0]}"
@@ -83,7 +90,7 @@ def conflicts(found: Iterable[DetectedBackend]) -> dict[str, Sentence]:
     return {
         node: sentence("doctor.found.conflict", node=node, backends=_all_of(entries))
         for node, entries in sorted(by_node.items())
-        if len([entry for entry in entries if entry.backend != "kai"]) > 1
+        if len({entry.backend for entry in entries} - ON_NVIDIAS_PLUGIN) > 1
     }
 
 
@@ -126,6 +133,12 @@ def _mgpu(node: Manifest) -> str | None:
 def _mig(node: Manifest) -> str | None:
     allocatable = node.get("status", {}).get("allocatable", {})
     return next((name for name in sorted(allocatable) if name.startswith(MIG_PREFIX) and _offers(node, name)), None)
+
+
+def _capped(node: Manifest) -> str | None:
+    conditions = node.get("status", {}).get("conditions") or ()
+    ready = (one["type"] for one in conditions if one.get("type") in READY_CONDITIONS and one.get("status") == "True")
+    return next(ready, None)
 
 
 def _sharing(strategy: str) -> Callable[[Manifest], str | None]:

@@ -1,4 +1,7 @@
-"""KAI's words for a plan: how much framebuffer a pod asks for stands in an annotation of its template.
+"""KAI's words for a plan: how much framebuffer a pod asks for stands in annotations of its template.
+
+By counting alone that is one annotation in MiB. With `NvFractions` it is a request and a limit of the container by
+name, which the driver holds once the node says that it is ready; both are written alike, so nothing is lent.
 
 KAI works on top of NVIDIA's device plugin: for every card that it shares, a pod of its own in
 `kai-resource-reservation` asks the plugin for the whole card, so what a node offers less what all its pods ask for is
@@ -8,7 +11,7 @@ gets none. A plan for KAI sizes the slices of a node so that it needs as many ca
 (`slices_that_meet`). Where several cards of a node are shared, or sizes leave more open, a stage says so.
 
 Sources: kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go, docs/gpu-sharing/README.md,
-pkg/scheduler/plugins/gpupack/gpupack.go.
+docs/gpu-sharing/nv-fraction, pkg/scheduler/plugins/gpupack/gpupack.go.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ from enforcer.backends.stage import (
 from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.snapshot import Snapshot
-from fleet.capabilities.capability import slices_that_meet
-from fleet.capabilities.kai import KAI
+from fleet.capabilities.capability import Capabilities, slices_that_meet
+from fleet.capabilities.kai import KAI, KAI_NVFRACTIONS
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
 from fleet.grammars.kai import (
@@ -52,12 +55,20 @@ from fleet.grammars.kai import (
     CONTAINER_ANNOTATION,
     FRACTION_ANNOTATION,
     FRAMEBUFFER_ANNOTATION,
+    READY_CONDITION,
+    READY_CONDITIONS,
+    asks_kai,
+    limit_annotation,
     parse_kai_share,
+    request_annotation,
 )
 from fleet.units import MIB
 
 SCHEDULER = "kai-scheduler"
 QUEUE_LABEL = "kai.scheduler/queue"
+
+CAPPED = "nvidia.com/container.gpu-memory"
+"""Stands in a seat for the annotations of `NvFractions`, whose names hold the container's."""
 
 _ANNOTATIONS = "spec.template.metadata.annotations"
 
@@ -73,13 +84,14 @@ class KaiDialect(DevicePluginDialect):
         share = parse_kai_share(metadata.get("annotations", {}), metadata.get("labels", {}))
         if share is None:
             return super().slices_of_pod(pod)
+        by_size = CAPPED if share.is_capped else FRAMEBUFFER_ANNOTATION
         part = SeatSlice(
             container=share.container or spec["containers"][0]["name"],
             card=None,
             framebuffer_mib=share.framebuffer_mib or 0,
             core_percent=0 if share.ratio is None else int(100 * share.ratio),
             node=spec["nodeName"],
-            resource=FRAMEBUFFER_ANNOTATION if share.ratio is None else FRACTION_ANNOTATION,
+            resource=by_size if share.ratio is None else FRACTION_ANNOTATION,
         )
         return (part,) * share.cards
 
@@ -87,8 +99,9 @@ class KaiDialect(DevicePluginDialect):
 class KaiBackend:
     """KAI's fractions of cards (the port `Backend`)."""
 
-    capabilities = KAI
+    capabilities: Capabilities = KAI
     dialect: Dialect = KaiDialect()
+    resource = FRAMEBUFFER_ANNOTATION
 
     def __init__(self, now: datetime) -> None:
         self._now = now
@@ -97,10 +110,10 @@ class KaiBackend:
         """Turn one stage into changes; see the port."""
         plan, along = with_all_replicas(with_seats_as_they_are(plan, snapshot), stage, snapshot, stays_on_node=True)
         nodes_of = nodes_of_workloads(plan)
-        draft = draft_stage(plan, stage, snapshot, _seat_slice)
-        warnings = [*along, *draft.warnings, *check_kinds(KAI, draft.recommendations)]
+        draft = draft_stage(plan, stage, snapshot, self._seat_slice)
+        warnings = [*along, *draft.warnings, *check_kinds(self.capabilities, draft.recommendations)]
         for card in draft.cards:
-            _check_card(card, snapshot)
+            self._check_card(card, snapshot)
         check_nodes(draft, snapshot, nodes_of)
 
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
@@ -113,39 +126,60 @@ class KaiBackend:
         warnings += _choice_warnings(draft, snapshot)
         return rendered(draft, snapshot, template_fields, self._now, warnings=warnings)
 
+    def _check_node(self, node: Manifest) -> None:
+        """Refuse a node that can't share its cards in this way."""
+        del node
 
-def _seat_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
-    if part.mig_profile is not None:
-        raise Refused(f"cannot give {part.pod_id} a MIG instance with KAI: it cuts no cards; enforcer.backend=mig does")
-    if is_whole(card, part):
-        return counted_slice(part.container, card.node or "", CARD_RESOURCE)
-    return SeatSlice(
-        container=part.container,
-        card=None,
-        framebuffer_mib=max(1, part.framebuffer_bytes // MIB),
-        node=card.node,
-        resource=FRAMEBUFFER_ANNOTATION,
-    )
-
-
-def _check_card(card: CardPlacement, snapshot: Snapshot) -> None:
-    """Refuse what KAI's books can't hold."""
-    check_isolation(card, snapshot, KAI)
-    if all(is_whole(card, part) for part in card.slices):
-        return
-    node = node_of(snapshot, card.node or "")
-    registered = label_number(node, FRAMEBUFFER_LABEL)
-    if registered is None:
-        raise Refused(
-            f"cannot share card {card.card} by framebuffer: node {card.node} has no label {FRAMEBUFFER_LABEL}, by "
-            "which KAI turns MiB into a fraction"
+    def _seat_slice(self, card: CardPlacement, part: PlacedSlice) -> SeatSlice:
+        if part.mig_profile is not None:
+            raise Refused(
+                f"cannot give {part.pod_id} a MIG instance with KAI: it cuts no cards; enforcer.backend=mig does"
+            )
+        if is_whole(card, part):
+            return counted_slice(part.container, card.node or "", CARD_RESOURCE)
+        return SeatSlice(
+            container=part.container,
+            card=None,
+            framebuffer_mib=max(1, part.framebuffer_bytes // MIB),
+            node=card.node,
+            resource=self.resource,
         )
-    granted, shareable = granted_mib(card), KAI.shareable_bytes(registered * MIB) // MIB
-    if granted > shareable:
-        raise Refused(
-            f"cannot grant {granted} MiB on card {card.card}: node {card.node} registers {registered} MiB, of which "
-            f"KAI shares {shareable} (it counts in steps of {KAI.card_step_bytes // MIB} MiB)"
-        )
+
+    def _check_card(self, card: CardPlacement, snapshot: Snapshot) -> None:
+        """Refuse what KAI's books can't hold."""
+        check_isolation(card, snapshot, self.capabilities)
+        if all(is_whole(card, part) for part in card.slices):
+            return
+        node = node_of(snapshot, card.node or "")
+        self._check_node(node)
+        registered = label_number(node, FRAMEBUFFER_LABEL)
+        if registered is None:
+            raise Refused(
+                f"cannot share card {card.card} by framebuffer: node {card.node} has no label {FRAMEBUFFER_LABEL}, by "
+                "which KAI turns MiB into a fraction"
+            )
+        granted, shareable = granted_mib(card), KAI.shareable_bytes(registered * MIB) // MIB
+        if granted > shareable:
+            raise Refused(
+                f"cannot grant {granted} MiB on card {card.card}: node {card.node} registers {registered} MiB, of "
+                f"which KAI shares {shareable} (it counts in steps of {KAI.card_step_bytes // MIB} MiB)"
+            )
+
+
+class KaiNvFractionsBackend(KaiBackend):
+    """KAI with `global.gpuSharingMode: NvFractions` (the port `Backend`)."""
+
+    capabilities = KAI_NVFRACTIONS
+    resource = CAPPED
+
+    def _check_node(self, node: Manifest) -> None:
+        conditions = (node.get("status") or {}).get("conditions") or ()
+        if not any(entry.get("type") in READY_CONDITIONS and entry.get("status") == "True" for entry in conditions):
+            raise Refused(
+                f"cannot share cards of node {node['metadata']['name']}: its condition {READY_CONDITION} is not True, "
+                "and KAI places no pod of a limited share before; see the pods of gpu-fractioning on it, or set "
+                "enforcer.backend=kai where the cluster only counts"
+            )
 
 
 def _check_owner(owner: Manifest, kind: str) -> None:
@@ -173,21 +207,27 @@ def _share_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> dict
     if len(wanted) != 1:
         raise Refused(f"cannot change {name}: its pods would ask for {len(wanted)} different shares in one template")
     (shares,) = wanted
+    template = template_of(owner)
     annotations: dict[str, str | None] = dict.fromkeys(
         (FRAMEBUFFER_ANNOTATION, FRACTION_ANNOTATION, CARDS_ANNOTATION, CONTAINER_ANNOTATION)
     )
+    held = (template.get("metadata") or {}).get("annotations") or {}
+    annotations |= dict.fromkeys(key for key in held if asks_kai({key: ""}))
     fields: dict[str, str | None] = {}
-    containers = template_of(owner)["spec"]["containers"]
+    containers = template["spec"]["containers"]
     if shares[0][2] == CARD_RESOURCE:
         fields |= resource_fields(owner, kind, staying)
     else:
         if len({share[:2] for share in shares}) > 1:
             raise Refused(f"cannot change {name}: KAI shares cards with one container of a pod, in equal parts")
         check_init_containers(owner, lambda entry: bool(devices_of(entry)))
-        container, mib, _ = shares[0]
-        annotations[FRAMEBUFFER_ANNOTATION] = str(mib)
+        container, mib, resource = shares[0]
         annotations[CARDS_ANNOTATION] = str(len(shares)) if len(shares) > 1 else None
-        annotations[CONTAINER_ANNOTATION] = None if container == containers[0]["name"] else container
+        if resource == CAPPED:
+            annotations |= dict.fromkeys((request_annotation(container), limit_annotation(container)), f"{mib}Mi")
+        else:
+            annotations[FRAMEBUFFER_ANNOTATION] = str(mib)
+            annotations[CONTAINER_ANNOTATION] = None if container == containers[0]["name"] else container
         # A pod that shares asks the device plugin for nothing: KAI's reservation does.
         for entry in containers:
             for resource in devices_of(entry):

@@ -12,7 +12,7 @@ from enforcer.backend import Backend
 from enforcer.backends.dra import DraMigBackend, DraSharedBackend
 from enforcer.backends.effectivegpu import EffectiveGpuBackend
 from enforcer.backends.hami import HamiBackend
-from enforcer.backends.kai import KaiBackend
+from enforcer.backends.kai import KaiBackend, KaiNvFractionsBackend
 from enforcer.backends.mgpu import MgpuBackend
 from enforcer.backends.mig import MigBackend
 from enforcer.backends.nvidia_sharing import MpsBackend, TimeSlicingBackend
@@ -28,6 +28,7 @@ BACKENDS: tuple[tuple[str, Callable[[datetime], Backend]], ...] = (
     ("mgpu", MgpuBackend),
     ("vgpu_manager", VgpuManagerBackend),
     ("kai", KaiBackend),
+    ("kai_nvfractions", KaiNvFractionsBackend),
     ("nvidia_time_slicing", TimeSlicingBackend),
     ("nvidia_mps", MpsBackend),
     ("mig", MigBackend),

@@ -37,7 +37,7 @@ from exporter.allocation.shares import AnnotatedShares, annotated_shares, reserv
 from exporter.allocation.waiting import waiting_reason
 from fleet.errors import Corrupt
 from fleet.grammars.hami import PRIORITY_ENV, PRIORITY_RESOURCE
-from fleet.grammars.kai import FRACTION_ANNOTATION, FRAMEBUFFER_ANNOTATION, RESERVATION_NAMESPACES
+from fleet.grammars.kai import RESERVATION_NAMESPACES, asks_kai
 from fleet.grammars.mgpu import RECLAIMED_CORES_RESOURCE
 from fleet.inventory import KEPT_APART_LABEL, Priority
 from fleet.kv_cache import model_known
@@ -127,7 +127,7 @@ def _wants_cards(
     device_resources: AbstractSet[str],
 ) -> bool:
     # Most pods of a cluster leave here, so nothing is built before it is known.
-    if FRACTION_ANNOTATION in annotations or FRAMEBUFFER_ANNOTATION in annotations or spec.get("resourceClaims"):
+    if asks_kai(annotations) or spec.get("resourceClaims"):
         return True
     # An administrator may name HAMi's resources otherwise. What a pod that asks for none of any device plugin has
     # written on it, nobody granted.

@@ -24,6 +24,8 @@ class FramebufferIsolation(StrEnum):
     """The scheduler counts; nothing stops a process."""
     INTERCEPTED = "intercepted"
     """Each allocation through the driver's interface is checked in the process; a process can evade it on purpose."""
+    DRIVER = "driver"
+    """The driver itself refuses what goes beyond the limit that a container was made with."""
     HARDWARE = "hardware"
 
 
@@ -203,7 +205,7 @@ class Capabilities:
     @property
     def holds_framebuffer(self) -> bool:
         """Whether it keeps pods of one card within their framebuffer."""
-        return self.framebuffer_isolation in (FramebufferIsolation.INTERCEPTED, FramebufferIsolation.HARDWARE)
+        return self.framebuffer_isolation not in (FramebufferIsolation.NONE, FramebufferIsolation.ACCOUNTING)
 
     @property
     def can_share(self) -> bool:

@@ -1,6 +1,8 @@
-"""What KAI's fractions of cards enforce."""
+"""What KAI's fractions of cards enforce, by counting alone and with NVIDIA's GPU fractioning beneath."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from fleet.capabilities.capability import (
     AcceptedBy,
@@ -57,7 +59,7 @@ KAI = Capabilities(
         ("offpeak_pair", _COUNTED),
     ),
     since="0.2.0",
-    known_to="0.17",
+    known_to="0.18",
     images=("kai-scheduler/scheduler",),
     recorded=(
         AcceptedBy(
@@ -91,4 +93,51 @@ KAI = Capabilities(
         Source(where="kai-scheduler/KAI-Scheduler#1967", facts="one_size_per_node"),
     ),
 )
-"""KAI's scheduler with `global.gpuSharing=true`, without its add-on for isolation."""
+"""KAI's scheduler with `global.gpuSharing=true` (from 0.18 on `global.gpuSharingMode: NonMemoryEnforced`, its default),
+without its add-on for isolation."""
+
+_CAPPED = (
+    "the driver ends a container's allocations at its limit, which is set when the container is made, so a change "
+    "needs a new pod; compute is not limited; what the driver keeps for itself is not subtracted, so pods that fill a "
+    "card to the last MiB may run out within their request; which pods of a node share a card is the scheduler's choice"
+)
+
+_LENT = (
+    "a limit above the request is lent from what is free; how the driver takes it back is not documented, so both are "
+    "written alike"
+)
+
+KAI_NVFRACTIONS = replace(
+    KAI,
+    backend="kai_nvfractions",
+    # kai-gpu-fractioning's node agent hands the limit to the container toolkit, which makes it a cap of the driver's.
+    framebuffer_isolation=FramebufferIsolation.DRIVER,
+    # nvidia-smi and NVML inside show the whole card, but for a shadow library in the newest tree.
+    shows_limit=False,
+    refuses=(
+        (
+            "oversubscribe",
+            _LENT,
+        ),
+        *(entry for entry in KAI.refuses if entry[0] != "oversubscribe"),
+    ),
+    partly=(
+        ("slice", _CAPPED),
+        ("offpeak_pair", _CAPPED),
+    ),
+    since="0.18.0",
+    recorded=(),
+    source=(
+        *(entry for entry in KAI.source if "framebuffer_isolation" not in entry.facts),
+        Source(
+            where="kai-scheduler/KAI-Scheduler:docs/gpu-sharing/nv-fraction",
+            facts="framebuffer_isolation compute_isolation core_policies shows_limit refuses partly since",
+        ),
+        Source(
+            where="kai-scheduler/kai-gpu-fractioning:README.md",
+            facts="framebuffer_isolation oversubscription live_framebuffer_change fault_isolation",
+        ),
+        Source(where="kai-scheduler/KAI-Scheduler#2212", facts="partly"),
+    ),
+)
+"""KAI from 0.18 on with `global.gpuSharingMode: NvFractions`, which needs driver 615 and GPU Operator 26.7.1."""

@@ -17,7 +17,7 @@ from fleet.capabilities.capability import (
 )
 from fleet.capabilities.dra import DRA_MIG, DRA_SHARED
 from fleet.capabilities.hami import EFFECTIVE_GPU, HAMI, HAMI_2_8
-from fleet.capabilities.kai import KAI
+from fleet.capabilities.kai import KAI, KAI_NVFRACTIONS
 from fleet.capabilities.mgpu import MGPU
 from fleet.capabilities.mig import MIG
 from fleet.capabilities.nvidia_sharing import MPS, TIME_SLICING
@@ -37,6 +37,7 @@ __all__ = [
     "EXPERIMENTAL_SETTING",
     "HAMI",
     "KAI",
+    "KAI_NVFRACTIONS",
     "MGPU",
     "MIG",
     "MPS",
@@ -64,6 +65,7 @@ CAPABILITIES: tuple[Capabilities, ...] = (
     MGPU,
     VGPU_MANAGER,
     KAI,
+    KAI_NVFRACTIONS,
     TIME_SLICING,
     MPS,
     MIG,

@@ -2,10 +2,12 @@
 
 A pod with a fraction has no device of its own. A reservation pod holds the whole card for the group; the pods of the
 group carry its name as a label, and the reservation pod writes the card's UUID into an annotation of its own (whose
-name says index). Pure parsing; read by the exporter's attribution and the scheduler layer.
+name says index). With `NvFractions`, from 0.18 on, a pod may ask for one of its containers by annotations that name it:
+a request, which is counted, and a limit, up to which the driver lets it grow. Pure parsing; read by the exporter's
+attribution and the scheduler layer.
 
 Sources: kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go, docs/gpu-sharing/README.md,
-pkg/resourcereservation/patcher/pod_patcher.go (PatchDeviceInfo).
+docs/gpu-sharing/nv-fraction, pkg/resourcereservation/patcher/pod_patcher.go (PatchDeviceInfo).
 """
 
 from __future__ import annotations
@@ -14,14 +16,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fleet.errors import Corrupt
+from fleet.errors import Corrupt, Misconfigured
 from fleet.grammars.text import container_name, number, shown
+from fleet.units import MIB, parse_quantity
 
 FRACTION_ANNOTATION = "gpu-fraction"
 FRAMEBUFFER_ANNOTATION = "gpu-memory"
 """MiB of each card."""
 CARDS_ANNOTATION = "gpu-fraction-num-devices"
 CONTAINER_ANNOTATION = "gpu-fraction-container-name"
+READY_CONDITION = "gpu-fractioning.nvidia.com/Ready"
+"""Of a node: its containers' framebuffer is capped by the driver; KAI places no pod by `NvFractions` before."""
+READY_CONDITIONS = (READY_CONDITION, "gpu-sharing.nvidia.com/Ready")
+"""That condition, and its name before."""
 GROUP_LABEL = "runai-gpu-group"
 GROUP_LABEL_PREFIX = "runai-gpu-group/"
 """Labels of a pod that shares several cards: one per group; the value names the group."""
@@ -32,6 +39,10 @@ RESERVATION_NAMESPACES = frozenset({"kai-resource-reservation", "runai-reservati
 
 _CARDS_MAX = 64
 _FRACTION = re.compile(r"0?\.\d{1,9}|1(?:\.0{1,9})?", re.ASCII)
+_OF_CONTAINER = re.compile(
+    r"nvidia\.com/container\.(?P<container>[^.]{1,63})\.gpu-memory\.(?P<bound>request|limit)", re.ASCII
+)
+_FRAMEBUFFER_BYTES_MAX = 1 << 50
 _GROUP = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
@@ -43,6 +54,7 @@ class KaiShare:
         ratio: share of each card, above 0 and at most 1; None where it asked by framebuffer.
         framebuffer_mib: framebuffer of each card, MiB; None where it asked by ratio.
         container: the container that gets them; None for the pod's first.
+        is_capped: asked by the annotations of `NvFractions`, whose limit the driver holds.
         groups: names of the groups, one per card, sorted; empty until the pod is bound.
     """
 
@@ -51,16 +63,28 @@ class KaiShare:
     cards: int
     container: str | None
     groups: tuple[str, ...]
+    is_capped: bool = False
 
 
 def parse_kai_share(annotations: Mapping[str, str], labels: Mapping[str, str]) -> KaiShare | None:
     """Reads what a pod shares by KAI; None for a pod that shares nothing by it.
 
-    A pod with both a fraction and an amount of framebuffer is read by its fraction, as KAI's binder does.
+    A pod with both a fraction and an amount of framebuffer is read by its fraction, as KAI's binder does; one that asks
+    for a container by name, by that. Of a request and a limit the request is what is counted.
 
     Raises:
         Corrupt: an annotation or label of KAI's is not the grammar.
     """
+    capped = _capped_share(annotations)
+    if capped is not None:
+        return KaiShare(
+            ratio=None,
+            framebuffer_mib=capped[1],
+            cards=_cards(annotations.get(CARDS_ANNOTATION, "1")),
+            container=capped[0],
+            groups=kai_groups(labels),
+            is_capped=True,
+        )
     fraction = annotations.get(FRACTION_ANNOTATION)
     framebuffer = annotations.get(FRAMEBUFFER_ANNOTATION)
     if fraction is None and framebuffer is None:
@@ -73,6 +97,25 @@ def parse_kai_share(annotations: Mapping[str, str], labels: Mapping[str, str]) -
         container=None if container is None else container_name(container),
         groups=kai_groups(labels),
     )
+
+
+def asks_kai(annotations: Mapping[str, str]) -> bool:
+    """Whether a pod's annotations ask KAI for a share of a card, in whatever way."""
+    return (
+        FRACTION_ANNOTATION in annotations
+        or FRAMEBUFFER_ANNOTATION in annotations
+        or any(_OF_CONTAINER.fullmatch(key) for key in annotations)
+    )
+
+
+def request_annotation(container: str) -> str:
+    """Annotation by which a pod asks for framebuffer of one of its containers, a quantity of at least 1 MiB."""
+    return f"nvidia.com/container.{container}.gpu-memory.request"
+
+
+def limit_annotation(container: str) -> str:
+    """Annotation that says up to which quantity a container may grow."""
+    return f"nvidia.com/container.{container}.gpu-memory.limit"
 
 
 def kai_groups(labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -102,3 +145,25 @@ def _cards(text: str) -> int:
     if not 1 <= cards <= _CARDS_MAX:
         raise Corrupt(f"cannot read {CARDS_ANNOTATION} {shown(text)}: expected 1 to {_CARDS_MAX}")
     return cards
+
+
+def _capped_share(annotations: Mapping[str, str]) -> tuple[str, int] | None:
+    """The container that is asked for by name, and the MiB that count; of request and limit one stands for both."""
+    asked: dict[str, dict[str, str]] = {}
+    for key, value in annotations.items():
+        match = _OF_CONTAINER.fullmatch(key)
+        if match is not None:
+            asked.setdefault(match["container"], {})[match["bound"]] = value
+    if not asked:
+        return None
+    if len(asked) > 1:
+        raise Corrupt(f"cannot read what is asked for {len(asked)} containers: KAI shares cards with one of a pod")
+    ((container, bounds),) = asked.items()
+    text = bounds.get("request") or bounds.get("limit", "")
+    try:
+        size = parse_quantity(text)
+    except Misconfigured as exc:
+        raise Corrupt(f"cannot read gpu-memory of container {shown(container)}: {shown(text)} is no quantity") from exc
+    if not MIB <= size <= _FRAMEBUFFER_BYTES_MAX:
+        raise Corrupt(f"cannot read gpu-memory of container {shown(container)}: {shown(text)} is not 1Mi to 1Pi")
+    return container_name(container), int(size) // MIB

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from enforcer.backends.detect import conflicts
+from enforcer.backends.detect import ON_NVIDIAS_PLUGIN, conflicts
 from enforcer.backends.running import PART_KINDS, parts_of, running_tag
 from enforcer.kubernetes.admission_probe import PODS_WEBHOOK
 from enforcer.manifest import Manifest
@@ -47,7 +47,7 @@ def _backends(scene: ClusterScene) -> Iterator[Diagnosis]:
         backend = Counter(entry.backend for entry in seen).most_common(1)[0][0]
         text = sentence("doctor.found.nodes_run", told=told, backend=chosen)
         yield finding("backend-elsewhere", text, backend=backend)
-    elif len({entry.backend for entry in seen} - {"kai"}) > 1 and not disputed:
+    elif len({entry.backend for entry in seen} - ON_NVIDIAS_PLUGIN) > 1 and not disputed:
         yield finding("backend-mixed", told)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from enforcer.backends.detect import DetectedBackend, detect_backends
+from enforcer.backends.detect import ON_NVIDIAS_PLUGIN, DetectedBackend, detect_backends
 from enforcer.kubernetes.cluster import KUBECONFIG_SETTING, RULES_FILE
 from enforcer.kubernetes.reader import KubernetesReader
 from enforcer.manifest import Manifest
@@ -140,4 +140,4 @@ def runs_elsewhere(seen: Sequence[DetectedBackend], chosen: str) -> bool:
     return bool(seen) and not starts & {entry.backend for entry in seen}
 
 
-_ON_WHOLE_CARDS = frozenset({"nvidia_time_slicing", "nvidia_mps", "mig", "kai", "whole_cards"})
+_ON_WHOLE_CARDS = ON_NVIDIAS_PLUGIN | {"nvidia_time_slicing", "nvidia_mps", "mig", "whole_cards"}

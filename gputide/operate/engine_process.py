@@ -143,13 +143,17 @@ def _signal_group(record: ProcessRecord, number: signal.Signals) -> None:
 
 
 def _started_ticks(pid: int) -> int | None:
-    """When the kernel started a process; None where there is none or only its exit status is left."""
+    """When the kernel started a process; None where there is none or only its exit status is left.
+
+    The first thread of a killed process may be gone while others hold its ports and files: it runs until the last.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        threads = len(os.listdir(f"/proc/{pid}/task"))
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = stat.rpartition(")")[2].split()  # the name before it may hold blanks and parentheses
-    is_gone = fields[0] in ("Z", "X")
+    is_gone = fields[0] in ("Z", "X") and threads <= 1
     return None if is_gone else int(fields[_START_TICKS_FIELD - 3])
 
 

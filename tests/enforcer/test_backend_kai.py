@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from enforcer.backend import RenderedStage
-from enforcer.backends.kai import KaiBackend
+from enforcer.backends.kai import KaiBackend, KaiNvFractionsBackend
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Need, PlacedSlice, Plan, RecommendationKind
@@ -71,6 +71,27 @@ def plan() -> Plan:
 
 class TestKai(BackendContract):
     pass
+
+
+CAPPED = KaiNvFractionsBackend(NOW)
+REQUEST, LIMIT = (f"nvidia.com/container.server.gpu-memory.{bound}" for bound in ("request", "limit"))
+
+
+def ready_objects(ready: str = "True", condition: str = "gpu-fractioning.nvidia.com/Ready") -> list[Manifest]:
+    found = objects()
+    for node in found[:2]:
+        node["status"]["conditions"] = [{"type": condition, "status": ready}]
+    return found
+
+
+class TestKaiNvFractions(BackendContract):
+    @pytest.fixture
+    def cluster(self) -> StandingCluster:
+        return StandingCluster(ready_objects())
+
+    @pytest.fixture
+    def backend(self) -> KaiBackend:
+        return CAPPED
 
 
 def rendered(plan: Plan, given: Sequence[Manifest] | None = None) -> RenderedStage:
@@ -231,3 +252,52 @@ def test_notebook_is_left_its_card_for_its_pods_take_no_annotations() -> None:
     advice = a_recommendation("slice-1", RecommendationKind.SLICE, ["book-0"], ["Notebook/book"], 0)
     with pytest.raises(Refused, match="Notebook book gpu-memory: a Notebook's pods take no annotations"):
         rendered(a_plan(shares, [[advice]]), [*given, pod])
+
+
+def capped(plan: Plan, given: Sequence[Manifest]) -> RenderedStage:
+    return CAPPED.render(plan, 1, take_snapshot(StandingCluster(given), CAPPED.dialect))
+
+
+@pytest.mark.parametrize("condition", ["gpu-fractioning.nvidia.com/Ready", "gpu-sharing.nvidia.com/Ready"])
+def test_share_that_the_driver_holds_is_a_request_and_a_limit_of_the_container(condition: str) -> None:
+    stage = capped(halves(), ready_objects(condition=condition))
+    fields = told(stage)
+    for name in "ab":
+        annotations = f"Deployment/{name} spec.template.metadata.annotations"
+        assert fields[f"{annotations}[{REQUEST}]"] == fields[f"{annotations}[{LIMIT}]"] == f"{HALF_MIB}Mi"
+        assert f"{annotations}[gpu-memory]" not in fields
+    assert any("the driver ends a container's allocations at its limit" in warning for warning in stage.warnings)
+
+
+def test_share_that_was_only_counted_becomes_one_that_is_held_and_back() -> None:
+    counted = {**QUEUE, "annotations": {"gpu-memory": "12250", "gpu-fraction-container-name": "server"}}
+    held = {**QUEUE, "annotations": {REQUEST: f"{HALF_MIB}Mi", LIMIT: "20Gi"}}
+    for template, backend, gone, written in (
+        (counted, CAPPED, ["gpu-memory", "gpu-fraction-container-name"], {REQUEST: "12250Mi", LIMIT: "12250Mi"}),
+        (held, BACKEND, [REQUEST, LIMIT], {"gpu-memory": HALF_MIB}),
+    ):
+        given = [entry for entry in ready_objects() if entry["metadata"]["name"][0] != "a"]
+        given += [an_owner("a", template=template, spec=KAI, limits={})]
+        given += [kai_pod("a", number, "node-0", annotations=template["annotations"]) for number in range(2)]
+        stage = backend.render(halves(), 1, take_snapshot(StandingCluster(given), backend.dialect))
+        fields = told(stage)
+        for key, value in {**dict.fromkeys(gone), **written}.items():
+            assert fields[f"Deployment/a spec.template.metadata.annotations[{key}]"] == value
+
+
+def test_stage_of_held_shares_that_is_applied_renders_empty() -> None:
+    cluster = StandingCluster(ready_objects())
+    for change in capped(halves(), ready_objects()).changes:
+        found = cluster.get(change.kind, change.namespace, change.name)
+        assert found is not None
+        set_field(found, change.field, change.new)
+    for pod in PODS:
+        cluster.put(kai_pod(pod[0], int(pod[2]), "node-0", annotations={REQUEST: f"{HALF_MIB}Mi"}))
+    again = CAPPED.render(halves(), 1, take_snapshot(cluster, CAPPED.dialect))
+    assert (again.moves, again.changes) == ((), ())
+
+
+@pytest.mark.parametrize("given", [objects(), ready_objects("False"), ready_objects("Unknown")])
+def test_node_that_does_not_hold_limits_yet_is_refused(given: list[Manifest]) -> None:
+    with pytest.raises(Refused, match=r"node-0: its condition gpu-fractioning.nvidia.com/Ready is not True"):
+        capped(halves(), given)

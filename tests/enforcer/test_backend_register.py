@@ -18,6 +18,7 @@ RENDERED = {
     "mgpu": ("colocate",),
     "vgpu_manager": ("slice", "oversubscribe"),
     "kai": ("slice",),
+    "kai_nvfractions": ("slice",),
     "nvidia_time_slicing": ("slice",),
     "nvidia_mps": ("slice",),
     "mig": ("mig",),

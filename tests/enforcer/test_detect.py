@@ -86,6 +86,19 @@ def test_kai_works_on_top_of_the_plugin() -> None:
     assert conflicts(both) == {}
 
 
+@pytest.mark.parametrize(("status", "backend"), [("True", "kai_nvfractions"), ("False", "kai")])
+def test_kai_holds_limits_on_nodes_that_say_they_are_ready(status: str, backend: str) -> None:
+    node = a_node(offers={"nvidia.com/gpu": "4"})
+    node["status"]["conditions"] = [
+        {"type": "Ready", "status": "True"},
+        {"type": "gpu-fractioning.nvidia.com/Ready", "status": status},
+    ]
+    pod = {"metadata": {"namespace": "kai-resource-reservation", "name": "gpu-0"}, "spec": {"nodeName": "node-0"}}
+    both = detect_backends([node], pods=[pod])
+    assert [entry.backend for entry in both] == [backend, "whole_cards"]
+    assert conflicts(both) == {}
+
+
 def test_claims_are_told_by_resource_slices() -> None:
     entry = {"spec": {"driver": "gpu.nvidia.com", "nodeName": "node-0", "devices": [{"name": "gpu-0"}]}}
     other = {"spec": {"driver": "dra.example.com", "nodeName": "node-1", "devices": [{"name": "nic-0"}]}}

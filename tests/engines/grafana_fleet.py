@@ -119,17 +119,23 @@ def other_words() -> Iterator[Series]:
 
 
 def server_words() -> Iterator[Series]:
-    """What the busy service's inference server, vLLM, says of its requests."""
+    """What the busy service's inference server, vLLM, says of its requests, and another's, TGI, of its cache."""
     chat = {"cluster": "c1", "namespace": "chat", "pod": SLICES[0].pod, "model_name": "llama"}
     for name, labels in (
         ("request_success_total", {"finished_reason": "stop"}),
         ("prompt_tokens_total", {}),
         ("generation_tokens_total", {}),
-        ("e2e_request_latency_seconds_bucket", {"le": "1.0"}),
-        ("e2e_request_latency_seconds_bucket", {"le": "+Inf"}),
+        *(
+            (f"{histogram}_seconds_bucket", {"le": end})
+            for histogram in ("e2e_request_latency", "time_to_first_token", "inter_token_latency")
+            for end in ("1.0", "+Inf")
+        ),
     ):
         yield Series(name=f"vllm:{name}", labels={**chat, **labels}, value=0, late=500)
     yield Series(name="vllm:num_requests_running", labels=chat, value=3)
+    rank = {"cluster": "c1", "namespace": "ads", "pod": SLICES[2].pod}
+    yield Series(name="tgi_batch_current_max_tokens", labels=rank, value=1000)
+    yield Series(name="tgi_batch_max_total_tokens", labels=rank, value=4000)
 
 
 PASSES = (

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
 from fleet.grammars.hami import DeviceGrant, RegisteredDevice
-from fleet.grammars.kai import KaiShare, kai_groups, parse_kai_share
+from fleet.grammars.kai import KaiShare, asks_kai, kai_groups, parse_kai_share
 from fleet.grammars.mgpu import parse_card_indexes
 from fleet.grammars.mig import MigAllocation, is_mig_profile, parse_mig_allocations, profile_of_resource
 from fleet.grammars.vgpumanager import ContainerVgpus, VgpuGrant, parse_vgpu_allocation, parse_vgpu_register
@@ -95,6 +95,41 @@ def test_the_register_that_volcanos_plugin_writes_is_read() -> None:
 )
 def test_kai_shares_are_the_same_after_writing_and_reading(share: KaiShare) -> None:
     assert parse_kai_share(render_kai_annotations(share), render_kai_labels(share)) == share
+
+
+REQUEST, LIMIT = (f"nvidia.com/container.main.gpu-memory.{bound}" for bound in ("request", "limit"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "mib"),
+    [
+        ({REQUEST: "8Gi"}, 8192),
+        ({LIMIT: "8Gi"}, 8192),
+        ({REQUEST: "8Gi", LIMIT: "20Gi", "gpu-fraction": "0.5"}, 8192),
+        ({REQUEST: "1073741824"}, 1024),
+    ],
+)
+def test_what_kai_holds_a_container_to_is_read_by_its_request(asked: dict[str, str], mib: int) -> None:
+    share = parse_kai_share({**asked, "gpu-fraction-num-devices": "2"}, {"runai-gpu-group/a": "a"})
+    assert share == KaiShare(ratio=None, framebuffer_mib=mib, cards=2, container="main", groups=("a",), is_capped=True)
+    assert asks_kai(asked)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {REQUEST: "1023Ki"},
+        {REQUEST: "-1Gi"},
+        {REQUEST: "1e999999999"},
+        {REQUEST: "all"},
+        {LIMIT: ""},
+        {REQUEST: "1Gi", "nvidia.com/container.other.gpu-memory.limit": "1Gi"},
+        {"nvidia.com/container.A$.gpu-memory.limit": "1Gi"},
+    ],
+)
+def test_what_kai_cannot_hold_a_container_to_is_corrupt(asked: dict[str, str]) -> None:
+    with pytest.raises(Corrupt):
+        parse_kai_share(asked, {})
 
 
 def test_a_pod_without_kais_annotations_shares_nothing() -> None:
@@ -209,6 +244,7 @@ def test_any_text_is_read_or_corrupt(text: str) -> None:
         parse_mig_allocations,
         lambda fraction: parse_kai_share({"gpu-fraction": fraction, "gpu-fraction-num-devices": fraction}, {}),
         lambda amount: parse_kai_share({"gpu-memory": amount, "gpu-fraction-container-name": amount}, {}),
+        lambda amount: parse_kai_share({f"nvidia.com/container.{amount}.gpu-memory.request": amount}, {}),
         lambda group: parse_kai_share({"gpu-fraction": "0.5"}, {"runai-gpu-group": group}),
     )
     for read in readers:

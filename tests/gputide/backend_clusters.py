@@ -14,7 +14,7 @@ from typing import Any
 from enforcer.backend import Backend, RenderedStage
 from enforcer.backends.device_plugin import CARD_RESOURCE, SHARED_RESOURCE, counted_slice
 from enforcer.backends.dra_claims import CARD_CLASS
-from enforcer.backends.kai import QUEUE_LABEL, SCHEDULER
+from enforcer.backends.kai import CAPPED, QUEUE_LABEL, SCHEDULER
 from enforcer.backends.mgpu import NODE_LABEL
 from enforcer.backends.mig import CONFIG_LABEL as MIG_LABEL
 from enforcer.backends.mig import MIG_CONFIGS, STATE_LABEL, STRATEGY_LABEL, instance_resource
@@ -26,7 +26,7 @@ from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.catalogue import find_model
 from fleet.decisions import Plan
 from fleet.grammars.hami import RegisteredDevice
-from fleet.grammars.kai import FRAMEBUFFER_ANNOTATION
+from fleet.grammars.kai import FRAMEBUFFER_ANNOTATION, READY_CONDITION
 from fleet.grammars.mig import is_mig_profile
 from fleet.grammars.vgpumanager import REAL_ALLOCATED_ANNOTATION, ContainerVgpus, VgpuGrant
 from fleet.inventory import Card, CardId, Grant, Inventory
@@ -142,6 +142,8 @@ class BackendCluster:
         node["metadata"]["labels"].update(self._labels.get(name, {}))
         node["metadata"]["labels"].update({STRATEGY_LABEL: "mixed", NODE_LABEL: "mgpu", MIG_LABEL: "none"})
         node["metadata"]["labels"][STATE_LABEL] = "success"
+        if self._name == "kai_nvfractions":
+            node["status"]["conditions"] = [{"type": READY_CONDITION, "status": "True"}]
         if self._kin is None:
             return node
         devices = [
@@ -224,7 +226,7 @@ class BackendCluster:
         if self._name.startswith("dra"):
             return {}
         counts = Counter(part.resource or "" for part in slices)
-        return {name: str(count) for name, count in counts.items() if name != FRAMEBUFFER_ANNOTATION}
+        return {name: str(count) for name, count in counts.items() if name not in (FRAMEBUFFER_ANNOTATION, CAPPED)}
 
     def _owner(self, grants: Sequence[Grant], cards: int) -> Manifest:
         first = grants[0]
@@ -236,7 +238,7 @@ class BackendCluster:
             spec["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": "one-card"}]
             container["resources"] = {"claims": [{"name": _CLAIM}]}
             self._put(_claim_template(first.namespace))
-        if self._name == "kai":
+        if self._name.startswith("kai"):
             spec["schedulerName"] = SCHEDULER
         annotations = {key: value for key, value in first.labels if key.startswith("gputide.io/")}
         template = {"metadata": {"labels": {"app": first.workload}, "annotations": annotations}, "spec": spec}
@@ -263,7 +265,7 @@ class BackendCluster:
         status: dict[str, Any] = {"phase": "Running", "containerStatuses": [{"ready": True}]}
         if self._kin is not None and self._name != "mgpu":
             annotations |= self._kin_annotations(grant.container, slices)
-        if self._name == "kai":
+        if self._name.startswith("kai"):
             spec["schedulerName"] = SCHEDULER
             shared = [part for part in slices if part.resource == FRAMEBUFFER_ANNOTATION]
             annotations |= {FRAMEBUFFER_ANNOTATION: str(shared[0].framebuffer_mib)} if shared else {}

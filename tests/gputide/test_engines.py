@@ -203,6 +203,29 @@ def test_a_process_that_will_not_end_is_made_to(started: Callable[[str], Process
     assert not is_alive(record)
 
 
+LIVES_ON = """
+import ctypes, pathlib, sys, threading, time
+def wait():
+    while pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    pathlib.Path(sys.argv[1]).write_text("first thread gone")
+    time.sleep(100)
+threading.Thread(target=wait).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_ended_runs_as_long_as_another_does(
+    started: Callable[[str], ProcessRecord], tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    record = started(f"exec '{sys.executable}' -c '{LIVES_ON}' {said}")
+    until(said.exists)
+    assert is_alive(record)
+    assert stop_process(record, patience_seconds=0.3)
+    assert not is_alive(record)
+
+
 def test_a_process_that_took_over_the_number_of_ours_is_left_alone(
     started: Callable[[str], ProcessRecord], tmp_path: Path
 ) -> None:

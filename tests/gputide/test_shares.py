@@ -135,6 +135,18 @@ def kai(owner: Mapping[str, Any], card_mib: int, _: BackendCluster, __: str) -> 
     return Granted(framebuffer_mib=int(annotations["gpu-memory"]), compute_ratio=None)
 
 
+def kai_nvfractions(owner: Mapping[str, Any], card_mib: int, _: BackendCluster, __: str) -> Granted:
+    """Quantities of a container by its name (kai-scheduler/KAI-Scheduler:docs/gpu-sharing/nv-fraction)."""
+    annotations = owner["spec"]["template"]["metadata"].get("annotations", {})
+    container = owner["spec"]["template"]["spec"]["containers"][0]["name"]
+    asked = [annotations.get(f"nvidia.com/container.{container}.gpu-memory.{bound}") for bound in ("request", "limit")]
+    if asked == [None, None]:
+        return Granted(framebuffer_mib=card_mib, compute_ratio=WHOLE)
+    request, limit = (int(str(text).removesuffix("Mi")) for text in asked)
+    assert request == limit
+    return Granted(framebuffer_mib=request, compute_ratio=None)
+
+
 def counted(owner: Mapping[str, Any], card_mib: int, _: BackendCluster, __: str) -> Granted:
     """A card, or one of its replicas, which grants nothing in numbers (NVIDIA/k8s-device-plugin:README.md)."""
     if "nvidia.com/gpu.shared" in limits_of(owner):
@@ -170,6 +182,7 @@ READERS: Mapping[str, Callable[..., Granted]] = {
     "mgpu": mgpu,
     "vgpu_manager": by_resources("nvidia.com/vgpu-memory", "nvidia.com/vgpu-cores"),
     "kai": kai,
+    "kai_nvfractions": kai_nvfractions,
     "nvidia_time_slicing": counted,
     "nvidia_mps": mps,
     "dra_shared": claimed,

@@ -70,8 +70,8 @@ def test_a_contract_holds_from_its_first_day_to_its_last_whatever_was_asked_befo
 
 def test_a_week_is_168_hours_at_the_price_of_now() -> None:
     book = a_book({"since": "2026-01-10", "until": "2026-01-12", "per_card_hour": "0.5"})
-    assert book.at(datetime(2026, 1, 11, tzinfo=UTC)).per_week(a_card()) == Decimal(84)
-    assert book.at(datetime(2026, 1, 12, tzinfo=UTC)).per_week(a_card()) is None
+    assert book.at(datetime(2026, 1, 11, tzinfo=UTC)).per_week(a_card("NVIDIA L20")) == Decimal(84)
+    assert book.at(datetime(2026, 1, 12, tzinfo=UTC)).per_week(a_card("NVIDIA L20")) is None
 
 
 def test_the_version_changes_with_a_price_and_not_with_its_writing() -> None:
