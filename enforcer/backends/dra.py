@@ -108,7 +108,7 @@ class DraDialect(FixedDialect):
             for manifest in listed.get("ResourceClaimTemplate", ())
             if manifest["metadata"]["name"].startswith(OWN_PREFIX) and len(cards_named(manifest)) > 1
         )
-        return DraDialect(claims, devices, wanted, wide)
+        return type(self)(claims, devices, wanted, wide)
 
     def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
         """The cards and instances of its claims, and what it asks the device plugin for; see the port."""
@@ -210,7 +210,7 @@ class DraBackend:
             if not any(entry.new for entry in staying) or workload not in parts_of:
                 return {}
             containers = {part.container for _, part in parts_of[workload]}
-            return _template_fields(owner, kind, claim_of(workload), containers, snapshot)
+            return claim_fields(owner, kind, claim_of(workload), containers, snapshot)
 
         stands = rendered(draft, snapshot, template_fields, self._now, warnings=warnings)
         moved = [workload for workload, targets in draft.targets.items() if any(entry.new for entry in targets)]
@@ -337,7 +337,7 @@ def _check_instances(card: CardPlacement, snapshot: Snapshot) -> None:
             )
 
 
-def _template_fields(
+def claim_fields(
     owner: Manifest, kind: str, claim: Claim, containers: set[str], snapshot: Snapshot
 ) -> dict[str, str | None]:
     """Fields of a template by which its pods name a claim, in place of devices or other claims of cards.

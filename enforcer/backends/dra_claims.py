@@ -44,14 +44,16 @@ class Claim:
 
     Attributes:
         is_shared: one named claim that several pods name; else a template, by which every pod has its own.
-        expression: CEL, which devices of the class are meant.
+        expression: CEL, which devices of the class are meant; None for any.
+        framebuffer_mib: part of the card's memory that is claimed, MiB; None for all of it.
     """
 
     name: str
     is_shared: bool
     device_class: str
-    expression: str
+    expression: str | None
     count: int
+    framebuffer_mib: int | None = None
 
     @property
     def kind(self) -> str:
@@ -92,14 +94,27 @@ def shared_claim(card: str) -> Claim:
     )
 
 
+def counted_claim(workload: str, *, framebuffer_mib: int | None, count: int) -> Claim:
+    """Parts of any cards of the node for each pod of a workload, or whole cards.
+
+    Args:
+        workload: name of the owner, for the name of the template.
+        framebuffer_mib: memory of each card, MiB; None for all of it.
+    """
+    return _named(workload, CARD_CLASS, None, count, framebuffer_mib)
+
+
 def claim_manifest(claim: Claim, namespace: str) -> Manifest:
     """The object of a claim."""
-    exactly = {
+    exactly: dict[str, Any] = {
         "deviceClassName": claim.device_class,
         "allocationMode": "ExactCount",
         "count": claim.count,
-        "selectors": [{"cel": {"expression": claim.expression}}],
     }
+    if claim.expression is not None:
+        exactly["selectors"] = [{"cel": {"expression": claim.expression}}]
+    if claim.framebuffer_mib is not None:
+        exactly["capacity"] = {"requests": {"memory": f"{claim.framebuffer_mib}Mi"}}
     spec: dict[str, Any] = {"devices": {"requests": [{"name": "card", "exactly": exactly}]}}
     return {
         "apiVersion": API_VERSION,
@@ -138,17 +153,20 @@ def cards_named(manifest: Mapping[str, Any]) -> set[str]:
     return set(_CARD.findall(json.dumps(manifest.get("spec"))))
 
 
-def _named(workload: str, device_class: str, expression: str, count: int) -> Claim:
-    if len(expression) > EXPRESSION_LENGTH_MAX:
+def _named(
+    workload: str, device_class: str, expression: str | None, count: int, framebuffer_mib: int | None = None
+) -> Claim:
+    if expression is not None and len(expression) > EXPRESSION_LENGTH_MAX:
         raise Refused(
             f"cannot claim cards for {workload}: their names make an expression of {len(expression)} characters, and "
             f"the API server takes {EXPRESSION_LENGTH_MAX}"
         )
-    digest = hashlib.sha256(f"{device_class}\n{count}\n{expression}".encode()).hexdigest()[:10]
+    said = f"{device_class}\n{count}\n{expression or ''}" + (f"\n{framebuffer_mib}" if framebuffer_mib else "")
+    digest = hashlib.sha256(said.encode()).hexdigest()[:10]
     # Pods' names and the claims' own are made from it, so it stays well below what a name may have.
     return Claim(
         name=f"{OWN_PREFIX}{workload[:40].rstrip('-.')}-{digest}", is_shared=False, device_class=device_class,
-        expression=expression, count=count,
+        expression=expression, count=count, framebuffer_mib=framebuffer_mib,
     )  # fmt: skip
 
 

@@ -64,6 +64,9 @@ there is counts."""
 _OWN_PREFIX = "gputide-"
 """Of the configurations that are written here."""
 
+DOUBTED_PERCENTS = frozenset({14, 20, 46})
+"""Limits of threads at which a public study reports wrong results under MPS, and none on MIG of the same size."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedNode:
@@ -120,6 +123,7 @@ class NvidiaSharingBackend:
             steps += [] if step is None else [step]
             warnings += _freed_warnings(node, _cards_of(node_of(snapshot, node.node)))
             warnings += self._burst_warnings(node)
+            warnings += self._portion_warnings(node)
         check_nodes(draft, snapshot, nodes_of)
 
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
@@ -164,6 +168,17 @@ class NvidiaSharingBackend:
         text = (
             f"{bursting} pods of node {node.node} are planned to use more while others rest: MPS lends nothing beyond "
             f"{equal_part_percent(node.replicas)} % of the threads"
+        )
+        return [text]
+
+    def _portion_warnings(self, node: SharedNode) -> list[str]:
+        percent = equal_part_percent(node.replicas)
+        if self.capabilities is not MPS or percent not in DOUBTED_PERCENTS:
+            return []
+        text = (
+            f"each of {node.replicas} parts of a card of node {node.node} has {percent} % of the threads: one study "
+            "found silently wrong results of cluster kernels (cuBLASLt on H200) at that share, which NVIDIA has not "
+            "confirmed; compare the results of a pod there, or cut the cards by MIG"
         )
         return [text]
 

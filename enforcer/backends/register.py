@@ -10,6 +10,7 @@ from datetime import datetime
 
 from enforcer.backend import Backend
 from enforcer.backends.dra import DraMigBackend, DraSharedBackend
+from enforcer.backends.dra_counted import DraCountedBackend
 from enforcer.backends.effectivegpu import EffectiveGpuBackend
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.kai import KaiBackend, KaiNvFractionsBackend
@@ -34,5 +35,6 @@ BACKENDS: tuple[tuple[str, Callable[[datetime], Backend]], ...] = (
     ("mig", MigBackend),
     ("dra_mig", DraMigBackend),
     ("dra_shared", DraSharedBackend),
+    ("dra_consumable", DraCountedBackend),
 )
 """Name and maker; each is made with the moment of the change."""

@@ -1,4 +1,4 @@
-"""What claims of dynamic resource allocation enforce with NVIDIA's driver: MIG devices, and shared cards."""
+"""What claims of dynamic resource allocation enforce with NVIDIA's driver: MIG devices, shared and counted cards."""
 
 from __future__ import annotations
 
@@ -116,3 +116,59 @@ DRA_SHARED = Capabilities(
     ),
 )
 """One claim of a whole card that several pods of a namespace name (`resource.k8s.io/v1`, class `gpu.nvidia.com`)."""
+
+_COUNTED = (
+    "the scheduler counts framebuffer by each pod's claim, and nothing stops a process from taking more; compute is "
+    "not limited; which pods of a node share a card is its choice, by framebuffer alone, so a node gets slices for one "
+    "card, or slices of which any that fit a card may share it, sized up to fill it"
+)
+
+DRA_CONSUMABLE = Capabilities(
+    backend="dra_consumable",
+    # ConsumableShares (driver 0.5, alpha, off by default) publishes cards that several claims may hold; what each asks
+    # of their memory is added up by kube-scheduler and enforced by nobody.
+    framebuffer_isolation=FramebufferIsolation.ACCOUNTING,
+    compute_isolation=ComputeIsolation.NONE,
+    core_policies=(),
+    granularity=Granularity.POD,
+    # kube-scheduler takes the first device of the node's list that has the capacity left.
+    division=Division.SCHEDULER,
+    # No limit of its own; a share of a card is planned in hundredths at the finest.
+    slices_per_card_max=100,
+    # The policy `memory` of the driver counts in steps of 1 MiB.
+    framebuffer_step_bytes=MIB,
+    admits_pods=False,
+    # A claim of a whole card and one of a part pick by capacity alone.
+    one_size_per_node=True,
+    refuses=(
+        ("oversubscribe", "what claims ask for never adds up to more than a card has"),
+        ("colocate", "pods that share a card know no priority among each other"),
+        ("mig", "it claims cards and parts of them; enforcer.backend=dra_mig claims instances"),
+    ),
+    partly=(
+        ("slice", _COUNTED),
+        ("offpeak_pair", _COUNTED),
+    ),
+    source=(
+        Source(
+            where="kubernetes/api:resource/v1/types.go",
+            facts="division slices_per_card_max admits_pods live_framebuffer_change granularity oversubscription",
+        ),
+        Source(
+            where="kubernetes-sigs/dra-driver-nvidia-gpu:demo/specs/consumable-shares",
+            facts="framebuffer_isolation framebuffer_step_bytes one_size_per_node refuses partly",
+        ),
+        Source(
+            where="kubernetes-sigs/dra-driver-nvidia-gpu:pkg/featuregates/featuregates.go",
+            facts="framebuffer_isolation compute_isolation core_policies priority_levels fault_isolation",
+        ),
+    ),
+    accepted_by=(
+        AcceptedBy(
+            what="kube-scheduler, for whole plans of fleets",
+            where="tests/cluster/test_planned_placement.py::test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned",
+        ),
+    ),
+)
+"""A claim per pod of a part of a card's memory (`resource.k8s.io/v1`, class `gpu.nvidia.com`), which kube-scheduler
+counts from Kubernetes 1.36 on (DRAConsumableCapacity)."""

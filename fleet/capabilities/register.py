@@ -15,7 +15,7 @@ from fleet.capabilities.capability import (
     Granularity,
     Oversubscription,
 )
-from fleet.capabilities.dra import DRA_MIG, DRA_SHARED
+from fleet.capabilities.dra import DRA_CONSUMABLE, DRA_MIG, DRA_SHARED
 from fleet.capabilities.hami import EFFECTIVE_GPU, HAMI, HAMI_2_8
 from fleet.capabilities.kai import KAI, KAI_NVFRACTIONS
 from fleet.capabilities.mgpu import MGPU
@@ -31,6 +31,7 @@ EXPERIMENTAL_SETTING = "enforcer.experimental"
 
 __all__ = [
     "CAPABILITIES",
+    "DRA_CONSUMABLE",
     "DRA_MIG",
     "DRA_SHARED",
     "EFFECTIVE_GPU",
@@ -71,6 +72,7 @@ CAPABILITIES: tuple[Capabilities, ...] = (
     MIG,
     DRA_MIG,
     DRA_SHARED,
+    DRA_CONSUMABLE,
 )
 """Every backend in the newest version that is known, from the one that enforces nothing new on; a new one is a record
 in its own file and a line here."""

@@ -80,6 +80,7 @@ class PublishedDevice:
         framebuffer_bytes: framebuffer, bytes; None where the driver says none.
         core_percent: cores that may be consumed of it, percent; None where they are not counted.
         product: model as the driver prints it; None where it says none.
+        is_shareable: several claims may hold a part of it each (`allowMultipleAllocations`).
     """
 
     driver: str
@@ -91,6 +92,7 @@ class PublishedDevice:
     framebuffer_bytes: int | None = None
     core_percent: float | None = None
     product: str | None = None
+    is_shareable: bool = False
 
 
 def parse_claim(manifest: Mapping[str, object]) -> ClaimAllocation | None:
@@ -168,6 +170,7 @@ def _published(entry: Mapping[str, object], driver: str, pool: str) -> Published
         framebuffer_bytes=None if framebuffer is None else int(framebuffer),
         core_percent=None if cores is None else float(cores),
         product=_text_attribute(attributes, "productName"),
+        is_shareable=known.get("allowMultipleAllocations") is True,
     )
 
 

@@ -131,10 +131,10 @@ def nodes_run(seen: Sequence[DetectedBackend]) -> Sentence | str:
 def runs_elsewhere(seen: Sequence[DetectedBackend], chosen: str) -> bool:
     """Whether nodes run backends, and none of them the chosen one.
 
-    EffectiveGPU has HAMi's signs, and both kinds of claims have the same slices: neither can be distinguished from the
+    EffectiveGPU has HAMi's signs, and all kinds of claims have the same slices: none can be distinguished from the
     outside.
     """
-    sign = {"effectivegpu": "hami", "dra_mig": "dra_shared"}.get(chosen, chosen)
+    sign = {"effectivegpu": "hami", "dra_mig": "dra_shared", "dra_consumable": "dra_shared"}.get(chosen, chosen)
     # Cards that nobody shares yet are where time-slicing, MPS, MIG and KAI begin.
     starts = {sign, "whole_cards"} if chosen in _ON_WHOLE_CARDS else {sign}
     return bool(seen) and not starts & {entry.backend for entry in seen}

@@ -12,15 +12,16 @@ import pytest
 from enforcer.backend import RenderedStage
 from enforcer.backends.dra import DraBackend, DraMigBackend, DraSharedBackend
 from enforcer.backends.dra_claims import classes_of, own_claim
+from enforcer.backends.dra_counted import DraCountedBackend
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import Refused
 from tests.contracts.gpu_backend import BackendContract
 from tests.enforcer.builders import HALF, NOW, a_plan, a_recommendation, a_slice, card_id, whole
-from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner
+from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner, nodes_of_seats
 
-MIG, SHARED = DraMigBackend(NOW), DraSharedBackend(NOW)
+MIG, SHARED, COUNTED = DraMigBackend(NOW), DraSharedBackend(NOW), DraCountedBackend(NOW)
 PODS = ["a-0", "a-1", "b-0", "b-1"]
 OWNERS = ["Deployment/a", "Deployment/b"]
 HOME = {"a-0": 1, "a-1": 2, "b-0": 3, "b-1": 5}
@@ -336,3 +337,92 @@ def test_classes_of_a_claim_are_those_of_all_its_alternatives() -> None:
         {"name": "any", "firstAvailable": [{"deviceClassName": "mig.nvidia.com"}, {"deviceClassName": "other"}]}
     ]
     assert classes_of(manifest) == {"mig.nvidia.com", "other"}
+
+
+def shareable_objects() -> list[Manifest]:
+    """As `objects`, but no card is cut, and several claims may hold each."""
+    found = objects()
+    for manifest in found:
+        if manifest["kind"] == "ResourceSlice":
+            node = int(manifest["metadata"]["name"][-1])
+            manifest["spec"]["devices"] = [
+                {"name": device(number), "allowMultipleAllocations": True, "capacity": {"memory": {"value": "24Gi"}},
+                 "attributes": {"uuid": {"string": card_id(number)}, "type": {"string": "gpu"}}}
+                for number in range(4 * node, 4 * node + 4)
+            ]  # fmt: skip
+    return found
+
+
+def halves() -> Plan:
+    """Each of a beside one of b, on two cards of different nodes."""
+    return a_plan(
+        {1: [a_slice("a-0"), a_slice("b-0")], 5: [a_slice("a-1"), a_slice("b-1")]},
+        [[a_recommendation("slice-1", RecommendationKind.SLICE, PODS, OWNERS, 2)]],
+    )
+
+
+class TestCounted(BackendContract):
+    @pytest.fixture
+    def cluster(self) -> StandingCluster:
+        return StandingCluster(shareable_objects())
+
+    @pytest.fixture
+    def backend(self) -> DraCountedBackend:
+        return COUNTED
+
+    @pytest.fixture
+    def plan(self) -> Plan:
+        return halves()
+
+
+def counted(plan: Plan, given: Sequence[Manifest]) -> RenderedStage:
+    return COUNTED.render(plan, 1, take_snapshot(StandingCluster(given), COUNTED.dialect))
+
+
+def test_part_of_a_card_is_capacity_of_a_claim_per_pod_and_pods_are_kept_on_their_nodes() -> None:
+    stage = counted(halves(), shareable_objects())
+    fields = told(stage)
+    requests = [entry["spec"]["spec"]["devices"]["requests"][0]["exactly"] for entry in stage.objects]
+    assert requests == [
+        {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1,
+         "capacity": {"requests": {"memory": f"{HALF // 2**20}Mi"}}}
+    ] * 2  # fmt: skip
+    for manifest, name in zip(stage.objects, "ab", strict=True):
+        claims = json.loads(fields[f"Deployment/{name} spec.template.spec.resourceClaims"] or "")
+        assert claims[-1] == {"name": "gputide-card", "resourceClaimTemplateName": manifest["metadata"]["name"]}
+        seats = nodes_of_seats(fields[f"Deployment/{name} metadata.annotations[gputide.io/seats]"])
+        assert set(seats) == {"node-0", "node-1"}
+
+
+def test_what_claims_consume_is_read_and_a_stage_that_is_applied_renders_empty() -> None:
+    cluster = StandingCluster(shareable_objects())
+    stage = counted(halves(), shareable_objects())
+    for change in stage.changes:
+        found = cluster.get(change.kind, change.namespace, change.name)
+        assert found is not None
+        set_field(found, change.field, change.new)
+    for pod in PODS:
+        node = int(pod[-1])
+        claim = claimed(f"{pod}-new", [(node, device(1))], [pod])
+        claim["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"] = {"memory": f"{HALF // 2**20}Mi"}
+        cluster.put(claim)
+        entry = {"name": "gputide-card", "resourceClaimTemplateName": "made"}
+        cluster.put(claiming_pod(pod, node, entry, f"{pod}-new"))
+    again = COUNTED.render(halves(), 1, take_snapshot(cluster, COUNTED.dialect))
+    assert (again.moves, again.changes, again.objects) == ((), (), ())
+
+
+def test_cards_that_one_claim_holds_alone_are_not_shared() -> None:
+    given = shareable_objects()
+    (lone,) = [entry for entry in given if entry["metadata"]["name"] == "slice-1"]
+    del lone["spec"]["devices"][3]["allowMultipleAllocations"]
+    with pytest.raises(Refused, match=r"cards of node node-1: .*one claim holds alone .*ConsumableShares"):
+        counted(halves(), given)
+
+
+def test_more_than_the_driver_publishes_of_a_card_is_refused() -> None:
+    given = shareable_objects()
+    for entry in (one for one in given if one["kind"] == "ResourceSlice"):
+        entry["spec"]["devices"][1]["capacity"] = {"memory": {"value": "22Gi"}}
+    with pytest.raises(Refused, match=r"cannot grant 24576 MiB on card .* shares 22528 MiB"):
+        counted(halves(), given)

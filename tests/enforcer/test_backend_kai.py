@@ -177,7 +177,7 @@ def test_more_than_kai_shares_of_a_card_is_refused(registered: int, shared: int)
         {0: [a_slice("a-0", framebuffer_bytes=mib * 2**20), a_slice("b-0", framebuffer_bytes=mib * 2**20)]},
         [[a_recommendation("x", RecommendationKind.SLICE, ["a-0", "b-0"], OWNERS, 1)]],
     )
-    fact = f"{2 * mib} MiB on card .*registers {registered} MiB, of which KAI shares {shared}"
+    fact = rf"{2 * mib} MiB on card .*of each card of node node-0 the scheduler shares {shared} MiB \(.*100 MiB\)"
     with pytest.raises(Refused, match=fact):
         rendered(plan, given)
 
@@ -199,8 +199,10 @@ def test_replicas_with_different_shares_are_refused() -> None:
 
 
 def test_stage_says_what_kai_chooses_where_several_cards_of_a_node_are_shared() -> None:
-    said = [warning for warning in rendered(halves()).warnings if "KAI chooses" in warning]
-    assert said == ["KAI chooses which of the 4 slices of node node-0 share a card: any 2 of them, on 2 cards"]
+    said = [warning for warning in rendered(halves()).warnings if "chooses" in warning]
+    assert said == [
+        "the scheduler chooses which of the 4 slices of node node-0 share a card: any 2 of them, on 2 cards"
+    ]
 
 
 def test_stage_says_nothing_of_a_choice_where_one_card_of_a_node_is_shared() -> None:
@@ -209,7 +211,7 @@ def test_stage_says_nothing_of_a_choice_where_one_card_of_a_node_is_shared() -> 
         [[a_recommendation("slice-1", RecommendationKind.SLICE, ["a-0", "b-0"], OWNERS, 0)]],
     )
     pods = [entry for entry in objects() if entry["metadata"]["name"] not in ("a-1", "b-1")]
-    assert not any("KAI chooses" in warning for warning in rendered(plan, pods).warnings)
+    assert not any("scheduler chooses" in warning for warning in rendered(plan, pods).warnings)
 
 
 def test_stage_says_that_slices_may_need_other_cards_than_planned_where_their_sizes_leave_it_open() -> None:

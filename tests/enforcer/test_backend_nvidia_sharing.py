@@ -211,6 +211,20 @@ def test_more_clients_than_mps_serves_are_refused() -> None:
         MPS.render(plan, 1, seen(MPS, objects))
 
 
+@pytest.mark.parametrize(("backend", "count", "is_told"), [(MPS, 5, True), (MPS, 4, False), (TIME_SLICING, 5, False)])
+def test_share_of_threads_at_which_results_are_in_doubt_is_told(
+    backend: NvidiaSharingBackend, count: int, is_told: bool
+) -> None:
+    pods = [f"a-{number}" for number in range(count)]
+    plan = a_plan(
+        {0: [a_slice(pod, framebuffer_bytes=GIB, compute_ratio=0.1) for pod in pods]},
+        [[a_recommendation("slice-1", RecommendationKind.SLICE, pods, OWNERS[:1], 0)]],
+    )
+    objects = [a_node("node-0"), a_config(), an_owner("a"), *(a_pod("a", n, "node-0") for n in range(count))]
+    warnings = backend.render(plan, 1, seen(backend, objects)).warnings
+    assert any("20 % of the threads: one study found" in warning for warning in warnings) is is_told
+
+
 def test_replicas_of_a_workload_that_would_ask_for_different_things_are_refused() -> None:
     plan = a_plan(
         {0: [a_slice("a-0", framebuffer_bytes=FITS), a_slice("b-0", framebuffer_bytes=FITS)],

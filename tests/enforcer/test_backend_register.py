@@ -24,6 +24,7 @@ RENDERED = {
     "mig": ("mig",),
     "dra_mig": ("mig",),
     "dra_shared": ("slice",),
+    "dra_consumable": ("slice",),
 }
 
 

@@ -104,6 +104,10 @@ class BackendCluster:
         """What stands."""
         return take_snapshot(StandingCluster(self._objects.values()), self._backend.dialect)
 
+    def manifest(self, kind: str, namespace: str, name: str) -> Manifest:
+        """One object."""
+        return self._objects[kind, namespace, name]
+
     def cards_held(self) -> set[CardId]:
         """Cards on which a pod really sits."""
         return {card for cards in self._cards_held.values() for card in cards}
@@ -185,7 +189,8 @@ class BackendCluster:
             uuid = {"string": card.card}
             devices.append(
                 {"name": f"gpu-{number}", "attributes": {"uuid": uuid, "type": {"string": "gpu"}},
-                 "capacity": {"memory": {"value": f"{card.framebuffer_bytes // MIB}Mi"}}}
+                 "capacity": {"memory": {"value": f"{card.framebuffer_bytes // MIB}Mi"}},
+                 "allowMultipleAllocations": self._name == "dra_consumable"}
             )  # fmt: skip
             model = find_model(card.card_model)
             if self._name != "dra_mig" or model is None or model.mig is None:
@@ -309,9 +314,10 @@ class BackendCluster:
         name = shared or f"{grant.pod}-claim"
         profiles = [part.resource if is_mig_profile(part.resource or "") else None for part in slices]
         results = [
-            {"driver": "gpu.nvidia.com", "pool": self._cards[card].node, "device": self._device(card, profile)}
-            for card, profile in zip(cards, profiles, strict=True)
-        ]
+            {"driver": "gpu.nvidia.com", "pool": self._cards[card].node, "device": self._device(card, profile),
+             **({"consumedCapacity": {"memory": f"{part.framebuffer_mib}Mi"}} if part.framebuffer_mib else {})}
+            for card, profile, part in zip(cards, profiles, slices, strict=True)
+        ]  # fmt: skip
         known = self._objects.get(("ResourceClaim", grant.namespace, name), {})
         users = known.get("status", {}).get("reservedFor", []) if shared else []
         mine = {"resource": "pods", "name": grant.pod, "uid": f"uid-{grant.namespace}-{grant.pod}"}

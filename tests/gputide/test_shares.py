@@ -173,6 +173,19 @@ def claimed(owner: Mapping[str, Any], card_mib: int, _: BackendCluster, __: str)
     return Granted(framebuffer_mib=card_mib, compute_ratio=WHOLE)
 
 
+def counted_claim(owner: Mapping[str, Any], card_mib: int, standing: BackendCluster, _: str) -> Granted:
+    """A template of claims whose request names memory is a part of a card for each pod (resource.k8s.io/v1)."""
+    namespace = owner["metadata"]["namespace"]
+    name = owner["spec"]["template"]["spec"]["resourceClaims"][-1]["resourceClaimTemplateName"]
+    template = standing.manifest("ResourceClaimTemplate", namespace, name)
+    request = template["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+    if "capacity" not in request:
+        return Granted(framebuffer_mib=card_mib, compute_ratio=WHOLE)
+    return Granted(
+        framebuffer_mib=int(request["capacity"]["requests"]["memory"].removesuffix("Mi")), compute_ratio=None
+    )
+
+
 HAMI_WORDS = by_resources("nvidia.com/gpumem", "nvidia.com/gpucores")
 READERS: Mapping[str, Callable[..., Granted]] = {
     "whole_cards": counted,
@@ -186,6 +199,7 @@ READERS: Mapping[str, Callable[..., Granted]] = {
     "nvidia_time_slicing": counted,
     "nvidia_mps": mps,
     "dra_shared": claimed,
+    "dra_consumable": counted_claim,
 }
 CASES = [
     *(pytest.param(name, 81_559, None, id=f"{name}-odd") for name in READERS),

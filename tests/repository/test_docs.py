@@ -60,6 +60,7 @@ def test_matrix_of_backends_has_the_cells_that_are_promised(repository: Path) ->
         "mig": ("mig",),
         "dra_mig": ("mig",),
         "dra_shared": ("slice",),
+        "dra_consumable": ("slice",),
     }
     for backend, own in promised.items():
         for kind in (*own, "reclaim", "tide", "rehome", "fewer_cards"):
