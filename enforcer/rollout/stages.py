@@ -153,8 +153,6 @@ class Rollout:
         cards_freed = sum(entry.cards_freed for entry in plan.stages if entry.stage in run.stages)
         for stage in run.stages:
             record = run.records.get(stage)
-            if record is None and stage in plan.tide_stages:
-                continue  # a version that knew of no tide in a run began it
             tools.under_way = UnderWay(plan=plan, stage=stage, cards_freed=cards_freed)
             if stage in promoted:
                 results.append(StageResult(stage=stage, state=StageState.PROMOTED))
