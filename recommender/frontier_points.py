@@ -95,7 +95,13 @@ def tiers_of(problem: PlanningProblem, permits: Permits) -> Iterator[tuple[Group
         policy = permits.cases[grant.workload_id].node_policy
         by_model[grant.card_model, grant.framebuffer_bytes, policy or ""].append(member)
     outlooks = [
-        outlook_of(demand, by_model[model], seed=SEED, capacity_bytes=capability.shareable_bytes(model[1]))
+        outlook_of(
+            demand,
+            by_model[model],
+            seed=SEED,
+            capacity_bytes=capability.shareable_bytes(model[1]),
+            measured_bytes_per_second=capability.spill_bytes_per_second,
+        )
         for model in sorted(by_model)
     ]
     for tier in TIERS:

@@ -29,7 +29,7 @@ def permits_of(problem: PlanningProblem) -> Permits:
     demand, only, moves_max = problem.demand, problem.scope.only, problem.moves_max
     cases = _cases(problem)
     withheld = _withheld_by_backend(problem.capability)
-    off = {item.kind for item in (*withheld, *problem.profiles.withheld) if item.reason != _FRAMEBUFFER_REASON}
+    off = {item.kind for item in (*withheld, *problem.profiles.withheld) if item.reason not in _FRAMEBUFFER_REASONS}
     kinds: dict[WorkloadId, frozenset[RecommendationKind]] = {}
     refused: list[Refusal] = []
     for name, case in cases.items():
@@ -57,6 +57,9 @@ def permits_of(problem: PlanningProblem) -> Permits:
 
 
 _FRAMEBUFFER_REASON = "framebuffer_not_oversubscribed"
+_LENT_REASON = "framebuffer_lent_unknown"
+_FRAMEBUFFER_REASONS = (_FRAMEBUFFER_REASON, _LENT_REASON)
+"""Compute may be promised more than once all the same."""
 _REFUSED_REASON = "backend_refuses"
 
 
@@ -77,9 +80,10 @@ def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
         for kind in (*_SHARING, RecommendationKind.REHOME)
         if kind.value in facts
     )
-    spills = capability.oversubscription is Oversubscription.SPILL
-    if RecommendationKind.OVERSUBSCRIBE.value not in facts and not spills:
-        refused += (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=_FRAMEBUFFER_REASON, values=own),)
+    if RecommendationKind.OVERSUBSCRIBE.value not in facts and not capability.can_lend:
+        spills = capability.oversubscription is Oversubscription.SPILL
+        reason = _LENT_REASON if spills else _FRAMEBUFFER_REASON
+        refused += (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=reason, values=own),)
     return refused
 
 
@@ -236,6 +240,9 @@ def _members(
                 is_low=case.priority is Priority.LOW,
                 group=group[grant.namespace] if grant.workload_id in apart else -1,
                 is_hard=case.is_hard,
+                lends=problem.capability.can_lend
+                and RecommendationKind.OVERSUBSCRIBE in kinds[grant.workload_id]
+                and case.priority is not Priority.LOW,
                 is_flat=RecommendationKind.OVERSUBSCRIBE not in kinds[grant.workload_id]
                 and RecommendationKind.OFFPEAK_PAIR not in kinds[grant.workload_id],
             )

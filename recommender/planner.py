@@ -180,7 +180,8 @@ def _packed(problem: PlanningProblem, permits: Permits) -> _Packing:
     taken = best[problem.settings.risk.preset]
     # The proof is of the packing: it says nothing once pods of it stay where they are, or meet others.
     is_whole = not _LESSENED & {item.reason for item in arranged[taken].refused}
-    is_proven = is_whole and problem.capability.division is not Division.SCHEDULER
+    # Nor where framebuffer is lent: that packs more than fits a card.
+    is_proven = is_whole and not arranged[taken].lent and problem.capability.division is not Division.SCHEDULER
     return _Packing(
         chosen=packings[taken],
         arrangement=arranged[taken],

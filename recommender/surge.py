@@ -157,6 +157,12 @@ class _Chain:
         self._seats = seats
         self._cuts = cuts
         self._seat_of = {row: number for number, seat in enumerate(seats) for row in seat.rows}
+        # Pods that lend each other framebuffer are granted more than their card has.
+        self._lent = {
+            number: sum(self._size(row) for row in seat.rows)
+            for number, seat in enumerate(seats)
+            if all(self._grants[row].workload_id in cuts for row in seat.rows)
+        }
         self._own = {seat.card for seat in seats}
         staying = [row for row in range(len(self._grants)) if row not in gone]
         self._held: dict[CardId, set[int]] = defaultdict(set)
@@ -217,6 +223,10 @@ class _Chain:
     def _size(self, row: int) -> int:
         return self._cuts[self._grants[row].workload_id].framebuffer_bytes
 
+    def _granted_max(self, number: int, card: Card) -> int:
+        """Framebuffer that may be granted on the card of a seat."""
+        return max(card.framebuffer_bytes, self._lent.get(number, 0))
+
     def _stays(self, seat: Seat) -> bool:
         """Whether a seat is left on its card: each of its pods can surge there or never can, or a job would lose work.
 
@@ -227,7 +237,8 @@ class _Chain:
             return True
         here = [(row, grant.workload_id) for row, grant in grants if grant.card == seat.card]
         there = [row for row, name in here if name in self._changing and self._cases[name].can_surge]
-        left = self._problem.cards[seat.card].framebuffer_bytes - self._used[seat.card]
+        card = self._problem.cards[seat.card]
+        left = self._granted_max(self._seat_of[seat.rows[0]], card) - self._used[seat.card]
         return all(self._size(row) <= left for row in there)
 
     def _free_cards(self) -> defaultdict[CardModelName, _Pool]:
@@ -269,7 +280,7 @@ class _Chain:
             self._chosen.add(card.card)
         else:
             own = grant.framebuffer_granted_bytes if card.card == grant.card and not surges else 0
-            if self._used[card.card] - own + size > card.framebuffer_bytes:
+            if self._used[card.card] - own + size > self._granted_max(number, card):
                 return False
             if surges or card.node != grant.node:
                 if not self._room.admit(card.node, [anew]):

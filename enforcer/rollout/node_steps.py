@@ -172,6 +172,10 @@ class NodeSteps:
             modes = sorted({card.mode or "unknown" for card in self._dialect.cards_of_node(node)})
             if modes != [step.done_mode]:
                 return sentence("rollout.node_mode", found=listed(modes, len(modes)), wanted=step.done_mode)
+        registered = {card.card: card.framebuffer_mib for card in self._dialect.cards_of_node(node)}
+        for card, mib in step.registers_mib:
+            if registered.get(card, 0) < mib:
+                return sentence("rollout.node_registers", card=card, found_mib=registered.get(card, 0), wanted_mib=mib)
         return self._without_plugin(step, set(step.restarts))
 
     def _without_plugin(self, step: NodeStep, old: set[tuple[str, str]]) -> Sentence | None:

@@ -167,7 +167,7 @@ def opening_of(policy: Policy, stage: Stage, table: Table, *, step: int = 0) -> 
         settings = table.settings if table.relief is None else _dense(table.settings)
         profiles = profile_fleet(known, settings=settings.analyzer, now=now)
         plan = make_plan(known, profiles, settings=settings, capability=table.capability, now=now)
-        return opening_of_plan(stage, plan)
+        return opening_of_plan(stage, plan, measured_bytes_per_second=table.capability.spill_bytes_per_second)
     if policy not in _PACKERS:
         return whole_cards(stage)
     if policy is Policy.HINDSIGHT:

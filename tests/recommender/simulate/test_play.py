@@ -84,7 +84,7 @@ def test_without_relief_a_step_is_judged_as_sharing_judges_it(seed: int, bins: i
             compute_granted_ratio=np.ones(6),
             is_hard=np.zeros(6, bool),
             is_low=np.zeros(6, bool),
-            is_oversubscribed=np.zeros(6, bool),
+            kept_bytes=np.full(6, np.inf),
             capacity_bytes=np.full(len(numbers), 24.0 * GIB),
         ),
     )
