@@ -75,6 +75,21 @@ def _loan(seat: Seat, group: Group, place: Mapping[int, tuple[Group, int]], scal
     return loan_of(group.lenders, items, problem.item_bytes, problem.capacity_bytes, scaling_min=scaling_min)
 
 
+def scaling_today(sizes: Sequence[int], capacity_bytes: int) -> float | None:
+    """Smallest factor that a card must have on which pods lend already: each holds its grant while it works alone.
+
+    Args:
+        sizes: what each pod on it is granted, bytes.
+
+    Returns:
+        None where the card holds all, or one of them is granted all of it.
+    """
+    total, largest = sum(sizes), max(sizes, default=0)
+    if total <= capacity_bytes or largest >= capacity_bytes:
+        return None
+    return round((total - largest) / (capacity_bytes - largest), 2)
+
+
 def not_to_lend(
     problem: PlanningProblem,
     lent: Mapping[CardId, LentCard],

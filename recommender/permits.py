@@ -5,7 +5,7 @@ Called by `planner`.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +13,8 @@ import numpy as np
 
 from fleet.capabilities.register import Capabilities, Division, Oversubscription
 from fleet.decisions import RecommendationKind, Refusal, Withheld
-from fleet.inventory import Priority, WorkloadId
+from fleet.inventory import CardId, Priority, WorkloadId
+from fleet.units import MIB
 from recommender.advice.case import Case, Permits, untouchable
 from recommender.advice.register import ADVICE
 from recommender.consolidate import Member
@@ -148,6 +149,7 @@ def _cases(problem: PlanningProblem) -> dict[WorkloadId, Case]:
     changes = scalings(grants_known, now=now, since=since, own=problem.past.scalings)
     rows_of: dict[int, list[int]] = defaultdict(list)
     on_card: dict[str, set[WorkloadId]] = defaultdict(set)
+    lent = _lent_today(problem)
     for row, grant in enumerate(demand.grants):
         rows_of[int(demand.workload_of[row])].append(row)
         on_card[grant.card].add(grant.workload_id)
@@ -172,10 +174,19 @@ def _cases(problem: PlanningProblem) -> dict[WorkloadId, Case]:
             spare_rows=spare.rows,
             spare_held_bytes=spare.held_bytes,
             scalings=changes.get(name, 0),
+            lends=any(grant.card in lent for grant in grants),
             node_policy=terms.policies.get(grants[0].node),
             node_bar=terms.bar_of(grant.node for grant in grants),
         )
     return cases
+
+
+def _lent_today(problem: PlanningProblem) -> frozenset[CardId]:
+    """Cards on which more is granted than they have, where the backend lends framebuffer."""
+    granted: Counter[CardId] = Counter()
+    for grant in problem.demand.grants if problem.capability.can_lend else ():
+        granted[grant.card] += grant.framebuffer_granted_bytes
+    return frozenset(card for card, size in granted.items() if size > problem.cards[card].framebuffer_bytes + MIB)
 
 
 def _pods_of(cases: dict[WorkloadId, Case], names: Sequence[WorkloadId]) -> list[str]:

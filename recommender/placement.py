@@ -17,7 +17,7 @@ from recommender.cuts import Cut, equal_part_ratio, is_new, portions_of_nodes
 from recommender.demand import Demand
 from recommender.footprint_grants import pool_cut
 from recommender.group_seats import ALONE, Guards, Seated, Seating, Sharing, seated
-from recommender.lent_cards import LentCard, lent_cards, not_to_lend
+from recommender.lent_cards import LentCard, lent_cards, not_to_lend, scaling_today
 from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem
@@ -296,7 +296,13 @@ def placement_of(
                 framebuffer_bytes=capacity,
                 framebuffer_oversubscription_ratio=round(sum(sizes) / capacity, 6) if capacity else 0.0,
                 node_mode=MIG_MODE if any(instances) else None,
-                memory_scaling=None if seat.card not in arrangement.lent else arrangement.lent[seat.card].loan.scaling,
+                memory_scaling=(
+                    arrangement.lent[seat.card].loan.scaling
+                    if seat.card in arrangement.lent
+                    else scaling_today(sizes, capacity)
+                    if capability.can_lend
+                    else None
+                ),
                 slices=tuple(
                     replace(
                         _slice(grant, size, arrangement, alone=len(grants) == 1, over=over, parts=parts)

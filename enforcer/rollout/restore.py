@@ -94,6 +94,19 @@ def take_back(
             would lose the pods that serve. Call again to end it.
     """
     carrier, parts = tools.carrier(), Parts.of(objects, moves)
+    kept: list[Sentence] = []
+
+    def configuration() -> None:
+        for intent in reversed(parts.shared):
+            tools.keep_lease()
+            kept.extend(carrier.objects.restore(intent))
+            carrier.objects.disown(intent)
+        if parts.shared:
+            kept.extend(tools.node_steps().take_back(steps, plan_id))
+
+    is_scaled = any(step.registers_mib for step in steps)
+    if is_scaled:
+        configuration()
     # What somebody else changed rolls as they set it from this moment on.
     carrier.let_go(parts.owners.values())
     for _, intent in reversed(parts.pods):
@@ -110,19 +123,6 @@ def take_back(
     back = tuple(backwards(moves))
     owners = {workload: known_as_lowered(intent) for workload, intent in parts.owners.items()}
     load = Load(moves=back, intents=owners, phase=Phase.REST, is_strict=False)
-    kept: list[Sentence] = []
-
-    def configuration() -> None:
-        for intent in reversed(parts.shared):
-            tools.keep_lease()
-            kept.extend(carrier.objects.restore(intent))
-            carrier.objects.disown(intent)
-        if parts.shared:
-            kept.extend(tools.node_steps().take_back(steps, plan_id))
-
-    is_scaled = any(step.registers_mib for step in steps)
-    if is_scaled:
-        configuration()
     failures = carrier.carry(load, on_wave)
     stuck = carrier.unfinished(load)
     if stuck and _lower(tools, carrier, plan_id, stage, parts.owners, back):

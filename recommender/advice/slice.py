@@ -154,6 +154,8 @@ class Slice:
         return None
 
     def _refuse_need(self, case: Case) -> Refusal | None:
+        if case.lends:
+            return case.refuse(self.kind, "lent_hides_need")
         if not case.has_need:
             return case.refuse(self.kind, "preallocation_hides_need")
         if case.is_estimated and len({grant.pod_id for grant in case.grants}) == 1:

@@ -79,6 +79,26 @@ def test_a_backend_of_which_nobody_knows_that_it_lends_gets_no_such_advice() -> 
     assert "framebuffer_lent_unknown" in reasons(plan)
 
 
+def test_what_lends_already_stays_for_monitors_count_only_what_is_kept() -> None:
+    """By the numbers each needs a third of what it holds: planned with that, it would be cut to less than it needs."""
+    day, night = services()
+    held = {"framebuffer_granted_bytes": 24 * GIB, "compute_granted_ratio": 0.5}
+    history = cluster(
+        replace(day, used_gib=8.0, changes=held), replace(night, used_gib=8.0, changes=held), days=10,
+        card_model="Tesla V100-PCIE-32GB", card_gib=32, host_gib=512, spare_cards=1,
+    )  # fmt: skip
+    first = history.inventory.grants[0]
+    grants = tuple(replace(grant, card=first.card, node=first.node) for grant in history.inventory.grants)
+    keys = tuple(replace(key, card=first.card, node=first.node) for key in history.slices.keys)
+    lent = replace(
+        history, inventory=replace(history.inventory, grants=grants), slices=replace(history.slices, keys=keys)
+    )
+    plan = plan_of(lent, capability=VGPU_MANAGER)
+    assert not plan.recommendations
+    assert "lent_hides_need" in reasons(plan)
+    assert plan.placement[0].memory_scaling == 3.0
+
+
 @pytest.mark.parametrize(
     ("host_gib", "settings", "reason"),
     [
