@@ -21,8 +21,16 @@ from recommender.footprint_grants import Footprints, Grants, footprints_of, gran
 from recommender.harm.risk import Harm, contention_harm, shortage_points
 from recommender.harm.scenarios import daily_blocks, draw_scenarios, type_means
 from recommender.harm.surprise import learn_surprises
-from recommender.lending import Lenders, joined_by_hours, lenders_of, lent_violated, over_full
-from recommender.packing.packer import Packer, Packing, PackingProblem, renumbered
+from recommender.lending import (
+    Lenders,
+    joined_by_hours,
+    lenders_of,
+    lent_violated,
+    over_full,
+    packing_cost,
+    part_of,
+)
+from recommender.packing.packer import Packer, PackingProblem, renumbered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,13 +346,10 @@ def frontier(
     """
     enough: int | None = None
     for tier, groups in zip(TIERS, tiers, strict=False):
-        sweeps = [
-            packer.sweep(group.problem, [price * group.points for price in tier.card_prices], seed=seed)
-            for group in groups
-        ]
+        sweeps = [_sweep(group, packer, [price * group.points for price in tier.card_prices], seed) for group in groups]
         # Where nobody may share there is one packing: that of nobody.
         for packings in zip(*sweeps, strict=True) if sweeps else [()]:
-            choice = judged(groups, [_lent(*pair) for pair in zip(groups, packings, strict=True)], resting_active)
+            choice = judged(groups, packings, resting_active)
             if enough is not None and choice.bins > enough:
                 return
             yield Point(groups=tuple(groups), choice=choice)
@@ -352,11 +357,27 @@ def frontier(
                 enough = choice.bins
 
 
-def _lent(group: Group, packing: Packing) -> NDArray[np.int32]:
-    """A packing, with cards joined whose pods may lend each other framebuffer."""
-    if group.lenders is None:
-        return packing.bin_of
-    return joined_by_hours(group.problem, packing.bin_of, group.lenders, packing.price)
+def _sweep(group: Group, packer: Packer, prices: Sequence[float], seed: int) -> Iterator[NDArray[np.int32]]:
+    """One packing per price; where pods may lend framebuffer, cards are joined by hours last or first, as is better.
+
+    Joined last, a card that took small pods in may fit no other; joined first, it may have fitted them instead.
+    """
+    for packing in packer.sweep(group.problem, prices, seed=seed):
+        if group.lenders is None:
+            yield packing.bin_of
+            continue
+        problem, lenders, price = group.problem, group.lenders, packing.price
+        last = joined_by_hours(problem, packing.bin_of, lenders, price)
+        alone = joined_by_hours(problem, np.arange(len(group.rows), dtype=np.int32), lenders, price, only_lent=True)
+        left = np.flatnonzero(np.bincount(alone)[alone] == 1)
+        if len(left) == len(group.rows):
+            yield last
+            continue
+        first = alone + np.int32(len(group.rows))
+        for others in packer.sweep(part_of(problem, left), [price], seed=seed):
+            first[left] = others.bin_of
+        first = joined_by_hours(problem, renumbered(first)[0], lenders, price)
+        yield min((last, first), key=lambda bin_of: packing_cost(problem, bin_of, lenders, price))
 
 
 def choose(points: Sequence[Point], *, violation_ratio_max: float, resting_active: float) -> Point:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,7 +212,12 @@ def over_full(bin_of: NDArray[np.int32], item_bytes: NDArray[np.float64], capaci
 
 
 def joined_by_hours(
-    problem: PackingProblem, bin_of: NDArray[np.int32], lenders: Lenders, price: float
+    problem: PackingProblem,
+    bin_of: NDArray[np.int32],
+    lenders: Lenders,
+    price: float,
+    *,
+    only_lent: bool = False,
 ) -> NDArray[np.int32]:
     """A packing in which cards are joined whose pods work in different hours, where that harms less than it is worth.
 
@@ -221,6 +226,7 @@ def joined_by_hours(
         bin_of: bin of each item; each bin fits a card.
         lenders: one row per item.
         price: violated item-points that a card is worth.
+        only_lent: cards are joined only where that takes more than one card's framebuffer.
 
     Returns:
         Bin of each item, (items,); a bin that holds more than a card is one on which framebuffer is lent.
@@ -242,6 +248,8 @@ def joined_by_hours(
             both = np.concatenate([able[other] for other in (*members[host], number)])
             if not _may_meet(problem, both):
                 continue
+            if only_lent and problem.item_bytes[both].sum() <= problem.capacity_bytes:
+                continue
             together = _harm(problem, lenders, both)
             if together - harm[host] - harm[number] <= price:
                 members[host].append(number)
@@ -251,6 +259,24 @@ def joined_by_hours(
         else:
             members[number] = [number]
     return renumbered(joined)[0]
+
+
+def part_of(problem: PackingProblem, items: NDArray[np.int64]) -> PackingProblem:
+    """The same problem for some of its items."""
+    return replace(
+        problem,
+        item_type=problem.item_type[items],
+        item_workload=problem.item_workload[items],
+        item_group=problem.item_group[items],
+        item_bytes=problem.item_bytes[items],
+        is_low=problem.is_low[items],
+    )
+
+
+def packing_cost(problem: PackingProblem, bin_of: NDArray[np.int32], lenders: Lenders, price: float) -> float:
+    """Harm and cards of a packing, in violated item-points."""
+    items_of = _items_of(bin_of)
+    return sum((_harm(problem, lenders, items) for items in items_of), start=price * len(items_of))
 
 
 def _items_of(bin_of: NDArray[np.int32]) -> list[NDArray[np.int64]]:

@@ -12,14 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from fleet.decisions import RecommendationKind, Refusal
-from fleet.inventory import CardId, WorkloadId
+from fleet.inventory import CardId, Grant, WorkloadId
 from fleet.sentences import Value
+from fleet.servers import hosts_engines, preallocates
 from recommender.advice.case import Case
 from recommender.bin_cards import Seat
 from recommender.consolidate import Group
 from recommender.lending import Loan, loan_of
 from recommender.problem import PlanningProblem
 
+LENDING_REASONS = frozenset({"node_has_whole_card", "host_memory_unknown", "host_memory_short"})
+"""Reasons of refusals by which a node lets its pods lend nothing; they may share in other ways."""
 HOST_RATIO_MAX = 0.5
 """Share of what requests leave of a node's memory that framebuffer may take: who asks for none uses some all the same,
 and so do pods without cards, which nobody counted here."""
@@ -100,20 +103,23 @@ def not_to_lend(
     """Workloads on cards whose node can't let them lend, each with why.
 
     A node needs host memory for all that may ever lie there, cards that need least first; where nobody knows its
-    memory there is none. And none of its pods may have a card whole: started anew, it would see the card's framebuffer
-    times the node's factor.
+    memory there is none. And no server that takes framebuffer ahead of need may have one of its cards whole: started
+    anew, it would see the card's framebuffer times the node's factor, and fill that.
 
     Args:
         seats: every card that carries a pod after the plan.
         cut: rows that are granted a number of bytes.
     """
     left = {node: _host_memory(problem, node) for node in {card.node for card in lent.values()}}
-    whole = {seat.node: seat.rows[0] for seat in seats if seat.card not in lent and seat.rows[0] not in cut}
+    grants = problem.demand.grants
+    whole = {
+        seat.node: row for seat in seats for row in seat.rows if row not in cut and _fills_what_it_sees(grants[row])
+    }
     refused: dict[WorkloadId, Refusal] = {}
     for card in sorted(lent.values(), key=lambda card: (card.loan.host_bytes_max, card.card)):
         room, needed = left[card.node], card.loan.host_bytes_max
         if card.node in whole:
-            pod = problem.demand.grants[whole[card.node]].pod_id
+            pod = grants[whole[card.node]].pod_id
             refused |= _refused(card, problem, cases, "node_has_whole_card", node=card.node, pod=pod)
             continue
         if room is not None and needed <= room:
@@ -133,6 +139,11 @@ def not_to_lend(
             )
         )
     return refused
+
+
+def _fills_what_it_sees(grant: Grant) -> bool:
+    """Whether a program may take as much framebuffer as it is shown: some servers do, and of others nobody knows."""
+    return grant.server is None or preallocates(grant.server) or hosts_engines(grant.server)
 
 
 def _refused(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fleet.capabilities.register import HAMI, VGPU_MANAGER
@@ -126,3 +127,28 @@ def test_host_memory_is_a_hard_limit_and_unknown_is_none(
 )
 def test_who_must_answer_fast_stand_alone_or_yield_anyway_lends_nothing(changes: dict[str, Any]) -> None:
     assert not lends(planned(*services(**changes)))
+
+
+def test_no_server_that_fills_what_it_sees_has_its_card_whole_on_a_node_that_lends() -> None:
+    whole = Service(name="always", level=0.9, used_gib=30.0, server="vllm", pool_gib=20.0, cache_ratio=0.9)
+    plan = planned(*services(), whole)
+    assert lends(plan) == ("node_has_whole_card" not in reasons(plan))
+    nodes = {card.node for card in plan.placement if card.memory_scaling is not None}
+    (alone,) = [card for card in plan.placement if any("always" in part.pod for part in card.slices)]
+    assert alone.node not in nodes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plan_frees_no_fewer_cards_for_being_able_to_lend(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    shifts = [(0, 8), (8, 16), (16, 24), (0, 24), (8, 20)]
+    chosen = [
+        Service(
+            name=f"s{n}", level=float(random.uniform(0.1, 0.6)), hours=shifts[int(random.integers(len(shifts)))],
+            used_gib=float(random.uniform(3.0, 24.0)), server=str(random.choice(["triton", "onnxruntime"])),
+        )
+        for n in range(16)
+    ]  # fmt: skip
+    settings = {"guard": {"gaps_allowed": False}}
+    apart = planned(*chosen, capability=replace(VGPU_MANAGER, lends_framebuffer=False), settings=settings)
+    assert planned(*chosen, settings=settings).totals.cards_freed >= apart.totals.cards_freed
