@@ -5,7 +5,7 @@ Called by `planner`.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -183,10 +183,15 @@ def _cases(problem: PlanningProblem) -> dict[WorkloadId, Case]:
 
 def _lent_today(problem: PlanningProblem) -> frozenset[CardId]:
     """Cards on which more is granted than they have, where the backend lends framebuffer."""
-    granted: Counter[CardId] = Counter()
+    granted: dict[CardId, list[int]] = defaultdict(list)
     for grant in problem.demand.grants if problem.capability.can_lend else ():
-        granted[grant.card] += grant.framebuffer_granted_bytes
-    return frozenset(card for card, size in granted.items() if size > problem.cards[card].framebuffer_bytes + MIB)
+        granted[grant.card].append(grant.framebuffer_granted_bytes)
+    # One pod with a card to itself is granted all that the card registers, which a factor multiplies.
+    return frozenset(
+        card
+        for card, sizes in granted.items()
+        if len(sizes) > 1 and sum(sizes) > problem.cards[card].framebuffer_bytes + MIB
+    )
 
 
 def _pods_of(cases: dict[WorkloadId, Case], names: Sequence[WorkloadId]) -> list[str]:

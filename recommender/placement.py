@@ -13,7 +13,7 @@ from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from recommender.advice.case import Permits
 from recommender.bin_cards import Seat
 from recommender.consolidate import Group, Point, violation_of_seats
-from recommender.cuts import Cut, equal_part_ratio, is_new, portions_of_nodes
+from recommender.cuts import Cut, equal_part_ratio, filled_up, is_new, portions_of_nodes
 from recommender.demand import Demand
 from recommender.footprint_grants import pool_cut
 from recommender.group_seats import ALONE, Guards, Seated, Seating, Sharing, seated
@@ -158,11 +158,12 @@ def arrange(
         members = {demand.grants[int(row)].workload_id for group in packing.groups for row in group.rows}
         also_stuck = with_neighbours(homeless, members - set(stuck), permits.cases)
         return arrange(problem, permits, packing, guards, stuck={**stuck, **also_stuck})
+    slices = filled_up(found.cuts, seats, lent, demand) if lent and problem.capability.adds_up_cores else found.cuts
     moves = _moves_to(seats, found.sharing, demand, displaced)
     moved = {demand.grants[move.row].workload_id for move in moves}
     cuts = {
         name: cut
-        for name, cut in found.cuts.items()
+        for name, cut in slices.items()
         if name in moved or any(is_new(cut, demand.grants[row]) for row in problem.rows_of[name])
     }
     node_of = {card.card: card.node for card in problem.inventory.cards}

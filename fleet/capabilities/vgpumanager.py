@@ -64,6 +64,7 @@ VGPU_MANAGER = Capabilities(
         ),
         Source(where="coldzerofear/vgpu-manager:library/src/cuda_hook.c", facts="lends_framebuffer partly"),
         Source(where="coldzerofear/vgpu-manager:pkg/config/vgpu/vgpu_config.go", facts="lends_framebuffer"),
+        Source(where="coldzerofear/vgpu-manager:pkg/device/allocator/allocator.go", facts="adds_up_cores"),
         Source(where="coldzerofear/vgpu-manager:docs/how_to_use_deviceplugin_nodeconfig.md", facts="granularity"),
         Source(
             where="coldzerofear/vgpu-manager:pkg/webhook/pod/mutate/pod_mutate.go",

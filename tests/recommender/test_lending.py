@@ -62,6 +62,14 @@ def test_three_shifts_share_one_card() -> None:
     assert (len(plan.placement), lends(plan)) == (1, True)
 
 
+def test_card_that_lends_is_granted_in_full_so_that_the_scheduler_lets_nobody_in() -> None:
+    """Its node registers several times its framebuffer: without that, new pods would be drawn to it."""
+    low = [replace(service, level=0.1) for service in services()]
+    (card,) = planned(*low).placement
+    assert sum(part.compute_ratio or 0.0 for part in card.slices) == pytest.approx(1.0)
+    assert min(part.compute_ratio or 0.0 for part in card.slices) == pytest.approx(0.5)
+
+
 def test_hours_that_meet_are_never_lent_to_each_other() -> None:
     assert not lends(planned(*services(night=(18, 24))))
 
