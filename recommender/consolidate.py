@@ -21,15 +21,7 @@ from recommender.footprint_grants import Footprints, Grants, footprints_of, gran
 from recommender.harm.risk import Harm, contention_harm, shortage_points
 from recommender.harm.scenarios import daily_blocks, draw_scenarios, type_means
 from recommender.harm.surprise import learn_surprises
-from recommender.lending import (
-    Lenders,
-    joined_by_hours,
-    lenders_of,
-    lent_violated,
-    over_full,
-    packing_cost,
-    part_of,
-)
+from recommender.lending import Lenders, lenders_of, lending_sweep, lent_violated, over_full
 from recommender.packing.packer import Packer, PackingProblem, renumbered
 
 
@@ -358,26 +350,10 @@ def frontier(
 
 
 def _sweep(group: Group, packer: Packer, prices: Sequence[float], seed: int) -> Iterator[NDArray[np.int32]]:
-    """One packing per price; where pods may lend framebuffer, cards are joined by hours last or first, as is better.
-
-    Joined last, a card that took small pods in may fit no other; joined first, it may have fitted them instead.
-    """
-    for packing in packer.sweep(group.problem, prices, seed=seed):
-        if group.lenders is None:
-            yield packing.bin_of
-            continue
-        problem, lenders, price = group.problem, group.lenders, packing.price
-        last = joined_by_hours(problem, packing.bin_of, lenders, price)
-        alone = joined_by_hours(problem, np.arange(len(group.rows), dtype=np.int32), lenders, price, only_lent=True)
-        left = np.flatnonzero(np.bincount(alone)[alone] == 1)
-        if len(left) == len(group.rows):
-            yield last
-            continue
-        first = alone + np.int32(len(group.rows))
-        for others in packer.sweep(part_of(problem, left), [price], seed=seed):
-            first[left] = others.bin_of
-        first = joined_by_hours(problem, renumbered(first)[0], lenders, price)
-        yield min((last, first), key=lambda bin_of: packing_cost(problem, bin_of, lenders, price))
+    """One packing per price."""
+    if group.lenders is not None:
+        return lending_sweep(group.problem, group.lenders, packer, prices, seed=seed)
+    return (packing.bin_of for packing in packer.sweep(group.problem, prices, seed=seed))
 
 
 def choose(points: Sequence[Point], *, violation_ratio_max: float, resting_active: float) -> Point:

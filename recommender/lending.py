@@ -11,7 +11,7 @@ packer made, and by `placement` for cards that were seated.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX
 from fleet.units import GIB
 from fleet.usage import Float32
 from recommender.demand import DAY_SECONDS, Demand
-from recommender.packing.packer import PackingProblem, renumbered
+from recommender.packing.packer import Packer, PackingProblem, renumbered
 
 SCALING_MAX = 4.0
 """Largest factor that is asked for: contexts, libraries and whatever a program allocates by other calls can't be lent,
@@ -211,6 +211,32 @@ def over_full(bin_of: NDArray[np.int32], item_bytes: NDArray[np.float64], capaci
     return np.flatnonzero(np.bincount(bin_of, weights=item_bytes) > capacity_bytes).astype(np.int64)
 
 
+def lending_sweep(
+    problem: PackingProblem, lenders: Lenders, packer: Packer, prices: Sequence[float], *, seed: int
+) -> Iterator[NDArray[np.int32]]:
+    """Bin of each item, one packing per price; cards are joined by hours last or first, whichever costs less.
+
+    Joined last, a card that took small pods in may fit no other; joined first, it may have fitted them instead.
+
+    Args:
+        prices: violated item-points that a card is worth, highest first.
+    """
+    for packing in packer.sweep(problem, prices, seed=seed):
+        price = packing.price
+        last = joined_by_hours(problem, packing.bin_of, lenders, price)
+        apart = np.arange(len(problem.item_type), dtype=np.int32)
+        first = joined_by_hours(problem, apart, lenders, price, only_lent=True)
+        left = np.flatnonzero(np.bincount(first)[first] == 1)
+        if len(left) == len(apart):
+            yield last
+            continue
+        first = first + np.int32(len(apart))
+        for others in packer.sweep(_part_of(problem, left), [price], seed=seed):
+            first[left] = others.bin_of
+        first = joined_by_hours(problem, renumbered(first)[0], lenders, price)
+        yield min((last, first), key=lambda bin_of: _cost(problem, bin_of, lenders, price))
+
+
 def joined_by_hours(
     problem: PackingProblem,
     bin_of: NDArray[np.int32],
@@ -261,7 +287,7 @@ def joined_by_hours(
     return renumbered(joined)[0]
 
 
-def part_of(problem: PackingProblem, items: NDArray[np.int64]) -> PackingProblem:
+def _part_of(problem: PackingProblem, items: NDArray[np.int64]) -> PackingProblem:
     """The same problem for some of its items."""
     return replace(
         problem,
@@ -273,7 +299,7 @@ def part_of(problem: PackingProblem, items: NDArray[np.int64]) -> PackingProblem
     )
 
 
-def packing_cost(problem: PackingProblem, bin_of: NDArray[np.int32], lenders: Lenders, price: float) -> float:
+def _cost(problem: PackingProblem, bin_of: NDArray[np.int32], lenders: Lenders, price: float) -> float:
     """Harm and cards of a packing, in violated item-points."""
     items_of = _items_of(bin_of)
     return sum((_harm(problem, lenders, items) for items in items_of), start=price * len(items_of))

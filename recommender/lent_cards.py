@@ -13,7 +13,6 @@ import numpy as np
 
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, WorkloadId
-from fleet.sentences import Value
 from fleet.servers import hosts_engines, preallocates
 from recommender.advice.case import Case
 from recommender.bin_cards import Seat
@@ -23,6 +22,7 @@ from recommender.problem import PlanningProblem
 
 LENDING_REASONS = frozenset({"node_has_whole_card", "host_memory_unknown", "host_memory_short"})
 """Reasons of refusals by which a node lets its pods lend nothing; they may share in other ways."""
+_KIND = RecommendationKind.OVERSUBSCRIBE
 HOST_RATIO_MAX = 0.5
 """Share of what requests leave of a node's memory that framebuffer may take: who asks for none uses some all the same,
 and so do pods without cards, which nobody counted here."""
@@ -117,40 +117,28 @@ def not_to_lend(
     }
     refused: dict[WorkloadId, Refusal] = {}
     for card in sorted(lent.values(), key=lambda card: (card.loan.host_bytes_max, card.card)):
-        room, needed = left[card.node], card.loan.host_bytes_max
-        if card.node in whole:
-            pod = grants[whole[card.node]].pod_id
-            refused |= _refused(card, problem, cases, "node_has_whole_card", node=card.node, pod=pod)
-            continue
-        if room is not None and needed <= room:
-            left[card.node] = room - needed
-            continue
-        refused |= (
-            _refused(card, problem, cases, "host_memory_unknown", node=card.node)
-            if room is None
-            else _refused(
-                card,
-                problem,
-                cases,
-                "host_memory_short",
-                node=card.node,
-                needed_bytes=round(needed),
-                left_bytes=round(room),
-            )
-        )
+        room, needed, node = left[card.node], card.loan.host_bytes_max, card.node
+        names = sorted({grants[row].workload_id for row in card.rows})
+        if node in whole:
+            pod = grants[whole[node]].pod_id
+            refused |= {name: cases[name].refuse(_KIND, "node_has_whole_card", node=node, pod=pod) for name in names}
+        elif room is None:
+            refused |= {name: cases[name].refuse(_KIND, "host_memory_unknown", node=node) for name in names}
+        elif needed > room:
+            refused |= {
+                name: cases[name].refuse(
+                    _KIND, "host_memory_short", node=node, needed_bytes=round(needed), left_bytes=round(room)
+                )
+                for name in names
+            }
+        else:
+            left[node] = room - needed
     return refused
 
 
 def _fills_what_it_sees(grant: Grant) -> bool:
     """Whether a program may take as much framebuffer as it is shown: some servers do, and of others nobody knows."""
     return grant.server is None or preallocates(grant.server) or hosts_engines(grant.server)
-
-
-def _refused(
-    card: LentCard, problem: PlanningProblem, cases: Mapping[WorkloadId, Case], reason: str, **values: Value
-) -> dict[WorkloadId, Refusal]:
-    names = {problem.demand.grants[row].workload_id for row in card.rows}
-    return {name: cases[name].refuse(RecommendationKind.OVERSUBSCRIBE, reason, **values) for name in names}
 
 
 def _host_memory(problem: PlanningProblem, node: str) -> float | None:
