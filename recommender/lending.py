@@ -166,8 +166,10 @@ def _scaling(
     works: NDArray[np.bool_], granted: NDArray[np.float64], capacity_bytes: float, least: float
 ) -> float | None:
     """Smallest factor with which those who work at a time hold their grants beside what the others keep."""
-    together = np.unique(works, axis=1)
-    working = granted @ together
+    # Who works at a time, as bits: few of all sets ever do.
+    bits = 1 << np.arange(len(works), dtype=np.int64)
+    sets = np.unique(bits @ works)
+    working = granted @ (sets & bits[:, None] > 0)
     resting, room = float(granted.sum()) - working, capacity_bytes - working
     asked = np.where(room > 0, resting / np.maximum(room, 1.0), np.where(resting > 0, np.inf, 1.0))
     # Those that no factor helps are too many at a time: that is harm, and counted as such.
@@ -186,24 +188,30 @@ def lent_violated(
     load: Float32,
     type_of: NDArray[np.int32],
     capacity_bytes: float,
+    *,
+    most: float = np.inf,
 ) -> float:
     """Violated item-points of a card on which framebuffer is lent: contended, full, or waiting for what comes back.
 
     Args:
         load: scenarios of demand, (types, points).
         type_of: type of every item, rows of `load`.
+        most: beyond it only that it is more; then nobody asks how long pods wait.
     """
-    demand = load[type_of[items]]
+    demand, granted = load[type_of[items]], granted_bytes[items]
     active: NDArray[np.bool_] = np.asarray(demand > ACTIVE_RATIO_MIN, bool)
     running = active.sum(axis=0)
-    loan = loan_of(lenders, items, granted_bytes, capacity_bytes)
-    if loan is None:
+    scaling = _scaling(lenders.works[items], granted, capacity_bytes, 1.0)
+    if scaling is None:
         return float(running.sum())
-    granted = granted_bytes[items]
-    held = granted @ active + (granted / loan.scaling) @ ~active
+    held = granted @ active + (granted / scaling) @ ~active
     bad = (demand.sum(axis=0) > CONTENTION_RATIO_MAX) | (held > capacity_bytes * (1 + 1e-9))
-    waiting = float(loan.waits_seconds_per_day.sum()) / DAY_SECONDS * int(load.shape[1])
-    return float(running[bad].sum()) + waiting
+    violated = float(running[bad].sum())
+    if violated > most:
+        return violated
+    loan = loan_of(lenders, items, granted_bytes, capacity_bytes, scaling_min=scaling)
+    waits = 0.0 if loan is None else float(loan.waits_seconds_per_day.sum())
+    return violated + waits / DAY_SECONDS * int(load.shape[1])
 
 
 def over_full(bin_of: NDArray[np.int32], item_bytes: NDArray[np.float64], capacity_bytes: float) -> NDArray[np.int64]:
@@ -276,8 +284,9 @@ def joined_by_hours(
                 continue
             if only_lent and problem.item_bytes[both].sum() <= problem.capacity_bytes:
                 continue
-            together = _harm(problem, lenders, both)
-            if together - harm[host] - harm[number] <= price:
+            most = price + harm[host] + harm[number]
+            together = _harm(problem, lenders, both, most)
+            if together <= most:
                 members[host].append(number)
                 harm[host] = together
                 joined[able[number]] = bin_of[able[host][0]]
@@ -325,11 +334,11 @@ def _may_meet(problem: PackingProblem, items: NDArray[np.int64]) -> bool:
     )
 
 
-def _harm(problem: PackingProblem, lenders: Lenders, items: NDArray[np.int64]) -> float:
+def _harm(problem: PackingProblem, lenders: Lenders, items: NDArray[np.int64], most: float = np.inf) -> float:
     """Violated item-points of one bin, on the scenarios that are searched on."""
     granted, capacity = problem.item_bytes, problem.capacity_bytes
     if granted[items].sum() > capacity:
-        return lent_violated(lenders, items, granted, problem.load, problem.item_type, capacity)
+        return lent_violated(lenders, items, granted, problem.load, problem.item_type, capacity, most=most)
     demand = problem.load[problem.item_type[items]]
     contended = demand.sum(axis=0) > CONTENTION_RATIO_MAX
     return float((demand > ACTIVE_RATIO_MIN).sum(axis=0)[contended].sum())

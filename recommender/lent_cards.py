@@ -113,7 +113,7 @@ def not_to_lend(
     left = {node: _host_memory(problem, node) for node in {card.node for card in lent.values()}}
     grants = problem.demand.grants
     whole = {
-        seat.node: row for seat in seats for row in seat.rows if row not in cut and _fills_what_it_sees(grants[row])
+        seat.node: row for seat in seats for row in seat.rows if row not in cut and fills_what_it_sees(grants[row])
     }
     refused: dict[WorkloadId, Refusal] = {}
     for card in sorted(lent.values(), key=lambda card: (card.loan.host_bytes_max, card.card)):
@@ -136,7 +136,7 @@ def not_to_lend(
     return refused
 
 
-def _fills_what_it_sees(grant: Grant) -> bool:
+def fills_what_it_sees(grant: Grant) -> bool:
     """Whether a program may take as much framebuffer as it is shown: some servers do, and of others nobody knows."""
     return grant.server is None or preallocates(grant.server) or hosts_engines(grant.server)
 
