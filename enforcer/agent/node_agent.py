@@ -1,10 +1,12 @@
 """The node agent: looks twice a second, and lets low priority sleep, limits change and pods go where that is needed.
 
 Every look is decided anew from the state of the node, so it may be killed and started again at any moment. What the
-node can do alone (`look`) never waits for what takes the API server (`reach`), which another thread may do. Orders of
-the control plane count until they expire, whether or not the API server answers: after that the agent wakes the pods
-that they put to sleep, changes no limit, and goes on with what it can decide by itself. While the API server is away no
-pod can be evicted: low priority on a card that runs out of framebuffer sleeps, so that it takes no more.
+node can do alone (`look`) never waits for what takes the API server (`reach`), and what the regions alone show (`pace`)
+never waits for the driver: each may have a thread of its own. `pace` looks at launches some dozen times a second, where
+high and low priority share a card and the manner is strict, and acts on nothing but who sleeps. Orders of the control
+plane count until they expire, whether or not the API server answers: after that the agent wakes the pods that they put
+to sleep, changes no limit, and goes on with what it can decide by itself. While the API server is away no pod can be
+evicted: low priority on a card that runs out of framebuffer sleeps, so that it takes no more.
 
 What the agent did stands on the node as lines of JSON, with the figures that it decided by: durable, bounded, oldest
 first. There are two files: when the newer one is full it becomes the older one, and what the older one held is gone.
@@ -22,12 +24,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from enforcer.agent.give_way import GiveWay, GiveWayRules
+from enforcer.agent.give_way import GiveWay, GiveWayRules, Turn
+from enforcer.agent.held_regions import region_of
+from enforcer.agent.launches import Launches
 from enforcer.agent.live_limits import WantedLimit, decide_limits
 from enforcer.agent.node_view import ContainerKey, NodeReader, NodeView, SliceView
 from enforcer.agent.orders import Orders, orders_text, parse_orders
 from enforcer.agent.region_writing import open_for_writing, write_limits
-from enforcer.agent.sleepers import Sleepers, region_of
+from enforcer.agent.sleepers import Sleepers
 from enforcer.agent.watermark import Eviction, Watermark, WatermarkRules
 from fleet.durable import unwritable, write_durably
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
@@ -91,6 +95,21 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What one look at launches led to.
+
+    Attributes:
+        is_needed: whether there is anything to look at from one `look` to the next.
+        is_calm: whether nobody launched for some seconds, so that half as many looks will do.
+    """
+
+    is_needed: bool
+    is_calm: bool = False
+    slept: tuple[ContainerKey, ...] = ()
+    woke: tuple[ContainerKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
     """What was done with the API server's help."""
 
@@ -131,6 +150,11 @@ class NodeAgent:
         self._give_way = GiveWay(give_way)
         self._watermark = Watermark(watermark)
         self._sleepers = Sleepers(folders.containers, folders.state / "asleep.json")
+        self._launches = Launches(folders.containers)
+        self._turn = threading.Lock()
+        self._ordered: frozenset[ContainerKey] = frozenset()
+        self._done_turn: Turn | None = None
+        self._switched: list[tuple[datetime, str, ContainerKey]] = []
         self._acts = Acts(folders.state / "acts.jsonl")
         self._orders_path = folders.state / "orders.json"
         self._orders = self._kept_orders()
@@ -185,18 +209,47 @@ class NodeAgent:
             self._give_way.rules,
             manner=self._manner if orders is None or orders.give_way is None else orders.give_way,
         )
-        wanted = self._give_way.wanted(view, self._watermark.short_cards(view))
-        if orders is not None:
-            there = {entry.key for entry in view.slices}
-            wanted |= {key for key in orders.paused if key in there}
-        slept, woke = self._sleepers.follow(wanted)
-        for key in slept:
-            self._acts.write(at, "sleep", pod_uid=key.pod_uid, container=key.container)
-        for key in woke:
-            self._acts.write(at, "wake", pod_uid=key.pod_uid, container=key.container)
-        refused = tuple(f"cannot put to sleep: {why}" for why in self._sleepers.refused.values())
+        there = frozenset(entry.key for entry in view.slices if entry.key is not None)
+        with self._turn:
+            now = self._clock()
+            # The newest launches first: they explain what the view shows.
+            self._launches.look(now)
+            self._give_way.step(now, self._launches.seen)
+            self._give_way.see(view, now, self._watermark.short_cards(view))
+            self._ordered = there.intersection(() if orders is None else orders.paused)
+            self._launches.watch(self._give_way.watched)
+            self._sleepers.expect(self._give_way.low)
+            self._launches.look(now)
+            turn = self._give_way.step(now, self._launches.seen)
+            slept, woke = self._sleepers.follow(turn.asleep | self._ordered, now)
+            self._sleepers.unblock(turn.free - self._ordered)
+            self._launches.uncount(turn.idle)
+            self._done_turn = turn
+            self._note(at, slept, woke)
+            switched, self._switched = self._switched, []
+            refused = tuple(f"cannot put to sleep: {why}" for why in self._sleepers.refused.values())
+        self._write_switches(switched)
         self._tell("look", refused)
         return Look(view=view, slept=slept, woke=woke, refused=refused)
+
+    def pace(self) -> Pace:
+        """Look at launches once, and put to sleep or wake whom that concerns; the next `look` records it.
+
+        Waits for neither driver nor API server, and for storage only where `look` just heard of new pods.
+        """
+        with self._turn:
+            now = self._clock()
+            if not self._give_way.is_due(now, self._launches.look(now)):
+                return Pace(is_needed=self._launches.is_watching, is_calm=self._launches.is_calm(now))
+            turn = self._give_way.step(now, self._launches.seen)
+            if turn is self._done_turn:
+                return Pace(is_needed=True)
+            slept, woke = self._sleepers.follow_quickly(turn.asleep | self._ordered, turn.free, now)
+            self._launches.uncount(turn.idle)
+            self._done_turn = turn
+            if slept or woke:
+                self._note(datetime.now(UTC), slept, woke)
+            return Pace(is_needed=True, slept=slept, woke=woke)
 
     def reach(self, view: NodeView) -> Reach:
         """Evict, limit, and open cards, as far as that is needed.
@@ -215,12 +268,25 @@ class NodeAgent:
     def stop(self) -> None:
         """Wake everybody that it put to sleep, as nobody would afterwards."""
         for _ in range(_WAKE_TRIES):
-            for key in self._sleepers.wake_all():
-                self._acts.write(datetime.now(UTC), "wake", pod_uid=key.pod_uid, container=key.container)
+            with self._turn:
+                self._give_way.forget()
+                self._ordered = frozenset()
+                self._launches.close()
+                self._note(datetime.now(UTC), (), self._sleepers.wake_all())
+                switched, self._switched = self._switched, []
+            self._write_switches(switched)
             if not self._sleepers.asleep:
                 break
             # A region is in doubt for a moment while a process joins or leaves.
             time.sleep(_WAKE_PAUSE_SECONDS)
+
+    def _note(self, at: datetime, slept: Sequence[ContainerKey], woke: Sequence[ContainerKey]) -> None:
+        self._switched += [(at, "sleep", key) for key in slept]
+        self._switched += [(at, "wake", key) for key in woke]
+
+    def _write_switches(self, switched: Sequence[tuple[datetime, str, ContainerKey]]) -> None:
+        for at, act, key in switched:
+            self._acts.write(at, act, pod_uid=key.pod_uid, container=key.container)
 
     def _limit(
         self, view: NodeView, orders: Orders | None, at: datetime, refused: list[str]

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from enforcer.agent.node_view import CardView, ContainerKey, NodeView, SliceView
 from exporter.allocation.records import CardShare, PodRecord
 from exporter.node.pods import NodePods
 from exporter.nvml.pulse import CardPulse, CardPulses
-from exporter.regions.columns import CardFacts, HamiReading
+from exporter.regions.columns import CardFacts, HamiReading, SliceOfRegion
 from exporter.regions.reader import HamiReader
 from fleet.inventory import Priority
 
@@ -34,6 +37,7 @@ class HamiNodeReader:
     def __init__(self, pulses: CardPulses, pods: NodePods, containers: Path) -> None:
         self._pulses, self._pods = pulses, pods
         self._regions = HamiReader(containers)
+        self._rows = _SliceRows(())
 
     def read(self, deadline_seconds: float) -> NodeView:
         """Cards and slices as they are now; see the port."""
@@ -45,7 +49,9 @@ class HamiNodeReader:
             now_seconds=now,
             deadline_seconds=max(0.01, until - time.monotonic()),
         )
-        regions = _Regions(reading)
+        if self._rows.keys is not reading.slices.keys:
+            self._rows = _SliceRows(reading.slices.keys)
+        regions = _Regions(reading, self._rows)
         sizes = {pulse.card: pulse.framebuffer_bytes for pulse in pulses}
         slices = [
             _slice(pod, share, sizes.get(share.card, 0), regions)
@@ -71,20 +77,24 @@ class HamiNodeReader:
         self._regions.close()
 
 
+class _SliceRows:
+    """Rows of a reading by container and card, made anew only where its keys are others."""
+
+    def __init__(self, keys: Sequence[SliceOfRegion]) -> None:
+        self.keys = keys
+        self.by_place = {
+            (ContainerKey(pod_uid=key.container.pod_uid, container=key.container.container), key.card): row
+            for row, key in enumerate(keys)
+        }
+
+
 class _Regions:
     """Use of each container by its region."""
 
-    def __init__(self, reading: HamiReading) -> None:
-        self._rows = {
-            (ContainerKey(pod_uid=key.container.pod_uid, container=key.container.container), key.card): row
-            for row, key in enumerate(reading.slices.keys)
-        }
-        self._silent = {
-            ContainerKey(pod_uid=key.pod_uid, container=key.container)
-            for key, has_region in zip(reading.containers.keys, reading.containers.has_region.tolist(), strict=True)
-            if not has_region
-        }
-        self._slices = reading.slices
+    def __init__(self, reading: HamiReading, rows: _SliceRows) -> None:
+        self._rows, self._slices = rows.by_place, reading.slices
+        silent = (reading.containers.keys[row] for row in np.flatnonzero(~reading.containers.has_region).tolist())
+        self._silent = {ContainerKey(pod_uid=key.pod_uid, container=key.container) for key in silent}
 
     def of(self, key: ContainerKey, card: str) -> tuple[int | None, int | None, float | None]:
         """Framebuffer used, framebuffer limit, duty cycle; a container without a region never called CUDA."""
