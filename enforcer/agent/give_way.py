@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from operator import is_
 
 from enforcer.agent.launches import SeenLaunches
 from enforcer.agent.node_view import CardView, ContainerKey, NodeView, SliceView
@@ -88,19 +89,16 @@ class GiveWay:
         self.rules = rules
         self._workers: dict[ContainerKey | str, _Worker] = {}
         self._cards: dict[str, _Card] = {}
+        self._slices: tuple[SliceView, ...] = ()
+        self._lows: dict[str, frozenset[ContainerKey]] = {}
+        self._aboves: dict[str, list[SliceView]] = {}
         self._states: tuple[_CardState, ...] | None = None
         self._turn = Turn()
-        self._due_at = math.inf
-
-    @property
-    def watched(self) -> frozenset[ContainerKey]:
+        self.watched: frozenset[ContainerKey] = frozenset()
         """Containers whose launches `step` wants to know."""
-        return frozenset(key for key in self._workers if isinstance(key, ContainerKey))
-
-    @property
-    def low(self) -> frozenset[ContainerKey]:
+        self.low: frozenset[ContainerKey] = frozenset()
         """Containers of low priority that `step` may want asleep from one look to the next."""
-        return frozenset(key for card in self._cards.values() if card.above for key in card.low)
+        self._due_at = math.inf
 
     def see(self, view: NodeView, now: float, short_cards: frozenset[str] = frozenset()) -> None:
         """Take what a view of the node shows; a `step` with launches that are no older than it comes before.
@@ -108,19 +106,12 @@ class GiveWay:
         Args:
             short_cards: cards whose framebuffer runs out: there low priority stops growing whatever else is so.
         """
+        self._sort(view.slices)
         is_strict = self.rules.manner is GiveWayManner.STRICT
         cards: dict[str, _Card] = {}
         duties: dict[ContainerKey | str, list[float | None]] = {}
-        lows: dict[str, set[ContainerKey]] = {}
-        aboves: dict[str, list[SliceView]] = {}
-        for entry in view.slices:
-            if entry.priority is not Priority.LOW:
-                aboves.setdefault(entry.card, []).append(entry)
-            # One without a UID can't be found in the folder of regions: it is left awake.
-            elif (key := entry.key) is not None:
-                lows.setdefault(entry.card, set()).add(key)
         for card in view.cards:
-            above, low = aboves.get(card.card, []), frozenset(lows.get(card.card, ()))
+            above, low = self._aboves.get(card.card, []), self._lows.get(card.card, frozenset())
             seen = self._cards.get(card.card) or _Card(wait_seconds=self.rules.release_seconds)
             seen.low, seen.above = low, ()
             if is_strict and low:
@@ -134,6 +125,8 @@ class GiveWay:
         self._workers = {name: self._workers.get(name) or _Worker() for name in duties}
         for name, worker in self._workers.items():
             worker.see(_largest(duties[name]), self.rules.working_ratio, now)
+        self.watched = frozenset(name for name in self._workers if isinstance(name, ContainerKey))
+        self.low = frozenset[ContainerKey]().union(*(card.low for card in cards.values() if card.above))
 
     def is_due(self, now: float, news: AbstractSet[ContainerKey]) -> bool:
         """Whether `step` may lead to anything.
@@ -162,9 +155,24 @@ class GiveWay:
         )
         return self._turn
 
+    def _sort(self, slices: tuple[SliceView, ...]) -> None:
+        """Sort slices by card; most looks show the very objects of the look before."""
+        if len(slices) == len(self._slices) and all(map(is_, slices, self._slices)):
+            return
+        self._slices, self._aboves = slices, {}
+        lows: dict[str, set[ContainerKey]] = {}
+        for entry in slices:
+            if entry.priority is not Priority.LOW:
+                self._aboves.setdefault(entry.card, []).append(entry)
+            # One without a UID can't be found in the folder of regions: it is left awake.
+            elif (key := entry.key) is not None:
+                lows.setdefault(entry.card, set()).add(key)
+        self._lows = {card: frozenset(keys) for card, keys in lows.items()}
+
     def forget(self) -> None:
         """Know nothing, so that nobody sleeps, until something is seen again."""
         self._workers, self._cards, self._states = {}, {}, None
+        self.watched = self.low = frozenset()
 
     def _state(self, card: _Card, now: float) -> _CardState:
         workers = [self._workers[name] for name in card.above]

@@ -154,7 +154,7 @@ class NodeAgent:
         self._turn = threading.Lock()
         self._ordered: frozenset[ContainerKey] = frozenset()
         self._done_turn: Turn | None = None
-        self._switched: list[tuple[datetime, str, ContainerKey]] = []
+        self._switched: list[Act] = []
         self._acts = Acts(folders.state / "acts.jsonl")
         self._orders_path = folders.state / "orders.json"
         self._orders = self._kept_orders()
@@ -209,14 +209,14 @@ class NodeAgent:
             self._give_way.rules,
             manner=self._manner if orders is None or orders.give_way is None else orders.give_way,
         )
-        there = frozenset(entry.key for entry in view.slices if entry.key is not None)
+        paused = frozenset(() if orders is None else orders.paused)
         with self._turn:
             now = self._clock()
             # The newest launches first: they explain what the view shows.
             self._launches.look(now)
             self._give_way.step(now, self._launches.seen)
             self._give_way.see(view, now, self._watermark.short_cards(view))
-            self._ordered = there.intersection(() if orders is None else orders.paused)
+            self._ordered = paused and paused.intersection(entry.key for entry in view.slices)
             self._launches.watch(self._give_way.watched)
             self._sleepers.expect(self._give_way.low)
             self._launches.look(now)
@@ -228,7 +228,7 @@ class NodeAgent:
             self._note(at, slept, woke)
             switched, self._switched = self._switched, []
             refused = tuple(f"cannot put to sleep: {why}" for why in self._sleepers.refused.values())
-        self._write_switches(switched)
+        self._acts.write_all(switched)
         self._tell("look", refused)
         return Look(view=view, slept=slept, woke=woke, refused=refused)
 
@@ -274,19 +274,15 @@ class NodeAgent:
                 self._launches.close()
                 self._note(datetime.now(UTC), (), self._sleepers.wake_all())
                 switched, self._switched = self._switched, []
-            self._write_switches(switched)
+            self._acts.write_all(switched)
             if not self._sleepers.asleep:
                 break
             # A region is in doubt for a moment while a process joins or leaves.
             time.sleep(_WAKE_PAUSE_SECONDS)
 
     def _note(self, at: datetime, slept: Sequence[ContainerKey], woke: Sequence[ContainerKey]) -> None:
-        self._switched += [(at, "sleep", key) for key in slept]
-        self._switched += [(at, "wake", key) for key in woke]
-
-    def _write_switches(self, switched: Sequence[tuple[datetime, str, ContainerKey]]) -> None:
-        for at, act, key in switched:
-            self._acts.write(at, act, pod_uid=key.pod_uid, container=key.container)
+        for act, keys in (("sleep", slept), ("wake", woke)):
+            self._switched += [(at, act, {"pod_uid": key.pod_uid, "container": key.container}) for key in keys]
 
     def _limit(
         self, view: NodeView, orders: Orders | None, at: datetime, refused: list[str]
@@ -390,6 +386,9 @@ def _named(entry: WantedLimit) -> str:
 
 FILE_BYTES_MAX = 8 << 20
 
+Act = tuple[datetime, str, Mapping[str, Any]]
+"""When, which, and its figures."""
+
 
 class Acts:
     """One node's record of acts; several threads may write.
@@ -405,21 +404,30 @@ class Acts:
         self._is_begun = False
 
     def write(self, at: datetime, act: str, **figures: Any) -> None:
-        """One act, durable before this returns.
+        """One act, durable before this returns; see `write_all`."""
+        self.write_all([(at, act, figures)])
+
+    def write_all(self, acts: Sequence[Act]) -> None:
+        """Acts in their order, durable before this returns; storage is waited for once.
 
         Raises:
-            Corrupt: storage can't take it.
+            Corrupt: storage can't take them.
         """
-        line = json.dumps({"at": format_time(at), "act": act, **figures}, sort_keys=True, separators=(",", ":"))
+        if not acts:
+            return
+        lines = "".join(
+            json.dumps({"at": format_time(at), "act": act, **figures}, sort_keys=True, separators=(",", ":")) + "\n"
+            for at, act, figures in acts
+        )
         try:
             with self._turn:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                if self._path.exists() and self._path.stat().st_size + len(line) >= self._bytes_max:
+                if self._path.exists() and self._path.stat().st_size + len(lines) > self._bytes_max:
                     self._path.replace(self._path.with_name(self._path.name + ".1"))
                 with self._path.open("ab") as file:
                     # A line that a crash left half written must not take this one with it.
                     begin = b"\n" if not self._is_begun and file.tell() else b""
-                    file.write(begin + line.encode() + b"\n")
+                    file.write(begin + lines.encode())
                     self._is_begun = True
                     file.flush()
                     os.fdatasync(file.fileno())

@@ -42,14 +42,14 @@ class Sleepers:
         """Whom it put to sleep and has not woken."""
         return frozenset(self._asleep)
 
-    def expect(self, keys: AbstractSet[ContainerKey]) -> None:
+    def expect(self, keys: frozenset[ContainerKey]) -> None:
         """Be ready to put these to sleep at once: their regions open, their names on the list.
 
         Raises:
             Corrupt: the list can't be kept.
         """
-        self._expected = frozenset(keys)
-        self._regions.keep(self._expected | self._asleep)
+        self._expected = keys
+        self._regions.keep(keys | self._asleep)
         if self._listed != self._asleep | self._expected:
             self._remember(self._asleep | self._expected)
 

@@ -38,6 +38,7 @@ class HamiNodeReader:
         self._pulses, self._pods = pulses, pods
         self._regions = HamiReader(containers)
         self._rows = _SliceRows(())
+        self._slices: dict[tuple[str, str, str], _Slice] = {}
 
     def read(self, deadline_seconds: float) -> NodeView:
         """Cards and slices as they are now; see the port."""
@@ -54,7 +55,7 @@ class HamiNodeReader:
         regions = _Regions(reading, self._rows)
         sizes = {pulse.card: pulse.framebuffer_bytes for pulse in pulses}
         slices = [
-            _slice(pod, share, sizes.get(share.card, 0), regions)
+            self._slice(pod, share, sizes.get(share.card, 0), regions)
             for facts in self._pods.facts() or ()
             if not (pod := facts.record).is_over
             for share in pod.shares
@@ -68,13 +69,53 @@ class HamiNodeReader:
             )
             for pulse in pulses
         )
+        if len(self._slices) > len(slices):
+            there = {(entry.pod_uid, entry.container, entry.card) for entry in slices}
+            self._slices = {place: known for place, known in self._slices.items() if place in there}
         return NodeView(at_seconds=now, cards=cards, slices=tuple(slices))
+
+    def _slice(self, pod: PodRecord, share: CardShare, card_bytes: int, regions: _Regions) -> SliceView:
+        """One slice; the same object as before where nothing of it changed, which is most of them most of the time."""
+        place = (pod.uid, share.container, share.card)
+        granted = card_bytes if share.framebuffer_bytes is None else share.framebuffer_bytes
+        known = self._slices.get(place)
+        if known is None or known.pod is not pod:
+            self._slices[place] = known = _Slice(pod, share)
+        used, limit, duty = regions.of(known.key, share.card)
+        figures = (granted, used, limit, duty)
+        if known.shown is None or known.figures != figures:
+            known.figures = figures
+            known.shown = SliceView(
+                namespace=pod.namespace,
+                pod=pod.pod,
+                pod_uid=pod.uid,
+                container=share.container,
+                card=share.card,
+                priority=known.priority,
+                framebuffer_used_bytes=used,
+                framebuffer_granted_bytes=granted,
+                framebuffer_limit_bytes=limit,
+                duty_cycle_ratio=duty,
+            )
+        return known.shown
 
     def close(self) -> None:
         """Close what it reads from."""
         self._pulses.close()
         self._pods.stop()
         self._regions.close()
+
+
+class _Slice:
+    """What is known of one container's slice from look to look."""
+
+    def __init__(self, pod: PodRecord, share: CardShare) -> None:
+        self.pod = pod
+        self.key = ContainerKey(pod_uid=pod.uid, container=share.container)
+        priorities = {needs.container: needs.priority for needs in pod.containers}
+        self.priority = priorities.get(share.container, Priority.NORMAL)
+        self.figures: tuple[int, int | None, int | None, float | None] = (0, None, None, None)
+        self.shown: SliceView | None = None
 
 
 class _SliceRows:
@@ -92,7 +133,9 @@ class _Regions:
     """Use of each container by its region."""
 
     def __init__(self, reading: HamiReading, rows: _SliceRows) -> None:
-        self._rows, self._slices = rows.by_place, reading.slices
+        self._rows, slices = rows.by_place, reading.slices
+        figures = (slices.framebuffer_used, slices.framebuffer_limit, slices.duty_cycle)
+        self._figures = [column.tolist() for column in figures]
         silent = (reading.containers.keys[row] for row in np.flatnonzero(~reading.containers.has_region).tolist())
         self._silent = {ContainerKey(pod_uid=key.pod_uid, container=key.container) for key in silent}
 
@@ -103,24 +146,8 @@ class _Regions:
         row = self._rows.get((key, card))
         if row is None:
             return None, None, None
-        used, limit, duty = self._slices.framebuffer_used, self._slices.framebuffer_limit, self._slices.duty_cycle
+        used, limit, duty = self._figures
         return _integer(used[row]), _integer(limit[row]), _ratio(duty[row])
-
-
-def _slice(pod: PodRecord, share: CardShare, card_bytes: int, regions: _Regions) -> SliceView:
-    used, limit, duty = regions.of(ContainerKey(pod_uid=pod.uid, container=share.container), share.card)
-    return SliceView(
-        namespace=pod.namespace,
-        pod=pod.pod,
-        pod_uid=pod.uid,
-        container=share.container,
-        card=share.card,
-        priority={needs.container: needs.priority for needs in pod.containers}.get(share.container, Priority.NORMAL),
-        framebuffer_used_bytes=used,
-        framebuffer_granted_bytes=card_bytes if share.framebuffer_bytes is None else share.framebuffer_bytes,
-        framebuffer_limit_bytes=limit,
-        duty_cycle_ratio=duty,
-    )
 
 
 def _facts(pulse: CardPulse) -> CardFacts:
@@ -132,4 +159,4 @@ def _integer(value: float) -> int | None:
 
 
 def _ratio(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+    return None if math.isnan(value) else value

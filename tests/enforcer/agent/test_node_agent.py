@@ -431,6 +431,17 @@ def test_act_after_a_line_that_a_crash_left_half_written_is_kept(tmp_path: Path)
     assert [act["act"] for act in Acts(tmp_path / "acts.jsonl").read()] == ["sleep"]
 
 
+def test_many_acts_wait_for_storage_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    record = Acts(tmp_path / "acts.jsonl")
+    record.write_all([(NOW, "sleep", {"number": number}) for number in range(100)])
+    assert len(synced) == 1
+    assert [act["number"] for act in record.read()] == list(range(100))
+    record.write_all([])
+    assert len(synced) == 1
+
+
 def test_acts_are_bounded(tmp_path: Path) -> None:
     record = Acts(tmp_path / "acts.jsonl", bytes_max=1000)
     for number in range(100):

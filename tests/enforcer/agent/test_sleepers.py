@@ -160,7 +160,7 @@ def test_expected_containers_change_sides_without_a_word_to_storage(
 ) -> None:
     for number in (1, 2):
         add_region(containers, number)
-    sleepers.expect({key_of(1)})
+    sleepers.expect(frozenset({key_of(1)}))
     listed = (tmp_path / "asleep.json").read_bytes()
     monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("storage is asked"))
     # 2 is not expected: a killed agent would leave it asleep for ever.
@@ -173,7 +173,7 @@ def test_expected_containers_change_sides_without_a_word_to_storage(
 
 def test_who_is_expected_no_more_leaves_the_list(sleepers: Sleepers, containers: Path, tmp_path: Path) -> None:
     add_region(containers, 1)
-    sleepers.expect({key_of(1)})
+    sleepers.expect(frozenset({key_of(1)}))
     sleepers.expect(frozenset())
     assert Sleepers(containers, tmp_path / "asleep.json").asleep == frozenset()
 
@@ -191,6 +191,6 @@ def test_doubtful_region_is_not_opened_at_every_look(
 
     monkeypatch.setattr(os, "scandir", noted)
     for _ in range(4 * KEEPS_BETWEEN):
-        sleepers.expect({key_of(1)})
+        sleepers.expect(frozenset({key_of(1)}))
         sleepers.follow_quickly({key_of(1)}, frozenset(), 0.0)
     assert len(tried) == 4
