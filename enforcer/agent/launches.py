@@ -97,9 +97,9 @@ class Launches:
             (until the next `watch`).
         """
         news: set[ContainerKey] = set()
-        for key, watched in list(self._watched.items()):
+        for key in self._pending(now):
             try:
-                if watched.look(now, self._wall_clock):
+                if self._watched[key].look(now, self._wall_clock):
                     news.add(key)
             except Refused:
                 self._regions.drop(key)
@@ -108,6 +108,14 @@ class Launches:
         if news:
             self._news_at = now
         return news
+
+    def _pending(self, now: float) -> list[ContainerKey]:
+        """Of which containers more has to be read: of few, and the agent costs little as long as this does."""
+        watched = self._watched
+        try:
+            return [key for key, one in watched.items() if now >= one.counted_until or one.held.peek() != one.tail]
+        except OSError:
+            return list(watched)
 
     def uncount(self, keys: AbstractSet[ContainerKey]) -> None:
         """Have HAMi's monitor count no launch of these any more."""
@@ -123,21 +131,23 @@ class Launches:
 
 
 class _Watched:
-    """One container from look to look."""
+    """One container from look to look.
+
+    Attributes:
+        tail: what its region showed where nothing has to be done about it; empty where something has.
+        counted_until: when its launch must be counted no more.
+    """
 
     def __init__(self, held: HeldRegion) -> None:
         self.held = held
         self.seen = SeenLaunches()
-        self._tail = b""
-        self._counted_until = math.inf
+        self.tail = b""
+        self.counted_until = math.inf
         self._is_first = True
 
     def look(self, now: float, wall_clock: Callable[[], float]) -> bool:
         """Whether there are news."""
         tail = self.held.tail_bytes()
-        # What most looks come to: the agent costs little as long as this does.
-        if tail == self._tail and now < self._counted_until:
-            return False
         _, switch, recent, _ = struct.unpack("<4i", tail)
         is_news = self._is_first or (switch != 0) != self.seen.has_switch
         self.seen.has_switch = switch != 0
@@ -146,29 +156,29 @@ class _Watched:
             # What stands there at the first look may be hours old; a value that nobody writes may mean anything.
             if not (self._is_first and is_launch) or self._is_fresh(wall_clock):
                 self.seen.launched_at, is_news = now, True
-                self._counted_until = now + COUNTED_SECONDS
+                self.counted_until = now + COUNTED_SECONDS
             if is_launch:
                 self._write(LAUNCH_SEEN if self.seen.launched_at == now else 0, tail)
             else:
-                self._tail = b""
+                self.tail = b""
         else:
-            self._tail = tail
+            self.tail = tail
             if self._is_first:
-                self._counted_until = now + COUNTED_SECONDS
-            elif now >= self._counted_until:
+                self.counted_until = now + COUNTED_SECONDS
+            elif now >= self.counted_until:
                 self.uncount()
         self._is_first = False
         return is_news
 
     def uncount(self) -> None:
         tail = self.held.tail_bytes()
-        self._counted_until = math.inf
+        self.counted_until = math.inf
         if struct.unpack("<4i", tail)[2] in (LAUNCH_SEEN, LAUNCH_SEEN - 1):
             self._write(0, tail)
 
     def _write(self, value: int, tail: bytes) -> None:
         self.held.set_recent_kernel(value)
-        self._tail = tail[:8] + struct.pack("<i", value) + tail[12:]
+        self.tail = tail[:8] + struct.pack("<i", value) + tail[12:]
 
     def _is_fresh(self, wall_clock: Callable[[], float]) -> bool:
         last = self.held.last_kernel_at()

@@ -109,6 +109,11 @@ class Pace:
     woke: tuple[ContainerKey, ...] = ()
 
 
+_NOBODY = Pace(is_needed=False)
+_NOTHING_NEW = Pace(is_needed=True)
+_CALM = Pace(is_needed=True, is_calm=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
     """What was done with the API server's help."""
@@ -240,10 +245,12 @@ class NodeAgent:
         with self._turn:
             now = self._clock()
             if not self._give_way.is_due(now, self._launches.look(now)):
-                return Pace(is_needed=self._launches.is_watching, is_calm=self._launches.is_calm(now))
+                if not self._launches.is_watching:
+                    return _NOBODY
+                return _CALM if self._launches.is_calm(now) else _NOTHING_NEW
             turn = self._give_way.step(now, self._launches.seen)
             if turn is self._done_turn:
-                return Pace(is_needed=True)
+                return _NOTHING_NEW
             slept, woke = self._sleepers.follow_quickly(turn.asleep | self._ordered, turn.free, now)
             self._launches.uncount(turn.idle)
             self._done_turn = turn
