@@ -41,6 +41,8 @@ EXPLAINED_SECONDS = 2.0
 """How long a launch explains a duty cycle: the driver's second, the library's 0.12 s, and the age of a view."""
 REFILLED_SECONDS = 1.5
 """How long a duty cycle may be missing: the library empties it for some milliseconds out of every 120."""
+SWITCHED_SECONDS = 0.5
+"""How long a launch may still show that the switch as it stood before let show: the library reads it every 0.12 s."""
 WORTH_SECONDS = 1.0
 """How long low priority must be awake for it to be of use: the library's step."""
 _CALM_TIMES = 10.0
@@ -272,6 +274,7 @@ class _Worker:
     _is_measured: bool = False
     _is_readable: bool = False
     _switch: bool = False
+    _switched_at: float = -math.inf
     _is_judged: bool = True
     _owed: dict[bool, int] = field(default_factory=dict)
     _pauses: dict[bool, int] = field(default_factory=dict)
@@ -294,9 +297,13 @@ class _Worker:
                 self.busy_at = now
             self._is_readable = False
             return
-        self._is_readable, self._switch = True, launches.has_switch
+        if launches.has_switch != self._switch:
+            # A pause proves nothing of a switch under which it did not begin.
+            self._switch, self._switched_at, self._is_judged = launches.has_switch, now, True
+        self._is_readable = True
         if launches.launched_at > self.launched_at:
-            self.launched_at, self._is_judged = launches.launched_at, False
+            self.launched_at = launches.launched_at
+            self._is_judged = self.launched_at - self._switched_at < SWITCHED_SECONDS
 
     def see(self, duty: float | None, working_ratio: float, now: float) -> None:
         """Take its duty cycle, and hold it against its launches."""

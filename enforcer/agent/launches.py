@@ -124,6 +124,7 @@ class Launches:
                 self._watched[key].uncount()
             except Refused:
                 self._regions.drop(key)
+                del self._watched[key]
 
     def close(self) -> None:
         """Close all regions."""

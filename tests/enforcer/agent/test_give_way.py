@@ -217,6 +217,18 @@ def test_what_was_earned_under_one_switch_counts_for_that_one_alone() -> None:
     assert card.run(0.5, launches=False, switch=1).is_free
 
 
+def test_pause_that_began_under_another_switch_earns_nothing() -> None:
+    card = Card().burst(switch=1).run(0.5, launches=False, duty=0.5, switch=1)
+    card.run(8.0, launches=False, duty=0.5, lasts=0.7, switch=0)
+    assert not card.is_free
+    # Launches that are still seen just after the switch was turned are of the one before.
+    card = Card().run(1.0, launches=False, switch=1).run(0.1, launches=True, duty=0.5, switch=0)
+    card.run(8.0, launches=False, duty=0.5, lasts=1.2, switch=0)
+    assert not card.is_free
+    card.burst(switch=0).run(8.0, launches=False, duty=0.5, lasts=1.2, switch=0)
+    assert card.is_free
+
+
 def test_container_that_is_not_measured_counts_as_working_whatever_it_launches() -> None:
     card = proven().run(1.0, launches=False, duty=None)
     # Between two refills by the library nothing is there to be read.

@@ -115,6 +115,16 @@ def test_launch_is_uncounted_when_low_priority_goes_on(containers: Path) -> None
     assert launches.look(1.1) == {KEY}
 
 
+def test_file_that_was_closed_is_never_used_again(containers: Path) -> None:
+    region = Region(containers, recent_kernel=0)
+    launches = watching(containers)
+    launches.look(0.0)
+    os.truncate(region.path, 100)
+    launches.uncount({KEY})
+    assert not launches.is_watching
+    assert launches.look(1.0) == frozenset()
+
+
 def test_block_by_the_monitor_is_left_alone(containers: Path) -> None:
     region = Region(containers, recent_kernel=-1)
     launches = watching(containers)
