@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.inventory import CardModelName
+from fleet.priority_holds import Hold
 from fleet.sharing import CONTENTION_RATIO_MAX
 from fleet.usage import Float32
+from recommender.core_limits import CoreLimits, parted, shared_percents
 from recommender.demand import Demand, alike
 from recommender.footprint_grants import Footprints, Grants, footprints_of, grant_framebuffer
 from recommender.harm.risk import Harm, contention_harm, shortage_points
@@ -60,6 +62,8 @@ HAZARD_FACTOR = 2.3
 """Multiplies the learned hazards, for the last days of a history have no later days to learn from. Chosen so that what
 is predicted straddles what was realised on cut days of a public inference fleet (too low where its services shifted,
 too high where they did not) and on fleets of a second generator."""
+LOW_KEPT_MIN = 0.5
+"""Share of its work that low priority must keep behind a gate: with less it is stopped rather than co-located."""
 PEAK_QUANTILE = 0.9995
 """Share of the steps in which a pod asks for no more than what counts as its peak."""
 
@@ -70,18 +74,25 @@ class Member:
 
     Attributes:
         row: row of the demand.
-        is_low: low priority.
+        hold: what holds it back where it has low priority; None where it has not.
         group: isolation group, -1 for none.
         is_hard: its share of compute is all it gets, and all that it was promised.
+        takes_limit: its pods can be held to a core limit at every moment.
         is_flat: True where it shares only if all peaks fit (its peak counts at every point).
     """
 
     row: int
     workload: int
-    is_low: bool
+    hold: Hold | None = None
     group: int
     is_hard: bool = False
+    takes_limit: bool = True
     is_flat: bool
+
+    @property
+    def is_low(self) -> bool:
+        """Whether others come before it: low priority that nothing holds back contends like they do."""
+        return self.hold not in (None, Hold.NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +103,7 @@ class Outlook:
         rows: rows of the demand, (items,), int64.
         members: what the rules allow, (items).
         type_of: type of each item, (items,), int32.
-        is_low: True for items of low priority, (items,).
-        is_hard: True for items with a hard share of compute, (items,).
+        is_low: True for items of low priority that something holds back, (items,).
         load: scenarios to search on, (types, points); 0 for low priority, the peak throughout for flat types.
         fresh: scenarios the search never sees, likewise.
         fresh_rising: `fresh` as drawn.
@@ -109,7 +119,6 @@ class Outlook:
     members: tuple[Member, ...]
     type_of: NDArray[np.int32]
     is_low: NDArray[np.bool_]
-    is_hard: NDArray[np.bool_]
     load: Float32
     fresh: Float32
     fresh_rising: Float32
@@ -133,7 +142,7 @@ class Group:
         low_demand: mean demand of each item of low priority, 0 for others, (items,).
         joint_points: the first points of `problem.load` replay the history jointly.
         shortage: expected points short of framebuffer of each item, if its workload is cut, (items,).
-        is_hard: True for items with a hard share of compute, (items,).
+        limits: who is limited to which share of compute.
     """
 
     card_model: CardModelName
@@ -145,7 +154,7 @@ class Group:
     low_demand: NDArray[np.float64]
     joint_points: int
     shortage: NDArray[np.float64]
-    is_hard: NDArray[np.bool_]
+    limits: CoreLimits
 
     @property
     def points(self) -> int:
@@ -159,8 +168,30 @@ class Group:
         return float(self.shortage[np.isin(workload, np.unique(workload[shares]))].sum())
 
     def harm_of(self, bin_of: NDArray[np.int32], bins: int) -> Harm:
-        """Predicted harm of a packing of this group."""
-        return contention_harm(bin_of, bins, self.problem.item_type, self.fresh, self.problem.is_low)
+        """Predicted harm of a packing of this group, by contention and by limits beside low priority."""
+        most = self.limits.most_beside_low(bin_of, self.problem.is_low)
+        return contention_harm(bin_of, bins, self.problem.item_type, self.fresh, self.problem.is_low, most)
+
+    def left_for_low(self, harm: Harm, bin_of: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Compute that low priority gets on each bin, mean share of a card, (bins,).
+
+        A gate shuts it out for as long as any pod above it launches; where limits make the gate hold, it has one too.
+        """
+        gated = self.limits.in_bins_of((Hold.CORES, Hold.PROBED), bin_of)
+        room = np.where(self.limits.in_bins_of((Hold.CORES,), bin_of), self.limits.room_of(bin_of), 1.0)
+        return np.where(gated, np.minimum(harm.left, harm.quiet * room), harm.left)
+
+    def with_gates_that_hold(self, bin_of: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The packing, with low priority alone where its gate would not hold, limit others, or leave it too little."""
+        is_gated = np.isin(self.limits.hold, (Hold.CORES, Hold.PROBED))
+        if not is_gated.any():
+            return bin_of
+        found = self.limits.with_gates_that_hold(bin_of)
+        bins = int(found.max(initial=-1)) + 1
+        left = self.left_for_low(self.harm_of(found, bins), found)[found]
+        is_shared = np.bincount(found)[found] > 1
+        leaving = np.flatnonzero(is_gated & is_shared & (left < LOW_KEPT_MIN * self.low_demand))
+        return parted(found, leaving)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +255,6 @@ def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int, capacity
         members=tuple(members),
         type_of=type_of,
         is_low=is_low,
-        is_hard=np.array([member.is_hard for member in members], bool),
         load=load,
         fresh=fresh,
         fresh_rising=fresh_rising,
@@ -233,6 +263,24 @@ def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int, capacity
         low_demand=np.where(is_low, mean[type_of], 0.0),
         joint_points=load.shape[1] // draws,
         capacity_bytes=capacity_bytes,
+    )
+
+
+def core_limits(members: Sequence[Member], peak: NDArray[np.float64]) -> CoreLimits:
+    """The limits that the rows of one card model can have.
+
+    Args:
+        peak: largest demand to expect of each row, 0-1, (rows,).
+    """
+    workload = np.array([member.workload for member in members], np.int64)
+    largest = np.zeros(int(workload.max(initial=-1)) + 1)
+    np.maximum.at(largest, workload, peak)
+    return CoreLimits(
+        workload=workload,
+        hold=np.array([member.hold or "" for member in members], dtype=np.str_),
+        is_hard=np.array([member.is_hard for member in members], bool),
+        takes_limit=np.array([member.takes_limit for member in members], bool),
+        percent=shared_percents(largest)[workload],
     )
 
 
@@ -280,7 +328,7 @@ def group_of(
         low_demand=outlook.low_demand,
         joint_points=outlook.joint_points,
         shortage=shortage_points(grants, outlook.type_of, outlook.fresh_rising, outlook.capacity_bytes, outlook.is_low),
-        is_hard=outlook.is_hard,
+        limits=core_limits(outlook.members, outlook.peak),
     )
 
 
@@ -306,7 +354,8 @@ def frontier(
         ]
         # Where nobody may share there is one packing: that of nobody.
         for packings in zip(*sweeps, strict=True) if sweeps else [()]:
-            choice = judged(groups, [packing.bin_of for packing in packings], resting_active)
+            held = [group.with_gates_that_hold(packing.bin_of) for group, packing in zip(groups, packings, strict=True)]
+            choice = judged(groups, held, resting_active)
             if enough is not None and choice.bins > enough:
                 return
             yield Point(groups=tuple(groups), choice=choice)
@@ -446,6 +495,6 @@ class _Splits:
 
 def _over_promised(group: Group, bin_of: NDArray[np.int32]) -> list[int]:
     """Bins whose items with a hard share alone were promised more compute than a card has."""
-    hard = group.is_hard
+    hard = group.limits.is_hard
     promised = np.bincount(bin_of[hard], weights=group.peak[hard], minlength=int(bin_of.max(initial=-1)) + 1)
     return [int(b) for b in np.flatnonzero(promised > CONTENTION_RATIO_MAX)]

@@ -17,6 +17,7 @@ from fleet.capabilities.capability import Division, FramebufferIsolation
 from fleet.decisions import Evidence, FreedCard, Need, Recommendation
 from fleet.inventory import CardId, CardModelName, Grant, WorkloadId
 from fleet.money.saving import saving_of
+from fleet.priority_holds import Hold
 from fleet.schema import Measure
 from fleet.sentences import Sentence
 from recommender.advice.case import Permits
@@ -202,13 +203,17 @@ def confidence_of(evidence: Evidence) -> float:
     return round(evidence.coverage_ratio * days / (days + 1.0), 4)
 
 
-def needs_of(*, is_hard: bool, has_low: bool = False) -> tuple[Need, ...]:
-    """What a backend must enforce for a slice: hard, or with pods of low priority beside it."""
+def needs_of(*, is_hard: bool, hold: Hold | None = None) -> tuple[Need, ...]:
+    """What must be enforced for a slice: hard, or with pods of low priority that are held back beside it."""
     needs = [Need.FRAMEBUFFER_LIMIT]
     if is_hard:
         needs.append(Need.CORE_LIMIT)
-    if has_low:
+    if hold not in (None, Hold.NONE):
         needs.append(Need.PRIORITY)
+    if hold is Hold.AGENT:
+        needs.append(Need.AGENT)
+    if hold is Hold.PROBED:
+        needs.append(Need.PROBED_GATE)
     return tuple(needs)
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from fleet.errors import Refused
 from fleet.regions.doubts import RegionDoubt
 from fleet.regions.fields import (
+    BLOCKED,
     CARD_ID_BYTES,
     CARDS_MAX,
     MAGIC,
@@ -121,6 +122,20 @@ def resume(region: CheckedRegion) -> int:
         Refused: the file changed its size meanwhile.
     """
     return _set_status(region, PROCESS_SUSPENDED, PROCESS_RUNNING)
+
+
+def set_gate(region: CheckedRegion, *, is_shut: bool) -> None:
+    """Shuts or opens the gate that launches of the container wait at, as HAMi's monitor does for low priority.
+
+    Not read back: the library and the monitor write the same field at any moment, so who wants it shut writes again.
+
+    Raises:
+        Refused: the file changed its size meanwhile.
+    """
+    if size_of(region.fd) != region.layout.file_bytes:
+        raise Refused(f"cannot write the region: {RegionDoubt.UNKNOWN_SIZE}: its size changed while it was open")
+    value = struct.pack("<i", BLOCKED if is_shut else 0)
+    os.pwrite(region.fd, value, locate(region.layout, RegionField.RECENT_KERNEL))
 
 
 def _set_status(region: CheckedRegion, old: int, new: int) -> int:

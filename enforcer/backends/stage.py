@@ -307,6 +307,8 @@ def _enforces(capabilities: Capabilities, need: Need) -> bool:
             return capabilities.compute_isolation is not ComputeIsolation.NONE
         case Need.PRIORITY:
             return capabilities.priority_levels > 1
+        case Need.AGENT | Need.PROBED_GATE:
+            return capabilities.gates_priority_by_cores
         case Need.OVERSUBSCRIPTION:
             return capabilities.oversubscription is not Oversubscription.NONE
         case Need.SPILL:
@@ -315,11 +317,12 @@ def _enforces(capabilities: Capabilities, need: Need) -> bool:
 
 _LIMITS = (Need.FRAMEBUFFER_LIMIT, Need.CORE_LIMIT)
 """Needs of which a record may say that they hold in part: then a note says so, and the advice stands."""
+_PRIORITY = (Need.PRIORITY, Need.AGENT, Need.PROBED_GATE)
 
 _LACKS = {
     Need.FRAMEBUFFER_LIMIT: "it needs framebuffer that is kept to its limit, and nothing there stops a process",
     Need.CORE_LIMIT: "it needs a limit on compute, and there is none",
-    Need.PRIORITY: "it needs priority among pods of a card, and all are alike there",
+    **dict.fromkeys(_PRIORITY, "it needs priority among pods of a card, and nothing there holds any back so"),
     Need.OVERSUBSCRIPTION: "it needs more framebuffer granted than the card has, and none can be",
     Need.SPILL: "it needs framebuffer to spill to host memory, and it spills nothing",
 }
