@@ -317,12 +317,11 @@ def _enforces(capabilities: Capabilities, need: Need) -> bool:
 
 _LIMITS = (Need.FRAMEBUFFER_LIMIT, Need.CORE_LIMIT)
 """Needs of which a record may say that they hold in part: then a note says so, and the advice stands."""
-_PRIORITY = (Need.PRIORITY, Need.AGENT, Need.PROBED_GATE)
 
 _LACKS = {
     Need.FRAMEBUFFER_LIMIT: "it needs framebuffer that is kept to its limit, and nothing there stops a process",
     Need.CORE_LIMIT: "it needs a limit on compute, and there is none",
-    **dict.fromkeys(_PRIORITY, "it needs priority among pods of a card, and nothing there holds any back so"),
+    **dict.fromkeys((Need.PRIORITY, Need.AGENT, Need.PROBED_GATE), "it needs low priority held back, and it is not"),
     Need.OVERSUBSCRIPTION: "it needs more framebuffer granted than the card has, and none can be",
     Need.SPILL: "it needs framebuffer to spill to host memory, and it spills nothing",
 }
