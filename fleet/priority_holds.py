@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fleet.capabilities.capability import Capabilities
+from fleet.decisions import Need, Plan, RecommendationKind
+from fleet.inventory import Priority, WorkloadId
 from fleet.probe_results import ProbeResult
 from fleet.servers import replays_graphs
 
@@ -96,3 +98,20 @@ def hold_of(record: Capabilities, holders: Holders, nodes: Collection[str], serv
     if on <= holders.gated:
         return Hold.PROBED
     return Hold.NONE if on & holders.ungated else Hold.CORES
+
+
+def contending(plan: Plan) -> frozenset[WorkloadId]:
+    """Workloads of low priority that a plan puts beside others although nothing holds them back there."""
+    pods = {
+        pod
+        for item in plan.recommendations
+        if item.kind is RecommendationKind.COLOCATE and Need.PRIORITY not in item.needs
+        for pod in item.pods
+    }
+    return frozenset(
+        part.workload
+        for card in plan.placement
+        if not pods.isdisjoint(part.pod_id for part in card.slices)
+        for part in card.slices
+        if part.priority is Priority.LOW
+    )

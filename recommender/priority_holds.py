@@ -1,15 +1,12 @@
-"""What holds each workload of low priority back, wherever the plan may put it. Called by `permits` and `backtest`."""
+"""What holds each workload of low priority back, wherever the plan may put it. Called by `permits`."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fleet.capabilities.capability import Capabilities
 from fleet.inventory import CardModelName, Grant, Inventory, Priority, WorkloadId
-from fleet.priority_holds import NOBODY, Hold, Holders, hold_of
+from fleet.priority_holds import Hold, Holders, hold_of
 from fleet.servers import replays_graphs
 from recommender.demand import Demand
 
@@ -36,9 +33,3 @@ def holds_of(
         servers = [grant.server for grant in grants]
         found[name] = hold_of(capability, holders, on, next(filter(replays_graphs, servers), servers[0]))
     return found
-
-
-def held_rows(demand: Demand, inventory: Inventory, capability: Capabilities) -> NDArray[np.bool_]:
-    """True for rows of low priority that the backend alone holds back, (rows,)."""
-    holds = holds_of(demand, inventory, capability, NOBODY)
-    return np.array([holds.get(grant.workload_id, Hold.NONE) is not Hold.NONE for grant in demand.grants], bool)

@@ -38,6 +38,7 @@ def _is_at_work(pod: Manifest) -> bool:
 
 def _lets_sleep(container: Mapping[str, Any]) -> bool:
     words: Sequence[str] = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
-    if ("run", "agent") not in pairwise(words) or any(word.endswith(_OFF_WORD) for word in words):
+    is_agent = ("run", "agent") in pairwise(words) and "check" not in words
+    if not is_agent or any(word.endswith(_OFF_WORD) for word in words):
         return False
     return _OFF_ENV not in {(str(one.get("name")), str(one.get("value"))) for one in container.get("env") or ()}
