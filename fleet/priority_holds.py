@@ -28,6 +28,8 @@ class Hold(StrEnum):
     NONE = "none"
     BACKEND = "backend"
     """The backend suspends it while pods above it work, whatever their limits."""
+    GRAPHS = "graphs"
+    """The node's agent lets it sleep although it replays CUDA graphs: a probe on the node saw that those stop too."""
     AGENT = "agent"
     """The node's agent lets it sleep."""
     PROBED = "probed"
@@ -92,7 +94,7 @@ def hold_of(record: Capabilities, holders: Holders, nodes: Collection[str], serv
         return Hold.NONE
     by_agent = on <= holders.agents
     if replays_graphs(server):
-        return Hold.AGENT if by_agent and on <= holders.graphs_pause else Hold.NONE
+        return Hold.GRAPHS if by_agent and on <= holders.graphs_pause else Hold.NONE
     if by_agent:
         return Hold.AGENT
     if on <= holders.gated:

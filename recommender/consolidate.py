@@ -172,23 +172,22 @@ class Group:
         most = self.limits.most_beside_low(bin_of, self.problem.is_low)
         return contention_harm(bin_of, bins, self.problem.item_type, self.fresh, self.problem.is_low, most)
 
-    def left_for_low(self, harm: Harm, bin_of: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Compute that low priority gets on each bin, mean share of a card, (bins,).
+    def with_holds(self, bin_of: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The packing, with low priority alone where its hold is not good for all that sit there.
 
-        A gate shuts it out for as long as any pod above it launches; where limits make the gate hold, it has one too.
+        It does not yield to low priority that nothing holds back, and is alone where its gate would not hold, would
+        limit others below a peak, or would leave it too little.
         """
-        gated = self.limits.in_bins_of((Hold.CORES, Hold.PROBED), bin_of)
-        room = np.where(self.limits.in_bins_of((Hold.CORES,), bin_of), self.limits.room_of(bin_of), 1.0)
-        return np.where(gated, np.minimum(harm.left, harm.quiet * room), harm.left)
-
-    def with_gates_that_hold(self, bin_of: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The packing, with low priority alone where its gate would not hold, limit others, or leave it too little."""
+        if not self.problem.is_low.any():
+            return bin_of
+        beside_equals = self.limits.in_bins_of((Hold.NONE,), bin_of)[bin_of]
+        apart = parted(bin_of, np.flatnonzero(self.problem.is_low & beside_equals))
         is_gated = np.isin(self.limits.hold, (Hold.CORES, Hold.PROBED))
         if not is_gated.any():
-            return bin_of
-        found = self.limits.with_gates_that_hold(bin_of)
+            return apart
+        found = self.limits.with_gates_that_hold(apart)
         bins = int(found.max(initial=-1)) + 1
-        left = self.left_for_low(self.harm_of(found, bins), found)[found]
+        left = self.limits.left_for_low(self.harm_of(found, bins), found)[found]
         is_shared = np.bincount(found)[found] > 1
         leaving = np.flatnonzero(is_gated & is_shared & (left < LOW_KEPT_MIN * self.low_demand))
         return parted(found, leaving)
@@ -354,7 +353,7 @@ def frontier(
         ]
         # Where nobody may share there is one packing: that of nobody.
         for packings in zip(*sweeps, strict=True) if sweeps else [()]:
-            held = [group.with_gates_that_hold(packing.bin_of) for group, packing in zip(groups, packings, strict=True)]
+            held = [group.with_holds(packing.bin_of) for group, packing in zip(groups, packings, strict=True)]
             choice = judged(groups, held, resting_active)
             if enough is not None and choice.bins > enough:
                 return

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fleet.capabilities.capability import SHARED_PERCENT_MAX
 from fleet.priority_holds import Hold
+from recommender.harm.risk import Harm
 
 
 def shared_percents(peak: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -93,6 +94,15 @@ class CoreLimits:
         promised = np.bincount(bin_of, weights=above, minlength=int(bin_of.max(initial=-1)) + 1)
         return np.maximum(0.01, 1.0 - promised / 100.0)
 
+    def left_for_low(self, harm: Harm, bin_of: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Compute that low priority gets on each bin, mean share of a card, (bins,).
+
+        A gate shuts it out for as long as any pod above it launches; where limits make the gate hold, it has one too.
+        """
+        gated = self.in_bins_of((Hold.CORES, Hold.PROBED), bin_of)
+        room = np.where(self.in_bins_of((Hold.CORES,), bin_of), self.room_of(bin_of), 1.0)
+        return np.where(gated, np.minimum(harm.left, harm.quiet * room), harm.left)
+
     def limited(self, bin_of: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Items that get a core limit so that the gate holds: all of each workload with a pod beside a gated one."""
         bins = int(bin_of.max(initial=-1)) + 1
@@ -106,6 +116,8 @@ class CoreLimits:
         Args:
             is_low: items that are held back, whose own limit is no harm to others.
         """
+        if not self.is_beneath.any():
+            return np.full(len(bin_of), np.inf, np.float32)
         bins = int(bin_of.max(initial=-1)) + 1
         has_low = (np.bincount(bin_of, weights=self.is_beneath, minlength=bins) > 0)[bin_of]
         counts = (self.limited(bin_of) | (self.is_hard & has_low)) & ~is_low

@@ -186,7 +186,7 @@ def _bins_of(
     packing: Point, number: int, permits: Permits, demand: Demand, only: RecommendationKind | None
 ) -> tuple[list[list[int]], dict[int, Sharing]]:
     group, bin_of, harm = packing.groups[number], packing.choice.bin_of[number], packing.choice.harm[number]
-    left = group.left_for_low(harm, bin_of)
+    left = group.limits.left_for_low(harm, bin_of)
     items_of: dict[int, list[int]] = defaultdict(list)
     for item, b in enumerate(bin_of):
         items_of[int(b)].append(item)

@@ -210,8 +210,10 @@ def needs_of(*, is_hard: bool, hold: Hold | None = None) -> tuple[Need, ...]:
         needs.append(Need.CORE_LIMIT)
     if hold not in (None, Hold.NONE):
         needs.append(Need.PRIORITY)
-    if hold is Hold.AGENT:
+    if hold in (Hold.AGENT, Hold.GRAPHS):
         needs.append(Need.AGENT)
+    if hold is Hold.GRAPHS:
+        needs.append(Need.GRAPH_PAUSE)
     if hold is Hold.PROBED:
         needs.append(Need.PROBED_GATE)
     return tuple(needs)

@@ -124,12 +124,12 @@ def registered_seat(
 
 
 def priority_text(card: CardPlacement, part: PlacedSlice) -> str | None:
-    """0 is high, 1 is low; HAMi takes a pod without one for low, so beside low ones a normal pod is given 0."""
+    """0 is high, 1 is low; HAMi takes a pod without one for low, so beside others that have one a normal one gets 0."""
     if part.priority is Priority.HIGH:
         return "0"
     if part.priority is Priority.LOW:
         return "1"
-    return "0" if any(other.priority is Priority.LOW for other in card.slices) else None
+    return "0" if any(other.priority is not Priority.NORMAL for other in card.slices) else None
 
 
 def hami_limits(slices: Sequence[SeatSlice], words: Words) -> Limits:

@@ -48,6 +48,8 @@ def _unheld(item: Recommendation, card: CardPlacement, record: Capabilities, hol
         return sentence("guard.unheld_levels", backend=backend)
     if not record.gates_priority_by_cores:
         return None
+    if Need.GRAPH_PAUSE in item.needs and node not in holders.graphs_pause:
+        return sentence("guard.unheld_graphs", node=node)
     if Need.AGENT in item.needs:
         return None if node in holders.agents else sentence("guard.unheld_agent", node=node)
     if Need.PROBED_GATE in item.needs:

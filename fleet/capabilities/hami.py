@@ -27,10 +27,11 @@ _DYNAMIC_MIG = (
 )
 
 GATED_BY_CORES = (
-    "from 2.8.1 low priority is held back only on cards all of whose pods have 1-99 % of cores, those above it by force "
-    "(GPU_CORE_UTILIZATION_POLICY), and it works only while they launch nothing for some ten seconds; launches of CUDA "
-    "graphs pass; a pod without HAMi's library (CUDA_DISABLE_CONTROL, whole cards from 2.11 on) neither waits nor is "
-    "seen; the agent of gputide on the nodes needs no limits"
+    "from 2.8.1 low priority is held back only on cards all of whose pods have 1-99 % of cores, those above it by "
+    "force (GPU_CORE_UTILIZATION_POLICY), and it works only while they launch nothing for some ten seconds; launches "
+    "of CUDA graphs pass; a pod without HAMi's library (CUDA_DISABLE_CONTROL, whole cards from 2.11 on), or whose "
+    "process ids on the host it can't find, neither waits nor is seen, which a probe shows; the agent of gputide on "
+    "the nodes needs no limits"
 )
 """What the gate of HAMi's library, and of its copies, needs."""
 

@@ -28,6 +28,7 @@ _KIND_ORDER = (
 _JOINS: Mapping[Hold | None, str] = {
     Hold.NONE: "join_colocate_equals",
     Hold.AGENT: "join_colocate_agent",
+    Hold.GRAPHS: "join_colocate_agent",
     Hold.PROBED: "join_colocate_gate",
     Hold.CORES: "join_colocate_cores",
 }

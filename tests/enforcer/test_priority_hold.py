@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from enforcer.agent.presence import nodes_with_agents
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.running import RunningBackend
+from enforcer.manifest import Manifest
 from enforcer.safety.priority_hold import check_priority
 from enforcer.snapshot import take_snapshot
 from fleet.capabilities.register import HAMI, MGPU, VGPU_MANAGER, VOLCANO, Capabilities, CorePolicy
@@ -51,6 +52,14 @@ def checked(plan: Plan, record: Capabilities = HAMI, holders: Holders = NOBODY) 
         (a_promise(Need.AGENT, ratio=None), HAMI, Holders(agents=NODE), None),
         (a_promise(Need.AGENT, ratio=None), HAMI, NOBODY, "no agent .* on node node-0"),
         (a_promise(Need.AGENT, ratio=None), HAMI, Holders(agents=frozenset({"node-1"})), "no agent .* on node node-0"),
+        (a_promise(Need.AGENT, Need.GRAPH_PAUSE, ratio=None), HAMI, Holders(agents=NODE, graphs_pause=NODE), None),
+        (
+            a_promise(Need.AGENT, Need.GRAPH_PAUSE, ratio=None),
+            HAMI,
+            Holders(agents=NODE),
+            "stops launches of CUDA graphs",
+        ),
+        (a_promise(Need.AGENT, Need.GRAPH_PAUSE, ratio=None), HAMI, Holders(graphs_pause=NODE), "no agent"),
         (a_promise(Need.PROBED_GATE, ratio=None), HAMI, Holders(gated=NODE), None),
         (a_promise(Need.PROBED_GATE, ratio=None), HAMI, NOBODY, "no kept result of a probe"),
         (a_promise(ratio=None), MGPU, NOBODY, None),
@@ -87,7 +96,7 @@ def test_agent_that_stopped_since_the_plan_keeps_its_stage_from_being_rendered(t
         backend.render(plan, 1, snapshot)
 
 
-def an_agent(**changes: Any) -> Mapping[str, Any]:
+def an_agent(**changes: Any) -> Manifest:
     pod: dict[str, Any] = {
         "metadata": {"name": "gputide-agent-x", "ownerReferences": [{"kind": "DaemonSet", "name": "gputide-agent"}]},
         "spec": {"nodeName": "node-0", "containers": [{"name": "agent", "args": ["--set", "a.b=c", "run", "agent"]}]},
@@ -118,7 +127,7 @@ def test_ready_agent_of_a_daemon_set_counts_for_its_node() -> None:
         an_agent(spec={"containers": [{"name": "check", "args": ["run", "agent", "check"]}]}),
     ],
 )  # fmt: skip
-def test_pod_that_lets_nobody_sleep_counts_for_nothing(pod: Mapping[str, Any]) -> None:
+def test_pod_that_lets_nobody_sleep_counts_for_nothing(pod: Manifest) -> None:
     assert nodes_with_agents([pod]) == frozenset()
 
 

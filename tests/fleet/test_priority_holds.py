@@ -26,7 +26,7 @@ HERE = frozenset({"node-1"})
         (Holders(agents=HERE), "pytorch", Hold.CORES),
         (Holders(agents=EVERYWHERE), "vllm", Hold.NONE),
         (Holders(agents=EVERYWHERE, graphs_pause=HERE), "vllm", Hold.NONE),
-        (Holders(agents=EVERYWHERE, graphs_pause=EVERYWHERE), "vllm", Hold.AGENT),
+        (Holders(agents=EVERYWHERE, graphs_pause=EVERYWHERE), "vllm", Hold.GRAPHS),
         (Holders(gated=EVERYWHERE), "pytorch", Hold.PROBED),
         (Holders(gated=EVERYWHERE), "vllm", Hold.NONE),
         (Holders(gated=HERE), "pytorch", Hold.CORES),
