@@ -72,16 +72,14 @@ class CoreLimits:
         gated = self.hold == Hold.CORES
         if not gated.any():
             return bin_of
-        above = np.where(self.is_beneath, 0, self.percent)
-        bins = int(bin_of.max(initial=-1)) + 1
-        promised = np.bincount(bin_of, weights=above, minlength=bins)
-        # Beside a workload that is limited nobody may be promised what it has: its limit holds on every card.
-        is_full = np.bincount(bin_of)[bin_of] > 1
-        cannot = (is_full & (promised[bin_of] > SHARED_PERCENT_MAX)) | ~self.takes_limit
-        cannot &= ~self.is_beneath
-        bad = np.isin(self.workload, np.unique(self.workload[cannot])) & ~self.is_beneath
-        is_bad_bin = np.bincount(bin_of, weights=bad, minlength=bins) > 0
-        return parted(bin_of, np.flatnonzero(gated & is_bad_bin[bin_of]))
+        bins, above = int(bin_of.max(initial=-1)) + 1, ~self.is_beneath
+        promised = np.bincount(bin_of, weights=np.where(above, self.percent, 0), minlength=bins)[bin_of]
+        is_shared = np.bincount(bin_of)[bin_of] > 1
+        # A limit holds on every card of its workload, so there must be room for it on all of them.
+        cannot = above & ((is_shared & (promised > SHARED_PERCENT_MAX)) | ~self.takes_limit)
+        unlimited = above & np.isin(self.workload, np.unique(self.workload[cannot]))
+        is_open = np.bincount(bin_of, weights=unlimited, minlength=bins) > 0
+        return parted(bin_of, np.flatnonzero(gated & is_open[bin_of]))
 
     def in_bins_of(self, holds: Sequence[Hold], bin_of: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether an item of one of these holds is in each bin, (bins,)."""
