@@ -27,6 +27,7 @@ from fleet.inventory import CardId, Grant, Priority, WorkloadId
 from fleet.money.prices import PriceBook
 from fleet.money.saving import cards_in, saved, saving_between
 from fleet.outcomes import Outcome, WorkloadOutcome
+from fleet.priority_holds import contending
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX, sum_by_card
@@ -140,7 +141,7 @@ def verify(
     free = _free_cards(emptied - given_back, taken, named, value)
     realised = tuple(card for card in free if not card.is_spare)
     changed = {move.workload for record in applied for move in record.moves}
-    rows = _rows(history)
+    rows = _rows(history, contending(plan))
     violated, active, causes = _violations(history.slices, rows)
     return Outcome(
         plan_id=plan.plan_id,
@@ -247,7 +248,7 @@ def _given_back(history: History, freed: frozenset[str], since: datetime, until:
     )
 
 
-def _rows(history: History) -> _Rows:
+def _rows(history: History, equals: frozenset[WorkloadId] = frozenset()) -> _Rows:
     grants: dict[tuple[str, str, str], list[Grant]] = {}
     for grant in history.inventory.grants:
         grants.setdefault((grant.pod_id, grant.container, grant.card), []).append(grant)
@@ -272,7 +273,7 @@ def _rows(history: History) -> _Rows:
             card.append(cards.setdefault(key.card, len(cards)))
             granted.append(float(grant.framebuffer_granted_bytes))
             size.append(float(grant.framebuffer_bytes))
-            low.append(grant.priority is Priority.LOW)
+            low.append(grant.priority is Priority.LOW and grant.workload_id not in equals)
             pre.append(grant.kv_cache_pool_bytes is not None)
             lives.append(alive)
     return _Rows(

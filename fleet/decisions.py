@@ -49,6 +49,12 @@ class Need(StrEnum):
     FRAMEBUFFER_LIMIT = "framebuffer_limit"
     CORE_LIMIT = "core_limit"
     PRIORITY = "priority"
+    AGENT = "agent"
+    """The agent of the node, which lets low priority sleep."""
+    GRAPH_PAUSE = "graph_pause"
+    """A pause by the agent that stops launches of CUDA graphs as well, as a probe on the node saw it."""
+    PROBED_GATE = "probed_gate"
+    """A gate of low priority that needs no core limit, as a probe on the node saw it."""
     OVERSUBSCRIPTION = "oversubscription"
     SPILL = "spill"
 

@@ -58,6 +58,8 @@ class ProbeResult:
         pause_seconds: until a pause through the region takes hold; None where it never does or was not tried.
         resume_seconds: until it works again.
         graph_pauses: launches of graphs stop as well.
+        gate_holds: launches stop at the gate that the backend shuts for low priority; None where it was not tried, or
+            where it stood open because the container's core limit was not forced.
     """
 
     backend: str
@@ -76,6 +78,7 @@ class ProbeResult:
     pause_seconds: float | None
     resume_seconds: float | None
     graph_pauses: bool | None
+    gate_holds: bool | None = None
 
 
 def probe_text(result: ProbeResult, key: bytes) -> str:

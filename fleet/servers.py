@@ -47,6 +47,7 @@ class Server:
         images: parts of an image's path without its registry and tag.
         prefixes: beginnings of the names of its metrics, by which its pods are known too.
         hosts: it runs engines of others, and what these take of framebuffer is theirs.
+        replays_graphs: it launches by CUDA graphs by default, which pass what holds single launches back.
     """
 
     name: str
@@ -57,40 +58,49 @@ class Server:
     images: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
     hosts: bool = False
+    replays_graphs: bool = False
 
 
 SERVERS: tuple[Server, ...] = (
     # What is built upon others comes before them: of an image or command that fits several the first counts.
-    Server(name="nim", preallocates=True, images=("nim/",)),
+    Server(name="nim", preallocates=True, replays_graphs=True, images=("nim/",)),
     Server(
-        name="vllm", preallocates=True, programs=("vllm serve",), modules=("vllm.entrypoints", "dynamo.vllm"),
-        images=("vllm", "ray-llm"), prefixes=("vllm:", "kserve_vllm:", "ray_vllm_"),
+        name="vllm", preallocates=True, replays_graphs=True, programs=("vllm serve",),
+        modules=("vllm.entrypoints", "dynamo.vllm"), images=("vllm", "ray-llm"),
+        prefixes=("vllm:", "kserve_vllm:", "ray_vllm_"),
     ),
     Server(
-        name="sglang", preallocates=True, programs=("sglang serve",),
+        name="sglang", preallocates=True, replays_graphs=True, programs=("sglang serve",),
         modules=("sglang.launch_server", "dynamo.sglang"), images=("sglang",), prefixes=("sglang:",),
     ),
     Server(
-        name="tgi", preallocates=True, programs=("text-generation-launcher",), images=("text-generation-inference",),
-        prefixes=("tgi_",),
+        name="tgi", preallocates=True, replays_graphs=True, programs=("text-generation-launcher",),
+        images=("text-generation-inference",), prefixes=("tgi_",),
     ),
     Server(
-        name="tensorrt-llm", preallocates=True, programs=("trtllm-serve",), modules=("dynamo.trtllm",),
-        images=("tensorrt-llm/", "tensorrt-llm", "trtllm", "tensorrtllm"),
+        name="tensorrt-llm", preallocates=True, replays_graphs=True, programs=("trtllm-serve",),
+        modules=("dynamo.trtllm",), images=("tensorrt-llm/", "tensorrt-llm", "trtllm", "tensorrtllm"),
         prefixes=("trtllm_", "trtllm:", "nv_trt_llm_"),
     ),
     Server(
-        name="lmdeploy", preallocates=True, programs=("lmdeploy serve",), images=("lmdeploy",), prefixes=("lmdeploy:",),
+        name="lmdeploy", preallocates=True, replays_graphs=True, programs=("lmdeploy serve",), images=("lmdeploy",),
+        prefixes=("lmdeploy:",),
     ),
     Server(
         name="triton", programs=("tritonserver",), images=("tritonserver",), prefixes=("nv_inference_",), hosts=True,
     ),
     # It takes all at its start too, but as much as its own settings say and no share of what it sees.
-    Server(name="llama.cpp", programs=("llama-server",), images=("llama.cpp", "llama-cpp"), prefixes=("llamacpp:",)),
+    Server(
+        name="llama.cpp", replays_graphs=True, programs=("llama-server",), images=("llama.cpp", "llama-cpp"),
+        prefixes=("llamacpp:",),
+    ),
     # Workers run an engine of those above, which is known where its own metrics, command or image say so.
-    Server(name="dynamo", preallocates=True, images=("ai-dynamo/",), prefixes=("dynamo_component_",)),
+    Server(
+        name="dynamo", preallocates=True, replays_graphs=True, images=("ai-dynamo/",),
+        prefixes=("dynamo_component_",),
+    ),
     Server(name="ray-serve", programs=("serve run",), prefixes=("ray_serve_",), hosts=True),
-    Server(name="ollama", programs=("ollama serve",), images=("ollama",)),
+    Server(name="ollama", replays_graphs=True, programs=("ollama serve",), images=("ollama",)),
     Server(name="torchserve", programs=("torchserve",), images=("torchserve",)),
     Server(name="tei", programs=("text-embeddings-router",), images=("text-embeddings-inference",), prefixes=("te_",)),
     Server(name="diffusers"),
@@ -148,6 +158,12 @@ def preallocates(name: str | None) -> bool:
     """Whether a server takes framebuffer ahead of need; False for one that is not known."""
     server = known_server(name)
     return server is not None and server.preallocates
+
+
+def replays_graphs(name: str | None) -> bool:
+    """Whether a server launches by CUDA graphs by default; False for one that is not known."""
+    server = known_server(name)
+    return server is not None and server.replays_graphs
 
 
 def hosts_engines(name: str | None) -> bool:

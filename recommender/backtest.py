@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.profile import profile_fleet
-from fleet.capabilities.register import Capabilities
+from fleet.capabilities.register import Capabilities, CorePolicy
 from fleet.decisions import PlacedSlice, Plan, RiskLevel
 from fleet.errors import NotEnoughData
 from fleet.inventory import CardId, Priority
+from fleet.priority_holds import contending
 from fleet.settings.settings import Settings
 from fleet.sharing import Seats, fare
 from fleet.usage import CardGrid, History, Key, SliceGrid, UsageGrid
@@ -191,11 +192,13 @@ def _judge(
         chosen = settings.model_copy(update={"risk": settings.risk.model_copy(update={"preset": preset})})
         plan = make_plan(known, profiles, settings=chosen, capability=capability, now=now)
         predicted = plan.totals.predicted_violation_ratio
-        scores.append(_score(fold_of, preset.value, *seats_of(plan, coming), predicted=predicted))
+        promises = _promises(plan, coming)
+        scores.append(_score(fold_of, preset.value, *seats_of(plan, coming), promises, predicted=predicted))
     past = demand_of(known)
     everything = np.full(len(coming.grants), np.inf)
+    nothing = _Promises(is_low=_is_low(coming), most=np.ones(len(coming.grants)))
     scores += [
-        _score(fold_of, rule, *_naive(rule, past, judged, fold_of.whole), everything, predicted=None)
+        _score(fold_of, rule, *_naive(rule, past, judged, fold_of.whole), everything, nothing, predicted=None)
         for rule in NAIVE_RULES
     ]
     return scores
@@ -246,6 +249,37 @@ def seats_of(plan: Plan, coming: Demand) -> tuple[NDArray[np.int64], NDArray[np.
     return where, granted, kept_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Promises:
+    """Who gives way, and who is limited beside low priority so that it does.
+
+    Attributes:
+        is_low: row of low priority that others' demand comes before, (rows,).
+        most: limit of each row's compute, share of a card, (rows,); 1 for none.
+    """
+
+    is_low: NDArray[np.bool_]
+    most: NDArray[np.float64]
+
+
+def _promises(plan: Plan, coming: Demand) -> _Promises:
+    equals = contending(plan)
+    is_equal = np.array([grant.workload_id in equals for grant in coming.grants], bool)
+    limited = {
+        part.workload: part.compute_ratio
+        for card in plan.placement
+        if len({part.priority is Priority.LOW for part in card.slices}) == 2
+        for part in card.slices
+        if part.core_policy is CorePolicy.HARD and part.compute_ratio is not None
+    }
+    most = np.array([limited.get(grant.workload_id, 1.0) for grant in coming.grants], float)
+    return _Promises(is_low=_is_low(coming) & ~is_equal, most=most)
+
+
+def _is_low(coming: Demand) -> NDArray[np.bool_]:
+    return np.array([grant.priority is Priority.LOW for grant in coming.grants], bool)
+
+
 def _naive(
     rule: str, past: Demand, judged: NDArray[np.int64], whole: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -271,6 +305,7 @@ def _score(
     where: NDArray[np.int64],
     granted: NDArray[np.float64],
     kept_bytes: NDArray[np.float64],
+    promises: _Promises,
     *,
     predicted: float | None,
 ) -> BacktestScore:
@@ -279,12 +314,12 @@ def _score(
     card = card.reshape(-1).astype(np.int64)
     capacity = np.zeros(len(numbers))
     np.maximum.at(capacity, card, fold.whole[judged])
-    is_low = np.array([coming.grants[int(row)].priority is Priority.LOW for row in judged], bool)
+    is_low, most = promises.is_low[judged], promises.most[judged]
     seats = Seats(
         card=card,
         framebuffer_granted_bytes=granted[judged],
-        compute_granted_ratio=np.ones(len(judged)),
-        is_hard=np.zeros(len(judged), bool),
+        compute_granted_ratio=most,
+        is_hard=most < 1.0,
         is_low=is_low,
         kept_bytes=kept_bytes[judged],
         capacity_bytes=capacity,

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from fleet.inventory import CardModelName
 from fleet.lending import paging_bytes_per_second
+from fleet.priority_holds import Hold
 from fleet.sharing import CONTENTION_RATIO_MAX
 from fleet.usage import Float32
+from recommender.core_limits import CoreLimits, parted, shared_percents
 from recommender.demand import Demand, alike
 from recommender.footprint_grants import Footprints, Grants, footprints_of, grant_framebuffer
 from recommender.harm.risk import Harm, contention_harm, shortage_points
@@ -62,6 +64,8 @@ HAZARD_FACTOR = 2.3
 """Multiplies the learned hazards, for the last days of a history have no later days to learn from. Chosen so that what
 is predicted straddles what was realised on cut days of a public inference fleet (too low where its services shifted,
 too high where they did not) and on fleets of a second generator."""
+LOW_KEPT_MIN = 0.5
+"""Share of its work that low priority must keep behind a gate: with less it is stopped rather than co-located."""
 PEAK_QUANTILE = 0.9995
 """Share of the steps in which a pod asks for no more than what counts as its peak."""
 
@@ -72,20 +76,27 @@ class Member:
 
     Attributes:
         row: row of the demand.
-        is_low: low priority.
+        hold: what holds it back where it has low priority; None where it has not.
         group: isolation group, -1 for none.
         is_hard: its share of compute is all it gets, and all that it was promised.
+        takes_limit: its pods can be held to a core limit at every moment.
         is_flat: True where it shares only if all peaks fit (its peak counts at every point).
         lends: its framebuffer may be lent to others of its card while it rests, and theirs to it.
     """
 
     row: int
     workload: int
-    is_low: bool
+    hold: Hold | None = None
     group: int
     is_hard: bool = False
+    takes_limit: bool = True
     is_flat: bool
     lends: bool = False
+
+    @property
+    def is_low(self) -> bool:
+        """Whether others come before it: low priority that nothing holds back contends like they do."""
+        return self.hold not in (None, Hold.NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +107,7 @@ class Outlook:
         rows: rows of the demand, (items,), int64.
         members: what the rules allow, (items).
         type_of: type of each item, (items,), int32.
-        is_low: True for items of low priority, (items,).
-        is_hard: True for items with a hard share of compute, (items,).
+        is_low: True for items of low priority that something holds back, (items,).
         load: scenarios to search on, (types, points); 0 for low priority, the peak throughout for flat types.
         fresh: scenarios the search never sees, likewise.
         fresh_rising: `fresh` as drawn.
@@ -114,7 +124,6 @@ class Outlook:
     members: tuple[Member, ...]
     type_of: NDArray[np.int32]
     is_low: NDArray[np.bool_]
-    is_hard: NDArray[np.bool_]
     load: Float32
     fresh: Float32
     fresh_rising: Float32
@@ -139,7 +148,7 @@ class Group:
         low_demand: mean demand of each item of low priority, 0 for others, (items,).
         joint_points: the first points of `problem.load` replay the history jointly.
         shortage: expected points short of framebuffer of each item, if its workload is cut, (items,).
-        is_hard: True for items with a hard share of compute, (items,).
+        limits: who is limited to which share of compute.
         lenders: see `Outlook`; then a bin may hold more than a card, on which framebuffer is lent.
     """
 
@@ -152,7 +161,7 @@ class Group:
     low_demand: NDArray[np.float64]
     joint_points: int
     shortage: NDArray[np.float64]
-    is_hard: NDArray[np.bool_]
+    limits: CoreLimits
     lenders: Lenders | None = None
 
     @property
@@ -167,9 +176,10 @@ class Group:
         return float(self.shortage[np.isin(workload, np.unique(workload[shares]))].sum())
 
     def harm_of(self, bin_of: NDArray[np.int32], bins: int) -> Harm:
-        """Predicted harm of a packing of this group."""
+        """Predicted harm of a packing of this group, by contention, by limits beside low priority, and by lending."""
         problem = self.problem
-        harm = contention_harm(bin_of, bins, problem.item_type, self.fresh, problem.is_low)
+        most = self.limits.most_beside_low(bin_of, problem.is_low)
+        harm = contention_harm(bin_of, bins, problem.item_type, self.fresh, problem.is_low, most)
         if self.lenders is not None:
             for b in over_full(bin_of, problem.item_bytes, problem.capacity_bytes):
                 harm.violated[b] = lent_violated(
@@ -181,6 +191,26 @@ class Group:
                     problem.capacity_bytes,
                 )
         return harm
+
+    def with_holds(self, bin_of: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The packing, with low priority alone where its hold is not good for all that sit there.
+
+        It does not yield to low priority that nothing holds back, and is alone where its gate would not hold, would
+        limit others below a peak, or would leave it too little.
+        """
+        if not self.problem.is_low.any():
+            return bin_of
+        beside_equals = self.limits.in_bins_of((Hold.NONE,), bin_of)[bin_of]
+        apart = parted(bin_of, np.flatnonzero(self.problem.is_low & beside_equals))
+        is_gated = np.isin(self.limits.hold, (Hold.CORES, Hold.PROBED))
+        if not is_gated.any():
+            return apart
+        found = self.limits.with_gates_that_hold(apart)
+        bins = int(found.max(initial=-1)) + 1
+        left = self.limits.left_for_low(self.harm_of(found, bins), found)[found]
+        is_shared = np.bincount(found)[found] > 1
+        leaving = np.flatnonzero(is_gated & is_shared & (left < LOW_KEPT_MIN * self.low_demand))
+        return parted(found, leaving)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +290,6 @@ def outlook_of(
         members=tuple(members),
         type_of=type_of,
         is_low=is_low,
-        is_hard=np.array([member.is_hard for member in members], bool),
         load=load,
         fresh=fresh,
         fresh_rising=fresh_rising,
@@ -270,6 +299,24 @@ def outlook_of(
         joint_points=load.shape[1] // draws,
         capacity_bytes=capacity_bytes,
         lenders=lenders,
+    )
+
+
+def core_limits(members: Sequence[Member], peak: NDArray[np.float64]) -> CoreLimits:
+    """The limits that the rows of one card model can have.
+
+    Args:
+        peak: largest demand to expect of each row, 0-1, (rows,).
+    """
+    workload = np.array([member.workload for member in members], np.int64)
+    largest = np.zeros(int(workload.max(initial=-1)) + 1)
+    np.maximum.at(largest, workload, peak)
+    return CoreLimits(
+        workload=workload,
+        hold=np.array([member.hold or "" for member in members], dtype=np.str_),
+        is_hard=np.array([member.is_hard for member in members], bool),
+        takes_limit=np.array([member.takes_limit for member in members], bool),
+        percent=shared_percents(largest)[workload],
     )
 
 
@@ -317,7 +364,7 @@ def group_of(
         low_demand=outlook.low_demand,
         joint_points=outlook.joint_points,
         shortage=shortage_points(grants, outlook.type_of, outlook.fresh_rising, outlook.capacity_bytes, outlook.is_low),
-        is_hard=outlook.is_hard,
+        limits=core_limits(outlook.members, outlook.peak),
         lenders=outlook.lenders,
     )
 
@@ -341,7 +388,8 @@ def frontier(
         sweeps = [_sweep(group, packer, [price * group.points for price in tier.card_prices], seed) for group in groups]
         # Where nobody may share there is one packing: that of nobody.
         for packings in zip(*sweeps, strict=True) if sweeps else [()]:
-            choice = judged(groups, packings, resting_active)
+            held = [group.with_holds(packing.bin_of) for group, packing in zip(groups, packings, strict=True)]
+            choice = judged(groups, held, resting_active)
             if enough is not None and choice.bins > enough:
                 return
             yield Point(groups=tuple(groups), choice=choice)
@@ -488,6 +536,6 @@ class _Splits:
 
 def _over_promised(group: Group, bin_of: NDArray[np.int32]) -> list[int]:
     """Bins whose items with a hard share alone were promised more compute than a card has."""
-    hard = group.is_hard
+    hard = group.limits.is_hard
     promised = np.bincount(bin_of[hard], weights=group.peak[hard], minlength=int(bin_of.max(initial=-1)) + 1)
     return [int(b) for b in np.flatnonzero(promised > CONTENTION_RATIO_MAX)]

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fleet.capabilities.capability import (
     SHARED_PERCENT_MAX,
     Capabilities,
@@ -57,6 +59,12 @@ def cuts_of(
 ) -> dict[WorkloadId, Cut]:
     """Slices of all workloads with a pod that shares a card; replicas have one template, so one slice."""
     item_of = {int(row): item for item, row in enumerate(group.rows)}
+    bin_of = np.full(len(group.rows), -1, np.int32)
+    for number, seat in enumerate(seats):
+        bin_of[[item_of[row] for row in seat.rows if row in item_of]] = number
+    apart = bin_of < 0
+    bin_of[apart] = len(seats) + np.arange(apart.sum(), dtype=np.int32)
+    limited = group.limits.limited(bin_of)
     cuts: dict[WorkloadId, Cut] = {}
     sharing = {demand.grants[row].workload_id for seat in seats if len(seat.rows) > 1 for row in seat.rows} | always
     peaks: dict[WorkloadId, float] = defaultdict(float)
@@ -70,7 +78,7 @@ def cuts_of(
                 framebuffer_bytes=int(group.grants.granted_bytes[item]),
                 compute_ratio=share_of_peak(peaks[name]),
                 shown_bytes=int(group.grants.need_max_bytes[item]),
-                is_hard=permits.cases[name].is_hard,
+                is_hard=permits.cases[name].is_hard or bool(limited[item]),
             )
     return cuts
 
@@ -85,14 +93,22 @@ def within_card(
     """
     if capability.division is Division.EQUAL_PARTS:
         return _equal_parts(cuts, seats, demand)
-    percent = {name: round((cut.compute_ratio or 0.0) / _SHARE_STEP) for name, cut in cuts.items()}
+    # One that shares gets at most what a share can be, before others shrink for its sake.
+    percent = {
+        name: min(SHARED_PERCENT_MAX, round((cut.compute_ratio or 0.0) / _SHARE_STEP)) for name, cut in cuts.items()
+    }
     for seat in seats:
         names = [demand.grants[row].workload_id for row in seat.rows]
         if len(names) < 2:
             continue
         hard = [name for name in names if cuts[name].is_hard]
         # Nobody without a limit is admitted to a card of which every percent is taken.
-        _shrink(hard, percent, 100 if len(hard) == len(names) else SHARED_PERCENT_MAX)
+        most = 100 if len(hard) == len(names) else SHARED_PERCENT_MAX
+        # Low priority takes what the limits of others leave.
+        grants = [demand.grants[row] for row in seat.rows]
+        least = [one.workload_id for one in grants if one.priority is Priority.LOW and cuts[one.workload_id].is_hard]
+        _shrink(least, percent, max(len(least), most - sum(percent[name] for name in hard if name not in least)))
+        _shrink(hard, percent, most)
         if capability.adds_up_cores:
             for group in _counted_together(seat, demand, capability):
                 _shrink(group, percent, 100)

@@ -9,13 +9,16 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fleet.capabilities.capability import Division
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, WorkloadId
+from fleet.priority_holds import Hold
 from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.advice.case import Permits
 from recommender.bin_cards import BinSeats, Seat, seat_bins
-from recommender.consolidate import Group, Point
+from recommender.consolidate import LOW_KEPT_MIN, Group, Point
 from recommender.cuts import Cut, cuts_of, within_card
 from recommender.demand import Demand
 from recommender.harm.pair_guard import PairGuard
@@ -29,11 +32,17 @@ _SLICE = RecommendationKind.SLICE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """What is known of one shared bin."""
+    """What is known of one shared bin.
+
+    Attributes:
+        low_hours: work of low priority that it makes room for, GPU hours a week.
+        hold: what holds low priority back on it; None where all are alike.
+    """
 
     kind: RecommendationKind
     violation_ratio: float
     low_hours: float
+    hold: Hold | None = None
 
 
 ALONE = Sharing(kind=RecommendationKind.SLICE, violation_ratio=0.0, low_hours=0.0)
@@ -163,7 +172,13 @@ def seated(
             }
         cuts.update(within_card(new, found, demand, problem.capability))
     return Seated(
-        seats=seats, sharing=sharing, cuts=cuts, refused=refused, resting=resting, violated=violated, stuck=lost
+        seats=seats,
+        sharing=sharing,
+        cuts=cuts,
+        refused=[*refused, *_shut_out(seats, groups, demand, permits, stuck)],
+        resting=resting,
+        violated=violated,
+        stuck=lost,
     )
 
 
@@ -171,6 +186,7 @@ def _bins_of(
     packing: Point, number: int, permits: Permits, demand: Demand, only: RecommendationKind | None
 ) -> tuple[list[list[int]], dict[int, Sharing]]:
     group, bin_of, harm = packing.groups[number], packing.choice.bin_of[number], packing.choice.harm[number]
+    left = group.limits.left_for_low(harm, bin_of)
     items_of: dict[int, list[int]] = defaultdict(list)
     for item, b in enumerate(bin_of):
         items_of[int(b)].append(item)
@@ -189,11 +205,16 @@ def _bins_of(
             rows = [int(group.rows[item]) for item in items]
         bins.append(rows)
         ratio = float(harm.violated[b] / harm.active[b]) if harm.active[b] > 0 else 0.0
-        low = min(float(harm.left[b]), float(group.low_demand[items].sum())) * HOURS_PER_WEEK
-        # The work is counted once per card, with its first pod.
-        for place, row in enumerate(rows):
-            known[row] = Sharing(kind=kind, violation_ratio=ratio, low_hours=0.0 if place else low)
+        hold = _hold_of(group, items) if kind is RecommendationKind.COLOCATE else None
+        low = min(float(left[b]), float(group.low_demand[items].sum())) * HOURS_PER_WEEK
+        known |= dict.fromkeys(rows, Sharing(kind=kind, violation_ratio=ratio, low_hours=low, hold=hold))
     return bins, known
+
+
+def _hold_of(group: Group, items: Sequence[int]) -> Hold:
+    """What holds low priority back on a card: of several pods the one that is held least says it."""
+    held = {Hold(group.limits.hold[item]) for item in items if group.limits.is_beneath[item]}
+    return next(hold for hold in Hold if hold in held)
 
 
 def _carried_out(
@@ -235,9 +256,26 @@ def _too_slow(rows: Sequence[int], demand: Demand, permits: Permits, guard: Late
     return [permits.cases[name].refuse(_SLICE, "latency", inflation_max=guard.inflation_max) for name in names]
 
 
+def _shut_out(
+    seats: Sequence[Seat], groups: Sequence[Group], demand: Demand, permits: Permits, stuck: Collection[WorkloadId]
+) -> list[Refusal]:
+    """Workloads of low priority of which no pod found a card on which its gate holds and leaves it enough."""
+    joined = {demand.grants[row].workload_id for seat in seats if len(seat.rows) > 1 for row in seat.rows}
+    gated = {
+        demand.grants[int(row)].workload_id
+        for group in groups
+        if not group.limits.is_beneath.all()
+        for row in group.rows[np.isin(group.limits.hold, (Hold.CORES, Hold.PROBED))]
+    }
+    return [
+        permits.cases[name].refuse(RecommendationKind.COLOCATE, "gate_leaves_too_little", kept_ratio=LOW_KEPT_MIN)
+        for name in sorted(gated - joined - set(stuck))
+    ]
+
+
 def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[RecommendationKind]]) -> RecommendationKind:
     """What sharing this card is: by priorities first, then by whether framebuffer and peaks fit, then by hours."""
-    low = group.problem.is_low[items]
+    low = group.limits.is_beneath[items]
     if low.any() and not low.all():
         return RecommendationKind.COLOCATE
     if group.problem.item_bytes[items].sum() > group.problem.capacity_bytes:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
+from fleet.priority_holds import NOBODY, Holders
 from recommender.harm.interference import Interference
 from recommender.replica_counts import Span
 
@@ -31,11 +32,13 @@ class OwnPast:
         calibration_ratio: factor on forecasts of harm, 1 … `FACTOR_MAX`.
         scalings: spans in which our own tide moved a workload's replicas, see `replica_counts`.
         interference: what measured pairs teach; None where there are none.
+        holders: agents that were seen, and what probes saw of the gate of low priority.
     """
 
     calibration_ratio: float = 1.0
     scalings: Mapping[WorkloadId, Sequence[Span]] = field(default_factory=dict)
     interference: Interference | None = None
+    holders: Holders = NOBODY
 
 
 def calibration_of(outcomes: Iterable[Outcome]) -> float:

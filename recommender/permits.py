@@ -19,6 +19,7 @@ from recommender.advice.case import Case, Permits, untouchable
 from recommender.advice.register import ADVICE
 from recommender.consolidate import Member
 from recommender.demand import Demand
+from recommender.priority_holds import holds_of
 from recommender.problem import PlanningProblem
 from recommender.replica_counts import scalings
 
@@ -146,6 +147,7 @@ def _may_share(kinds: frozenset[RecommendationKind], only: RecommendationKind | 
 def _cases(problem: PlanningProblem) -> dict[WorkloadId, Case]:
     demand, settings, terms, now = problem.demand, problem.settings, problem.terms, problem.now
     grants_known, since = problem.inventory.grants, problem.history.slices.since
+    holds = holds_of(demand, problem.inventory, problem.capability, problem.past.holders)
     changes = scalings(grants_known, now=now, since=since, own=problem.past.scalings)
     rows_of: dict[int, list[int]] = defaultdict(list)
     on_card: dict[str, set[WorkloadId]] = defaultdict(set)
@@ -177,6 +179,7 @@ def _cases(problem: PlanningProblem) -> dict[WorkloadId, Case]:
             lends=any(grant.card in lent for grant in grants),
             node_policy=terms.policies.get(grants[0].node),
             node_bar=terms.bar_of(grant.node for grant in grants),
+            hold=holds.get(name),
         )
     return cases
 
@@ -253,7 +256,8 @@ def _members(
             Member(
                 row=row,
                 workload=int(demand.workload_of[row]),
-                is_low=case.priority is Priority.LOW,
+                hold=case.hold,
+                takes_limit=case.takes_limit,
                 group=group[grant.namespace] if grant.workload_id in apart else -1,
                 is_hard=case.is_hard,
                 lends=problem.capability.can_lend

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from fleet.capabilities.capability import Capabilities, CorePolicy, Division, equal_part_bytes
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
+from fleet.priority_holds import Hold
 from recommender.advice.case import Permits
 from recommender.bin_cards import Seat
 from recommender.consolidate import Group, Point, violation_of_seats
@@ -39,6 +40,8 @@ class Move:
         kind: what the sharing on the target is.
         violation_ratio: predicted violated share of the target's active time, 0-1.
         low_hours: work of low priority that the target makes room for, GPU hours a week.
+        is_first: it is the first that comes there, with which that work is counted.
+        hold: what holds low priority back on the target; None where all are alike.
     """
 
     row: int
@@ -47,6 +50,8 @@ class Move:
     kind: RecommendationKind
     violation_ratio: float
     low_hours: float
+    is_first: bool
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,20 +218,24 @@ def _moves_to(
     seats: Sequence[Seat], sharing: Mapping[int, Sharing], demand: Demand, displaced: Mapping[int, CardId]
 ) -> tuple[Move, ...]:
     """Pods that come to other cards by what is shared there."""
-    return tuple(
-        Move(
-            row=row,
-            source=demand.grants[row].card,
-            target=seat.card,
-            kind=how.kind,
-            violation_ratio=how.violation_ratio,
-            low_hours=how.low_hours,
-        )
-        for seat in seats
-        for row in seat.rows
-        if demand.grants[row].card != seat.card and row not in displaced
-        for how in [sharing.get(row) or ALONE]
-    )
+    moves: list[Move] = []
+    for seat in seats:
+        coming = [row for row in seat.rows if demand.grants[row].card != seat.card and row not in displaced]
+        for row in coming:
+            how = sharing.get(row) or ALONE
+            moves.append(
+                Move(
+                    row=row,
+                    source=demand.grants[row].card,
+                    target=seat.card,
+                    kind=how.kind,
+                    violation_ratio=how.violation_ratio,
+                    low_hours=how.low_hours,
+                    is_first=row == coming[0],
+                    hold=how.hold,
+                )
+            )
+    return tuple(moves)
 
 
 def _in_vain(

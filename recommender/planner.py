@@ -33,6 +33,7 @@ from fleet.decisions import (
 from fleet.inventory import WorkloadId
 from fleet.money.prices import PriceBook
 from fleet.money.saving import cards_in, saved
+from fleet.priority_holds import NOBODY, Holders
 from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
@@ -281,7 +282,7 @@ def _on_other_cards(problem: PlanningProblem, permits: Permits, arrangement: Arr
 
 
 def inputs_digest(history: History, settings: Settings, capability: Capabilities, past: OwnPast) -> str:
-    """SHA-256 of everything a plan is made from: inventory, usage, settings, backend, measured pairs, earlier plans."""
+    """SHA-256 of everything a plan is made from: inventory, usage, settings, backend, own past."""
     digest = hashlib.sha256()
     digest.update(repr(history.inventory).encode())
     _digest_grid(digest.update, history.slices)
@@ -291,7 +292,13 @@ def inputs_digest(history: History, settings: Settings, capability: Capabilities
     digest.update(repr(capability).encode())
     digest.update(b"" if past.interference is None else repr(past.interference).encode())
     digest.update(b"" if past.calibration_ratio == 1.0 else repr(past.calibration_ratio).encode())
+    digest.update(b"" if past.holders == NOBODY else repr(_sorted_holders(past.holders)).encode())
     return digest.hexdigest()
+
+
+def _sorted_holders(holders: Holders) -> list[list[str]]:
+    """The same text in every process, where sets have no order."""
+    return [sorted(nodes) for nodes in (holders.agents, holders.gated, holders.ungated, holders.graphs_pause)]
 
 
 def _digest_grid(update: Callable[[bytes], None], grid: SliceGrid | CardGrid) -> None:

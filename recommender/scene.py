@@ -17,6 +17,7 @@ from fleet.capabilities.capability import Division, FramebufferIsolation
 from fleet.decisions import Evidence, FreedCard, Need, Recommendation
 from fleet.inventory import CardId, CardModelName, Grant, WorkloadId
 from fleet.money.saving import saving_of
+from fleet.priority_holds import Hold
 from fleet.schema import Measure
 from fleet.sentences import Sentence, sentence
 from recommender.advice.case import Permits
@@ -229,15 +230,21 @@ def confidence_of(evidence: Evidence) -> float:
     return round(evidence.coverage_ratio * days / (days + 1.0), 4)
 
 
-def needs_of(*, is_hard: bool, has_low: bool = False, lends: bool = False) -> tuple[Need, ...]:
-    """What a backend must enforce for a slice: hard, beside pods of low priority, or of which a part is lent."""
+def needs_of(*, is_hard: bool, hold: Hold | None = None, lends: bool = False) -> tuple[Need, ...]:
+    """What must be enforced for a slice: hard, beside low priority that is held back, or of which a part is lent."""
     needs = [Need.FRAMEBUFFER_LIMIT]
     if is_hard:
         needs.append(Need.CORE_LIMIT)
-    if has_low:
+    if hold not in (None, Hold.NONE):
         needs.append(Need.PRIORITY)
     if lends:
         needs += [Need.OVERSUBSCRIPTION, Need.SPILL]
+    if hold in (Hold.AGENT, Hold.GRAPHS):
+        needs.append(Need.AGENT)
+    if hold is Hold.GRAPHS:
+        needs.append(Need.GRAPH_PAUSE)
+    if hold is Hold.PROBED:
+        needs.append(Need.PROBED_GATE)
     return tuple(needs)
 
 

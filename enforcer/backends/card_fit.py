@@ -120,11 +120,13 @@ def _check_card(card: CardPlacement, snapshot: Snapshot, capabilities: Capabilit
             f"cannot grant {granted_mib(card)} MiB on card {card.card}: its node registers {room} MiB, and {name} "
             "grants no more than that"
         )
-    hard = [part for part in card.slices if part.core_policy is CorePolicy.HARD]
-    percent = sum(core_percent(part) for part in hard)
-    if percent > WHOLE_CORE_PERCENT or (percent == WHOLE_CORE_PERCENT and len(hard) < len(card.slices)):
+    # Where all shares are counted, low priority's are counted apart; there `check_cores` looks.
+    counted = [part for part in card.slices if part.core_policy is CorePolicy.HARD or not capabilities.adds_up_cores]
+    limited = [part for part in counted if core_percent(part)]
+    percent = sum(core_percent(part) for part in limited)
+    if percent > WHOLE_CORE_PERCENT or (percent == WHOLE_CORE_PERCENT and len(limited) < len(card.slices)):
         raise Refused(
-            f"cannot grant {percent} % of cores on card {card.card} beside {len(card.slices) - len(hard)} slices "
+            f"cannot grant {percent} % of cores on card {card.card} beside {len(card.slices) - len(limited)} slices "
             f"without limit: {name} admits nobody to a card whose cores are granted in full"
         )
     check_isolation(card, snapshot, capabilities)
@@ -156,15 +158,6 @@ def check_isolation(card: CardPlacement, snapshot: Snapshot, capabilities: Capab
 
 def _priority_warnings(card: CardPlacement, capabilities: Capabilities) -> list[str]:
     levels = {part.priority is Priority.LOW for part in card.slices}
-    if len(levels) < 2:
-        return []
-    if capabilities.priority_levels == 1:
-        text = f"low priority beside others: {capabilities.backend} tells no levels apart, so nobody gives way"
-        return [text]
-    if capabilities.gates_priority_by_cores and any(part.core_policy is CorePolicy.BURST for part in card.slices):
-        text = (
-            "priority beside pods without a core limit: from HAMi 2.8.1 low priority is held back only where both pods "
-            "have 1-99 % of cores, so check with a probe before relying on it"
-        )
-        return [text]
+    if len(levels) == 2 and capabilities.priority_levels == 1:
+        return [f"low priority beside others: {capabilities.backend} tells no levels apart, so nobody gives way"]
     return []

@@ -41,7 +41,7 @@ class EffectiveGpuBackend:
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""
-        family = hami_family(EFFECTIVE_GPU, self.dialect, modes=(CORE_MODE,))
+        family = hami_family(EFFECTIVE_GPU, self.dialect, plan, modes=(CORE_MODE,))
         return render_grants(family, self.dialect, plan, stage, snapshot, self._now)
 
 

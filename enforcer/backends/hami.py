@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from enforcer.backend import RenderedStage
-from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, check_cards, is_whole, shared_percent
+from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, check_cards, core_percent, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.hami_cordon import cards_of_emptied_nodes, cordon_changes
-from enforcer.backends.hami_dialect import HAMI_DIALECT, HamiDialect, cordoned_cards
+from enforcer.backends.hami_dialect import HAMI_DIALECT, HamiDialect, cordoned_cards, nvidia_section
 from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.pod_template import Limits, TemplateStyle
 from enforcer.backends.stage import StageDraft, Target
@@ -50,7 +51,7 @@ class HamiBackend:
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""
-        family = hami_family(HAMI, self.dialect, modes=(CORE_MODE, MIG_MODE))
+        family = hami_family(HAMI, self.dialect, plan, modes=(CORE_MODE, MIG_MODE))
         if self._cordons_emptied_nodes:
             family = replace(family, node_changes=self._with_cordon(family))
         return render_grants(family, self.dialect, plan, stage, snapshot, self._now)
@@ -66,11 +67,12 @@ class HamiBackend:
         return node_changes
 
 
-def hami_family(capabilities: Capabilities, dialect: HamiDialect, modes: Sequence[str]) -> GrantFamily:
+def hami_family(capabilities: Capabilities, dialect: HamiDialect, plan: Plan, modes: Sequence[str]) -> GrantFamily:
     """What HAMi and those built on it have in common."""
 
     def check(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
         _check_cordons(draft, snapshot)
+        _check_core_policy(draft, nvidia_section(snapshot.configs, dialect.device_config))
         return check_cards(draft, snapshot, capabilities, modes)
 
     def node_changes(draft: StageDraft, snapshot: Snapshot) -> NodeChanges:
@@ -80,7 +82,7 @@ def hami_family(capabilities: Capabilities, dialect: HamiDialect, modes: Sequenc
         capabilities=capabilities,
         seat_of=hami_seat,
         style=TemplateStyle(
-            limits_of=hami_limits, container_fields=core_policy_fields, is_uncontrolled=_disables_control
+            limits_of=hami_limits, container_fields=core_policy_fields(plan), is_uncontrolled=_disables_control
         ),
         check=check,
         node_changes=node_changes,
@@ -101,8 +103,7 @@ def _check_cordons(draft: StageDraft, snapshot: Snapshot) -> None:
 def hami_seat(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Words) -> SeatSlice:
     """A planned slice as HAMi's scheduler would grant it; raises as `registered_seat`."""
     whole = is_whole(card, part) and part.mig_profile is None
-    is_hard = part.core_policy is CorePolicy.HARD and part.mig_profile is None
-    percent = WHOLE_CORE_PERCENT if whole else shared_percent(card, part) if is_hard else 0
+    percent = WHOLE_CORE_PERCENT if whole else 0 if part.mig_profile else shared_percent(card, part)
     seat = registered_seat(card, part, snapshot, words, whole=whole, core_percent=percent)
     return replace(seat, priority=priority_text(card, part))
 
@@ -123,12 +124,12 @@ def registered_seat(
 
 
 def priority_text(card: CardPlacement, part: PlacedSlice) -> str | None:
-    """0 is high, 1 is low; HAMi takes a pod without one for low, so beside low ones a normal pod is given 0."""
+    """0 is high, 1 is low; HAMi takes a pod without one for low, so beside others that have one a normal one gets 0."""
     if part.priority is Priority.HIGH:
         return "0"
     if part.priority is Priority.LOW:
         return "1"
-    return "0" if any(other.priority is Priority.LOW for other in card.slices) else None
+    return "0" if any(other.priority is not Priority.NORMAL for other in card.slices) else None
 
 
 def hami_limits(slices: Sequence[SeatSlice], words: Words) -> Limits:
@@ -149,7 +150,29 @@ def _disables_control(container: Manifest) -> bool:
     return any(value in _TRUE for value in values)
 
 
-def core_policy_fields(example: Target) -> Mapping[str, str | None]:
-    """A core limit holds at every moment only where the container asks for it."""
-    is_limited = 0 < example.after[0].core_percent < WHOLE_CORE_PERCENT
-    return {f"env[{CORE_POLICY_ENV}]": "force"} if is_limited else {}
+def _check_core_policy(draft: StageDraft, section: Mapping[str, Any]) -> None:
+    """A limit on compute is none where the installation switches all of them off."""
+    off = section.get("disableCoreLimit") is True or section.get("gpuCorePolicy") == "disable"
+    limited = [part.pod_id for card in draft.cards for part in card.slices if not is_whole(card, part)
+               and part.core_policy is CorePolicy.HARD and core_percent(part)]  # fmt: skip
+    if off and limited:
+        raise Refused(
+            f"cannot limit the compute of {limited[0]}: disableCoreLimit or gpuCorePolicy=disable of the device "
+            "configuration lifts every limit"
+        )
+
+
+def core_policy_fields(plan: Plan) -> Callable[[Target], Mapping[str, str | None]]:
+    """A core limit holds at every moment only where the container asks for it; without, it is lifted for who is alone.
+
+    Args:
+        plan: whose slices say which pods may use more than their share.
+    """
+    bursting = {part.pod_id for card in plan.placement for part in card.slices if part.core_policy is CorePolicy.BURST}
+
+    def fields(example: Target) -> Mapping[str, str | None]:
+        if not 0 < example.after[0].core_percent < WHOLE_CORE_PERCENT:
+            return {}
+        return {f"env[{CORE_POLICY_ENV}]": None if example.seat.pod_id in bursting else "force"}
+
+    return fields

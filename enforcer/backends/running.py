@@ -15,13 +15,15 @@ from enforcer.backends.stage import check_kinds
 from enforcer.dialect import Dialect
 from enforcer.kinds.register import pod_templates
 from enforcer.manifest import Manifest, template_of, workload_parts
+from enforcer.safety.priority_hold import check_priority
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.register import check_experimental, records_of
 from fleet.capabilities.version import VERSION_SETTING, parse_version, record_for, version_note
-from fleet.decisions import Plan
+from fleet.decisions import Need, Plan
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
+from fleet.priority_holds import Holders
 from fleet.sentences import Sentence, sentence
 
 LeftOut = Callable[[str, Sequence[tuple[str, Mapping[str, str]]]], Sentence | None]
@@ -98,6 +100,7 @@ class RunningBackend:
         allows_experimental: whether one that nothing real has accepted yet may be rendered for.
         left_out: why an admission webhook of a real cluster is not asked about some new pods; None for a simulated one,
             which runs no parts.
+        holders: what holds low priority back beyond the backend, as of now.
     """
 
     def __init__(
@@ -107,11 +110,13 @@ class RunningBackend:
         version: str | None,
         allows_experimental: bool,
         left_out: LeftOut | None,
+        holders: Callable[[], Holders] = Holders,
     ) -> None:
         self._backend = backend
         self._version = version
         self._allows_experimental = allows_experimental
         self._left_out = left_out
+        self._holders = holders
 
     @property
     def capabilities(self) -> Capabilities:
@@ -128,7 +133,8 @@ class RunningBackend:
 
         Raises:
             Refused: also where the backend is experimental and not allowed, its version is not the one that the plan
-                was made for, or one of its parts does not answer or is not registered.
+                was made for, one of its parts does not answer or is not registered, or low priority is not held back
+                as the stage counts on.
         """
         name = self.capabilities.backend
         check_experimental(self.capabilities, allowed=self._allows_experimental)
@@ -138,6 +144,8 @@ class RunningBackend:
         entries = {entry.id: entry for entry in plan.recommendations}
         chosen = [entries[one] for item in plan.stages if item.stage == stage for one in item.recommendations]
         check_kinds(record, chosen)
+        if any(Need.PRIORITY in item.needs for item in chosen):
+            check_priority(plan, chosen, record, self._holders())
         for part in parts:
             if part.wanted > 0 and part.ready == 0:
                 raise Refused(

@@ -162,7 +162,7 @@ def check_kinds(capabilities: Capabilities, recommendations: Sequence[Recommenda
         for need in entry.needs:
             is_told = part is not None and need in _LIMITS
             if not is_told and not _enforces(capabilities, need):
-                raise Refused(f"cannot apply {entry.id} with {capabilities.backend}: {_LACKS[need]}")
+                raise Refused(f"cannot apply {entry.id} with {capabilities.backend}: {_LACKS.get(need, _UNHELD)}")
         if part is not None:
             warnings.append(f"{entry.kind.value} with {capabilities.backend}: {part}")
     return tuple(dict.fromkeys(warnings))
@@ -293,6 +293,8 @@ def _enforces(capabilities: Capabilities, need: Need) -> bool:
             return capabilities.compute_isolation is not ComputeIsolation.NONE
         case Need.PRIORITY:
             return capabilities.priority_levels > 1
+        case Need.AGENT | Need.GRAPH_PAUSE | Need.PROBED_GATE:
+            return capabilities.gates_priority_by_cores
         case Need.OVERSUBSCRIPTION:
             return capabilities.oversubscription is not Oversubscription.NONE
         case Need.SPILL:
@@ -302,10 +304,10 @@ def _enforces(capabilities: Capabilities, need: Need) -> bool:
 _LIMITS = (Need.FRAMEBUFFER_LIMIT, Need.CORE_LIMIT)
 """Needs of which a record may say that they hold in part: then a note says so, and the advice stands."""
 
+_UNHELD = "it needs low priority held back, and it is not"
 _LACKS = {
     Need.FRAMEBUFFER_LIMIT: "it needs framebuffer that is kept to its limit, and nothing there stops a process",
     Need.CORE_LIMIT: "it needs a limit on compute, and there is none",
-    Need.PRIORITY: "it needs priority among pods of a card, and all are alike there",
     Need.OVERSUBSCRIPTION: "it needs more framebuffer granted than the card has, and none can be",
     Need.SPILL: "it needs framebuffer to spill to host memory, and it spills nothing",
 }

@@ -8,14 +8,14 @@ volcano-sh/apis:pkg/apis/scheduling/v1beta1/labels.go.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
-from enforcer.backends.hami import priority_text, registered_seat
+from enforcer.backends.hami import core_policy_fields, priority_text, registered_seat
 from enforcer.backends.hami_dialect import cards_of_register, memory_factor, nvidia_section, slices_of_grants
 from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.pod_template import Limits, TemplateStyle
@@ -25,9 +25,9 @@ from enforcer.kinds.register import pod_templates
 from enforcer.manifest import Manifest
 from enforcer.resource_names import Words
 from enforcer.snapshot import Snapshot
-from fleet.capabilities.register import VOLCANO, CorePolicy
+from fleet.capabilities.register import VOLCANO
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
-from fleet.grammars.hami import CORE_POLICY_ENV, DISABLE_CONTROL_ENV, PRIORITY_ENV
+from fleet.grammars.hami import DISABLE_CONTROL_ENV, PRIORITY_ENV
 from fleet.grammars.volcano import (
     CORES_RESOURCE,
     COUNT_RESOURCE,
@@ -115,7 +115,7 @@ class VolcanoBackend:
             seat_of=_seat,
             style=TemplateStyle(
                 limits_of=_limits,
-                container_fields=_container_fields,
+                container_fields=_container_fields(plan),
                 annotations=self._annotations,
                 scheduler_name=SCHEDULER,
                 is_uncontrolled=_disables_control,
@@ -133,9 +133,8 @@ class VolcanoBackend:
 
 def _seat(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Words) -> SeatSlice:
     whole = is_whole(card, part)
-    is_hard = part.core_policy is CorePolicy.HARD
     # Nobody fits beside a pod that is granted the whole framebuffer; Volcano fills in no cores for it.
-    percent = shared_percent(card, part) if is_hard and not whole else 0
+    percent = 0 if whole else shared_percent(card, part)
     seat = registered_seat(card, part, snapshot, words, whole=whole, core_percent=percent)
     return replace(seat, priority=priority_text(card, part))
 
@@ -146,12 +145,13 @@ def _limits(slices: Sequence[SeatSlice], words: Words) -> Limits:
     return str(part.framebuffer_mib // words.framebuffer_factor), cores
 
 
-def _container_fields(example: Target) -> Mapping[str, str | None]:
-    """What HAMi's webhook would put into the container."""
-    part = example.after[0]
-    fields: dict[str, str | None] = {f"env[{PRIORITY_ENV}]": part.priority}
-    if part.core_percent:
-        fields[f"env[{CORE_POLICY_ENV}]"] = "force"
+def _container_fields(plan: Plan) -> Callable[[Target], Mapping[str, str | None]]:
+    """What HAMi's webhook would put into the container, and what makes a limit hold."""
+    core_policy = core_policy_fields(plan)
+
+    def fields(example: Target) -> Mapping[str, str | None]:
+        return {f"env[{PRIORITY_ENV}]": example.after[0].priority, **core_policy(example)}
+
     return fields
 
 

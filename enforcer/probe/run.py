@@ -1,4 +1,4 @@
-"""Probes what one container gets of its card (framebuffer, compute, pause, in that order), as a result to be signed.
+"""Probes what one container gets of its card (framebuffer, compute, gate, pause), as a result to be signed.
 
 What the container was granted is read from where its backend says it: HAMi's library by its environment
 (Project-HAMi/HAMi:pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go): `CUDA_DEVICE_MEMORY_LIMIT_0`,
@@ -12,6 +12,8 @@ What the container was granted is read from where its backend says it: HAMi's li
 - *Compute*: short kernels that fill the whole card, one after the other. Each keeps the card busy for a known time, so
   the share is kernels × their time / the time that all took; the rest is a limiter that holds launches back. Again
   with graphs, which pass by limiters that only know launches (Project-HAMi/HAMi#1445).
+- *Gate*: whether launches stop where the monitor shuts them out for low priority, by the same field of the region. A
+  core limit that is not forced leaves the gate open while nobody else is there, which says nothing.
 - *Pause*: how fast the container falls asleep and wakes by its shared region. The region is mounted into the container,
   so the probe can write what the node's agent would. One thread launches short kernels and notes when each launch came
   back; another one writes. The container is asleep when no launch came back for a while; the pause took until the last
@@ -32,9 +34,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from enforcer.agent.region_writing import open_for_writing, pause, resume
+from enforcer.agent.region_writing import open_for_writing, pause, resume, set_recent_kernel
 from fleet.errors import Misconfigured
+from fleet.grammars.hami import CORE_POLICY_ENV
 from fleet.probe_results import ProbeResult
+from fleet.regions.fields import BLOCKED
 from fleet.units import MIB
 
 
@@ -141,6 +145,8 @@ SILENCE_SECONDS = 0.5
 PATIENCE_SECONDS = 5.0
 """Who still launches after so long does not sleep. The library looks once a second."""
 _KERNEL_NANOSECONDS = 1_000_000
+_GATE_SECONDS = 0.001
+"""Time between two writes that keep the gate shut."""
 
 
 def measure_pause(gpu: Gpu, region: Path, *, patience_seconds: float = PATIENCE_SECONDS) -> PauseReading:
@@ -156,6 +162,32 @@ def measure_pause(gpu: Gpu, region: Path, *, patience_seconds: float = PATIENCE_
         graph_pauses, _ = _rounds(_Launching(gpu, gpu.spin_by_graph), region, patience_seconds)
         by_graph = None not in graph_pauses
     return PauseReading(pause_seconds=_worst(pauses), resume_seconds=_worst(resumes), graph_pauses=by_graph)
+
+
+def measure_gate(gpu: Gpu, region: Path, *, patience_seconds: float = PATIENCE_SECONDS) -> bool:
+    """Shut the gate of low priority and look whether launches stop at it; it is open again afterwards.
+
+    Raises:
+        Refused: the region is in doubt; nothing was written.
+    """
+    launching = _Launching(gpu, lambda: gpu.spin(_KERNEL_NANOSECONDS))
+    launching.start()
+    try:
+        _until_launched(launching, time.monotonic(), patience_seconds)
+        with open_for_writing(region) as opened:
+            began = time.monotonic()
+            try:
+                while time.monotonic() - began < patience_seconds:
+                    # Again and again: the library marks every launch there, and the monitor opens what it did not shut.
+                    set_recent_kernel(opened, BLOCKED)
+                    if time.monotonic() - max(launching.last_at, began) >= SILENCE_SECONDS:
+                        return True
+                    time.sleep(_GATE_SECONDS)
+            finally:
+                set_recent_kernel(opened, 0)
+        return False
+    finally:
+        launching.stop()
 
 
 class _Launching:
@@ -350,12 +382,17 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """What the probe's container was granted."""
+    """What the probe's container was granted.
+
+    Attributes:
+        is_forced: its core limit holds even while nobody else is on the card.
+    """
 
     framebuffer_bytes: int | None = None
     compute_ratio: float | None = None
     card_bytes: int | None = None
     region: Path | None = None
+    is_forced: bool = False
 
 
 def granted_by_environment(environ: Mapping[str, str]) -> Granted:
@@ -376,7 +413,12 @@ def granted_by_environment(environ: Mapping[str, str]) -> Granted:
             raise Misconfigured(f"cannot read {CORE_LIMIT_ENV}={text[:40]!r}: expected percent, 0-100")
         ratio = int(text) / 100 if 0 < int(text) < 100 else None
     region = environ.get(REGION_ENV)
-    return Granted(framebuffer_bytes=limit, compute_ratio=ratio, region=None if not region else Path(region))
+    return Granted(
+        framebuffer_bytes=limit,
+        compute_ratio=ratio,
+        region=None if not region else Path(region),
+        is_forced=environ.get(CORE_POLICY_ENV, "").lower() == "force",
+    )
 
 
 def probe(
@@ -406,6 +448,9 @@ def probe(
         spill_bytes_max=spill_bytes_max,
     )
     compute = measure_compute(gpu, granted_ratio=granted.compute_ratio, seconds=seconds)
+    gate = None if granted.region is None else measure_gate(gpu, granted.region)
+    if not gate and granted.compute_ratio is not None and not granted.is_forced:
+        gate = None
     paused = _NEVER if granted.region is None else measure_pause(gpu, granted.region)
     return ProbeResult(
         backend=backend,
@@ -424,4 +469,5 @@ def probe(
         pause_seconds=paused.pause_seconds,
         resume_seconds=paused.resume_seconds,
         graph_pauses=paused.graph_pauses,
+        gate_holds=gate,
     )

@@ -133,7 +133,8 @@ class Capabilities:
             nobody's.
         fault_isolation: a fault of one pod (such as an illegal access) leaves the others on the card alone.
         cuts_by_mig: slices are MIG instances of fixed profiles, cut while their card is empty.
-        gates_priority_by_cores: low priority is held back only where all pods of the card have a core limit.
+        gates_priority_by_cores: low priority is held back only where all pods of the card have a core limit (see
+            `fleet.priority_holds`).
         division: how a card's slices come by their size and their neighbours.
         admits_pods: an admission step gives single pods what their template does not say. Without it all replicas
             change at once and alike, and pods of a Job, whose template is fixed, not at all.

@@ -26,6 +26,15 @@ _DYNAMIC_MIG = (
     "each pod's instance, and switching MIG on may want a reset of the card"
 )
 
+GATED_BY_CORES = (
+    "from 2.8.1 low priority is held back only on cards all of whose pods have 1-99 % of cores, those above it by "
+    "force (GPU_CORE_UTILIZATION_POLICY), and it works only while they launch nothing for some ten seconds; launches "
+    "of CUDA graphs pass; a pod without HAMi's library (CUDA_DISABLE_CONTROL, whole cards from 2.11 on), or whose "
+    "process ids on the host it can't find, neither waits nor is seen, which a probe shows; the agent of gputide on "
+    "the nodes needs no limits"
+)
+"""What the gate of HAMi's library, and of its copies, needs."""
+
 HAMI = Capabilities(
     backend="hami",
     # The library checks every allocation call of the process against the limit that is mapped into its container.
@@ -36,7 +45,7 @@ HAMI = Capabilities(
     # GPU_CORE_UTILIZATION_POLICY=force is always on; unset, the monitor lifts the limit of a pod that is alone on its
     # card.
     core_policies=(CorePolicy.HARD, CorePolicy.BURST),
-    # CUDA_TASK_PRIORITY 0 (high) and 1 (low); from 2.8.1 the gate needs a core limit of 1-99 on both pods.
+    # CUDA_TASK_PRIORITY 0 (high) and 1 (low); more levels work from 2.10 on, and two are used.
     priority_levels=2,
     # deviceMemoryScaling > 1 raises what is registered; the open-source library spills nothing to host memory.
     oversubscription=Oversubscription.ACCOUNTING_ONLY,
@@ -50,6 +59,7 @@ HAMI = Capabilities(
     gates_priority_by_cores=True,
     partly=(
         ("oversubscribe", _ONLY_BOOKS),
+        ("colocate", GATED_BY_CORES),
         ("mig", _DYNAMIC_MIG),
     ),
     since="2.10.0",
@@ -63,7 +73,9 @@ HAMI = Capabilities(
         ),
         Source(where="Project-HAMi/HAMi:charts/hami/values.yaml", facts="slices_per_card_max"),
         Source(where="Project-HAMi/HAMi:charts/hami/templates/scheduler/webhook.yaml", facts="webhook"),
-        Source(where="Project-HAMi/HAMi:cmd/vGPUmonitor/feedback.go", facts="core_policies gates_priority_by_cores"),
+        Source(
+            where="Project-HAMi/HAMi:cmd/vGPUmonitor/feedback.go", facts="core_policies gates_priority_by_cores partly"
+        ),
         Source(where="Project-HAMi/HAMi:docs/develop/dynamic-mig.md", facts="partly since"),
         Source(
             where="Project-HAMi/HAMi-core:src/allocator/allocator.c",
@@ -94,7 +106,7 @@ HAMI = Capabilities(
 
 HAMI_2_8 = replace(
     HAMI,
-    partly=(("oversubscribe", _ONLY_BOOKS),),
+    partly=(("oversubscribe", _ONLY_BOOKS), ("colocate", GATED_BY_CORES)),
     refuses=(
         ("mig", "before v2.10 its MIG mode cuts by geometries of its own (knownMigGeometries); a plan's are none"),
     ),
@@ -124,7 +136,10 @@ EFFECTIVE_GPU = Capabilities(
     framebuffer_step_bytes=MIB,
     gates_priority_by_cores=True,
     refuses=(("mig", f"its MIG mode: {_NO_PUBLIC_SOURCE}"),),
-    partly=(("oversubscribe", f"compute alone; its swap of framebuffer: {_NO_PUBLIC_SOURCE}"),),
+    partly=(
+        ("oversubscribe", f"compute alone; its swap of framebuffer: {_NO_PUBLIC_SOURCE}"),
+        ("colocate", f"as far as it is HAMi: {GATED_BY_CORES}"),
+    ),
     source=(
         Source(
             where="CNCF case study, SF Technology, 2025-09-18 (published description)",

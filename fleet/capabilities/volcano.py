@@ -14,6 +14,7 @@ from fleet.capabilities.capability import (
     Oversubscription,
     Source,
 )
+from fleet.capabilities.hami import GATED_BY_CORES
 from fleet.units import MIB
 
 VOLCANO = Capabilities(
@@ -37,6 +38,7 @@ VOLCANO = Capabilities(
             "oversubscribe",
             "compute alone: deviceMemoryScaling is parsed and not applied to the framebuffer that its plugin registers",
         ),
+        ("colocate", f"its library is HAMi's: {GATED_BY_CORES}"),
     ),
     refuses=(
         (

@@ -7,11 +7,12 @@ the same names there. The real cluster's adapter is imported only where the sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from enforcer.agent.presence import nodes_with_agents
 from enforcer.backend import Backend
 from enforcer.backends.effectivegpu import EffectiveGpuBackend, words_of_models
 from enforcer.backends.hami import HamiBackend
@@ -21,6 +22,7 @@ from enforcer.backends.running import PART_KINDS, LeftOut, RunningBackend, parts
 from enforcer.backends.volcano import VolcanoBackend
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
 from enforcer.dialect import ObjectKey
+from enforcer.probe.stored_results import kept_results, read_key
 from enforcer.record.journal import ObjectIntent
 from enforcer.record.shared_ledger import ChangeStore
 from enforcer.record.shared_plans import ClusterPlans
@@ -29,7 +31,10 @@ from enforcer.simulated.cluster import SimulatedCluster
 from fleet.capabilities.register import records_of
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
-from fleet.errors import Misconfigured, Refused
+from fleet.errors import Misconfigured, Refused, Unavailable
+from fleet.priority_holds import NOBODY, Holders, holders_of
+from fleet.probe_results import ProbeResult
+from fleet.settings.agent import GiveWayManner
 from fleet.settings.settings import ClusterChoice, ClusterSettings, Settings
 from gputide.container.warehouse import warehouse
 from gputide.replay.clock import read_replay_clock
@@ -230,12 +235,15 @@ def _kubernetes(settings: Settings) -> KubernetesCluster:
     )
 
 
-def backend(settings: Settings, now: datetime, cluster: LiveCluster | None = None) -> Backend:
+def backend(
+    settings: Settings, now: datetime, cluster: LiveCluster | None = None, folder: DataFolder | None = None
+) -> Backend:
     """The backend that renders changes, checked against what runs in the cluster.
 
     Args:
         settings: all settings; `enforcer.backend` names it, `backends` says how it is installed.
-        cluster: whose admission webhooks are looked at; None where nothing is rendered.
+        cluster: whose admission webhooks and agents are looked at; None where nothing is rendered.
+        folder: where results of probes are kept; None where nothing is rendered.
 
     Raises:
         Misconfigured: the settings name one that renders nothing.
@@ -245,7 +253,44 @@ def backend(settings: Settings, now: datetime, cluster: LiveCluster | None = Non
         version=settings.enforcer.backend_version,
         allows_experimental=settings.enforcer.experimental,
         left_out=_left_out(cluster),
+        holders=lambda: priority_holders(folder, settings, cluster),
     )
+
+
+def priority_holders(folder: DataFolder | None, settings: Settings, cluster: ClusterReader | None) -> Holders:
+    """What holds low priority back beyond the backend: agents of a cluster, and what probes of the folder saw.
+
+    Raises:
+        Unavailable: the cluster can't be reached.
+        Corrupt: a result of a probe can't be read.
+        Refused: one was changed.
+    """
+    results: Sequence[ProbeResult] = ()
+    if folder is not None and settings.probe.key_file is not None:
+        results = kept_results(folder, read_key(settings))
+    agents: frozenset[str] = frozenset()
+    if cluster is not None and settings.agent.give_way is not GiveWayManner.OFF:
+        agents = nodes_with_agents(cluster.list_objects("Pod", settings.enforcer.namespace))
+    return holders_of(records_of(settings.enforcer.backend)[-1], results, agents)
+
+
+def seen_holders(folder: DataFolder, settings: Settings, planned: str) -> Holders:
+    """The same for a plan; of a cluster that can't be asked no agent is known.
+
+    Args:
+        planned: the cluster that is planned for. Of another than the enforcer's nothing was seen: it may have nodes of
+            the same names.
+
+    Raises:
+        Corrupt: a result of a probe can't be read.
+        Refused: one was changed.
+    """
+    if own_cluster(folder, settings) != planned:
+        return NOBODY
+    if settings.enforcer.cluster is ClusterChoice.KUBERNETES:
+        with suppress(Misconfigured, Unavailable), open_kubernetes(settings) as cluster:
+            return priority_holders(folder, settings, cluster)
+    return priority_holders(folder, settings, None)
 
 
 def _left_out(cluster: LiveCluster | None) -> LeftOut | None:

@@ -115,7 +115,7 @@ def open_enforcer(
             on_progress=on_progress,
             wishes=plans if cluster.plans is None else SeldomAsked(plans),
         )
-        rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now), cluster))
+        rollout = Rollout(tools, backend(settings, moment_of_change(cluster, now), cluster, folder))
         report = plans.report if isinstance(plans, SharedPlans) else _unread
         yield Enforcer(
             cluster=cluster,

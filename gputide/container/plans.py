@@ -148,7 +148,7 @@ def previewed(
         return preview_of_history(plan, inventory, stages)
     with open_cluster(folder, settings) as cluster:
         runs = journal(folder).runs(plan.plan_id)
-        renderer = backend(settings, moment_of_change(cluster, now), cluster)
+        renderer = backend(settings, moment_of_change(cluster, now), cluster, folder)
         return preview(
             plan, cluster, renderer, stages, runs, rehearse=rehearsal(cluster) if rehearses else None,
             wave_max=settings.enforcer.parallel_workloads_max, gaps_allowed=settings.guard.gaps_allowed,

@@ -172,7 +172,7 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
     guard(folder, settings).check_approvals(plan, approved, approvals, freed)
     with open_cluster(folder, settings) as cluster:
         runs = journal(folder).runs(plan.plan_id)
-        renderer = backend(settings, moment_of_change(cluster, session.now()), cluster)
+        renderer = backend(settings, moment_of_change(cluster, session.now()), cluster, folder)
         found = preview(plan, cluster, renderer, approved, runs)
     typer.echo(emit_files(plan.plan_id, found, form, target))
     left_out = ", ".join(str(stage) for stage in stages if stage not in approved)

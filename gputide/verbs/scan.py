@@ -19,6 +19,7 @@ from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.units import format_count, parse_time
 from fleet.usage import History
+from gputide.container.cluster import seen_holders
 from gputide.container.history import for_plan, load_history, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
@@ -131,7 +132,10 @@ def _plan(folder: DataFolder, history: History, profiles: Profiles, settings: Se
         settings=settings,
         capability=measured_capability(folder, settings),
         now=now,
-        past=OwnPast(interference=load_interference(settings)),
+        past=OwnPast(
+            interference=load_interference(settings),
+            holders=seen_holders(folder, settings, history.inventory.cluster),
+        ),
     )
 
 

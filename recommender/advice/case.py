@@ -19,6 +19,7 @@ from fleet.inventory import (
     WorkloadId,
     is_yes,
 )
+from fleet.priority_holds import Hold
 from fleet.profiles import Profile
 from fleet.sentences import Sentence, Value
 from fleet.settings.settings import Settings
@@ -50,6 +51,7 @@ class Case:
         scalings: how often the number of its replicas changed of late, see `replica_counts`.
         node_policy: core policy that its nodes have for all their pods, None where every pod has its own.
         node_bar: why pods of its nodes can't share, see `node_terms`; None where they can.
+        hold: what holds its pods back where they have low priority; None where they have not.
         capability: what the backend enforces.
         now: moment of the plan.
     """
@@ -70,6 +72,7 @@ class Case:
     lends: bool = False
     node_policy: CorePolicy | None = None
     node_bar: Sentence | None = None
+    hold: Hold | None = None
 
     @property
     def workload_kind(self) -> str:
@@ -101,6 +104,11 @@ class Case:
         if self.node_policy is not None:
             return self.node_policy is CorePolicy.HARD and self.priority is not Priority.LOW
         return CorePolicy.HARD in record.core_policies and CorePolicy.BURST not in record.core_policies
+
+    @property
+    def takes_limit(self) -> bool:
+        """Whether its pods can be held to a core limit at every moment: a Job's template can't be changed for that."""
+        return self.workload_kind != "Job"
 
     @property
     def is_latency_critical(self) -> bool:

@@ -1,4 +1,8 @@
-"""Co-locate: let long work of low priority use what services leave of a card."""
+"""Co-locate: let long work of low priority use what services leave of a card.
+
+That it yields is promised only where something holds it back (`fleet.priority_holds`); elsewhere it contends as an
+equal, is packed as one, and the advice says so.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ PRIORITY_LEVELS_MIN = 2
 
 
 class Colocate:
-    """Low priority shares a card with high or normal priority, and yields to it."""
+    """Low priority shares a card with high or normal priority, and yields to it where that is enforced."""
 
     kind = RecommendationKind.COLOCATE
     shares = True

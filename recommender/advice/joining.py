@@ -6,10 +6,12 @@ Called by the kinds whose `shares` is true.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from fleet.decisions import FreedCard, Recommendation, RecommendationKind
 from fleet.inventory import CardId, WorkloadId
 from fleet.money.saving import cards_in, saved
+from fleet.priority_holds import Hold
 from fleet.sentences import Sentence, sentence
 from recommender.harm.risk import level_of
 from recommender.scene import Draft, Scene, confidence_of, needs_of
@@ -21,6 +23,16 @@ _KIND_ORDER = (
     RecommendationKind.SLICE,
 )
 """A workload whose pods join cards of several kinds gets one recommendation: of the first of these."""
+
+
+_JOINS: Mapping[Hold | None, str] = {
+    Hold.NONE: "join_colocate_equals",
+    Hold.AGENT: "join_colocate_agent",
+    Hold.GRAPHS: "join_colocate_agent",
+    Hold.PROBED: "join_colocate_gate",
+    Hold.CORES: "join_colocate_cores",
+}
+"""Sentences of co-location by what holds low priority back; a backend that does so itself has the plain one."""
 
 
 def batch_title(scene: Scene, number: int) -> Sentence:
@@ -54,6 +66,10 @@ def _join(
     scene: Scene, number: int, kind: RecommendationKind, name: WorkloadId, freed: tuple[FreedCard, ...]
 ) -> Recommendation:
     moves = scene.moves_of[name]
+    holds = {move.hold for move in moves if move.kind is kind}
+    # What holds on the card where least does is all that can be said of a workload.
+    hold = next((hold for hold in Hold if hold in holds), None)
+    hours = sum({move.target: move.low_hours for move in moves if move.kind is kind}.values())
     ratio = max(move.violation_ratio for move in moves)
     mean = sum(move.violation_ratio for move in moves) / len(moves)
     evidence = scene.evidence(name)
@@ -70,22 +86,19 @@ def _join(
         risk_level=level_of(mean, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         evidence=evidence,
-        needs=needs_of(
-            is_hard=scene.arrangement.cuts[name].is_hard,
-            has_low=kind is RecommendationKind.COLOCATE,
-            lends=bool(lends),
-        ),
+        needs=needs_of(is_hard=scene.arrangement.cuts[name].is_hard, hold=hold, lends=bool(lends)),
         violation_ratio=mean,
-        low_priority_gpu_hours_per_week=sum(move.low_hours for move in moves),
+        low_priority_gpu_hours_per_week=sum(move.low_hours for move in moves if move.is_first),
         why=(
             *lends,
             sentence(
-                "join_lend" if lends else f"join_{kind.value}",
+                "join_lend" if lends else _JOINS.get(hold, f"join_{kind.value}"),
                 pods=len(moves),
                 targets=len(targets),
                 cards=cards_in(freed),
                 violation_ratio=round(float(mean), 6),
                 worst_ratio=round(float(ratio), 6),
+                **({"hours": round(hours, 1)} if hold in (Hold.CORES, Hold.PROBED) else {}),
             ),
         ),
     )

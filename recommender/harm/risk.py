@@ -1,8 +1,9 @@
 """Predicted harm: how much active time is violated on every card, judged on scenarios the search has not seen.
 
 The rules are those of `fleet.sharing` (and so of replay and back-test): a point of a pod is violated when the pod is
-active and its card's high and normal priority demand exceeds the card, or when its load is beyond anything it showed
-and its framebuffer grant does not reach that far. Called by `planner` for its own plan and for the naive rules.
+active and its card's high and normal priority demand exceeds the card, or its demand exceeds its own limit, or when its
+load is beyond anything it showed and its framebuffer grant does not reach that far. Called by `planner` for its own
+plan and for the naive rules.
 """
 
 from __future__ import annotations
@@ -36,15 +37,22 @@ class Harm:
         violated: violated item-points per bin, (bins,), float64.
         active: active item-points per bin, (bins,), float64.
         left: compute that high and normal priority leave on each bin, mean share of a card, (bins,), float64.
+        quiet: share of the points in which none of them is active on each bin, 0-1, (bins,), float64.
     """
 
     violated: NDArray[np.float64]
     active: NDArray[np.float64]
     left: NDArray[np.float64]
+    quiet: NDArray[np.float64]
 
 
 def contention_harm(
-    bin_of: NDArray[np.int32], bins: int, type_of: NDArray[np.int32], load: Float32, is_low: NDArray[np.bool_]
+    bin_of: NDArray[np.int32],
+    bins: int,
+    type_of: NDArray[np.int32],
+    load: Float32,
+    is_low: NDArray[np.bool_],
+    most: Float32,
 ) -> Harm:
     """Plays a packing on scenarios.
 
@@ -53,14 +61,15 @@ def contention_harm(
         type_of: type of each item, (items,), rows of `load`.
         load: demand of each type, share of a card, (types, points).
         is_low: True for items of low priority, (items,).
+        most: limit of each item's compute, share of a card, (items,); infinite where there is none.
 
     Returns:
         Harm per bin.
     """
     order = np.argsort(bin_of, kind="stable")
     ends = np.cumsum(np.bincount(bin_of, minlength=bins))
-    violated, active, left = _play(order, ends, type_of, load, is_low)
-    return Harm(violated=violated, active=active, left=left)
+    violated, active, left, quiet = _play(order, ends, type_of, load, is_low, most)
+    return Harm(violated=violated, active=active, left=left, quiet=quiet)
 
 
 def shortage_points(
@@ -116,12 +125,14 @@ def level_of(violation_ratio: float, confidence: float) -> RiskLevel:
 
 
 @numba.njit(cache=True, nogil=True)
-def _play(order: Any, ends: Any, type_of: Any, load: Any, is_low: Any) -> Any:
+def _play(order: Any, ends: Any, type_of: Any, load: Any, is_low: Any, most: Any) -> Any:
     bins = ends.shape[0]
     points = load.shape[1]
     violated = np.zeros(bins)
     active = np.zeros(bins)
     left = np.zeros(bins)
+    quiet = np.zeros(bins)
+    slack = np.float32(CONTENTION_RATIO_MAX - 1.0)
     total = np.zeros(points, np.float32)
     running = np.zeros(points, np.float32)
     start = 0
@@ -140,8 +151,18 @@ def _play(order: Any, ends: Any, type_of: Any, load: Any, is_low: Any) -> Any:
         for t in range(points):
             active[b] += running[t]
             left[b] += max(0.0, 1.0 - total[t])
+            quiet[b] += running[t] == 0
             if total[t] > CONTENTION_RATIO_MAX:
                 violated[b] += running[t]
+        for k in range(start, ends[b]):
+            item = order[k]
+            if is_low[item] or np.isinf(most[item]):
+                continue
+            row = load[type_of[item]]
+            for t in range(points):
+                if row[t] > most[item] + slack and total[t] <= CONTENTION_RATIO_MAX:
+                    violated[b] += 1
         left[b] /= max(1, points)
+        quiet[b] /= max(1, points)
         start = ends[b]
-    return violated, active, left
+    return violated, active, left, quiet

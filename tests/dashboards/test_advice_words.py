@@ -113,8 +113,9 @@ def test_every_code_that_is_written_has_its_chinese() -> None:
     said, reasons = records()
     assert {"idle", "reclaim", "slice", "tide"} <= said
     assert {"opt_out", "moves_max", "backend_refuses", "peaks_break_preset", "no_samples"} <= reasons.keys()
-    # Codes that are put together of the way in which pods join.
+    # Codes that are put together of the way in which pods join, and of what holds low priority back there.
     said |= {f"join_{kind}" for kind in ("colocate", "offpeak_pair", "oversubscribe", "slice")}
+    said |= {f"join_colocate_{hold}" for hold in ("agent", "cores", "equals", "gate")}
     known = {group: {name.partition(".")[0] for name in Words(language=ZH).ids(group)} for group in GROUPS}
     assert known["said"] <= said
     assert {code for code in said if "." not in code} <= set().union(*known.values())

@@ -204,7 +204,7 @@ def test_more_slices_than_hami_splits_a_card_into_raise_its_split_count(tmp_path
     pods = [f"a-{number}" for number in range(11)]
     cluster = a_cluster(tmp_path, [a_grant("a", number, number) for number in range(11)], cards=12)
     plan = a_plan(
-        {0: [a_slice(pod, framebuffer_bytes=2**30) for pod in pods]},
+        {0: [a_slice(pod, framebuffer_bytes=2**30, compute_ratio=None) for pod in pods]},
         [[a_recommendation("x", RecommendationKind.SLICE, pods, ["Deployment/a"], 10)]],
     )
     (change,) = (

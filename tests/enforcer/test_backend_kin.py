@@ -278,6 +278,9 @@ def test_needs_beyond_the_record_are_refused(kin: Kin, need: Need) -> None:
         Need.FRAMEBUFFER_LIMIT: True,
         Need.CORE_LIMIT: True,
         Need.PRIORITY: record.priority_levels == 2,
+        Need.AGENT: kin.name in ("hami", "effectivegpu", "volcano"),
+        Need.GRAPH_PAUSE: kin.name in ("hami", "effectivegpu", "volcano"),
+        Need.PROBED_GATE: kin.name in ("hami", "effectivegpu", "volcano"),
         Need.OVERSUBSCRIPTION: kin.name in ("hami", "vgpu_manager"),
         Need.SPILL: kin.name == "vgpu_manager",
     }

@@ -17,7 +17,7 @@ from enforcer.record.journal import Journal, RunRecord, StageState
 from enforcer.record.verdict import verdict_of
 from enforcer.safety.harm_budget import HarmPolicy
 from enforcer.verify import verify
-from fleet.decisions import Plan
+from fleet.decisions import Plan, RecommendationKind
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import Grant, Priority, WorkloadId
 from fleet.outcomes import Outcome
@@ -170,6 +170,15 @@ def test_low_priority_on_a_full_card_is_no_harm(applied: list[RunRecord]) -> Non
     outcome = judged(applied, use={"c-0": 0.6, "c-1": 0.4})
     assert {one.violation_ratio for one in outcome.workloads if one.active_steps} == {0.0}
     assert outcome.control_violation_ratio == 0.0
+
+
+def test_low_priority_that_nothing_was_to_hold_back_is_judged_as_an_equal(applied: list[RunRecord]) -> None:
+    plan = standard_plan()
+    joined = replace(plan.recommendations[-1], kind=RecommendationKind.COLOCATE, needs=())
+    equals = replace(plan, recommendations=(*plan.recommendations[:-1], joined))
+    found = {one.workload: one for one in judged(applied, plan=equals, use={"c-0": 0.6, "c-1": 0.4}).workloads}
+    harmed = found[WorkloadId("team/Deployment/c")]
+    assert (harmed.violation_ratio, harmed.is_low_priority) == (1.0, False)
 
 
 def test_busy_pod_that_is_alone_is_no_contention_but_counts_as_control(applied: list[RunRecord]) -> None:

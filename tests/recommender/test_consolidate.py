@@ -22,7 +22,7 @@ def points(seen: Demand, *, violation_ratio_min: float = 0.001) -> tuple[Point, 
     """The frontier of the first card model."""
     model = seen.grants[0].card_model
     members = [
-        Member(row=row, workload=int(seen.workload_of[row]), is_low=False, group=-1, is_flat=False)
+        Member(row=row, workload=int(seen.workload_of[row]), group=-1, is_flat=False)
         for row, grant in enumerate(seen.grants)
         if grant.card_model == model and np.isfinite(seen.compute[row]).any()
     ]

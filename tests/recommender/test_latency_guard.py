@@ -6,6 +6,7 @@ import pytest
 
 from fleet.decisions import Plan, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL, Priority
+from fleet.priority_holds import Hold
 from fleet.settings.settings import Settings
 from recommender.demand import demand_of
 from recommender.latency.guard import LatencyGuard
@@ -43,21 +44,23 @@ def test_who_does_not_hurry_still_shares_without_it() -> None:
     assert shared(plan) == [{"busy-0", "other-0"}]
 
 
-def test_low_priority_yields_and_so_slows_nobody() -> None:
+def test_low_priority_that_is_held_back_yields_and_so_slows_nobody() -> None:
     demand = demand_of(cluster(FAST, Service(name="train", kind="Job", level=0.9, priority=Priority.LOW)))
-    guard = LatencyGuard(demand=demand, critical=frozenset({0}), inflation_max=1.5)
+    guard = LatencyGuard(demand=demand, critical=frozenset({0}), inflation_max=1.5, holds={1: Hold.AGENT})
     assert guard.inflations([0, 1]) == {0: 1.0}
+    free = replace(guard, holds={1: Hold.NONE})
+    assert (free.inflations([0, 1])[0] or 99.0) > 1.0, "what nothing holds back contends"
 
 
 def test_alone_nobody_is_slowed() -> None:
     demand = demand_of(cluster(FAST))
-    guard = LatencyGuard(demand=demand, critical=frozenset({0}), inflation_max=1.0)
+    guard = LatencyGuard(demand=demand, critical=frozenset({0}), inflation_max=1.0, holds={})
     assert not guard.is_too_slow([0])
 
 
 def test_a_card_without_room_is_too_slow_whatever_the_limit() -> None:
     demand = demand_of(cluster(replace(FAST, level=0.9), Service(name="busy", level=0.9)))
-    guard = LatencyGuard(demand=demand, critical=frozenset({0}), inflation_max=100.0)
+    guard = LatencyGuard(demand=demand, critical=frozenset({0}), inflation_max=100.0, holds={})
     assert guard.inflations([0, 1]) == {0: None}
     assert guard.is_too_slow([0, 1])
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from recommender.harm.risk import contention_harm
 from recommender.packing.exact import ExactPacker
@@ -13,6 +14,10 @@ from recommender.packing.packer import Packer, PackingProblem
 pytestmark = pytest.mark.long
 
 PACKERS: list[Packer] = [GreedyPacker(), ExactPacker(items_max=20)]
+
+
+def unlimited(problem: PackingProblem) -> NDArray[np.float32]:
+    return np.full(len(problem.is_low), np.inf, np.float32)
 
 
 def problem(items: int, types: int, seed: int, *, slices_max: int = 4, groups: int = 1, busy: float = 0.4):
@@ -61,7 +66,9 @@ def test_lower_price_buys_less_harm_with_more_cards() -> None:
     crowded = problem(120, 30, 5, busy=0.6)
     dense, careful = GreedyPacker().sweep(crowded, [1000.0, 0.1], seed=1)
     harms = [
-        contention_harm(p.bin_of, p.bins, crowded.item_type, crowded.load, crowded.is_low).violated.sum()
+        contention_harm(
+            p.bin_of, p.bins, crowded.item_type, crowded.load, crowded.is_low, unlimited(crowded)
+        ).violated.sum()
         for p in (dense, careful)
     ]
     assert dense.bins < careful.bins
@@ -79,4 +86,9 @@ def test_search_finds_the_pairs_that_never_meet() -> None:
     )  # fmt: skip
     (packing,) = GreedyPacker().sweep(day_and_night, [10.0], seed=1)
     assert packing.bins == 2
-    assert contention_harm(packing.bin_of, 2, day_and_night.item_type, load, day_and_night.is_low).violated.sum() == 0
+    assert (
+        contention_harm(
+            packing.bin_of, 2, day_and_night.item_type, load, day_and_night.is_low, unlimited(day_and_night)
+        ).violated.sum()
+        == 0
+    )

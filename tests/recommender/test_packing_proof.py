@@ -23,7 +23,7 @@ def group(levels: list[float], used: list[float], seed: int) -> Group:
     services = (Service(name=f"s{n}", level=level, used_gib=gib) for n, (level, gib) in pods)
     demand = demand_of(cluster(*services, days=3, seed=seed))
     members = [
-        Member(row=row, workload=int(demand.workload_of[row]), is_low=False, group=-1, is_flat=False)
+        Member(row=row, workload=int(demand.workload_of[row]), group=-1, is_flat=False)
         for row in range(len(demand.grants))
     ]
     outlook = outlook_of(demand, members, seed=1, capacity_bytes=float(demand.grants[0].framebuffer_bytes))

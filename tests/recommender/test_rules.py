@@ -12,8 +12,10 @@ from fleet.capabilities.register import HAMI, MIG, WHOLE_CARDS
 from fleet.decisions import POOL_ESTIMATED, Recommendation, RecommendationKind, RiskLevel
 from fleet.documents import document
 from fleet.inventory import Priority
+from fleet.priority_holds import Holders
 from fleet.schema import Measure
 from fleet.usage import History
+from recommender.past_outcomes import OwnPast
 from tests.english import english
 from tests.recommender.builders import ANY_CONFIDENCE, PER_DAY, Service, cluster, plan_of
 from tests.recommender.mig_builders import holder, on_a100
@@ -50,6 +52,7 @@ CASES = {
     "rehome": on_a100_beside_l4(SMALL, Service(name="full", level=0.9, used_gib=60.0)),
 }
 OPTIONS: dict[str, dict[str, Any]] = {
+    "colocate": {"past": OwnPast(holders=Holders(agents=frozenset({"node-0"})))},
     "mig": {"capability": MIG},
     "rehome": {"settings": PRICES, "only": RecommendationKind.REHOME},
 }

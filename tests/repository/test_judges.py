@@ -1,9 +1,14 @@
-"""A double that stands for somebody else's scheduler decides by that scheduler's rules, not by code that it judges."""
+"""A double that stands for somebody else's scheduler, or a judge of plans, shares no code with what it judges."""
 
 import ast
 from pathlib import Path
 
-JUDGES = ("tests/cluster/hami_double.py", "tests/cluster/hami_rules.py", "tests/cluster/volcano_rules.py")
+JUDGES = (
+    "bench/enforced_judge.py",
+    "tests/cluster/hami_double.py",
+    "tests/cluster/hami_rules.py",
+    "tests/cluster/volcano_rules.py",
+)
 JUDGED = ("enforcer", "exporter", "fleet", "recommender")
 
 

@@ -23,7 +23,7 @@ from fleet.usage import History
 from gputide.answers.fleet import silence_note
 from gputide.answers.plan import plan_answer
 from gputide.answers.what_if import Side, assumptions, what_if_answer
-from gputide.container.cluster import backend_version
+from gputide.container.cluster import backend_version, seen_holders
 from gputide.container.history import for_plan, load_history, load_profiles, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
@@ -103,6 +103,7 @@ class _Planner:
                     calibration_ratio=calibration_of(outcomes),
                     scalings=tide_journal(session.folder()).scalings(),
                     interference=load_interference(session.settings),
+                    holders=seen_holders(session.folder(), session.settings, history.inventory.cluster),
                 ),
             )
         return replace(plan, backend_version=version)

@@ -7,6 +7,7 @@
  *   PROBE_SPILL          1: what does not fit the card is given all the same
  *   PROBE_MANAGED        1: unified memory passes by the limit
  *   PROBE_REGION         shared region (v1.2) whose first slot says whether this process sleeps
+ *   PROBE_GATE           1: launches wait at the region's gate, and mark it, as HAMi-core did until 24fd045
  *   PROBE_NO_GRAPHS      1: graphs can't be recorded
  *
  * Time is real: a kernel of 2 ms takes 2 ms, a launch that is held back waits. Built by tests/enforcer/probe/conftest.py. */
@@ -60,6 +61,14 @@ static void sleep_until(double moment) {
 static void ensure_running(void) {
     while (region && atomic_load((_Atomic int32_t *)&region->procs[0].status) != 1)
         usleep(2000);
+}
+
+static void wait_at_gate(void) {
+    if (!region || !setting("PROBE_GATE", 0))
+        return;
+    while (atomic_load((_Atomic int32_t *)&region->recent_kernel) < 0)
+        usleep(2000);
+    atomic_store((_Atomic int32_t *)&region->recent_kernel, 2);
 }
 
 int cuInit(unsigned flags) {
@@ -195,6 +204,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
         return 0;
     }
     ensure_running();
+    wait_at_gate();
     launch(nanoseconds, 1);
     return 0;
 }

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from enforcer.probe.cuda_driver import CudaDriver
-from enforcer.probe.run import FramebufferReading, measure_compute, measure_framebuffer, measure_pause
+from enforcer.probe.run import (
+    FramebufferReading,
+    granted_by_environment,
+    measure_compute,
+    measure_framebuffer,
+    measure_gate,
+    measure_pause,
+    probe,
+)
 from fleet.errors import Refused, Unavailable
 from fleet.units import MIB
 from tests.regions.plain_regions import PlainProcess, PlainRegion, write_region
@@ -103,6 +112,37 @@ def test_graphs_that_do_not_pause_are_told(gpu: Maker, region: Path) -> None:
 def test_process_that_does_not_mind_its_region_never_pauses(gpu: Maker, region: Path) -> None:
     found = measure_pause(gpu(no_graphs=1), region, patience_seconds=PATIENCE)
     assert (found.pause_seconds, found.resume_seconds, found.graph_pauses) == (None, None, None)
+
+
+def test_gate_that_launches_wait_at_is_found_and_open_again(gpu: Maker, region: Path) -> None:
+    card = gpu(region=region, gate=1)
+    assert measure_gate(card, region, patience_seconds=PATIENCE)
+    card.spin(1000)
+    card.wait()
+
+
+def test_launches_that_pass_the_gate_are_told(gpu: Maker, region: Path) -> None:
+    assert not measure_gate(gpu(region=region), region, patience_seconds=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("policy", "percent", "holds"), [("force", "30", False), ("", "30", None), ("", "0", False), ("force", "0", False)]
+)
+def test_gate_that_stands_open_for_a_limit_that_is_not_forced_says_nothing(
+    gpu: Maker, region: Path, policy: str, percent: str, holds: bool | None
+) -> None:
+    granted = granted_by_environment(
+        {
+            "CUDA_DEVICE_SM_LIMIT": percent,
+            "GPU_CORE_UTILIZATION_POLICY": policy,
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(region),
+        }
+    )
+    found = probe(
+        gpu(region=region, limit_mib=64, no_graphs=1), granted, backend="hami", node="n1",
+        now=datetime(2026, 3, 4, tzinfo=UTC), seconds=0.2, spill_bytes_max=0,
+    )  # fmt: skip
+    assert found.gate_holds is holds
 
 
 def test_region_in_doubt_is_refused_before_anybody_sleeps(gpu: Maker, region: Path) -> None:

@@ -1,0 +1,119 @@
+"""What holds low priority back on a card that it shares, as far as it is really enforced there.
+
+A backend's two levels of priority are a wish until something stops the launches of the lower one: the backend itself,
+its gate between pods that all have a core limit, the node's agent, or a gate that a probe saw working without limits.
+Where nothing does, low priority contends like any other pod. Asked by the planner, which predicts harm by it, and by
+the enforcer, which refuses a stage that counts on more than is there. Pure; standard library only.
+
+Sources: Project-HAMi/HAMi:cmd/vGPUmonitor/feedback.go (who is gated, by which switch), Project-HAMi/HAMi-core@24fd045
+(a launch looks at the gate only with a core limit of 1-99), Project-HAMi/HAMi#1445 (launches of CUDA graphs pass).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fleet.capabilities.capability import Capabilities
+from fleet.decisions import Need, Plan, RecommendationKind
+from fleet.inventory import Priority, WorkloadId
+from fleet.probe_results import ProbeResult
+from fleet.servers import replays_graphs
+
+
+class Hold(StrEnum):
+    """What holds a pod of low priority back."""
+
+    NONE = "none"
+    BACKEND = "backend"
+    """The backend suspends it while pods above it work, whatever their limits."""
+    GRAPHS = "graphs"
+    """The node's agent lets it sleep although it replays CUDA graphs: a probe on the node saw that those stop too."""
+    AGENT = "agent"
+    """The node's agent lets it sleep."""
+    PROBED = "probed"
+    """The backend's gate, which a probe on the node saw stop a container without a core limit."""
+    CORES = "cores"
+    """The backend's gate, between pods that all have 1-99 % of cores; those above it must be held to theirs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holders:
+    """What was seen in a cluster beyond the backend itself; nodes by name.
+
+    Attributes:
+        agents: nodes whose agent runs and lets low priority give way.
+        gated: nodes on which a probe saw the gate stop a container without a core limit.
+        ungated: nodes on which a probe saw a container pass the gate although it had a core limit.
+        graphs_pause: nodes on which a probe saw that a pause stops launches of CUDA graphs as well.
+    """
+
+    agents: frozenset[str] = field(default_factory=frozenset)
+    gated: frozenset[str] = field(default_factory=frozenset)
+    ungated: frozenset[str] = field(default_factory=frozenset)
+    graphs_pause: frozenset[str] = field(default_factory=frozenset)
+
+
+NOBODY = Holders()
+
+
+def holders_of(record: Capabilities, results: Iterable[ProbeResult], agents: Collection[str] = ()) -> Holders:
+    """What probes and agents show.
+
+    Args:
+        record: the backend's; results of others are left out.
+        results: one per node at most.
+        agents: nodes whose agent runs and lets low priority give way.
+    """
+    own = [result for result in results if result.backend == record.backend]
+    tried = [result for result in own if result.gate_holds is not None]
+    return Holders(
+        agents=frozenset(agents),
+        gated=frozenset(one.node for one in tried if one.gate_holds and one.granted_compute_ratio is None),
+        ungated=frozenset(one.node for one in tried if not one.gate_holds and one.granted_compute_ratio is not None),
+        graphs_pause=frozenset(one.node for one in own if one.graph_pauses),
+    )
+
+
+def hold_of(record: Capabilities, holders: Holders, nodes: Collection[str], server: str | None) -> Hold:
+    """What holds a pod of low priority back on every one of some nodes.
+
+    Args:
+        nodes: nodes that it may be on.
+        server: what runs in it, a name of `fleet.servers`; launches of one that is not known count as plain.
+
+    Returns:
+        The hold that asks least of the pods above it; `CORES` holds only on cards all of whose pods have a core limit.
+    """
+    on = frozenset(nodes)
+    if record.priority_levels > 1 and not record.gates_priority_by_cores:
+        return Hold.BACKEND
+    # Agent and gate are the library's, which only records of its kind have.
+    if not record.gates_priority_by_cores or not on:
+        return Hold.NONE
+    by_agent = on <= holders.agents
+    if replays_graphs(server):
+        return Hold.GRAPHS if by_agent and on <= holders.graphs_pause else Hold.NONE
+    if by_agent:
+        return Hold.AGENT
+    if on <= holders.gated:
+        return Hold.PROBED
+    return Hold.NONE if on & holders.ungated else Hold.CORES
+
+
+def contending(plan: Plan) -> frozenset[WorkloadId]:
+    """Workloads of low priority that a plan puts beside others although nothing holds them back there."""
+    pods = {
+        pod
+        for item in plan.recommendations
+        if item.kind is RecommendationKind.COLOCATE and Need.PRIORITY not in item.needs
+        for pod in item.pods
+    }
+    return frozenset(
+        part.workload
+        for card in plan.placement
+        if not pods.isdisjoint(part.pod_id for part in card.slices)
+        for part in card.slices
+        if part.priority is Priority.LOW
+    )

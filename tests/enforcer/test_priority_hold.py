@@ -1,0 +1,158 @@
+"""A stage that counts on low priority being held back is refused where nothing does so now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer.agent.presence import nodes_with_agents
+from enforcer.backends.hami import HamiBackend
+from enforcer.backends.running import RunningBackend
+from enforcer.manifest import Manifest
+from enforcer.safety.priority_hold import check_priority
+from enforcer.snapshot import take_snapshot
+from fleet.capabilities.register import HAMI, MGPU, VGPU_MANAGER, VOLCANO, Capabilities, CorePolicy
+from fleet.decisions import Need, Plan, RecommendationKind
+from fleet.errors import Refused
+from fleet.inventory import Priority
+from fleet.priority_holds import NOBODY, Holders
+from tests.enforcer.builders import NOW, a_cluster, a_plan, a_recommendation, a_slice, whole
+
+NODE = frozenset({"node-0"})
+
+
+def a_promise(*needs: Need, ratio: float | None = 0.5, policy: CorePolicy = CorePolicy.HARD) -> Plan:
+    item = a_recommendation("x", RecommendationKind.COLOCATE, ["a-0", "train-0"], ["Deployment/a", "Job/train"], 1)
+    low = a_slice("train-0", kind="Job", priority=Priority.LOW, compute_ratio=ratio, core_policy=policy)
+    high = a_slice("a-0", priority=Priority.HIGH, compute_ratio=ratio, core_policy=policy)
+    return a_plan({0: [high, low], 1: [whole("a-1")]}, [[replace(item, needs=(Need.PRIORITY, *needs))]])
+
+
+def checked(plan: Plan, record: Capabilities = HAMI, holders: Holders = NOBODY) -> str | None:
+    try:
+        check_priority(plan, plan.recommendations, record, holders)
+    except Refused as exc:
+        return str(exc)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("plan", "record", "holders", "why"),
+    [
+        (a_promise(), HAMI, NOBODY, None),
+        (a_promise(), VOLCANO, NOBODY, None),
+        (a_promise(ratio=None), HAMI, NOBODY, "1-99 % of cores as a limit"),
+        (a_promise(ratio=1.0), HAMI, NOBODY, "1-99 % of cores as a limit"),
+        (a_promise(policy=CorePolicy.BURST), HAMI, NOBODY, "1-99 % of cores as a limit"),
+        (a_promise(), HAMI, Holders(ungated=NODE), "pass the gate"),
+        (a_promise(Need.AGENT, ratio=None), HAMI, Holders(agents=NODE), None),
+        (a_promise(Need.AGENT, ratio=None), HAMI, NOBODY, "no agent .* on node node-0"),
+        (a_promise(Need.AGENT, ratio=None), HAMI, Holders(agents=frozenset({"node-1"})), "no agent .* on node node-0"),
+        (a_promise(Need.AGENT, Need.GRAPH_PAUSE, ratio=None), HAMI, Holders(agents=NODE, graphs_pause=NODE), None),
+        (
+            a_promise(Need.AGENT, Need.GRAPH_PAUSE, ratio=None),
+            HAMI,
+            Holders(agents=NODE),
+            "stops launches of CUDA graphs",
+        ),
+        (a_promise(Need.AGENT, Need.GRAPH_PAUSE, ratio=None), HAMI, Holders(graphs_pause=NODE), "no agent"),
+        (a_promise(Need.PROBED_GATE, ratio=None), HAMI, Holders(gated=NODE), None),
+        (a_promise(Need.PROBED_GATE, ratio=None), HAMI, NOBODY, "no kept result of a probe"),
+        (a_promise(ratio=None), MGPU, NOBODY, None),
+        (a_promise(), VGPU_MANAGER, NOBODY, "tells no levels of priority apart"),
+    ],
+)
+def test_promise_is_refused_where_nothing_keeps_it(
+    plan: Plan, record: Capabilities, holders: Holders, why: str | None
+) -> None:
+    found = checked(plan, record, holders)
+    if why is None:
+        assert found is None
+    else:
+        assert found is not None
+        with pytest.raises(Refused, match=why):
+            check_priority(plan, plan.recommendations, record, holders)
+
+
+def test_advice_that_promises_nothing_is_let_through() -> None:
+    plan = a_promise(ratio=None)
+    equal = replace(plan.recommendations[0], needs=())
+    check_priority(plan, [equal], HAMI, NOBODY)
+
+
+def test_agent_that_stopped_since_the_plan_keeps_its_stage_from_being_rendered(tmp_path: Path) -> None:
+    plan, seen = a_promise(Need.AGENT, ratio=None), [Holders(agents=NODE)]
+    backend = RunningBackend(
+        HamiBackend(NOW), version="v2.10.0", allows_experimental=False, left_out=None, holders=lambda: seen[0]
+    )
+    snapshot = take_snapshot(a_cluster(tmp_path))
+    assert backend.render(plan, 1, snapshot).changes
+    seen[0] = NOBODY
+    with pytest.raises(Refused, match="no agent that lets low priority sleep is ready on node node-0"):
+        backend.render(plan, 1, snapshot)
+
+
+def an_agent(**changes: Any) -> Manifest:
+    pod: dict[str, Any] = {
+        "metadata": {"name": "gputide-agent-x", "ownerReferences": [{"kind": "DaemonSet", "name": "gputide-agent"}]},
+        "spec": {"nodeName": "node-0", "containers": [{"name": "agent", "args": ["--set", "a.b=c", "run", "agent"]}]},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    for part, content in changes.items():
+        pod[part] = {**pod[part], **content}
+    return pod
+
+
+def test_ready_agent_of_a_daemon_set_counts_for_its_node() -> None:
+    assert nodes_with_agents([an_agent()]) == NODE
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        an_agent(status={"conditions": [{"type": "Ready", "status": "False"}]}),
+        an_agent(status={"conditions": []}),
+        an_agent(metadata={"ownerReferences": []}),
+        an_agent(metadata={"deletionTimestamp": "2026-03-04T00:00:00Z"}),
+        an_agent(spec={"nodeName": None}),
+        an_agent(spec={"containers": [{"name": "relief", "args": ["run", "relief"]}]}),
+        an_agent(spec={"containers": [{"name": "agent", "args": ["--set", "agent.give_way=off", "run", "agent"]}]}),
+        an_agent(spec={"containers": [{
+            "name": "agent", "args": ["run", "agent"], "env": [{"name": "GPUTIDE_AGENT__GIVE_WAY", "value": "off"}],
+        }]}),
+        an_agent(spec={"containers": [{"name": "check", "args": ["run", "agent", "check"]}]}),
+    ],
+)  # fmt: skip
+def test_pod_that_lets_nobody_sleep_counts_for_nothing(pod: Manifest) -> None:
+    assert nodes_with_agents([pod]) == frozenset()
+
+
+@pytest.mark.parametrize("switch", ["disableCoreLimit: true", "gpuCorePolicy: disable"])
+def test_limits_are_refused_where_the_installation_lifts_them(
+    tmp_path: Path, switch: str, configured: Callable[..., Any]
+) -> None:
+    snapshot = configured(tmp_path, switch)
+    with pytest.raises(Refused, match="lifts every limit"):
+        HamiBackend(NOW).render(a_promise(), 1, snapshot)
+
+
+@pytest.fixture
+def configured() -> Callable[..., Any]:
+    """Return a maker of snapshots in whose cluster HAMi is configured with a line more."""
+
+    def make(folder: Path, line: str) -> Any:
+        found = take_snapshot(a_cluster(folder))
+        key = ("ConfigMap", "kube-system", "hami-scheduler-device")
+        text = f"nvidia:\n  {line}\n"
+        manifest = {
+            "kind": key[0],
+            "metadata": {"namespace": key[1], "name": key[2]},
+            "data": {"device-config.yaml": text},
+        }
+        return replace(found, configs={**found.configs, key: manifest})
+
+    return make

@@ -1,0 +1,171 @@
+"""Low priority is promised to yield where something holds it back, and is packed as an equal everywhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fleet.capabilities.register import HAMI, MGPU, VOLCANO, Capabilities, CorePolicy
+from fleet.decisions import Need, Plan, Recommendation, RecommendationKind
+from fleet.inventory import Priority
+from fleet.priority_holds import NOBODY, Hold, Holders, hold_of
+from fleet.usage import History
+from recommender.core_limits import CoreLimits, shared_percents
+from recommender.harm.risk import contention_harm
+from recommender.past_outcomes import OwnPast
+from tests.recommender.builders import Service, cluster, plan_of
+
+AGENTS = Holders(agents=frozenset({"node-0"}))
+BY_DAY = Service(name="web", level=0.3, hours=(8, 20))
+TRAIN = Service(name="train", kind="Job", level=0.5, priority=Priority.LOW, server="pytorch")
+
+
+def joined(plan: Plan) -> list[Recommendation]:
+    return [item for item in plan.recommendations if item.kind is RecommendationKind.COLOCATE]
+
+
+def mixed_cards(plan: Plan) -> list[dict[str, tuple[float | None, CorePolicy]]]:
+    return [
+        {part.workload.rpartition("/")[2]: (part.compute_ratio, part.core_policy) for part in card.slices}
+        for card in plan.placement
+        if len({part.priority is Priority.LOW for part in card.slices}) == 2
+    ]
+
+
+def planned(*services: Service, capability: Capabilities = HAMI, holders: Holders = NOBODY) -> Plan:
+    history: History = cluster(*services)
+    return plan_of(history, capability=capability, past=OwnPast(holders=holders))
+
+
+def test_gate_gets_core_limits_on_every_pod_of_the_card() -> None:
+    plan = planned(BY_DAY, TRAIN)
+    ((card),) = mixed_cards(plan)
+    assert {policy for _, policy in card.values()} == {CorePolicy.HARD}
+    assert all(ratio is not None and 0.01 <= ratio <= 0.99 for ratio, _ in card.values())
+    assert sum(ratio or 0.0 for ratio, _ in card.values()) <= 1.0
+    (item,) = joined(plan)
+    assert item.why[-1].code == "join_colocate_cores"
+    assert {Need.PRIORITY, Need.CORE_LIMIT} <= set(item.needs)
+
+
+def test_gate_counts_only_hours_in_which_nobody_above_works() -> None:
+    (gated,), (by_agent,) = joined(planned(BY_DAY, TRAIN)), joined(planned(BY_DAY, TRAIN, holders=AGENTS))
+    hours = {item.workloads: item.low_priority_gpu_hours_per_week for item in (gated, by_agent)}
+    assert dict(gated.why[-1].values)["hours"] == round(gated.low_priority_gpu_hours_per_week, 1)
+    assert gated.low_priority_gpu_hours_per_week < by_agent.low_priority_gpu_hours_per_week, hours
+
+
+def test_low_priority_that_a_gate_would_starve_stays_and_says_so() -> None:
+    plan = planned(replace(BY_DAY, hours=(0, 24)), TRAIN)
+    assert not mixed_cards(plan)
+    assert [item.reason for item in plan.refused if item.workload.endswith("train")] == ["gate_leaves_too_little"]
+
+
+def test_agent_on_every_node_lets_all_burst() -> None:
+    plan = planned(replace(BY_DAY, hours=(0, 24)), TRAIN, holders=AGENTS)
+    ((card),) = mixed_cards(plan)
+    assert {policy for _, policy in card.values()} == {CorePolicy.BURST}
+    (item,) = joined(plan)
+    assert item.why[-1].code == "join_colocate_agent"
+    assert Need.AGENT in item.needs
+
+
+def test_agents_on_some_nodes_promise_nothing_for_the_others() -> None:
+    services = [replace(BY_DAY, name=f"web-{number}") for number in range(5)]
+    plan = planned(*services, TRAIN, holders=AGENTS)
+    assert Need.AGENT not in {need for item in plan.recommendations for need in item.needs}
+
+
+@pytest.mark.parametrize("holders", [Holders(), AGENTS])
+def test_server_that_replays_graphs_contends_as_an_equal(holders: Holders) -> None:
+    vllm = Service(
+        name="batch", level=0.4, priority=Priority.LOW, server="vllm", used_gib=6.0, pool_gib=2.0, cache_ratio=0.2
+    )
+    plan = planned(replace(BY_DAY, hours=(0, 24)), vllm, holders=holders)
+    (item,) = joined(plan)
+    assert item.why[-1].code == "join_colocate_equals"
+    assert Need.PRIORITY not in item.needs
+    busier = planned(replace(BY_DAY, hours=(0, 24), level=0.9), vllm, holders=holders)
+    assert not mixed_cards(busier), "together they are more than the card, so one would harm the other"
+
+
+def test_pauses_that_stop_graphs_hold_such_a_server() -> None:
+    vllm = Service(
+        name="batch", level=0.4, priority=Priority.LOW, server="vllm", used_gib=6.0, pool_gib=2.0, cache_ratio=0.2
+    )
+    seen = replace(AGENTS, graphs_pause=frozenset({"node-0"}))
+    plan = planned(replace(BY_DAY, hours=(0, 24), level=0.9), vllm, holders=seen)
+    assert mixed_cards(plan)
+
+
+def test_probe_that_saw_the_gate_fail_ends_the_promise() -> None:
+    plan = planned(BY_DAY, TRAIN, holders=Holders(ungated=frozenset({"node-0"})))
+    assert all(Need.PRIORITY not in item.needs for item in plan.recommendations)
+
+
+def test_probed_gate_needs_no_core_limits() -> None:
+    plan = planned(BY_DAY, TRAIN, holders=Holders(gated=frozenset({"node-0"})))
+    ((card),) = mixed_cards(plan)
+    assert {policy for _, policy in card.values()} == {CorePolicy.BURST}
+    (item,) = joined(plan)
+    assert Need.PROBED_GATE in item.needs
+
+
+def test_pod_above_that_takes_no_limit_keeps_low_priority_away() -> None:
+    """A Job's template can't be changed, so nothing holds it to a limit at every moment."""
+    job = replace(BY_DAY, kind="Job")
+    assert not mixed_cards(planned(job, TRAIN))
+    assert mixed_cards(planned(job, TRAIN, holders=AGENTS))
+
+
+def test_demand_above_a_limit_is_predicted_as_harm() -> None:
+    load = np.array([[0.2, 0.5, 0.51, 0.9], [0.0, 0.0, 0.2, 0.2], [0.0, 0.0, 0.0, 0.0]], np.float32)
+    low = np.array([False, False, True])
+
+    def violated(most: list[float]) -> list[float]:
+        found = contention_harm(
+            np.zeros(3, np.int32), 1, np.arange(3, dtype=np.int32), load, low, np.array(most, np.float32)
+        )
+        return [float(points) for points in found.violated]
+
+    assert violated([np.inf] * 3) == [2.0], "both contend where they are more than the card"
+    assert violated([0.5, np.inf, np.inf]) == [3.0], "one point above the limit, and none is counted twice"
+    assert violated([0.5, np.inf, 0.01]) == [3.0], "low priority is not harmed by its own"
+
+
+def test_backend_that_suspends_low_priority_itself_needs_nothing_else() -> None:
+    assert hold_of(MGPU, Holders(), {"node-0"}, "vllm") is Hold.BACKEND
+    assert hold_of(VOLCANO, Holders(), {"node-0"}, "pytorch") is Hold.CORES
+    assert (
+        hold_of(replace(VOLCANO, priority_levels=1, gates_priority_by_cores=False), AGENTS, {"node-0"}, None)
+        is Hold.NONE
+    )
+
+
+def limits(percent: list[int], hold: list[str], takes: list[bool] | None = None) -> CoreLimits:
+    count = len(percent)
+    return CoreLimits(
+        workload=np.arange(count),
+        hold=np.array(hold, dtype=np.str_),
+        is_hard=np.zeros(count, bool),
+        takes_limit=np.ones(count, bool) if takes is None else np.array(takes),
+        percent=np.array(percent),
+    )
+
+
+def test_limits_leave_room_for_low_priority_or_it_leaves() -> None:
+    bin_of = np.zeros(3, np.int32)
+    assert limits([50, 49, 10], ["", "", "cores"]).with_gates_that_hold(bin_of).tolist() == [0, 0, 0]
+    assert limits([50, 50, 10], ["", "", "cores"]).with_gates_that_hold(bin_of).tolist() == [0, 0, 1]
+    assert limits([20, 20, 10], ["", "", "cores"], [True, False, True]).with_gates_that_hold(bin_of).tolist() == [
+        0,
+        0,
+        1,
+    ]
+    assert limits([50, 50, 10], ["", "", "agent"]).with_gates_that_hold(bin_of).tolist() == [0, 0, 0]
+
+
+def test_peaks_become_limits_between_one_and_ninety_nine() -> None:
+    assert shared_percents(np.array([0.0, 0.001, 0.3, 0.301, 1.0])).tolist() == [1, 1, 30, 31, 99]
