@@ -40,8 +40,9 @@ from fleet.sharing import ACTIVE_RATIO_MIN
 from fleet.usage import CardGrid, History, SliceGrid
 from recommender.advice.case import Permits
 from recommender.bin_cards import NodeRoom, Seat
-from recommender.consolidate import Group, Point, choose
+from recommender.consolidate import Group, Point
 from recommender.demand import Demand, demand_of
+from recommender.frontier_choice import choose
 from recommender.frontier_points import points_of, proven_beyond
 from recommender.group_seats import Guards
 from recommender.harm.pair_guard import pair_guard
