@@ -25,6 +25,7 @@ _LOCKS = {
     "receiver": ("bus/writer.lock", "bus/*/writer.lock"),
     "roll-up": ("warehouse/warehouse-writer.lock", "bus/committer.lock"),
     "relief": ("relief.lock",),
+    "the tide": ("tide.lock",),
     "a verb that writes": ("writer.lock",),
 }
 """The lock files that a running process holds in the data folder."""

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
 import typer
 
-from enforcer.tide.calendar import TidePhase
-from enforcer.tide.runner import Homecoming, TideMetrics, TideResult, TideStep
+from enforcer.tide.calendar import TideMoment, TidePhase
+from enforcer.tide.runner import Homecoming, TideMetrics, TideResult, TideRunner, TideStep
+from enforcer.tide.scaling import NightScale
 from enforcer.tide.tide_journal import Night
-from fleet.data_folder import writing
-from fleet.errors import EXIT_FINDINGS, EXIT_FINE, Corrupt, Misconfigured, Refused, Unavailable
+from fleet.errors import EXIT_FINDINGS, EXIT_FINE, GputideError, NotEnoughData, Refused
 from fleet.units import format_duration, format_time
-from gputide.container.cluster import own_cluster
 from gputide.container.own_metrics import open_own_metrics
-from gputide.container.plans import chosen_plan, copied_plans
-from gputide.container.tide import followed_plan, open_homecoming, open_tide, tide_calendar, tide_journal
+from gputide.container.plans import chosen_plan
+from gputide.container.tide import followed_plan, open_homecoming, open_tide, playing, tide_calendar, tide_journal
 from gputide.options import ByOption, PlanOption, YesOption, answering
 from gputide.output import Answer, Listing
 from gputide.session import Session, session_of, who
@@ -35,8 +34,7 @@ app = typer.Typer(
 def show(session: Session, plan: PlanOption = None) -> Answer:
     """Show which services scale in when, what that frees, and how the nights so far went."""
     folder = session.folder()
-    copied_plans(folder, session.settings)
-    chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
+    chosen = followed_plan(folder, session.settings, None, session.now()) if plan is None else chosen_plan(folder, plan)
     calendar = tide_calendar(chosen, session.settings)
     nights = tide_journal(folder).nights()
     rows = [
@@ -78,11 +76,10 @@ def show(session: Session, plan: PlanOption = None) -> Answer:
 @answering
 def check(session: Session, plan: PlanOption = None) -> Answer:
     """Say what is due now, without doing it; exit status 1 where a night is under way and services are short."""
-    folder, now = session.folder(), session.now()
-    chosen = followed_plan(folder, session.settings, plan)
-    with writing(folder), open_tide(folder, session.settings, chosen, now) as tide:
-        moment, scale, short = tide.moment(), tide.would_scale(), tide.short()
-        why_not = tide.why_not()
+    with _opened(session, plan) as (tide, trouble):
+        moment, short, scale, why_not = tide.moment(), tide.short(), NightScale(), trouble
+        if isinstance(tide, TideRunner):
+            scale, why_not = tide.would_scale(), tide.why_not()
     return Answer(
         document={
             "phase": moment.phase.value,
@@ -97,7 +94,7 @@ def check(session: Session, plan: PlanOption = None) -> Answer:
             "left": [{"workload": workload, "why": why} for workload, why in scale.left],
             "short": [{"workload": workload, "why": why} for workload, why in short.items()],
         },
-        headline=(f"it is {moment.phase.value.replace('_', ' ')}",),
+        headline=(f"it is {_phase(moment)}",),
         listings=(
             Listing(
                 title="Would scale in",
@@ -129,28 +126,27 @@ def run(
     if not yes:
         raise Refused("cannot move the tide without --yes; see what is due with `gputide run tide check`")
     session = session_of(context)
-    folder, settings = session.folder(), session.settings
-    if tide_journal(folder).open_night() is None:
-        tide_calendar(followed_plan(folder, settings, plan), settings)
-    by_day: str | None = None
+    if plan is not None and tide_journal(session.folder()).open_night() is None:
+        chosen_plan(session.folder(), plan)  # a plan that there is none of is the caller's mistake
 
     def step(metrics: TideMetrics) -> None:
-        nonlocal by_day
-        with metrics.steps.one(), _opened(session, plan, by_day, metrics) as (tide, by_day):
-            result = tide.step()
-        metrics.take(result)
-        _say(result)
+        with metrics.steps.one():
+            result = _step(session, plan, metrics)
+        if result is not None:
+            metrics.take(result)
+            _say(result)
 
     if once:
         step(TideMetrics(OwnMetrics("tide")))
         return
-    with open_own_metrics(settings, "tide", TideMetrics) as metrics:
+    with open_own_metrics(session.settings, "tide", TideMetrics) as metrics:
         while True:
             try:
                 step(metrics)
-            except (Refused, Unavailable) as exc:
+            except GputideError as exc:
+                # Whatever it is, services must come home once it is over.
                 typer.echo(f"not now: {exc}", err=True)
-            time.sleep(settings.tide.interval_seconds)
+            time.sleep(session.settings.tide.interval_seconds)
 
 
 @app.command("abort", epilog="Example: gputide run tide abort --yes")
@@ -159,34 +155,56 @@ def abort(context: typer.Context, plan: PlanOption = None, yes: YesOption = Fals
     if not yes:
         raise Refused("cannot end the night without --yes")
     session = session_of(context)
-    with _opened(session, plan) as (tide, _):
+    with playing(session.folder()), _opened(session, plan) as (tide, trouble):
+        _say_homeward(trouble)
         _say(tide.abort(by if by is not None else who()))
+
+
+def _step(session: Session, plan: str | None, metrics: TideMetrics) -> TideResult | None:
+    """Do what is due now; None where there is no tide to follow, which is said."""
+    with playing(session.folder()), ExitStack() as opened:
+        try:
+            tide, trouble = opened.enter_context(_opened(session, plan, metrics))
+        except NotEnoughData as exc:
+            typer.echo(f"nothing is due: {exc}", err=True)
+            return None
+        _say_homeward(trouble)
+        return tide.step()
 
 
 @contextmanager
 def _opened(
-    session: Session, plan: str | None, by_day: str | None = None, metrics: TideMetrics | None = None
+    session: Session, plan: str | None, metrics: TideMetrics | None = None
 ) -> Iterator[tuple[Homecoming, str | None]]:
-    """The tide and its plan; where the plan of the night under way can't be read, what brings services home."""
+    """The tide; where the plan of the night under way can't be read, what brings services home, and why that is."""
     folder, settings, now = session.folder(), session.settings, session.now()
     try:
-        chosen = followed_plan(folder, settings, plan, by_day=by_day)
-    except (Corrupt, Misconfigured, Refused) as exc:
+        chosen = followed_plan(folder, settings, plan, now)
+        calendar = tide_calendar(chosen, settings)
+    except GputideError as exc:
         if tide_journal(folder).open_night() is None:
             raise
-        typer.echo(f"services come home now, for the plan of this night can't be read: {exc}", err=True)
-        with writing(folder), open_homecoming(folder, settings, now, metrics) as home:
-            yield home, by_day
+        with open_homecoming(folder, settings, now, metrics) as home:
+            yield home, str(exc)
         return
-    with writing(folder), open_tide(folder, settings, chosen, now, metrics) as tide:
-        yield tide, chosen.plan_id
+    with open_tide(folder, settings, chosen, calendar, now, metrics) as tide:
+        yield tide, None
+
+
+def _say_homeward(trouble: str | None) -> None:
+    if trouble is not None:
+        typer.echo(f"services come home now, for the plan of this night can't be read: {trouble}", err=True)
 
 
 def _say(result: TideResult) -> None:
     for text in result.said:
         typer.echo(text)
     if result.step is TideStep.NOTHING and not result.said:
-        typer.echo(f"nothing is due: it is {result.moment.phase.value.replace('_', ' ')}", err=True)
+        typer.echo(f"nothing is due: it is {_phase(result.moment)}", err=True)
+
+
+def _phase(moment: TideMoment) -> str:
+    return moment.phase.value.replace("_", " ")
 
 
 def _night(night: Night) -> dict[str, object]:
