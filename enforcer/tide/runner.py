@@ -311,7 +311,7 @@ class TideRunner(Homecoming):
             # Written down, so that a yes that comes later does not send half a night out again.
             self._journal.abort(night.plan_id, self._tools.reader.now(), f"gputide: {why}")
             home = self._come_home(night, moment)
-            return replace(home, said=(why, *home.said))
+            return replace(home, said=(f"this night ends: {why}", *home.said))
         if night.is_admitting:
             return TideResult(step=TideStep.NOTHING, moment=moment, night=night)
         self._tools.guard.check_frozen(self._tools.reader)

@@ -617,6 +617,29 @@ def other_hours() -> Plan:
     return with_tide(standard_plan(), (SCHEDULE[0], replace(SCHEDULE[1], start="02:00", end="04:00")))
 
 
+def twice() -> Plan:
+    return seal_plan(replace(PLAN, schedule=(*SCHEDULE, SCHEDULE[0])))
+
+
+def shown_twice() -> Plan:
+    more = replace(next(one for one in PLAN.recommendations if one.id == "tide-1"), id="tide-9")
+    last = replace(PLAN.stages[-1], recommendations=(*PLAN.stages[-1].recommendations, "tide-9"))
+    return seal_plan(replace(PLAN, recommendations=(*PLAN.recommendations, more), stages=(*PLAN.stages[:-1], last)))
+
+
+def other_than_shown(**changes: Any) -> Callable[[], Plan]:
+    return lambda: seal_plan(replace(PLAN, schedule=tuple(replace(entry, **changes) for entry in SCHEDULE)))
+
+
+def of_tomorrow() -> Plan:
+    return seal_plan(replace(PLAN, created_at=NOW + timedelta(days=1)))
+
+
+def of_an_old_history() -> Plan:
+    history = replace(PLAN.history, until=PLAN.created_at - timedelta(days=2, seconds=1))
+    return seal_plan(replace(PLAN, history=history))
+
+
 def edited() -> Plan:
     return replace(PLAN, schedule=tuple(replace(entry, replicas=0) for entry in SCHEDULE))
 
@@ -628,9 +651,17 @@ def edited() -> Plan:
         (one_unstaged, "no stage for its tide"),
         (other_hours, "a night has one window"),
         (edited, "was edited"),
+        (twice, "or a service twice (team/Deployment/a)"),
+        (shown_twice, "or a service twice (team/Deployment/a)"),
+        (other_than_shown(start="21:30"), "other hours or replicas than its stage shows"),
+        (other_than_shown(end="08:30"), "other hours or replicas than its stage shows"),
+        (other_than_shown(time_zone="Etc/UTC"), "other hours or replicas than its stage shows"),
+        (other_than_shown(replicas=0), "other hours or replicas than its stage shows"),
+        (of_tomorrow, "made at 2026-01-13T00:00:00Z, and it is 2026-01-12T00:00:00Z"),
+        (of_an_old_history, "172801 s before it was made, limit guard.history_age_max_seconds=172800"),
     ],
 )
-def test_schedule_that_is_not_what_the_stage_shows_is_refused_whatever_is_approved(
+def test_tide_that_is_not_what_was_shown_is_refused_whatever_is_approved(
     world: World, make: Callable[[], Plan], why: str
 ) -> None:
     plan = make()
