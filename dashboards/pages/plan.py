@@ -138,7 +138,7 @@ def chosen_stages(address: Address, plan: Plan, confident: tuple[int, ...]) -> t
 
 def _stages_note(plan: Plan, confident: tuple[int, ...]) -> str:
     safe = say("plan.each_safe_if_plan_stops_after")
-    if len(confident) == len(plan.stages):
+    if len(confident) == len(plan.rollout_stages):
         return safe
     least = percent_words(CONFIDENT_MIN, 0)
     return safe + say("plan.not_chosen_for_you_confidence_below", least=least)
@@ -309,7 +309,7 @@ def _title(
     harm = say("plan.predicted_harm_ratio", ratio=percent_words(plan.totals.predicted_violation_ratio))
     facts = (
         say("plan.made_age_ago_from_days_days", age=age, days=days, ratio=coverage),
-        say("plan.expires_age", age=age_words(left)) if left > 0 else say("plan.expired"),
+        say("plan.expires_age", age=age_words(left)) if left > 0 else _expired(entry),
         harm + _track_record(outcomes),
         say("plan.risk_level", level=say_code("level", plan.risk)),
         _backend_words(plan),
@@ -322,6 +322,12 @@ def _title(
         if len(entries) > 1
         else None,
     )
+
+
+def _expired(entry: PlanEntry) -> str:
+    """An approved tide outlives its plan."""
+    is_played = not entry.plan.tide_stages.isdisjoint(entry.approved_stages)
+    return say("plan.expired_but_nights") if is_played else say("plan.expired")
 
 
 def _link_to(plan: Plan, address: Address) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -215,7 +216,21 @@ def test_tide_is_approved_like_any_stage_and_apply_leaves_it_to_its_own_verb(tmp
         return CliRunner().invoke(app, [*options, *words], catch_exceptions=False).output
 
     assert "nobody approved" in program("run", "tide", "run", "--once", "--yes")
+    # A yes to everything does not mean it.
+    said = program("plan", "approve", "--by", "ada")
+    assert "ada approved stages 1, 2 of plan" in said
+    own = f"the tide needs a yes of its own: gputide plan approve --plan {scheduled().plan_id} --stage 3"
+    assert own in said
+    assert "nobody approved" in program("run", "tide", "run", "--once", "--yes")
+    shown = program("plan", "show")
+    assert own in shown
+    two = ("--set", "guard.two_approvals_cards_min=1", "plan", "approve", "--stage", "3", "--by", "ada")
+    first = program(*two)
+    assert "nights begin" not in first
+    assert "two different people" in first
     said = program("plan", "approve", "--stage", "3", "--by", "ada")
+    for text in (shown, said):
+        assert re.search(r"team/Deployment/a │ +1 │ 22:30 │ 07:30 │ UTC +│ +1 │", text)
     assert "nights begin by it until 2026-01-26" in said
     assert "gputide apply" not in said
     assert "`gputide run tide` plays it" in program("apply", "--stage", "3")

@@ -15,6 +15,7 @@ from enforcer.tide.scaling import NightScale
 from enforcer.tide.tide_journal import Night
 from fleet.errors import EXIT_FINDINGS, EXIT_FINE, GputideError, NotEnoughData, Refused
 from fleet.units import format_duration, format_time
+from gputide.answers.plan import tide_listing
 from gputide.container.own_metrics import open_own_metrics
 from gputide.container.plans import chosen_plan
 from gputide.container.tide import followed_plan, open_homecoming, open_tide, playing, tide_calendar, tide_journal
@@ -37,10 +38,6 @@ def show(session: Session, plan: PlanOption = None) -> Answer:
     chosen = followed_plan(folder, session.settings, None, session.now()) if plan is None else chosen_plan(folder, plan)
     calendar = tide_calendar(chosen, session.settings)
     nights = tide_journal(folder).nights()
-    rows = [
-        (entry.workload, entry.replicas, entry.start, entry.end, entry.time_zone, len(entry.frees))
-        for entry in chosen.schedule
-    ]
     return Answer(
         document={
             "plan_id": chosen.plan_id,
@@ -54,7 +51,7 @@ def show(session: Session, plan: PlanOption = None) -> Answer:
             "nights": [_night(entry) for entry in nights],
         },
         listings=(
-            Listing(title="Scales in", columns=("workload", "replicas", "from", "until", "zone", "frees"), rows=rows),
+            tide_listing(chosen),
             Listing(
                 title="Nights",
                 columns=("night", "cards free", "gave back after", "in time"),
