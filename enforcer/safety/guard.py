@@ -23,7 +23,7 @@ from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
 from enforcer.safety.stage_checks import check_admission, check_quotas
-from enforcer.safety.tide_consent import check_staged, claimed_by_night, given_in_time
+from enforcer.safety.tide_consent import check_age, check_history, check_staged, claimed_by_night, given_in_time
 from enforcer.snapshot import Snapshot, cards_left_empty
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
@@ -41,9 +41,6 @@ COVERAGE_RATIO_MIN = 0.8
 
 HISTORY_AGE_MAX = timedelta(days=2)
 """Age of a plan's newest sample beyond which it is not applied."""
-
-_CLOCKS_DIFFER_MAX = timedelta(minutes=5)
-"""How far ahead of the cluster's the clock may be by which a plan was made."""
 
 _NAMED_MAX = 3
 
@@ -117,8 +114,8 @@ class Guard:
         if now >= plan.expires_at:
             ended = format_time(plan.expires_at)
             raise Refused(sentence("guard.expired", plan=plan.plan_id, ended=ended, now=format_time(now)))
-        if (low := self._low_coverage(plan)) is not None:
-            coverage, limit = low
+        if plan.history.coverage_ratio < self._policy.coverage_ratio_min:
+            coverage, limit = f"{plan.history.coverage_ratio:.3f}", str(self._policy.coverage_ratio_min)
             raise Refused(sentence("guard.coverage_low", plan=plan.plan_id, coverage=coverage, limit=limit))
         age = now - plan.history.until
         if age > self._policy.history_age_max:
@@ -159,26 +156,8 @@ class Guard:
                 `check_tide_approved`.
         """
         self.check_tide_approved(plan, approvals, freed=freed)
-        if (low := self._low_coverage(plan)) is not None:
-            coverage, limit = low
-            raise Refused(sentence("guard.tide_coverage_low", plan=plan.plan_id, coverage=coverage, limit=limit))
-        age = now - plan.created_at
-        if age < -_CLOCKS_DIFFER_MAX:
-            made = format_time(plan.created_at)
-            raise Refused(sentence("guard.tide_of_future", plan=plan.plan_id, made=made, now=format_time(now)))
-        history_age = plan.created_at - plan.history.until
-        if history_age > self._policy.history_age_max:
-            limit = f"{self._policy.history_age_max.total_seconds():.0f}"
-            raise Refused(
-                sentence(
-                    "guard.tide_history_old", plan=plan.plan_id, ended=format_time(plan.history.until),
-                    seconds=f"{history_age.total_seconds():.0f}", limit=limit,
-                )
-            )  # fmt: skip
-        if age > age_max:
-            raise Refused(
-                sentence("guard.tide_expired", plan=plan.plan_id, days=str(age.days), limit=str(age_max.days))
-            )
+        check_history(plan, self._policy.coverage_ratio_min, self._policy.history_age_max)
+        check_age(plan, now, age_max)
         cards = max(freed, claimed_by_night(plan))
         if self._policy.cards_max is not None and cards > self._policy.cards_max:
             limit = str(self._policy.cards_max)
@@ -217,12 +196,6 @@ class Guard:
                     "guard.tide_approved_by_one", plan=plan.plan_id, stages=str(alone), cards=str(cards), limit=limit
                 )
             )
-
-    def _low_coverage(self, plan: Plan) -> tuple[str, str] | None:
-        """Coverage of a plan's history and the least there must be, in words; None where it is enough."""
-        if plan.history.coverage_ratio >= self._policy.coverage_ratio_min:
-            return None
-        return f"{plan.history.coverage_ratio:.3f}", str(self._policy.coverage_ratio_min)
 
     def check_approvals(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], freed: int) -> None:
         """Refuse stages that too few people approved.

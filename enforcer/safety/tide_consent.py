@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 
 from enforcer.record.plan_store import Approval
 from fleet.decisions import Plan, Recommendation, RecommendationKind, ScheduledReplicas
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.sentences import listed, sentence
+from fleet.units import format_time
+
+_CLOCKS_DIFFER_MAX = timedelta(minutes=5)
+"""How far ahead of the cluster's the clock may be by which a plan was made."""
 
 _NAMED_MAX = 3
 
@@ -51,6 +56,40 @@ def _is_as_shown(entry: ScheduledReplicas, shown: Sequence[Recommendation]) -> b
     played = {"start": entry.start, "end": entry.end, "time_zone": entry.time_zone, "replicas": str(entry.replicas)}
     said = [{name: str(value) for name, value in why.values} for one in shown for why in one.why]
     return len(said) == 1 and played.items() <= said[0].items()
+
+
+def check_history(plan: Plan, coverage_ratio_min: float, age_max: timedelta) -> None:
+    """Refuse a plan for what it was made from.
+
+    Args:
+        age_max: how old its newest sample may have been when it was made.
+
+    Raises:
+        Refused: from too little or too old a history.
+    """
+    history = plan.history
+    if history.coverage_ratio < coverage_ratio_min:
+        coverage, limit = f"{history.coverage_ratio:.3f}", str(coverage_ratio_min)
+        raise Refused(sentence("guard.tide_coverage_low", plan=plan.plan_id, coverage=coverage, limit=limit))
+    age = plan.created_at - history.until
+    if age > age_max:
+        seconds, limit = f"{age.total_seconds():.0f}", f"{age_max.total_seconds():.0f}"
+        ended = format_time(history.until)
+        raise Refused(sentence("guard.tide_history_old", plan=plan.plan_id, ended=ended, seconds=seconds, limit=limit))
+
+
+def check_age(plan: Plan, now: datetime, age_max: timedelta) -> None:
+    """Refuse a plan for when it was made.
+
+    Raises:
+        Refused: too long ago, or in the future.
+    """
+    age = now - plan.created_at
+    if age < -_CLOCKS_DIFFER_MAX:
+        made = format_time(plan.created_at)
+        raise Refused(sentence("guard.tide_of_future", plan=plan.plan_id, made=made, now=format_time(now)))
+    if age > age_max:
+        raise Refused(sentence("guard.tide_expired", plan=plan.plan_id, days=str(age.days), limit=str(age_max.days)))
 
 
 def given_in_time(plan: Plan, approvals: Iterable[Approval]) -> list[Approval]:

@@ -1,9 +1,8 @@
 """Runs the tide: services scale in at night and low priority work takes their cards; in the morning all goes back.
 
 The runner takes one step whenever it is called, decided anew from clock, ledger and cluster. In the evening services
-scale in as the plan's schedule says, then low priority work is admitted to the freed cards. In the morning no new work
-is admitted; running work is asked to save, then stopped; services scale out, and the night ends when all their replicas
-are ready, in time or late. A crash at any moment is gone on from. A night begins by a schedule that a person approved
+scale in as the plan's schedule says, then low priority work is admitted to the freed cards; the morning is
+`enforcer.tide.homecoming`. A crash at any moment is gone on from. A night begins by a schedule that a person approved
 as a stage of its plan. Once that approval counts no more, or somebody aborts the night, the morning starts at once. A
 freeze, and a schedule that expires, stop the evening, never the morning: it needs nobody's yes. Nothing is written
 before the ledger knows the state before it.
@@ -11,8 +10,7 @@ before the ledger knows the state before it.
 Low priority work is suspended Jobs that are marked for it, and Kueue's queues. A Job with the label
 `gputide.io/tide: night` is suspended by day (batch/v1: `spec.suspend`; its pods are stopped when it is suspended
 again). A queue of Kueue that is named in the settings is held by day (`spec.stopPolicy` of a ClusterQueue: `Hold`
-admits no new workload, `HoldAndDrain` evicts too; `None` admits). Work is asked to save by an annotation on the Job and
-an event, which say until when.
+admits no new workload, `HoldAndDrain` evicts too; `None` admits).
 
 Sources: kubernetes/api:batch/v1/types.go; kubernetes-sigs/kueue:apis/kueue/v1beta1/clusterqueue_types.go.
 """
@@ -21,237 +19,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from enum import StrEnum
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from enforcer.backends.planned_seats import SEATS_FIELD
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase
-from enforcer.rollout.intent_writer import IntentWriter
-from enforcer.rollout.patience import Patience, PatientCluster
 from enforcer.rollout.stages import Approved
 from enforcer.rollout.tools import Tools
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
-from enforcer.tide.scaling import NightScale, night_scale, replicas_short, tide_intent
+from enforcer.tide.homecoming import Homecoming, TidePolicy, TideResult, TideStep
+from enforcer.tide.scaling import NightScale, night_scale, tide_intent
 from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.decisions import Plan
 from fleet.durable import Held
 from fleet.errors import GputideError, Refused, Unavailable
 from fleet.inventory import WorkloadId
-from fleet.sentences import Sentence
-from fleet.units import format_time
 
 if TYPE_CHECKING:
     from wire.own_metrics import OwnMetrics
-
-
-class TideStep(StrEnum):
-    """What a step did."""
-
-    NOTHING = "nothing"
-    WENT_OUT = "went_out"
-    WAITS = "waits"
-    """Services are still scaling in."""
-    ADMITTED = "admitted"
-    CAME_HOME = "came_home"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TidePolicy:
-    """How careful the tide is.
-
-    Attributes:
-        lead_min: giving back begins at least this long before the end.
-        plan_age_max: how old a plan may be when a night begins by it: forecasts age.
-        release_seconds_max: how long services may take to scale in; then what is free is used, and no more waited for.
-        save_seconds: between asking low priority to save and stopping it.
-        home_seconds_max: how long coming home is waited for in one step.
-        queues: Kueue's ClusterQueues that low priority waits in.
-    """
-
-    lead_min: timedelta = timedelta(hours=1)
-    plan_age_max: timedelta = timedelta(days=14)
-    release_seconds_max: float = 1800.0
-    save_seconds: float = 300.0
-    home_seconds_max: float = 3600.0
-    poll_seconds: float = 10.0
-    queues: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TideResult:
-    """What a step did.
-
-    Attributes:
-        night: the night that is under way, or that just ended; None by day.
-        said: what people should know, one sentence each.
-    """
-
-    step: TideStep
-    moment: TideMoment
-    night: Night | None
-    said: tuple[str, ...] = ()
-
-
-class Homecoming:
-    """Ends the night that is under way by what the ledger says of it; its plan need not be readable any more.
-
-    It asks for no lease, so whoever holds the enforcer's does not keep services from coming home: every write depends
-    on the version that was just read, and on the value that the night wrote. Whoever calls it writes the ledger alone.
-
-    Each call raises `Unavailable` where the cluster can't be reached; called again, it goes on.
-    """
-
-    def __init__(self, tools: Tools, journal: TideJournal, policy: TidePolicy) -> None:
-        self._tools, self._journal, self._policy = tools, journal, policy
-        # An object that can't be written now is written in the next step: waiting for it would keep others waiting.
-        once = Patience(tools.pause, seconds_max=0.0)
-        self._writer = IntentWriter(
-            PatientCluster(reader=tools.reader, writer=tools.writer, pause=tools.pause, patiently=once, step=tools.step)
-        )
-
-    def moment(self) -> TideMoment:
-        """Where the cluster stands: in the morning, while a night is under way."""
-        night = self._journal.open_night()
-        if night is None:
-            return TideMoment(phase=TidePhase.DAY, night=None, ends_at=None)
-        return TideMoment(phase=TidePhase.GIVE_BACK, night=night.night, ends_at=night.ends_at)
-
-    def short(self) -> dict[WorkloadId, str]:
-        """Services of the night under way that do not have all their replicas ready, with both numbers."""
-        night = self._journal.open_night()
-        return {} if night is None else self._short(night.workloads)
-
-    def step(self) -> TideResult:
-        """Give back what the night under way took, if there is one.
-
-        Raises:
-            Unavailable: the cluster can't be reached; call again to go on.
-        """
-        night, moment = self._journal.open_night(), self.moment()
-        if night is None:
-            return TideResult(step=TideStep.NOTHING, moment=moment, night=None)
-        return self._come_home(night, moment)
-
-    def abort(self, by: str) -> TideResult:
-        """End the night that is under way, and give everything back now.
-
-        Raises:
-            Refused: there is none.
-            Unavailable: the cluster can't be reached; the next step goes on.
-        """
-        night = self._journal.open_night()
-        if night is None:
-            raise Refused("cannot abort the tide: no night is under way")
-        self._journal.abort(night.plan_id, self._tools.reader.now(), by)
-        return self.step()
-
-    def _come_home(self, night: Night, moment: TideMoment) -> TideResult:
-        tools = self._tools
-        began = tools.reader.now()
-        kept: list[Sentence] = []
-
-        def restore(intent: ObjectIntent) -> None:
-            kept.extend(self._writer.restore(intent))
-
-        # First nobody new, then those who work, then the services. Nobody's failure keeps others from coming home, and
-        # Jobs whose changes take long wait for the services.
-        jobs = [intent for intent in night.admission if intent.kind == "Job"]
-        left = self._each([intent for intent in night.admission if intent.kind != "Job"], restore)
-        said = self._ask_to_save(jobs, began)
-        left |= self._each(jobs, restore, until=tools.reader.now() + timedelta(seconds=self._policy.save_seconds))
-        left |= self._each(self._seated_first(night.scale), restore)
-        late = [intent for intent, why in left.items() if why is _UNREACHED]
-        left = {intent: why for intent, why in left.items() if why is not _UNREACHED} | self._each(late, restore)
-        short, waited = self._short(night.workloads), 0.0
-        while short and waited < self._policy.home_seconds_max:
-            tools.pause(self._policy.poll_seconds)
-            waited += self._policy.poll_seconds
-            left = self._each(list(left), restore)
-            short = self._short(night.workloads)
-        took = (tools.reader.now() - began).total_seconds()
-        said += [*left.values(), *(f"{workload}: {why}" for workload, why in short.items())]
-        if left or (short and tools.reader.now() < night.ends_at):
-            return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=tuple(said))
-        is_late = tools.reader.now() > night.ends_at or bool(short)
-        tools.step("tide end")
-        self._journal.end(night.plan_id, tools.reader.now(), seconds=took, is_late=is_late, kept=kept)
-        said = [*map(str, kept), *said, f"services came home in {took:.0f} s, {'late' if is_late else 'in time'}"]
-        return TideResult(
-            step=TideStep.CAME_HOME, moment=moment, night=self._journal.nights()[-1], said=tuple(said)
-        )  # fmt: skip
-
-    def _ask_to_save(self, jobs: Sequence[ObjectIntent], now: datetime) -> list[str]:
-        """Ask Jobs that still run to save what they have, and give them the time; who could not be asked."""
-        until = now + timedelta(seconds=self._policy.save_seconds)
-        asked = 0
-
-        def ask(intent: ObjectIntent) -> None:
-            nonlocal asked
-            job = running_job(self._tools.reader, intent)
-            if job is None:
-                return
-            asked += 1
-            try:
-                self._writer.patch(asked_to_save(job, until), Phase.REST)
-            finally:
-                # A Job that reads no annotation may watch events.
-                self._tools.writer.record_event("Job", intent.namespace, intent.name, "GputideTide", "save now")
-
-        failed = self._each(jobs, ask, until=until)
-        left = (until - self._tools.reader.now()).total_seconds()
-        if asked and left > 0:
-            self._tools.pause(left)
-        return [f"{intent.workload} could not be asked to save: {why}" for intent, why in failed.items()]
-
-    def _seated_first(self, scale: Sequence[ObjectIntent]) -> list[ObjectIntent]:
-        """Services whose pods have planned cards, then those whose pods take any free card and might take these."""
-
-        def is_free(intent: ObjectIntent) -> bool:
-            try:
-                owner = self._tools.reader.get(*intent.key)
-            except GputideError:
-                return True
-            return owner is None or field_of(owner, SEATS_FIELD) is None
-
-        return sorted(scale, key=is_free)
-
-    def _each(
-        self,
-        intents: Sequence[ObjectIntent],
-        work: Callable[[ObjectIntent], None],
-        *,
-        until: datetime | None = None,
-    ) -> dict[ObjectIntent, str]:
-        """Do something to every object; those for which it failed, and why.
-
-        Args:
-            until: the rest of them is left from then on, as `_UNREACHED`.
-        """
-        failed: dict[ObjectIntent, str] = {}
-        for intent in intents:
-            if until is not None and self._tools.reader.now() >= until:
-                failed[intent] = _UNREACHED
-                continue
-            try:
-                work(intent)
-            except GputideError as exc:
-                failed[intent] = str(exc)
-        return failed
-
-    def _short(self, workloads: Sequence[WorkloadId]) -> dict[WorkloadId, str]:
-        """Services that do not have all their replicas ready, or of which nobody can say it."""
-        found: dict[WorkloadId, str] = {}
-        for workload in workloads:
-            try:
-                found |= replicas_short([workload], self._tools.reader)
-            except GputideError as exc:
-                found[workload] = str(exc)
-        return found
 
 
 class TideRunner(Homecoming):
@@ -455,14 +242,7 @@ class TideMetrics:
             self._nights.labels("late" if night.is_late else "in_time").inc()
 
 
-_UNREACHED = "there was no time for it"
-"""Said of an object that is left for later, because those before it took long."""
-
 TIDE_LABEL = "gputide.io/tide"
-SAVE_BY_ANNOTATION = "gputide.io/save-by"
-"""On a Job: when its pods will be stopped, ISO 8601."""
-
-_SAVE_BY = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
 
 
 def opened(reader: ClusterReader, queues: Sequence[str]) -> tuple[ObjectIntent, ...]:
@@ -483,25 +263,5 @@ def opened(reader: ClusterReader, queues: Sequence[str]) -> tuple[ObjectIntent, 
     return tuple(found)
 
 
-def running_job(reader: ClusterReader, intent: ObjectIntent) -> Manifest | None:
-    """The Job of an intent that was let in, while it still runs.
-
-    Raises:
-        Unavailable: the cluster can't be reached.
-    """
-    job = reader.get(*intent.key)
-    return None if job is None or field_of(job, "spec.suspend") == "true" or _is_over(job) else job
-
-
-def asked_to_save(job: Manifest, until: datetime) -> ObjectIntent:
-    """The annotation that asks a Job to save what it has."""
-    return tide_intent(job, _SAVE_BY, field_of(job, _SAVE_BY), format_time(until))
-
-
 def _is_of_the_night(job: Manifest) -> bool:
     return (job["metadata"].get("labels") or {}).get(TIDE_LABEL) == "night"
-
-
-def _is_over(job: Manifest) -> bool:
-    conditions = job.get("status", {}).get("conditions") or ()
-    return any(entry.get("type") in ("Complete", "Failed") and entry.get("status") == "True" for entry in conditions)

@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from enforcer.record.ledger import Ledger
 from enforcer.tide.calendar import TideCalendar
-from enforcer.tide.runner import Homecoming, TideMetrics, TidePolicy, TideRunner
+from enforcer.tide.homecoming import Homecoming, TidePolicy
+from enforcer.tide.runner import TideMetrics, TideRunner
 from enforcer.tide.tide_journal import TideJournal
 from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan

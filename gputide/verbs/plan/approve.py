@@ -51,11 +51,11 @@ def approve(
         meant = _cluster_meant(folder, session.settings, cluster) if plan is None else cluster
         chosen = chosen_plan(folder, plan, cluster=meant)
         own_name = "" if plans.signs_as_user(chosen) else who()
-        meant = chosen_stages(chosen, stage) if stage else chosen.rollout_stages
+        wanted = chosen_stages(chosen, stage) if stage else chosen.rollout_stages
         unnamed = () if stage else tide_needs_yes(chosen)
-        if not meant and unnamed:
+        if not wanted and unnamed:
             raise Misconfigured(f"cannot approve plan {chosen.plan_id} as a whole: {unnamed[0]}")
-        approval = plans.approve(chosen, meant, by=own_name if by is None else by, at=session.now())
+        approval = plans.approve(chosen, wanted, by=own_name if by is None else by, at=session.now())
         given = plans.approvals(chosen.plan_id)
     stages = ", ".join(map(str, approval.stages))
     tides = chosen.tide_stages

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from enforcer.tide.calendar import TideMoment, TidePhase
-from enforcer.tide.runner import Homecoming, TideMetrics, TideResult, TideRunner, TideStep
+from enforcer.tide.homecoming import Homecoming, TideResult, TideStep
+from enforcer.tide.runner import TideMetrics, TideRunner
 from enforcer.tide.scaling import NightScale
 from enforcer.tide.tide_journal import Night
 from fleet.errors import EXIT_FINDINGS, EXIT_FINE, GputideError, NotEnoughData, Refused

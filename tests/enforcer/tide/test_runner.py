@@ -18,7 +18,8 @@ from enforcer.rollout.tools import Tools
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.tide.calendar import TideCalendar
-from enforcer.tide.runner import SAVE_BY_ANNOTATION, TIDE_LABEL, TideMetrics, TidePolicy, TideRunner, TideStep
+from enforcer.tide.homecoming import SAVE_BY_ANNOTATION, TidePolicy, TideStep
+from enforcer.tide.runner import TIDE_LABEL, TideMetrics, TideRunner
 from enforcer.tide.tide_journal import TideJournal
 from fleet.decisions import Plan, ScheduledReplicas
 from fleet.documents import seal_plan
