@@ -17,13 +17,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from enforcer.backends.planned_seats import SEATS_FIELD
-from enforcer.cluster import ClusterReader
+from enforcer.cluster import ClusterReader, ClusterWriter, Pause
 from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
 from enforcer.rollout.patience import Patience, PatientCluster
-from enforcer.rollout.tools import Tools
 from enforcer.tide.calendar import TideMoment, TidePhase
 from enforcer.tide.scaling import replicas_short, tide_intent
 from enforcer.tide.tide_journal import Night, TideJournal
@@ -84,6 +83,10 @@ class TideResult:
     said: tuple[str, ...] = ()
 
 
+def _unstopped(_: str) -> None:
+    """A step that nobody stops."""
+
+
 class Homecoming:
     """Ends the night that is under way by what the ledger says of it; its plan need not be readable any more.
 
@@ -91,15 +94,26 @@ class Homecoming:
     on the version that was just read, and on the value that the night wrote. Whoever calls it writes the ledger alone.
 
     Each call raises `Unavailable` where the cluster can't be reached; called again, it goes on.
+
+    Args:
+        step: called before every write with what it is, for tests that stop there.
     """
 
-    def __init__(self, tools: Tools, journal: TideJournal, policy: TidePolicy) -> None:
-        self._tools, self._journal, self._policy = tools, journal, policy
+    def __init__(
+        self,
+        reader: ClusterReader,
+        writer: ClusterWriter,
+        pause: Pause,
+        journal: TideJournal,
+        policy: TidePolicy,
+        *,
+        step: Callable[[str], None] = _unstopped,
+    ) -> None:
+        self._journal, self._policy = journal, policy
         # An object that can't be written now is written in the next step: waiting for it would keep others waiting.
-        once = Patience(tools.pause, seconds_max=0.0)
-        self._writer = IntentWriter(
-            PatientCluster(reader=tools.reader, writer=tools.writer, pause=tools.pause, patiently=once, step=tools.step)
-        )
+        once = Patience(pause, seconds_max=0.0)
+        self._cluster = PatientCluster(reader=reader, writer=writer, pause=pause, patiently=once, step=step)
+        self._writer = IntentWriter(self._cluster)
 
     def moment(self) -> TideMoment:
         """Where the cluster stands: in the morning, while a night is under way."""
@@ -134,39 +148,44 @@ class Homecoming:
         night = self._journal.open_night()
         if night is None:
             raise Refused("cannot abort the tide: no night is under way")
-        self._journal.abort(night.plan_id, self._tools.reader.now(), by)
+        self._journal.abort(night.plan_id, self._cluster.reader.now(), by)
         return self.step()
 
     def _come_home(self, night: Night, moment: TideMoment) -> TideResult:
-        tools = self._tools
-        began = tools.reader.now()
+        cluster = self._cluster
+        began = cluster.reader.now()
         kept: list[Sentence] = []
 
         def restore(intent: ObjectIntent) -> None:
-            kept.extend(self._writer.restore(intent))
+            found = self._writer.restore(intent)
+            for said in found:
+                if said.code == "rollout.keeps_changing":
+                    # Nothing was written: the next step tries again.
+                    raise Refused(said)
+            kept.extend(found)
 
         # First nobody new, then those who work, then the services. Nobody's failure keeps others from coming home, and
         # Jobs whose changes take long wait for the services.
         jobs = [intent for intent in night.admission if intent.kind == "Job"]
         left = self._each([intent for intent in night.admission if intent.kind != "Job"], restore)
         said = self._ask_to_save(jobs, began)
-        left |= self._each(jobs, restore, until=tools.reader.now() + timedelta(seconds=self._policy.save_seconds))
+        left |= self._each(jobs, restore, until=cluster.reader.now() + timedelta(seconds=self._policy.save_seconds))
         left |= self._each(self._seated_first(night.scale), restore)
         late = [intent for intent, why in left.items() if why is _UNREACHED]
         left = {intent: why for intent, why in left.items() if why is not _UNREACHED} | self._each(late, restore)
         short, waited = self._short(night.workloads), 0.0
         while short and waited < self._policy.home_seconds_max:
-            tools.pause(self._policy.poll_seconds)
+            cluster.pause(self._policy.poll_seconds)
             waited += self._policy.poll_seconds
             left = self._each(list(left), restore)
             short = self._short(night.workloads)
-        took = (tools.reader.now() - began).total_seconds()
+        took = (cluster.reader.now() - began).total_seconds()
         said += [*left.values(), *(f"{workload}: {why}" for workload, why in short.items())]
-        if left or (short and tools.reader.now() < night.ends_at):
+        if left or (short and cluster.reader.now() < night.ends_at):
             return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=tuple(said))
-        is_late = tools.reader.now() > night.ends_at or bool(short)
-        tools.step("tide end")
-        self._journal.end(night.plan_id, tools.reader.now(), seconds=took, is_late=is_late, kept=kept)
+        is_late = cluster.reader.now() > night.ends_at or bool(short)
+        cluster.step("tide end")
+        self._journal.end(night.plan_id, cluster.reader.now(), seconds=took, is_late=is_late, kept=kept)
         said = [*map(str, kept), *said, f"services came home in {took:.0f} s, {'late' if is_late else 'in time'}"]
         return TideResult(
             step=TideStep.CAME_HOME, moment=moment, night=self._journal.nights()[-1], said=tuple(said)
@@ -179,7 +198,7 @@ class Homecoming:
 
         def ask(intent: ObjectIntent) -> None:
             nonlocal asked
-            job = running_job(self._tools.reader, intent)
+            job = running_job(self._cluster.reader, intent)
             if job is None:
                 return
             asked += 1
@@ -187,12 +206,12 @@ class Homecoming:
                 self._writer.patch(asked_to_save(job, until), Phase.REST)
             finally:
                 # A Job that reads no annotation may watch events.
-                self._tools.writer.record_event("Job", intent.namespace, intent.name, "GputideTide", "save now")
+                self._cluster.writer.record_event("Job", intent.namespace, intent.name, "GputideTide", "save now")
 
         failed = self._each(jobs, ask, until=until)
-        left = (until - self._tools.reader.now()).total_seconds()
+        left = (until - self._cluster.reader.now()).total_seconds()
         if asked and left > 0:
-            self._tools.pause(left)
+            self._cluster.pause(left)
         return [f"{intent.workload} could not be asked to save: {why}" for intent, why in failed.items()]
 
     def _seated_first(self, scale: Sequence[ObjectIntent]) -> list[ObjectIntent]:
@@ -200,7 +219,7 @@ class Homecoming:
 
         def is_free(intent: ObjectIntent) -> bool:
             try:
-                owner = self._tools.reader.get(*intent.key)
+                owner = self._cluster.reader.get(*intent.key)
             except GputideError:
                 return True
             return owner is None or field_of(owner, SEATS_FIELD) is None
@@ -221,7 +240,7 @@ class Homecoming:
         """
         failed: dict[ObjectIntent, str] = {}
         for intent in intents:
-            if until is not None and self._tools.reader.now() >= until:
+            if until is not None and self._cluster.reader.now() >= until:
                 failed[intent] = _UNREACHED
                 continue
             try:
@@ -235,7 +254,7 @@ class Homecoming:
         found: dict[WorkloadId, str] = {}
         for workload in workloads:
             try:
-                found |= replicas_short([workload], self._tools.reader)
+                found |= replicas_short([workload], self._cluster.reader)
             except GputideError as exc:
                 found[workload] = str(exc)
         return found

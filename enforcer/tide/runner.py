@@ -55,8 +55,8 @@ class TideRunner(Homecoming):
         self, tools: Tools, journal: TideJournal, plan: Plan, calendar: TideCalendar, policy: TidePolicy,
         approved: Approved = tuple, *, alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
-        super().__init__(tools, journal, policy)
-        self._plan, self._calendar, self._approved, self._alone = plan, calendar, approved, alone
+        super().__init__(tools.reader, tools.writer, tools.pause, journal, policy, step=tools.step)
+        self._tools, self._plan, self._calendar, self._approved, self._alone = tools, plan, calendar, approved, alone
 
     def moment(self) -> TideMoment:
         """Where the cluster's clock stands."""

@@ -11,14 +11,14 @@ from enforcer.record.ledger import Ledger
 from enforcer.tide.calendar import TideCalendar
 from enforcer.tide.homecoming import Homecoming, TidePolicy
 from enforcer.tide.runner import TideMetrics, TideRunner
-from enforcer.tide.tide_journal import TideJournal
+from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
 from fleet.durable import FolderLock
 from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.settings.settings import Settings
-from gputide.container.cluster import own_cluster
-from gputide.container.enforcer import Enforcer, guard, open_enforcer
+from gputide.container.cluster import LiveCluster, open_cluster_to_change, own_cluster
+from gputide.container.enforcer import guard, open_enforcer
 from gputide.container.plans import chosen_plan, copied_plans
 
 
@@ -118,7 +118,9 @@ def open_tide(
         Misconfigured: there is no way into the cluster.
         Unavailable: the cluster can't be reached.
     """
-    with _counted(folder, settings, now, metrics) as enforcer:
+    with ExitStack() as opened:
+        enforcer = opened.enter_context(open_enforcer(folder, settings, now, on_progress=lambda _: None))
+        _count(opened, enforcer.cluster, metrics)
         yield TideRunner(
             enforcer.tools, tide_journal(folder), plan, calendar, _policy(settings),
             lambda: enforcer.plans.approvals(plan.plan_id), alone=lambda: writing(folder),
@@ -129,7 +131,7 @@ def open_tide(
 def open_homecoming(
     folder: DataFolder, settings: Settings, now: datetime, metrics: TideMetrics | None = None
 ) -> Iterator[Homecoming]:
-    """What ends the night under way where its plan can't be read.
+    """What ends the night under way by its record alone: it asks for no plan, no history and no metrics.
 
     Args:
         metrics: count the requests to the API server.
@@ -138,17 +140,20 @@ def open_homecoming(
         Misconfigured: there is no way into the cluster.
         Unavailable: the cluster can't be reached.
     """
-    with _counted(folder, settings, now, metrics) as enforcer:
-        yield Homecoming(enforcer.tools, tide_journal(folder), _policy(settings))
-
-
-@contextmanager
-def _counted(folder: DataFolder, settings: Settings, now: datetime, metrics: TideMetrics | None) -> Iterator[Enforcer]:
     with ExitStack() as opened:
-        enforcer = opened.enter_context(open_enforcer(folder, settings, now, on_progress=lambda _: None))
-        if metrics is not None:
-            opened.enter_context(metrics.api_requests.following(lambda: enforcer.cluster.requests))
-        yield enforcer
+        cluster = opened.enter_context(open_cluster_to_change(folder, settings, now))
+        _count(opened, cluster, metrics)
+        yield Homecoming(cluster, cluster, cluster.pause, tide_journal(folder), _policy(settings))
+
+
+def is_homeward(night: Night, folder: DataFolder, settings: Settings, now: datetime) -> bool:
+    """Whether what a night took is due to be given back, by its record alone."""
+    return night.is_aborted or now >= night.ends_at - tide_journal(folder).lead(_policy(settings).lead_min)
+
+
+def _count(opened: ExitStack, cluster: LiveCluster, metrics: TideMetrics | None) -> None:
+    if metrics is not None:
+        opened.enter_context(metrics.api_requests.following(lambda: cluster.requests))
 
 
 def _policy(settings: Settings) -> TidePolicy:

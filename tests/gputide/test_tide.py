@@ -133,6 +133,24 @@ def test_night_is_aborted_while_another_process_holds_the_folder(program: Progra
     assert replicas(tmp_path) == "2"
 
 
+def test_services_come_home_when_due_though_the_enforcer_can_not_be_opened(tmp_path: Path, program: Program) -> None:
+    """As with settings that are wrong since the evening; a warehouse that is away is no other."""
+
+    def broken(*words: str, now: str) -> str:
+        options = ["--data-dir", str(tmp_path / "data"), "--now", now, "--set", "enforcer.watch_queries=up"]
+        options += ["--set", "tide.save_seconds=10"]
+        return CliRunner().invoke(app, [*options, "run", "tide", *words, "--yes"], catch_exceptions=False).output
+
+    for words, now in ((("run", "--once"), "2026-01-12T07:00:00Z"), (("abort",), "2026-01-13T01:00:00Z")):
+        program("run", "--once", "--yes", now=now.replace("T07", "T00").replace("T01", "T00"))
+        assert replicas(tmp_path) == "1"
+        with pytest.raises(Misconfigured, match="watch_queries"):
+            broken("run", "--once", now=now.replace("T07", "T01"))
+        assert replicas(tmp_path) == "1", "what is missing ends no night before its time"
+        assert "services came home" in broken(*words, now=now)
+        assert replicas(tmp_path) == "2"
+
+
 def test_one_process_at_a_time_plays_the_tide(program: Program, tmp_path: Path) -> None:
     with FolderLock(tmp_path / "data", "tide"), pytest.raises(Unavailable, match="as tide"):
         program("run", "--once", "--yes")

@@ -19,7 +19,15 @@ from fleet.units import format_duration, format_time
 from gputide.answers.plan import tide_listing
 from gputide.container.own_metrics import open_own_metrics
 from gputide.container.plans import chosen_plan
-from gputide.container.tide import followed_plan, open_homecoming, open_tide, playing, tide_calendar, tide_journal
+from gputide.container.tide import (
+    followed_plan,
+    is_homeward,
+    open_homecoming,
+    open_tide,
+    playing,
+    tide_calendar,
+    tide_journal,
+)
 from gputide.options import ByOption, PlanOption, YesOption, answering
 from gputide.output import Answer, Listing
 from gputide.session import Session, session_of, who
@@ -153,7 +161,7 @@ def abort(context: typer.Context, plan: PlanOption = None, yes: YesOption = Fals
     if not yes:
         raise Refused("cannot end the night without --yes")
     session = session_of(context)
-    with playing(session.folder()), _opened(session, plan) as (tide, trouble):
+    with playing(session.folder()), _opened(session, plan, is_aborted=True) as (tide, trouble):
         _say_homeward(trouble)
         _say(tide.abort(by if by is not None else who()))
 
@@ -172,26 +180,35 @@ def _step(session: Session, plan: str | None, metrics: TideMetrics) -> TideResul
 
 @contextmanager
 def _opened(
-    session: Session, plan: str | None, metrics: TideMetrics | None = None
+    session: Session, plan: str | None, metrics: TideMetrics | None = None, *, is_aborted: bool = False
 ) -> Iterator[tuple[Homecoming, str | None]]:
-    """The tide; where the plan of the night under way can't be read, what brings services home, and why that is."""
+    """The tide; where it can't be opened while a night is under way, what brings services home, and why that is.
+
+    A plan that can't be read ends the night at once. What else is missing, such as the history, does not keep services
+    from coming home once that is due.
+    """
     folder, settings, now = session.folder(), session.settings, session.now()
-    try:
-        chosen = followed_plan(folder, settings, plan, now)
-        calendar = tide_calendar(chosen, settings)
-    except GputideError as exc:
-        if tide_journal(folder).open_night() is None:
-            raise
-        with open_homecoming(folder, settings, now, metrics) as home:
-            yield home, str(exc)
-        return
-    with open_tide(folder, settings, chosen, calendar, now, metrics) as tide:
-        yield tide, None
+    night = tide_journal(folder).open_night()
+    is_due = night is not None and (is_aborted or is_homeward(night, folder, settings, now))
+    trouble, is_readable = None, False
+    with ExitStack() as opened:
+        tide: Homecoming
+        try:
+            chosen = followed_plan(folder, settings, plan, now)
+            calendar = tide_calendar(chosen, settings)
+            is_readable = True
+            tide = opened.enter_context(open_tide(folder, settings, chosen, calendar, now, metrics))
+        except GputideError as exc:
+            if night is None or (is_readable and not is_due):
+                raise
+            trouble = str(exc)
+            tide = opened.enter_context(open_homecoming(folder, settings, now, metrics))
+        yield tide, trouble
 
 
 def _say_homeward(trouble: str | None) -> None:
     if trouble is not None:
-        typer.echo(f"services come home now, for the plan of this night can't be read: {trouble}", err=True)
+        typer.echo(f"services come home now, by the record of this night alone: {trouble}", err=True)
 
 
 def _say(result: TideResult) -> None:

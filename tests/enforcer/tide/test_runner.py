@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from enforcer.cluster import FieldChange
 from enforcer.manifest import field_of
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
@@ -367,6 +368,13 @@ def test_object_that_nobody_may_change_keeps_no_other_from_coming_home(world: Wo
     assert world.value("Job", "train", "spec.suspend") == "true"
 
 
+def test_service_that_nobody_may_lower_keeps_no_other_from_its_night(world: World) -> None:
+    world.tools.writer = Denying(cluster=world.cluster, denied={"Deployment/a"}, error=Unavailable("a webhook failed"))
+    world.night()
+    assert world.replicas() == ("2", "1")
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "None"
+
+
 @pytest.mark.parametrize("is_aborted", [False, True])
 def test_job_that_takes_no_event_keeps_no_service_from_coming_home(world: World, is_aborted: bool) -> None:
     """As one in a namespace that terminates: it takes no new object, and so no event."""
@@ -398,6 +406,30 @@ def test_object_that_nobody_may_read_keeps_no_other_from_coming_home(world: Worl
     assert any("a right is missing" in text for text in result.said)
     assert world.replicas() == ("1" if hidden == "Deployment/a" else "2", "2")
     world.tools.reader = reader
+    assert world.runner().step().step is TideStep.CAME_HOME
+    assert world.replicas() == ("2", "2")
+
+
+def test_night_does_not_end_while_an_object_changes_all_the_time(world: World) -> None:
+    world.night()
+
+    @dataclass
+    class Restless(Denying):
+        def patch(self, kind: str, namespace: str, name: str, fields: Any, resource_version: str) -> str:
+            if f"{kind}/{name}" in self.denied:
+                owner = self.cluster.get(kind, namespace, name)
+                assert owner is not None
+                seen = FieldChange(field="metadata.annotations[seen]", value=owner["metadata"]["resourceVersion"])
+                self.cluster.patch(kind, namespace, name, [seen], resource_version)
+            return self.cluster.patch(kind, namespace, name, fields, resource_version)
+
+    restless = Restless(cluster=world.cluster, denied={"Deployment/a"})
+    world.tools.writer = restless
+    world.until(6.6)
+    result = world.runner().step()
+    assert result.step is TideStep.WAITS
+    assert world.replicas() == ("1", "2")
+    restless.denied.clear()
     assert world.runner().step().step is TideStep.CAME_HOME
     assert world.replicas() == ("2", "2")
 
