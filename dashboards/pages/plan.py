@@ -23,7 +23,7 @@ from dashboards.pages.plan_rollout import (
     approver_words,
     freeze_bar,
     progress_panel,
-    stage_status,
+    stage_statuses,
     stage_words,
     undo_reason,
     undo_words,
@@ -71,8 +71,9 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         return missing(say("plan.no_plan_yet"), say("plan.plan_made_from_at_least_day"), "gputide plan make")
     plan = entry.plan
     outcomes = views.outcomes.outcomes(profiles.cluster)
-    confident = confident_stages(plan)
+    confident, tides = confident_stages(plan), plan.tide_stages
     chosen = chosen_stages(address, plan, confident)
+    rows = [stage_row(plan, stage, chosen, address, is_tide=stage.stage in tides) for stage in plan.stages]
     before, after = plan_squares(profiles, plan)
     frontier = html.P(say("plan.drawn_for_whole_clusters_only"), className="soft")
     if plan.frontier:
@@ -103,7 +104,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
                  note=say("plan.bar_compute_granted_frame_receives_pod"), class_name="map", export="after",
                  has_figure=True),
         ),
-        card(say("plan.stages"), *[stage_row(plan, stage, chosen, address) for stage in plan.stages],
+        card(say("plan.stages"), *rows,
              note=_stages_note(plan, confident), export="stages"),
         card(say("plan.tide"), tide(plan), note=say("plan.left_to_tide"), export="tide")
         if plan.schedule else None,
@@ -259,7 +260,7 @@ def _register_progress(app: Dash, views: Views) -> None:
             undo_words(views, entry) if may_undo and is_applied else undo_reason(entry, progress),
             progress_panel(progress),
             not progress.is_running,
-            [stage_status(entry, item["id"]["stage"]) for item in statuses],
+            stage_statuses(entry, [item["id"]["stage"] for item in statuses]),
         )
 
 

@@ -18,7 +18,7 @@ from dashboards.access.sign_in import Ways
 from dashboards.address import read_address
 from dashboards.app import BODY_BYTES_MAX, PENDING_BYTES_MAX, create_app, open_server
 from dashboards.pages.plan import layout
-from dashboards.pages.plan_rollout import apply_reason, stage_status
+from dashboards.pages.plan_rollout import apply_reason, stage_statuses
 from dashboards.queries import RolloutPhase, RolloutProgress
 from dashboards.tokens import DARK, LIGHT, STATE_COLOURS, STATE_INK
 from fleet.errors import Unavailable
@@ -232,8 +232,8 @@ def test_stage_of_the_tide_is_approved_on_the_page_and_left_to_its_verb() -> Non
     assert "`gputide run tide` plays it" in (apply_reason(approved, (number,), IDLE) or "")
     assert apply_reason(approved, (1, number), IDLE) is None
     assert apply_reason(replace(approved, applied_stages=(1,)), (1, number), IDLE) == "these stages are applied"
-    assert stage_status(approved, number) == "✓ approved, left to gputide run tide"
-    assert "approved" not in stage_status(fresh, number)
+    assert stage_statuses(approved, [1, number]) == ["✓ approved", "✓ approved, left to gputide run tide"]
+    assert "approved" not in stage_statuses(fresh, [number])[0]
 
 
 @pytest.mark.parametrize("is_approved", [False, True])
