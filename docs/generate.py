@@ -44,8 +44,8 @@ def _card_models() -> str:
     lines = [
         "# Card models\n",
         "Prices are public list prices, kept only where a source can be named; set your own with `prices.overrides`.\n",
-        "| card model | framebuffer | SMs | watts | per card hour | source | date |",
-        "|---|---|---|---|---|---|---|",
+        "| card model | framebuffer | SMs | PCI Express | watts | per card hour | source | date |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for model in catalogue():
         price = model.price
@@ -54,7 +54,8 @@ def _card_models() -> str:
             amount = price.per_card_hour
             shown = (f"{amount.amount} {amount.currency}", f"{price.basis}; {price.source}", price.date)
         size = f"{model.framebuffer_bytes / 2**30:g} GiB"
-        lines.append(f"| {model.name} | {size} | {model.sms} | {model.watts_max:g} | {' | '.join(shown)} |")
+        known = (model.name, size, str(model.sms), str(model.pcie_generation or ""), f"{model.watts_max:g}")
+        lines.append(f"| {' | '.join((*known, *shown))} |")
     return "\n".join(lines) + "\n"
 
 

@@ -76,6 +76,8 @@ class NodeStep:
             (the stage's changes of this Node) are written: it is cordoned, they are evicted and waited for, and it is
             opened again when it is ready. Empty where running pods may stay.
         advertised: further fields of the node and the values that they have when it is ready, such as what it offers.
+        registers_mib: cards and the framebuffer that each registers at least when the node is ready, MiB. A node that
+            registers more than it has is taken back before pods return to it, for one with a whole card would see that.
     """
 
     node: str
@@ -87,6 +89,7 @@ class NodeStep:
     failed_value: str | None = None
     leaving: tuple[tuple[str, str], ...] = ()
     advertised: tuple[tuple[str, str], ...] = ()
+    registers_mib: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,7 @@ class CardModel:
         half_tflops: dense half-precision tensor performance, 10¹² operations a second; None where not known.
         bandwidth_bytes_per_second: bandwidth of the framebuffer; None where not known.
         compute_capability: NVIDIA's (major, minor); None where not known.
+        pcie_generation: of its link of 16 lanes to the host; None where not known.
         watts_max: power limit of the board.
         watts_idle: power at rest; None where no measurement is known.
         mig: how MIG may cut it; None for models without MIG.
@@ -104,6 +105,7 @@ class CardModel:
     half_tflops: float | None
     bandwidth_bytes_per_second: float | None
     compute_capability: tuple[int, int] | None
+    pcie_generation: int | None
     watts_max: float
     watts_idle: float | None
     mig: MigFamily | None
@@ -212,6 +214,7 @@ def _model(entry: Mapping[str, Any], families: Mapping[str, MigFamily]) -> CardM
             float(entry["bandwidth_gb_per_second"]) * 1e9 if "bandwidth_gb_per_second" in entry else None
         ),
         compute_capability=_capability(entry["compute_capability"]) if "compute_capability" in entry else None,
+        pcie_generation=int(entry["pcie_generation"]) if "pcie_generation" in entry else None,
         watts_max=float(entry["watts_max"]),
         watts_idle=float(entry["watts_idle"]) if "watts_idle" in entry else None,
         mig=families[entry["mig_family"]] if "mig_family" in entry else None,

@@ -236,6 +236,8 @@ class CardPlacement:
         framebuffer_bytes: framebuffer of the card.
         framebuffer_oversubscription_ratio: grants / framebuffer.
         node_mode: mode the node must be in, None to leave it.
+        memory_scaling: factor by which the card's node must divide grants, so that pods of the card lend each other
+            framebuffer; None where they lend none.
         slices: who sits on it.
     """
 
@@ -245,6 +247,7 @@ class CardPlacement:
     framebuffer_bytes: int
     framebuffer_oversubscription_ratio: float
     node_mode: str | None = None
+    memory_scaling: float | None = None
     slices: tuple[PlacedSlice, ...]
 
 

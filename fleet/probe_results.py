@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
@@ -121,22 +121,27 @@ def as_measured(record: Capabilities, results: Iterable[ProbeResult]) -> Capabil
         record: the table's.
         results: results of any backend; others are left out.
     """
-    for result in results:
-        if result.backend == record.backend:
-            record = replace(
-                record,
-                framebuffer_isolation=_framebuffer(record, result),
-                compute_isolation=_compute(record, result),
-                core_policies=record.core_policies if not _escapes_compute(result) else (),
-                oversubscription=_oversubscription(record, result),
-                source=(
-                    *record.source,
-                    Source(
-                        where=f"measured on {result.node} at {format_time(result.measured_at)}",
-                        facts="framebuffer_isolation compute_isolation core_policies oversubscription",
+    own = [result for result in results if result.backend == record.backend]
+    oversubscription = _oversubscription(record, own)
+    speeds = [result.spill_bytes_per_second for result in own if result.spill_bytes_per_second]
+    for result in own:
+        record = replace(
+            record,
+            framebuffer_isolation=_framebuffer(record, result),
+            compute_isolation=_compute(record, result),
+            core_policies=record.core_policies if not _escapes_compute(result) else (),
+            oversubscription=oversubscription,
+            spill_bytes_per_second=min(speeds, default=None),
+            source=(
+                *record.source,
+                Source(
+                    where=f"measured on {result.node} at {format_time(result.measured_at)}",
+                    facts=(
+                        "framebuffer_isolation compute_isolation core_policies oversubscription spill_bytes_per_second"
                     ),
                 ),
-            )
+            ),
+        )
     return record
 
 
@@ -159,12 +164,22 @@ def _escapes_compute(result: ProbeResult) -> bool:
     return granted is not None and result.compute_ratio > COMPUTE_OVER_RATIO_MAX * granted + _COMPUTE_SLACK
 
 
-def _oversubscription(record: Capabilities, result: ProbeResult) -> Oversubscription:
-    if result.spilled_bytes:
-        return Oversubscription.SPILL
-    if record.oversubscription is Oversubscription.SPILL and result.spilled_bytes == 0 and result.is_refused:
-        return Oversubscription.ACCOUNTING_ONLY
-    return record.oversubscription
+def _oversubscription(record: Capabilities, results: Sequence[ProbeResult]) -> Oversubscription:
+    """What all nodes bear out: one that spilled shows that it happens, one that refused part of a grant that it fails.
+
+    A container that was granted less than the card and got all of it says nothing.
+    """
+    if any(_withholds(result) for result in results):
+        lesser = (Oversubscription.NONE, Oversubscription.ACCOUNTING_ONLY)
+        return record.oversubscription if record.oversubscription in lesser else Oversubscription.ACCOUNTING_ONLY
+    return Oversubscription.SPILL if any(result.spilled_bytes for result in results) else record.oversubscription
+
+
+def _withholds(result: ProbeResult) -> bool:
+    """Whether a container was refused framebuffer within its grant, and nothing of it lay beyond the card."""
+    granted = result.granted_framebuffer_bytes
+    is_short = granted is None or result.allocated_framebuffer_bytes * FRAMEBUFFER_OVER_RATIO_MAX < granted
+    return result.spilled_bytes == 0 and result.is_refused and is_short
 
 
 def _signature(content: Mapping[str, Any], key: bytes) -> str:

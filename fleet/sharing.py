@@ -37,7 +37,7 @@ class Seats:
         compute_granted_ratio: share of compute granted, 0-1, float64.
         is_hard: True where the compute share is a hard limit, bool.
         is_low: True for low priority, bool.
-        is_oversubscribed: True where the grant may be spilled to host memory, bool.
+        kept_bytes: what of a slice stays on the card while its pod rests, float64; inf where all of it does.
         capacity_bytes: framebuffer of each card, shape (cards,), float64.
     """
 
@@ -46,7 +46,7 @@ class Seats:
     compute_granted_ratio: NDArray[np.float64]
     is_hard: NDArray[np.bool_]
     is_low: NDArray[np.bool_]
-    is_oversubscribed: NDArray[np.bool_]
+    kept_bytes: NDArray[np.float64]
     capacity_bytes: NDArray[np.float64]
 
 
@@ -126,15 +126,14 @@ def sum_by_card(values: NDArray[np.float32], card: NDArray[np.int64], cards: int
     return total
 
 
-def fare(demand: Float32, need: Float32, seats: Seats, *, spills: bool = False) -> Fare:
+def fare(demand: Float32, need: Float32, seats: Seats) -> Fare:
     """Play slices on their cards.
 
     Args:
         demand: compute each slice would use alone, share of its card, (rows, steps).
         need: framebuffer each slice needs, bytes, (rows, steps).
-        seats: where they sit.
-        spills: True where the backend really moves oversubscribed framebuffer to host memory; then slices so marked
-            may be granted more together, and on their card only active slices hold framebuffer.
+        seats: where they sit. Slices that keep only a part on their card while they rest may be granted more together
+            than the card has.
 
     Returns:
         How each fared. High and normal priority share a contended card in proportion to demand; low priority gets
@@ -154,7 +153,7 @@ def fare(demand: Float32, need: Float32, seats: Seats, *, spills: bool = False) 
     contention = (high_total > CONTENTION_RATIO_MAX)[seats.card] & ~low
     contention |= asked > limit + (CONTENTION_RATIO_MAX - 1.0)
     short = np.nan_to_num(need) > seats.framebuffer_granted_bytes[:, None] + 1
-    full = _full(asked, need, seats, cards, spills=spills)
+    full = _full(asked, need, seats, cards)
     return Fare(
         active=active,
         contention=contention,
@@ -164,16 +163,15 @@ def fare(demand: Float32, need: Float32, seats: Seats, *, spills: bool = False) 
     )
 
 
-def _full(asked: Float32, need: Float32, seats: Seats, cards: int, *, spills: bool) -> NDArray[np.bool_]:
+def _full(asked: Float32, need: Float32, seats: Seats, cards: int) -> NDArray[np.bool_]:
     crowd = np.bincount(seats.card, minlength=cards)
-    spilling = np.zeros(cards, bool)
-    if spills:
-        spilling = np.bincount(seats.card, weights=seats.is_oversubscribed, minlength=cards) > 0
-    held = np.where(spilling[seats.card][:, None] & (asked <= ACTIVE_RATIO_MIN), 0, need).astype(np.float32)
+    lending = np.bincount(seats.card, weights=np.isfinite(seats.kept_bytes), minlength=cards) > 0
+    resting = np.minimum(need, seats.kept_bytes[:, None])
+    held = np.where(asked <= ACTIVE_RATIO_MIN, resting, need).astype(np.float32)
     # float32 sums of bytes are exact to about 4 KiB on a card of 80 GiB, so the comparison allows one MiB.
     full = sum_by_card(held, seats.card, cards) > seats.capacity_bytes[:, None] + GRANT_SLACK_BYTES
     granted = np.bincount(seats.card, weights=seats.framebuffer_granted_bytes, minlength=cards)
-    overgranted = (granted > seats.capacity_bytes + GRANT_SLACK_BYTES) & ~spilling & (crowd > 1)
+    overgranted = (granted > seats.capacity_bytes + GRANT_SLACK_BYTES) & ~lending & (crowd > 1)
     full |= overgranted[:, None]
     return full[seats.card]
 

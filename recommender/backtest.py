@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.profile import profile_fleet
-from fleet.capabilities.register import Capabilities, Oversubscription
+from fleet.capabilities.register import Capabilities
 from fleet.decisions import PlacedSlice, Plan, RiskLevel
 from fleet.errors import NotEnoughData
 from fleet.inventory import CardId, Priority
@@ -87,7 +87,6 @@ class _Fold:
     whole: NDArray[np.float64]
     since: datetime
     until: datetime
-    spills: bool
 
 
 def backtest(
@@ -186,7 +185,6 @@ def _judge(
         whole=np.array([grant.framebuffer_bytes for grant in coming.grants], float),
         since=now,
         until=future.until,
-        spills=capability.oversubscription is Oversubscription.SPILL,
     )
     scores = []
     for preset in RiskLevel:
@@ -195,9 +193,10 @@ def _judge(
         predicted = plan.totals.predicted_violation_ratio
         scores.append(_score(fold_of, preset.value, *seats_of(plan, coming), predicted=predicted))
     past = demand_of(known)
-    never = np.zeros(len(coming.grants), bool)
+    everything = np.full(len(coming.grants), np.inf)
     scores += [
-        _score(fold_of, rule, *_naive(rule, past, judged, fold_of.whole), never, predicted=None) for rule in NAIVE_RULES
+        _score(fold_of, rule, *_naive(rule, past, judged, fold_of.whole), everything, predicted=None)
+        for rule in NAIVE_RULES
     ]
     return scores
 
@@ -222,25 +221,29 @@ def _as_granted(coming: Demand, history: History, now: datetime) -> Demand:
     )
 
 
-def seats_of(plan: Plan, coming: Demand) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Card number, grant and oversubscription of each row; a pod that the plan does not place has its own card."""
-    placed: dict[tuple[str, str, str, CardId | None], tuple[int, PlacedSlice]] = {}
+def seats_of(plan: Plan, coming: Demand) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Card number, grant and what of it stays on the card while the pod rests (inf: all of it), of each row.
+
+    A pod that the plan does not place has its own card.
+    """
+    placed: dict[tuple[str, str, str, CardId | None], tuple[int, PlacedSlice, float]] = {}
     for number, card in enumerate(plan.placement):
         for part in card.slices:
-            place = (number, part)
+            kept = np.inf if card.memory_scaling is None else part.framebuffer_bytes / card.memory_scaling
+            place = (number, part, kept)
             placed[part.namespace, part.pod, part.container, card.card] = place
             # A pod with one card may have moved, so it is found without its card as well.
             placed[part.namespace, part.pod, part.container, None] = place
     rows = len(coming.grants)
     where = np.arange(rows, dtype=np.int64) + len(plan.placement)
     granted = np.array([grant.framebuffer_bytes for grant in coming.grants], float)
-    over = np.zeros(rows, bool)
+    kept_bytes = np.full(rows, np.inf)
     for row, grant in enumerate(coming.grants):
         name = (grant.namespace, grant.pod, grant.container)
         found = placed.get((*name, grant.card)) or placed.get((*name, None))
         if found is not None:
-            where[row], granted[row], over[row] = found[0], found[1].framebuffer_bytes, found[1].oversubscribed
-    return where, granted, over
+            where[row], granted[row], kept_bytes[row] = found[0], found[1].framebuffer_bytes, found[2]
+    return where, granted, kept_bytes
 
 
 def _naive(
@@ -267,7 +270,7 @@ def _score(
     rule: str,
     where: NDArray[np.int64],
     granted: NDArray[np.float64],
-    over: NDArray[np.bool_],
+    kept_bytes: NDArray[np.float64],
     *,
     predicted: float | None,
 ) -> BacktestScore:
@@ -283,11 +286,11 @@ def _score(
         compute_granted_ratio=np.ones(len(judged)),
         is_hard=np.zeros(len(judged), bool),
         is_low=is_low,
-        is_oversubscribed=over[judged],
+        kept_bytes=kept_bytes[judged],
         capacity_bytes=capacity,
     )
     demand = coming.compute[judged]
-    played = fare(demand, coming.need_bytes[judged], seats, spills=fold.spills)
+    played = fare(demand, coming.need_bytes[judged], seats)
     counted = played.active & ~is_low[:, None]
     active = max(1, int(counted.sum()))
     asked = float(np.nan_to_num(demand[~is_low]).sum())

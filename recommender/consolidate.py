@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.inventory import CardModelName
+from fleet.lending import paging_bytes_per_second
 from fleet.sharing import CONTENTION_RATIO_MAX
 from fleet.usage import Float32
 from recommender.demand import Demand, alike
@@ -20,6 +21,7 @@ from recommender.footprint_grants import Footprints, Grants, footprints_of, gran
 from recommender.harm.risk import Harm, contention_harm, shortage_points
 from recommender.harm.scenarios import daily_blocks, draw_scenarios, type_means
 from recommender.harm.surprise import learn_surprises
+from recommender.lending import Lenders, lenders_of, lending_sweep, lent_violated, over_full
 from recommender.packing.packer import Packer, PackingProblem, renumbered
 
 
@@ -74,6 +76,7 @@ class Member:
         group: isolation group, -1 for none.
         is_hard: its share of compute is all it gets, and all that it was promised.
         is_flat: True where it shares only if all peaks fit (its peak counts at every point).
+        lends: its framebuffer may be lent to others of its card while it rests, and theirs to it.
     """
 
     row: int
@@ -82,6 +85,7 @@ class Member:
     group: int
     is_hard: bool = False
     is_flat: bool
+    lends: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,7 @@ class Outlook:
         low_demand: mean demand of each item of low priority, 0 for others, (items,).
         joint_points: the first points of `load` replay the history jointly.
         capacity_bytes: framebuffer of a card that can be shared.
+        lenders: what the history shows of items that may lend framebuffer; None where none may.
     """
 
     card_model: CardModelName
@@ -118,6 +123,7 @@ class Outlook:
     low_demand: NDArray[np.float64]
     joint_points: int
     capacity_bytes: float
+    lenders: Lenders | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +140,7 @@ class Group:
         joint_points: the first points of `problem.load` replay the history jointly.
         shortage: expected points short of framebuffer of each item, if its workload is cut, (items,).
         is_hard: True for items with a hard share of compute, (items,).
+        lenders: see `Outlook`; then a bin may hold more than a card, on which framebuffer is lent.
     """
 
     card_model: CardModelName
@@ -146,6 +153,7 @@ class Group:
     joint_points: int
     shortage: NDArray[np.float64]
     is_hard: NDArray[np.bool_]
+    lenders: Lenders | None = None
 
     @property
     def points(self) -> int:
@@ -160,7 +168,19 @@ class Group:
 
     def harm_of(self, bin_of: NDArray[np.int32], bins: int) -> Harm:
         """Predicted harm of a packing of this group."""
-        return contention_harm(bin_of, bins, self.problem.item_type, self.fresh, self.problem.is_low)
+        problem = self.problem
+        harm = contention_harm(bin_of, bins, problem.item_type, self.fresh, problem.is_low)
+        if self.lenders is not None:
+            for b in over_full(bin_of, problem.item_bytes, problem.capacity_bytes):
+                harm.violated[b] = lent_violated(
+                    self.lenders,
+                    np.flatnonzero(bin_of == b),
+                    problem.item_bytes,
+                    self.fresh,
+                    problem.item_type,
+                    problem.capacity_bytes,
+                )
+        return harm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +212,14 @@ class Point:
     choice: Choice
 
 
-def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int, capacity_bytes: float) -> Outlook:
+def outlook_of(
+    demand: Demand,
+    members: Sequence[Member],
+    *,
+    seed: int,
+    capacity_bytes: float,
+    measured_bytes_per_second: float | None = None,
+) -> Outlook:
     """Draws what may come for the rows of one card model.
 
     Args:
@@ -200,6 +227,7 @@ def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int, capacity
         members: rows that may share, all on one card model, sorted by row.
         seed: seed of the scenarios.
         capacity_bytes: framebuffer of a card that can be shared.
+        measured_bytes_per_second: how fast a probe saw framebuffer move to host memory; None where none looked.
     """
     rows = np.array([member.row for member in members], np.int64)
     type_of = alike(demand, rows)
@@ -218,8 +246,16 @@ def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int, capacity
     for matrix in (load, fresh):
         matrix[flat] = np.quantile(matrix[flat], PEAK_QUANTILE, axis=1)[:, None]
         matrix[np.unique(type_of[is_low])] = 0.0
+    card_model = demand.grants[members[0].row].card_model
+    lenders = None
+    if any(member.lends for member in members):
+        may, speed = (
+            [member.lends for member in members],
+            paging_bytes_per_second(card_model, measured_bytes_per_second),
+        )
+        lenders = lenders_of(demand, rows, may, days=DAYS_MAX, bytes_per_second=speed)
     return Outlook(
-        card_model=demand.grants[members[0].row].card_model,
+        card_model=card_model,
         rows=rows,
         members=tuple(members),
         type_of=type_of,
@@ -233,6 +269,7 @@ def outlook_of(demand: Demand, members: Sequence[Member], *, seed: int, capacity
         low_demand=np.where(is_low, mean[type_of], 0.0),
         joint_points=load.shape[1] // draws,
         capacity_bytes=capacity_bytes,
+        lenders=lenders,
     )
 
 
@@ -281,6 +318,7 @@ def group_of(
         joint_points=outlook.joint_points,
         shortage=shortage_points(grants, outlook.type_of, outlook.fresh_rising, outlook.capacity_bytes, outlook.is_low),
         is_hard=outlook.is_hard,
+        lenders=outlook.lenders,
     )
 
 
@@ -300,18 +338,22 @@ def frontier(
     """
     enough: int | None = None
     for tier, groups in zip(TIERS, tiers, strict=False):
-        sweeps = [
-            packer.sweep(group.problem, [price * group.points for price in tier.card_prices], seed=seed)
-            for group in groups
-        ]
+        sweeps = [_sweep(group, packer, [price * group.points for price in tier.card_prices], seed) for group in groups]
         # Where nobody may share there is one packing: that of nobody.
         for packings in zip(*sweeps, strict=True) if sweeps else [()]:
-            choice = judged(groups, [packing.bin_of for packing in packings], resting_active)
+            choice = judged(groups, packings, resting_active)
             if enough is not None and choice.bins > enough:
                 return
             yield Point(groups=tuple(groups), choice=choice)
             if choice.violation_ratio <= violation_ratio_min:
                 enough = choice.bins
+
+
+def _sweep(group: Group, packer: Packer, prices: Sequence[float], seed: int) -> Iterator[NDArray[np.int32]]:
+    """One packing per price."""
+    if group.lenders is not None:
+        return lending_sweep(group.problem, group.lenders, packer, prices, seed=seed)
+    return (packing.bin_of for packing in packer.sweep(group.problem, prices, seed=seed))
 
 
 def choose(points: Sequence[Point], *, violation_ratio_max: float, resting_active: float) -> Point:

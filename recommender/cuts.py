@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.capabilities.capability import (
@@ -14,7 +14,7 @@ from fleet.capabilities.capability import (
     equal_part_bytes,
     equal_part_percent,
 )
-from fleet.inventory import Grant, Priority, WorkloadId
+from fleet.inventory import CardId, Grant, Priority, WorkloadId
 from recommender.advice.case import Permits
 from recommender.bin_cards import Seat
 from recommender.consolidate import Group
@@ -102,6 +102,36 @@ def within_card(
         )
         for name, cut in cuts.items()
     }
+
+
+def filled_up(
+    cuts: Mapping[WorkloadId, Cut], seats: Sequence[Seat], cards: Collection[CardId], demand: Demand
+) -> dict[WorkloadId, Cut]:
+    """Shares raised until those of some cards are all of a card together, as far as other cards of the same pods allow.
+
+    Where all shares are counted, a scheduler lets nobody else onto such a card, whatever framebuffer it registers; pods
+    that may burst have no less for it.
+
+    Args:
+        cards: the cards; all their pods are cut, and may burst.
+    """
+    percent = {name: round((cut.compute_ratio or 0.0) / _SHARE_STEP) for name, cut in cuts.items()}
+    shared = [[demand.grants[row].workload_id for row in seat.rows] for seat in seats if len(seat.rows) > 1]
+    beside: dict[WorkloadId, list[list[WorkloadId]]] = defaultdict(list)
+    for names in shared:
+        for name in names:
+            beside[name].append(names)
+
+    def has_room(name: WorkloadId) -> bool:
+        is_free = all(sum(percent.get(other, 100) for other in names) < 100 for names in beside[name])
+        return is_free and percent[name] < SHARED_PERCENT_MAX
+
+    for seat in seats:
+        if seat.card in cards:
+            able = [demand.grants[row].workload_id for row in seat.rows]
+            while able := [name for name in able if has_room(name)]:
+                percent[min(able, key=lambda name: (percent[name], name))] += 1
+    return {name: replace(cut, compute_ratio=_ratio(percent[name] or None)) for name, cut in cuts.items()}
 
 
 def portions_of_nodes(seats: Sequence[Seat]) -> dict[str, int]:

@@ -44,7 +44,9 @@ def points_of(problem: PlanningProblem, permits: Permits, resting: float) -> tup
         return tuple(frontier(tiers, violation_ratio_min=least, resting_active=resting, packer=packer, seed=SEED))
 
     greedy = walked(GreedyPacker())
-    exactly = _exact_packer(permits, problem.demand, problem.settings)
+    # Where framebuffer is lent a packing is changed afterwards anyway; the plan is compared with one without lending.
+    lends = any(member.lends for member in permits.members)
+    exactly = None if lends else _exact_packer(permits, problem.demand, problem.settings)
     fewest = min((point.choice.bins for point in greedy if point.choice.violation_ratio <= least), default=None)
     if exactly is None or fewest == sum(map(_bins_at_least, greedy[0].groups)):
         return greedy
@@ -95,7 +97,13 @@ def tiers_of(problem: PlanningProblem, permits: Permits) -> Iterator[tuple[Group
         policy = permits.cases[grant.workload_id].node_policy
         by_model[grant.card_model, grant.framebuffer_bytes, policy or ""].append(member)
     outlooks = [
-        outlook_of(demand, by_model[model], seed=SEED, capacity_bytes=capability.shareable_bytes(model[1]))
+        outlook_of(
+            demand,
+            by_model[model],
+            seed=SEED,
+            capacity_bytes=capability.shareable_bytes(model[1]),
+            measured_bytes_per_second=capability.spill_bytes_per_second,
+        )
         for model in sorted(by_model)
     ]
     for tier in TIERS:

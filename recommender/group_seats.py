@@ -236,10 +236,12 @@ def _too_slow(rows: Sequence[int], demand: Demand, permits: Permits, guard: Late
 
 
 def _kind_of(group: Group, items: Sequence[int], kinds: Sequence[frozenset[RecommendationKind]]) -> RecommendationKind:
-    """What sharing this card is: by priorities first, then by whether peaks fit, then by hours."""
+    """What sharing this card is: by priorities first, then by whether framebuffer and peaks fit, then by hours."""
     low = group.problem.is_low[items]
     if low.any() and not low.all():
         return RecommendationKind.COLOCATE
+    if group.problem.item_bytes[items].sum() > group.problem.capacity_bytes:
+        return RecommendationKind.OVERSUBSCRIBE
     if group.peak[items].sum() <= CONTENTION_RATIO_MAX:
         return RecommendationKind.SLICE
     replayed = group.problem.load[group.problem.item_type[items], : group.joint_points].sum(axis=0)

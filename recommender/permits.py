@@ -13,7 +13,8 @@ import numpy as np
 
 from fleet.capabilities.register import Capabilities, Division, Oversubscription
 from fleet.decisions import RecommendationKind, Refusal, Withheld
-from fleet.inventory import Priority, WorkloadId
+from fleet.inventory import CardId, Priority, WorkloadId
+from fleet.units import MIB
 from recommender.advice.case import Case, Permits, untouchable
 from recommender.advice.register import ADVICE
 from recommender.consolidate import Member
@@ -29,7 +30,7 @@ def permits_of(problem: PlanningProblem) -> Permits:
     demand, only, moves_max = problem.demand, problem.scope.only, problem.moves_max
     cases = _cases(problem)
     withheld = _withheld_by_backend(problem.capability)
-    off = {item.kind for item in (*withheld, *problem.profiles.withheld) if item.reason != _FRAMEBUFFER_REASON}
+    off = {item.kind for item in (*withheld, *problem.profiles.withheld) if item.reason not in _FRAMEBUFFER_REASONS}
     kinds: dict[WorkloadId, frozenset[RecommendationKind]] = {}
     refused: list[Refusal] = []
     for name, case in cases.items():
@@ -57,6 +58,9 @@ def permits_of(problem: PlanningProblem) -> Permits:
 
 
 _FRAMEBUFFER_REASON = "framebuffer_not_oversubscribed"
+_LENT_REASON = "framebuffer_lent_unknown"
+_FRAMEBUFFER_REASONS = (_FRAMEBUFFER_REASON, _LENT_REASON)
+"""Compute may be promised more than once all the same."""
 _REFUSED_REASON = "backend_refuses"
 
 
@@ -77,9 +81,10 @@ def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
         for kind in (*_SHARING, RecommendationKind.REHOME)
         if kind.value in facts
     )
-    spills = capability.oversubscription is Oversubscription.SPILL
-    if RecommendationKind.OVERSUBSCRIBE.value not in facts and not spills:
-        refused += (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=_FRAMEBUFFER_REASON, values=own),)
+    if RecommendationKind.OVERSUBSCRIBE.value not in facts and not capability.can_lend:
+        spills = capability.oversubscription is Oversubscription.SPILL
+        reason = _LENT_REASON if spills else _FRAMEBUFFER_REASON
+        refused += (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=reason, values=own),)
     return refused
 
 
@@ -144,6 +149,7 @@ def _cases(problem: PlanningProblem) -> dict[WorkloadId, Case]:
     changes = scalings(grants_known, now=now, since=since, own=problem.past.scalings)
     rows_of: dict[int, list[int]] = defaultdict(list)
     on_card: dict[str, set[WorkloadId]] = defaultdict(set)
+    lent = _lent_today(problem)
     for row, grant in enumerate(demand.grants):
         rows_of[int(demand.workload_of[row])].append(row)
         on_card[grant.card].add(grant.workload_id)
@@ -168,10 +174,24 @@ def _cases(problem: PlanningProblem) -> dict[WorkloadId, Case]:
             spare_rows=spare.rows,
             spare_held_bytes=spare.held_bytes,
             scalings=changes.get(name, 0),
+            lends=any(grant.card in lent for grant in grants),
             node_policy=terms.policies.get(grants[0].node),
             node_bar=terms.bar_of(grant.node for grant in grants),
         )
     return cases
+
+
+def _lent_today(problem: PlanningProblem) -> frozenset[CardId]:
+    """Cards on which more is granted than they have, where the backend lends framebuffer."""
+    granted: dict[CardId, list[int]] = defaultdict(list)
+    for grant in problem.demand.grants if problem.capability.can_lend else ():
+        granted[grant.card].append(grant.framebuffer_granted_bytes)
+    # One pod with a card to itself is granted all that the card registers, which a factor multiplies.
+    return frozenset(
+        card
+        for card, sizes in granted.items()
+        if len(sizes) > 1 and sum(sizes) > problem.cards[card].framebuffer_bytes + MIB
+    )
 
 
 def _pods_of(cases: dict[WorkloadId, Case], names: Sequence[WorkloadId]) -> list[str]:
@@ -236,6 +256,9 @@ def _members(
                 is_low=case.priority is Priority.LOW,
                 group=group[grant.namespace] if grant.workload_id in apart else -1,
                 is_hard=case.is_hard,
+                lends=problem.capability.can_lend
+                and RecommendationKind.OVERSUBSCRIBE in kinds[grant.workload_id]
+                and case.priority is not Priority.LOW,
                 is_flat=RecommendationKind.OVERSUBSCRIBE not in kinds[grant.workload_id]
                 and RecommendationKind.OFFPEAK_PAIR not in kinds[grant.workload_id],
             )

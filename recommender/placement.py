@@ -13,10 +13,11 @@ from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from recommender.advice.case import Permits
 from recommender.bin_cards import Seat
 from recommender.consolidate import Group, Point, violation_of_seats
-from recommender.cuts import Cut, equal_part_ratio, is_new, portions_of_nodes
+from recommender.cuts import Cut, equal_part_ratio, filled_up, is_new, portions_of_nodes
 from recommender.demand import Demand
 from recommender.footprint_grants import pool_cut
 from recommender.group_seats import ALONE, Guards, Seated, Seating, Sharing, seated
+from recommender.lent_cards import LentCard, lent_cards, not_to_lend, scaling_today
 from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem
@@ -67,6 +68,7 @@ class Arrangement:
         portions: into how many equal parts the cards of a node are divided, where the backend makes equal parts.
         sequence: workloads that change one after the other, in the order in which each finds room.
         surge_cards: cards that nobody held before and that this takes.
+        lent: cards on which pods lend each other framebuffer.
         violation_ratio: predicted violated share of active time by the sharing that was seated, 0-1.
     """
 
@@ -84,6 +86,7 @@ class Arrangement:
     portions: Mapping[str, int] = field(default_factory=dict)
     sequence: tuple[WorkloadId, ...] = ()
     surge_cards: frozenset[CardId] = frozenset()
+    lent: Mapping[CardId, LentCard] = field(default_factory=dict)
     violation_ratio: float
 
     @property
@@ -148,11 +151,19 @@ def arrange(
         also_vain = vain | _in_vain(problem, packing.groups, seats, found.resting)
         if also_vain > vain:
             return arrange(problem, permits, packing, guards, stuck=stuck, vain=also_vain)
+    sizes = {row: cut.framebuffer_bytes for name, cut in found.cuts.items() for row in problem.rows_of[name]}
+    lent = lent_cards(packing.groups, seats, sizes)
+    everywhere = (*seats, *_resting_seats(found.resting, demand))
+    if homeless := not_to_lend(problem, lent, everywhere, _numbered(problem, sizes), permits.cases):
+        members = {demand.grants[int(row)].workload_id for group in packing.groups for row in group.rows}
+        also_stuck = with_neighbours(homeless, members - set(stuck), permits.cases)
+        return arrange(problem, permits, packing, guards, stuck={**stuck, **also_stuck})
+    slices = filled_up(found.cuts, seats, lent, demand) if lent and problem.capability.adds_up_cores else found.cuts
     moves = _moves_to(seats, found.sharing, demand, displaced)
     moved = {demand.grants[move.row].workload_id for move in moves}
     cuts = {
         name: cut
-        for name, cut in found.cuts.items()
+        for name, cut in slices.items()
         if name in moved or any(is_new(cut, demand.grants[row]) for row in problem.rows_of[name])
     }
     node_of = {card.card: card.node for card in problem.inventory.cards}
@@ -176,8 +187,19 @@ def arrange(
         portions=portions_of_nodes(seats) if problem.capability.division is Division.EQUAL_PARTS else {},
         sequence=() if surge is None else surge.order,
         surge_cards=frozenset() if surge is None else surge.cards,
+        lent=lent,
         violation_ratio=_violation_ratio(problem, packing, found, seats) if moves else 0.0,
     )
+
+
+def _numbered(problem: PlanningProblem, sizes: Mapping[int, int]) -> set[int]:
+    """Rows that are granted a number of bytes: those that are cut, and those that hold less than a card today."""
+    shares = {
+        row
+        for row, grant in enumerate(problem.demand.grants)
+        if grant.framebuffer_granted_bytes < grant.framebuffer_bytes
+    }
+    return shares | set(sizes)
 
 
 def _violation_ratio(problem: PlanningProblem, packing: Point, found: Seated, seats: Sequence[Seat]) -> float:
@@ -275,6 +297,13 @@ def placement_of(
                 framebuffer_bytes=capacity,
                 framebuffer_oversubscription_ratio=round(sum(sizes) / capacity, 6) if capacity else 0.0,
                 node_mode=MIG_MODE if any(instances) else None,
+                memory_scaling=(
+                    arrangement.lent[seat.card].loan.scaling
+                    if seat.card in arrangement.lent
+                    else scaling_today(sizes, capacity)
+                    if capability.can_lend
+                    else None
+                ),
                 slices=tuple(
                     replace(
                         _slice(grant, size, arrangement, alone=len(grants) == 1, over=over, parts=parts)
@@ -322,7 +351,7 @@ def _slice(
         # A pod left on a card that others share keeps what it had; nobody knows of a hard limit there.
         core_policy=CorePolicy.BURST if is_burst or (cut is None and not whole) else CorePolicy.HARD,
         priority=grant.priority,
-        # Only what was granted beyond the card before is left so; our own slices always fit.
+        # What was granted beyond the card before is left so; our own slices fit, or lend each other framebuffer.
         oversubscribed=over,
         mig_profile=grant.mig_profile,
     )

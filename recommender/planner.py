@@ -45,6 +45,7 @@ from recommender.frontier_points import points_of, proven_beyond
 from recommender.group_seats import Guards
 from recommender.harm.pair_guard import pair_guard
 from recommender.latency.guard import latency_guard
+from recommender.lent_cards import LENDING_REASONS
 from recommender.mig.placement import mig_violation_ratio, with_mig_instances
 from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.node_terms import node_terms
@@ -152,6 +153,44 @@ def _packed(problem: PlanningProblem, permits: Permits) -> _Packing:
     resting = _resting_active(problem.demand, permits)
     if problem.capability.division in (Division.REPLICAS, Division.EQUAL_PARTS):
         return _on_shared_nodes(problem, permits, resting)
+    first = _packed_once(problem, permits, resting)
+    if not any(member.lends for member in permits.members):
+        return first
+    # Pods whose node can't let them lend share in other ways; and nobody lends where more cards are freed without.
+    found, kept = [first], permits
+    for _ in range(LENDING_ROUNDS):
+        refused = {item.workload for item in found[-1].arrangement.refused if item.reason in LENDING_REASONS}
+        if not refused:
+            break
+        kept = _without_lending(problem, kept, refused)
+        found.append(_packed_once(problem, kept, resting))
+    found.append(_packed_once(problem, _without_lending(problem, permits, set(problem.rows_of)), resting))
+    best = max(found, key=lambda one: (one.arrangement.cards_freed, -one.arrangement.violation_ratio))
+    said = {item.workload: item for one in found for item in one.arrangement.refused if item.reason in LENDING_REASONS}
+    for card in best.arrangement.lent.values():
+        for row in card.rows:
+            said.pop(problem.demand.grants[row].workload_id, None)
+    others = tuple(item for item in best.arrangement.refused if item.workload not in said)
+    return replace(best, arrangement=replace(best.arrangement, refused=(*others, *said.values())))
+
+
+LENDING_ROUNDS = 3
+"""How often pods are packed anew without those that found no node on which they may lend."""
+
+
+def _without_lending(problem: PlanningProblem, permits: Permits, names: set[WorkloadId]) -> Permits:
+    grants = problem.demand.grants
+    return replace(
+        permits,
+        members=tuple(
+            replace(member, lends=False) if grants[member.row].workload_id in names else member
+            for member in permits.members
+        ),
+    )
+
+
+def _packed_once(problem: PlanningProblem, permits: Permits, resting: float) -> _Packing:
+    """The packing that is taken where these pods may lend framebuffer."""
     points, guards = points_of(problem, permits, resting), _guards(problem, permits)
     limits = problem.violation_limits
     packings = {
@@ -180,7 +219,8 @@ def _packed(problem: PlanningProblem, permits: Permits) -> _Packing:
     taken = best[problem.settings.risk.preset]
     # The proof is of the packing: it says nothing once pods of it stay where they are, or meet others.
     is_whole = not _LESSENED & {item.reason for item in arranged[taken].refused}
-    is_proven = is_whole and problem.capability.division is not Division.SCHEDULER
+    # Nor where framebuffer is lent: that packs more than fits a card.
+    is_proven = is_whole and not arranged[taken].lent and problem.capability.division is not Division.SCHEDULER
     return _Packing(
         chosen=packings[taken],
         arrangement=arranged[taken],

@@ -153,6 +153,8 @@ def _held(scene: Scene) -> tuple[dict[CardId, int], dict[CardId, int]]:
         if grant.workload_id not in gone and row not in scene.arrangement.dropped:
             waits = row in moved or scene.waits(grant.workload_id)
             held[grant.card] += grant.framebuffer_granted_bytes if waits else _size(scene, row)
+    for card in scene.arrangement.lent.values():
+        capacity[card.card] = max(capacity[card.card], sum(_size(scene, row) for row in card.rows))
     return held, capacity
 
 

@@ -18,8 +18,9 @@ from fleet.decisions import Evidence, FreedCard, Need, Recommendation
 from fleet.inventory import CardId, CardModelName, Grant, WorkloadId
 from fleet.money.saving import saving_of
 from fleet.schema import Measure
-from fleet.sentences import Sentence
+from fleet.sentences import Sentence, sentence
 from recommender.advice.case import Permits
+from recommender.lent_cards import LentCard
 from recommender.mig.instance_size import InstanceAdvice
 from recommender.placement import Arrangement, Move
 from recommender.problem import PlanningProblem
@@ -140,6 +141,32 @@ class Scene:
                 found[card] = left[cards[card].card_model].pop()
         return found
 
+    def lent_on(self, rows: Sequence[int]) -> list[LentCard]:
+        """Cards of rows on which framebuffer is lent, by name."""
+        wanted = set(rows)
+        return sorted(
+            (card for card in self.arrangement.lent.values() if wanted & set(card.rows)), key=lambda card: card.card
+        )
+
+    def lending(self, rows: Sequence[int]) -> tuple[Sentence, ...]:
+        """What lending comes to on the cards of rows: the clause that is said of it; none where nothing is lent."""
+        cards = self.lent_on(rows)
+        if not cards:
+            return ()
+        loans = [card.loan for card in cards]
+        switches = sum(loan.switches_per_day for loan in loans)
+        waits = sum(loan.switches_per_day * loan.switch_seconds for loan in loans)
+        return (
+            sentence(
+                "lend",
+                cards=len(cards),
+                scaling=max(loan.scaling for loan in loans),
+                switches_per_day=round(switches / len(loans), 2),
+                switch_seconds=round(waits / switches, 2) if switches else 0.0,
+                host_bytes=round(sum(loan.host_bytes for loan in loans)),
+            ),
+        )
+
     def evidence(self, name: WorkloadId) -> Evidence:
         """The numbers that advice on a workload rests on, with those of the slice or instance that it gets."""
         demand, history, rows = self.problem.demand, self.problem.history, self.problem.rows_of[name]
@@ -202,13 +229,15 @@ def confidence_of(evidence: Evidence) -> float:
     return round(evidence.coverage_ratio * days / (days + 1.0), 4)
 
 
-def needs_of(*, is_hard: bool, has_low: bool = False) -> tuple[Need, ...]:
-    """What a backend must enforce for a slice: hard, or with pods of low priority beside it."""
+def needs_of(*, is_hard: bool, has_low: bool = False, lends: bool = False) -> tuple[Need, ...]:
+    """What a backend must enforce for a slice: hard, beside pods of low priority, or of which a part is lent."""
     needs = [Need.FRAMEBUFFER_LIMIT]
     if is_hard:
         needs.append(Need.CORE_LIMIT)
     if has_low:
         needs.append(Need.PRIORITY)
+    if lends:
+        needs += [Need.OVERSUBSCRIPTION, Need.SPILL]
     return tuple(needs)
 
 

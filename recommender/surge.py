@@ -19,6 +19,7 @@ from fleet.workload_kinds import JOB_KINDS
 from recommender.advice.case import Case
 from recommender.bin_cards import NodeRoom, Seat
 from recommender.cuts import Cut, is_new
+from recommender.lent_cards import fills_what_it_sees
 from recommender.problem import PlanningProblem
 
 
@@ -157,8 +158,20 @@ class _Chain:
         self._seats = seats
         self._cuts = cuts
         self._seat_of = {row: number for number, seat in enumerate(seats) for row in seat.rows}
+        # Pods that lend each other framebuffer are granted more than their card has.
+        self._lent = {
+            number: sum(self._size(row) for row in seat.rows)
+            for number, seat in enumerate(seats)
+            if all(self._grants[row].workload_id in cuts for row in seat.rows)
+        }
         self._own = {seat.card for seat in seats}
         staying = [row for row in range(len(self._grants)) if row not in gone]
+        # Where they lend, no server may have a card whole that fills what it sees.
+        self._never_lend = {
+            self._grants[row].node
+            for row in staying
+            if self._grants[row].workload_id not in cuts and fills_what_it_sees(self._grants[row])
+        }
         self._held: dict[CardId, set[int]] = defaultdict(set)
         self._used: dict[CardId, int] = defaultdict(int)
         for row in staying:
@@ -217,6 +230,15 @@ class _Chain:
     def _size(self, row: int) -> int:
         return self._cuts[self._grants[row].workload_id].framebuffer_bytes
 
+    def _lends(self, number: int) -> bool:
+        """Whether pods of a seat lend each other framebuffer."""
+        rows = self._seats[number].rows
+        return self._lent.get(number, 0) > self._grants[rows[0]].framebuffer_bytes
+
+    def _granted_max(self, number: int, card: Card) -> int:
+        """Framebuffer that may be granted on the card of a seat."""
+        return max(card.framebuffer_bytes, self._lent.get(number, 0))
+
     def _stays(self, seat: Seat) -> bool:
         """Whether a seat is left on its card: each of its pods can surge there or never can, or a job would lose work.
 
@@ -225,9 +247,12 @@ class _Chain:
         grants = [(row, self._grants[row]) for row in seat.rows]
         if any(grant.workload_kind in JOB_KINDS for _, grant in grants):
             return True
+        if self._lends(self._seat_of[seat.rows[0]]) and seat.node in self._never_lend:
+            return False
         here = [(row, grant.workload_id) for row, grant in grants if grant.card == seat.card]
         there = [row for row, name in here if name in self._changing and self._cases[name].can_surge]
-        left = self._problem.cards[seat.card].framebuffer_bytes - self._used[seat.card]
+        card = self._problem.cards[seat.card]
+        left = self._granted_max(self._seat_of[seat.rows[0]], card) - self._used[seat.card]
         return all(self._size(row) <= left for row in there)
 
     def _free_cards(self) -> defaultdict[CardModelName, _Pool]:
@@ -256,7 +281,7 @@ class _Chain:
         card = self._target.get(number)
         anew = replace(grant, pod=f"{grant.pod} anew")
         if card is None:
-            card = self._free_card(grant, anew)
+            card = self._free_card(grant, anew, self._never_lend if self._lends(number) else ())
             if card is not None:
                 self._pools[card.card_model].take(card.card)
                 self._room.release(grant.node, [grant])
@@ -269,7 +294,7 @@ class _Chain:
             self._chosen.add(card.card)
         else:
             own = grant.framebuffer_granted_bytes if card.card == grant.card and not surges else 0
-            if self._used[card.card] - own + size > card.framebuffer_bytes:
+            if self._used[card.card] - own + size > self._granted_max(number, card):
                 return False
             if surges or card.node != grant.node:
                 if not self._room.admit(card.node, [anew]):
@@ -288,14 +313,18 @@ class _Chain:
             pool = self._pools[grant.card_model]
             (pool.seats if grant.card in self._own else pool.left)[grant.card] = self._problem.cards[grant.card]
 
-    def _free_card(self, grant: Grant, anew: Grant) -> Card | None:
+    def _free_card(self, grant: Grant, anew: Grant, barred: Collection[str]) -> Card | None:
         """A free card like the pod's own, on a node that takes it beside those that run there; its room is booked."""
         terms, tried = self._problem.terms, set()
         for card in self._pools[grant.card_model]:
             if card.node in tried or card.framebuffer_bytes != grant.framebuffer_bytes:
                 continue
             tried.add(card.node)
-            if card.node in terms.barred or terms.policies.get(card.node) != terms.policies.get(grant.node):
+            if (
+                card.node in barred
+                or card.node in terms.barred
+                or terms.policies.get(card.node) != terms.policies.get(grant.node)
+            ):
                 continue
             if self._room.admit(card.node, [anew]):
                 return card

@@ -1,7 +1,8 @@
 """Runs the node agent until it is stopped: looks on time, reaches the API server beside it, reads orders.
 
-Three threads, so that an API server that is slow or away delays no look: one looks, one carries out what the newest
-look asks of the API server, one reads orders.
+Four threads, so that neither an API server nor a driver that is slow or away delays what can be done without it: one
+looks at the node, one at launches between these looks, one carries out what the newest look asks of the API server, one
+reads orders.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from enforcer.agent.node_agent import Look, NodeAgent, Reach
+from enforcer.agent.node_agent import Look, NodeAgent, Pace, Reach
 from enforcer.agent.node_view import NodeView
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.logs import logger
@@ -52,10 +53,14 @@ class AgentMetrics:
 
     def take_look(self, look: Look, asleep: int) -> None:
         """Count what a look led to."""
-        self._asleep.set(asleep)
-        self._slept.inc(len(look.slept))
-        self._woke.inc(len(look.woke))
+        self.take_switches(look, asleep)
         self._refused.labels("look").set(len(look.refused))
+
+    def take_switches(self, done: Look | Pace, asleep: int) -> None:
+        """Count who fell asleep and who woke."""
+        self._asleep.set(asleep)
+        self._slept.inc(len(done.slept))
+        self._woke.inc(len(done.woke))
 
     def take_reach(self, reach: Reach) -> None:
         """Count what was done with the API server's help."""
@@ -79,13 +84,14 @@ class AgentLoop:
         metrics: AgentMetrics,
         *,
         interval_seconds: float,
+        pace_seconds: float,
         orders_seconds: float,
         on_view: Callable[[NodeView], None] = _unseen,
         is_troubled: Callable[[NodeView], bool] = _calm,
     ) -> None:
         self._agent, self._metrics = agent, metrics
         self._read_orders = read_orders
-        self._interval_seconds = interval_seconds
+        self._interval_seconds, self._pace_seconds = interval_seconds, pace_seconds
         self._orders_seconds = orders_seconds
         self._on_view, self._is_troubled = on_view, is_troubled
         self._has_trouble = False
@@ -108,7 +114,11 @@ class AgentLoop:
         """
         threads = [
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
-            for name, work in (("reach", self._reach), ("orders", self._follow_orders))
+            for name, work in (
+                ("pace", self._pace),
+                ("reach", self._reach),
+                ("orders", self._follow_orders),
+            )
         ]
         for thread in threads:
             thread.start()
@@ -135,9 +145,7 @@ class AgentLoop:
             else:
                 self._tell("look", None)
                 self._metrics.take_look(look, self._agent.asleep)
-                for key in (*look.slept, *look.woke):
-                    word = "asleep" if key in look.slept else "awake"
-                    self._log.info(word, pod_uid=key.pod_uid, container=key.container)
+                self._log_switches(look)
                 self._on_view(look.view)
                 self._has_trouble = self._is_troubled(look.view)
                 with self._seen:
@@ -145,6 +153,25 @@ class AgentLoop:
                     self._seen.notify_all()
             due = max(due + self._interval_seconds, time.monotonic())
             self._stopped.wait(due - time.monotonic())
+
+    def _pace(self) -> None:
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            pace = self._agent.pace()
+            if pace.slept or pace.woke:
+                self._metrics.take_switches(pace, self._agent.asleep)
+                self._log_switches(pace)
+            if pace.is_needed:
+                # Not a wait for the event, which costs twice as much.
+                rest = 2 * self._pace_seconds if pace.is_calm else self._pace_seconds
+                time.sleep(max(0.0, began + rest - time.monotonic()))
+            else:
+                self._stopped.wait(self._interval_seconds)
+
+    def _log_switches(self, done: Look | Pace) -> None:
+        for word, keys in (("asleep", done.slept), ("awake", done.woke)):
+            for key in keys:
+                self._log.info(word, pod_uid=key.pod_uid, container=key.container)
 
     def _reach(self) -> None:
         while True:

@@ -1,10 +1,12 @@
 """The node agent: looks twice a second, and lets low priority sleep, limits change and pods go where that is needed.
 
 Every look is decided anew from the state of the node, so it may be killed and started again at any moment. What the
-node can do alone (`look`) never waits for what takes the API server (`reach`), which another thread may do. Orders of
-the control plane count until they expire, whether or not the API server answers: after that the agent wakes the pods
-that they put to sleep, changes no limit, and goes on with what it can decide by itself. While the API server is away no
-pod can be evicted: low priority on a card that runs out of framebuffer sleeps, so that it takes no more.
+node can do alone (`look`) never waits for what takes the API server (`reach`), and what the regions alone show (`pace`)
+never waits for the driver: each may have a thread of its own. `pace` looks at launches some dozen times a second, where
+high and low priority share a card and the manner is strict, and acts on nothing but who sleeps. Orders of the control
+plane count until they expire, whether or not the API server answers: after that the agent wakes the pods that they put
+to sleep, changes no limit, and goes on with what it can decide by itself. While the API server is away no pod can be
+evicted: low priority on a card that runs out of framebuffer sleeps, so that it takes no more.
 
 What the agent did stands on the node as lines of JSON, with the figures that it decided by: durable, bounded, oldest
 first. There are two files: when the newer one is full it becomes the older one, and what the older one held is gone.
@@ -22,12 +24,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from enforcer.agent.give_way import GiveWay, GiveWayRules
+from enforcer.agent.give_way import GiveWay, GiveWayRules, Turn
+from enforcer.agent.held_regions import region_of
+from enforcer.agent.launches import Launches
 from enforcer.agent.live_limits import WantedLimit, decide_limits
 from enforcer.agent.node_view import ContainerKey, NodeReader, NodeView, SliceView
 from enforcer.agent.orders import Orders, orders_text, parse_orders
 from enforcer.agent.region_writing import open_for_writing, write_limits
-from enforcer.agent.sleepers import Sleepers, region_of
+from enforcer.agent.sleepers import Sleepers
 from enforcer.agent.watermark import Eviction, Watermark, WatermarkRules
 from fleet.durable import unwritable, write_durably
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
@@ -91,6 +95,26 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What one look at launches led to.
+
+    Attributes:
+        is_needed: whether there is anything to look at from one `look` to the next.
+        is_calm: whether nobody launched for some seconds, so that half as many looks will do.
+    """
+
+    is_needed: bool
+    is_calm: bool = False
+    slept: tuple[ContainerKey, ...] = ()
+    woke: tuple[ContainerKey, ...] = ()
+
+
+_NOBODY = Pace(is_needed=False)
+_NOTHING_NEW = Pace(is_needed=True)
+_CALM = Pace(is_needed=True, is_calm=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
     """What was done with the API server's help."""
 
@@ -131,6 +155,11 @@ class NodeAgent:
         self._give_way = GiveWay(give_way)
         self._watermark = Watermark(watermark)
         self._sleepers = Sleepers(folders.containers, folders.state / "asleep.json")
+        self._launches = Launches(folders.containers)
+        self._turn = threading.Lock()
+        self._ordered: frozenset[ContainerKey] = frozenset()
+        self._done_turn: Turn | None = None
+        self._switched: list[Act] = []
         self._acts = Acts(folders.state / "acts.jsonl")
         self._orders_path = folders.state / "orders.json"
         self._orders = self._kept_orders()
@@ -185,18 +214,49 @@ class NodeAgent:
             self._give_way.rules,
             manner=self._manner if orders is None or orders.give_way is None else orders.give_way,
         )
-        wanted = self._give_way.wanted(view, self._watermark.short_cards(view))
-        if orders is not None:
-            there = {entry.key for entry in view.slices}
-            wanted |= {key for key in orders.paused if key in there}
-        slept, woke = self._sleepers.follow(wanted)
-        for key in slept:
-            self._acts.write(at, "sleep", pod_uid=key.pod_uid, container=key.container)
-        for key in woke:
-            self._acts.write(at, "wake", pod_uid=key.pod_uid, container=key.container)
-        refused = tuple(f"cannot put to sleep: {why}" for why in self._sleepers.refused.values())
+        paused = frozenset(() if orders is None else orders.paused)
+        with self._turn:
+            now = self._clock()
+            # The newest launches first: they explain what the view shows.
+            self._launches.look(now)
+            self._give_way.step(now, self._launches.seen)
+            self._give_way.see(view, now, self._watermark.short_cards(view))
+            self._ordered = paused and paused.intersection(entry.key for entry in view.slices)
+            self._launches.watch(self._give_way.watched)
+            self._sleepers.expect(self._give_way.low)
+            self._launches.look(now)
+            turn = self._give_way.step(now, self._launches.seen)
+            slept, woke = self._sleepers.follow(turn.asleep | self._ordered, now)
+            self._sleepers.unblock(turn.free - self._ordered)
+            self._launches.uncount(turn.idle)
+            self._done_turn = turn
+            self._note(at, slept, woke)
+            switched, self._switched = self._switched, []
+            refused = tuple(f"cannot put to sleep: {why}" for why in self._sleepers.refused.values())
+        self._acts.write_all(switched)
         self._tell("look", refused)
         return Look(view=view, slept=slept, woke=woke, refused=refused)
+
+    def pace(self) -> Pace:
+        """Look at launches once, and put to sleep or wake whom that concerns; the next `look` records it.
+
+        Waits for neither driver nor API server, and for storage only where `look` just heard of new pods.
+        """
+        with self._turn:
+            now = self._clock()
+            if not self._give_way.is_due(now, self._launches.look(now)):
+                if not self._launches.is_watching:
+                    return _NOBODY
+                return _CALM if self._launches.is_calm(now) else _NOTHING_NEW
+            turn = self._give_way.step(now, self._launches.seen)
+            if turn is self._done_turn:
+                return _NOTHING_NEW
+            slept, woke = self._sleepers.follow_quickly(turn.asleep | self._ordered, turn.free, now)
+            self._launches.uncount(turn.idle)
+            self._done_turn = turn
+            if slept or woke:
+                self._note(datetime.now(UTC), slept, woke)
+            return Pace(is_needed=True, slept=slept, woke=woke)
 
     def reach(self, view: NodeView) -> Reach:
         """Evict, limit, and open cards, as far as that is needed.
@@ -215,12 +275,21 @@ class NodeAgent:
     def stop(self) -> None:
         """Wake everybody that it put to sleep, as nobody would afterwards."""
         for _ in range(_WAKE_TRIES):
-            for key in self._sleepers.wake_all():
-                self._acts.write(datetime.now(UTC), "wake", pod_uid=key.pod_uid, container=key.container)
+            with self._turn:
+                self._give_way.forget()
+                self._ordered = frozenset()
+                self._launches.close()
+                self._note(datetime.now(UTC), (), self._sleepers.wake_all())
+                switched, self._switched = self._switched, []
+            self._acts.write_all(switched)
             if not self._sleepers.asleep:
                 break
             # A region is in doubt for a moment while a process joins or leaves.
             time.sleep(_WAKE_PAUSE_SECONDS)
+
+    def _note(self, at: datetime, slept: Sequence[ContainerKey], woke: Sequence[ContainerKey]) -> None:
+        for act, keys in (("sleep", slept), ("wake", woke)):
+            self._switched += [(at, act, {"pod_uid": key.pod_uid, "container": key.container}) for key in keys]
 
     def _limit(
         self, view: NodeView, orders: Orders | None, at: datetime, refused: list[str]
@@ -324,6 +393,9 @@ def _named(entry: WantedLimit) -> str:
 
 FILE_BYTES_MAX = 8 << 20
 
+Act = tuple[datetime, str, Mapping[str, Any]]
+"""When, which, and its figures."""
+
 
 class Acts:
     """One node's record of acts; several threads may write.
@@ -339,21 +411,30 @@ class Acts:
         self._is_begun = False
 
     def write(self, at: datetime, act: str, **figures: Any) -> None:
-        """One act, durable before this returns.
+        """One act, durable before this returns; see `write_all`."""
+        self.write_all([(at, act, figures)])
+
+    def write_all(self, acts: Sequence[Act]) -> None:
+        """Acts in their order, durable before this returns; storage is waited for once.
 
         Raises:
-            Corrupt: storage can't take it.
+            Corrupt: storage can't take them.
         """
-        line = json.dumps({"at": format_time(at), "act": act, **figures}, sort_keys=True, separators=(",", ":"))
+        if not acts:
+            return
+        lines = "".join(
+            json.dumps({"at": format_time(at), "act": act, **figures}, sort_keys=True, separators=(",", ":")) + "\n"
+            for at, act, figures in acts
+        )
         try:
             with self._turn:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                if self._path.exists() and self._path.stat().st_size + len(line) >= self._bytes_max:
+                if self._path.exists() and self._path.stat().st_size + len(lines) > self._bytes_max:
                     self._path.replace(self._path.with_name(self._path.name + ".1"))
                 with self._path.open("ab") as file:
                     # A line that a crash left half written must not take this one with it.
                     begin = b"\n" if not self._is_begun and file.tell() else b""
-                    file.write(begin + line.encode() + b"\n")
+                    file.write(begin + lines.encode())
                     self._is_begun = True
                     file.flush()
                     os.fdatasync(file.fileno())

@@ -12,8 +12,7 @@ src/cuda/memory.c and src/multiprocess/multiprocess_memory_limit.c, all released
 
 The library's semaphore is never taken: its owner is a process id inside the container, so nobody could see that we
 hold it. Slots move while processes come and go, so a pause is written to every slot that has a process, looked at
-again, and repeated by its caller. HAMi's own monitor writes other fields of the same region
-(`utilization_switch`, `recent_kernel`), so both may run.
+again, and repeated by its caller.
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from fleet.errors import Refused
 from fleet.regions.doubts import RegionDoubt
@@ -73,7 +74,7 @@ def open_for_writing(path: Path) -> Iterator[CheckedRegion]:
     if isinstance(opened, RegionDoubt):
         raise _refusal(path, opened)
     try:
-        yield _checked(path, opened)
+        yield check_region(path, opened)
     except OSError as exc:
         raise Refused(f"cannot write the region {path.name}: {exc.strerror}") from exc
     finally:
@@ -99,8 +100,8 @@ def write_limits(region: CheckedRegion, limits: Mapping[str, int]) -> None:
         _write(region, place, struct.pack("<Q", limit))
 
 
-def pause(region: CheckedRegion) -> int:
-    """Puts every process to sleep.
+def pause(region: CheckedRegion, slots: int = PROCESSES_MAX) -> int:
+    """Puts every process in the first slots to sleep.
 
     Returns:
         How many were awake.
@@ -108,11 +109,11 @@ def pause(region: CheckedRegion) -> int:
     Raises:
         Refused: the file changed its size meanwhile.
     """
-    return _set_status(region, PROCESS_RUNNING, PROCESS_SUSPENDED)
+    return _set_status(region, PROCESS_RUNNING, PROCESS_SUSPENDED, slots)
 
 
-def resume(region: CheckedRegion) -> int:
-    """Wakes every process that sleeps.
+def resume(region: CheckedRegion, slots: int = PROCESSES_MAX) -> int:
+    """Wakes every process in the first slots that sleeps.
 
     Returns:
         How many slept.
@@ -120,26 +121,35 @@ def resume(region: CheckedRegion) -> int:
     Raises:
         Refused: the file changed its size meanwhile.
     """
-    return _set_status(region, PROCESS_SUSPENDED, PROCESS_RUNNING)
+    return _set_status(region, PROCESS_SUSPENDED, PROCESS_RUNNING, slots)
 
 
-def _set_status(region: CheckedRegion, old: int, new: int) -> int:
-    layout, changed = region.layout, 0
-    # All slots, not those in use alone: while one process leaves, another one is copied into its slot.
-    first = locate(layout, RegionField.PID, process=0)
-    raw = _read(region, first, PROCESSES_MAX * layout.slot_bytes)
-    status_offset = layout.fields[RegionField.STATUS].offset
-    for slot in range(PROCESSES_MAX):
-        start = slot * layout.slot_bytes
-        (pid,) = struct.unpack_from("<i", raw, start)
-        (status,) = struct.unpack_from("<i", raw, start + status_offset)
-        if pid > 0 and status == old:
-            _write(region, locate(layout, RegionField.STATUS, process=slot), struct.pack("<i", new))
-            changed += 1
-    return changed
+def set_recent_kernel(region: CheckedRegion, value: int) -> None:
+    """Writes `recent_kernel`, and does not mind if somebody else does at the same moment.
+
+    Raises:
+        Refused: the file changed its size meanwhile.
+    """
+    _check_size(region)
+    os.pwrite(region.fd, struct.pack("<i", value), locate(region.layout, RegionField.RECENT_KERNEL))
 
 
-def _checked(path: Path, fd: int) -> CheckedRegion:
+def _set_status(region: CheckedRegion, old: int, new: int, slots: int) -> int:
+    layout = region.layout
+    # Not those in use alone: while one process leaves, another one is copied into its slot.
+    raw = _read(region, locate(layout, RegionField.PID, process=0), slots * layout.slot_bytes)
+    pids, statuses = (
+        np.ndarray((slots,), "<i4", raw, layout.fields[field].offset, (layout.slot_bytes,))
+        for field in (RegionField.PID, RegionField.STATUS)
+    )
+    changing = np.flatnonzero((pids > 0) & (statuses == old)).tolist()
+    for slot in changing:
+        _write(region, locate(layout, RegionField.STATUS, process=slot), struct.pack("<i", new))
+    return len(changing)
+
+
+def check_region(path: Path, fd: int) -> CheckedRegion:
+    """Checks an open region; see `open_for_writing`, which closes it too."""
     size = size_of(fd)
     shapes = candidates(size)
     if not shapes:
@@ -188,11 +198,15 @@ def _read(region: CheckedRegion, offset: int, size: int) -> bytes:
 
 def _write(region: CheckedRegion, offset: int, value: bytes) -> None:
     """One aligned value, in one call; the pages are the ones that the container has mapped."""
-    if size_of(region.fd) != region.layout.file_bytes:
-        raise Refused(f"cannot write the region: {RegionDoubt.UNKNOWN_SIZE}: its size changed while it was open")
+    _check_size(region)
     os.pwrite(region.fd, value, offset)
     if _read(region, offset, len(value)) != value:
         raise Refused("cannot write the region: somebody else wrote the same field at the same moment")
+
+
+def _check_size(region: CheckedRegion) -> None:
+    if size_of(region.fd) != region.layout.file_bytes:
+        raise Refused(f"cannot write the region: {RegionDoubt.UNKNOWN_SIZE}: its size changed while it was open")
 
 
 def _refusal(path: Path, doubt: RegionDoubt) -> Refused:

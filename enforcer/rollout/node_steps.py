@@ -17,6 +17,7 @@ from enforcer.rollout.patience import PatientCluster
 from enforcer.seat import is_ready
 from fleet.errors import Refused
 from fleet.sentences import Sentence, listed, sentence
+from fleet.units import MIB
 
 CLOSED_ANNOTATION = "gputide.io/closed-for"
 """On a node that was closed to new pods for a plan: the plan's id."""
@@ -172,6 +173,13 @@ class NodeSteps:
             modes = sorted({card.mode or "unknown" for card in self._dialect.cards_of_node(node)})
             if modes != [step.done_mode]:
                 return sentence("rollout.node_mode", found=listed(modes, len(modes)), wanted=step.done_mode)
+        registered = {card.card: card.framebuffer_mib for card in self._dialect.cards_of_node(node)}
+        for card, mib in step.registers_mib:
+            found_mib = registered.get(card, 0)
+            if found_mib < mib:
+                return sentence(
+                    "rollout.node_registers", card=card, found_bytes=found_mib * MIB, wanted_bytes=mib * MIB
+                )
         return self._without_plugin(step, set(step.restarts))
 
     def _without_plugin(self, step: NodeStep, old: set[tuple[str, str]]) -> Sentence | None:

@@ -81,7 +81,8 @@ def take_back(
 ) -> tuple[Sentence, ...]:
     """Restore objects and bring pods back to their old seats where they still are; may be repeated.
 
-    Node steps are taken back where the configuration that they were for is among the objects.
+    Node steps are taken back where the configuration that they were for is among the objects: after the pods, and
+    before them where nodes register more framebuffer than they have.
 
     Returns:
         What was kept and what could not go back to its old place, one sentence each.
@@ -93,6 +94,19 @@ def take_back(
             would lose the pods that serve. Call again to end it.
     """
     carrier, parts = tools.carrier(), Parts.of(objects, moves)
+    kept: list[Sentence] = []
+
+    def configuration() -> None:
+        for intent in reversed(parts.shared):
+            tools.keep_lease()
+            kept.extend(carrier.objects.restore(intent))
+            carrier.objects.disown(intent)
+        if parts.shared:
+            kept.extend(tools.node_steps().take_back(steps, plan_id))
+
+    is_scaled = any(step.registers_mib for step in steps)
+    if is_scaled:
+        configuration()
     # What somebody else changed rolls as they set it from this moment on.
     carrier.let_go(parts.owners.values())
     for _, intent in reversed(parts.pods):
@@ -121,13 +135,9 @@ def take_back(
         tools.keep_lease()
         carrier.objects.hold(intent, Phase.SETTLED)
         carrier.objects.disown(intent)
-    kept = list(carrier.kept)
-    for intent in reversed(parts.shared):
-        tools.keep_lease()
-        kept += carrier.objects.restore(intent)
-        carrier.objects.disown(intent)
-    if parts.shared:
-        kept += tools.node_steps().take_back(steps, plan_id)
+    kept[:0] = carrier.kept
+    if not is_scaled:
+        configuration()
     renew(tools.reader)
     left = {dict(item.values).get("workload") for item in kept}
     return (*kept, *failures, *_elsewhere([move for move in back if move.workload not in left], tools.snapshot()))

@@ -219,6 +219,6 @@ def _columns(table: Table) -> Seats:
         compute_granted_ratio=np.array([g.compute_granted_ratio for g in table.current], np.float64),
         is_hard=np.array([seat is not None and seat.is_hard for seat in table.seats], bool),
         is_low=np.array([g.priority is Priority.LOW for g in table.current], bool),
-        is_oversubscribed=np.array([seat is not None and seat.is_oversubscribed for seat in table.seats], bool),
+        kept_bytes=np.full(len(table.current), np.inf),
         capacity_bytes=np.array(capacity, np.float64),
     )

@@ -119,6 +119,10 @@ class Capabilities:
         core_policies: policies that a pod can be given; empty where compute can't be limited.
         priority_levels: how many levels it distinguishes; 1 is no priority.
         oversubscription: what granting more framebuffer than there is leads to.
+        lends_framebuffer: of a grant only its part divided by the node's scaling factor is held for good; the rest is
+            on the card while its pod works, and moves to host memory when others need the card. False where nobody
+            knows what stays there, so that nothing may be planned with it.
+        spill_bytes_per_second: slowest measured rate at which framebuffer moves; None where nobody measured it.
         shows_limit: a process that asks how much memory there is sees its limit as the total; False where it may see
             the card.
         live_framebuffer_change: the limit of a running pod can be changed; the scheduler's books never follow.
@@ -167,6 +171,8 @@ class Capabilities:
     source: tuple[Source, ...]
     priority_levels: int = 1
     oversubscription: Oversubscription = Oversubscription.NONE
+    lends_framebuffer: bool = False
+    spill_bytes_per_second: float | None = None
     shows_limit: bool = True
     live_framebuffer_change: bool = False
     fault_isolation: bool = False
@@ -211,6 +217,11 @@ class Capabilities:
     def can_share(self) -> bool:
         """Whether it can put more than one pod on a card at all."""
         return self.slices_per_card_max > 1
+
+    @property
+    def can_lend(self) -> bool:
+        """Whether a pod may use framebuffer of its card while those that it was granted to as well rest."""
+        return self.oversubscription is Oversubscription.SPILL and self.lends_framebuffer
 
     def shareable_bytes(self, card_bytes: int) -> int:
         """Framebuffer of a card that can be granted to pods that share it."""

@@ -15,8 +15,9 @@ from fleet.capabilities.capability import (
 from fleet.units import MIB
 
 _DIVIDED = (
-    "deviceMemoryScaling divides every grant of the node: only that part of it is framebuffer, the rest is host memory "
-    "at the bus's speed, and monitors count the physical part alone"
+    "deviceMemoryScaling divides every grant that its node makes from then on: that part is framebuffer for good, the "
+    "rest unified memory, which moves to the host when others need the card; memory by cuMemCreate or shared between "
+    "processes can't be lent, and monitors count the first part alone"
 )
 
 VGPU_MANAGER = Capabilities(
@@ -27,6 +28,8 @@ VGPU_MANAGER = Capabilities(
     core_policies=(CorePolicy.HARD, CorePolicy.BURST),
     # What goes beyond the physical part of a grant is allocated as unified memory and moves to the host.
     oversubscription=Oversubscription.SPILL,
+    # prepare_memory_allocation: what fits grant / scaling is plain framebuffer, whatever goes beyond is managed memory.
+    lends_framebuffer=True,
     # A node's scaling, a pod's slice and policy.
     granularity=Granularity.NODE,
     slices_per_card_max=10,
@@ -59,6 +62,9 @@ VGPU_MANAGER = Capabilities(
         Source(
             where="coldzerofear/vgpu-manager:docs/how_to_use_gpu_virtual_memory.md", facts="oversubscription partly"
         ),
+        Source(where="coldzerofear/vgpu-manager:library/src/cuda_hook.c", facts="lends_framebuffer partly"),
+        Source(where="coldzerofear/vgpu-manager:pkg/config/vgpu/vgpu_config.go", facts="lends_framebuffer"),
+        Source(where="coldzerofear/vgpu-manager:pkg/device/allocator/allocator.go", facts="adds_up_cores"),
         Source(where="coldzerofear/vgpu-manager:docs/how_to_use_deviceplugin_nodeconfig.md", facts="granularity"),
         Source(
             where="coldzerofear/vgpu-manager:pkg/webhook/pod/mutate/pod_mutate.go",

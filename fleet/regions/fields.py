@@ -32,7 +32,12 @@ PROCESS_SUSPENDED = 2
 
 BLOCKED = -1
 """`RECENT_KERNEL` of a container that may launch no kernel; 0 = idle, 1 and 2 = launched one a moment ago."""
-RECENT_KERNEL_MAX = 2
+LAUNCHED = 2
+"""`RECENT_KERNEL` as the library writes it at a launch; HAMi's monitor takes 1 off every 5 s, down to 0."""
+LAUNCH_SEEN = 4
+"""`RECENT_KERNEL` as the node agent writes it over a launch that it has seen: the monitor takes 1 off and still
+counts it, and nobody writes 3 or 4 otherwise (Project-HAMi/HAMi:cmd/vGPUmonitor/feedback.go)."""
+RECENT_KERNEL_MAX = LAUNCH_SEEN
 
 
 class RegionField(StrEnum):

@@ -37,7 +37,12 @@ class AgentSettings(ListenerSettings):
     full_ratio: Ratio = 0.97
     """Duty cycle of a card from which it counts as full."""
     quiet_seconds: Seconds = 5
-    """How long nobody may have wanted low priority asleep before it wakes."""
+    """How long nobody may have wanted low priority asleep before it wakes, judged by duty cycles."""
+    pace_seconds: Annotated[float, Field(ge=0.005, le=0.5)] = 0.02
+    """Time between two looks at launches, where high and low priority share a card and `agent.give_way=strict`; twice
+    that while nobody launches."""
+    release_seconds: Annotated[float, Field(ge=0.05, le=60.0)] = 0.1
+    """How long nobody above low priority may have launched a kernel before it wakes, where launches are believed."""
     framebuffer_free_ratio_min: Ratio = 0.03
     """Share of a card's framebuffer that must stay free; below it low priority is evicted. 0 switches that off."""
     settle_seconds: Seconds = 30

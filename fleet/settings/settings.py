@@ -164,6 +164,9 @@ class RecommenderSettings(Section):
     """How it is searched who shares a card with whom."""
     packing_exact_pods_max: Count = 120
     """Most pods of one card model that `auto` packs exactly."""
+    host_memory_bytes: Bytes | None = None
+    """Host memory of each node that framebuffer may be moved to; none takes half of what its pods' requests leave of
+    the node's, and moves nothing where the node's is not known."""
     measured_pairs: Path | None = None
     """CSV of pairs measured on one card (victim, aggressor, speed_ratio …); who suffers there is kept apart."""
 

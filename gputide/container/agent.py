@@ -70,6 +70,7 @@ def open_agent(folder: DataFolder, settings: Settings, metrics: AgentMetrics) ->
                 working_ratio=agent_settings.working_ratio,
                 full_ratio=agent_settings.full_ratio,
                 quiet_seconds=float(agent_settings.quiet_seconds),
+                release_seconds=agent_settings.release_seconds,
             ),
             watermark=WatermarkRules(
                 free_ratio_min=agent_settings.framebuffer_free_ratio_min,
@@ -83,6 +84,7 @@ def open_agent(folder: DataFolder, settings: Settings, metrics: AgentMetrics) ->
                 _orders_of(cluster, enforcer.namespace, agent_settings.orders_config_map, node),
                 metrics,
                 interval_seconds=agent_settings.interval_seconds,
+                pace_seconds=agent_settings.pace_seconds,
                 orders_seconds=float(agent_settings.orders_seconds),
                 on_view=show,
                 is_troubled=lambda view: bool(

@@ -67,6 +67,7 @@ class Case:
     spare_rows: tuple[int, ...] = ()
     spare_held_bytes: int = 0
     scalings: int = 0
+    lends: bool = False
     node_policy: CorePolicy | None = None
     node_bar: Sentence | None = None
 

@@ -58,6 +58,7 @@ def _join(
     mean = sum(move.violation_ratio for move in moves) / len(moves)
     evidence = scene.evidence(name)
     targets = sorted({move.target for move in moves})
+    lends = scene.lending([move.row for move in moves])
     return Recommendation(
         id=f"{kind.value.replace('_', '-')}-join-{number:04d}",
         kind=kind,
@@ -69,12 +70,17 @@ def _join(
         risk_level=level_of(mean, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         evidence=evidence,
-        needs=needs_of(is_hard=scene.arrangement.cuts[name].is_hard, has_low=kind is RecommendationKind.COLOCATE),
+        needs=needs_of(
+            is_hard=scene.arrangement.cuts[name].is_hard,
+            has_low=kind is RecommendationKind.COLOCATE,
+            lends=bool(lends),
+        ),
         violation_ratio=mean,
         low_priority_gpu_hours_per_week=sum(move.low_hours for move in moves),
         why=(
+            *lends,
             sentence(
-                f"join_{kind.value}",
+                "join_lend" if lends else f"join_{kind.value}",
                 pods=len(moves),
                 targets=len(targets),
                 cards=cards_in(freed),

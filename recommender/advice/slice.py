@@ -154,6 +154,8 @@ class Slice:
         return None
 
     def _refuse_need(self, case: Case) -> Refusal | None:
+        if case.lends:
+            return case.refuse(self.kind, "lent_hides_need")
         if not case.has_need:
             return case.refuse(self.kind, "preallocation_hides_need")
         if case.is_estimated and len({grant.pod_id for grant in case.grants}) == 1:
@@ -181,7 +183,7 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
     cut = scene.arrangement.cuts[name]
     whole = scene.grants[rows[0]].framebuffer_bytes
     evidence = scene.evidence(name)
-    doubt = _doubt(scene, rows)
+    doubt, lends = _doubt(scene, rows), scene.lending(rows)
     confidence = min(confidence_of(evidence), ESTIMATED_CONFIDENCE_MAX if doubt else 1.0)
     return Recommendation(
         id=f"slice-{number:04d}",
@@ -193,10 +195,11 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         risk_level=level_of(0.0, confidence),
         confidence=confidence,
         evidence=evidence,
-        needs=needs_of(is_hard=cut.is_hard),
+        needs=needs_of(is_hard=cut.is_hard, lends=bool(lends)),
         why=(
             *doubt,
             *_pool_why(scene, rows[0], cut),
+            *lends,
             _why(scene, cut, pods=len(rows), whole_bytes=whole, is_low=scene.grants[rows[0]].priority is Priority.LOW),
         ),
     )

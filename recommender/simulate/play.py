@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.lending import Residency
 from fleet.relief.moves import PastMove
 from fleet.relief.rules import ReliefRules
 from fleet.sharing import ACTIVE_RATIO_MIN, Fare, Seats, fare
@@ -44,6 +45,9 @@ class Played:
         asked: demand of the counted pods, card-steps.
         low_asked: demand of the pods of low priority among them, card-steps.
         moves: pods moved.
+        switches: how often lent framebuffer came back to its card, per row.
+        switch_seconds: how long each row waited while framebuffer moved, in all.
+        host_bytes: lent framebuffer in host memory, in each step, of all cards, (steps,).
         orders: moves that relief began, in seconds since the first step, rows and numbers of cards as names.
         used: counted cards in use, (cards, steps), bool.
         left: compute that all pods together leave on each card, (cards, steps).
@@ -65,6 +69,9 @@ class Played:
     low_asked: float
     low_served: float
     moves: int
+    switches: NDArray[np.int64]
+    switch_seconds: NDArray[np.float64]
+    host_bytes: NDArray[np.float64]
     orders: tuple[PastMove, ...]
     used: NDArray[np.bool_]
     left: NDArray[np.float32]
@@ -105,11 +112,15 @@ class _Game:
     """The state between two pieces of a step."""
 
     def __init__(self, stage: Stage, opening: Opening, rules: ReliefRules | None, replan: Replan | None) -> None:
-        self._stage, self._counted, self._spills = stage, stage.counted, opening.spills
+        self._stage, self._counted = stage, stage.counted
+        self._paging_rate = opening.paging_bytes_per_second
         self._spares_max = stage.rows if replan is not None else SPARES_MAX if rules is not None else 0
         self._seating = self._laid_out(opening)
         rows, cards = stage.rows, len(self._seating.capacity_bytes)
-        self._oversubscribed = opening.is_oversubscribed.copy()
+        self._residency = Residency(rows)
+        self._switches, self._waited = np.zeros(rows, np.int64), np.zeros(rows)
+        self._waits = np.zeros(rows)
+        self._host_bytes = np.zeros(stage.steps)
         self._relief = None if rules is None else PlayedRelief(stage, self._seating, rules)
         self._load_rate = NEVER if rules is None else rules.load_bytes_per_second
         self._done_at = np.full(rows, NEVER)
@@ -149,7 +160,7 @@ class _Game:
             card=card,
             target=np.full(stage.rows, -1, np.int64),
             granted_bytes=opening.granted_bytes.astype(float),
-            is_spilled=opening.is_oversubscribed & opening.spills,
+            kept_bytes=opening.kept_bytes.copy(),
             model=np.concatenate(models),
             capacity_bytes=np.concatenate(capacities),
             is_open=np.concatenate([is_open, spares]),
@@ -164,8 +175,7 @@ class _Game:
         card = matched_cards(opening.card, seating.card, self._stage.model, seating.model, seating.is_open)
         moved = np.flatnonzero(card != seating.card)
         seating.card, seating.granted_bytes = card, opening.granted_bytes.astype(float)
-        seating.is_spilled = opening.is_oversubscribed & self._spills
-        self._oversubscribed = opening.is_oversubscribed.copy()
+        seating.kept_bytes = opening.kept_bytes.copy()
         seating.target[moved] = card[moved]
         self._is_down[moved] = True
         self._done_at[moved] = clock + seating.granted_bytes[moved] / replan.load_bytes_per_second
@@ -177,6 +187,7 @@ class _Game:
         """Play one step, piece by piece."""
         length, start = float(self._stage.step_seconds), step * float(self._stage.step_seconds)
         clock = start
+        self._lend(step)
         while clock < start + length:
             state = self._fare(step)
             until = min(start + length, float(self._done_at.min(initial=NEVER)))
@@ -188,6 +199,19 @@ class _Game:
             self._finish_moves(clock)
         self._record(step)
 
+    def _lend(self, step: int) -> None:
+        """Lets lent framebuffer change hands as a step begins; pods stand on their cards before the first one does."""
+        seating, stage = self._seating, self._stage
+        if not np.isfinite(seating.kept_bytes).any():
+            return
+        works = (np.nan_to_num(stage.coming[:, step]) > ACTIVE_RATIO_MIN) & ~self._is_down
+        held = self._need_now(step).astype(float)
+        turn = self._residency.turn(step, works, held, seating.kept_bytes, seating.card, seating.capacity_bytes)
+        self._host_bytes[step] = turn.out_bytes.sum()
+        self._waits = turn.waits_bytes / self._paging_rate if step else np.zeros(stage.rows)
+        self._waited += self._waits
+        self._switches += turn.came_back & (step > 0)
+
     def _relieved(self, relief: PlayedRelief, clock: float, until: float) -> float:
         """Let relief look at a piece as often as it asks to; returns the piece's end."""
         while clock < until:
@@ -196,6 +220,8 @@ class _Game:
                 self._moves += 1
                 self._done_at[move.row] = clock + self._seating.granted_bytes[move.row] / self._load_rate
                 self._is_down[move.row] = move.is_stopped
+                # Elsewhere it lends nothing: whether that card's node is scaled nobody says.
+                self._seating.kept_bytes[move.row] = np.inf
                 until = min(until, float(self._done_at[move.row]))
             if any(move.is_stopped for move in begun):
                 return clock
@@ -221,6 +247,9 @@ class _Game:
             low_asked=self._low_asked,
             low_served=self._low_served,
             moves=self._moves,
+            switches=self._switches,
+            switch_seconds=self._waited,
+            host_bytes=self._host_bytes,
             orders=() if self._relief is None else self._relief.moves,
             used=self._used,
             left=self._left,
@@ -243,21 +272,23 @@ class _Game:
             compute_granted_ratio=np.ones(stage.rows),
             is_hard=np.zeros(stage.rows, bool),
             is_low=stage.is_low,
-            is_oversubscribed=self._oversubscribed,
+            kept_bytes=seating.kept_bytes,
             capacity_bytes=seating.capacity_bytes,
         )
         demand = np.where(self._is_down, np.float32(0), stage.demand.compute[:, stage.past + step])[:, None]
-        return fare(demand, self._need_now(step)[:, None], seats, spills=self._spills)
+        return fare(demand, self._need_now(step)[:, None], seats)
 
     def _account(self, state: Fare, step: int, share: float) -> None:
-        counted = self._counted
+        counted, stage = self._counted, self._stage
         demand = np.nan_to_num(self._stage.coming[:, step])
         # A pod that is being restarted serves nothing: its active time is violated.
         stopped = self._is_down & (demand > ACTIVE_RATIO_MIN)
         contended, short = state.contention[:, 0], (state.short | state.full)[:, 0]
         active = (state.active[:, 0] | stopped) & counted
+        # Requests wait while framebuffer comes back: a switch counts by its length.
+        waits = np.minimum(1.0, self._waits / stage.step_seconds)
         for place, what in enumerate((active, stopped | contended | short, stopped | contended, short)):
-            self._sums[place] += share * (what & active)
+            self._sums[place] += share * np.where(what, 1.0, 0.0 if place in (0, 2) else waits) * active
         self._asked += share * float(demand[counted].sum())
         served = np.nan_to_num(state.served_ratio[:, 0])
         self._served += share * float(served[counted].sum())
@@ -276,6 +307,7 @@ class _Game:
         if not len(done):
             return
         seating.card[done], seating.target[done] = seating.target[done], -1
+        self._residency.anew(done)
         self._done_at[done] = NEVER
         self._is_down[done] = False
         if self._relief is not None:

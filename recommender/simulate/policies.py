@@ -107,6 +107,9 @@ class Performance:
         lost_work_ratio: demand that was not served / demand.
         moves: pods moved, stopped or woken.
         moves_per_pod_day: the same per judged pod and day.
+        switches_per_day: how often lent framebuffer came back to a card, of all cards.
+        switch_seconds: how long pods waited for that, on average.
+        host_bytes_max: most lent framebuffer that lay in host memory at a time, of all nodes.
         low_priority_gpu_hours: work of low priority that stayed done.
         low_priority_lost_gpu_hours: work of low priority lost by eviction.
         evictions: workers of low priority sent away.
@@ -130,6 +133,9 @@ class Performance:
     lost_work_ratio: float
     moves: int
     moves_per_pod_day: float
+    switches_per_day: float
+    switch_seconds: float
+    host_bytes_max: float
     low_priority_gpu_hours: float
     low_priority_lost_gpu_hours: float
     evictions: int
@@ -167,7 +173,7 @@ def opening_of(policy: Policy, stage: Stage, table: Table, *, step: int = 0) -> 
         settings = table.settings if table.relief is None else _dense(table.settings)
         profiles = profile_fleet(known, settings=settings.analyzer, now=now)
         plan = make_plan(known, profiles, settings=settings, capability=table.capability, now=now)
-        return opening_of_plan(stage, plan)
+        return opening_of_plan(stage, plan, measured_bytes_per_second=table.capability.spill_bytes_per_second)
     if policy not in _PACKERS:
         return whole_cards(stage)
     if policy is Policy.HINDSIGHT:
@@ -302,6 +308,7 @@ def _performance(
     predicted: float | None = None,
 ) -> Performance:
     active = max(1.0, float(played.active_steps.sum()))
+    switches = int(played.switches.sum())
     pod_days = max(1, played.cards_before) * stage.steps * stage.step_seconds / DAY_SECONDS
     return Performance(
         policy=policy.value,
@@ -321,6 +328,9 @@ def _performance(
         lost_work_ratio=max(0.0, 1.0 - played.served / played.asked) if played.asked > 0 else 0.0,
         moves=played.moves,
         moves_per_pod_day=played.moves / pod_days,
+        switches_per_day=switches * DAY_SECONDS / (stage.steps * stage.step_seconds),
+        switch_seconds=float(played.switch_seconds.sum()) / max(1, switches),
+        host_bytes_max=float(played.host_bytes.max(initial=0.0)),
         low_priority_gpu_hours=got.gpu_hours,
         low_priority_lost_gpu_hours=got.lost_gpu_hours,
         evictions=got.evictions,

@@ -30,7 +30,7 @@ class Seating:
         card: card of each row, (rows,), int64.
         target: card that a row moves to, (rows,), -1 where it stays, int64.
         granted_bytes: grant, (rows,).
-        is_spilled: True where the backend moves framebuffer to host memory while the pod is idle, (rows,), bool.
+        kept_bytes: what of a row stays on its card while its pod rests, (rows,); inf where it lends none of it.
         model: card model, (cards,), int64.
         capacity_bytes: framebuffer, (cards,).
         is_open: True for cards that may take a newcomer, (cards,), bool.
@@ -39,7 +39,7 @@ class Seating:
     card: NDArray[np.int64]
     target: NDArray[np.int64]
     granted_bytes: NDArray[np.float64]
-    is_spilled: NDArray[np.bool_]
+    kept_bytes: NDArray[np.float64]
     model: NDArray[np.int64]
     capacity_bytes: NDArray[np.float64]
     is_open: NDArray[np.bool_]
@@ -100,7 +100,7 @@ class PlayedRelief:
         served = np.nan_to_num(state.served_ratio[:, 0])
         self._use = np.where(self._stage.is_low, np.float32(0), served)
         held = np.minimum(need_bytes, seating.granted_bytes)
-        held = np.where(seating.is_spilled & ~state.active[:, 0], 0.0, held)
+        held = np.where(state.active[:, 0], held, np.minimum(held, seating.kept_bytes))
         self._load[:, step] = np.maximum(self._load[:, step], self._use)
         self._need = np.maximum(self._need, held)
         self._overloaded = self._overloads(now, held)

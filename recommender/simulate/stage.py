@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fleet.decisions import Plan
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Grant, Priority
+from fleet.lending import paging_bytes_per_second
 from fleet.usage import Float32, History, SliceGrid, UsageGrid
 from recommender.backtest import JUDGED_KINDS, seats_of
 from recommender.demand import Demand, demand_of
@@ -105,16 +106,16 @@ class Opening:
     Attributes:
         card: number of each row's card, (rows,), int64; any numbers, equal where a card is shared.
         granted_bytes: framebuffer granted to each row, (rows,).
-        is_oversubscribed: True where a grant may be spilled, (rows,).
+        kept_bytes: what of a grant stays on the card while its pod rests, (rows,); inf where it lends none of it.
+        paging_bytes_per_second: how fast lent framebuffer moves to host memory and back, (rows,).
         predicted_violation_ratio: what the policy said beforehand, None where it says nothing.
-        spills: True where the backend really moves oversubscribed framebuffer to host memory.
     """
 
     card: NDArray[np.int64]
     granted_bytes: NDArray[np.float64]
-    is_oversubscribed: NDArray[np.bool_]
+    kept_bytes: NDArray[np.float64]
+    paging_bytes_per_second: NDArray[np.float64]
     predicted_violation_ratio: float | None = None
-    spills: bool = False
 
 
 def cut_history(history: History, *, cut: datetime, until: datetime) -> Stage:
@@ -205,25 +206,37 @@ def whole_cards(stage: Stage) -> Opening:
     return Opening(
         card=np.arange(stage.rows, dtype=np.int64),
         granted_bytes=stage.capacity_bytes.copy(),
-        is_oversubscribed=np.zeros(stage.rows, bool),
+        kept_bytes=np.full(stage.rows, np.inf),
+        paging_bytes_per_second=paging_rates(stage),
     )
 
 
-def opening_of_plan(stage: Stage, plan: Plan) -> Opening:
+def paging_rates(stage: Stage, measured: float | None = None) -> NDArray[np.float64]:
+    """How fast framebuffer of each row's card moves to host memory and back, bytes per second, (rows,)."""
+    models = [paging_bytes_per_second(name, measured) for name in stage.models]
+    return np.array(models, float)[stage.model]
+
+
+def opening_of_plan(stage: Stage, plan: Plan, *, measured_bytes_per_second: float | None = None) -> Opening:
     """Where a plan seats the pods.
 
-    A pod that the plan does not place, or places on another card model (where nobody has seen its demand), keeps a
-    card of its own.
+    Args:
+        measured_bytes_per_second: what a probe measured of framebuffer that moves to host memory; None where none did.
+
+    Returns:
+        Seats, of which those lend framebuffer whose card's node the plan scales. A pod that the plan does not place, or
+        places on another card model (where nobody has seen its demand), keeps a card of its own.
     """
-    card, granted_bytes, is_oversubscribed = seats_of(plan, stage.demand)
+    card, granted_bytes, kept_bytes = seats_of(plan, stage.demand)
     models = {number: placed.card_model for number, placed in enumerate(plan.placement)}
     for row, grant in enumerate(stage.demand.grants):
         if models.get(int(card[row]), grant.card_model) != grant.card_model:
             card[row] = len(plan.placement) + row
-            granted_bytes[row], is_oversubscribed[row] = grant.framebuffer_bytes, False
+            granted_bytes[row], kept_bytes[row] = grant.framebuffer_bytes, np.inf
     return Opening(
         card=card,
         granted_bytes=granted_bytes,
-        is_oversubscribed=is_oversubscribed,
+        kept_bytes=kept_bytes,
+        paging_bytes_per_second=paging_rates(stage, measured_bytes_per_second),
         predicted_violation_ratio=plan.totals.predicted_violation_ratio,
     )

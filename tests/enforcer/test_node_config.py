@@ -14,13 +14,14 @@ from enforcer.backends.hami_dialect import DEVICE_CONFIG
 from enforcer.manifest import Manifest
 from enforcer.snapshot import take_snapshot
 from fleet.capabilities.register import CorePolicy
-from fleet.decisions import CardPlacement, Plan, RecommendationKind
+from fleet.decisions import CardPlacement, Need, Plan, RecommendationKind
 from fleet.errors import Corrupt, Refused
 from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, parse_node_register
+from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
 from tests.enforcer.builders import HALF, a_plan, a_recommendation, a_slice, card_id, whole
 from tests.enforcer.kin_cluster import HAMI, VGPU_MANAGER, VOLCANO, Kin, a_kin_cluster
 from tests.enforcer.plugin_cluster import StandingCluster, a_config
-from tests.enforcer.test_backend_kin import oversubscribe, slice_
+from tests.enforcer.test_backend_kin import a_share, oversubscribe, pair_plan, slice_
 
 GIB = 2**30
 
@@ -208,6 +209,52 @@ def test_vgpu_manager_spills_by_the_scaling_of_one_node() -> None:
         {"nodeName": "node-0", "deviceMemoryScaling": 1.1},
         {"nodeName": "node-9", "deviceSplitCount": 4},
     ]
+
+
+def lending() -> Plan:
+    """Two services on a card that holds one of them beside what the other keeps."""
+    plan = pair_plan(
+        RecommendationKind.OVERSUBSCRIBE,
+        *(a_share(pod, framebuffer_bytes=18 * GIB, oversubscribed=True) for pod in ("a-0", "b-0", "a-1", "b-1")),
+        needs=(Need.OVERSUBSCRIPTION, Need.SPILL),
+    )
+    return replace(plan, placement=tuple(replace(card, memory_scaling=3.2) for card in plan.placement))
+
+
+def test_vgpu_manager_lends_by_the_factor_that_the_plan_asks_for() -> None:
+    """More than what is granted on the card: the smaller part that a pod keeps, the more it lends."""
+    stage = rendered(lending(), a_kin_cluster(VGPU_MANAGER), VGPU_MANAGER)
+    assert config_of(stage)[0] == {"nodeName": "node-0", "deviceMemoryScaling": 3.2}
+    (step,) = stage.node_steps
+    assert {mib for _, mib in step.registers_mib} == {int(24 * 1024 * 3.2) - 16}
+    assert not any("card whole" in warning for warning in stage.warnings)
+
+
+def test_vgpu_manager_names_pods_that_would_see_more_than_their_card() -> None:
+    plan = lending()
+    there = tuple(replace(card, card=card_id(7), node="node-1") for card in plan.placement[:1])
+    stage = rendered(replace(plan, placement=(*there, plan.placement[1])), a_kin_cluster(VGPU_MANAGER), VGPU_MANAGER)
+    seen = [warning for warning in stage.warnings if "card whole on node node-1" in warning]
+    assert any("c-0 has its card whole on node node-1" in warning for warning in seen)
+    assert all("sees 3.2 times its card's framebuffer" in warning for warning in seen)
+
+
+def test_vgpu_manager_leaves_a_node_that_lends_enough_already() -> None:
+    cluster = a_kin_cluster(VGPU_MANAGER)
+    annotations = _node(cluster, "node-0")["metadata"]["annotations"]
+    text = annotations[VGPU_MANAGER_REGISTER]
+    annotations[VGPU_MANAGER_REGISTER] = text.replace(str(24 * 1024), str(4 * 24 * 1024))
+    stage = rendered(lending(), cluster, VGPU_MANAGER)
+    assert not [change for change in stage.changes if change.kind == "ConfigMap"]
+    assert stage.node_steps == ()
+
+
+def test_vgpu_manager_does_not_lend_what_a_pod_holds_that_is_not_made_anew() -> None:
+    plan = lending()
+    (entry,) = plan.recommendations
+    held = replace(entry, workloads=("team/Deployment/b",), pods=("team/b-0", "team/b-1"))  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="was started before its node's factor and keeps all"):
+        rendered(replace(plan, recommendations=(held,)), a_kin_cluster(VGPU_MANAGER), VGPU_MANAGER)
 
 
 @pytest.mark.parametrize("pattern", ["node-.*", "^node-0.*$", "node-[0-9]+", "(a+)+$", "x|node-0", "de-[01]"])

@@ -23,7 +23,7 @@ from enforcer.rollout.tools import Tools
 from enforcer.snapshot import take_snapshot
 from fleet.errors import Refused
 from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, parse_node_register
-from tests.enforcer.builders import NOW, patient
+from tests.enforcer.builders import NOW, card_id, patient
 from tests.enforcer.kin_cluster import HAMI, a_kin_cluster
 from tests.enforcer.plugin_cluster import StandingCluster
 from tests.enforcer.test_backend_kin import oversubscribe
@@ -50,6 +50,7 @@ class ActingCluster(StandingCluster):
         self.comes_back = comes_back
         self.on_restart = on_restart
         self.evicted: list[str] = []
+        self.patched: list[str] = []
         self.protected: set[str] = set()
         self.slept = 0.0
         self._coming: list[Manifest] = []
@@ -61,6 +62,7 @@ class ActingCluster(StandingCluster):
     def patch(self, kind: str, namespace: str, name: str, fields: Sequence[FieldChange], resource_version: str) -> str:
         found = self.get(kind, namespace, name)
         assert found is not None
+        self.patched += [f"{kind} {change.field}" for change in fields]
         if found["metadata"]["resourceVersion"] != resource_version:
             raise Refused(f"{name} has another version")
         for change in fields:
@@ -235,10 +237,28 @@ def test_taking_back_starts_plugins_anew_and_opens_nodes() -> None:
     assert "unschedulable" not in cluster.node()["spec"]
 
 
+def twice(node: Manifest) -> None:
+    annotations = node["metadata"]["annotations"]
+    devices = parse_node_register(annotations[NODE_REGISTER_ANNOTATION])
+    doubled = [replace(device, framebuffer_mib=2 * device.framebuffer_mib) for device in devices]
+    annotations.update(HAMI.node_annotations(doubled))
+
+
+@pytest.mark.parametrize(("on_restart", "code"), [(twice, None), (lambda node: None, "rollout.node_late")])
+def test_node_is_waited_for_until_it_registers_what_is_lent(
+    on_restart: Callable[[Manifest], None], code: str | None
+) -> None:
+    cluster = ActingCluster(on_restart=on_restart)
+    step = NodeStep(node="node-1", restarts=(PLUGIN,), registers_mib=((card_id(4), 2 * 24 * 1024 - 16),))
+    found = hands(cluster).settle([step], "plan-1")
+    assert [item.code for item in found] == ([] if code is None else [code])
+    assert not found or dict(found[0].values)["why"].code == "rollout.node_registers"  # type: ignore[union-attr]
+
+
 def test_steps_stand_in_the_ledger_as_they_were_rendered(tmp_path: Path) -> None:
     journal = Journal(Ledger(tmp_path / "ledger.jsonl"))
     rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(a_kin_cluster(HAMI)))
-    steps = [*rendered.node_steps, CUT]
+    steps = [*rendered.node_steps, CUT, replace(CUT, registers_mib=((card_id(4), 48 * 1024),))]
     record = StageRecord(
         plan_id="plan-1", stage=1, objects=object_intents(rendered), moves=list(rendered.moves), node_steps=steps
     )
@@ -257,18 +277,39 @@ def test_restored_configuration_is_read_by_a_new_plugin(tmp_path: Path) -> None:
     assert found is not None
     for part in config.fields:
         set_field(found, part.field, part.new)
-    tools = Tools(
+    take_back(tools_for(cluster, tmp_path), "plan-1", 1, [config], [], rendered.node_steps)
+    assert json.loads(found["data"]["config.json"])["nodeconfig"] == [{"name": "node-9", "devicesplitcount": 4}]
+    assert cluster.evicted == ["hami-device-plugin-0"]
+
+
+@pytest.mark.parametrize("lends", [True, False])
+def test_node_that_lends_goes_back_before_its_pods_do(tmp_path: Path, lends: bool) -> None:
+    """A pod that came back first to a whole card would be granted all that the card registers."""
+    cluster = ActingCluster()
+    rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(cluster))
+    intents = [entry for entry in object_intents(rendered) if entry.kind in ("ConfigMap", "Deployment")]
+    for intent in intents:
+        found = cluster.get(intent.kind, intent.namespace, intent.name)
+        assert found is not None
+        for part in intent.fields:
+            set_field(found, part.field, part.new)
+    steps = [replace(step, registers_mib=((card_id(0), 1),) if lends else ()) for step in rendered.node_steps]
+    take_back(tools_for(cluster, tmp_path), "plan-1", 1, intents, rendered.moves, steps)
+    assert {what.split()[0] for what in cluster.patched} == {"ConfigMap", "Deployment"}
+    assert cluster.patched[0].startswith("ConfigMap") is lends
+    assert cluster.patched[-1].startswith("ConfigMap") is not lends
+
+
+def tools_for(cluster: ActingCluster, folder: Path) -> Tools:
+    return Tools(
         reader=cluster,
         writer=cluster,
         lease=_Always(),
         pause=cluster.pause,
-        journal=Journal(Ledger(tmp_path / "ledger.jsonl")),
+        journal=Journal(Ledger(folder / "ledger.jsonl")),
         guard=None,  # type: ignore[arg-type]
         signals=None,  # type: ignore[arg-type]
     )
-    take_back(tools, "plan-1", 1, [config], [], rendered.node_steps)
-    assert json.loads(found["data"]["config.json"])["nodeconfig"] == [{"name": "node-9", "devicesplitcount": 4}]
-    assert cluster.evicted == ["hami-device-plugin-0"]
 
 
 class _Always:

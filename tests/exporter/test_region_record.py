@@ -197,7 +197,7 @@ def test_impossible_figure_of_a_card_is_absent_alone(
     ("region", "doubt", "field"),
     [
         (PlainRegion(recent_kernel=-2), RegionDoubt.STATE_IMPOSSIBLE, "is_blocked"),
-        (PlainRegion(recent_kernel=3), RegionDoubt.STATE_IMPOSSIBLE, "is_recently_active"),
+        (PlainRegion(recent_kernel=5), RegionDoubt.STATE_IMPOSSIBLE, "is_recently_active"),
         (PlainRegion(switch=2), RegionDoubt.STATE_IMPOSSIBLE, "is_compute_limited"),
         (PlainRegion(priority=-1), RegionDoubt.STATE_IMPOSSIBLE, "priority"),
         (PlainRegion(priority=101), RegionDoubt.STATE_IMPOSSIBLE, "priority"),

@@ -115,9 +115,24 @@ def test_weakest_node_counts() -> None:
 def test_spill_is_what_was_seen() -> None:
     spilled = replace(RESULT, spilled_bytes=GIB, spill_bytes_per_second=1e10)
     assert as_measured(HAMI, [spilled]).oversubscription is Oversubscription.SPILL
-    claimed = replace(RESULT, backend="vgpu_manager")
-    assert VGPU_MANAGER.oversubscription is Oversubscription.SPILL
-    assert as_measured(VGPU_MANAGER, [claimed]).oversubscription is Oversubscription.ACCOUNTING_ONLY
+    assert not as_measured(HAMI, [spilled]).can_lend, "what stays on the card is not known"
+
+
+def test_spill_is_disproved_by_a_refusal_within_the_grant_alone() -> None:
+    whole = replace(RESULT, backend="vgpu_manager")
+    assert VGPU_MANAGER.can_lend
+    assert as_measured(VGPU_MANAGER, [whole]).can_lend, "all of a grant below the card says nothing"
+    short = replace(whole, node="node-2", granted_framebuffer_bytes=48 * GIB, allocated_framebuffer_bytes=32 * GIB)
+    spilled = replace(whole, node="node-3", spilled_bytes=GIB, spill_bytes_per_second=4e9)
+    for results in ([short, spilled], [spilled, short]):
+        measured = as_measured(VGPU_MANAGER, results)
+        assert measured.oversubscription is Oversubscription.ACCOUNTING_ONLY
+        assert not measured.can_lend
+
+
+def test_slowest_measured_spill_counts() -> None:
+    results = [replace(RESULT, spilled_bytes=GIB, spill_bytes_per_second=rate) for rate in (8e9, 4e9, None)]
+    assert as_measured(HAMI, results).spill_bytes_per_second == 4e9
 
 
 def test_measurement_never_raises_what_the_table_says() -> None:

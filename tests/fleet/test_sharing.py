@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,7 +24,7 @@ def seats(
         compute_granted_ratio=np.array(hard or [1.0] * rows, float),
         is_hard=np.array([hard is not None] * rows),
         is_low=np.array(low or [False] * rows),
-        is_oversubscribed=np.zeros(rows, bool),
+        kept_bytes=np.full(rows, np.inf),
         capacity_bytes=np.full(max(card) + 1, 24 * GIB),
     )
 
@@ -61,20 +63,19 @@ def test_need_above_the_grant_is_short_and_needs_above_the_card_are_full() -> No
     assert crowded.full.all()
 
 
-def test_grants_above_the_card_are_full_unless_they_may_spill() -> None:
+def test_grants_above_the_card_are_full_unless_pods_lend_what_they_rest_on() -> None:
     asked, need = column(0.1, 0.0), column(13 * GIB, 13 * GIB)
     sat = seats([0, 0], [13 * GIB] * 2)
     assert fare(asked, need, sat).full.all()
-    spilling = Seats(
-        card=sat.card,
-        framebuffer_granted_bytes=sat.framebuffer_granted_bytes,
-        compute_granted_ratio=sat.compute_granted_ratio,
-        is_hard=sat.is_hard,
-        is_low=sat.is_low,
-        is_oversubscribed=np.array([True, True]),
-        capacity_bytes=sat.capacity_bytes,
-    )
-    assert not fare(asked, need, spilling, spills=True).full.any()
+    assert not fare(asked, need, replace(sat, kept_bytes=np.full(2, 11.0 * GIB))).full.any()
+
+
+def test_what_resting_pods_keep_is_not_lent() -> None:
+    need = column(13 * GIB, 13 * GIB)
+    lent = replace(seats([0, 0], [13 * GIB] * 2), kept_bytes=np.full(2, 12.0 * GIB))
+    assert fare(column(0.1, 0.0), need, lent).full.all()
+    both = replace(lent, kept_bytes=np.full(2, 6.0 * GIB))
+    assert fare(column(0.1, 0.1), need, both).full.all(), "who works holds all of it"
 
 
 def test_missing_row_demands_nothing_and_is_never_violated() -> None:

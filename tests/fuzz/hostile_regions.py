@@ -79,7 +79,7 @@ class HostileRegions:
             layout=name,
             cards=rng.sample(CARDS, rng.randint(1, 3)),
             processes=processes,
-            recent_kernel=rng.randint(-1, 2),
+            recent_kernel=rng.randint(-1, 4),
             last_kernel_time=rng.choice((0, int(NOW) - 3600)),
         )
         layout = PLAIN[name]

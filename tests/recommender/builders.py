@@ -57,7 +57,15 @@ class Service:
     changes: dict[str, Any] = field(default_factory=dict)
 
 
-def cluster(*services: Service, days: int = 7, seed: int = 1, spare_cards: int = 0) -> History:
+def cluster(
+    *services: Service,
+    days: int = 7,
+    seed: int = 1,
+    spare_cards: int = 0,
+    card_model: str = A10,
+    card_gib: int = 24,
+    host_gib: int | None = None,
+) -> History:
     """A cluster in which every pod has its own cards, four cards to a node, seen for `days`."""
     random = np.random.default_rng(seed)
     steps = days * PER_DAY
@@ -72,7 +80,7 @@ def cluster(*services: Service, days: int = 7, seed: int = 1, spare_cards: int =
         for replica in range(service.replicas):
             for place in range(service.cards_per_pod):
                 works_here = place < service.cards_per_pod - service.idle_cards
-                card = _card(len(cards))
+                card = _card(len(cards), card_model, card_gib)
                 cards.append(card)
                 grant = _grant(service, replica, card)
                 grants.append(grant)
@@ -93,8 +101,11 @@ def cluster(*services: Service, days: int = 7, seed: int = 1, spare_cards: int =
                 cached.append(np.where(np.isnan(series), np.nan, ratio).astype(np.float32))
                 held = service.used_gib * GIB if works_here else 0.0
                 used.append(np.where(np.isnan(series), np.nan, held).astype(np.float32))
-    cards += [_card(len(cards) + number) for number in range(spare_cards)]
-    nodes = tuple(Node(node=name, cluster="c") for name in sorted({card.node for card in cards}))
+    cards += [_card(len(cards) + number, card_model, card_gib) for number in range(spare_cards)]
+    host_bytes = None if host_gib is None else host_gib * GIB
+    nodes = tuple(
+        Node(node=name, cluster="c", memory_bytes=host_bytes) for name in sorted({card.node for card in cards})
+    )
     inventory = Inventory(
         cluster="c", as_of=NOW, cards=tuple(cards), nodes=nodes,
         grants=tuple(sorted(grants, key=lambda grant: (grant.pod_id, grant.card))),
@@ -134,10 +145,10 @@ def full_services_of(seed: int, kinds: Sequence[str] = MIXED_KINDS) -> tuple[Ser
     return tuple(found)
 
 
-def _card(number: int) -> Card:
+def _card(number: int, card_model: str, card_gib: int) -> Card:
     return Card(
-        card=CardId(f"GPU-{number:04d}"), card_model=A10, framebuffer_bytes=24 * GIB, node=f"node-{number // 4}",
-        cluster="c",
+        card=CardId(f"GPU-{number:04d}"), card_model=CardModelName(card_model), framebuffer_bytes=card_gib * GIB,
+        node=f"node-{number // 4}", cluster="c",
     )  # fmt: skip
 
 

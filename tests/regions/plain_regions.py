@@ -270,7 +270,7 @@ def _state_is_possible(fd: int, layout: PlainLayout, now: float) -> bool:
     _, switch, recent, priority = struct.unpack("<4i", os.pread(fd, 16, layout.proc_num))
     last = _number(fd, layout.proc_num + 16, "<Q") if layout.has_time else 0
     time_is_possible = last == 0 or 1.5e9 <= last <= now + 5
-    return switch in (0, 1) and recent in (-1, 0, 1, 2) and 0 <= priority <= 100 and time_is_possible
+    return switch in (0, 1) and recent in (-1, 0, 1, 2, 3, 4) and 0 <= priority <= 100 and time_is_possible
 
 
 def _card(fd: int, layout: PlainLayout, card: int, slots: list[int], framebuffer: float) -> tuple[PlainCard, bool]:

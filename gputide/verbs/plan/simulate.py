@@ -150,6 +150,7 @@ def _answer(described: dict[str, Any], found: Sequence[Performance]) -> Answer:
             "predicted": _predicted,
             "lost work": lambda item: format_percent(item.lost_work_ratio, digits=3),
             "moves/pod/day": lambda item: f"{item.moves_per_pod_day:.3f}",
+            "switches/day": lambda item: f"{item.switches_per_day:.1f}",
             "harvested card-h": lambda item: round(item.low_priority_gpu_hours),
             "evictions/h": lambda item: f"{item.evictions_per_worker_hour:.3f}",
             "lost card-h": lambda item: round(item.low_priority_lost_gpu_hours),
@@ -167,6 +168,7 @@ def _answer(described: dict[str, Any], found: Sequence[Performance]) -> Answer:
         footnotes=(
             *((described["timing"]["sentence"],) if "timing" in described else ()),
             "saved counts spares at their peak; predicted is what the plan alone was expected to violate",
+            "switches are pods that wait while framebuffer that they lent comes back from host memory",
             "harvested is work of low priority on what the others leave; lost is what eviction cost it",
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import threading
@@ -18,8 +19,12 @@ from enforcer.agent.node_agent import AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView
 from enforcer.agent.watermark import WatermarkRules
 from fleet.errors import Misconfigured
-from tests.enforcer.agent.nodes import view_of
+from fleet.inventory import Priority
+from fleet.settings.agent import GiveWayManner
+from tests.enforcer.agent.nodes import CARD, add_region, slice_of, view_of
 from tests.enforcer.agent.test_node_agent import Actions, FakeReader
+from tests.regions.plain_regions import PLAIN
+from tests.waiting import until
 from wire.own_metrics import OwnMetrics
 
 PATIENCE_SECONDS = 10.0
@@ -34,7 +39,7 @@ def run(folder: Path, read_orders: Callable[[AgentLoop], str | None], **how: Any
         give_way=GiveWayRules(),
         watermark=WatermarkRules(),
     )
-    waits = {"interval_seconds": 0.1, "orders_seconds": 0.05}
+    waits = {"interval_seconds": 0.1, "pace_seconds": 0.01, "orders_seconds": 0.05}
     loop = AgentLoop(agent, lambda: read_orders(loop), AgentMetrics(OwnMetrics("agent")), **{**waits, **how})
     timer = threading.Timer(PATIENCE_SECONDS, loop.stop)
     timer.start()
@@ -82,10 +87,52 @@ def test_agent_in_trouble_looks_at_its_orders_every_second_and_shows_what_it_see
     assert shown[0] == view_of()
 
 
+def test_launches_are_looked_at_while_the_driver_hangs(tmp_path: Path) -> None:
+    """The node is looked at once; then the driver hangs, and low priority still gives way."""
+    containers = tmp_path / "containers"
+    containers.mkdir()
+    low, high = (add_region(containers, number, cards=(CARD,), recent_kernel=0) for number in (1, 2))
+    hangs, looked = threading.Event(), threading.Event()
+    view = view_of(slice_of(1, Priority.LOW), slice_of(2, Priority.HIGH))
+
+    class HangingReader:
+        def read(self, deadline_seconds: float) -> NodeView:
+            if looked.is_set():
+                hangs.wait(PATIENCE_SECONDS)
+            looked.set()
+            return view
+
+    agent = NodeAgent(
+        HangingReader(),
+        Actions(),
+        AgentFolders(containers=containers, state=tmp_path / "state"),
+        give_way=GiveWayRules(manner=GiveWayManner.STRICT),
+        watermark=WatermarkRules(),
+    )
+    metrics = AgentMetrics(OwnMetrics("agent"))
+    loop = AgentLoop(agent, lambda: None, metrics, interval_seconds=0.1, pace_seconds=0.01, orders_seconds=60.0)
+    running = threading.Thread(target=loop.run)
+    running.start()
+    try:
+        looked.wait(PATIENCE_SECONDS)
+        time.sleep(0.3)
+        shape = PLAIN["v1.2"]
+        with high.open("r+b") as file:
+            file.seek(shape.proc_num + 8)
+            file.write(struct.pack("<i", 2))
+        until(lambda: struct.unpack_from("<i", low.read_bytes(), shape.procs + shape.status)[0] == 2)
+        assert not hangs.is_set()
+    finally:
+        hangs.set()
+        loop.stop()
+        running.join(PATIENCE_SECONDS)
+    assert struct.unpack_from("<i", low.read_bytes(), shape.procs + shape.status)[0] == 1
+
+
 PROGRAM = """
 import signal
 from enforcer.agent.loop import AgentLoop, stop_on_signals
-loop = AgentLoop(None, None, None, interval_seconds=1.0, orders_seconds=1.0)
+loop = AgentLoop(None, None, None, interval_seconds=1.0, pace_seconds=1.0, orders_seconds=1.0)
 stop_on_signals(loop)
 with loop._stopped._cond:
     signal.raise_signal(signal.SIGTERM)

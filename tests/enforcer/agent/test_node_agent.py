@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from collections.abc import Callable
+import struct
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +23,7 @@ from fleet.inventory import Priority
 from fleet.settings.agent import GiveWayManner
 from tests.enforcer.agent.nodes import CARD, GIB, START, add_region, key_of, region_path, slice_of, view_of
 from tests.enforcer.agent.test_sleepers import status
-from tests.regions.plain_regions import MIB
+from tests.regions.plain_regions import MIB, PLAIN
 
 NOW = datetime.fromtimestamp(START, UTC)
 
@@ -89,20 +88,20 @@ class World:
     state: Path
     reader: FakeReader
     actions: Actions
+    now: float = 0.0
 
-    def agent(
-        self, manner: GiveWayManner = GiveWayManner.STRICT, clock: Callable[[], float] = time.monotonic
-    ) -> NodeAgent:
+    def agent(self, manner: GiveWayManner = GiveWayManner.STRICT) -> NodeAgent:
         return NodeAgent(
             self.reader,
             self.actions,
             AgentFolders(containers=self.containers, state=self.state),
             give_way=GiveWayRules(manner=manner),
             watermark=WatermarkRules(free_ratio_min=0.05),
-            clock=clock,
+            clock=lambda: self.now,
         )
 
-    def see(self, *, duty: float = 0.0, at: float = 0.0, free: int = 40 * GIB) -> None:
+    def see(self, *, duty: float | None = 0.0, at: float = 0.0, free: int = 40 * GIB) -> None:
+        self.now = at
         low = slice_of(1, Priority.LOW, framebuffer_granted_bytes=4000 * MIB, framebuffer_limit_bytes=self.limit(1))
         high = slice_of(2, Priority.HIGH, duty_cycle_ratio=duty, framebuffer_granted_bytes=4000 * MIB)
         low, high = replace(low, framebuffer_used_bytes=GIB), replace(high, framebuffer_limit_bytes=self.limit(2))
@@ -141,6 +140,147 @@ def test_low_priority_sleeps_while_high_priority_works(world: World) -> None:
     assert agent.look(1.0).woke == (key_of(1),)
     assert status(world.containers, 1) == 1
     assert acts(world) == ["sleep", "wake"]
+
+
+def put_recent(world: World, number: int, value: int) -> None:
+    """Write what the library or HAMi's monitor writes into `recent_kernel`."""
+    with region_path(world.containers, number).open("r+b") as file:
+        file.seek(PLAIN["v1.2"].proc_num + 8)
+        file.write(struct.pack("<i", value))
+
+
+def recent(world: World, number: int) -> int:
+    raw = region_path(world.containers, number).read_bytes()
+    return int(struct.unpack_from("<i", raw, PLAIN["v1.2"].proc_num + 8)[0])
+
+
+def proven(world: World) -> NodeAgent:
+    """An agent that knows that high priority does nothing when it launches nothing; the clock says 9."""
+    agent = world.agent()
+    for at, duty, launches in ((0.0, 0.0, False), (1.0, 0.5, True), (2.0, 0.5, False), (3.5, 0.0, False)):
+        if launches:
+            put_recent(world, 2, 2)
+        world.see(duty=duty, at=at)
+        agent.look(1.0)
+    world.see(at=9.0)
+    agent.look(1.0)
+    assert (status(world.containers, 1), agent.asleep) == (1, 0)
+    return agent
+
+
+def test_launch_puts_low_priority_to_sleep_between_two_looks_and_its_end_wakes_it(world: World) -> None:
+    agent = proven(world)
+    world.now = 9.02
+    assert agent.pace().slept == ()
+    put_recent(world, 2, 2)
+    world.now = 9.04
+    assert agent.pace().slept == (key_of(1),)
+    assert status(world.containers, 1) == 2
+    for at in (9.06, 9.08, 9.1, 9.12):
+        world.now = at
+        assert (agent.pace().woke, status(world.containers, 1)) == ((), 2)
+    world.now = 9.15
+    assert agent.pace().woke == (key_of(1),)
+    assert (status(world.containers, 1), recent(world, 2)) == (1, 0)
+    # The next look writes them down.
+    before = acts(world)
+    world.see(at=9.5)
+    agent.look(1.0)
+    assert acts(world) == [*before, "sleep", "wake"]
+
+
+def test_waking_takes_the_block_of_hamis_monitor_away_and_so_does_the_next_look(world: World) -> None:
+    agent = proven(world)
+    put_recent(world, 2, 2)
+    world.now = 9.02
+    agent.pace()
+    put_recent(world, 1, -1)
+    world.now = 9.2
+    assert agent.pace().woke == (key_of(1),)
+    assert recent(world, 1) == 0
+    put_recent(world, 1, -1)
+    world.see(at=9.5)
+    agent.look(1.0)
+    assert recent(world, 1) == 0
+
+
+def test_block_of_hamis_monitor_stays_where_launches_are_not_believed(world: World) -> None:
+    agent = world.agent()
+    agent.look(1.0)
+    put_recent(world, 1, -1)
+    world.see(at=0.5)
+    agent.look(1.0)
+    assert (recent(world, 1), status(world.containers, 1)) == (-1, 1)
+
+
+def test_who_may_have_to_sleep_between_two_looks_is_listed_before(world: World) -> None:
+    agent = proven(world)
+    put_recent(world, 2, 2)
+    world.now = 9.02
+    agent.pace()
+    assert status(world.containers, 1) == 2
+    # It is killed here; the next one wakes whom it finds on the list.
+    again = world.agent()
+    world.see(at=20.0)
+    put_recent(world, 2, 0)
+    assert again.look(1.0).woke == (key_of(1),)
+    assert status(world.containers, 1) == 1
+
+
+def test_agent_that_stopped_puts_nobody_to_sleep_any_more(world: World) -> None:
+    agent = proven(world)
+    agent.stop()
+    put_recent(world, 2, 2)
+    world.now = 9.02
+    assert (agent.pace().is_needed, status(world.containers, 1)) == (False, 1)
+
+
+def test_orders_that_pause_a_pod_hold_while_launches_come_and_go(world: World) -> None:
+    agent = proven(world)
+    agent.take_orders(orders(paused=(key_of(1),)))
+    world.see(at=9.5)
+    assert agent.look(1.0).slept == (key_of(1),)
+    put_recent(world, 2, 2)
+    for at in (9.52, 9.8, 10.0):
+        world.now = at
+        assert agent.pace().woke == ()
+    assert status(world.containers, 1) == 2
+
+
+@pytest.mark.parametrize("harm", ["truncated", "removed", "forged"])
+def test_region_of_high_priority_that_is_spoilt_puts_low_priority_to_sleep(world: World, harm: str) -> None:
+    agent = proven(world)
+    path = region_path(world.containers, 2)
+    if harm == "truncated":
+        os.truncate(path, 100)
+    elif harm == "removed":
+        path.unlink()
+        agent.look(1.0)
+    else:
+        put_recent(world, 2, 12345)
+    world.now = 9.02
+    agent.pace()
+    assert status(world.containers, 1) == 2
+
+
+@pytest.mark.parametrize("harm", ["truncated", "removed", "forged"])
+def test_region_of_low_priority_that_is_spoilt_is_refused_and_others_still_sleep(world: World, harm: str) -> None:
+    agent = world.agent()
+    path = add_region(world.containers, 3, cards=(CARD,))
+    lows = (slice_of(1, Priority.LOW), slice_of(3, Priority.LOW))
+    world.reader.view = view_of(*lows, slice_of(2, Priority.HIGH))
+    agent.look(1.0)
+    if harm == "truncated":
+        os.truncate(path, 100)
+    elif harm == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(b"\xff" * path.stat().st_size)
+    world.reader.view = view_of(*lows, slice_of(2, Priority.HIGH, duty_cycle_ratio=0.5), at=1.0)
+    world.now = 1.0
+    look = agent.look(1.0)
+    assert (look.slept, status(world.containers, 1)) == ((key_of(1),), 2)
+    assert len(look.refused) == 1
 
 
 def test_agent_that_stops_wakes_everybody(world: World) -> None:
@@ -249,13 +389,12 @@ def test_bad_and_older_orders_leave_the_ones_before(world: World) -> None:
 
 
 def test_nobody_sleeps_on_while_the_driver_says_nothing_for_long(world: World) -> None:
-    now = [0.0]
-    agent = world.agent(clock=lambda: now[0])
+    agent = world.agent()
     world.see(duty=0.5)
     agent.look(1.0)
     world.reader.is_blind = True
     for seconds, expected in ((1.0, 2), (BLIND_SECONDS, 1)):
-        now[0] = seconds
+        world.now = seconds
         with pytest.raises(Unavailable):
             agent.look(1.0)
         assert status(world.containers, 1) == expected
@@ -290,6 +429,17 @@ def test_act_after_a_line_that_a_crash_left_half_written_is_kept(tmp_path: Path)
     (tmp_path / "acts.jsonl").write_bytes(b'{"at": "2026')
     Acts(tmp_path / "acts.jsonl").write(NOW, "sleep", number=1)
     assert [act["act"] for act in Acts(tmp_path / "acts.jsonl").read()] == ["sleep"]
+
+
+def test_many_acts_wait_for_storage_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    record = Acts(tmp_path / "acts.jsonl")
+    record.write_all([(NOW, "sleep", {"number": number}) for number in range(100)])
+    assert len(synced) == 1
+    assert [act["number"] for act in record.read()] == list(range(100))
+    record.write_all([])
+    assert len(synced) == 1
 
 
 def test_acts_are_bounded(tmp_path: Path) -> None:

@@ -64,6 +64,35 @@ def test_whole_cards_harm_nobody_and_save_nothing() -> None:
     assert (played.violation_ratio, played.saved_ratio, played.moves) == (0.0, 0.0, 0)
 
 
+def lending(found: Stage, kept_gib: float) -> Opening:
+    """Two pods of 16 GiB on a card of 24 GiB."""
+    return replace(seats(found, 0, 0, gib=16.0), kept_bytes=np.full(2, kept_gib * GIB))
+
+
+def in_turn(found: Stage, *, overlap: int = 0) -> Stage:
+    """One pod works in the first half of the day, the other in the second."""
+    demand = np.zeros((2, PER_DAY), np.float32)
+    demand[0, : PER_DAY // 2 + overlap], demand[1, PER_DAY // 2 :] = 0.5, 0.5
+    return with_demand(found, demand, np.full((2, PER_DAY), 16.0))
+
+
+def test_lent_framebuffer_is_waited_for_when_its_pod_works_again() -> None:
+    found = in_turn(stage(Service(name="a"), Service(name="b")))
+    played = play(found, lending(found, 8.0))
+    waited = 16.0 * GIB / (0.5 * 31.5e9)
+    assert played.switches.tolist() == [0, 1]
+    np.testing.assert_allclose(played.switch_seconds, [0.0, waited])
+    np.testing.assert_allclose(played.violated_steps, [0.0, waited / SECONDS])
+    assert set(played.host_bytes.tolist()) == {8.0 * GIB}
+
+
+def test_pods_that_keep_too_much_or_work_at_once_fill_the_card() -> None:
+    found = in_turn(stage(Service(name="a"), Service(name="b")))
+    assert play(found, lending(found, 9.0)).violation_ratio == 1.0
+    both = in_turn(found, overlap=6)
+    assert play(both, lending(both, 8.0)).violated_steps[0] == 6.0
+
+
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000), bins=st.integers(1, 4))
 def test_without_relief_a_step_is_judged_as_sharing_judges_it(seed: int, bins: int) -> None:
@@ -84,7 +113,7 @@ def test_without_relief_a_step_is_judged_as_sharing_judges_it(seed: int, bins: i
             compute_granted_ratio=np.ones(6),
             is_hard=np.zeros(6, bool),
             is_low=np.zeros(6, bool),
-            is_oversubscribed=np.zeros(6, bool),
+            kept_bytes=np.full(6, np.inf),
             capacity_bytes=np.full(len(numbers), 24.0 * GIB),
         ),
     )

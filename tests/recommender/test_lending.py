@@ -1,0 +1,162 @@
+"""Framebuffer is lent where pods work in different hours, where the backend lends it, and where the host has room."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fleet.capabilities.register import HAMI, VGPU_MANAGER
+from fleet.decisions import Need, Plan, RecommendationKind
+from fleet.inventory import LATENCY_CRITICAL_LABEL, Priority
+from fleet.units import GIB
+from tests.recommender.builders import Service, check_plan, cluster, plan_of
+
+DAY, NIGHT = (8, 20), (20, 24)
+
+
+def services(*, night: tuple[int, int] = NIGHT, **changes: Any) -> list[Service]:
+    return [
+        Service(name=name, level=0.5, hours=hours, used_gib=22.0, **changes)
+        for name, hours in (("day", DAY), ("night", night))
+    ]
+
+
+def planned(*chosen: Service, host_gib: int | None = 512, **options: Any) -> Plan:
+    history = cluster(
+        *chosen, days=10, card_model="Tesla V100-PCIE-32GB", card_gib=32, host_gib=host_gib, spare_cards=1
+    )
+    plan = plan_of(history, **{"capability": VGPU_MANAGER, **options})
+    check_plan(plan, history)
+    return plan
+
+
+def lends(plan: Plan) -> bool:
+    needs = any(Need.SPILL in item.needs for item in plan.recommendations)
+    scales = any(card.memory_scaling is not None for card in plan.placement)
+    assert needs == scales
+    return needs
+
+
+def reasons(plan: Plan) -> set[str]:
+    return {item.reason for item in plan.refused} | {item.reason for item in plan.withheld}
+
+
+def test_pods_with_different_hours_share_a_card_that_is_too_small_for_both() -> None:
+    plan = planned(*services())
+    (card,) = plan.placement
+    assert (plan.totals.cards_before, plan.totals.cards_after) == (2, 1)
+    granted, kept = card.slices[0].framebuffer_bytes, card.slices[0].framebuffer_bytes / (card.memory_scaling or 1)
+    assert granted + kept <= 32 * GIB < 2 * granted, "who works holds its grant beside what the other keeps"
+    assert card.memory_scaling == pytest.approx(granted / (32 * GIB - granted), abs=0.01)
+    joined = [item for item in plan.recommendations if item.kind is RecommendationKind.OVERSUBSCRIBE]
+    said = dict(next(clause.values for item in joined for clause in item.why if clause.code == "lend"))
+    assert said["switches_per_day"] == pytest.approx(2.0, rel=0.1)
+    assert said["host_bytes"] == pytest.approx(22 * GIB - kept, rel=0.01)
+    assert said["switch_seconds"] == pytest.approx(2 * (22 * GIB - kept) / (0.5 * 15.75e9), rel=0.01)
+
+
+def test_three_shifts_share_one_card() -> None:
+    shifts = [Service(name=f"s{n}", level=0.5, hours=(8 * n, 8 * n + 8), used_gib=14.0) for n in range(3)]
+    plan = planned(*shifts)
+    assert (len(plan.placement), lends(plan)) == (1, True)
+
+
+def test_card_that_lends_is_granted_in_full_so_that_the_scheduler_lets_nobody_in() -> None:
+    """Its node registers several times its framebuffer: without that, new pods would be drawn to it."""
+    low = [replace(service, level=0.1) for service in services()]
+    (card,) = planned(*low).placement
+    assert sum(part.compute_ratio or 0.0 for part in card.slices) == pytest.approx(1.0)
+    assert min(part.compute_ratio or 0.0 for part in card.slices) == pytest.approx(0.5)
+
+
+def test_hours_that_meet_are_never_lent_to_each_other() -> None:
+    assert not lends(planned(*services(night=(18, 24))))
+
+
+def test_more_waiting_than_the_preset_allows_is_not_proposed() -> None:
+    # Its measured speed makes each of the two switches a day take an hour.
+    slow = replace(VGPU_MANAGER, spill_bytes_per_second=8e6)
+    assert not lends(planned(*services(), capability=slow))
+
+
+def test_a_backend_of_which_nobody_knows_that_it_lends_gets_no_such_advice() -> None:
+    assert not lends(planned(*services(), capability=HAMI))
+    unknown = replace(VGPU_MANAGER, lends_framebuffer=False)
+    plan = planned(*services(), capability=unknown)
+    assert not lends(plan)
+    assert "framebuffer_lent_unknown" in reasons(plan)
+
+
+def test_what_lends_already_stays_for_monitors_count_only_what_is_kept() -> None:
+    """By the numbers each needs a third of what it holds: planned with that, it would be cut to less than it needs."""
+    day, night = services()
+    held = {"framebuffer_granted_bytes": 24 * GIB, "compute_granted_ratio": 0.5}
+    history = cluster(
+        replace(day, used_gib=8.0, changes=held), replace(night, used_gib=8.0, changes=held), days=10,
+        card_model="Tesla V100-PCIE-32GB", card_gib=32, host_gib=512, spare_cards=1,
+    )  # fmt: skip
+    first = history.inventory.grants[0]
+    grants = tuple(replace(grant, card=first.card, node=first.node) for grant in history.inventory.grants)
+    keys = tuple(replace(key, card=first.card, node=first.node) for key in history.slices.keys)
+    lent = replace(
+        history, inventory=replace(history.inventory, grants=grants), slices=replace(history.slices, keys=keys)
+    )
+    plan = plan_of(lent, capability=VGPU_MANAGER)
+    assert not plan.recommendations
+    assert "lent_hides_need" in reasons(plan)
+    assert plan.placement[0].memory_scaling == 3.0
+
+
+@pytest.mark.parametrize(
+    ("host_gib", "settings", "reason"),
+    [
+        (None, {}, "host_memory_unknown"),
+        (32, {}, "host_memory_short"),
+        (512, {"recommender": {"host_memory_bytes": 8 * GIB}}, "host_memory_short"),
+        (None, {"recommender": {"host_memory_bytes": 64 * GIB}}, None),
+    ],
+)
+def test_host_memory_is_a_hard_limit_and_unknown_is_none(
+    host_gib: int | None, settings: dict[str, Any], reason: str | None
+) -> None:
+    plan = planned(*services(), host_gib=host_gib, settings=settings)
+    assert lends(plan) == (reason is None)
+    assert reason is None or reason in reasons(plan)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"labels": ((LATENCY_CRITICAL_LABEL, "true"),)},
+        {"labels": (("gputide.io/isolation", "hard"),)},
+        {"priority": Priority.LOW},
+    ],
+)
+def test_who_must_answer_fast_stand_alone_or_yield_anyway_lends_nothing(changes: dict[str, Any]) -> None:
+    assert not lends(planned(*services(**changes)))
+
+
+def test_no_server_that_fills_what_it_sees_has_its_card_whole_on_a_node_that_lends() -> None:
+    whole = Service(name="always", level=0.9, used_gib=30.0, server="vllm", pool_gib=20.0, cache_ratio=0.9)
+    plan = planned(*services(), whole)
+    assert lends(plan) == ("node_has_whole_card" not in reasons(plan))
+    nodes = {card.node for card in plan.placement if card.memory_scaling is not None}
+    (alone,) = [card for card in plan.placement if any("always" in part.pod for part in card.slices)]
+    assert alone.node not in nodes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plan_frees_no_fewer_cards_for_being_able_to_lend(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    shifts = [(0, 8), (8, 16), (16, 24), (0, 24), (8, 20)]
+    chosen = [
+        Service(
+            name=f"s{n}", level=float(random.uniform(0.1, 0.6)), hours=shifts[int(random.integers(len(shifts)))],
+            used_gib=float(random.uniform(3.0, 24.0)), server=str(random.choice(["triton", "onnxruntime"])),
+        )
+        for n in range(16)
+    ]  # fmt: skip
+    settings = {"guard": {"gaps_allowed": False}}
+    apart = planned(*chosen, capability=replace(VGPU_MANAGER, lends_framebuffer=False), settings=settings)
+    assert planned(*chosen, settings=settings).totals.cards_freed >= apart.totals.cards_freed
