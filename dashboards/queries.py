@@ -137,6 +137,17 @@ class PlanEntry(PlanRecord):
     approve_refusal: Sentence | str | None = None
     undo_refusal: Sentence | str | None = None
 
+    @property
+    def is_tide_only(self) -> bool:
+        """Whether apply has nothing to do for it: all its stages are of the tide, and done once they are approved."""
+        return bool(self.plan.tide_stages) and not self.plan.rollout_stages
+
+    @property
+    def approve_command(self) -> str:
+        """What approves it on the command line; a tide is named."""
+        named = "".join(f" --stage {stage}" for stage in sorted(self.plan.tide_stages)) if self.is_tide_only else ""
+        return f"gputide plan approve --plan {self.plan.plan_id}{named}"
+
 
 class RolloutPhase(StrEnum):
     """Where a rollout stands as a whole."""

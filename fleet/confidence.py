@@ -35,8 +35,9 @@ def stage_confidence(plan: Plan, stage: Stage) -> float:
 def confident_stages(plan: Plan) -> tuple[int, ...]:
     """Stages that may be chosen without a look at their evidence.
 
-    They have a confidence of `CONFIDENT_MIN` or more, and rest on no earlier stage that has not: none of their
-    workloads is changed by it, or has a card after the plan together with one that is.
+    Those of the tide are none of them: it needs a yes of its own. The others have a confidence of `CONFIDENT_MIN` or
+    more, and rest on no earlier stage that has not: none of their workloads is changed by it, or has a card after the
+    plan together with one that is.
     """
     workloads_of = {item.id: item.workloads for item in plan.recommendations}
     cards_of: dict[WorkloadId, set[int]] = defaultdict(set)
@@ -46,7 +47,10 @@ def confident_stages(plan: Plan) -> tuple[int, ...]:
     chosen: list[int] = []
     left: set[WorkloadId] = set()
     left_cards: set[int] = set()
+    tides = plan.tide_stages
     for stage in plan.stages:
+        if stage.stage in tides:
+            continue
         names = {name for item in stage.recommendations for name in workloads_of.get(item, ())}
         cards = {card for name in names for card in cards_of[name]}
         is_apart = left.isdisjoint(names) and left_cards.isdisjoint(cards)

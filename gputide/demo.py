@@ -214,7 +214,8 @@ def _first_stages(plan: Plan) -> tuple[int, ...]:
     """The stages that somebody careful begins with: those that free two thirds of the cards."""
     chosen: list[int] = []
     freed = 0
-    for stage in plan.stages[: len(plan.rollout_stages)]:
+    rolled = set(plan.rollout_stages)
+    for stage in (one for one in plan.stages if one.stage in rolled):
         if 3 * freed >= 2 * plan.totals.cards_freed:
             break
         chosen.append(stage.stage)

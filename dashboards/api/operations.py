@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -181,13 +181,15 @@ def _apply(views: Views, asked: Asked) -> Mapping[str, Any]:
     plan = _plan_of(views, asked)
     entry = views.plans.plan(plan.plan_id)
     # `gputide run tide` plays the tide; apply has nothing to do with it.
-    unapproved = sorted(set(asked.stages) - plan.tide_stages - set(() if entry is None else entry.approved_stages))
+    tides = plan.tide_stages
+    unapproved = sorted(set(asked.stages) - tides - set(() if entry is None else entry.approved_stages))
     if unapproved:
         raise Refused(sentence("guard.unapproved", stages=str(unapproved), plan=plan.plan_id))
-    rolled = tuple(stage for stage in asked.stages if stage not in plan.tide_stages)
+    rolled = tuple(stage for stage in asked.stages if stage not in tides)
     if rolled or not asked.stages:
         views.rollouts.apply(plan.plan_id, rolled, asked.by)
-    return progress_answer(views.rollouts.progress(plan.plan_id))
+        return progress_answer(views.rollouts.progress(plan.plan_id))
+    return progress_answer(replace(views.rollouts.progress(plan.plan_id), said=sentence("plan.left_to_tide")))
 
 
 def _undo(views: Views, asked: Asked) -> Mapping[str, Any]:

@@ -157,7 +157,8 @@ def _waiting(entries: Sequence[PlanEntry], now: datetime, telling: Telling) -> I
     words = telling.words
     for entry in entries[:1]:
         plan = entry.plan
-        is_open = not entry.approved_stages and not entry.applied_stages and entry.undone_at is None
+        decided = plan.tide_stages if entry.is_tide_only else set(plan.rollout_stages)
+        is_open = decided.isdisjoint(entry.approved_stages) and not entry.applied_stages and entry.undone_at is None
         if not is_open or now >= plan.expires_at or not plan.recommendations:
             continue
         title = "notice.waits" if telling.team is None else "notice.waits_team"
@@ -171,7 +172,7 @@ def _waiting(entries: Sequence[PlanEntry], now: datetime, telling: Telling) -> I
             key=f"plan-waits:{plan.plan_id}",
             topic=NoticeTopic.PLAN,
             title=words.say(title, cluster=plan.cluster, cards=words.cards(plan.totals.cards_freed)),
-            lines=(first, *stages, f"gputide plan approve --plan {plan.plan_id}"),
+            lines=(first, *stages, entry.approve_command),
             link=_link(telling.base_url, "/plan", plan.cluster, plan.plan_id),
             link_text=words.say("notice.review"),
             cluster=plan.cluster,

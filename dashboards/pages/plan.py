@@ -23,7 +23,7 @@ from dashboards.pages.plan_rollout import (
     approver_words,
     freeze_bar,
     progress_panel,
-    stage_status,
+    stage_statuses,
     stage_words,
     undo_reason,
     undo_words,
@@ -71,8 +71,9 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         return missing(say("plan.no_plan_yet"), say("plan.plan_made_from_at_least_day"), "gputide plan make")
     plan = entry.plan
     outcomes = views.outcomes.outcomes(profiles.cluster)
-    confident = confident_stages(plan)
+    confident, tides = confident_stages(plan), plan.tide_stages
     chosen = chosen_stages(address, plan, confident)
+    rows = [stage_row(plan, stage, chosen, address, is_tide=stage.stage in tides) for stage in plan.stages]
     before, after = plan_squares(profiles, plan)
     frontier = html.P(say("plan.drawn_for_whole_clusters_only"), className="soft")
     if plan.frontier:
@@ -103,7 +104,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
                  note=say("plan.bar_compute_granted_frame_receives_pod"), class_name="map", export="after",
                  has_figure=True),
         ),
-        card(say("plan.stages"), *[stage_row(plan, stage, chosen, address) for stage in plan.stages],
+        card(say("plan.stages"), *rows,
              note=_stages_note(plan, confident), export="stages"),
         card(say("plan.tide"), tide(plan), note=say("plan.left_to_tide"), export="tide")
         if plan.schedule else None,
@@ -138,7 +139,7 @@ def chosen_stages(address: Address, plan: Plan, confident: tuple[int, ...]) -> t
 
 def _stages_note(plan: Plan, confident: tuple[int, ...]) -> str:
     safe = say("plan.each_safe_if_plan_stops_after")
-    if len(confident) == len(plan.stages):
+    if len(confident) == len(plan.rollout_stages):
         return safe
     least = percent_words(CONFIDENT_MIN, 0)
     return safe + say("plan.not_chosen_for_you_confidence_below", least=least)
@@ -259,7 +260,7 @@ def _register_progress(app: Dash, views: Views) -> None:
             undo_words(views, entry) if may_undo and is_applied else undo_reason(entry, progress),
             progress_panel(progress),
             not progress.is_running,
-            [stage_status(entry, item["id"]["stage"]) for item in statuses],
+            stage_statuses(entry, [item["id"]["stage"] for item in statuses]),
         )
 
 
@@ -309,7 +310,7 @@ def _title(
     harm = say("plan.predicted_harm_ratio", ratio=percent_words(plan.totals.predicted_violation_ratio))
     facts = (
         say("plan.made_age_ago_from_days_days", age=age, days=days, ratio=coverage),
-        say("plan.expires_age", age=age_words(left)) if left > 0 else say("plan.expired"),
+        say("plan.expires_age", age=age_words(left)) if left > 0 else _expired(entry),
         harm + _track_record(outcomes),
         say("plan.risk_level", level=say_code("level", plan.risk)),
         _backend_words(plan),
@@ -322,6 +323,12 @@ def _title(
         if len(entries) > 1
         else None,
     )
+
+
+def _expired(entry: PlanEntry) -> str:
+    """An approved tide outlives its plan."""
+    is_played = not entry.plan.tide_stages.isdisjoint(entry.approved_stages)
+    return say("plan.expired_but_nights") if is_played else say("plan.expired")
 
 
 def _link_to(plan: Plan, address: Address) -> Any:

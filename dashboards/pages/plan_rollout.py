@@ -7,6 +7,7 @@ Both answer only to a click from a page of the person who asks; the ports refuse
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, html, no_update
@@ -44,12 +45,17 @@ def apply_reason(entry: PlanEntry, chosen: tuple[int, ...], progress: RolloutPro
     return None
 
 
-def stage_status(entry: PlanEntry, stage: int) -> str:
-    """Where a stage stands, with a sign."""
-    if stage in entry.applied_stages:
-        return say("plan.sign_applied")
-    sign = say("plan.sign_approved") if stage in entry.approved_stages else say("plan.sign_proposed")
-    return say("plan.sign_tide", sign=sign) if stage in entry.plan.tide_stages else sign
+def stage_statuses(entry: PlanEntry, stages: Sequence[int]) -> list[str]:
+    """Where each of some stages stands, with a sign."""
+    tides, found = entry.plan.tide_stages, []
+    for stage in stages:
+        sign = say("plan.sign_approved") if stage in entry.approved_stages else say("plan.sign_proposed")
+        if stage in entry.applied_stages:
+            sign = say("plan.sign_applied")
+        elif stage in tides:
+            sign = say("plan.sign_tide", sign=sign)
+        found.append(sign)
+    return found
 
 
 def approver_words(entry: PlanEntry) -> str:

@@ -29,7 +29,7 @@ ROWS_MAX = 60
 _CLOSED: Any = {"aria-expanded": "false"}
 
 
-def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Address) -> Any:
+def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Address, *, is_tide: bool) -> Any:
     """One stage: whether it is chosen, what it frees, risks and needs, and behind it its evidence and who is asked."""
     needs = stage_needs(plan, stage)
     owners = stage_owners(plan, stage)
@@ -39,7 +39,7 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
     needed = say("plan.needs_nothing_new")
     if needs:
         needed = say("plan.needs_needs", needs=say("mark.list").join(say_code("need", need) for need in needs))
-    if stage.stage in plan.tide_stages:
+    if is_tide:
         needed = say("plan.left_to_tide")
     is_open = address.get("open") == str(stage.stage)
     return div(

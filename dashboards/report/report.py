@@ -395,7 +395,7 @@ def _figure(
 
 
 def _next_plan(entry: PlanEntry | None, now: datetime, words: Words) -> NextPlan | None:
-    if entry is None or entry.applied_stages or entry.undone_at is not None:
+    if entry is None or not _is_undecided(entry):
         return None
     plan = entry.plan
     is_expired = now >= plan.expires_at
@@ -416,12 +416,18 @@ def _next_plan(entry: PlanEntry | None, now: datetime, words: Words) -> NextPlan
         is_expired=is_expired,
         surge=surge_words(plan, words.language),
         stages=stages,
-        command="gputide plan make" if is_expired else f"gputide plan approve --plan {plan.plan_id}",
+        command="gputide plan make" if is_expired else entry.approve_command,
     )
 
 
 def _is_waiting(entry: PlanEntry, now: datetime) -> bool:
-    return not entry.applied_stages and entry.undone_at is None and now < entry.plan.expires_at
+    return _is_undecided(entry) and now < entry.plan.expires_at
+
+
+def _is_undecided(entry: PlanEntry) -> bool:
+    if entry.is_tide_only:
+        return not entry.approved_stages
+    return not entry.applied_stages and entry.undone_at is None
 
 
 def _start_of(week: WeekFacts) -> datetime:

@@ -25,6 +25,8 @@ class ClusterLine:
         saving_per_week: amortised, in `currency`; None where cards have no price.
         approved_stages: stages of it that may be applied.
         applied_stages: stages of it that stand in the cluster.
+        stages: those that apply carries out.
+        tide_stages: numbers of those that `gputide run tide` plays.
     """
 
     sighting: ClusterSighting
@@ -35,6 +37,8 @@ class ClusterLine:
     approved_stages: int = 0
     applied_stages: int = 0
     stages: int = 0
+    tide_stages: tuple[int, ...] = ()
+    is_tide_approved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,8 @@ def _line(sighting: ClusterSighting, entries: Sequence[PlanEntry]) -> ClusterLin
         approved_stages=len(set(newest.approved_stages).intersection(rolled)),
         applied_stages=len(newest.applied_stages),
         stages=len(rolled),
+        tide_stages=tuple(sorted(newest.plan.tide_stages)),
+        is_tide_approved=newest.plan.tide_stages.issubset(newest.approved_stages),
     )
 
 

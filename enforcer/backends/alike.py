@@ -46,7 +46,7 @@ def with_all_replicas(
     first: dict[WorkloadId, str] = {}
     workload_of = {part.pod_id: part.workload for card in plan.placement for part in card.slices}
     for entry in plan.recommendations:
-        for pod in entry.pods if entry.id in own and entry.kind is not RecommendationKind.TIDE else ():
+        for pod in entry.pods if entry.id in own else ():
             # A workload that a later stage names in whole can wait for that, unless its node can't.
             if pod in workload_of and (number_of[pod] == stage or not stays_on_node):
                 first.setdefault(workload_of[pod], entry.id)

@@ -23,7 +23,7 @@ from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
 from enforcer.safety.stage_checks import check_admission, check_quotas
-from enforcer.safety.tide_consent import check_staged, claimed_by_night, given_in_time
+from enforcer.safety.tide_consent import check_age, check_history, check_staged, claimed_by_night, given_in_time
 from enforcer.snapshot import Snapshot, cards_left_empty
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
@@ -114,7 +114,9 @@ class Guard:
         if now >= plan.expires_at:
             ended = format_time(plan.expires_at)
             raise Refused(sentence("guard.expired", plan=plan.plan_id, ended=ended, now=format_time(now)))
-        self._check_coverage(plan)
+        if plan.history.coverage_ratio < self._policy.coverage_ratio_min:
+            coverage, limit = f"{plan.history.coverage_ratio:.3f}", str(self._policy.coverage_ratio_min)
+            raise Refused(sentence("guard.coverage_low", plan=plan.plan_id, coverage=coverage, limit=limit))
         age = now - plan.history.until
         if age > self._policy.history_age_max:
             limit = f"{self._policy.history_age_max.total_seconds():.0f}"
@@ -150,15 +152,12 @@ class Guard:
                 what was approved before the plan expired expires by this.
 
         Raises:
-            Refused: made from too little history, too old, too large, or as `check_tide_approved`.
+            Refused: made from too little or too old a history, too old itself, of the future, too large, or as
+                `check_tide_approved`.
         """
         self.check_tide_approved(plan, approvals, freed=freed)
-        self._check_coverage(plan)
-        age = now - plan.created_at
-        if age > age_max:
-            raise Refused(
-                sentence("guard.tide_expired", plan=plan.plan_id, days=str(age.days), limit=str(age_max.days))
-            )
+        check_history(plan, self._policy.coverage_ratio_min, self._policy.history_age_max)
+        check_age(plan, now, age_max)
         cards = max(freed, claimed_by_night(plan))
         if self._policy.cards_max is not None and cards > self._policy.cards_max:
             limit = str(self._policy.cards_max)
@@ -178,16 +177,25 @@ class Guard:
             Refused: edited, of another cluster, not as its stages show it, or these were approved by too few before
                 the plan expired.
         """
-        _check_seal(plan)
+        sealed = seal_plan(plan)
+        if sealed.plan_id != plan.plan_id:
+            raise Refused(sentence("guard.tide_edited", plan=plan.plan_id, content=sealed.plan_id))
         check_cluster_name(plan, self._policy.cluster)
         check_staged(plan)
-        given = given_in_time(plan, approvals)
-        self.check_approvals(plan, sorted(plan.tide_stages), given, max(freed, claimed_by_night(plan)))
-
-    def _check_coverage(self, plan: Plan) -> None:
-        if plan.history.coverage_ratio < self._policy.coverage_ratio_min:
-            coverage, limit = f"{plan.history.coverage_ratio:.3f}", str(self._policy.coverage_ratio_min)
-            raise Refused(sentence("guard.coverage_low", plan=plan.plan_id, coverage=coverage, limit=limit))
+        cards = max(freed, claimed_by_night(plan))
+        stages = sorted(plan.tide_stages)
+        unapproved, alone = self._too_few(stages, given_in_time(plan, approvals), cards)
+        if unapproved:
+            raise Refused(
+                sentence("guard.tide_unapproved", plan=plan.plan_id, stages=str(unapproved), stage=unapproved[0])
+            )
+        if alone:
+            limit = str(self._policy.two_approvals_cards_min)
+            raise Refused(
+                sentence(
+                    "guard.tide_approved_by_one", plan=plan.plan_id, stages=str(alone), cards=str(cards), limit=limit
+                )
+            )
 
     def check_approvals(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], freed: int) -> None:
         """Refuse stages that too few people approved.
@@ -195,24 +203,27 @@ class Guard:
         Raises:
             Refused: nobody approved one of them, or one person where `two_approvals_cards_min` wants two.
         """
+        unapproved, alone = self._too_few(stages, approvals, freed)
+        if unapproved:
+            raise Refused(sentence("guard.unapproved", stages=str(unapproved), plan=plan.plan_id))
+        if alone:
+            limit = str(self._policy.two_approvals_cards_min)
+            raise Refused(
+                sentence("guard.approved_by_one", stages=str(alone), plan=plan.plan_id, cards=str(freed), limit=limit)
+            )
+
+    def _too_few(self, stages: Sequence[int], approvals: Iterable[Approval], freed: int) -> tuple[list[int], list[int]]:
+        """Stages that nobody approved, and those that one person did where it takes two."""
         people: dict[int, set[str]] = {}
         for entry in approvals:
             for stage in entry.stages:
                 # One person under two spellings is one person.
                 people.setdefault(stage, set()).add(entry.by.strip().casefold())
-        unapproved = sorted(set(stages) - people.keys())
-        if unapproved:
-            raise Refused(sentence("guard.unapproved", stages=str(unapproved), plan=plan.plan_id))
         least = self._policy.two_approvals_cards_min
-        if least is None or freed < least:
-            return
-        alone = sorted(stage for stage in set(stages) if len(people[stage]) < 2)
-        if alone:
-            raise Refused(
-                sentence(
-                    "guard.approved_by_one", stages=str(alone), plan=plan.plan_id, cards=str(freed), limit=str(least)
-                )
-            )
+        unapproved = sorted(set(stages) - people.keys())
+        if unapproved or least is None or freed < least:
+            return unapproved, []
+        return [], sorted(stage for stage in set(stages) if len(people[stage]) < 2)
 
     def check_freed(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], snapshot: Snapshot) -> None:
         """Refuse stages that free more cards than the policy allows, by the cluster and not by what the plan claims.

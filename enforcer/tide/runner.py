@@ -1,9 +1,8 @@
 """Runs the tide: services scale in at night and low priority work takes their cards; in the morning all goes back.
 
 The runner takes one step whenever it is called, decided anew from clock, ledger and cluster. In the evening services
-scale in as the plan's schedule says, then low priority work is admitted to the freed cards. In the morning no new work
-is admitted; running work is asked to save, then stopped; services scale out, and the night ends when all their replicas
-are ready, in time or late. A crash at any moment is gone on from. A night begins by a schedule that a person approved
+scale in as the plan's schedule says, then low priority work is admitted to the freed cards; the morning is
+`enforcer.tide.homecoming`. A crash at any moment is gone on from. A night begins by a schedule that a person approved
 as a stage of its plan. Once that approval counts no more, or somebody aborts the night, the morning starts at once. A
 freeze, and a schedule that expires, stop the evening, never the morning: it needs nobody's yes. Nothing is written
 before the ledger knows the state before it.
@@ -11,225 +10,53 @@ before the ledger knows the state before it.
 Low priority work is suspended Jobs that are marked for it, and Kueue's queues. A Job with the label
 `gputide.io/tide: night` is suspended by day (batch/v1: `spec.suspend`; its pods are stopped when it is suspended
 again). A queue of Kueue that is named in the settings is held by day (`spec.stopPolicy` of a ClusterQueue: `Hold`
-admits no new workload, `HoldAndDrain` evicts too; `None` admits). Work is asked to save by an annotation on the Job and
-an event, which say until when.
+admits no new workload, `HoldAndDrain` evicts too; `None` admits).
 
 Sources: kubernetes/api:batch/v1/types.go; kubernetes-sigs/kueue:apis/kueue/v1beta1/clusterqueue_types.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from enum import StrEnum
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from enforcer.backends.planned_seats import SEATS_FIELD
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase
-from enforcer.rollout.intent_writer import IntentWriter
-from enforcer.rollout.patience import Patience, PatientCluster
 from enforcer.rollout.stages import Approved
 from enforcer.rollout.tools import Tools
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
-from enforcer.tide.scaling import NightScale, night_scale, replicas_short, tide_intent
+from enforcer.tide.homecoming import Homecoming, TidePolicy, TideResult, TideStep
+from enforcer.tide.scaling import NightScale, night_scale, tide_intent
 from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.decisions import Plan
+from fleet.durable import Held
 from fleet.errors import GputideError, Refused, Unavailable
 from fleet.inventory import WorkloadId
-from fleet.sentences import Sentence
-from fleet.units import format_time
 
 if TYPE_CHECKING:
     from wire.own_metrics import OwnMetrics
-
-
-class TideStep(StrEnum):
-    """What a step did."""
-
-    NOTHING = "nothing"
-    WENT_OUT = "went_out"
-    WAITS = "waits"
-    """Services are still scaling in."""
-    ADMITTED = "admitted"
-    CAME_HOME = "came_home"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TidePolicy:
-    """How careful the tide is.
-
-    Attributes:
-        lead_min: giving back begins at least this long before the end.
-        plan_age_max: how old a plan may be when a night begins by it: forecasts age.
-        release_seconds_max: how long services may take to scale in; then what is free is used, and no more waited for.
-        save_seconds: between asking low priority to save and stopping it.
-        home_seconds_max: how long coming home is waited for in one step.
-        queues: Kueue's ClusterQueues that low priority waits in.
-    """
-
-    lead_min: timedelta = timedelta(hours=1)
-    plan_age_max: timedelta = timedelta(days=14)
-    release_seconds_max: float = 1800.0
-    save_seconds: float = 300.0
-    home_seconds_max: float = 3600.0
-    poll_seconds: float = 10.0
-    queues: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TideResult:
-    """What a step did.
-
-    Attributes:
-        night: the night that is under way, or that just ended; None by day.
-        said: what people should know, one sentence each.
-    """
-
-    step: TideStep
-    moment: TideMoment
-    night: Night | None
-    said: tuple[str, ...] = ()
-
-
-class Homecoming:
-    """Ends the night that is under way by what the ledger says of it; its plan need not be readable any more.
-
-    Each call raises `Unavailable` where the cluster can't be reached; called again, it goes on.
-    """
-
-    def __init__(self, tools: Tools, journal: TideJournal, policy: TidePolicy) -> None:
-        self._tools, self._journal, self._policy = tools, journal, policy
-        patience = Patience(tools.pause, seconds_max=_PATIENCE_SECONDS)
-        self._writer = IntentWriter(
-            PatientCluster(
-                reader=tools.reader, writer=tools.writer, pause=tools.pause, patiently=patience, step=tools.step
-            )
-        )
-
-    def step(self) -> TideResult:
-        """Give back what the night under way took, if there is one.
-
-        Raises:
-            Refused: somebody else holds the lease.
-            Unavailable: the cluster can't be reached; call again to go on.
-        """
-        night = self._journal.open_night()
-        if night is None:
-            moment = TideMoment(phase=TidePhase.DAY, night=None, ends_at=None)
-            return TideResult(step=TideStep.NOTHING, moment=moment, night=None)
-        moment = TideMoment(phase=TidePhase.GIVE_BACK, night=night.night, ends_at=night.ends_at)
-        return self._held(lambda: self._come_home(night, moment))
-
-    def abort(self, by: str) -> TideResult:
-        """End the night that is under way, and give everything back now.
-
-        Raises:
-            Refused: there is none.
-            Unavailable: the cluster can't be reached; the next step goes on.
-        """
-        night = self._journal.open_night()
-        if night is None:
-            raise Refused("cannot abort the tide: no night is under way")
-        self._journal.abort(night.plan_id, self._tools.reader.now(), by)
-        return self.step()
-
-    def _held(self, work: Callable[[], TideResult]) -> TideResult:
-        self._tools.take_lease()
-        try:
-            return work()
-        finally:
-            self._tools.let_go()
-
-    def _come_home(self, night: Night, moment: TideMoment) -> TideResult:
-        tools = self._tools
-        began = tools.reader.now()
-        kept: list[Sentence] = []
-        jobs = [intent for intent in night.admission if intent.kind == "Job"]
-        # First nobody new, then those who work, then the services. Nobody's refusal keeps others from coming home.
-        refused = self._each(
-            [intent for intent in night.admission if intent.kind != "Job"],
-            lambda intent: kept.extend(self._writer.restore(intent)),
-        )
-        busy = running(tools.reader, night.admission)
-        if busy:
-            until = began + timedelta(seconds=self._policy.save_seconds)
-            # A Job that reads no annotation may watch events.
-            self._each([asked_to_save(job, until) for job in busy], lambda ask: self._writer.patch(ask, Phase.REST))
-            for job in busy:
-                metadata = job["metadata"]
-                tools.writer.record_event("Job", metadata["namespace"], metadata["name"], "GputideTide", "save now")
-            self._wait(self._policy.save_seconds)
-        refused += self._each(
-            (*jobs, *self._seated_first(night.scale)), lambda intent: kept.extend(self._writer.restore(intent))
-        )  # fmt: skip
-        short = self._await_services(night)
-        took = (tools.reader.now() - began).total_seconds()
-        if refused or (short and tools.reader.now() < night.ends_at):
-            text = (*refused, *(f"{workload}: {why}" for workload, why in short.items()))
-            return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=text)
-        is_late = tools.reader.now() > night.ends_at or bool(short)
-        tools.step("tide end")
-        self._journal.end(night.plan_id, tools.reader.now(), seconds=took, is_late=is_late, kept=kept)
-        said = [*map(str, kept), *(f"{workload}: {why}" for workload, why in short.items())]
-        said.append(f"services came home in {took:.0f} s, {'late' if is_late else 'in time'}")
-        return TideResult(
-            step=TideStep.CAME_HOME, moment=moment, night=self._journal.nights()[-1], said=tuple(said)
-        )  # fmt: skip
-
-    def _seated_first(self, scale: Sequence[ObjectIntent]) -> list[ObjectIntent]:
-        """Services whose pods have planned cards, then those whose pods take any free card and might take these."""
-
-        def is_free(intent: ObjectIntent) -> bool:
-            owner = self._tools.reader.get(*intent.key)
-            return owner is None or field_of(owner, SEATS_FIELD) is None
-
-        return sorted(scale, key=is_free)
-
-    def _each(self, intents: Sequence[ObjectIntent], work: Callable[[ObjectIntent], None]) -> list[str]:
-        """Do something to every object; which refused it, one sentence each."""
-        refused = []
-        for intent in intents:
-            try:
-                work(intent)
-            except Refused as exc:
-                refused.append(str(exc))
-        return refused
-
-    def _await_services(self, night: Night) -> dict[WorkloadId, str]:
-        waited = 0.0
-        short = replicas_short(night.workloads, self._tools.reader)
-        while short and waited < self._policy.home_seconds_max:
-            self._wait(self._policy.poll_seconds)
-            waited += self._policy.poll_seconds
-            short = replicas_short(night.workloads, self._tools.reader)
-        return short
-
-    def _wait(self, seconds: float) -> None:
-        """Let time pass in pieces that the lease outlives."""
-        left = seconds
-        while left > 0:
-            self._tools.take_lease()
-            piece = min(left, self._policy.poll_seconds)
-            self._tools.pause(piece)
-            left -= piece
 
 
 class TideRunner(Homecoming):
     """Moves the tide of one plan.
 
     Each call raises `Unavailable` where the cluster can't be reached; called again, it goes on.
+
+    Args:
+        alone: holds what only one process may do at a time that scales services in, beside the lease; coming home does
+            without both.
     """
 
     def __init__(
         self, tools: Tools, journal: TideJournal, plan: Plan, calendar: TideCalendar, policy: TidePolicy,
-        approved: Approved = tuple,
+        approved: Approved = tuple, *, alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
-        super().__init__(tools, journal, policy)
-        self._plan, self._calendar, self._approved = plan, calendar, approved
+        super().__init__(tools.reader, tools.writer, tools.pause, journal, policy, step=tools.step)
+        self._tools, self._plan, self._calendar, self._approved, self._alone = tools, plan, calendar, approved, alone
 
     def moment(self) -> TideMoment:
         """Where the cluster's clock stands."""
@@ -250,59 +77,80 @@ class TideRunner(Homecoming):
 
     def short(self) -> dict[WorkloadId, str]:
         """Services of the schedule that do not have all their replicas ready, with both numbers."""
-        return replicas_short([entry.workload for entry in self._plan.schedule], self._tools.reader)
+        return self._short([entry.workload for entry in self._plan.schedule])
 
     def step(self) -> TideResult:
-        """Do what is due now.
+        """Do what is due now. Where no night may begin, nothing is due, and the reason is said.
 
         Raises:
-            Refused: the cluster is frozen, somebody else holds the lease, or the guard is against the plan; nothing
-                was begun. Coming home is never refused.
+            Refused: a night is half out, and the cluster is frozen or somebody else holds the lease. Coming home is
+                never refused.
             Unavailable: the cluster can't be reached; call again to go on.
         """
         moment = self.moment()
         night = self._journal.open_night()
         is_over = moment.phase is not TidePhase.NIGHT
-        if night is not None and (is_over or night.is_aborted or moment.night != night.night):
-            return self._held(lambda: self._come_home(night, moment))
-        if moment.phase is not TidePhase.NIGHT:
-            return TideResult(step=TideStep.NOTHING, moment=moment, night=None)
-        if night is not None and (why := self._withdrawn()) is not None:
+        if night is None:
+            return TideResult(step=TideStep.NOTHING, moment=moment, night=None) if is_over else self._begin(moment)
+        if is_over or night.is_aborted or moment.night != night.night:
+            return self._come_home(night, moment)
+        if (why := self._withdrawn(night)) is not None:
             # Written down, so that a yes that comes later does not send half a night out again.
             self._journal.abort(night.plan_id, self._tools.reader.now(), f"gputide: {why}")
-            home = self._held(lambda: self._come_home(night, moment))
-            return replace(home, said=(why, *home.said))
-        if night is None:
-            if any(found.night == moment.night for found in self._journal.nights()):
-                return TideResult(step=TideStep.NOTHING, moment=moment, night=None, said=("this night is over",))
-            self._tools.guard.check_frozen(self._tools.reader)
-            return self._held(lambda: self._go_out(moment))
+            home = self._come_home(night, moment)
+            return replace(home, said=(f"this night ends: {why}", *home.said))
         if night.is_admitting:
             return TideResult(step=TideStep.NOTHING, moment=moment, night=night)
         self._tools.guard.check_frozen(self._tools.reader)
-        return self._held(lambda: self._go_on(night, moment))
+        with self._going_out():
+            return self._go_on(night, moment)
+
+    def _begin(self, moment: TideMoment) -> TideResult:
+        """Go out, unless something stands against it: a night that does not begin is no failure."""
+        if any(found.night == moment.night for found in self._journal.nights()):
+            return TideResult(step=TideStep.NOTHING, moment=moment, night=None, said=("this night is over",))
+        try:
+            self._tools.guard.check_frozen(self._tools.reader)
+            with self._going_out():
+                return self._go_out(moment)
+        except (Refused, Held) as exc:
+            if self._journal.open_night() is not None:
+                raise
+            return TideResult(step=TideStep.NOTHING, moment=moment, night=None, said=(str(exc),))
+
+    @contextmanager
+    def _going_out(self) -> Iterator[None]:
+        """Nobody else changes the cluster while services scale in."""
+        with self._alone():
+            self._tools.take_lease()
+            try:
+                yield
+            finally:
+                self._tools.let_go()
 
     def _go_out(self, moment: TideMoment) -> TideResult:
         if moment.night is None or moment.ends_at is None:
             raise Refused("cannot begin a night by day")
         scale = self.would_scale()
-        self._check_plan(scale)
-        left = tuple((str(workload), why) for workload, why in scale.left)
+        cards = self._check_plan(scale)
         self._tools.step("tide begin")
-        self._journal.begin(
-            self._plan.plan_id, self._tools.reader.now(), moment.night, moment.ends_at, scale.intents, left,
-            [entry.workload for entry in self._plan.schedule],
+        night = Night(
+            plan_id=self._plan.plan_id, night=moment.night, began_at=self._tools.reader.now(), ends_at=moment.ends_at,
+            services=scale.services, scale=scale.intents, left=scale.left,
+            workloads=tuple(entry.workload for entry in self._plan.schedule), cards=cards,
         )  # fmt: skip
-        night = self._journal.nights()[-1]
-        result = self._go_on(night, moment)
-        said = tuple(f"{workload} stays as it is: {why}" for workload, why in left) + result.said
+        self._journal.begin(night)
+        result = self._go_on(night, moment, dict(scale.left))
+        said = (*(f"{workload} stays as it is: {why}" for workload, why in scale.left), *result.said)
         step = TideStep.WENT_OUT if result.step is TideStep.WAITS else result.step
         return TideResult(step=step, moment=moment, night=result.night, said=said)
 
-    def _check_plan(self, scale: NightScale) -> None:
+    def _check_plan(self, scale: NightScale) -> int:
+        """Refuse to begin a night by the plan; the cards that it frees at most."""
         now, age_max = self._tools.reader.now(), self._policy.plan_age_max
         freed = self._left_by(scale)
         self._tools.guard.check_tide(self._plan, self._approved(), now, freed=freed, age_max=age_max)
+        return freed
 
     def _left_by(self, scale: NightScale) -> int:
         """Cards that pods leave at most when services scale in."""
@@ -313,36 +161,54 @@ class TideRunner(Homecoming):
                 cards += sum(held[entry.replicas :])
         return cards
 
-    def _withdrawn(self) -> str | None:
+    def _withdrawn(self, night: Night) -> str | None:
         """Why the night that is under way may go on no longer; None where it may.
 
         Raises:
             Unavailable: nobody can say it now; the next step asks again.
         """
         try:
-            self._tools.guard.check_tide_approved(self._plan, self._approved())
+            self._tools.guard.check_tide_approved(self._plan, self._approved(), freed=night.cards)
         except Unavailable:
             raise
         except GputideError as exc:
             return str(exc)
         return None
 
-    def _go_on(self, night: Night, moment: TideMoment) -> TideResult:
-        """Lower what is not lowered yet; let low priority in once nobody has pods left to lose."""
-        said = self._each(night.scale, lambda intent: self._writer.patch(intent, Phase.REST))
+    def _go_on(self, night: Night, moment: TideMoment, left: Mapping[WorkloadId, str] | None = None) -> TideResult:
+        """Lower what is not lowered yet; let low priority in once nobody has pods left to lose.
+
+        Args:
+            left: services that stay as they are, as was just seen; None to look.
+        """
+        service_of = dict(zip(night.scale, night.services, strict=True))
+        kept = dict(night.left)
+
+        def lower(intent: ObjectIntent) -> None:
+            service = service_of[intent]
+            if left is None and not self._writer.stands(intent, self._tools.reader.get(*intent.key)):
+                # What was fit to be lowered when the night began may have changed its mind since.
+                schedule = [entry for entry in self._plan.schedule if entry.workload == service]
+                for _, why in night_scale(schedule, self._tools.reader).left:
+                    raise Refused(f"{service} stays as it is: {why}")
+            self._writer.patch(intent, Phase.REST)
+
+        failed = self._each(night.scale, lower)
+        kept |= {service_of[intent]: why for intent, why in failed.items()}
+        said = list(failed.values())
         freed = self._freed()
         # Nobody waits for the cards of a service that stays as it is.
-        waiting = len(self._scheduled_cards({workload for workload, _ in night.left}) - freed)
+        waiting = len(self._scheduled_cards(kept) - freed)
         waited = (self._tools.reader.now() - night.began_at).total_seconds()
-        if waiting and not said and waited < self._policy.release_seconds_max:
-            text = f"{waiting} cards of the schedule are not free yet"
-            return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=(text,))
+        if waiting and waited < self._policy.release_seconds_max:
+            said.append(f"{waiting} cards of the schedule are not free yet")
+            return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=tuple(said))
         admission = opened(self._tools.reader, self._policy.queues) if freed else ()
         self._tools.step("tide admit")
         self._journal.admit(night.plan_id, self._tools.reader.now(), admission, sorted(freed))
         refused = self._each(admission, lambda intent: self._writer.patch(intent, Phase.REST))
         let_in = len(admission) - len(refused)
-        said += [*refused, f"{len(freed)} cards are free for the night; {let_in} Jobs and queues were let in"]
+        said += [*refused.values(), f"{len(freed)} cards are free for the night; {let_in} Jobs and queues were let in"]
         return TideResult(step=TideStep.ADMITTED, moment=moment, night=self._journal.nights()[-1], said=tuple(said))
 
     def _scheduled_cards(self, but: Collection[str] = ()) -> frozenset[str]:
@@ -376,14 +242,7 @@ class TideMetrics:
             self._nights.labels("late" if night.is_late else "in_time").inc()
 
 
-_PATIENCE_SECONDS = 30.0
-"""How long a step of a night waits for a cluster that does not answer: the next round does it again."""
-
 TIDE_LABEL = "gputide.io/tide"
-SAVE_BY_ANNOTATION = "gputide.io/save-by"
-"""On a Job: when its pods will be stopped, ISO 8601."""
-
-_SAVE_BY = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
 
 
 def opened(reader: ClusterReader, queues: Sequence[str]) -> tuple[ObjectIntent, ...]:
@@ -404,29 +263,5 @@ def opened(reader: ClusterReader, queues: Sequence[str]) -> tuple[ObjectIntent, 
     return tuple(found)
 
 
-def running(reader: ClusterReader, intents: Sequence[ObjectIntent]) -> tuple[Manifest, ...]:
-    """Jobs of those that were let in that still run.
-
-    Raises:
-        Unavailable: the cluster can't be reached.
-    """
-    found = []
-    for intent in intents:
-        job = reader.get(*intent.key) if intent.kind == "Job" else None
-        if job is not None and field_of(job, "spec.suspend") != "true" and not _is_over(job):
-            found.append(job)
-    return tuple(found)
-
-
-def asked_to_save(job: Manifest, until: datetime) -> ObjectIntent:
-    """The annotation that asks a Job to save what it has."""
-    return tide_intent(job, _SAVE_BY, field_of(job, _SAVE_BY), format_time(until))
-
-
 def _is_of_the_night(job: Manifest) -> bool:
     return (job["metadata"].get("labels") or {}).get(TIDE_LABEL) == "night"
-
-
-def _is_over(job: Manifest) -> bool:
-    conditions = job.get("status", {}).get("conditions") or ()
-    return any(entry.get("type") in ("Complete", "Failed") and entry.get("status") == "True" for entry in conditions)

@@ -35,12 +35,14 @@ class NightScale:
     """What becomes of the scheduled services.
 
     Attributes:
-        intents: one per service that scales in.
+        services: those that scale in.
+        intents: what is written for each of them, in the same order: to its autoscaler, or to itself.
         left: services that keep what they have, each with the reason.
     """
 
-    intents: tuple[ObjectIntent, ...]
-    left: tuple[tuple[WorkloadId, str], ...]
+    services: tuple[WorkloadId, ...] = ()
+    intents: tuple[ObjectIntent, ...] = ()
+    left: tuple[tuple[WorkloadId, str], ...] = ()
 
 
 def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) -> NightScale:
@@ -49,6 +51,7 @@ def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) ->
     Raises:
         Unavailable: it can't be reached.
     """
+    services: list[WorkloadId] = []
     intents: list[ObjectIntent] = []
     left: list[tuple[WorkloadId, str]] = []
     for entry in schedule:
@@ -75,8 +78,9 @@ def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) ->
         if intent is None:
             left.append((entry.workload, f"it has no more than {entry.replicas} replicas anyway"))
         else:
+            services.append(entry.workload)
             intents.append(intent)
-    return NightScale(intents=tuple(intents), left=tuple(left))
+    return NightScale(services=tuple(services), intents=tuple(intents), left=tuple(left))
 
 
 def replicas_short(workloads: Sequence[WorkloadId], reader: ClusterReader) -> dict[WorkloadId, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -23,8 +23,11 @@ class Night:
 
     Attributes:
         ends_at: when services must have everything again, UTC.
+        services: those that scale in.
+        scale: what is written for each of them, in the same order.
         left: services that kept what they had, and why.
-        workloads: services of its schedule; of a night that an older version began, those that it names.
+        workloads: services of its schedule.
+        cards: cards that it frees at most, as counted when it began.
         freed: cards of the plan that stood empty then.
         gave_back_after_seconds: how long giving back took; None while it is not over.
         is_late: services had everything again only after its end.
@@ -34,9 +37,11 @@ class Night:
     night: date
     began_at: datetime
     ends_at: datetime
+    services: tuple[WorkloadId, ...]
     scale: tuple[ObjectIntent, ...]
-    left: tuple[tuple[str, str], ...]
+    left: tuple[tuple[WorkloadId, str], ...]
     workloads: tuple[WorkloadId, ...]
+    cards: int
     admission: tuple[ObjectIntent, ...] = ()
     freed: tuple[str, ...] = ()
     is_admitting: bool = False
@@ -57,21 +62,13 @@ class TideJournal:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def begin(
-        self,
-        plan_id: str,
-        at: datetime,
-        night: date,
-        ends_at: datetime,
-        scale: Sequence[ObjectIntent],
-        left: Sequence[tuple[str, str]],
-        workloads: Sequence[WorkloadId],
-    ) -> None:
+    def begin(self, night: Night) -> None:
         """A night begins; written before anything is changed."""
         self._write(
-            plan_id, at, "tide_begin", night=night.isoformat(), ends_at=ends_at.isoformat(),
-            scale=[object_content(entry) for entry in scale], left=[list(entry) for entry in left],
-            workloads=list(workloads),
+            night.plan_id, night.began_at, "tide_begin", night=night.night.isoformat(),
+            ends_at=night.ends_at.isoformat(), services=list(night.services),
+            scale=[object_content(entry) for entry in night.scale], left=[list(entry) for entry in night.left],
+            workloads=list(night.workloads), cards=night.cards,
         )  # fmt: skip
 
     def admit(self, plan_id: str, at: datetime, admission: Sequence[ObjectIntent], freed: Sequence[str]) -> None:
@@ -106,9 +103,11 @@ class TideJournal:
                         night=date.fromisoformat(content["night"]),
                         began_at=entry.at,
                         ends_at=datetime.fromisoformat(content["ends_at"]),
+                        services=tuple(map(WorkloadId, content["services"])),
                         scale=tuple(object_of(part) for part in content["scale"]),
-                        left=tuple((str(workload), str(why)) for workload, why in content["left"]),
-                        workloads=_workloads(content),
+                        left=tuple((WorkloadId(workload), str(why)) for workload, why in content["left"]),
+                        workloads=tuple(map(WorkloadId, content["workloads"])),
+                        cards=int(content["cards"]),
                     )
                 )
             elif entry.event == "tide_admit":
@@ -143,8 +142,8 @@ class TideJournal:
             if night.ended_at is not None:
                 home = night.ended_at - timedelta(seconds=night.gave_back_after_seconds or 0.0)
                 spans.append((home, night.ended_at))
-            for intent in night.scale:
-                found.setdefault(intent.workload, []).extend(spans)
+            for service in night.services:
+                found.setdefault(service, []).extend(spans)
         return found
 
     def lead(self, least: timedelta) -> timedelta:
@@ -155,12 +154,3 @@ class TideJournal:
 
     def _write(self, plan_id: str, at: datetime, event: str, **content: Any) -> None:
         self._ledger.append([(event, content)], plan_id=plan_id, at=at)
-
-
-def _workloads(content: Mapping[str, Any]) -> tuple[WorkloadId, ...]:
-    named = [
-        f"{one['namespace']}/{one['kind']}/{one['name']}"
-        for one in content["scale"]
-        if any(field == "spec.replicas" for field, _, _ in one["fields"])
-    ]
-    return tuple(map(WorkloadId, content.get("workloads", named)))

@@ -67,7 +67,12 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             ),
             *surge_words(plan, Language.EN),
         ),
-        listings=(recommendations, stages, _refusals(plan.refused)),
+        listings=(
+            recommendations,
+            stages,
+            *((tide_listing(plan),) if plan.schedule else ()),
+            _refusals(plan.refused),
+        ),
         footnotes=(
             *notes,
             *_backend_note(plan),
@@ -75,8 +80,31 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             *(f"withheld: {item.kind.value}: {refusal_words(item, Language.EN)}" for item in plan.withheld),
             *_proof(plan),
             *_calibration(plan),
+            *tide_needs_yes(plan),
             f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
         ),
+    )
+
+
+def tide_listing(plan: Plan) -> Listing:
+    """Which services scale in at which hours, as `gputide run tide` plays it night by night."""
+    return Listing(
+        title="Scales in",
+        columns=("workload", "replicas", "from", "until", "zone", "frees"),
+        rows=[
+            (entry.workload, entry.replicas, entry.start, entry.end, entry.time_zone, len(entry.frees))
+            for entry in plan.schedule
+        ],
+        # Nobody says yes to what is cut off.
+        is_whole=True,
+    )
+
+
+def tide_needs_yes(plan: Plan) -> tuple[str, ...]:
+    """Says of each stage of the tide that no approval means it that does not name it."""
+    return tuple(
+        f"stage {stage}: the tide needs a yes of its own: gputide plan approve --plan {plan.plan_id} --stage {stage}"
+        for stage in sorted(plan.tide_stages)
     )
 
 

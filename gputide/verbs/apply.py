@@ -158,9 +158,9 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
         approvals = plans.approvals(plan.plan_id)
     given = {stage for approval in approvals for stage in approval.stages}
     tides = _left_to_tide(plan, stages)
-    if tides and not set(stages) - plan.tide_stages:
+    stages = tuple(sorted(set(stages) - plan.tide_stages))
+    if tides and not stages:
         raise Refused(f"cannot emit plan {plan.plan_id}: {'; '.join(tides)}")
-    stages = tuple(stage for stage in stages if stage not in plan.tide_stages)
     approved = tuple(stage for stage in stages if stage in given)
     if not approved:
         wanted = " ".join(f"--stage {stage}" for stage in stages)
@@ -210,5 +210,5 @@ def _answer(plan: Plan, stages: Sequence[int], results: tuple[StageResult, ...])
 
 
 def _left_to_tide(plan: Plan, stages: Sequence[int]) -> tuple[str, ...]:
-    left = sentence("plan.left_to_tide")
-    return tuple(f"stage {stage}: {left}" for stage in stages if stage in plan.tide_stages)
+    left, tides = sentence("plan.left_to_tide"), plan.tide_stages
+    return tuple(f"stage {stage}: {left}" for stage in stages if stage in tides)

@@ -25,6 +25,7 @@ _LOCKS = {
     "receiver": ("bus/writer.lock", "bus/*/writer.lock"),
     "roll-up": ("warehouse/warehouse-writer.lock", "bus/committer.lock"),
     "relief": ("relief.lock",),
+    "the tide": ("tide.lock",),
     "a verb that writes": ("writer.lock",),
 }
 """The lock files that a running process holds in the data folder."""
@@ -104,6 +105,11 @@ def _state(line: ClusterLine, outcome: Outcome | None) -> tuple[str, str]:
     if line.approved_stages > line.applied_stages:
         waiting = line.approved_stages - line.applied_stages
         return f"{plan}: {waiting} approved stages wait to be applied", f"gputide apply --plan {plan}"
+    if line.stages == 0 and line.tide_stages:
+        if line.is_tide_approved:
+            return f"{plan}: its tide is approved", ""
+        named = " ".join(f"--stage {stage}" for stage in line.tide_stages)
+        return f"{plan}: its tide waits for approval", f"gputide plan approve --plan {plan} {named}"
     if line.stages == 0:
         return f"{plan}: nothing to apply", f"gputide plan show --plan {plan}"
     if line.applied_stages == 0:

@@ -574,6 +574,14 @@ def make_views(*, with_past: bool = True, scale: int = 1) -> tuple[Views, Embedd
     ), cluster
 
 
+def tide_only(entry: PlanEntry, *approved: int) -> PlanEntry:
+    """The entry of a plan that has nothing but a tide, in stage 1."""
+    tide = replace(entry.plan.recommendations[0], id="tide-1", kind=RecommendationKind.TIDE, cards_freed=0, freed=())
+    stage = replace(entry.plan.stages[0], stage=1, recommendations=("tide-1",), cards_freed=0, moves=0)
+    plan = replace(entry.plan, recommendations=(tide,), stages=(stage,))
+    return replace(entry, plan=plan, approved_stages=approved, applied_stages=(), undone_at=None)
+
+
 @cache
 def make_past(profiles: Profiles, plan: Plan) -> tuple[tuple[PlanEntry, Outcome, tuple[LedgerEntry, ...]], ...]:
     """Four plans of the weeks before, made once in a process."""

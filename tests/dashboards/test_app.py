@@ -17,12 +17,12 @@ from flask.testing import FlaskClient
 from dashboards.access.sign_in import Ways
 from dashboards.address import read_address
 from dashboards.app import BODY_BYTES_MAX, PENDING_BYTES_MAX, create_app, open_server
-from dashboards.pages.plan_rollout import apply_reason, stage_status
+from dashboards.pages.plan import layout
+from dashboards.pages.plan_rollout import apply_reason, stage_statuses
 from dashboards.queries import RolloutPhase, RolloutProgress
 from dashboards.tokens import DARK, LIGHT, STATE_COLOURS, STATE_INK
-from fleet.decisions import RecommendationKind
 from fleet.errors import Unavailable
-from tests.dashboards.embedded import CLUSTER, HOSTILE, EmbeddedCluster, make_views
+from tests.dashboards.embedded import CLUSTER, HOSTILE, NOW, EmbeddedCluster, make_views, tide_only
 from tests.waiting import until
 
 IDLE = RolloutProgress(phase=RolloutPhase.NOT_STARTED, done=0, total=0)
@@ -223,17 +223,31 @@ def test_stage_of_the_tide_is_approved_on_the_page_and_left_to_its_verb() -> Non
     _, cluster = make_views(with_past=False)
     (entry,) = cluster.plans(CLUSTER)
     number = len(entry.plan.stages) + 1
-    tide = replace(entry.plan.recommendations[0], id="tide-1", kind=RecommendationKind.TIDE, cards_freed=0, freed=())
-    last = replace(entry.plan.stages[0], stage=number, recommendations=("tide-1",), cards_freed=0, moves=0)
-    stages, advice = (*entry.plan.stages, last), (*entry.plan.recommendations, tide)
+    tide = tide_only(entry).plan
+    stages = (*entry.plan.stages, replace(tide.stages[0], stage=number))
+    advice = (*entry.plan.recommendations, *tide.recommendations)
     fresh = replace(entry, plan=replace(entry.plan, stages=stages, recommendations=advice))
     assert apply_reason(fresh, (number,), IDLE) == "the chosen stages are not approved yet"
     approved = replace(fresh, approved_stages=(1, number))
     assert "`gputide run tide` plays it" in (apply_reason(approved, (number,), IDLE) or "")
     assert apply_reason(approved, (1, number), IDLE) is None
     assert apply_reason(replace(approved, applied_stages=(1,)), (1, number), IDLE) == "these stages are applied"
-    assert stage_status(approved, number) == "✓ approved, left to gputide run tide"
-    assert "approved" not in stage_status(fresh, number)
+    assert stage_statuses(approved, [1, number]) == ["✓ approved", "✓ approved, left to gputide run tide"]
+    assert "approved" not in stage_statuses(fresh, [number])[0]
+
+
+@pytest.mark.parametrize("is_approved", [False, True])
+def test_title_of_an_expired_plan_says_that_its_approved_tide_may_go_on(is_approved: bool) -> None:
+    views, cluster = make_views(with_past=False)
+    (entry,) = cluster.plans(CLUSTER)
+    plan = tide_only(entry).plan
+    own = EmbeddedCluster(views.fleet.profiles(CLUSTER), (replace(plan, expires_at=NOW),))
+    if is_approved:
+        own.approve(plan.plan_id, (1,), "mei")
+    address = read_address("/plan", f"?cluster={CLUSTER}")
+    page = str(layout(replace(views, plans=own), address, views.fleet.profiles(CLUSTER)))
+    assert ("nights of its approved tide may go on" in page) is is_approved
+    assert "expired" in page
 
 
 def test_address_carries_state_from_page_to_page() -> None:

@@ -19,7 +19,16 @@ from dashboards.report.weeks import WeekFacts
 from fleet.inventory import WorkloadId
 from fleet.profiles import CardState, Profiles, WorkloadState
 from fleet.words import Language, Words
-from tests.dashboards.embedded import CLUSTER, HOSTILE, NOW, PRICES, make_measured, make_profiles, make_views
+from tests.dashboards.embedded import (
+    CLUSTER,
+    HOSTILE,
+    NOW,
+    PRICES,
+    make_measured,
+    make_profiles,
+    make_views,
+    tide_only,
+)
 
 pytestmark = pytest.mark.long
 
@@ -89,6 +98,18 @@ def test_approval_command_names_the_waiting_plan_and_an_expired_plan_asks_for_a_
     assert late is not None
     assert late.is_expired
     assert late.command == "gputide plan make"
+
+
+def test_plan_of_a_tide_alone_waits_for_its_own_approval_and_is_done_with_it() -> None:
+    views, _ = make_views()
+    newest = views.plans.plans(CLUSTER)[0]
+    made = [
+        make_report(PROFILES, (entry,), (), (), now=NOW, prices=PRICES).next_plan
+        for entry in (tide_only(newest), tide_only(newest, 1))
+    ]
+    assert made[0] is not None
+    assert made[0].command == f"gputide plan approve --plan {newest.plan.plan_id} --stage 1"
+    assert made[1] is None
 
 
 def test_undone_plan_says_so_in_the_report() -> None:

@@ -273,13 +273,26 @@ def standard_plan() -> Plan:
 
 
 def with_tide(plan: Plan, schedule: Sequence[ScheduledReplicas]) -> Plan:
-    """The plan with a tide in a stage of its own, the last one."""
-    owners = [str(entry.workload).removeprefix("team/") for entry in schedule]
-    tide = a_recommendation("tide-1", RecommendationKind.TIDE, [], owners, 0)
-    last = Stage(stage=len(plan.stages) + 1, title=sentence("tide"), recommendations=(tide.id,), cards_freed=0, moves=0)
+    """The plan with a tide in a stage of its own, the last one, that shows what the schedule says."""
+    tides = [
+        replace(
+            a_recommendation(
+                f"tide-{number}", RecommendationKind.TIDE, [], [str(entry.workload).removeprefix("team/")], 0
+            ),
+            why=(
+                sentence(
+                    "tide", start=entry.start, end=entry.end, time_zone=entry.time_zone, replicas_all=2,
+                    replicas=entry.replicas, load_max_cards=0.5, cards=len(entry.frees), hours=9,
+                ),
+            ),
+        )
+        for number, entry in enumerate(schedule, start=1)
+    ]  # fmt: skip
+    names = tuple(tide.id for tide in tides)
+    last = Stage(stage=len(plan.stages) + 1, title=sentence("tide"), recommendations=names, cards_freed=0, moves=0)
     return seal_plan(
         replace(
-            plan, schedule=tuple(schedule), recommendations=(*plan.recommendations, tide), stages=(*plan.stages, last)
+            plan, schedule=tuple(schedule), recommendations=(*plan.recommendations, *tides), stages=(*plan.stages, last)
         )
     )
 

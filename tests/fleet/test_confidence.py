@@ -5,6 +5,7 @@ from dataclasses import replace
 from fleet.confidence import confident_stages, stage_confidence
 from fleet.decisions import Plan
 from tests.recommender.builders import ANY_CONFIDENCE, Service, cluster, plan_of
+from tests.recommender.test_rules import CASES
 
 BOOK = Service(name="book", kind="Notebook", level=0.0)
 
@@ -53,6 +54,12 @@ def test_stage_that_gives_back_is_as_sure_as_its_least_sure_advice() -> None:
 
 def test_sure_stages_are_chosen() -> None:
     assert confident_stages(doubted(small_plan(), 0.8, "")) == (1, 2, 3, 4)
+
+
+def test_tide_is_never_chosen_for_anybody() -> None:
+    plan = doubted(plan_of(CASES["tide"]), 1.0, "")
+    assert plan.tide_stages
+    assert confident_stages(plan) == plan.rollout_stages
 
 
 def test_doubtful_reclaim_is_not_chosen_and_keeps_no_other_stage_back() -> None:

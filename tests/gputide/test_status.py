@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
+from fleet.data_folder import open_data_folder
+from fleet.decisions import RecommendationKind
+from fleet.documents import seal_plan
 from fleet.durable import FolderLock, lock_holder
+from gputide.container.plans import plan_store
 from tests.gputide.conftest import Program
 
 
@@ -28,3 +34,22 @@ def test_status_names_the_plan_that_waits_and_the_next_command(planned: Path, pr
     after = program(planned, "status")
     assert "next: gputide apply --plan" in after.out
     assert "no service over its harm budget" in after.out
+
+
+def test_status_of_a_plan_that_is_a_tide_alone(planned: Path, program: Program, tmp_path: Path) -> None:
+    folder = open_data_folder(shutil.copytree(planned, tmp_path / "own"), create=False)
+    newest = plan_store(folder).newest()
+    assert newest is not None
+    tide = replace(newest.recommendations[0], id="tide-1", kind=RecommendationKind.TIDE)
+    stage = replace(newest.stages[0], stage=1, recommendations=("tide-1",), cards_freed=0, moves=0)
+    plan = seal_plan(replace(newest, recommendations=(tide,), stages=(stage,)))
+    plan_store(folder).add(plan)
+    with FolderLock(folder.path, "tide"):
+        said = program(folder.path, "status", "--format", "json").document
+    assert said["running"] == [{"process": "the tide", "pid": str(os.getpid())}]
+    (cluster,) = said["clusters"]
+    assert cluster["state"] == f"{plan.plan_id}: its tide waits for approval"
+    assert said["next"] == f"gputide plan approve --plan {plan.plan_id} --stage 1"
+    assert program(folder.path, *said["next"].split()[1:]).status == 0
+    (cluster,) = program(folder.path, "status", "--format", "json").document["clusters"]
+    assert cluster["state"] == f"{plan.plan_id}: its tide is approved"

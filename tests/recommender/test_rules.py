@@ -2,15 +2,19 @@
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from enforcer.record.plan_store import Approval
+from enforcer.safety.guard import Guard, GuardPolicy
 from fleet.capabilities.register import HAMI, MIG, WHOLE_CARDS
 from fleet.decisions import POOL_ESTIMATED, Recommendation, RecommendationKind, RiskLevel
-from fleet.documents import document
+from fleet.documents import document, plan_from_json, plan_to_json, seal_plan
+from fleet.errors import Refused
 from fleet.inventory import Priority
 from fleet.priority_holds import Holders
 from fleet.schema import Measure
@@ -249,3 +253,16 @@ def test_cards_are_spare_after_a_week_in_which_they_did_nothing(days: int, is_as
     assert (RecommendationKind.FEWER_CARDS in {item.kind for item in plan.recommendations}) is is_asked
     reasons = {item.reason for item in plan.refused if item.kind is RecommendationKind.FEWER_CARDS}
     assert reasons == (set() if is_asked else {"history_too_short"})
+
+
+def test_the_guard_takes_the_tide_of_a_plan_as_it_was_made_and_read_back() -> None:
+    made = seal_plan(plan_of(CASES["tide"]))
+    plan = plan_from_json(plan_to_json(made), name="plan")
+    assert plan.schedule
+    (stage,) = plan.tide_stages
+    yes = Approval(plan_id=plan.plan_id, stages=(stage,), by="ada", at=plan.created_at)
+    guard = Guard(GuardPolicy())
+    guard.check_tide(plan, [yes], plan.created_at, freed=0, age_max=timedelta(days=14))
+    other = seal_plan(replace(plan, schedule=tuple(replace(one, replicas=one.replicas + 1) for one in plan.schedule)))
+    with pytest.raises(Refused, match="than its stage shows"):
+        guard.check_tide_approved(other, [replace(yes, plan_id=other.plan_id)])

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Annotated
 
 import typer
 
+from enforcer.record.plan_store import Approval
 from fleet.confidence import CONFIDENT_MIN, stage_confidence
 from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
 from fleet.documents import document
-from fleet.errors import Misconfigured
+from fleet.errors import Misconfigured, Refused
 from fleet.settings.settings import Settings
 from fleet.units import format_percent, format_time
 from fleet.words import Language, Words
+from gputide.answers.plan import tide_listing, tide_needs_yes
+from gputide.container.enforcer import guard
 from gputide.container.plans import chosen_plan, chosen_stages, open_plans, plan_store
-from gputide.options import ByOption, ClusterOption, PlanOption, StageOption, answering
+from gputide.options import ByOption, ClusterOption, PlanOption, answering
 from gputide.output import Answer
 from gputide.session import Session, who
 
 app = typer.Typer()
+
+NamedStageOption = Annotated[
+    list[int] | None,
+    typer.Option("--stage", metavar="N", help="A stage; may be repeated; all but those of the tide unless given."),
+]
 
 
 @app.command(epilog="Example: gputide plan approve --stage 1 --by ada")
@@ -28,11 +37,11 @@ app = typer.Typer()
 def approve(
     session: Session,
     plan: PlanOption = None,
-    stage: StageOption = None,
+    stage: NamedStageOption = None,
     cluster: ClusterOption = None,
     by: ByOption = None,
 ) -> Answer:
-    """Approve stages of a plan, by name; `apply` does only what was approved.
+    """Approve stages of a plan, by name; `apply` does only what was approved, `run tide` only what was named.
 
     Of a real cluster you approve as the user of your kubeconfig; --by impersonates another one.
     """
@@ -42,11 +51,15 @@ def approve(
         meant = _cluster_meant(folder, session.settings, cluster) if plan is None else cluster
         chosen = chosen_plan(folder, plan, cluster=meant)
         own_name = "" if plans.signs_as_user(chosen) else who()
-        approval = plans.approve(
-            chosen, chosen_stages(chosen, stage), by=own_name if by is None else by, at=session.now()
-        )
+        wanted = chosen_stages(chosen, stage) if stage else chosen.rollout_stages
+        unnamed = () if stage else tide_needs_yes(chosen)
+        if not wanted and unnamed:
+            raise Misconfigured(f"cannot approve plan {chosen.plan_id} as a whole: {unnamed[0]}")
+        approval = plans.approve(chosen, wanted, by=own_name if by is None else by, at=session.now())
+        given = plans.approvals(chosen.plan_id)
     stages = ", ".join(map(str, approval.stages))
-    applies = not chosen.tide_stages.issuperset(approval.stages)
+    tides = chosen.tide_stages
+    is_tide = not tides.isdisjoint(approval.stages)
     return Answer(
         document=document(approval),
         headline=(
@@ -55,22 +68,27 @@ def approve(
                 f"{format_time(approval.at)}"
             ),
         ),
+        listings=(tide_listing(chosen),) if is_tide else (),
         footnotes=(
             *_doubts(chosen, approval.stages),
-            *_nights(chosen, approval.stages, session.settings),
-            *(["next: gputide apply (dry run), gputide apply --yes"] if applies else ()),
+            *((_nights(chosen, given, folder, session.settings),) if is_tide else ()),
+            *unnamed,
+            *(() if tides.issuperset(approval.stages) else ["next: gputide apply (dry run), gputide apply --yes"]),
         ),
     )
 
 
-def _nights(plan: Plan, stages: Sequence[int], settings: Settings) -> Iterator[str]:
-    """Until when nights begin by what was approved."""
+def _nights(plan: Plan, given: Sequence[Approval], folder: DataFolder, settings: Settings) -> str:
+    """Until when nights begin by what was approved, or why none begins yet."""
+    try:
+        guard(folder, settings).check_tide_approved(plan, given)
+    except Refused as exc:
+        return f"not yet: {exc}"
     until = format_time(plan.created_at + timedelta(days=settings.tide.plan_age_days_max))
-    for stage in sorted(plan.tide_stages.intersection(stages)):
-        yield (
-            f"stage {stage}: nights begin by it until {until} (tide.plan_age_days_max), with `gputide run tide`; next: "
-            f"gputide run tide check --plan {plan.plan_id}"
-        )
+    return (
+        f"nights begin by it until {until} (tide.plan_age_days_max), with `gputide run tide`; next: "
+        f"gputide run tide check --plan {plan.plan_id}"
+    )
 
 
 def _doubts(plan: Plan, stages: Sequence[int]) -> Iterator[str]:

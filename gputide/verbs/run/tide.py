@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
 import typer
 
-from enforcer.tide.calendar import TidePhase
-from enforcer.tide.runner import Homecoming, TideMetrics, TideResult, TideStep
+from enforcer.tide.calendar import TideMoment, TidePhase
+from enforcer.tide.homecoming import Homecoming, TideResult, TideStep
+from enforcer.tide.runner import TideMetrics, TideRunner
+from enforcer.tide.scaling import NightScale
 from enforcer.tide.tide_journal import Night
-from fleet.data_folder import writing
-from fleet.errors import EXIT_FINDINGS, EXIT_FINE, Corrupt, Misconfigured, Refused, Unavailable
+from fleet.errors import EXIT_FINDINGS, EXIT_FINE, GputideError, NotEnoughData, Refused
 from fleet.units import format_duration, format_time
-from gputide.container.cluster import own_cluster
+from gputide.answers.plan import tide_listing
 from gputide.container.own_metrics import open_own_metrics
-from gputide.container.plans import chosen_plan, copied_plans
-from gputide.container.tide import followed_plan, open_homecoming, open_tide, tide_calendar, tide_journal
+from gputide.container.plans import chosen_plan
+from gputide.container.tide import (
+    followed_plan,
+    is_homeward,
+    open_homecoming,
+    open_tide,
+    playing,
+    tide_calendar,
+    tide_journal,
+)
 from gputide.options import ByOption, PlanOption, YesOption, answering
 from gputide.output import Answer, Listing
 from gputide.session import Session, session_of, who
@@ -35,14 +44,9 @@ app = typer.Typer(
 def show(session: Session, plan: PlanOption = None) -> Answer:
     """Show which services scale in when, what that frees, and how the nights so far went."""
     folder = session.folder()
-    copied_plans(folder, session.settings)
-    chosen = chosen_plan(folder, plan, cluster=own_cluster(folder, session.settings))
+    chosen = followed_plan(folder, session.settings, None, session.now()) if plan is None else chosen_plan(folder, plan)
     calendar = tide_calendar(chosen, session.settings)
     nights = tide_journal(folder).nights()
-    rows = [
-        (entry.workload, entry.replicas, entry.start, entry.end, entry.time_zone, len(entry.frees))
-        for entry in chosen.schedule
-    ]
     return Answer(
         document={
             "plan_id": chosen.plan_id,
@@ -56,7 +60,7 @@ def show(session: Session, plan: PlanOption = None) -> Answer:
             "nights": [_night(entry) for entry in nights],
         },
         listings=(
-            Listing(title="Scales in", columns=("workload", "replicas", "from", "until", "zone", "frees"), rows=rows),
+            tide_listing(chosen),
             Listing(
                 title="Nights",
                 columns=("night", "cards free", "gave back after", "in time"),
@@ -78,11 +82,10 @@ def show(session: Session, plan: PlanOption = None) -> Answer:
 @answering
 def check(session: Session, plan: PlanOption = None) -> Answer:
     """Say what is due now, without doing it; exit status 1 where a night is under way and services are short."""
-    folder, now = session.folder(), session.now()
-    chosen = followed_plan(folder, session.settings, plan)
-    with writing(folder), open_tide(folder, session.settings, chosen, now) as tide:
-        moment, scale, short = tide.moment(), tide.would_scale(), tide.short()
-        why_not = tide.why_not()
+    with _opened(session, plan) as (tide, trouble):
+        moment, short, scale, why_not = tide.moment(), tide.short(), NightScale(), trouble
+        if isinstance(tide, TideRunner):
+            scale, why_not = tide.would_scale(), tide.why_not()
     return Answer(
         document={
             "phase": moment.phase.value,
@@ -97,7 +100,7 @@ def check(session: Session, plan: PlanOption = None) -> Answer:
             "left": [{"workload": workload, "why": why} for workload, why in scale.left],
             "short": [{"workload": workload, "why": why} for workload, why in short.items()],
         },
-        headline=(f"it is {moment.phase.value.replace('_', ' ')}",),
+        headline=(f"it is {_phase(moment)}",),
         listings=(
             Listing(
                 title="Would scale in",
@@ -129,28 +132,27 @@ def run(
     if not yes:
         raise Refused("cannot move the tide without --yes; see what is due with `gputide run tide check`")
     session = session_of(context)
-    folder, settings = session.folder(), session.settings
-    if tide_journal(folder).open_night() is None:
-        tide_calendar(followed_plan(folder, settings, plan), settings)
-    by_day: str | None = None
+    if plan is not None and tide_journal(session.folder()).open_night() is None:
+        chosen_plan(session.folder(), plan)  # a plan that there is none of is the caller's mistake
 
     def step(metrics: TideMetrics) -> None:
-        nonlocal by_day
-        with metrics.steps.one(), _opened(session, plan, by_day, metrics) as (tide, by_day):
-            result = tide.step()
-        metrics.take(result)
-        _say(result)
+        with metrics.steps.one():
+            result = _step(session, plan, metrics)
+        if result is not None:
+            metrics.take(result)
+            _say(result)
 
     if once:
         step(TideMetrics(OwnMetrics("tide")))
         return
-    with open_own_metrics(settings, "tide", TideMetrics) as metrics:
+    with open_own_metrics(session.settings, "tide", TideMetrics) as metrics:
         while True:
             try:
                 step(metrics)
-            except (Refused, Unavailable) as exc:
+            except GputideError as exc:
+                # Whatever it is, services must come home once it is over.
                 typer.echo(f"not now: {exc}", err=True)
-            time.sleep(settings.tide.interval_seconds)
+            time.sleep(session.settings.tide.interval_seconds)
 
 
 @app.command("abort", epilog="Example: gputide run tide abort --yes")
@@ -159,34 +161,65 @@ def abort(context: typer.Context, plan: PlanOption = None, yes: YesOption = Fals
     if not yes:
         raise Refused("cannot end the night without --yes")
     session = session_of(context)
-    with _opened(session, plan) as (tide, _):
+    with playing(session.folder()), _opened(session, plan, is_aborted=True) as (tide, trouble):
+        _say_homeward(trouble)
         _say(tide.abort(by if by is not None else who()))
+
+
+def _step(session: Session, plan: str | None, metrics: TideMetrics) -> TideResult | None:
+    """Do what is due now; None where there is no tide to follow, which is said."""
+    with playing(session.folder()), ExitStack() as opened:
+        try:
+            tide, trouble = opened.enter_context(_opened(session, plan, metrics))
+        except NotEnoughData as exc:
+            typer.echo(f"nothing is due: {exc}", err=True)
+            return None
+        _say_homeward(trouble)
+        return tide.step()
 
 
 @contextmanager
 def _opened(
-    session: Session, plan: str | None, by_day: str | None = None, metrics: TideMetrics | None = None
+    session: Session, plan: str | None, metrics: TideMetrics | None = None, *, is_aborted: bool = False
 ) -> Iterator[tuple[Homecoming, str | None]]:
-    """The tide and its plan; where the plan of the night under way can't be read, what brings services home."""
+    """The tide; where it can't be opened while a night is under way, what brings services home, and why that is.
+
+    A plan that can't be read ends the night at once. What else is missing, such as the history, does not keep services
+    from coming home once that is due.
+    """
     folder, settings, now = session.folder(), session.settings, session.now()
-    try:
-        chosen = followed_plan(folder, settings, plan, by_day=by_day)
-    except (Corrupt, Misconfigured, Refused) as exc:
-        if tide_journal(folder).open_night() is None:
-            raise
-        typer.echo(f"services come home now, for the plan of this night can't be read: {exc}", err=True)
-        with writing(folder), open_homecoming(folder, settings, now, metrics) as home:
-            yield home, by_day
-        return
-    with writing(folder), open_tide(folder, settings, chosen, now, metrics) as tide:
-        yield tide, chosen.plan_id
+    night = tide_journal(folder).open_night()
+    is_due = night is not None and (is_aborted or is_homeward(night, folder, settings, now))
+    trouble, is_readable = None, False
+    with ExitStack() as opened:
+        tide: Homecoming
+        try:
+            chosen = followed_plan(folder, settings, plan, now)
+            calendar = tide_calendar(chosen, settings)
+            is_readable = True
+            tide = opened.enter_context(open_tide(folder, settings, chosen, calendar, now, metrics))
+        except GputideError as exc:
+            if night is None or (is_readable and not is_due):
+                raise
+            trouble = str(exc)
+            tide = opened.enter_context(open_homecoming(folder, settings, now, metrics))
+        yield tide, trouble
+
+
+def _say_homeward(trouble: str | None) -> None:
+    if trouble is not None:
+        typer.echo(f"services come home now, by the record of this night alone: {trouble}", err=True)
 
 
 def _say(result: TideResult) -> None:
     for text in result.said:
         typer.echo(text)
     if result.step is TideStep.NOTHING and not result.said:
-        typer.echo(f"nothing is due: it is {result.moment.phase.value.replace('_', ' ')}", err=True)
+        typer.echo(f"nothing is due: it is {_phase(result.moment)}", err=True)
+
+
+def _phase(moment: TideMoment) -> str:
+    return moment.phase.value.replace("_", " ")
 
 
 def _night(night: Night) -> dict[str, object]:

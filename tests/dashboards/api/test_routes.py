@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from flask.testing import FlaskClient
 
 from dashboards.access.sign_in import Ways
 from tests.dashboards.access.keys import HOST, an_app
-from tests.dashboards.embedded import CLUSTER, EmbeddedCluster, make_views
+from tests.dashboards.embedded import CLUSTER, EmbeddedCluster, make_views, tide_only
 
 LIST = f"/api/v1/clusters/{CLUSTER}"
 
@@ -43,6 +44,20 @@ def test_program_approves_applies_watches_and_takes_back(
     assert client.get(f"{plan}/undo", headers=HOST).get_json()["restores"]
     assert client.post(f"{plan}/undo", json={}, headers=headers).status_code == 202
     assert (_after_a_while(client, plan)["phase"], cluster.changed) == ("restored", set())
+
+
+def test_apply_of_a_tide_says_who_plays_it() -> None:
+    views, cluster = make_views(with_past=False)
+    (entry,) = cluster.plans(CLUSTER)
+    tide = tide_only(entry, 1)
+    own = EmbeddedCluster(views.fleet.profiles(CLUSTER), (tide.plan,))
+    own.approve(tide.plan.plan_id, (1,), "mei")
+    client = an_app(replace(views, plans=own, rollouts=own), Ways(operator="mei"))
+    token = client.get("/api/v1/me", headers=HOST).get_json()["page_token"]
+    path = f"/api/v1/plans/{tide.plan.plan_id}/apply"
+    answer = client.post(path, json={"stages": [1]}, headers={**HOST, "X-Gputide-Token": token}).get_json()
+    assert "`gputide run tide` plays it" in answer["message"]
+    assert not answer["is_running"]
 
 
 def test_one_workload_is_its_part_of_the_profiles(asked: tuple[FlaskClient, EmbeddedCluster, dict[str, str]]) -> None:

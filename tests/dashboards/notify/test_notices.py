@@ -12,12 +12,12 @@ import pytest
 from dashboards.notify.message import Message
 from dashboards.notify.notices import Telling, budget_notices, notices, report_notice, team_report_notice
 from dashboards.notify.team import Team
-from dashboards.queries import LedgerEntry, Views
+from dashboards.queries import LedgerEntry, PlanEntry, Views
 from dashboards.report.report import Edition, make_report
 from fleet.outcomes import Outcome
 from fleet.settings.notify import NoticeTopic
 from fleet.words import Language
-from tests.dashboards.embedded import CLUSTER, NOW, make_measured, make_views
+from tests.dashboards.embedded import CLUSTER, NOW, make_measured, make_views, tide_only
 
 URL = "https://gputide.example/"
 
@@ -55,6 +55,24 @@ def test_a_plan_that_waits_is_told_with_its_link_until_somebody_decides(views: V
     assert waiting.namespaces
     approved = replace(newest, approved_stages=(1,))
     assert not [one for one in told(views, entries=(approved,)) if one.topic is NoticeTopic.PLAN]
+
+
+def test_a_tide_waits_for_a_yes_of_its_own_and_other_stages_for_theirs(views: Views) -> None:
+    def waits(entry: PlanEntry) -> list[str]:
+        return [one.lines[-1] for one in told(views, entries=(entry,)) if one.topic is NoticeTopic.PLAN]
+
+    newest = views.plans.plans(CLUSTER)[0]
+    assert waits(tide_only(newest)) == [f"gputide plan approve --plan {newest.plan.plan_id} --stage 1"]
+    assert waits(tide_only(newest, 1)) == []
+    tide = tide_only(newest).plan
+    last = replace(tide.stages[0], stage=9)
+    plan = replace(
+        newest.plan, stages=(*newest.plan.stages, last),
+        recommendations=(*newest.plan.recommendations, *tide.recommendations),
+    )  # fmt: skip
+    both = replace(newest, plan=plan, approved_stages=(9,), applied_stages=())
+    assert waits(both) == [f"gputide plan approve --plan {newest.plan.plan_id}"]
+    assert waits(replace(both, approved_stages=(1,))) == []
 
 
 def test_an_expired_plan_is_not_told(views: Views) -> None:
