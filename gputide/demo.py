@@ -22,10 +22,11 @@ from enforcer.record.journal import StageState
 from enforcer.record.outcome_store import keep_outcome, read_outcomes
 from enforcer.record.verdict import Standing, standing_of, verdict_of
 from enforcer.rollout.undo import Undo
+from enforcer.simulated.systems import system_of
 from exporter.synthetic.writer import write_synthetic_fleet
 from exporter.trace.trace import open_trace
 from exporter.trace.writer import label_workload
-from fleet.capabilities.register import capabilities_of, check_experimental
+from fleet.capabilities.register import capabilities_of
 from fleet.data_folder import DataFolder, open_data_folder, writing
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
@@ -114,12 +115,9 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
 
     Raises:
         Corrupt: the folder holds something else, or can't be written.
-        Refused: the settings' backend is experimental, and they do not allow that.
+        Misconfigured: no simulated cluster can play the settings' backend.
     """
-    # Whatever cluster the settings choose elsewhere: the demo's own is the one that it may do with as it likes.
-    enforcer = settings.enforcer.model_copy(update={"cluster": ClusterChoice.SIMULATED})
-    settings = settings.model_copy(update={"enforcer": enforcer})
-    check_experimental(capabilities_of(enforcer.backend), allowed=enforcer.experimental)
+    settings = demo_settings(settings)
     if path.exists():
         # Only a folder that carries our stamp is removed; `open_data_folder` raises on any other.
         open_data_folder(path, create=True)
@@ -165,6 +163,17 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
     return DemoSummary(
         folder=folder, steps=tuple(steps.done), applied=plan, restored=restored, outcome=outcome, waiting=waiting
     )
+
+
+def demo_settings(settings: Settings) -> Settings:
+    """The settings of the demo and of whoever looks at it later: its own cluster, with which any backend may be tried.
+
+    Raises:
+        Misconfigured: no simulated cluster can play the settings' backend.
+    """
+    system_of(settings.enforcer.backend)
+    own = {"cluster": ClusterChoice.SIMULATED, "experimental": True}
+    return settings.model_copy(update={"enforcer": settings.enforcer.model_copy(update=own)})
 
 
 def _now(folder: DataFolder) -> datetime:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 
 from enforcer.manifest import Manifest
-from enforcer.simulated.hami_scheduler import Allocation, CardBook, NodeBook, Unplaced, book, place
+from enforcer.simulated.books import Allocation, CardBook, NodeBook, Unplaced, book
+from enforcer.simulated.hami import HAMI_SYSTEM
 from enforcer.simulated.hami_webhook import ask_of, mutate
 from fleet.errors import Refused
 from fleet.grammars.hami import parse_devices_allocated
@@ -63,7 +64,9 @@ def test_scheduler_places_as_hami(case: Manifest) -> None:
     if not ask.containers:
         return
     cards = _books(case)
-    found = place(ask, cards.values(), {card.node: _node(card.node) for card in cards.values()}, _closed(case))
+    found = HAMI_SYSTEM.place(
+        ask, cards.values(), {card.node: _node(card.node) for card in cards.values()}, _closed(case)
+    )
     if "failed" in out:
         assert isinstance(found, Unplaced)
         return

@@ -9,7 +9,7 @@ import pytest
 
 from exporter.reader import Block, DeviceReader
 from exporter.replay.reader import ReplayReader
-from exporter.replay.seats import Seat
+from exporter.replay.seats import Enforced, Seat
 from exporter.trace.trace import open_trace
 from fleet.errors import Corrupt
 from fleet.inventory import CardId, Priority
@@ -27,6 +27,8 @@ class Moves:
     def __init__(self, seats: Mapping[str, tuple[Seat, ...]], since: datetime) -> None:
         self._seats = seats
         self._since = since
+
+    enforced = Enforced()
 
     def seats(self, at: datetime) -> Mapping[str, tuple[Seat, ...]]:
         return self._seats if at >= self._since else {}
@@ -252,6 +254,8 @@ def test_a_pod_whose_card_was_exchanged_keeps_the_seat_that_it_was_moved_to(tmp_
 
 def test_giving_back_puts_a_pod_where_it_was_recorded(tmp_path: Path) -> None:
     class ForAWhile:
+        enforced = Enforced()
+
         def seats(self, at_: datetime) -> Mapping[str, tuple[Seat, ...]]:
             return {"team/web-1": (seat(A),)} if at(30) <= at_ < at(50) else {}
 
@@ -269,6 +273,8 @@ def test_giving_back_puts_a_pod_where_it_was_recorded(tmp_path: Path) -> None:
 
 def test_a_pod_that_was_given_back_ends_with_the_grant_it_came_back_with(tmp_path: Path) -> None:
     class ForAWhile:
+        enforced = Enforced()
+
         def seats(self, at_: datetime) -> Mapping[str, tuple[Seat, ...]]:
             return {"team/web-1": (seat(A, since=at(20)),)} if at(20) <= at_ < at(40) else {}
 

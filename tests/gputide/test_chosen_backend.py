@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from enforcer.backends.hami_dialect import HamiDialect
 from fleet.capabilities.register import CAPABILITIES, Capabilities
-from fleet.errors import Misconfigured, Refused
+from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from gputide.container.cluster import backend
 from gputide.demo import run_demo
@@ -52,7 +52,7 @@ def test_names_that_cannot_be_are_refused(name: str, value: object) -> None:
         Settings.model_validate({"backends": {name: value}})
 
 
-def test_demo_of_a_backend_that_nothing_real_has_accepted_is_asked_for_openly(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"cannot use kai: experimental.*enforcer\.experimental=true"):
-        run_demo(tmp_path / "demo", chosen("kai"), started=lambda _: None, tick=lambda _done, _all: None)
+def test_demo_of_a_backend_that_no_simulated_cluster_plays_says_which_it_plays(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match=r"cannot play enforcer\.backend=mig .*: it plays whole_cards, hami, "):
+        run_demo(tmp_path / "demo", chosen("mig"), started=lambda _: None, tick=lambda _done, _all: None)
     assert not (tmp_path / "demo").exists()

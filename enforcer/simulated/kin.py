@@ -1,0 +1,165 @@
+"""What the systems of HAMi's kin have in common: pods ask by `Words`, name their card, and nodes register cards.
+
+Pure. Called by `hami`, `volcano` and `vgpu_manager`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey
+from enforcer.manifest import Manifest
+from enforcer.resource_names import Words, listed_words
+from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, PodAsk
+from enforcer.simulated.system import NodeSharing, TenantWords, by_container, host_request
+from fleet.errors import Misconfigured, Refused
+from fleet.grammars.hami import DeviceGrant, RegisteredDevice
+from fleet.inventory import Grant, Priority
+from fleet.units import MIB, parse_quantity
+
+SCALING_MAX = 4.0
+"""Largest oversubscription factor of framebuffer that a node takes."""
+
+PRIORITY_TEXT = {Priority.HIGH: "0", Priority.LOW: "1"}
+"""How HAMi-core's library calls the levels that are not normal."""
+
+
+def tenant_words(words: Words, grants: Sequence[Grant], models: Sequence[str], scheduler: str) -> TenantWords:
+    """How a tenant asks by resources, and by its card model.
+
+    The schedulers look for the text inside a card's type, so "NVIDIA A10" alone would also mean "NVIDIA A100".
+    """
+    model: str = grants[0].card_model
+    longer = [other for other in models if other != model and model.lower() in other.lower()]
+    annotations = {str(words.use_model): model} | ({str(words.avoid_model): ",".join(longer)} if longer else {})
+    return TenantWords(
+        annotations=annotations,
+        spec={"schedulerName": scheduler},
+        containers={name: {"resources": {"limits": _limits(words, own)}} for name, own in by_container(grants).items()},
+    )
+
+
+def pod_ask(pod: Manifest, words: Words, containers: Sequence[ContainerAsk]) -> PodAsk:
+    """What a pod asks for, with its choices of cards, models and policies."""
+    annotations = pod["metadata"].get("annotations", {})
+    cpu_cores, memory_bytes = host_request(pod)
+    return PodAsk(
+        containers=tuple(containers),
+        use_cards=frozenset(listed_words(annotations.get(words.use_card))),
+        avoid_cards=frozenset(listed_words(annotations.get(words.avoid_card))),
+        use_models=listed_words(annotations.get(words.use_model)),
+        avoid_models=listed_words(annotations.get(words.avoid_model)),
+        node_policy=annotations.get(words.node_policy, ""),
+        card_policy=annotations.get(words.card_policy, ""),
+        cpu_cores=cpu_cores,
+        memory_bytes=memory_bytes,
+    )
+
+
+def limits_of(container: Manifest) -> Manifest:
+    """What a container may use at most."""
+    found: Manifest = container.get("resources", {}).get("limits", {})
+    return found
+
+
+def amount(limits: Manifest, name: str) -> int:
+    """A limit as a whole number; 0 where there is none.
+
+    Raises:
+        Refused: it is no quantity.
+    """
+    if name not in limits:
+        return 0
+    try:
+        return int(parse_quantity(str(limits[name])))
+    except Misconfigured as exc:
+        raise Refused(f"cannot admit a pod with {name}={limits[name]!r}: no quantity") from exc
+
+
+def asked_mib(ask: ContainerAsk, card: CardBook) -> int:
+    """Framebuffer that a container asks for on a card, MiB."""
+    if ask.framebuffer_mib is not None:
+        return ask.framebuffer_mib
+    return card.framebuffer_mib * ask.framebuffer_percent // 100
+
+
+def grant(ask: ContainerAsk, card: CardBook) -> Allocation:
+    """What a container is granted on a card that fits."""
+    mib = asked_mib(ask, card)
+    return Allocation(container=ask.container, card=card.card, framebuffer_mib=mib, core_percent=ask.core_percent)
+
+
+def grants_by_container(pod: Manifest, allocations: Sequence[Allocation]) -> dict[str, list[DeviceGrant]]:
+    """What each container of a pod was granted, in the pod's order."""
+    found: dict[str, list[DeviceGrant]] = {container["name"]: [] for container in pod["spec"]["containers"]}
+    for part in allocations:
+        found[part.container].append(
+            DeviceGrant(
+                card=part.card,
+                device_type="NVIDIA",
+                framebuffer_mib=part.framebuffer_mib,
+                core_percent=min(part.core_percent, WHOLE_CORE_PERCENT),
+            )
+        )
+    return found
+
+
+def registered(cards: Iterable[CardBook], mode: str | None = "hami-core") -> list[RegisteredDevice]:
+    """The cards of a node as its plugin registers them."""
+    return [
+        RegisteredDevice(
+            card=card.card,
+            slices_max=card.slices_max,
+            framebuffer_mib=card.framebuffer_mib,
+            core_percent=WHOLE_CORE_PERCENT,
+            device_type=card.device_type,
+            numa=0,
+            is_healthy=True,
+            index=number,
+            mode=mode,
+        )
+        for number, card in enumerate(cards)
+    ]
+
+
+def config_map(key: ObjectKey, data: Mapping[str, str]) -> Manifest:
+    """A ConfigMap of an installation."""
+    return {"apiVersion": "v1", "kind": key[0], "metadata": {"namespace": key[1], "name": key[2]}, "data": dict(data)}
+
+
+def node_entry(manifest: Manifest | None, field: str, name_key: str, node: str) -> Mapping[str, object]:
+    """The entry of one node in a plugin's JSON of node configurations, a list or `{"nodeconfig": […]}`."""
+    content = json.loads(((manifest or {}).get("data") or {}).get(field) or "[]")
+    entries: Iterable[Mapping[str, object]] = content.get("nodeconfig", []) if isinstance(content, dict) else content
+    return next((entry for entry in entries if entry.get(name_key) == node), {})
+
+
+def configured(entry: Mapping[str, object], scaling_key: str, split_key: str, slices_max: int) -> NodeSharing:
+    """A node's sharing by its entry.
+
+    Raises:
+        Refused: the factor of framebuffer is none that the plugin takes.
+    """
+    factor = float(str(entry.get(scaling_key, 1.0)))
+    if not 0 < factor <= SCALING_MAX:
+        raise Refused(f"cannot register the cards of a node: {scaling_key}={factor}, limit {SCALING_MAX}")
+    return NodeSharing(scaling=factor, slices_max=int(str(entry.get(split_key, slices_max))))
+
+
+def is_limited(core_percent: int) -> bool:
+    """Whether a share of compute is one that the library holds a pod to."""
+    return 0 < core_percent < WHOLE_CORE_PERCENT
+
+
+def _limits(words: Words, grants: Sequence[Grant]) -> dict[str, str]:
+    first = grants[0]
+    limits = {words.count: str(len({grant.card for grant in grants}))}
+    if first.framebuffer_granted_bytes < first.framebuffer_bytes:
+        limits[words.framebuffer] = str(max(1, first.framebuffer_granted_bytes // MIB))
+    percent = round(first.compute_granted_ratio * 100)
+    if is_limited(percent):
+        limits[words.cores] = str(percent)
+    if words.priority is not None and first.priority in PRIORITY_TEXT:
+        limits[words.priority] = PRIORITY_TEXT[first.priority]
+    return limits
