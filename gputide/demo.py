@@ -168,12 +168,16 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
 def demo_settings(settings: Settings) -> Settings:
     """The settings of the demo and of whoever looks at it later: its own cluster, with which any backend may be tried.
 
+    A backend that changes all replicas at once can't keep each of them ready meanwhile; the demo says yes to that.
+
     Raises:
         Misconfigured: no simulated cluster can play the settings' backend.
     """
-    system_of(settings.enforcer.backend)
-    own = {"cluster": ClusterChoice.SIMULATED, "experimental": True}
-    return settings.model_copy(update={"enforcer": settings.enforcer.model_copy(update=own)})
+    record = system_of(settings.enforcer.backend).capabilities
+    own = settings.enforcer.model_copy(update={"cluster": ClusterChoice.SIMULATED, "experimental": True})
+    gaps_allowed = settings.guard.gaps_allowed or not record.admits_pods
+    guard = settings.guard.model_copy(update={"gaps_allowed": gaps_allowed})
+    return settings.model_copy(update={"enforcer": own, "guard": guard})
 
 
 def _now(folder: DataFolder) -> datetime:
@@ -208,7 +212,10 @@ def _apply(folder: DataFolder, settings: Settings, plan: Plan) -> str:
     store, now = plan_store(folder), _now(folder)
     stages = _first_stages(plan)
     if not stages:
-        raise NotEnoughData("cannot apply the demo's plan: it proposes nothing")
+        raise NotEnoughData(
+            f"cannot apply the demo's plan: with {plan.backend} no card of its fleet is freed; see `gputide --data-dir "
+            f"{folder.path} plan show`, or try --backend hami"
+        )
     store.approve(plan, stages, by=OPERATOR, at=now)
     with open_enforcer(folder, settings, now, on_progress=lambda _news: None) as enforcer:
         results = enforcer.reconciler.apply(plan, stages, by=OPERATOR)

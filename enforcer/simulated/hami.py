@@ -13,6 +13,7 @@ from enforcer.simulated.books import Allocation, CardBook, PodAsk
 from enforcer.simulated.hami_scheduler import HAMI_RULES
 from enforcer.simulated.hami_webhook import ask_of, mutate
 from enforcer.simulated.kin import (
+    LEVELS,
     config_map,
     configured,
     grants_by_container,
@@ -60,7 +61,7 @@ class HamiSystem(RuledSystem):
 
     def held(self, wish: str | None, core_percent: int) -> tuple[bool, Priority | None]:
         """See the protocol."""
-        return is_limited(core_percent), {"0": Priority.HIGH, "1": Priority.LOW}.get(wish or "", Priority.NORMAL)
+        return is_limited(core_percent), LEVELS.get(wish or "", Priority.NORMAL)
 
     def sharing(self, configs: Mapping[ObjectKey, Manifest], node: Manifest) -> NodeSharing:
         """See the protocol."""

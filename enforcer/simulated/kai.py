@@ -44,7 +44,6 @@ class KaiSystem(RuledSystem):
     """KAI without its add-on for isolation (the protocol `SharingSystem`)."""
 
     capabilities = KAI
-    configs: tuple[Manifest, ...] = ()
 
     def tenant(self, grants: Sequence[Grant], models: Sequence[str]) -> TenantWords:
         """See the protocol; a team's queue is called as its namespace."""

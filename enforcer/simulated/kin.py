@@ -24,6 +24,8 @@ SCALING_MAX = 4.0
 PRIORITY_TEXT = {Priority.HIGH: "0", Priority.LOW: "1"}
 """How HAMi-core's library calls the levels that are not normal."""
 
+LEVELS = {text: level for level, text in PRIORITY_TEXT.items()}
+
 
 def tenant_words(words: Words, grants: Sequence[Grant], models: Sequence[str], scheduler: str) -> TenantWords:
     """How a tenant asks by resources, and by its card model.

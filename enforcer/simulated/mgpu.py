@@ -99,7 +99,6 @@ class MgpuSystem(RuledSystem):
 
     rules = _RULES
     capabilities = MGPU
-    configs: tuple[Manifest, ...] = ()
     wish_path = "$.metadata.annotations"
 
     def tenant(self, grants: Sequence[Grant], models: Sequence[str]) -> TenantWords:

@@ -104,22 +104,26 @@ def _manifest(
     generation: int,
     kept: tuple[int, Manifest] | None,
 ) -> Manifest:
-    version, written = (0, {"metadata": {"name": name}}) if kept is None else kept
+    absent: Manifest = {"metadata": {"name": name}}
+    version, written = (0, absent) if kept is None else kept
     metadata = written["metadata"]
     words = system.node(cards, configs, written)
+    marks = {
+        "annotations": {**metadata.get("annotations", {}), **words.annotations},
+        "labels": {**metadata.get("labels", {}), **words.labels},
+    }
     manifest: Manifest = {
         "apiVersion": "v1",
         "kind": "Node",
+        # The API server keeps no empty maps.
         "metadata": {
             "name": name,
             "resourceVersion": _version(generation, version),
-            "annotations": {**metadata.get("annotations", {}), **words.annotations},
+            **{part: own for part, own in marks.items() if own},
         },
         "status": {"allocatable": dict(words.allocatable)},
     }
-    if "labels" in metadata or words.labels:
-        manifest["metadata"]["labels"] = {**metadata.get("labels", {}), **words.labels}
-    if "spec" in written:
+    if written.get("spec"):
         manifest["spec"] = written["spec"]
     return manifest
 

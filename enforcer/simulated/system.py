@@ -147,6 +147,8 @@ class SharingSystem(Protocol):
 class RuledSystem:
     """What a system has that looks at cards alone and chooses by `Rules`; without a webhook, unless it says so."""
 
+    capabilities: Capabilities
+    configs: tuple[Manifest, ...] = ()
     rules: Rules
     names_cards: bool = False
     may_run: Callable[[Manifest, Manifest], bool] | None = None

@@ -175,8 +175,13 @@ def _owner(grants: Sequence[Grant], models: Sequence[str], system: SharingSystem
         containers.append({"name": name, **container})
     own_keys = {key: value for key, value in first.labels if key.startswith("gputide.io/")}
     labels = {**words.labels, **{key: value for key, value in first.labels if not key.startswith("gputide.io/")}}
+    marks_of_pods = {**words.annotations, **own_keys}
     template = {
-        "metadata": {"annotations": {**words.annotations, **own_keys}, "labels": {"app": first.workload, **labels}},
+        "metadata": {
+            # The API server keeps no empty maps.
+            **({"annotations": marks_of_pods} if marks_of_pods else {}),
+            "labels": {"app": first.workload, **labels},
+        },
         "spec": {**words.spec, "containers": containers},
     }
     return {
@@ -185,7 +190,6 @@ def _owner(grants: Sequence[Grant], models: Sequence[str], system: SharingSystem
         "metadata": {
             "namespace": first.namespace,
             "name": first.workload,
-            # The API server keeps no empty maps.
             **({"annotations": marks} if (marks := {**annotations_of_kind(first.workload_kind), **own_keys}) else {}),
             **({"labels": labels} if labels else {}),
             "generation": 1,

@@ -17,6 +17,7 @@ from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey
 from enforcer.manifest import Manifest
 from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, PodAsk
 from enforcer.simulated.kin import (
+    LEVELS,
     PRIORITY_TEXT,
     amount,
     asked_mib,
@@ -121,9 +122,8 @@ class VolcanoSystem(RuledSystem):
 
     def held(self, wish: str | None, core_percent: int) -> tuple[bool, Priority | None]:
         """See the protocol."""
-        values = {entry.get("name"): entry.get("value") for entry in json.loads(wish or "[]")}
-        level = {"0": Priority.HIGH, "1": Priority.LOW}.get(values.get(PRIORITY_ENV), Priority.NORMAL)
-        return is_limited(core_percent), level
+        values = {str(entry.get("name")): str(entry.get("value")) for entry in json.loads(wish or "[]")}
+        return is_limited(core_percent), LEVELS.get(values.get(PRIORITY_ENV, ""), Priority.NORMAL)
 
     def sharing(self, configs: Mapping[ObjectKey, Manifest], node: Manifest) -> NodeSharing:
         """See the protocol; its plugin reads `devicememoryscaling` and does not apply it to what it registers."""

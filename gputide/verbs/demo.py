@@ -14,6 +14,7 @@ from rich.table import Table
 from dashboards.words.advice import verdict_words
 from enforcer.record.verdict import verdict_of
 from enforcer.simulated.systems import PLAYABLE
+from fleet.capabilities.register import capabilities_of
 from fleet.errors import Unavailable
 from fleet.settings.settings import EnforcerSettings
 from fleet.words import Language
@@ -90,5 +91,11 @@ def _print_summary(summary: DemoSummary, backend: str) -> None:
     )
     console.print(f"state: {summary.folder.path}")
     if backend != EnforcerSettings().backend:
-        choice = f"--set enforcer.backend={backend} --set enforcer.experimental=true"
-        console.print(f"other verbs on it: gputide --data-dir {summary.folder.path} {choice} …", soft_wrap=True)
+        record = capabilities_of(backend)
+        choices = (
+            (True, f"enforcer.backend={backend}"),
+            (record.is_experimental, "enforcer.experimental=true"),
+            (not record.admits_pods, "guard.gaps_allowed=true"),
+        )
+        words = " ".join(f"--set {setting}" for is_needed, setting in choices if is_needed)
+        console.print(f"look at it with: gputide --data-dir {summary.folder.path} {words} status", soft_wrap=True)
