@@ -213,7 +213,7 @@ def _apply(folder: DataFolder, settings: Settings, plan: Plan) -> str:
     stages = _first_stages(plan)
     if not stages:
         raise NotEnoughData(
-            f"cannot apply the demo's plan: with {plan.backend} no card of its fleet is freed; see `gputide --data-dir "
+            f"cannot apply the demo's plan: it proposes nothing with {plan.backend}; see `gputide --data-dir "
             f"{folder.path} plan show`, or try --backend hami"
         )
     store.approve(plan, stages, by=OPERATOR, at=now)
@@ -226,11 +226,11 @@ def _apply(folder: DataFolder, settings: Settings, plan: Plan) -> str:
 
 
 def _first_stages(plan: Plan) -> tuple[int, ...]:
-    """The stages that somebody careful begins with: those that free two thirds of the cards."""
+    """The stages that somebody careful begins with: those that free two thirds of the cards, the first at least."""
     chosen: list[int] = []
     freed = 0
     for stage in plan.stages:
-        if 3 * freed >= 2 * plan.totals.cards_freed:
+        if chosen and 3 * freed >= 2 * plan.totals.cards_freed:
             break
         chosen.append(stage.stage)
         freed += stage.cards_freed

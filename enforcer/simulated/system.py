@@ -60,21 +60,32 @@ class NodeWords:
 
 
 class SharingSystem(Protocol):
-    """One sharing system.
+    """One sharing system."""
 
-    Attributes:
-        capabilities: its record.
-        configs: the objects that its installation holds, as they are at first.
-        names_cards: whether a pod may name its card, so that one made anew comes back to the card that it had.
-        may_run: whether the system itself lets a pod go to a node; None where it looks at cards alone.
-        wish_path: JSON path in a pod of what `held` reads; None where it reads nothing.
-    """
+    @property
+    def capabilities(self) -> Capabilities:
+        """Its record."""
+        ...
 
-    capabilities: Capabilities
-    configs: tuple[Manifest, ...]
-    names_cards: bool
-    may_run: Callable[[Manifest, Manifest], bool] | None
-    wish_path: str | None
+    @property
+    def configs(self) -> tuple[Manifest, ...]:
+        """The objects that its installation holds, as they are at first."""
+        ...
+
+    @property
+    def names_cards(self) -> bool:
+        """Whether a pod may name its card, so that one made anew comes back to the card that it had."""
+        ...
+
+    @property
+    def may_run(self) -> Callable[[Manifest, Manifest], bool] | None:
+        """Says whether the system itself lets a pod go to a node; None where it looks at cards alone."""
+        ...
+
+    @property
+    def wish_path(self) -> str | None:
+        """JSON path in a pod of what `held` reads; None where it reads nothing."""
+        ...
 
     def tenant(self, grants: Sequence[Grant], models: Sequence[str]) -> TenantWords:
         """How a tenant asks for the recorded grants of one pod.
