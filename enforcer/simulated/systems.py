@@ -7,7 +7,7 @@ from enforcer.simulated.hami import EFFECTIVE_GPU_SYSTEM, HAMI_SYSTEM
 from enforcer.simulated.kai import KAI_SYSTEM
 from enforcer.simulated.mgpu import MGPU_SYSTEM
 from enforcer.simulated.system import SharingSystem
-from enforcer.simulated.vgpu_manager import VGPU_MANAGER_SYSTEM
+from enforcer.simulated.vgpumanager import VGPU_MANAGER_SYSTEM
 from enforcer.simulated.volcano import VOLCANO_SYSTEM
 from fleet.errors import Misconfigured
 

@@ -16,7 +16,7 @@ import pytest
 from enforcer.simulated.books import Allocation, CardBook, NodeBook, Unplaced, book
 from enforcer.simulated.kai import KAI_SYSTEM
 from enforcer.simulated.system import SharingSystem
-from enforcer.simulated.vgpu_manager import VGPU_MANAGER_SYSTEM
+from enforcer.simulated.vgpumanager import VGPU_MANAGER_SYSTEM
 from enforcer.simulated.volcano import VOLCANO_SYSTEM
 from fleet.grammars.hami import DeviceGrant, parse_container_devices
 
