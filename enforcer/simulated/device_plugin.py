@@ -28,13 +28,13 @@ from enforcer.backends.nvidia_sharing import CONFIG_LABEL, PLUGIN_CONFIGS
 from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey
 from enforcer.manifest import Manifest
 from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, PodAsk
-from enforcer.simulated.kin import config_map, is_limited
-from enforcer.simulated.placing import Rules, as_registered, least_allocated
-from enforcer.simulated.system import NodeSharing, NodeWords, RuledSystem, TenantWords, by_container, host_request
-from fleet.capabilities.capability import Capabilities, ComputeIsolation, equal_part_bytes, equal_part_percent
+from enforcer.simulated.kin import config_map
+from enforcer.simulated.placing import Rules, least_allocated
+from enforcer.simulated.system import NodeSharing, NodeWords, SharingSystem, TenantWords, by_container, host_request
+from fleet.capabilities.capability import Capabilities, equal_part_bytes, equal_part_percent
 from fleet.capabilities.register import MPS, TIME_SLICING, WHOLE_CARDS
 from fleet.errors import Refused
-from fleet.inventory import Grant, Priority
+from fleet.inventory import Grant
 from fleet.units import MIB
 from fleet.yaml_text import load_yaml
 
@@ -75,12 +75,10 @@ def _misfit(pod: PodAsk, ask: ContainerAsk, card: CardBook) -> str | None:
     return next((why for is_misfit, why in misfits if is_misfit), None)
 
 
-def _order(
-    pod: PodAsk, ask: ContainerAsk, order: list[CardBook], registered_cards: Sequence[CardBook]
-) -> list[CardBook]:  # fmt: skip
+def _order(pod: PodAsk, order: list[CardBook]) -> list[CardBook]:
     """The least used card first; of whole ones, which are all unused, the first."""
-    del pod, ask
-    return sorted(as_registered(order, registered_cards), key=lambda card: card.slices)[::-1]
+    del pod
+    return sorted(order, key=lambda card: (card.slices, card.card))[::-1]
 
 
 def _grant(ask: ContainerAsk, card: CardBook) -> Allocation:
@@ -96,7 +94,7 @@ def _grant(ask: ContainerAsk, card: CardBook) -> Allocation:
 _RULES = Rules(misfit=_misfit, order=_order, grant=_grant, node_score=least_allocated)
 
 
-class DevicePluginSystem(RuledSystem):
+class DevicePluginSystem(SharingSystem):
     """One way in which NVIDIA's device plugin hands out cards (the protocol `SharingSystem`).
 
     Args:
@@ -133,17 +131,6 @@ class DevicePluginSystem(RuledSystem):
         ]
         return PodAsk(containers=tuple(asks), cpu_cores=cpu_cores, memory_bytes=memory_bytes)
 
-    def marks(self, pod: Manifest, allocations: Sequence[Allocation], cards: Sequence[CardBook]) -> Manifest:
-        """See the protocol: neither scheduler nor kubelet writes on a pod which card it has."""
-        del pod, allocations, cards
-        return {}
-
-    def held(self, wish: str | None, core_percent: int) -> tuple[bool, Priority | None]:
-        """See the protocol: MPS holds its clients to their threads, replicas of time-slicing take turns."""
-        del wish
-        is_held = self.capabilities.compute_isolation is not ComputeIsolation.NONE
-        return is_held and is_limited(core_percent), None
-
     def sharing(self, configs: Mapping[ObjectKey, Manifest], node: Manifest) -> NodeSharing:
         """See the protocol: the configuration that the node's label names, else the default."""
         if self._section is None:
@@ -157,9 +144,8 @@ class DevicePluginSystem(RuledSystem):
             raise Refused(f"cannot share by MPS: {replicas} replicas, at most {self.capabilities.slices_per_card_max}")
         return NodeSharing(slices_max=replicas)
 
-    def node(self, cards: Sequence[CardBook], configs: Mapping[ObjectKey, Manifest], written: Manifest) -> NodeWords:
+    def node(self, cards: Sequence[CardBook]) -> NodeWords:
         """See the protocol."""
-        del configs, written
         replicas = max((card.slices_max for card in cards), default=1)
         is_shared = replicas > 1
         strategy = self._strategy if is_shared else "none"

@@ -25,7 +25,6 @@ from enforcer.simulated.kin import (
     configured,
     grant,
     grants_by_container,
-    is_limited,
     limits_of,
     node_entry,
     pod_ask,
@@ -33,7 +32,7 @@ from enforcer.simulated.kin import (
     tenant_words,
 )
 from enforcer.simulated.placing import Rules
-from enforcer.simulated.system import NodeSharing, NodeWords, RuledSystem, TenantWords
+from enforcer.simulated.system import NodeSharing, NodeWords, SharingSystem, TenantWords, is_limited
 from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.register import EFFECTIVE_GPU, HAMI
 from fleet.errors import Refused
@@ -116,15 +115,11 @@ def _mutated(container: Manifest, pod: str) -> Manifest:
     return mutated
 
 
-def _order(
-    pod: PodAsk, ask: ContainerAsk, order: list[CardBook], registered: Sequence[CardBook]
-) -> list[CardBook]:  # fmt: skip
+def _order(pod: PodAsk, order: list[CardBook]) -> list[CardBook]:
     """It stays for the pod's next container, unless the policy is a chain."""
-    del ask
     parts = [part.strip() for part in pod.card_policy.split(",")]
     if len(parts) > 1 or parts == ["numa"]:
-        places = {card.card: number for number, card in enumerate(registered)}
-        order = sorted(order, key=lambda card: places[card.card])
+        order = sorted(order, key=lambda card: card.card)
     if parts == ["mutex"]:
         return sorted(order, key=lambda card: -card.slices)
     word = next((part for part in parts if part in ("binpack", "spread")), None)
@@ -186,7 +181,7 @@ def _node_score(pod: PodAsk, node: NodeBook, books: Sequence[CardBook]) -> float
 _RULES = Rules(misfit=_misfit, order=_order, grant=grant, node_score=_node_score)
 
 
-class HamiSystem(RuledSystem):
+class HamiSystem(SharingSystem):
     """HAMi in its mode `hami-core` (the protocol `SharingSystem`)."""
 
     rules = _RULES
@@ -227,9 +222,8 @@ class HamiSystem(RuledSystem):
         slices_max = self.capabilities.slices_per_card_max
         return configured(entry, "devicememoryscaling", "devicesplitcount", slices_max)
 
-    def node(self, cards: Sequence[CardBook], configs: Mapping[ObjectKey, Manifest], written: Manifest) -> NodeWords:
+    def node(self, cards: Sequence[CardBook]) -> NodeWords:
         """See the protocol."""
-        del configs, written
         return NodeWords(
             annotations={self._dialect.register: render_node_register(registered(cards))},
             allocatable={self._dialect.words.count: str(sum(card.slices_max for card in cards))},

@@ -10,16 +10,16 @@ simulated.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from enforcer.backends.device_plugin import CARD_RESOURCE, devices_of
 from enforcer.backends.kai import QUEUE_LABEL, SCHEDULER
-from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey
+from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest
 from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, NodeBook, PodAsk, Unplaced
 from enforcer.simulated.device_plugin import card_labels, card_limits, model_selector
 from enforcer.simulated.placing import host_fits
-from enforcer.simulated.system import NodeSharing, NodeWords, RuledSystem, TenantWords, by_container, host_request
+from enforcer.simulated.system import NodeWords, SharingSystem, TenantWords, by_container, host_request
 from fleet.capabilities.register import KAI
 from fleet.errors import Corrupt
 from fleet.grammars.kai import (
@@ -30,7 +30,7 @@ from fleet.grammars.kai import (
     GROUP_LABEL_PREFIX,
     parse_kai_share,
 )
-from fleet.inventory import Grant, Priority
+from fleet.inventory import Grant
 from fleet.units import MIB
 
 _RECEIVED = "received-resource-type"
@@ -40,7 +40,7 @@ _STEP_MIB = KAI.card_step_bytes // MIB
 _SHARED_SCORE, _FITS_SCORE, _BINPACK_SCORE = 10_000.0, 1_000.0, 9.0
 
 
-class KaiSystem(RuledSystem):
+class KaiSystem(SharingSystem):
     """KAI without its add-on for isolation (the protocol `SharingSystem`)."""
 
     capabilities = KAI
@@ -121,19 +121,8 @@ class KaiSystem(RuledSystem):
             labels = {f"{GROUP_LABEL_PREFIX}{group}": group for group in groups}
         return {"annotations": {_RECEIVED: "Fraction"}, "labels": labels}
 
-    def held(self, wish: str | None, core_percent: int) -> tuple[bool, Priority | None]:
-        """See the protocol: nothing is limited, and priority is of queues."""
-        del wish, core_percent
-        return False, None
-
-    def sharing(self, configs: Mapping[ObjectKey, Manifest], node: Manifest) -> NodeSharing:
+    def node(self, cards: Sequence[CardBook]) -> NodeWords:
         """See the protocol."""
-        del configs, node
-        return NodeSharing(slices_max=self.capabilities.slices_per_card_max)
-
-    def node(self, cards: Sequence[CardBook], configs: Mapping[ObjectKey, Manifest], written: Manifest) -> NodeWords:
-        """See the protocol."""
-        del configs, written
         return NodeWords(labels=card_labels(cards), allocatable={CARD_RESOURCE: str(len(cards))})
 
 

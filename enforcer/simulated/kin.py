@@ -12,7 +12,7 @@ from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey
 from enforcer.manifest import Manifest
 from enforcer.resource_names import Words, listed_words
 from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, PodAsk
-from enforcer.simulated.system import NodeSharing, TenantWords, by_container, host_request
+from enforcer.simulated.system import NodeSharing, TenantWords, by_container, host_request, is_limited
 from fleet.errors import Misconfigured, Refused
 from fleet.grammars.hami import DeviceGrant, RegisteredDevice
 from fleet.inventory import Grant, Priority
@@ -147,11 +147,6 @@ def configured(entry: Mapping[str, object], scaling_key: str, split_key: str, sl
     if not 0 < factor <= SCALING_MAX:
         raise Refused(f"cannot register the cards of a node: {scaling_key}={factor}, limit {SCALING_MAX}")
     return NodeSharing(scaling=factor, slices_max=int(str(entry.get(split_key, slices_max))))
-
-
-def is_limited(core_percent: int) -> bool:
-    """Whether a share of compute is one that the library holds a pod to."""
-    return 0 < core_percent < WHOLE_CORE_PERCENT
 
 
 def _limits(words: Words, grants: Sequence[Grant]) -> dict[str, str]:

@@ -3,31 +3,37 @@
 Its code is closed; the rules are those of its published description and of volcano-sh/volcano's proposal: the scheduler
 packs (`binpack`) nodes and cards, a card has 16 containers at most, framebuffer is never granted twice, cores of online
 and of offline work add up to a card each, and a pod that shares goes to nodes of its compute policy alone.
+Shares of several cards at once (`container-multiple-gpu`) are not simulated.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from enforcer.backends.mgpu import (
     CARD_CORES,
     FIXED,
     FRAMEBUFFER_MIB_MIN,
-    MULTIPLE_ANNOTATION,
     NODE_LABEL,
     OFFLINE,
     POLICY_ANNOTATION,
     QOS_ANNOTATION,
     node_policy,
 )
-from enforcer.dialect import ObjectKey
 from enforcer.manifest import Manifest
 from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, NodeBook, PodAsk
 from enforcer.simulated.device_plugin import card_labels, model_selector
-from enforcer.simulated.kin import amount, is_limited, limits_of
-from enforcer.simulated.placing import Rules, as_registered
-from enforcer.simulated.system import NodeSharing, NodeWords, RuledSystem, TenantWords, by_container, host_request
+from enforcer.simulated.kin import amount, limits_of
+from enforcer.simulated.placing import Rules
+from enforcer.simulated.system import (
+    NodeWords,
+    SharingSystem,
+    TenantWords,
+    by_container,
+    host_request,
+    is_limited,
+)
 from fleet.capabilities.register import MGPU
 from fleet.errors import Refused
 from fleet.grammars.mgpu import (
@@ -67,12 +73,10 @@ def _misfit(pod: PodAsk, ask: ContainerAsk, card: CardBook) -> str | None:
     return next((why for is_misfit, why in misfits if is_misfit), None)
 
 
-def _order(
-    pod: PodAsk, ask: ContainerAsk, order: list[CardBook], registered_cards: Sequence[CardBook]
-) -> list[CardBook]:  # fmt: skip
+def _order(pod: PodAsk, order: list[CardBook]) -> list[CardBook]:
     """The fullest that fits, and of those alike the first."""
-    del pod, ask
-    return sorted(as_registered(order, registered_cards), key=lambda card: -card.used_mib)[::-1]
+    del pod
+    return sorted(order, key=lambda card: (-card.used_mib, card.card))[::-1]
 
 
 def _grant(ask: ContainerAsk, card: CardBook) -> Allocation:
@@ -94,7 +98,7 @@ def _node_score(pod: PodAsk, node: NodeBook, cards: Sequence[CardBook]) -> float
 _RULES = Rules(misfit=_misfit, order=_order, grant=_grant, node_score=_node_score)
 
 
-class MgpuSystem(RuledSystem):
+class MgpuSystem(SharingSystem):
     """mGPU (the protocol `SharingSystem`)."""
 
     rules = _RULES
@@ -111,9 +115,6 @@ class MgpuSystem(RuledSystem):
         if is_offline:
             annotations[QOS_ANNOTATION] = OFFLINE
         containers = by_container(grants)
-        if is_slice and any(len({grant.card for grant in own}) > 1 for own in containers.values()):
-            counts = [str(len({grant.card for grant in own})) for own in containers.values()]
-            annotations[MULTIPLE_ANNOTATION] = ",".join(counts)
         resource = RECLAIMED_CORES_RESOURCE if is_offline else CORES_RESOURCE
         return TenantWords(
             annotations=annotations,
@@ -141,14 +142,11 @@ class MgpuSystem(RuledSystem):
     def ask_of(self, pod: Manifest) -> PodAsk:
         """See the protocol."""
         cpu_cores, memory_bytes = host_request(pod)
-        counts = (pod["metadata"].get("annotations", {}).get(MULTIPLE_ANNOTATION) or "").split(",")
         asks = []
-        for number, container in enumerate(pod["spec"]["containers"]):
+        for container in pod["spec"]["containers"]:
             limits = limits_of(container)
             mib, cores = amount(limits, FRAMEBUFFER_RESOURCE), _cores(limits)
-            said = counts[number].strip() if number < len(counts) else ""
-            count = int(said) if said.isascii() and said.isdigit() else 0
-            count = count or max(1, cores // CARD_CORES)
+            count = max(1, cores // CARD_CORES)
             if cores:
                 asks.append(
                     ContainerAsk(
@@ -186,14 +184,8 @@ class MgpuSystem(RuledSystem):
             return False, Priority.LOW
         return is_limited(core_percent) and annotations.get(POLICY_ANNOTATION, FIXED) == FIXED, None
 
-    def sharing(self, configs: Mapping[ObjectKey, Manifest], node: Manifest) -> NodeSharing:
+    def node(self, cards: Sequence[CardBook]) -> NodeWords:
         """See the protocol."""
-        del configs, node
-        return NodeSharing(slices_max=self.capabilities.slices_per_card_max)
-
-    def node(self, cards: Sequence[CardBook], configs: Mapping[ObjectKey, Manifest], written: Manifest) -> NodeWords:
-        """See the protocol."""
-        del configs, written
         cores, mib = str(CARD_CORES * len(cards)), str(sum(card.framebuffer_mib for card in cards))
         return NodeWords(
             labels={NODE_LABEL: "mgpu", **card_labels(cards)},

@@ -6,15 +6,14 @@ the books each time, so that nobody can write it. Called by `cluster`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from enforcer.backends.hami_dialect import cordoned_cards
 from enforcer.cluster import FieldChange, identity
-from enforcer.dialect import ObjectKey
 from enforcer.manifest import Manifest, set_field
 from enforcer.simulated.books import CardBook
 from enforcer.simulated.store import SimulatedStore
-from enforcer.simulated.system import SharingSystem
+from enforcer.simulated.system import NodeWords, SharingSystem
 from fleet.errors import Refused
 
 _WRITABLE = ("metadata.annotations[", "metadata.labels[", "spec.unschedulable")
@@ -29,18 +28,10 @@ def node_manifests(
     for card in books.cards.values():
         if card.node in by_node:
             by_node[card.node].append(card)
-    generation, configs = store.number("generation"), configs_of(store, system)
+    generation = store.number("generation")
     written = {str(body["metadata"]["name"]): (version, body) for version, body in store.objects_of("Node")}
-    return tuple(
-        _manifest(name, system, by_node[name], configs, generation, written.get(name)) for name in sorted(by_node)
-    )
-
-
-def configs_of(store: SimulatedStore, system: SharingSystem) -> dict[ObjectKey, Manifest]:
-    """The objects of a system's installation as they stand."""
-    keys = [identity(config) for config in system.configs]
-    found = {key: store.object_body(*key) for key in keys}
-    return {key: entry[1] for key, entry in found.items() if entry is not None}
+    words = {name: system.node(cards) for name, cards in by_node.items()}
+    return tuple(_manifest(name, words[name], generation, written.get(name)) for name in sorted(by_node))
 
 
 def share_nodes(store: SimulatedStore, system: SharingSystem) -> None:
@@ -49,12 +40,13 @@ def share_nodes(store: SimulatedStore, system: SharingSystem) -> None:
     Raises:
         Refused: a plugin would not start with that.
     """
-    configs = configs_of(store, system)
+    found = {identity(config): store.object_body(*identity(config)) for config in system.configs}
+    configs = {key: entry[1] for key, entry in found.items() if entry is not None}
     written = {str(body["metadata"]["name"]): body for _, body in store.objects_of("Node")}
     rows = []
     for (name,) in store.rows("SELECT name FROM nodes"):
-        found = system.sharing(configs, written.get(name, {"metadata": {"name": name}}))
-        rows.append((found.scaling, found.slices_max, name))
+        sharing = system.sharing(configs, written.get(name, {"metadata": {"name": name}}))
+        rows.append((sharing.scaling, sharing.slices_max, name))
     store.write("UPDATE nodes SET scaling=?, slices_max=? WHERE name=?", rows)
     store.refresh()
 
@@ -79,8 +71,7 @@ def patch_node(
             f"now {found['metadata']['resourceVersion']}"
         )
     kept = store.object_body("Node", "", name)
-    cards = [card for card in store.books().cards.values() if card.node == name]
-    words = system.node(cards, configs_of(store, system), found)
+    words = system.node([card for card in store.books().cards.values() if card.node == name])
     owned = {*words.annotations, *words.labels}
     body = {"kind": "Node", "metadata": {"name": name}} if kept is None else kept[1]
     for change in fields:
@@ -96,18 +87,10 @@ def closed_places(store: SimulatedStore) -> tuple[frozenset[str], dict[str, Mani
     return frozenset(card for body in written.values() for card in cordoned_cards(body)), written
 
 
-def _manifest(
-    name: str,
-    system: SharingSystem,
-    cards: Sequence[CardBook],
-    configs: Mapping[ObjectKey, Manifest],
-    generation: int,
-    kept: tuple[int, Manifest] | None,
-) -> Manifest:
+def _manifest(name: str, words: NodeWords, generation: int, kept: tuple[int, Manifest] | None) -> Manifest:
     absent: Manifest = {"metadata": {"name": name}}
     version, written = (0, absent) if kept is None else kept
     metadata = written["metadata"]
-    words = system.node(cards, configs, written)
     marks = {
         "annotations": {**metadata.get("annotations", {}), **words.annotations},
         "labels": {**metadata.get("labels", {}), **words.labels},

@@ -19,15 +19,15 @@ class Rules:
 
     Attributes:
         misfit: why a card can't take one container's share; None where it can.
-        order: the cards in the order whose last is tried first, of the order for the container before and of the
-            register's.
+        order: the cards in the order whose last is tried first, from their order for the container before; the
+            register's is that of their names.
         grant: what a container is granted on a card.
         node_score: of what the pod asks, the node, its cards and what it would take there; the highest node is taken,
             of several the first.
     """
 
     misfit: Callable[[PodAsk, ContainerAsk, CardBook], str | None]
-    order: Callable[[PodAsk, ContainerAsk, list[CardBook], Sequence[CardBook]], list[CardBook]]
+    order: Callable[[PodAsk, list[CardBook]], list[CardBook]]
     grant: Callable[[ContainerAsk, CardBook], Allocation]
     node_score: Callable[[PodAsk, NodeBook, Sequence[CardBook]], float]
 
@@ -73,12 +73,6 @@ def place_by(
     return Unplaced(reason=f"no card fits: {counted or 'there is no card'}")
 
 
-def as_registered(order: Iterable[CardBook], registered: Iterable[CardBook]) -> list[CardBook]:
-    """Cards in the order of the register, for rules in which the container before changes nothing of it."""
-    now = {card.card: card for card in order}
-    return [now[card.card] for card in registered]
-
-
 def host_fits(pod: PodAsk, node: NodeBook) -> bool:
     """Whether a node has the CPU and memory that a pod asks for."""
     if node.cpu_cores is not None and node.used_cpu_cores + pod.cpu_cores > node.cpu_cores + 1e-9:
@@ -109,7 +103,7 @@ def _on_node(
     taken: list[Allocation] = []
     order = [copy(card) for card in books]
     for ask in pod.containers:
-        order = rules.order(pod, ask, order, books)
+        order = rules.order(pod, order)
         found: list[Allocation] = []
         for card in reversed(order):
             why = "card is cordoned" if card.card in closed else rules.misfit(pod, ask, card)

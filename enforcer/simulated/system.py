@@ -6,16 +6,16 @@ what the API shows of it is the system's to say.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Protocol
 
-from enforcer.dialect import ObjectKey
+from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey
 from enforcer.manifest import Manifest
 from enforcer.simulated.books import Allocation, CardBook, NodeBook, PodAsk, Unplaced
 from enforcer.simulated.placing import Rules, place_by
-from fleet.capabilities.capability import Capabilities
+from fleet.capabilities.capability import Capabilities, ComputeIsolation
 from fleet.inventory import Grant, Priority
 from fleet.units import parse_quantity
 
@@ -59,53 +59,44 @@ class NodeWords:
     allocatable: Mapping[str, str] = field(default_factory=dict)
 
 
-class SharingSystem(Protocol):
-    """One sharing system."""
+class SharingSystem(ABC):
+    """One sharing system; what is not abstract holds for one without a webhook that looks at cards alone.
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Its record."""
-        ...
+    Attributes:
+        capabilities: its record.
+        configs: the objects that its installation holds, as they are at first.
+        rules: how its scheduler chooses.
+        names_cards: whether a pod may name its card, so that one made anew comes back to the card that it had.
+        may_run: whether the system itself lets a pod go to a node; None where it looks at cards alone.
+        wish_path: JSON path in a pod of what `held` reads; None where it reads nothing.
+    """
 
-    @property
-    def configs(self) -> tuple[Manifest, ...]:
-        """The objects that its installation holds, as they are at first."""
-        ...
+    capabilities: Capabilities
+    configs: tuple[Manifest, ...] = ()
+    rules: Rules
+    names_cards: bool = False
+    may_run: Callable[[Manifest, Manifest], bool] | None = None
+    wish_path: str | None = None
 
-    @property
-    def names_cards(self) -> bool:
-        """Whether a pod may name its card, so that one made anew comes back to the card that it had."""
-        ...
-
-    @property
-    def may_run(self) -> Callable[[Manifest, Manifest], bool] | None:
-        """Says whether the system itself lets a pod go to a node; None where it looks at cards alone."""
-        ...
-
-    @property
-    def wish_path(self) -> str | None:
-        """JSON path in a pod of what `held` reads; None where it reads nothing."""
-        ...
-
+    @abstractmethod
     def tenant(self, grants: Sequence[Grant], models: Sequence[str]) -> TenantWords:
         """How a tenant asks for the recorded grants of one pod.
 
         Args:
             models: every card model of the cluster.
         """
-        ...
 
     def mutate(self, pod: Manifest) -> Manifest:
-        """What its webhook makes of a new pod; the pod itself where there is none.
+        """What its webhook makes of a new pod.
 
         Raises:
             Refused: the webhook denies it.
         """
-        ...
+        return pod
 
+    @abstractmethod
     def ask_of(self, pod: Manifest) -> PodAsk:
         """What an admitted pod asks of the scheduler."""
-        ...
 
     def place(
         self,
@@ -116,7 +107,7 @@ class SharingSystem(Protocol):
         allowed: Collection[str] | None = None,
     ) -> tuple[Allocation, ...] | Unplaced:
         """Choose cards; see `placing.place_by`."""
-        ...
+        return place_by(self.rules, ask, cards, nodes, closed, allowed)
 
     def marks(self, pod: Manifest, allocations: Sequence[Allocation], cards: Sequence[CardBook]) -> Manifest:
         """Metadata (annotations and labels) that scheduler and plugin write on a pod.
@@ -124,7 +115,8 @@ class SharingSystem(Protocol):
         Args:
             cards: those of its node, in the order of the register.
         """
-        ...
+        del pod, allocations, cards
+        return {}
 
     def held(self, wish: str | None, core_percent: int) -> tuple[bool, Priority | None]:
         """Whether a share's compute is a hard limit, and which priority it has on its card.
@@ -135,7 +127,8 @@ class SharingSystem(Protocol):
         Returns:
             The priority None where the system knows none, so that nobody gives way on its account.
         """
-        ...
+        del wish
+        return self.capabilities.compute_isolation is not ComputeIsolation.NONE and is_limited(core_percent), None
 
     def sharing(self, configs: Mapping[ObjectKey, Manifest], node: Manifest) -> NodeSharing:
         """How a node shares its cards by what is configured.
@@ -143,42 +136,17 @@ class SharingSystem(Protocol):
         Raises:
             Refused: the plugin would not start with that.
         """
-        ...
+        del configs, node
+        return NodeSharing(slices_max=self.capabilities.slices_per_card_max)
 
-    def node(self, cards: Sequence[CardBook], configs: Mapping[ObjectKey, Manifest], written: Manifest) -> NodeWords:
-        """What its plugin writes on a node.
-
-        Args:
-            cards: the node's.
-            written: what users wrote on the node.
-        """
-        ...
+    @abstractmethod
+    def node(self, cards: Sequence[CardBook]) -> NodeWords:
+        """What its plugin writes on the node of these cards."""
 
 
-class RuledSystem:
-    """What a system has that looks at cards alone and chooses by `Rules`; without a webhook, unless it says so."""
-
-    capabilities: Capabilities
-    configs: tuple[Manifest, ...] = ()
-    rules: Rules
-    names_cards: bool = False
-    may_run: Callable[[Manifest, Manifest], bool] | None = None
-    wish_path: str | None = None
-
-    def mutate(self, pod: Manifest) -> Manifest:
-        """See the protocol."""
-        return pod
-
-    def place(
-        self,
-        ask: PodAsk,
-        cards: Iterable[CardBook],
-        nodes: dict[str, NodeBook],
-        closed: Collection[str] = (),
-        allowed: Collection[str] | None = None,
-    ) -> tuple[Allocation, ...] | Unplaced:
-        """See the protocol."""
-        return place_by(self.rules, ask, cards, nodes, closed, allowed)
+def is_limited(core_percent: int) -> bool:
+    """Whether a share of compute is a part of a card, to which a pod can be held."""
+    return 0 < core_percent < WHOLE_CORE_PERCENT
 
 
 def host_request(pod: Manifest) -> tuple[float, int]:

@@ -23,15 +23,14 @@ from enforcer.simulated.kin import (
     configured,
     grant,
     grants_by_container,
-    is_limited,
     limits_of,
     node_entry,
     pod_ask,
     registered,
     tenant_words,
 )
-from enforcer.simulated.placing import Rules, as_registered
-from enforcer.simulated.system import NodeSharing, NodeWords, RuledSystem, TenantWords
+from enforcer.simulated.placing import Rules
+from enforcer.simulated.system import NodeSharing, NodeWords, SharingSystem, TenantWords, is_limited
 from fleet.capabilities.register import VGPU_MANAGER
 from fleet.grammars.vgpumanager import REAL_ALLOCATED_ANNOTATION, REGISTER_ANNOTATION
 from fleet.inventory import Grant, Priority
@@ -40,7 +39,6 @@ _WORDS = VGPU_MANAGER_WORDS
 _MEANT_ANNOTATION = "nvidia.com/pre-allocated"
 _NODE_ANNOTATION = "nvidia.com/predicate-node"
 _PHASE_LABEL = "nvidia.com/assigned-phase"
-_CONFIG_ANNOTATION = "nvidia.com/node-config-info"
 
 _Amounts = tuple[float, float, float]
 """Slices, percent of cores, MiB."""
@@ -76,11 +74,8 @@ def _is_named(name: str, use: Iterable[str], avoid: Iterable[str]) -> bool:
     return (not wanted or any(wanted)) and not any(word.upper() in name.upper() for word in avoid)
 
 
-def _order(
-    pod: PodAsk, ask: ContainerAsk, order: list[CardBook], registered_cards: Sequence[CardBook]
-) -> list[CardBook]:  # fmt: skip
-    del ask
-    tried = as_registered(order, registered_cards)
+def _order(pod: PodAsk, order: list[CardBook]) -> list[CardBook]:
+    tried = sorted(order, key=lambda card: card.card)
     policy = pod.card_policy.lower()
     if policy in ("binpack", "spread"):
         sign = 1 if policy == "binpack" else -1
@@ -134,7 +129,7 @@ def _room(cards: Sequence[CardBook]) -> tuple[_Amounts, _Amounts]:
 _RULES = Rules(misfit=_misfit, order=_order, grant=grant, node_score=_node_score)
 
 
-class VgpuManagerSystem(RuledSystem):
+class VgpuManagerSystem(SharingSystem):
     """vgpu-manager (the protocol `SharingSystem`)."""
 
     rules = _RULES
@@ -195,9 +190,8 @@ class VgpuManagerSystem(RuledSystem):
         entry = node_entry(configs.get(NODE_CONFIG), "nodeConfig.json", "nodeName", node["metadata"]["name"])
         return configured(entry, "deviceMemoryScaling", "deviceSplitCount", self.capabilities.slices_per_card_max)
 
-    def node(self, cards: Sequence[CardBook], configs: Mapping[ObjectKey, Manifest], written: Manifest) -> NodeWords:
+    def node(self, cards: Sequence[CardBook]) -> NodeWords:
         """See the protocol."""
-        sharing = self.sharing(configs, written)
         entries = [
             {
                 "id": one.index, "type": card.card_model, "uuid": one.card, "core": one.core_percent,
@@ -206,11 +200,8 @@ class VgpuManagerSystem(RuledSystem):
             }
             for one, card in zip(registered(cards), cards, strict=True)
         ]  # fmt: skip
-        config = {
-            "deviceSplit": sharing.slices_max, "coresScaling": 1, "memoryFactor": 1, "memoryScaling": sharing.scaling,
-        }  # fmt: skip
         return NodeWords(
-            annotations={REGISTER_ANNOTATION: json.dumps(entries), _CONFIG_ANNOTATION: json.dumps(config)},
+            annotations={REGISTER_ANNOTATION: json.dumps(entries)},
             allocatable={_WORDS.count: str(sum(card.slices_max for card in cards))},
         )
 

@@ -25,7 +25,6 @@ from enforcer.simulated.kin import (
     configured,
     grant,
     grants_by_container,
-    is_limited,
     limits_of,
     node_entry,
     pod_ask,
@@ -33,7 +32,7 @@ from enforcer.simulated.kin import (
     tenant_words,
 )
 from enforcer.simulated.placing import Rules, least_allocated
-from enforcer.simulated.system import NodeSharing, NodeWords, RuledSystem, TenantWords
+from enforcer.simulated.system import NodeSharing, NodeWords, SharingSystem, TenantWords, is_limited
 from fleet.capabilities.register import VOLCANO
 from fleet.grammars.hami import PRIORITY_ENV, render_container_devices
 from fleet.grammars.volcano import (
@@ -70,17 +69,15 @@ def _is_model(pod: PodAsk, card: CardBook) -> bool:
     return not words or has_any == bool(pod.use_models)
 
 
-def _order(
-    pod: PodAsk, ask: ContainerAsk, order: list[CardBook], registered_cards: Sequence[CardBook]
-) -> list[CardBook]:  # fmt: skip
-    del pod, ask, registered_cards
+def _order(pod: PodAsk, order: list[CardBook]) -> list[CardBook]:
+    del pod
     return order
 
 
 _RULES = Rules(misfit=_misfit, order=_order, grant=grant, node_score=least_allocated)
 
 
-class VolcanoSystem(RuledSystem):
+class VolcanoSystem(SharingSystem):
     """Volcano's vGPU (the protocol `SharingSystem`)."""
 
     rules = _RULES
@@ -131,9 +128,8 @@ class VolcanoSystem(RuledSystem):
         slices_max = self.capabilities.slices_per_card_max
         return replace(configured(entry, "devicememoryscaling", "devicesplitcount", slices_max), scaling=1.0)
 
-    def node(self, cards: Sequence[CardBook], configs: Mapping[ObjectKey, Manifest], written: Manifest) -> NodeWords:
+    def node(self, cards: Sequence[CardBook]) -> NodeWords:
         """See the protocol."""
-        del configs, written
         register = "".join(
             f"{one.card},{one.slices_max},{one.framebuffer_mib},{one.device_type},true,{one.mode}:"
             for one in registered(cards)
