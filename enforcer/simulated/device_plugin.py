@@ -95,7 +95,7 @@ _RULES = Rules(misfit=_misfit, order=_order, grant=_grant, node_score=least_allo
 
 
 class DevicePluginSystem(SharingSystem):
-    """One way in which NVIDIA's device plugin hands out cards (the protocol `SharingSystem`).
+    """One way in which NVIDIA's device plugin hands out cards (a `SharingSystem`).
 
     Args:
         section: what the way is called in the plugin's configuration; None where it shares no cards.
@@ -112,7 +112,7 @@ class DevicePluginSystem(SharingSystem):
         self.configs = () if section is None else (config_map(_CONFIG, {"default": "version: v1\n"}),)
 
     def tenant(self, grants: Sequence[Grant], models: Sequence[str]) -> TenantWords:
-        """See the protocol; a slice is asked for as a whole card, since nobody shares by default."""
+        """See `SharingSystem`; a slice is asked for as a whole card, since nobody shares by default."""
         del models
         return TenantWords(
             spec=model_selector(grants[0]),
@@ -122,7 +122,7 @@ class DevicePluginSystem(SharingSystem):
         )
 
     def ask_of(self, pod: Manifest) -> PodAsk:
-        """See the protocol."""
+        """See `SharingSystem`."""
         cpu_cores, memory_bytes = host_request(pod)
         asks = [
             ContainerAsk(container=container["name"], count=count, framebuffer_mib=None, resource=resource)
@@ -132,7 +132,7 @@ class DevicePluginSystem(SharingSystem):
         return PodAsk(containers=tuple(asks), cpu_cores=cpu_cores, memory_bytes=memory_bytes)
 
     def sharing(self, configs: Mapping[ObjectKey, Manifest], node: Manifest) -> NodeSharing:
-        """See the protocol: the configuration that the node's label names, else the default."""
+        """See `SharingSystem`: the configuration that the node's label names, else the default."""
         if self._section is None:
             return NodeSharing(slices_max=1)
         data = configs[_CONFIG].get("data") or {}
@@ -145,7 +145,7 @@ class DevicePluginSystem(SharingSystem):
         return NodeSharing(slices_max=replicas)
 
     def node(self, cards: Sequence[CardBook]) -> NodeWords:
-        """See the protocol."""
+        """See `SharingSystem`."""
         replicas = max((card.slices_max for card in cards), default=1)
         is_shared = replicas > 1
         strategy = self._strategy if is_shared else "none"

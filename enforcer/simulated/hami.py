@@ -10,29 +10,25 @@ node's cards, unless the pod's annotations say otherwise. Modes and weights of s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from enforcer.backends.effectivegpu import EFFECTIVE_GPU_DIALECT
-from enforcer.backends.hami_dialect import HAMI_DIALECT, HAMI_WORDS, HamiDialect
-from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey
+from enforcer.backends.hami_dialect import HAMI_DIALECT, HamiDialect
+from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest
 from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, NodeBook, PodAsk
 from enforcer.simulated.kin import (
     LEVELS,
+    KinSystem,
     amount,
     asked_mib,
-    config_map,
-    configured,
     grant,
     grants_by_container,
     limits_of,
-    node_entry,
-    pod_ask,
     registered,
-    tenant_words,
 )
 from enforcer.simulated.placing import Rules
-from enforcer.simulated.system import NodeSharing, NodeWords, SharingSystem, TenantWords, is_limited
+from enforcer.simulated.system import NodeWords, is_limited
 from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.register import EFFECTIVE_GPU, HAMI
 from fleet.errors import Refused
@@ -47,52 +43,12 @@ from fleet.grammars.hami import (
     render_devices_allocated,
     render_node_register,
 )
-from fleet.inventory import Grant, Priority
+from fleet.inventory import Priority
 
 _CARD_RESOURCES = frozenset({COUNT_RESOURCE, FRAMEBUFFER_RESOURCE, FRAMEBUFFER_PERCENT_RESOURCE, CORES_RESOURCE})
+_SCHEDULER = "hami-scheduler"
 _FRAMEBUFFER_MIB_MAX = 2**31 - 1
 """A container that asks for more is taken for one that asks for no card."""
-
-
-def _admitted(pod: Manifest) -> Manifest:
-    """Fill in what HAMi fills in: its scheduler, count, cores of a whole card, the priority's variable.
-
-    Raises:
-        Refused: HAMi denies the pod; the message says which value.
-    """
-    spec, name = dict(pod["spec"]), pod["metadata"]["name"]
-    fields = [field for field in ("initContainers", "containers") if field in spec]
-    for field in fields:
-        spec[field] = [_mutated(container, name) for container in spec[field]]
-    every = [container for field in fields for container in spec[field]]
-    if any(limits_of(container).keys() & _CARD_RESOURCES for container in every):
-        spec["schedulerName"] = "hami-scheduler"
-        privileged = [one["name"] for one in every if (one.get("securityContext") or {}).get("privileged")]
-        if privileged:
-            raise Refused(f"cannot admit pod {name}: container {privileged[0]} is privileged")
-        if spec.get("nodeName"):
-            raise Refused(f"cannot admit pod {name}: pod has node assigned")
-    return {**pod, "spec": spec}
-
-
-def _ask_of(pod: Manifest) -> PodAsk:
-    """What a pod that was admitted asks for."""
-    asks = []
-    for container in pod["spec"]["containers"]:
-        limits = limits_of(container)
-        count = amount(limits, COUNT_RESOURCE)
-        mib = amount(limits, FRAMEBUFFER_RESOURCE)
-        if count and mib <= _FRAMEBUFFER_MIB_MAX:
-            asks.append(
-                ContainerAsk(
-                    container=container["name"],
-                    count=count,
-                    framebuffer_mib=mib or None,
-                    framebuffer_percent=amount(limits, FRAMEBUFFER_PERCENT_RESOURCE) or 100,
-                    core_percent=min(amount(limits, CORES_RESOURCE), WHOLE_CORE_PERCENT),
-                )
-            )
-    return pod_ask(pod, HAMI_WORDS, asks)
 
 
 def _mutated(container: Manifest, pod: str) -> Manifest:
@@ -181,52 +137,74 @@ def _node_score(pod: PodAsk, node: NodeBook, books: Sequence[CardBook]) -> float
 _RULES = Rules(misfit=_misfit, order=_order, grant=grant, node_score=_node_score)
 
 
-class HamiSystem(SharingSystem):
-    """HAMi in its mode `hami-core` (the protocol `SharingSystem`)."""
+class HamiSystem(KinSystem):
+    """HAMi in its mode `hami-core` (a `SharingSystem`)."""
 
     rules = _RULES
-    names_cards = True
+    scheduler = _SCHEDULER
 
     def __init__(self, capabilities: Capabilities, dialect: HamiDialect) -> None:
         self.capabilities = capabilities
         self._dialect = dialect
-        self.configs = (config_map(dialect.node_config, {"config.json": json.dumps({"nodeconfig": []})}),)
+        self.words = dialect.words
+        self.config = (dialect.node_config, "config.json", json.dumps({"nodeconfig": []}))
+        super().__init__()
         self.wish_path = f'$.spec.containers[0].resources.limits."{dialect.words.priority}"'
 
-    def tenant(self, grants: Sequence[Grant], models: Sequence[str]) -> TenantWords:
-        """See the protocol."""
-        return tenant_words(self._dialect.words, grants, models, "hami-scheduler")
-
     def mutate(self, pod: Manifest) -> Manifest:
-        """See the protocol."""
-        return _admitted(pod)
+        """Fill in what HAMi fills in: its scheduler, count, cores of a whole card, the priority's variable.
+
+        Raises:
+            Refused: HAMi denies the pod; the message says which value.
+        """
+        spec, name = dict(pod["spec"]), pod["metadata"]["name"]
+        fields = [field for field in ("initContainers", "containers") if field in spec]
+        for field in fields:
+            spec[field] = [_mutated(container, name) for container in spec[field]]
+        every = [container for field in fields for container in spec[field]]
+        if any(limits_of(container).keys() & _CARD_RESOURCES for container in every):
+            spec["schedulerName"] = _SCHEDULER
+            privileged = [one["name"] for one in every if (one.get("securityContext") or {}).get("privileged")]
+            if privileged:
+                raise Refused(f"cannot admit pod {name}: container {privileged[0]} is privileged")
+            if spec.get("nodeName"):
+                raise Refused(f"cannot admit pod {name}: pod has node assigned")
+        return {**pod, "spec": spec}
 
     def ask_of(self, pod: Manifest) -> PodAsk:
-        """See the protocol."""
-        return _ask_of(pod)
+        """What a pod that was admitted asks for."""
+        asks = []
+        for container in pod["spec"]["containers"]:
+            limits = limits_of(container)
+            count = amount(limits, COUNT_RESOURCE)
+            mib = amount(limits, FRAMEBUFFER_RESOURCE)
+            if count and mib <= _FRAMEBUFFER_MIB_MAX:
+                asks.append(
+                    ContainerAsk(
+                        container=container["name"],
+                        count=count,
+                        framebuffer_mib=mib or None,
+                        framebuffer_percent=amount(limits, FRAMEBUFFER_PERCENT_RESOURCE) or 100,
+                        core_percent=min(amount(limits, CORES_RESOURCE), WHOLE_CORE_PERCENT),
+                    )
+                )
+        return self.pod_ask(pod, asks)
 
     def marks(self, pod: Manifest, allocations: Sequence[Allocation], cards: Sequence[CardBook]) -> Manifest:
-        """See the protocol."""
+        """See `SharingSystem`."""
         grants = list(grants_by_container(pod, allocations).values())
         allocated = {self._dialect.allocated: render_devices_allocated(grants)}
         return {"annotations": {VGPU_NODE_ANNOTATION: cards[0].node, **allocated}}
 
     def held(self, wish: str | None, core_percent: int) -> tuple[bool, Priority | None]:
-        """See the protocol."""
+        """See `SharingSystem`."""
         return is_limited(core_percent), LEVELS.get(wish or "", Priority.NORMAL)
 
-    def sharing(self, configs: Mapping[ObjectKey, Manifest], node: Manifest) -> NodeSharing:
-        """See the protocol."""
-        name = node["metadata"]["name"]
-        entry = node_entry(configs.get(self._dialect.node_config), "config.json", "name", name)
-        slices_max = self.capabilities.slices_per_card_max
-        return configured(entry, "devicememoryscaling", "devicesplitcount", slices_max)
-
     def node(self, cards: Sequence[CardBook]) -> NodeWords:
-        """See the protocol."""
+        """See `SharingSystem`."""
         return NodeWords(
             annotations={self._dialect.register: render_node_register(registered(cards))},
-            allocatable={self._dialect.words.count: str(sum(card.slices_max for card in cards))},
+            allocatable={self.words.count: str(sum(card.slices_max for card in cards))},
         )
 
 

@@ -41,12 +41,12 @@ _SHARED_SCORE, _FITS_SCORE, _BINPACK_SCORE = 10_000.0, 1_000.0, 9.0
 
 
 class KaiSystem(SharingSystem):
-    """KAI without its add-on for isolation (the protocol `SharingSystem`)."""
+    """KAI without its add-on for isolation (a `SharingSystem`)."""
 
     capabilities = KAI
 
     def tenant(self, grants: Sequence[Grant], models: Sequence[str]) -> TenantWords:
-        """See the protocol; a team's queue is called as its namespace."""
+        """See `SharingSystem`; a team's queue is called as its namespace."""
         del models
         first = grants[0]
         spec = {"schedulerName": SCHEDULER, **model_selector(first)}
@@ -66,7 +66,7 @@ class KaiSystem(SharingSystem):
         return TenantWords(annotations=annotations, labels=labels, spec=spec, containers=bare)
 
     def ask_of(self, pod: Manifest) -> PodAsk:
-        """See the protocol; a share that can't be read asks for nothing."""
+        """See `SharingSystem`; a share that can't be read asks for nothing."""
         metadata, containers = pod["metadata"], pod["spec"]["containers"]
         cpu_cores, memory_bytes = host_request(pod)
         try:
@@ -98,7 +98,7 @@ class KaiSystem(SharingSystem):
         closed: Collection[str] = (),
         allowed: Collection[str] | None = None,
     ) -> tuple[Allocation, ...] | Unplaced:
-        """See the protocol; binpack compares a node with all others, also those where the pod may not go."""
+        """See `SharingSystem`; binpack compares a node with all others, also those where the pod may not go."""
         del closed
         by_node: dict[str, list[CardBook]] = {}
         for card in cards:
@@ -111,7 +111,7 @@ class KaiSystem(SharingSystem):
         return Unplaced(reason="no card fits: no node has room")
 
     def marks(self, pod: Manifest, allocations: Sequence[Allocation], cards: Sequence[CardBook]) -> Manifest:
-        """See the protocol; a group is called as its card, where KAI draws a name."""
+        """See `SharingSystem`; a group is called as its card, where KAI draws a name."""
         del pod, cards
         if all(part.core_percent == WHOLE_CORE_PERCENT for part in allocations):
             return {"annotations": {_RECEIVED: "Regular"}}
@@ -122,7 +122,7 @@ class KaiSystem(SharingSystem):
         return {"annotations": {_RECEIVED: "Fraction"}, "labels": labels}
 
     def node(self, cards: Sequence[CardBook]) -> NodeWords:
-        """See the protocol."""
+        """See `SharingSystem`."""
         return NodeWords(labels=card_labels(cards), allocatable={CARD_RESOURCE: str(len(cards))})
 
 

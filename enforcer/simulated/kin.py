@@ -1,6 +1,6 @@
 """What the systems of HAMi's kin have in common: pods ask by `Words`, name their card, and nodes register cards.
 
-Pure. Called by `hami`, `volcano` and `vgpu_manager`.
+Pure. Called by `hami`, `volcano` and `vgpumanager`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey
 from enforcer.manifest import Manifest
 from enforcer.resource_names import Words, listed_words
 from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, PodAsk
-from enforcer.simulated.system import NodeSharing, TenantWords, by_container, host_request, is_limited
+from enforcer.simulated.system import NodeSharing, SharingSystem, TenantWords, by_container, host_request, is_limited
 from fleet.errors import Misconfigured, Refused
 from fleet.grammars.hami import DeviceGrant, RegisteredDevice
 from fleet.inventory import Grant, Priority
@@ -27,36 +27,70 @@ PRIORITY_TEXT = {Priority.HIGH: "0", Priority.LOW: "1"}
 LEVELS = {text: level for level, text in PRIORITY_TEXT.items()}
 
 
-def tenant_words(words: Words, grants: Sequence[Grant], models: Sequence[str], scheduler: str) -> TenantWords:
-    """How a tenant asks by resources, and by its card model.
+class KinSystem(SharingSystem):
+    """What sets one of the kin apart.
 
-    The schedulers look for the text inside a card's type, so "NVIDIA A10" alone would also mean "NVIDIA A100".
+    Attributes:
+        words: how its pods ask.
+        scheduler: whom a tenant's pods name.
+        config: its plugin's configuration of nodes: the ConfigMap, its field, and the field's text at first.
+        entry_words: in an entry of that: the node's name, the factor of framebuffer, slices of a card.
     """
-    model: str = grants[0].card_model
-    longer = [other for other in models if other != model and model.lower() in other.lower()]
-    annotations = {str(words.use_model): model} | ({str(words.avoid_model): ",".join(longer)} if longer else {})
-    return TenantWords(
-        annotations=annotations,
-        spec={"schedulerName": scheduler},
-        containers={name: {"resources": {"limits": _limits(words, own)}} for name, own in by_container(grants).items()},
-    )
 
+    words: Words
+    scheduler: str
+    config: tuple[ObjectKey, str, str]
+    entry_words: tuple[str, str, str] = ("name", "devicememoryscaling", "devicesplitcount")
+    names_cards = True
 
-def pod_ask(pod: Manifest, words: Words, containers: Sequence[ContainerAsk]) -> PodAsk:
-    """What a pod asks for, with its choices of cards, models and policies."""
-    annotations = pod["metadata"].get("annotations", {})
-    cpu_cores, memory_bytes = host_request(pod)
-    return PodAsk(
-        containers=tuple(containers),
-        use_cards=frozenset(listed_words(annotations.get(words.use_card))),
-        avoid_cards=frozenset(listed_words(annotations.get(words.avoid_card))),
-        use_models=listed_words(annotations.get(words.use_model)),
-        avoid_models=listed_words(annotations.get(words.avoid_model)),
-        node_policy=annotations.get(words.node_policy, ""),
-        card_policy=annotations.get(words.card_policy, ""),
-        cpu_cores=cpu_cores,
-        memory_bytes=memory_bytes,
-    )
+    def __init__(self) -> None:
+        key, field, text = self.config
+        self.configs = (config_map(key, {field: text}),)
+
+    def tenant(self, grants: Sequence[Grant], models: Sequence[str]) -> TenantWords:
+        """See `SharingSystem`.
+
+        The schedulers look for the text inside a card's type, so "NVIDIA A10" alone would also mean "NVIDIA A100".
+        """
+        model: str = grants[0].card_model
+        longer = [other for other in models if other != model and model.lower() in other.lower()]
+        avoided = {str(self.words.avoid_model): ",".join(longer)} if longer else {}
+        return TenantWords(
+            annotations={str(self.words.use_model): model, **avoided},
+            spec={"schedulerName": self.scheduler},
+            containers={
+                name: {"resources": {"limits": _limits(self.words, own)}} for name, own in by_container(grants).items()
+            },
+        )
+
+    def pod_ask(self, pod: Manifest, containers: Sequence[ContainerAsk]) -> PodAsk:
+        """What a pod asks for, with its choices of cards, models and policies."""
+        annotations, words = pod["metadata"].get("annotations", {}), self.words
+        cpu_cores, memory_bytes = host_request(pod)
+        return PodAsk(
+            containers=tuple(containers),
+            use_cards=frozenset(listed_words(annotations.get(words.use_card))),
+            avoid_cards=frozenset(listed_words(annotations.get(words.avoid_card))),
+            use_models=listed_words(annotations.get(words.use_model)),
+            avoid_models=listed_words(annotations.get(words.avoid_model)),
+            node_policy=annotations.get(words.node_policy, ""),
+            card_policy=annotations.get(words.card_policy, ""),
+            cpu_cores=cpu_cores,
+            memory_bytes=memory_bytes,
+        )
+
+    def sharing(self, configs: Mapping[ObjectKey, Manifest], node: Manifest) -> NodeSharing:
+        """See `SharingSystem`."""
+        key, field, text = self.config
+        name_word, scaling_word, split_word = self.entry_words
+        content = json.loads((configs[key].get("data") or {}).get(field) or text)
+        entries: Iterable[Mapping[str, object]] = content["nodeconfig"] if isinstance(content, dict) else content
+        entry = next((one for one in entries if one.get(name_word) == node["metadata"]["name"]), {})
+        factor = float(str(entry.get(scaling_word, 1.0)))
+        if not 0 < factor <= SCALING_MAX:
+            raise Refused(f"cannot register the cards of a node: {scaling_word}={factor}, limit {SCALING_MAX}")
+        slices_max = int(str(entry.get(split_word, self.capabilities.slices_per_card_max)))
+        return NodeSharing(scaling=factor, slices_max=slices_max)
 
 
 def limits_of(container: Manifest) -> Manifest:
@@ -128,25 +162,6 @@ def registered(cards: Iterable[CardBook], mode: str | None = "hami-core") -> lis
 def config_map(key: ObjectKey, data: Mapping[str, str]) -> Manifest:
     """A ConfigMap of an installation."""
     return {"apiVersion": "v1", "kind": key[0], "metadata": {"namespace": key[1], "name": key[2]}, "data": dict(data)}
-
-
-def node_entry(manifest: Manifest | None, field: str, name_key: str, node: str) -> Mapping[str, object]:
-    """The entry of one node in a plugin's JSON of node configurations, a list or `{"nodeconfig": […]}`."""
-    content = json.loads(((manifest or {}).get("data") or {}).get(field) or "[]")
-    entries: Iterable[Mapping[str, object]] = content.get("nodeconfig", []) if isinstance(content, dict) else content
-    return next((entry for entry in entries if entry.get(name_key) == node), {})
-
-
-def configured(entry: Mapping[str, object], scaling_key: str, split_key: str, slices_max: int) -> NodeSharing:
-    """A node's sharing by its entry.
-
-    Raises:
-        Refused: the factor of framebuffer is none that the plugin takes.
-    """
-    factor = float(str(entry.get(scaling_key, 1.0)))
-    if not 0 < factor <= SCALING_MAX:
-        raise Refused(f"cannot register the cards of a node: {scaling_key}={factor}, limit {SCALING_MAX}")
-    return NodeSharing(scaling=factor, slices_max=int(str(entry.get(split_key, slices_max))))
 
 
 def _limits(words: Words, grants: Sequence[Grant]) -> dict[str, str]:

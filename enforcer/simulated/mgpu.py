@@ -99,14 +99,14 @@ _RULES = Rules(misfit=_misfit, order=_order, grant=_grant, node_score=_node_scor
 
 
 class MgpuSystem(SharingSystem):
-    """mGPU (the protocol `SharingSystem`)."""
+    """mGPU (a `SharingSystem`)."""
 
     rules = _RULES
     capabilities = MGPU
     wish_path = "$.metadata.annotations"
 
     def tenant(self, grants: Sequence[Grant], models: Sequence[str]) -> TenantWords:
-        """See the protocol; a slice of low priority is offline work."""
+        """See `SharingSystem`; a slice of low priority is offline work."""
         del models
         first = grants[0]
         is_slice = first.framebuffer_granted_bytes < first.framebuffer_bytes
@@ -126,7 +126,7 @@ class MgpuSystem(SharingSystem):
         )
 
     def mutate(self, pod: Manifest) -> Manifest:
-        """See the protocol."""
+        """See `SharingSystem`."""
         name = pod["metadata"]["name"]
         for container in pod["spec"]["containers"]:
             limits = limits_of(container)
@@ -140,7 +140,7 @@ class MgpuSystem(SharingSystem):
         return pod
 
     def ask_of(self, pod: Manifest) -> PodAsk:
-        """See the protocol."""
+        """See `SharingSystem`."""
         cpu_cores, memory_bytes = host_request(pod)
         asks = []
         for container in pod["spec"]["containers"]:
@@ -160,13 +160,13 @@ class MgpuSystem(SharingSystem):
         return PodAsk(containers=tuple(asks), cpu_cores=cpu_cores, memory_bytes=memory_bytes)
 
     def may_run(self, pod: Manifest, node: Manifest) -> bool:
-        """See the protocol: the policy of a pod that shares is its node's."""
+        """See `SharingSystem`: the policy of a pod that shares is its node's."""
         shares = any(FRAMEBUFFER_RESOURCE in limits_of(container) for container in pod["spec"]["containers"])
         policy = pod["metadata"].get("annotations", {}).get(POLICY_ANNOTATION, FIXED)
         return not shares or bool(policy == node_policy(node))
 
     def marks(self, pod: Manifest, allocations: Sequence[Allocation], cards: Sequence[CardBook]) -> Manifest:
-        """See the protocol: numbers of cards on their node."""
+        """See `SharingSystem`: numbers of cards on their node."""
         del pod
         number = {card.card: index for index, card in enumerate(cards)}
         found: dict[str, list[int]] = {}
@@ -178,14 +178,14 @@ class MgpuSystem(SharingSystem):
         return {"annotations": annotations}
 
     def held(self, wish: str | None, core_percent: int) -> tuple[bool, Priority | None]:
-        """See the protocol; offline work has what online work leaves."""
+        """See `SharingSystem`; offline work has what online work leaves."""
         annotations = json.loads(wish or "{}")
         if annotations.get(QOS_ANNOTATION) == OFFLINE:
             return False, Priority.LOW
         return is_limited(core_percent) and annotations.get(POLICY_ANNOTATION, FIXED) == FIXED, None
 
     def node(self, cards: Sequence[CardBook]) -> NodeWords:
-        """See the protocol."""
+        """See `SharingSystem`."""
         cores, mib = str(CARD_CORES * len(cards)), str(sum(card.framebuffer_mib for card in cards))
         return NodeWords(
             labels={NODE_LABEL: "mgpu", **card_labels(cards)},

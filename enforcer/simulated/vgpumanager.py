@@ -10,30 +10,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from enforcer.backends.vgpumanager import NODE_CONFIG, POLICY_ANNOTATION, SCHEDULER, VGPU_MANAGER_WORDS
-from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey
+from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest
 from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, NodeBook, PodAsk
 from enforcer.simulated.kin import (
+    KinSystem,
     amount,
     asked_mib,
-    config_map,
-    configured,
     grant,
     grants_by_container,
     limits_of,
-    node_entry,
-    pod_ask,
     registered,
-    tenant_words,
 )
 from enforcer.simulated.placing import Rules
-from enforcer.simulated.system import NodeSharing, NodeWords, SharingSystem, TenantWords, is_limited
+from enforcer.simulated.system import NodeWords, is_limited
 from fleet.capabilities.register import VGPU_MANAGER
 from fleet.grammars.vgpumanager import REAL_ALLOCATED_ANNOTATION, REGISTER_ANNOTATION
-from fleet.inventory import Grant, Priority
+from fleet.inventory import Priority
 
 _WORDS = VGPU_MANAGER_WORDS
 _MEANT_ANNOTATION = "nvidia.com/pre-allocated"
@@ -129,21 +125,19 @@ def _room(cards: Sequence[CardBook]) -> tuple[_Amounts, _Amounts]:
 _RULES = Rules(misfit=_misfit, order=_order, grant=grant, node_score=_node_score)
 
 
-class VgpuManagerSystem(SharingSystem):
-    """vgpu-manager (the protocol `SharingSystem`)."""
+class VgpuManagerSystem(KinSystem):
+    """vgpu-manager (a `SharingSystem`)."""
 
     rules = _RULES
     capabilities = VGPU_MANAGER
-    configs = (config_map(NODE_CONFIG, {"nodeConfig.json": "[]"}),)
-    names_cards = True
+    words = _WORDS
+    scheduler = SCHEDULER
+    config = (NODE_CONFIG, "nodeConfig.json", "[]")
+    entry_words = ("nodeName", "deviceMemoryScaling", "deviceSplitCount")
     wish_path = f'$.metadata.annotations."{POLICY_ANNOTATION}"'
 
-    def tenant(self, grants: Sequence[Grant], models: Sequence[str]) -> TenantWords:
-        """See the protocol."""
-        return tenant_words(_WORDS, grants, models, SCHEDULER)
-
     def mutate(self, pod: Manifest) -> Manifest:
-        """See the protocol: counts and cores that are left out, and the scheduler."""
+        """See `SharingSystem`: counts and cores that are left out, and the scheduler."""
         spec = {**pod["spec"], "containers": [_filled(container) for container in pod["spec"]["containers"]]}
         is_asking = any(amount(limits_of(container), _WORDS.count) for container in spec["containers"])
         if is_asking and spec.get("schedulerName", "default-scheduler") == "default-scheduler":
@@ -151,7 +145,7 @@ class VgpuManagerSystem(SharingSystem):
         return {**pod, "spec": spec}
 
     def ask_of(self, pod: Manifest) -> PodAsk:
-        """See the protocol."""
+        """See `SharingSystem`."""
         asks = []
         for container in pod["spec"]["containers"]:
             limits = limits_of(container)
@@ -165,10 +159,10 @@ class VgpuManagerSystem(SharingSystem):
                         core_percent=cores if cores or mib else WHOLE_CORE_PERCENT,
                     )
                 )
-        return pod_ask(pod, _WORDS, asks)
+        return self.pod_ask(pod, asks)
 
     def marks(self, pod: Manifest, allocations: Sequence[Allocation], cards: Sequence[CardBook]) -> Manifest:
-        """See the protocol; the device plugin hands out what the scheduler meant."""
+        """See `SharingSystem`; the device plugin hands out what the scheduler meant."""
         number = {card.card: index for index, card in enumerate(cards)}
         parts = []
         for name, grants in grants_by_container(pod, allocations).items():
@@ -182,16 +176,11 @@ class VgpuManagerSystem(SharingSystem):
         return {"annotations": annotations, "labels": {_PHASE_LABEL: "succeed"}}
 
     def held(self, wish: str | None, core_percent: int) -> tuple[bool, Priority | None]:
-        """See the protocol: `fixed`, also where nothing is said, is a limit; `balance` lends what others leave."""
+        """See `SharingSystem`: `fixed`, also where nothing is said, is a limit; `balance` lends what others leave."""
         return is_limited(core_percent) and wish in (None, "fixed"), None
 
-    def sharing(self, configs: Mapping[ObjectKey, Manifest], node: Manifest) -> NodeSharing:
-        """See the protocol."""
-        entry = node_entry(configs.get(NODE_CONFIG), "nodeConfig.json", "nodeName", node["metadata"]["name"])
-        return configured(entry, "deviceMemoryScaling", "deviceSplitCount", self.capabilities.slices_per_card_max)
-
     def node(self, cards: Sequence[CardBook]) -> NodeWords:
-        """See the protocol."""
+        """See `SharingSystem`."""
         entries = [
             {
                 "id": one.index, "type": card.card_model, "uuid": one.card, "core": one.core_percent,

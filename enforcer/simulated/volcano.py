@@ -19,20 +19,16 @@ from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, PodAsk
 from enforcer.simulated.kin import (
     LEVELS,
     PRIORITY_TEXT,
+    KinSystem,
     amount,
     asked_mib,
-    config_map,
-    configured,
     grant,
     grants_by_container,
     limits_of,
-    node_entry,
-    pod_ask,
     registered,
-    tenant_words,
 )
 from enforcer.simulated.placing import Rules, least_allocated
-from enforcer.simulated.system import NodeSharing, NodeWords, SharingSystem, TenantWords, is_limited
+from enforcer.simulated.system import NodeSharing, NodeWords, TenantWords, is_limited
 from fleet.capabilities.register import VOLCANO
 from fleet.grammars.hami import PRIORITY_ENV, render_container_devices
 from fleet.grammars.volcano import (
@@ -77,18 +73,19 @@ def _order(pod: PodAsk, order: list[CardBook]) -> list[CardBook]:
 _RULES = Rules(misfit=_misfit, order=_order, grant=grant, node_score=least_allocated)
 
 
-class VolcanoSystem(SharingSystem):
-    """Volcano's vGPU (the protocol `SharingSystem`)."""
+class VolcanoSystem(KinSystem):
+    """Volcano's vGPU (a `SharingSystem`)."""
 
     rules = _RULES
     capabilities = VOLCANO
-    configs = (config_map(NODE_CONFIG, {"config.json": json.dumps({"nodeconfig": []})}),)
-    names_cards = True
+    words = VOLCANO_WORDS
+    scheduler = SCHEDULER
+    config = (NODE_CONFIG, "config.json", json.dumps({"nodeconfig": []}))
     wish_path = "$.spec.containers[0].env"
 
     def tenant(self, grants: Sequence[Grant], models: Sequence[str]) -> TenantWords:
-        """See the protocol; priority has no resource, so a tenant sets the library's variable."""
-        words = tenant_words(VOLCANO_WORDS, grants, models, SCHEDULER)
+        """See `SharingSystem`; priority has no resource, so a tenant sets the library's variable."""
+        words = super().tenant(grants, models)
         # With a choice of models its scheduler does not read which ones are to be avoided.
         annotations = {str(VOLCANO_WORDS.use_model): str(grants[0].card_model)}
         level = PRIORITY_TEXT.get(grants[0].priority)
@@ -97,7 +94,7 @@ class VolcanoSystem(SharingSystem):
         return replace(words, annotations=annotations, containers=containers)
 
     def ask_of(self, pod: Manifest) -> PodAsk:
-        """See the protocol; a percentage and cores alone ask for nothing."""
+        """See `SharingSystem`; a percentage and cores alone ask for nothing."""
         asks = [
             ContainerAsk(
                 container=container["name"],
@@ -108,28 +105,26 @@ class VolcanoSystem(SharingSystem):
             for container in pod["spec"]["containers"]
             if (limits := limits_of(container)).keys() & {COUNT_RESOURCE, FRAMEBUFFER_RESOURCE}
         ]
-        return pod_ask(pod, VOLCANO_WORDS, asks)
+        return self.pod_ask(pod, asks)
 
     def marks(self, pod: Manifest, allocations: Sequence[Allocation], cards: Sequence[CardBook]) -> Manifest:
-        """See the protocol."""
+        """See `SharingSystem`."""
         granted = grants_by_container(pod, allocations)
         asking = [part.container for part in self.ask_of(pod).containers]
         ids = ";".join(render_container_devices(granted[name]) for name in asking)
         return {"annotations": {_NODE_ANNOTATION: cards[0].node, IDS_ANNOTATION: ids}}
 
     def held(self, wish: str | None, core_percent: int) -> tuple[bool, Priority | None]:
-        """See the protocol."""
+        """See `SharingSystem`."""
         values = {str(entry.get("name")): str(entry.get("value")) for entry in json.loads(wish or "[]")}
         return is_limited(core_percent), LEVELS.get(values.get(PRIORITY_ENV, ""), Priority.NORMAL)
 
     def sharing(self, configs: Mapping[ObjectKey, Manifest], node: Manifest) -> NodeSharing:
-        """See the protocol; its plugin reads `devicememoryscaling` and does not apply it to what it registers."""
-        entry = node_entry(configs.get(NODE_CONFIG), "config.json", "name", node["metadata"]["name"])
-        slices_max = self.capabilities.slices_per_card_max
-        return replace(configured(entry, "devicememoryscaling", "devicesplitcount", slices_max), scaling=1.0)
+        """See `SharingSystem`; its plugin reads `devicememoryscaling` and does not apply it to what it registers."""
+        return replace(super().sharing(configs, node), scaling=1.0)
 
     def node(self, cards: Sequence[CardBook]) -> NodeWords:
-        """See the protocol."""
+        """See `SharingSystem`."""
         register = "".join(
             f"{one.card},{one.slices_max},{one.framebuffer_mib},{one.device_type},true,{one.mode}:"
             for one in registered(cards)
