@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from enforcer.simulated.systems import PLAYABLE
 from fleet.capabilities.register import CAPABILITIES, OLDER, Capabilities
 from fleet.decisions import RecommendationKind
 
@@ -28,9 +29,25 @@ fewer than a backend that lets pods name their card.
 `yes`: rendered. `part`: rendered, and what does not hold is said with it. `no`: refused, with the fact.
 
 **experimental**: rendered by the published rules of that backend and tried against a double of ours only; no real
-scheduler or device plugin has accepted it yet. `plan make`, `apply` and `demo` refuse such a backend unless
+scheduler or device plugin has accepted it yet. `plan make` and `apply` refuse such a backend unless
 `enforcer.experimental=true`: try it on a cluster that may break. The programs that accepted the others are listed
 below.
+
+## Trying one without a cluster
+
+`gputide demo --backend NAME` plays the whole loop in the words of a backend, and `gputide admin replay` makes the
+simulated cluster of a data folder play that of `enforcer.backend`. Played are
+{playable};
+not {unplayable}, for which a plan can be made from a replay.
+Webhook, scheduler and plugin admit, place and register as the backend's own do, by their published rules, and the
+replay keeps pods to what the record below enforces, and to nothing else. Where a real scheduler's decisions were
+recorded (HAMi, Volcano, vgpu-manager, KAI), it decides alike: `tests/enforcer/test_simulated_hami.py` and
+`tests/enforcer/test_simulated_decisions.py`, which also say what it leaves out.
+
+A simulated cluster keeps the backend that it was made with; with another `enforcer.backend` it is not opened. With a
+backend whose templates change all replicas at once the demo says yes to gaps (`guard.gaps_allowed`). What such a
+backend frees depends on the fleet: of the demo's, time-slicing and MPS free no whole card for sure, and with whole
+cards the pods that share one from the start wait, so nothing is applied.
 
 ## Versions
 
@@ -47,7 +64,12 @@ _COLUMNS = (
 
 def backends_page() -> str:
     """Text of `backends.md`."""
-    lines = [_HEADING, *_table([kind.value for kind in _KINDS], _cells)]
+    names = [f"`{record.backend}`" for record in CAPABILITIES]
+    playable = [name for name in names if name.strip("`") in PLAYABLE]
+    heading = _HEADING.format(
+        playable=", ".join(playable), unplayable=", ".join(name for name in names if name not in playable)
+    )
+    lines = [heading, *_table([kind.value for kind in _KINDS], _cells)]
     lines += ["", "## What it enforces\n", *_table(_COLUMNS, _facts)]
     lines += ["", "## Facts behind `part` and `no`, and where they were read"]
     for record in CAPABILITIES:

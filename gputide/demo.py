@@ -22,10 +22,11 @@ from enforcer.record.journal import StageState
 from enforcer.record.outcome_store import keep_outcome, read_outcomes
 from enforcer.record.verdict import Standing, standing_of, verdict_of
 from enforcer.rollout.undo import Undo
+from enforcer.simulated.systems import system_of
 from exporter.synthetic.writer import write_synthetic_fleet
 from exporter.trace.trace import open_trace
 from exporter.trace.writer import label_workload
-from fleet.capabilities.register import capabilities_of, check_experimental
+from fleet.capabilities.register import capabilities_of
 from fleet.data_folder import DataFolder, open_data_folder, writing
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
@@ -114,12 +115,9 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
 
     Raises:
         Corrupt: the folder holds something else, or can't be written.
-        Refused: the settings' backend is experimental, and they do not allow that.
+        Misconfigured: no simulated cluster can play the settings' backend.
     """
-    # Whatever cluster the settings choose elsewhere: the demo's own is the one that it may do with as it likes.
-    enforcer = settings.enforcer.model_copy(update={"cluster": ClusterChoice.SIMULATED})
-    settings = settings.model_copy(update={"enforcer": enforcer})
-    check_experimental(capabilities_of(enforcer.backend), allowed=enforcer.experimental)
+    settings = demo_settings(settings)
     if path.exists():
         # Only a folder that carries our stamp is removed; `open_data_folder` raises on any other.
         open_data_folder(path, create=True)
@@ -167,6 +165,21 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
     )
 
 
+def demo_settings(settings: Settings) -> Settings:
+    """The settings of the demo and of whoever looks at it later: its own cluster, with which any backend may be tried.
+
+    A backend that changes all replicas at once can't keep each of them ready meanwhile; the demo says yes to that.
+
+    Raises:
+        Misconfigured: no simulated cluster can play the settings' backend.
+    """
+    record = system_of(settings.enforcer.backend).capabilities
+    own = settings.enforcer.model_copy(update={"cluster": ClusterChoice.SIMULATED, "experimental": True})
+    gaps_allowed = settings.guard.gaps_allowed or not record.admits_pods
+    guard = settings.guard.model_copy(update={"gaps_allowed": gaps_allowed})
+    return settings.model_copy(update={"enforcer": own, "guard": guard})
+
+
 def _now(folder: DataFolder) -> datetime:
     clock = read_replay_clock(folder)
     return clock.now if clock is not None else datetime.now(UTC)
@@ -199,7 +212,10 @@ def _apply(folder: DataFolder, settings: Settings, plan: Plan) -> str:
     store, now = plan_store(folder), _now(folder)
     stages = _first_stages(plan)
     if not stages:
-        raise NotEnoughData("cannot apply the demo's plan: it proposes nothing")
+        raise NotEnoughData(
+            f"cannot apply the demo's plan: it proposes nothing with {plan.backend}; see `gputide --data-dir "
+            f"{folder.path} plan show`, or try --backend hami"
+        )
     store.approve(plan, stages, by=OPERATOR, at=now)
     with open_enforcer(folder, settings, now, on_progress=lambda _news: None) as enforcer:
         results = enforcer.reconciler.apply(plan, stages, by=OPERATOR)
@@ -211,12 +227,12 @@ def _apply(folder: DataFolder, settings: Settings, plan: Plan) -> str:
 
 
 def _first_stages(plan: Plan) -> tuple[int, ...]:
-    """The stages that somebody careful begins with: those that free two thirds of the cards."""
+    """The stages that somebody careful begins with: those that free two thirds of the cards, the first at least."""
     chosen: list[int] = []
     freed = 0
     rolled = set(plan.rollout_stages)
     for stage in (one for one in plan.stages if one.stage in rolled):
-        if 3 * freed >= 2 * plan.totals.cards_freed:
+        if chosen and 3 * freed >= 2 * plan.totals.cards_freed:
             break
         chosen.append(stage.stage)
         freed += stage.cards_freed

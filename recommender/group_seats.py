@@ -168,7 +168,8 @@ def seated(
             violated += chosen.violated
             new = {name: replace(cut, framebuffer_bytes=chosen.sizes[name]) for name, cut in new.items()}
             sharing |= {
-                row: replace(known[row], violation_ratio=ratio) for row, ratio in chosen.violation_ratio.items()
+                row: replace(known.get(row, ALONE), violation_ratio=ratio)
+                for row, ratio in chosen.violation_ratio.items()
             }
         cuts.update(within_card(new, found, demand, problem.capability))
     return Seated(

@@ -22,11 +22,12 @@ from enforcer.backends.pod_template import Limits, TemplateStyle
 from enforcer.backends.stage import StageDraft, Target
 from enforcer.dialect import ObjectKey, SeatSlice, StandingCard
 from enforcer.kinds.register import pod_templates
-from enforcer.manifest import Manifest
+from enforcer.manifest import Manifest, workload_parts
 from enforcer.resource_names import Words
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.register import VOLCANO
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
+from fleet.errors import Refused
 from fleet.grammars.hami import DISABLE_CONTROL_ENV, PRIORITY_ENV
 from fleet.grammars.volcano import (
     CORES_RESOURCE,
@@ -37,6 +38,7 @@ from fleet.grammars.volcano import (
     parse_volcano_ids,
     parse_volcano_register,
 )
+from fleet.inventory import Priority
 
 DEVICE_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "volcano-vgpu-device-config")
 NODE_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "volcano-vgpu-node-config")
@@ -136,7 +138,21 @@ def _seat(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Wor
     # Nobody fits beside a pod that is granted the whole framebuffer; Volcano fills in no cores for it.
     percent = 0 if whole else shared_percent(card, part)
     seat = registered_seat(card, part, snapshot, words, whole=whole, core_percent=percent)
-    return replace(seat, priority=priority_text(card, part))
+    return replace(seat, priority=_priority(card, part, snapshot))
+
+
+def _priority(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot) -> str | None:
+    """The priority of a pod; a Job's keep theirs, for it is a variable of a template that can't be changed."""
+    wanted, sitting = priority_text(card, part), snapshot.seats.get(part.pod_id)
+    if workload_parts(part.workload)[1] != "Job" or sitting is None:
+        return wanted
+    held = next((one.priority for one in sitting.slices), None)
+    if part.priority is Priority.LOW and held != wanted:
+        raise Refused(
+            f"cannot give {part.pod_id} low priority: it is {PRIORITY_ENV} in the template of a Job, which can't be "
+            "changed; make the Job anew with it"
+        )
+    return held
 
 
 def _limits(slices: Sequence[SeatSlice], words: Words) -> Limits:
@@ -173,6 +189,13 @@ def _priority_of(container: Manifest) -> str | None:
 
 def _check(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
     warnings = check_cards(draft, snapshot, VOLCANO, (CORE_MODE,))
+    for card in draft.cards:
+        for part in card.slices:
+            if _priority(card, part, snapshot) != priority_text(card, part):
+                warnings.append(
+                    f"{part.workload} is not given priority above what shares card {card.card} with it: it is "
+                    f"{PRIORITY_ENV} in a Job's template, which can't be changed"
+                )
     for workload in draft.targets:
         owner = snapshot.owners.get(workload)
         templates = () if owner is None else pod_templates(owner)

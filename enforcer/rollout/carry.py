@@ -196,7 +196,8 @@ class Carrier:
             # Who shall be gone goes with its owner's scale; who sits right is only waited for.
             going = {pod.pod_id for pod in landing.unmoved} & {move.live_id} if move.new else set()
             if not load.is_strict:
-                going = {pod.pod_id for pod in (*landing.unmoved, *landing.elsewhere, *landing.waiting)}
+                left = (*landing.unmoved, *landing.elsewhere, *landing.outdated, *landing.waiting)
+                going = {pod.pod_id for pod in left}
             failures += [why for pod_id in sorted(going) if (why := self._evict(pod_id)) is not None]
         return failures
 
@@ -304,7 +305,7 @@ class Carrier:
             return is_wanted and is_rolled_out(owner)
         if load.rolls(unit[0].workload):
             if load.phase is Phase.CANARY:
-                return is_begun(owner) and not landing.is_waiting and bool(landing.in_place)
+                return is_begun(owner) and not landing.is_starting and bool(landing.in_place)
             return landing.is_whole and is_rolled_out(owner)
         names = {pod.pod_id for pod in landing.unmoved}
         is_complete = landing.planned <= landing.pods <= landing.planned + landing.seatless
@@ -367,7 +368,7 @@ class Carrier:
     def _overdue(self, load: Load, unit: Unit, pods: Sequence[PodSeat], waited: float) -> Sentence:
         workload = unit[0].workload
         landing = landing_of(load.of(workload), pods)
-        late = [*landing.waiting, *landing.unmoved, *landing.elsewhere]
+        late = [*landing.waiting, *landing.outdated, *landing.unmoved, *landing.elsewhere]
         planned = sorted({_shown(move.new) for move in unit if move.new})
         if not late and workload in self._ending:
             return sentence("rollout.not_ended", workload=workload, seconds=waited)

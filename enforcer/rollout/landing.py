@@ -24,7 +24,8 @@ class Landing:
         in_place: ready pods in planned seats, those that were made for the plan before those that always sat there.
         unmoved: pods that still sit where they sat before, also where another took their seat beside them already.
         elsewhere: ready pods in seats that are neither.
-        waiting: pods without a seat, not ready, or with a grant that only the old template gives.
+        waiting: pods without a seat, or not ready.
+        outdated: ready pods elsewhere with a grant that only the old template gives.
         planned: how many pods the plan seats.
         seatless: how many pods had no seat before and get none: they may find one wherever there is room.
     """
@@ -33,13 +34,15 @@ class Landing:
     unmoved: tuple[PodSeat, ...]
     elsewhere: tuple[PodSeat, ...]
     waiting: tuple[PodSeat, ...]
+    outdated: tuple[PodSeat, ...]
     planned: int
     seatless: int
 
     @property
     def pods(self) -> int:
         """All pods of the workload."""
-        return len(self.in_place) + len(self.unmoved) + len(self.elsewhere) + len(self.waiting)
+        ready = len(self.in_place) + len(self.unmoved) + len(self.elsewhere) + len(self.outdated)
+        return ready + len(self.waiting)
 
     @property
     def is_whole(self) -> bool:
@@ -53,7 +56,12 @@ class Landing:
 
     @property
     def is_waiting(self) -> bool:
-        """More pods wait than had no seat to begin with."""
+        """More pods wait, or are still to be replaced, than had no seat to begin with."""
+        return len(self.waiting) + len(self.outdated) > self.seatless
+
+    @property
+    def is_starting(self) -> bool:
+        """More pods wait than had no seat to begin with, those aside that serve until they are replaced."""
         return len(self.waiting) > self.seatless
 
 
@@ -71,7 +79,8 @@ def landing_of(moves: Sequence[Move], pods: Sequence[PodSeat]) -> Landing:
     unmoved: list[PodSeat] = []
     others: list[PodSeat] = []
     waiting: list[PodSeat] = []
-    outdated = {_grant(move.old) for move in moves} - {_grant(move.new) for move in moves}
+    outdated: list[PodSeat] = []
+    old_grants = {_grant(move.old) for move in moves} - {_grant(move.new) for move in moves}
     # Those that still sit where they sat come last: another's new seat may look like theirs, or be theirs.
     for pod in sorted(pods, key=lambda entry: (_sits_as_before(entry, before), entry.pod_id in stays, entry.pod)):
         if not pod.slices or not pod.is_ready:
@@ -83,9 +92,9 @@ def landing_of(moves: Sequence[Move], pods: Sequence[PodSeat]) -> Landing:
             left.pop(place)
         elif _sits_as_before(pod, before) or _sits_as_before(pod, stays):
             unmoved.append(pod)
-        elif _grant(pod.slices) in outdated:
+        elif _grant(pod.slices) in old_grants:
             # Its owner made it from the old template, in place of one that was evicted: it is replaced in its turn.
-            waiting.append(pod)
+            outdated.append(pod)
         else:
             others.append(pod)
     return Landing(
@@ -93,6 +102,7 @@ def landing_of(moves: Sequence[Move], pods: Sequence[PodSeat]) -> Landing:
         unmoved=tuple(unmoved),
         elsewhere=tuple(others),
         waiting=tuple(waiting),
+        outdated=tuple(outdated),
         planned=sum(bool(move.new) for move in moves),
         seatless=sum(not move.old and not move.new for move in moves),
     )

@@ -1,8 +1,8 @@
 """A cluster in one file, for demo, replay and tests: reader, writer and lease, as the API server would answer.
 
-Owners keep and roll their pods as the real controllers do, HAMi's webhook and scheduler place them by HAMi's own
-resources, users act as a trace says (`sync`), and time moves only when it is set. It persists: a kill at any
-moment leaves the state before or after a call. Behind it stand the other modules of this room.
+Owners keep and roll their pods as the real controllers do, the webhook and scheduler of the sharing system that it
+plays (`systems`) place them, users act as a trace says (`sync`), and time moves only when it is set. It persists: a
+kill at any moment leaves the state before or after a call. Behind it stand the other modules of this room.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from enforcer.backends.hami_dialect import DEVICE_CONFIG
 from enforcer.cluster import FieldChange, identity
 from enforcer.disruption import allows_eviction
 from enforcer.kinds.register import WORKLOAD_KINDS, workload_kind
@@ -24,22 +23,20 @@ from enforcer.manifest import Manifest, set_field
 from enforcer.simulated.controllers import Controllers
 from enforcer.simulated.kind_specs import refuse_invalid
 from enforcer.simulated.loose_pods import LoosePods
-from enforcer.simulated.nodes import node_manifests, patch_node
+from enforcer.simulated.nodes import node_manifests, patch_node, share_nodes
 from enforcer.simulated.owner_status import owner_status
 from enforcer.simulated.pod_making import ROLLING_KINDS
 from enforcer.simulated.seats import SeatState, SimulatedSeat, read_seats
 from enforcer.simulated.store import PodRow, SimulatedStore
+from enforcer.simulated.systems import system_of
 from enforcer.simulated.trace import TraceFollower
-from fleet.capabilities.register import HAMI
+from fleet.capabilities.capability import Capabilities
 from fleet.errors import Refused
 from fleet.inventory import Inventory, WorkloadId
 from fleet.sentences import Sentence, sentence
 from fleet.units import epoch_ms, format_time, time_from_epoch_ms
 
 __all__ = ["ReplayMark", "SeatState", "SimulatedCluster", "SimulatedSeat"]
-
-SCALING_MAX = 4.0
-"""Largest oversubscription factor of framebuffer that a node takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,25 +58,35 @@ class SimulatedCluster:
     Args:
         path: the file; made when it is not there.
         with_admission: whether gputide's admission step runs on new pods.
+        backend: the sharing system that it must play; None for the one that it plays, HAMi where it is new.
 
     Raises:
         Corrupt: the file is no such state.
+        Misconfigured: it plays another system, or none can be played for this backend.
         Unavailable: it can't be opened.
     """
 
-    def __init__(self, path: Path, *, with_admission: bool = True) -> None:
-        self._store = SimulatedStore(path, HAMI.slices_per_card_max)
+    def __init__(self, path: Path, *, with_admission: bool = True, backend: str | None = None) -> None:
+        if backend is not None:
+            system_of(backend)
+        self._store = SimulatedStore(path, backend)
+        self._system = system_of(self._store.backend)
         self._with_admission = with_admission
-        self._controllers = Controllers(self._store, with_admission=with_admission)
-        self._loose = LoosePods(self._store, self._controllers)
-        self._follower = TraceFollower(self._store, self._controllers)
+        self._controllers = Controllers(self._store, self._system, with_admission=with_admission)
+        self._loose = LoosePods(self._store, self._controllers, self._system)
+        self._follower = TraceFollower(self._store, self._controllers, self._system)
         self._seats: tuple[SimulatedSeat, ...] = ()
         self._seats_generation = -1
 
     @classmethod
-    def open(cls, path: Path) -> SimulatedCluster:
+    def open(cls, path: Path, backend: str | None = None) -> SimulatedCluster:
         """The cluster that is kept in a file."""
-        return cls(path)
+        return cls(path, backend=backend)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the sharing system that it plays enforces."""
+        return self._system.capabilities
 
     @property
     def changes(self) -> None:
@@ -198,7 +205,7 @@ class SimulatedCluster:
         """Where every pod that its users run really is, one record per container and card, sorted by pod."""
         generation = self._store.number("generation")
         if generation != self._seats_generation:
-            self._seats = read_seats(self._store)
+            self._seats = read_seats(self._store, self._system)
             self._seats_generation = generation
         return self._seats
 
@@ -219,14 +226,14 @@ class SimulatedCluster:
             pods = self._store.pods("namespace=? AND name=?", namespace, name)
             return _pod_manifest(pods[0], self._store.number("clock_ms")) if pods else None
         if kind == "Node":
-            return next((node for node in node_manifests(self._store) if node["metadata"]["name"] == name), None)
+            return next(iter(node_manifests(self._store, self._system, {name})), None)
         found = self._store.object_body(kind, namespace, name)
         return None if found is None else self._shown(found[1], found[0])
 
     def list_objects(self, kind: str, namespace: str | None = None) -> tuple[Manifest, ...]:
         """All objects of a kind, sorted by namespace and name."""
         if kind == "Node":
-            return node_manifests(self._store)
+            return node_manifests(self._store, self._system)
         if kind == "Pod":
             now_ms = self._store.number("clock_ms")
             where = ("TRUE",) if namespace is None else ("namespace=?", namespace)
@@ -245,7 +252,9 @@ class SimulatedCluster:
         """Write fields on the condition that the object still has the version that was read."""
         with self._store.transaction():
             if kind == "Node":
-                return patch_node(self._store, name, fields, resource_version)
+                version_of_node = patch_node(self._store, self._system, name, fields, resource_version)
+                self._share_nodes()
+                return version_of_node
             found = self._store.object_body(kind, namespace, name) if kind != "Pod" else self._pod_body(namespace, name)
             if found is None:
                 raise Refused(f"cannot change {kind} {namespace}/{name}: it is gone")
@@ -269,8 +278,8 @@ class SimulatedCluster:
                 refuse_invalid(body)
                 body["metadata"]["generation"] = int(body["metadata"].get("generation", 1)) + 1
             version = self._store.put_object(body)
-            if (kind, namespace, name) == DEVICE_CONFIG:
-                self._register(body)
+            if (kind, namespace, name) in map(identity, self._system.configs):
+                self._share_nodes()
             elif kind in WORKLOAD_KINDS:
                 self._controllers.reconcile(body)
             return str(version)
@@ -404,17 +413,8 @@ class SimulatedCluster:
         )
         return version
 
-    def _register(self, body: Manifest) -> None:
-        """HAMi's device plugin takes its node configuration up: framebuffer is registered with the new factor."""
-        scaling: dict[str, float] = {}
-        for entry in json.loads(body["data"]["config.json"]).get("nodeconfig", []):
-            factor = float(entry.get("devicememoryscaling", 1.0))
-            if not 0 < factor <= SCALING_MAX:
-                raise Refused(f"cannot register {entry['name']}: devicememoryscaling={factor}, limit {SCALING_MAX}")
-            scaling[entry["name"]] = factor
-        names = [row[0] for row in self._store.rows("SELECT name FROM nodes")]
-        self._store.write("UPDATE nodes SET scaling=? WHERE name=?", [(scaling.get(name, 1.0), name) for name in names])
-        self._store.refresh()
+    def _share_nodes(self) -> None:
+        share_nodes(self._store, self._system)
         self._controllers.retry_pending()
 
 

@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from enforcer.admission import SEAT_ANNOTATION, PlannedSeat, Sibling, admit, seats_for, why_closed
+from enforcer.admission import SEAT_ANNOTATION, PlannedSeat, Sibling, admit, may_go_to, seats_for, why_closed
 from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.manifest import Manifest, field_of
-from enforcer.simulated.hami_scheduler import Allocation, CardBook, Unplaced, place
-from enforcer.simulated.hami_webhook import PodAsk, ask_of, mutate
+from enforcer.node_choice import may_run_on, why_node_closed
+from enforcer.simulated.books import Allocation, CardBook, Unplaced
 from enforcer.simulated.kind_specs import WORKERS, desired_pods, rolling_spec, template_of_trace
-from enforcer.simulated.nodes import cordoned_cards
+from enforcer.simulated.nodes import closed_places, node_manifests
 from enforcer.simulated.pod_making import REVISION_KINDS, ROLLING_KINDS, bound, labelled, pod_of, reference_to
 from enforcer.simulated.revisions import (
     HASH_LABEL,
@@ -33,6 +33,7 @@ from enforcer.simulated.revisions import (
 )
 from enforcer.simulated.rolling import RollingPod, RollingStep, daemon_step, deployment_step, group_step, stateful_step
 from enforcer.simulated.store import PodRow, SimulatedStore
+from enforcer.simulated.system import SharingSystem
 from fleet.errors import Corrupt, Refused
 
 START_SECONDS = 20.0
@@ -52,8 +53,9 @@ class Controllers:
         out_of_memory: the same for pods whose container is killed for want of memory.
     """
 
-    def __init__(self, store: SimulatedStore, *, with_admission: bool) -> None:
+    def __init__(self, store: SimulatedStore, system: SharingSystem, *, with_admission: bool) -> None:
         self._store = store
+        self._system = system
         self._with_admission = with_admission
         self.never_ready: frozenset[str] = frozenset()
         self.out_of_memory: frozenset[str] = frozenset()
@@ -142,7 +144,7 @@ class Controllers:
             homes: cards that it takes if it may and they have the room.
             is_begun: it is ready at once; else it takes its time, or shows the fault that was asked for.
         """
-        store, metadata, ask = self._store, pod["metadata"], ask_of(pod)
+        store, metadata, ask = self._store, pod["metadata"], self._system.ask_of(pod)
         now_ms = store.number("clock_ms")
         plays_id = f"{metadata['namespace']}/{plays}"
         is_oom = not is_begun and plays_id in self.out_of_memory
@@ -164,12 +166,12 @@ class Controllers:
             plays=plays,
             revision=revision,
         )
-        placed = self._place(ask, homes)
+        placed = self._place(pod, homes if is_begun or self._system.names_cards else ())
         if isinstance(placed, Unplaced):
             store.put_pod(replace(row, reason=placed.reason), ())
             store.record_event("Pod", row.namespace, row.name, "FailedScheduling", placed.reason)
         else:
-            store.put_pod(bound(row, placed, store.books()), placed)
+            store.put_pod(bound(row, placed, store.books(), self._system), placed)
 
     def pods_of(self, kind: str, namespace: str, name: str) -> list[PodRow]:
         """Pods of one owner, by name."""
@@ -316,7 +318,7 @@ class Controllers:
         *,
         name: str | None = None,
     ) -> bool:
-        """Make one pod of an owner and place it; False where HAMi's webhook denies it.
+        """Make one pod of an owner and place it; False where the sharing system's webhook denies it.
 
         Args:
             plays: pod of the trace that it stands for.
@@ -336,7 +338,7 @@ class Controllers:
         if seats:
             pod = admit(pod, seats, self._siblings(owner, name), partial(self._why_closed, spec=pod["spec"]))
         try:
-            pod = mutate(pod)
+            pod = self._system.mutate(pod)
         except Refused as exc:
             maker = pod["metadata"]["ownerReferences"][0]
             store.record_event(maker["kind"], namespace, maker["name"], "FailedCreate", str(exc))
@@ -360,18 +362,21 @@ class Controllers:
         store = self._store
         now_ms = store.number("clock_ms")
         for pod in sorted(store.pods("node IS NULL"), key=lambda row: (row.made_ms, row.name)):
-            placed = self._place(ask_of(pod.body), self._homes(pod.namespace, pod.plays) or ())
+            homes = self._homes(pod.namespace, pod.plays) if self._system.names_cards else None
+            placed = self._place(pod.body, homes or ())
             if isinstance(placed, Unplaced):
                 continue
             ready = None if pod.ready_ms is None else now_ms + round(START_SECONDS * 1000)
             store.drop_pod(pod)
-            store.put_pod(bound(pod, placed, store.books(), ready_ms=ready), placed)
+            store.put_pod(bound(pod, placed, store.books(), self._system, ready_ms=ready), placed)
 
-    def _place(self, ask: PodAsk, homes: Sequence[str]) -> tuple[Allocation, ...] | Unplaced:
-        books = self._store.books()
+    def _place(self, pod: Manifest, homes: Sequence[str]) -> tuple[Allocation, ...] | Unplaced:
+        books, system = self._store.books(), self._system
+        ask = system.ask_of(pod)
         if not ask.containers:
             return Unplaced(reason="asks for no card")
-        closed = cordoned_cards(self._store)
+        closed, written = closed_places(self._store)
+        allowed = self._allowed(pod, books.nodes, written)
         cards: Iterable[CardBook] = books.cards.values()
         used = [books.cards[card] for card in ask.use_cards if card in books.cards]
         if ask.use_cards and len({card.node for card in used}) <= 1:
@@ -379,19 +384,31 @@ class Controllers:
             cards = sorted(used, key=lambda card: card.card)
         own = [books.cards[card] for card in homes if card in books.cards and card not in closed]
         if not ask.use_cards and len(own) == len(homes) and own:
-            at_home = place(ask, own, books.nodes)
+            at_home = system.place(ask, own, books.nodes, (), allowed)
             if not isinstance(at_home, Unplaced):
                 return at_home
-        return place(ask, cards, books.nodes, closed)
+        return system.place(ask, cards, books.nodes, closed, allowed)
+
+    def _allowed(self, pod: Manifest, nodes: Iterable[str], written: Mapping[str, Manifest]) -> frozenset[str] | None:
+        """Nodes that a pod may go to by its own word, their cordon and the sharing system; None for all."""
+        spec, may_run = pod["spec"], self._system.may_run
+        is_open = not any(why_node_closed(node) for node in written.values())
+        if is_open and may_run is None and not (spec.get("affinity") or spec.get("nodeSelector")):
+            return None
+        named = {name for name in nodes if may_go_to(spec, name)}
+        return frozenset(
+            str(node["metadata"]["name"])
+            for node in node_manifests(self._store, self._system, named)
+            if why_node_closed(node) is None and may_run_on(pod, node) and (may_run is None or may_run(pod, node))
+        )
 
     def _why_closed(self, seat: PlannedSeat, spec: Manifest) -> str | None:
         """What stands against pinning a pod to a seat, by the books."""
         books = self._store.books()
         if seat.node not in books.nodes:
             return why_closed(seat, spec, None, ())
-        kept = self._store.object_body("Node", "", seat.node)
-        node = {"metadata": {"name": seat.node}} if kept is None else kept[1]
-        closed = cordoned_cards(self._store)
+        closed, _ = closed_places(self._store)
+        (node,) = node_manifests(self._store, self._system, {seat.node})
         here = (card for card in seat.cards if card in books.cards and books.cards[card].node == seat.node)
         cards = {card for card in here if card not in closed}
         return why_closed(seat, spec, node, cards)

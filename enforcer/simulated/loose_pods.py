@@ -12,28 +12,29 @@ import json
 
 from enforcer.manifest import Manifest
 from enforcer.simulated.controllers import Controllers
-from enforcer.simulated.hami_webhook import mutate
 from enforcer.simulated.revisions import HASH_LABEL, HASH_LABELS, pod_uid
 from enforcer.simulated.store import SimulatedStore
+from enforcer.simulated.system import SharingSystem
 
 
 class LoosePods:
     """Makes pods without an owner, and lets owners take them over."""
 
-    def __init__(self, store: SimulatedStore, controllers: Controllers) -> None:
+    def __init__(self, store: SimulatedStore, controllers: Controllers, system: SharingSystem) -> None:
         self._store = store
+        self._system = system
         self._controllers = controllers
 
     def make(self, body: Manifest) -> None:
         """Make a pod that nobody controls, and place it.
 
         Raises:
-            Refused: HAMi's webhook denies it.
+            Refused: the sharing system's webhook denies it.
         """
         metadata = body["metadata"]
         name = metadata["name"]
         uid = pod_uid(metadata["namespace"], name, self._store.number("version"))
-        pod = mutate({**body, "metadata": {"annotations": {}, "labels": {}, **metadata, "uid": uid}})
+        pod = self._system.mutate({**body, "metadata": {"annotations": {}, "labels": {}, **metadata, "uid": uid}})
         self._controllers.enter(pod, ("Pod", name), name)
 
     def adopt(self, namespace: str, name: str) -> None:

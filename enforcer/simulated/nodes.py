@@ -6,52 +6,54 @@ the books each time, so that nobody can write it. Called by `cluster`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from enforcer.cluster import FieldChange
-from enforcer.dialect import WHOLE_CORE_PERCENT
-from enforcer.manifest import Manifest, field_of, set_field
-from enforcer.resource_names import listed_words
+from enforcer.backends.hami_dialect import cordoned_cards
+from enforcer.cluster import FieldChange, identity
+from enforcer.manifest import Manifest, set_field
+from enforcer.simulated.books import CardBook
 from enforcer.simulated.store import SimulatedStore
+from enforcer.simulated.system import NodeWords, SharingSystem
 from fleet.errors import Refused
-from fleet.grammars.hami import (
-    COUNT_RESOURCE,
-    DEVICE_CORDON_ANNOTATION,
-    NODE_REGISTER_ANNOTATION,
-    RegisteredDevice,
-    render_node_register,
-)
 
 _WRITABLE = ("metadata.annotations[", "metadata.labels[", "spec.unschedulable")
 
 
-def node_manifests(store: SimulatedStore) -> tuple[Manifest, ...]:
-    """All nodes, by name."""
+def node_manifests(
+    store: SimulatedStore, system: SharingSystem, names: Collection[str] | None = None
+) -> tuple[Manifest, ...]:
+    """Nodes, by name: those of some names, or all."""
     books = store.books()
-    by_node: dict[str, list[RegisteredDevice]] = {name: [] for name in books.nodes}
+    by_node: dict[str, list[CardBook]] = {name: [] for name in books.nodes if names is None or name in names}
     for card in books.cards.values():
-        devices = by_node[card.node]
-        devices.append(
-            RegisteredDevice(
-                card=card.card,
-                slices_max=card.slices_max,
-                framebuffer_mib=card.framebuffer_mib,
-                core_percent=WHOLE_CORE_PERCENT,
-                device_type=card.device_type,
-                numa=0,
-                is_healthy=True,
-                index=len(devices),
-                mode="hami-core",
-            )
-        )
+        if card.node in by_node:
+            by_node[card.node].append(card)
     generation = store.number("generation")
     written = {str(body["metadata"]["name"]): (version, body) for version, body in store.objects_of("Node")}
-    return tuple(_manifest(name, by_node[name], generation, written.get(name)) for name in sorted(by_node))
+    words = {name: system.node(cards) for name, cards in by_node.items()}
+    return tuple(_manifest(name, words[name], generation, written.get(name)) for name in sorted(by_node))
+
+
+def share_nodes(store: SimulatedStore, system: SharingSystem) -> None:
+    """Let plugins take up what is configured of their nodes.
+
+    Raises:
+        Refused: a plugin would not start with that.
+    """
+    found = {identity(config): store.object_body(*identity(config)) for config in system.configs}
+    configs = {key: entry[1] for key, entry in found.items() if entry is not None}
+    written = {str(body["metadata"]["name"]): body for _, body in store.objects_of("Node")}
+    rows = []
+    for (name,) in store.rows("SELECT name FROM nodes"):
+        sharing = system.sharing(configs, written.get(name, {"metadata": {"name": name}}))
+        rows.append((sharing.scaling, sharing.slices_max, name))
+    store.write("UPDATE nodes SET scaling=?, slices_max=? WHERE name=?", rows)
+    store.refresh()
 
 
 def patch_node(
-    store: SimulatedStore, name: str, fields: Sequence[FieldChange], resource_version: str
-) -> str:  # fmt: skip
+    store: SimulatedStore, system: SharingSystem, name: str, fields: Sequence[FieldChange], resource_version: str
+) -> str:
     """Write what users may write on a node, on the condition that it still has the version that was read.
 
     Returns:
@@ -60,7 +62,7 @@ def patch_node(
     Raises:
         Refused: somebody changed it since, it is gone, or the field is the plugin's.
     """
-    found = next((node for node in node_manifests(store) if node["metadata"]["name"] == name), None)
+    found = next(iter(node_manifests(store, system, {name})), None)
     if found is None:
         raise Refused(f"cannot change Node {name}: it is gone")
     if found["metadata"]["resourceVersion"] != resource_version:
@@ -69,41 +71,42 @@ def patch_node(
             f"now {found['metadata']['resourceVersion']}"
         )
     kept = store.object_body("Node", "", name)
+    words = system.node([card for card in store.books().cards.values() if card.node == name])
+    owned = {*words.annotations, *words.labels}
     body = {"kind": "Node", "metadata": {"name": name}} if kept is None else kept[1]
     for change in fields:
-        if not change.field.startswith(_WRITABLE) or NODE_REGISTER_ANNOTATION in change.field:
+        if not change.field.startswith(_WRITABLE) or any(f"[{key}]" in change.field for key in owned):
             raise Refused(f"cannot change Node {name}: {change.field} is not for users to write")
         set_field(body, change.field, change.value)
     return _version(store.number("generation"), store.put_object(body))
 
 
-def cordoned_cards(store: SimulatedStore) -> frozenset[str]:
-    """Cards on which nothing new is granted."""
-    return frozenset(
-        card
-        for _, body in store.objects_of("Node")
-        for card in listed_words(field_of(body, f"metadata.annotations[{DEVICE_CORDON_ANNOTATION}]"))
-    )
+def closed_places(store: SimulatedStore) -> tuple[frozenset[str], dict[str, Manifest]]:
+    """Cards on which nothing new is granted, and what users wrote on nodes, by name."""
+    written = {str(body["metadata"]["name"]): body for _, body in store.objects_of("Node")}
+    return frozenset(card for body in written.values() for card in cordoned_cards(body)), written
 
 
-def _manifest(
-    name: str, devices: Sequence[RegisteredDevice], generation: int, kept: tuple[int, Manifest] | None
-) -> Manifest:
-    written = {} if kept is None else kept[1]
-    metadata = written.get("metadata", {})
+def _manifest(name: str, words: NodeWords, generation: int, kept: tuple[int, Manifest] | None) -> Manifest:
+    absent: Manifest = {"metadata": {"name": name}}
+    version, written = (0, absent) if kept is None else kept
+    metadata = written["metadata"]
+    marks = {
+        "annotations": {**metadata.get("annotations", {}), **words.annotations},
+        "labels": {**metadata.get("labels", {}), **words.labels},
+    }
     manifest: Manifest = {
         "apiVersion": "v1",
         "kind": "Node",
+        # The API server keeps no empty maps.
         "metadata": {
             "name": name,
-            "resourceVersion": _version(generation, 0 if kept is None else kept[0]),
-            "annotations": {**metadata.get("annotations", {}), NODE_REGISTER_ANNOTATION: render_node_register(devices)},
+            "resourceVersion": _version(generation, version),
+            **{part: own for part, own in marks.items() if own},
         },
-        "status": {"allocatable": {COUNT_RESOURCE: str(sum(device.slices_max for device in devices))}},
+        "status": {"allocatable": dict(words.allocatable)},
     }
-    if "labels" in metadata:
-        manifest["metadata"]["labels"] = metadata["labels"]
-    if "spec" in written:
+    if written.get("spec"):
         manifest["spec"] = written["spec"]
     return manifest
 

@@ -9,18 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest
-from enforcer.simulated.hami_scheduler import Allocation
+from enforcer.simulated.books import Allocation
 from enforcer.simulated.kind_specs import labels_of_pods
 from enforcer.simulated.revisions import HASH_LABEL, HASH_LABELS, REVISION_LABEL, revision_name
 from enforcer.simulated.store import Books, PodRow
-from fleet.grammars.hami import (
-    DEVICES_ALLOCATED_ANNOTATION,
-    VGPU_NODE_ANNOTATION,
-    DeviceGrant,
-    render_devices_allocated,
-)
+from enforcer.simulated.system import SharingSystem
 
 REVISION_KINDS = {
     "DaemonSet": "ControllerRevision",
@@ -75,31 +69,13 @@ def reference_to(owner: Manifest) -> Manifest:
     return {**found, "controller": True}
 
 
-def bound(pod: PodRow, allocations: Sequence[Allocation], books: Books, *, ready_ms: int | None = None) -> PodRow:
-    """The pod with what the scheduler writes on it."""
+def bound(
+    pod: PodRow, allocations: Sequence[Allocation], books: Books, system: SharingSystem, *, ready_ms: int | None = None
+) -> PodRow:
+    """The pod with what the sharing system writes on it."""
     node = books.cards[allocations[0].card].node
-    per_container = [
-        [
-            DeviceGrant(
-                card=part.card,
-                device_type="NVIDIA",
-                framebuffer_mib=part.framebuffer_mib,
-                core_percent=min(part.core_percent, WHOLE_CORE_PERCENT),
-            )
-            for part in allocations
-            if part.container == container["name"]
-        ]
-        for container in pod.body["spec"]["containers"]
-    ]
+    marks = system.marks(pod.body, allocations, [card for card in books.cards.values() if card.node == node])
     metadata = pod.body["metadata"]
-    annotations = {
-        **metadata["annotations"],
-        VGPU_NODE_ANNOTATION: node,
-        DEVICES_ALLOCATED_ANNOTATION: render_devices_allocated(per_container),
-    }
-    body = {
-        **pod.body,
-        "metadata": {**metadata, "annotations": annotations},
-        "spec": {**pod.body["spec"], "nodeName": node},
-    }
+    written = {part: {**metadata.get(part, {}), **own} for part, own in marks.items()}
+    body = {**pod.body, "metadata": {**metadata, **written}, "spec": {**pod.body["spec"], "nodeName": node}}
     return replace(pod, node=node, ready_ms=pod.ready_ms if ready_ms is None else ready_ms, reason=None, body=body)

@@ -16,19 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from enforcer.manifest import Manifest
-from enforcer.simulated.hami_scheduler import Allocation, CardBook, NodeBook, book
-from fleet.errors import Corrupt, Unavailable
+from enforcer.simulated.books import Allocation, CardBook, NodeBook, book
+from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.units import MIB
 
-STATE_VERSION = 2
-"""Version of the tables below; a file of another one is refused."""
+STATE_VERSION = 3
+"""Version of the tables below; a file of 2 is brought to it, one of another is refused."""
 
 BUSY_SECONDS = 20.0
 """How long a writer waits for another process's transaction."""
 
 _TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE nodes (name TEXT PRIMARY KEY, cpu_cores REAL, memory_bytes INTEGER, scaling REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE nodes (name TEXT PRIMARY KEY, cpu_cores REAL, memory_bytes INTEGER, scaling REAL NOT NULL,
+    slices_max INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE cards (card TEXT PRIMARY KEY, card_model TEXT NOT NULL, framebuffer_bytes INTEGER NOT NULL,
     node TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE objects (kind TEXT, namespace TEXT, name TEXT, version INTEGER NOT NULL, body TEXT NOT NULL,
@@ -42,7 +43,8 @@ CREATE INDEX pods_plays ON pods (namespace, plays);
 CREATE INDEX pods_owner ON pods (namespace, owner_kind, owner_name);
 CREATE INDEX pods_pending ON pods (made_ms) WHERE node IS NULL;
 CREATE TABLE slots (namespace TEXT, pod TEXT, container TEXT, card TEXT, framebuffer_mib INTEGER NOT NULL,
-    core_percent INTEGER NOT NULL, PRIMARY KEY (namespace, pod, container, card)) WITHOUT ROWID;
+    core_percent INTEGER NOT NULL, lent_percent INTEGER NOT NULL, PRIMARY KEY (namespace, pod, container, card))
+    WITHOUT ROWID;
 CREATE INDEX slots_card ON slots (card);
 CREATE TABLE roster (namespace TEXT, pod TEXT, owner_kind TEXT NOT NULL, owner_name TEXT NOT NULL,
     homes TEXT NOT NULL, remade INTEGER NOT NULL, PRIMARY KEY (namespace, pod)) WITHOUT ROWID;
@@ -51,6 +53,13 @@ CREATE TABLE rolling (kind TEXT, namespace TEXT, name TEXT, PRIMARY KEY (kind, n
 CREATE TABLE events (number INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, kind TEXT NOT NULL, namespace TEXT NOT NULL,
     name TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL);
 """
+
+_FROM_2 = """
+ALTER TABLE nodes ADD COLUMN slices_max INTEGER NOT NULL DEFAULT 10;
+ALTER TABLE slots ADD COLUMN lent_percent INTEGER NOT NULL DEFAULT 0;
+INSERT INTO meta VALUES ('system', 'hami');
+"""
+"""A file of version 2 plays HAMi, whose cards have ten slices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,16 +104,19 @@ class SimulatedStore:
 
     Args:
         path: the file; made when it is not there.
-        slices_max: deviceSplitCount of every card.
+        backend: the sharing system that it plays; None for whichever it plays, HAMi where it is new.
+
+    Attributes:
+        backend: the sharing system that it plays, by the name of its record.
 
     Each call, and this one, raises:
         Corrupt: the file is no such state, or of a later version; storage can't take more.
+        Misconfigured: it plays another system.
         Unavailable: it can't be opened, or another process kept it busy.
     """
 
-    def __init__(self, path: Path, slices_max: int) -> None:
+    def __init__(self, path: Path, backend: str | None = None) -> None:
         self._lock = threading.RLock()
-        self._slices_max = slices_max
         self._books: Books | None = None
         self._books_generation = -1
         self._path = path
@@ -113,9 +125,16 @@ class SimulatedStore:
             self.db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             self.db.execute("PRAGMA journal_mode=WAL")
             self.db.execute("PRAGMA synchronous=NORMAL")
-            self._create()
+            self._create(backend or "hami")
         except (sqlite3.Error, OSError) as exc:
             raise _failure(exc, path) from exc
+        self.backend = str(self.rows("SELECT value FROM meta WHERE key='system'")[0][0])
+        if backend not in (None, self.backend):
+            self.close()
+            raise Misconfigured(
+                f"cannot use the simulated cluster of {path.parent} with enforcer.backend={backend}: it plays "
+                f"{self.backend}; set enforcer.backend={self.backend}, or replay into another --data-dir"
+            )
 
     def close(self) -> None:
         """Close the file."""
@@ -253,10 +272,11 @@ class SimulatedStore:
             pod.plays, pod.revision,
         )  # fmt: skip
         self.write("INSERT OR REPLACE INTO pods VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", [row])
+        place = (pod.namespace, pod.name)
         self.write(
-            "INSERT INTO slots VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO slots VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
-                (pod.namespace, pod.name, part.container, part.card, part.framebuffer_mib, part.core_percent)
+                (*place, part.container, part.card, part.framebuffer_mib, part.core_percent, part.lent_percent)
                 for part in allocations
             ],
         )
@@ -288,11 +308,15 @@ class SimulatedStore:
     def allocations(self, namespace: str, pod: str) -> tuple[Allocation, ...]:
         """Slots of one pod, by container and card."""
         found = self.rows(
-            "SELECT container, card, framebuffer_mib, core_percent FROM slots WHERE namespace=? AND pod=?",
+            "SELECT container, card, framebuffer_mib, core_percent, lent_percent FROM slots "
+            "WHERE namespace=? AND pod=?",
             namespace,
             pod,
         )
-        return tuple(Allocation(container=a, card=b, framebuffer_mib=c, core_percent=d) for a, b, c, d in found)
+        return tuple(
+            Allocation(container=a, card=b, framebuffer_mib=c, core_percent=d, lent_percent=e)
+            for a, b, c, d, e in found
+        )
 
     def record_event(self, kind: str, namespace: str, name: str, reason: str, message: str) -> None:
         """Keep an event, at the cluster's clock."""
@@ -322,18 +346,19 @@ class SimulatedStore:
                 card_model=model,
                 node=node,
                 framebuffer_mib=int(size // MIB * scaling),
-                slices_max=self._slices_max,
+                slices_max=slices_max,
             )
-            for card, model, size, node, scaling in self.rows(
-                "SELECT card, card_model, framebuffer_bytes, node, scaling FROM cards JOIN nodes ON node = name "
-                "ORDER BY node, card"
+            for card, model, size, node, scaling, slices_max in self.rows(
+                "SELECT card, card_model, framebuffer_bytes, node, scaling, slices_max FROM cards "
+                "JOIN nodes ON node = name ORDER BY node, card"
             )
         }
-        for card, slices, used, cores in self.rows(
-            "SELECT card, count(*), sum(framebuffer_mib), sum(core_percent) FROM slots GROUP BY card"
+        for card, slices, used, cores, lent in self.rows(
+            "SELECT card, count(*), sum(framebuffer_mib), sum(core_percent), sum(lent_percent) FROM slots GROUP BY card"
         ):
             if card in cards:
                 cards[card].slices, cards[card].used_mib, cards[card].used_cores = slices, used, cores
+                cards[card].lent_cores = lent
         for node, cpu, memory in self.rows(
             "SELECT node, sum(cpu_cores), sum(memory_bytes) FROM pods WHERE node IS NOT NULL GROUP BY node"
         ):
@@ -346,14 +371,19 @@ class SimulatedStore:
         self.set_number("generation", generation)
         self._books_generation = generation
 
-    def _create(self) -> None:
+    def _create(self, backend: str) -> None:
         found = self.db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'meta'").fetchone()[0]
         if not found:
             script = "".join(f"{part};" for part in _TABLES.split(";") if part.strip())
             self.db.executescript(
-                f"BEGIN IMMEDIATE; {script} INSERT INTO meta VALUES ('state_version', {STATE_VERSION}); COMMIT;"
+                f"BEGIN IMMEDIATE; {script} INSERT INTO meta VALUES ('state_version', {STATE_VERSION}), "
+                f"('system', '{backend}'); COMMIT;"
             )
         version = self.number("state_version")
+        if version == 2:
+            script = f"{_FROM_2} UPDATE meta SET value={STATE_VERSION} WHERE key='state_version';"
+            self.db.executescript(f"BEGIN IMMEDIATE; {script} COMMIT;")
+            version = STATE_VERSION
         if version != STATE_VERSION:
             raise Corrupt(
                 f"cannot read simulated cluster {self._path}: state version {version}, known: {STATE_VERSION}"

@@ -9,31 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from enforcer.backends.hami_dialect import DEVICE_CONFIG
-from enforcer.dialect import WHOLE_CORE_PERCENT
+from enforcer.cluster import identity
 from enforcer.manifest import Manifest
 from enforcer.simulated.controllers import Controllers
 from enforcer.simulated.kind_specs import annotations_of_kind, api_version, resize, spec_of_kind
+from enforcer.simulated.nodes import share_nodes
 from enforcer.simulated.store import SimulatedStore
-from fleet.grammars.hami import (
-    AVOID_MODEL_ANNOTATION,
-    CORES_RESOURCE,
-    COUNT_RESOURCE,
-    FRAMEBUFFER_RESOURCE,
-    PRIORITY_RESOURCE,
-    USE_MODEL_ANNOTATION,
-)
-from fleet.inventory import Card, Grant, Inventory, Node, Priority
-from fleet.units import MIB
-
-_PRIORITY_TEXT = {Priority.HIGH: "0", Priority.LOW: "1"}
+from enforcer.simulated.system import SharingSystem, by_container
+from fleet.inventory import Card, Grant, Inventory, Node
 
 
 class TraceFollower:
     """Keeps the simulated users in step with an inventory."""
 
-    def __init__(self, store: SimulatedStore, controllers: Controllers) -> None:
+    def __init__(self, store: SimulatedStore, controllers: Controllers, system: SharingSystem) -> None:
         self._store = store
+        self._system = system
         self._controllers = controllers
         self._generation = -1
         self._known: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -78,7 +69,7 @@ class TraceFollower:
             nodes.setdefault(card.node, (None, None))
         known_nodes = {row[0] for row in store.rows("SELECT name FROM nodes")}
         known_cards = {row[0] for row in store.rows("SELECT card FROM cards")}
-        new_nodes = [(name, *nodes[name], 1.0) for name in sorted(nodes) if name not in known_nodes]
+        new_nodes = [(name, *nodes[name], 1.0, 1) for name in sorted(nodes) if name not in known_nodes]
         new_cards = [
             (card.card, card.card_model, card.framebuffer_bytes, card.node)
             for card in inventory.cards
@@ -86,20 +77,14 @@ class TraceFollower:
         ]
         gone = known_cards - {card.card for card in inventory.cards}
         if new_nodes or new_cards or gone:
-            store.write("INSERT INTO nodes VALUES (?, ?, ?, ?)", new_nodes)
+            store.write("INSERT INTO nodes VALUES (?, ?, ?, ?, ?)", new_nodes)
             store.write("INSERT INTO cards VALUES (?, ?, ?, ?)", new_cards)
             store.write("DELETE FROM cards WHERE card=?", [(card,) for card in gone])
-            store.refresh()
-        if store.object_body(*DEVICE_CONFIG) is None:
-            kind, namespace, name = DEVICE_CONFIG
-            store.put_object(
-                {
-                    "apiVersion": "v1",
-                    "kind": kind,
-                    "metadata": {"namespace": namespace, "name": name},
-                    "data": {"config.json": json.dumps({"nodeconfig": []})},
-                }
-            )
+        for config in self._system.configs:
+            if store.object_body(*identity(config)) is None:
+                store.put_object(config)
+        if new_nodes or new_cards or gone:
+            share_nodes(store, self._system)
 
     def _end(self, keys: Sequence[tuple[str, str]]) -> None:
         store = self._store
@@ -152,7 +137,7 @@ class TraceFollower:
             first = grants[0]
             kind, namespace, name = first.workload_kind, first.namespace, first.workload
             if store.object_body(kind, namespace, name) is None:
-                store.put_object(_owner(grants, self._models))
+                store.put_object(_owner(grants, self._models, self._system))
             else:
                 self._scale(kind, namespace, name, 1)
             found = store.object_body(kind, namespace, name)
@@ -173,32 +158,31 @@ def _homes(grants: Sequence[Grant]) -> tuple[str, ...]:
     return tuple(sorted({grant.card for grant in grants}))
 
 
-def _owner(grants: Sequence[Grant], models: Sequence[str]) -> Manifest:
+def _owner(grants: Sequence[Grant], models: Sequence[str], system: SharingSystem) -> Manifest:
     """The object that would have made a pod with these grants."""
     first = grants[0]
+    words = system.tenant(grants, models)
     containers = []
-    for name in sorted({grant.container for grant in grants}):
-        own = [grant for grant in grants if grant.container == name]
-        resources = {"limits": _limits(own)}
+    for name, own in by_container(grants).items():
+        container = dict(words.containers[name])
         requests = {}
         if own[0].cpu_request_cores is not None:
             requests["cpu"] = f"{round(own[0].cpu_request_cores * 1000)}m"
         if own[0].memory_request_bytes is not None:
             requests["memory"] = str(own[0].memory_request_bytes)
         if requests:
-            resources["requests"] = requests
-        containers.append({"name": name, "resources": resources})
-    model: str = first.card_model
-    annotations = {USE_MODEL_ANNOTATION: model}
-    # HAMi looks for the text inside the card's type, so "NVIDIA A10" alone would also mean "NVIDIA A100".
-    longer = [other for other in models if other != model and model.lower() in other.lower()]
-    if longer:
-        annotations[AVOID_MODEL_ANNOTATION] = ",".join(longer)
+            container["resources"] = {**container["resources"], "requests": requests}
+        containers.append({"name": name, **container})
     own_keys = {key: value for key, value in first.labels if key.startswith("gputide.io/")}
-    labels = {key: value for key, value in first.labels if not key.startswith("gputide.io/")}
+    labels = {**words.labels, **{key: value for key, value in first.labels if not key.startswith("gputide.io/")}}
+    marks_of_pods = {**words.annotations, **own_keys}
     template = {
-        "metadata": {"annotations": {**annotations, **own_keys}, "labels": {"app": first.workload, **labels}},
-        "spec": {"schedulerName": "hami-scheduler", "containers": containers},
+        "metadata": {
+            # The API server keeps no empty maps.
+            **({"annotations": marks_of_pods} if marks_of_pods else {}),
+            "labels": {"app": first.workload, **labels},
+        },
+        "spec": {**words.spec, "containers": containers},
     }
     return {
         "apiVersion": api_version(first.workload_kind),
@@ -206,23 +190,9 @@ def _owner(grants: Sequence[Grant], models: Sequence[str]) -> Manifest:
         "metadata": {
             "namespace": first.namespace,
             "name": first.workload,
-            # The API server keeps no empty maps.
             **({"annotations": marks} if (marks := {**annotations_of_kind(first.workload_kind), **own_keys}) else {}),
             **({"labels": labels} if labels else {}),
             "generation": 1,
         },
         "spec": spec_of_kind(first.workload_kind, template),
     }
-
-
-def _limits(grants: Sequence[Grant]) -> dict[str, str]:
-    first = grants[0]
-    limits = {COUNT_RESOURCE: str(len({grant.card for grant in grants}))}
-    if first.framebuffer_granted_bytes < first.framebuffer_bytes:
-        limits[FRAMEBUFFER_RESOURCE] = str(max(1, first.framebuffer_granted_bytes // MIB))
-    percent = round(first.compute_granted_ratio * 100)
-    if 0 < percent < WHOLE_CORE_PERCENT:
-        limits[CORES_RESOURCE] = str(percent)
-    if first.priority in _PRIORITY_TEXT:
-        limits[PRIORITY_RESOURCE] = _PRIORITY_TEXT[first.priority]
-    return limits

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.reader import InventoryChange
-from exporter.replay.seats import Seat, Seating, is_as_recorded, seated_grants
+from exporter.replay.seats import Enforced, Seat, Seating, is_as_recorded, seated_grants
 from exporter.trace.trace import Trace
 from fleet.inventory import CardId, Grant
 
@@ -31,11 +31,13 @@ class Places:
         is_stopped: per grant True where a plan stopped it, shape `(grants,)`.
         is_card_played: per card True where a plan changed who sits there, shape `(cards,)`.
         generation: counts how often the seating changed.
+        enforced: what keeps pods of one card apart.
     """
 
     def __init__(self, trace: Trace, seating: Seating | None, since: datetime) -> None:
         self._trace = trace
         self._seating = seating
+        self.enforced = Enforced() if seating is None else seating.enforced
         self._since = since
         self._cards = {card.card: card for card in trace.cards}
         self._number_of_card = {card.card: number for number, card in enumerate(trace.cards)}
@@ -165,7 +167,7 @@ class Places:
         grant = self.grants[number]
         moment = at if grant.lives_at(at) else grant.started_at
         beside = [self.grants[n] for n in latest if n == number or self.grants[n].lives_at(moment)]
-        return seated_grants(beside, seats, self._cards)
+        return seated_grants(beside, seats, self._cards, self.enforced)
 
     def _is_ahead(self, number: int, seat: Seat, at: datetime) -> bool:
         """True where a pod got a card before the record says that it exchanged another one for it.

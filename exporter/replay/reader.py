@@ -177,6 +177,7 @@ class ReplayReader:
                 recorded=tuple(self._places.grants[number] for number in numbers),
                 current=tuple(self._places.current(number) for number in numbers),
                 seats=tuple(self._places.seats[number] for number in numbers),
+                enforced=self._places.enforced,
             )
         )
         result = {}

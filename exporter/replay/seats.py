@@ -36,6 +36,7 @@ class Seat:
         card: card; None where the pod was stopped or this card of several was taken from it.
         compute_granted_ratio: share of compute granted, 0-1.
         is_hard: True where that share is a hard limit.
+        priority: on its card; None where it keeps the recorded one.
         is_oversubscribed: True where the grant may be spilled to host memory.
         since: when the pod got this seat, UTC.
         is_anew: True where the pod was made anew at `since`: its grant begins then, even where it sits as recorded.
@@ -46,15 +47,33 @@ class Seat:
     framebuffer_granted_bytes: int = 0
     compute_granted_ratio: float = 1.0
     is_hard: bool = False
-    priority: Priority = Priority.NORMAL
+    priority: Priority | None = Priority.NORMAL
     is_oversubscribed: bool = False
     since: datetime
     is_anew: bool = False
     pod: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enforced:
+    """What keeps pods of one card apart; limits of compute are each seat's own.
+
+    Attributes:
+        framebuffer: a pod can't use more than its grant. Without it every pod takes what it was recorded with.
+        priority: pods of low priority give way to the others on their card.
+    """
+
+    framebuffer: bool = True
+    priority: bool = True
+
+
 class Seating(Protocol):
     """Says where pods sit now; those that sit as recorded may be left out."""
+
+    @property
+    def enforced(self) -> Enforced:
+        """What the sharing system enforces."""
+        ...
 
     def seats(self, at: datetime) -> Mapping[str, tuple[Seat, ...]]:
         """Seats of the pods that something was changed for.
@@ -72,7 +91,7 @@ class Seating(Protocol):
 
 
 def seated_grants(
-    grants: list[Grant], seats: tuple[Seat, ...], cards: Mapping[CardId, Card]
+    grants: list[Grant], seats: tuple[Seat, ...], cards: Mapping[CardId, Card], enforced: Enforced = Enforced()
 ) -> dict[CardId, tuple[Grant, Seat]]:
     """What a pod's recorded slices have become.
 
@@ -93,7 +112,7 @@ def seated_grants(
         if grant.card not in dealt and free:
             dealt[grant.card] = free.pop(0)
     return {
-        grant.card: (_regranted(grant, dealt[grant.card], cards), dealt[grant.card])
+        grant.card: (_regranted(grant, dealt[grant.card], cards, enforced), dealt[grant.card])
         for grant in grants
         if grant.card in dealt
     }
@@ -105,13 +124,13 @@ def is_as_recorded(grant: Grant, seat: Seat) -> bool:
         seat.card == grant.card
         and abs(seat.framebuffer_granted_bytes - grant.framebuffer_granted_bytes) < MIB
         and abs(seat.compute_granted_ratio - grant.compute_granted_ratio) < COMPUTE_STEP_RATIO
-        and seat.priority is grant.priority
+        and seat.priority in (None, grant.priority)
         and not (seat.is_hard and seat.compute_granted_ratio < 1.0)
         and not seat.is_oversubscribed
     )
 
 
-def _regranted(grant: Grant, seat: Seat, cards: Mapping[CardId, Card]) -> Grant:
+def _regranted(grant: Grant, seat: Seat, cards: Mapping[CardId, Card], enforced: Enforced) -> Grant:
     if seat.card is None or seat.card not in cards:
         raise Corrupt(
             f"cannot replay pod {grant.pod_id}: it was moved to card {seat.card}, which the trace does not list"
@@ -130,8 +149,10 @@ def _regranted(grant: Grant, seat: Seat, cards: Mapping[CardId, Card]) -> Grant:
         framebuffer_bytes=card.framebuffer_bytes,
         framebuffer_granted_bytes=seat.framebuffer_granted_bytes,
         compute_granted_ratio=seat.compute_granted_ratio,
-        priority=seat.priority,
-        kv_cache_pool_bytes=_pool(grant, seat.framebuffer_granted_bytes),
+        priority=grant.priority if seat.priority is None else seat.priority,
+        kv_cache_pool_bytes=_pool(grant, seat.framebuffer_granted_bytes)
+        if enforced.framebuffer
+        else grant.kv_cache_pool_bytes,
         started_at=max(seat.since, grant.started_at),
         ended_at=None,
     )
@@ -154,12 +175,14 @@ class Table:
         recorded: the grant that each row was recorded in.
         current: the grant that it plays in.
         seats: its seat; None where it sits as recorded.
+        enforced: what keeps them apart.
     """
 
     values: Mapping[Measure, NDArray[np.float32]]
     recorded: tuple[Grant, ...]
     current: tuple[Grant, ...]
     seats: tuple[Seat | None, ...]
+    enforced: Enforced = Enforced()
 
 
 def played(table: Table) -> dict[Measure, NDArray[np.float32]]:
@@ -191,10 +214,10 @@ def played(table: Table) -> dict[Measure, NDArray[np.float32]]:
     if Measure.LATENCY_P99 in values:
         waits = np.minimum(1.0 / np.maximum(factor, 1e-9), LATENCY_FACTOR_MAX)
         values[Measure.LATENCY_P99] = (values[Measure.LATENCY_P99] * waits).astype(np.float32)
-    # Whose grant is as it was recorded shows what was recorded.
+    # Whose grant is as it was recorded, or binds nobody, shows what was recorded.
     is_regranted = np.array(
         [
-            now.framebuffer_granted_bytes != then.framebuffer_granted_bytes
+            table.enforced.framebuffer and now.framebuffer_granted_bytes != then.framebuffer_granted_bytes
             for now, then in zip(table.current, table.recorded, strict=True)
         ],
         bool,
@@ -218,7 +241,7 @@ def _columns(table: Table) -> Seats:
         framebuffer_granted_bytes=np.array([g.framebuffer_granted_bytes for g in table.current], np.float64),
         compute_granted_ratio=np.array([g.compute_granted_ratio for g in table.current], np.float64),
         is_hard=np.array([seat is not None and seat.is_hard for seat in table.seats], bool),
-        is_low=np.array([g.priority is Priority.LOW for g in table.current], bool),
+        is_low=np.array([table.enforced.priority and g.priority is Priority.LOW for g in table.current], bool),
         kept_bytes=np.full(len(table.current), np.inf),
         capacity_bytes=np.array(capacity, np.float64),
     )

@@ -148,20 +148,30 @@ def is_known(folder: DataFolder, settings: Settings) -> bool:
     return settings.enforcer.cluster is not ClusterChoice.SIMULATED or folder.cluster.exists()
 
 
+def is_of_backend(folder: DataFolder, settings: Settings) -> bool:
+    """Whether there is a cluster that the settings' backend can change: a simulated one plays one backend only."""
+    if settings.enforcer.cluster is not ClusterChoice.SIMULATED or not folder.cluster.exists():
+        return is_known(folder, settings)
+    with closing(SimulatedCluster.open(folder.cluster)) as cluster:
+        return cluster.capabilities.backend == settings.enforcer.backend
+
+
 @contextmanager
 def open_cluster(folder: DataFolder, settings: Settings) -> Iterator[LiveCluster]:
     """The cluster that the settings choose, as it stands.
 
     Raises:
         Refused: the settings choose the simulated one, and nothing was replayed into this folder.
-        Misconfigured: there is no way into it.
+        Misconfigured: there is no way into it, or the simulated one plays another backend.
         Unavailable: it can't be reached or opened.
         Corrupt: the simulated one's file is no such state.
     """
     if not is_known(folder, settings):
         raise Refused(NO_CLUSTER)
     is_simulated = settings.enforcer.cluster is ClusterChoice.SIMULATED
-    opened: LiveCluster = SimulatedCluster.open(folder.cluster) if is_simulated else _kubernetes(settings)
+    opened: LiveCluster = (
+        SimulatedCluster.open(folder.cluster, settings.enforcer.backend) if is_simulated else _kubernetes(settings)
+    )
     with closing(opened) as cluster:
         yield cluster
 

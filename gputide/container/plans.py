@@ -28,6 +28,7 @@ from gputide.container.cluster import (
     backend,
     check_own,
     is_known,
+    is_of_backend,
     moment_of_change,
     open_cluster,
     own_cluster,
@@ -83,7 +84,7 @@ def journal(folder: DataFolder, *, cluster: str | None = None) -> Journal:
 
 def keep_plan(folder: DataFolder, settings: Settings, plan: Plan) -> None:
     """Keep a sealed plan, with the fingerprint of the cluster that it was made for where that is the enforcer's."""
-    if is_known(folder, settings) and own_cluster(folder, settings) in (None, plan.cluster):
+    if is_of_backend(folder, settings) and own_cluster(folder, settings) in (None, plan.cluster):
         with open_cluster(folder, settings) as cluster:
             dialect = backend(settings, plan.created_at).dialect
             fingerprint = fingerprint_of(take_snapshot(cluster, dialect))

@@ -16,9 +16,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from enforcer.simulated.cluster import ReplayMark, SeatState, SimulatedCluster, SimulatedSeat
+from enforcer.simulated.systems import PLAYABLE
 from exporter.reader import Block
 from exporter.replay.reader import ReplayReader
-from exporter.replay.seats import Seat
+from exporter.replay.seats import Enforced, Seat
 from exporter.trace.trace import Trace, open_trace
 from fleet.capabilities.register import CorePolicy
 from fleet.data_folder import DataFolder
@@ -101,12 +102,17 @@ def replay(
 
     Raises:
         Corrupt: the trace can't be read.
-        Misconfigured: the trace is another one than the folder was fed with, or a span that leaves a gap.
+        Misconfigured: the trace is another one than the folder was fed with, or a span that leaves a gap, or the
+            folder's simulated cluster plays another backend.
     """
     trace, speed = open_trace(playback.trace), playback.speed
     trace_name = playback.trace.resolve().name
     clock = read_replay_clock(folder)
-    cluster = SimulatedCluster.open(folder.cluster)
+    cluster = SimulatedCluster.open(
+        folder.cluster,
+        # What no simulated cluster can play is planned for all the same, from what is replayed.
+        settings.enforcer.backend if settings.enforcer.backend in PLAYABLE else None,
+    )
     try:
         clock = _caught_up(folder, clock, cluster.replay_mark())
         begin, end = _span(trace, trace_name, clock, playback.since, playback.until)
@@ -161,6 +167,12 @@ class ClusterSeating:
         self._known: tuple[SimulatedSeat, ...] | None = None
         self._seats: dict[str, tuple[Seat, ...]] = {}
         self._gone: dict[str, datetime] = {}
+
+    @property
+    def enforced(self) -> Enforced:
+        """What the sharing system of the cluster enforces, by its record."""
+        record = self._cluster.capabilities
+        return Enforced(framebuffer=record.holds_framebuffer, priority=record.priority_levels > 1)
 
     def seats(self, at: datetime) -> dict[str, tuple[Seat, ...]]:
         """Seats of pods that sit elsewhere, with another grant, or anew, against what the trace says; see `Seating`.
@@ -261,19 +273,15 @@ def _place_ahead(until: datetime, end: datetime, steps: int, trace: Trace, clust
 
 def _sits_as_recorded(places: list[SimulatedSeat], recorded: Sequence[tuple[Grant, ...]], at: datetime) -> bool:
     """Whether a pod sits on the cards, with the grants, that the trace has for it now."""
-    here = sorted(
-        (str(place.card), place.framebuffer_granted_bytes, place.priority.value, place.compute_granted_ratio)
-        for place in places
-        if place.state is SeatState.RUNNING
-    )
+    running = [place for place in places if place.state is SeatState.RUNNING]
+    here = sorted((str(place.card), place.framebuffer_granted_bytes, place.compute_granted_ratio) for place in running)
     latest = (
         next((grant for grant in reversed(periods) if grant.started_at <= at), periods[0]) for periods in recorded
     )
-    there = sorted(
-        (str(grant.card), grant.framebuffer_granted_bytes, grant.priority.value, grant.compute_granted_ratio)
-        for grant in latest
-    )
-    return not recorded or here == there
+    own = list(latest)
+    there = sorted((str(grant.card), grant.framebuffer_granted_bytes, grant.compute_granted_ratio) for grant in own)
+    priorities = {place.priority for place in running} - {None}
+    return not recorded or (here == there and priorities <= {grant.priority for grant in own})
 
 
 def _seat(place: SimulatedSeat) -> Seat:

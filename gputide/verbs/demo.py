@@ -13,12 +13,15 @@ from rich.table import Table
 
 from dashboards.words.advice import verdict_words
 from enforcer.record.verdict import verdict_of
+from enforcer.simulated.systems import PLAYABLE
+from fleet.capabilities.register import capabilities_of
 from fleet.errors import Unavailable
+from fleet.settings.settings import EnforcerSettings
 from fleet.words import Language
 from gputide.answers.plan import outcome_answer
 from gputide.container.access import open_web_app
 from gputide.container.pages import views_of
-from gputide.demo import DemoSummary, run_demo
+from gputide.demo import DemoSummary, demo_settings, run_demo
 from gputide.output import Format, print_answer
 from gputide.session import default_data_path, session_of, who
 from gputide.verbs.serve import serve_until_stopped
@@ -26,14 +29,18 @@ from gputide.verbs.serve import serve_until_stopped
 app = typer.Typer()
 
 
-@app.command(epilog="Example: gputide demo --once")
+@app.command(epilog="Example: gputide demo --once --backend volcano")
 def demo(
     context: typer.Context,
     once: Annotated[bool, typer.Option(help="End after the summary; no web page.")] = False,
+    backend: Annotated[
+        str | None, typer.Option(help=f"The simulated cluster shares cards as one of {', '.join(PLAYABLE)} does.")
+    ] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the web page.")] = None,
 ) -> None:
     """Run the whole loop on a synthetic fleet: plan, apply, verify, undo. No GPU, no cluster, no Java."""
-    session = session_of(context)
+    session = session_of(context).with_overrides([] if backend is None else [f"enforcer.backend={backend}"])
+    session = replace(session, settings=demo_settings(session.settings))
     path = _demo_path(session.data_path)
     console = Console(stderr=True)
 
@@ -43,7 +50,7 @@ def demo(
 
     with session.progress("replaying (minutes of the fleet)") as tick:
         summary = run_demo(path, session.settings, started=started, tick=tick)
-    _print_summary(summary)
+    _print_summary(summary, session.settings.enforcer.backend)
     if once:
         return
     session = replace(session, data_path=path)
@@ -65,7 +72,7 @@ def _demo_path(data_path: Path) -> Path:
     return data_path.with_name(f"{data_path.name}-demo") if data_path == default_data_path() else data_path
 
 
-def _print_summary(summary: DemoSummary) -> None:
+def _print_summary(summary: DemoSummary, backend: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
     table = Table(title="The loop", title_justify="left")
     table.add_column("step")
@@ -83,3 +90,12 @@ def _print_summary(summary: DemoSummary) -> None:
         soft_wrap=True,
     )
     console.print(f"state: {summary.folder.path}")
+    if backend != EnforcerSettings().backend:
+        record = capabilities_of(backend)
+        choices = (
+            (True, f"enforcer.backend={backend}"),
+            (record.is_experimental, "enforcer.experimental=true"),
+            (not record.admits_pods, "guard.gaps_allowed=true"),
+        )
+        words = " ".join(f"--set {setting}" for is_needed, setting in choices if is_needed)
+        console.print(f"look at it with: gputide --data-dir {summary.folder.path} {words} status", soft_wrap=True)

@@ -15,7 +15,7 @@ from enforcer.manifest import field_of
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Corrupt, Refused, Unavailable
 from fleet.grammars.hami import parse_devices_allocated, parse_node_register
-from fleet.inventory import WorkloadId
+from fleet.inventory import Priority, WorkloadId
 from tests.contracts.cluster import ClusterContract, LeaseContract
 from tests.enforcer.builders import HALF, NOW, a_cluster, a_grant, an_inventory, card_id, standard_grants, where
 
@@ -193,7 +193,7 @@ def test_seats_say_policy_and_oversubscription(cluster: SimulatedCluster) -> Non
     patch(cluster, "c", **changed, **NO_SURGE)
     cluster.pause(120.0)
     seat = next(seat for seat in cluster.seats() if seat.pod == "c-0")
-    assert (seat.compute_granted_ratio, seat.core_policy.value, seat.priority.value) == (0.4, "hard", "low")
+    assert (seat.compute_granted_ratio, seat.core_policy.value, seat.priority) == (0.4, "hard", Priority.LOW)
     assert not seat.is_oversubscribed
 
 

@@ -38,7 +38,9 @@ def test_pod_that_its_owner_made_from_the_old_template_is_waited_for() -> None:
     old, new = a_seat("a-0", "node-1", "nvidia.com/gpu"), a_seat("a-0", "node-0", "nvidia.com/gpu.shared")
     between = a_seat("a-between", "node-2", "nvidia.com/gpu")
     landing = landing_of([a_move("a-0", old, new)], [between])
-    assert (landing.waiting, landing.elsewhere) == ((between,), ())
+    assert (landing.outdated, landing.waiting, landing.elsewhere) == ((between,), (), ())
+    # It serves meanwhile, so the canary beside it need not wait.
+    assert (landing.is_waiting, landing.is_starting) == (True, False)
     astray = a_seat("a-new", "node-2", "nvidia.com/gpu.shared")
     assert landing_of([a_move("a-0", old, new)], [astray]).elsewhere == (astray,)
 

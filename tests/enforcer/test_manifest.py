@@ -24,7 +24,7 @@ from enforcer.admission import (
     why_closed,
 )
 from enforcer.manifest import Manifest, field_of, set_field, values_equal, workload_parts
-from enforcer.simulated.hami_webhook import ask_of, mutate
+from enforcer.simulated.hami import HAMI_SYSTEM
 from fleet.errors import Corrupt, Refused
 
 PATHS = (
@@ -358,24 +358,26 @@ def test_damaged_seats_are_corrupt(text: str) -> None:
 
 
 def test_whole_card_without_cores_gets_all_of_them() -> None:
-    (ask,) = ask_of(mutate(a_pod({}))).containers
+    (ask,) = HAMI_SYSTEM.ask_of(HAMI_SYSTEM.mutate(a_pod({}))).containers
     assert (ask.count, ask.framebuffer_mib, ask.framebuffer_percent, ask.core_percent) == (1, None, 100, 100)
 
 
 def test_framebuffer_without_count_means_one_card_and_no_core_limit() -> None:
-    (ask,) = ask_of(mutate(a_pod({}, {"nvidia.com/gpumem": "4k"}))).containers
+    (ask,) = HAMI_SYSTEM.ask_of(HAMI_SYSTEM.mutate(a_pod({}, {"nvidia.com/gpumem": "4k"}))).containers
     assert (ask.count, ask.framebuffer_mib, ask.core_percent) == (1, 4000, 0)
 
 
 def test_cores_are_clamped_to_the_card() -> None:
-    (ask,) = ask_of(mutate(a_pod({}, {"nvidia.com/gpucores": "150", "nvidia.com/gpumem": "1"}))).containers
+    (ask,) = HAMI_SYSTEM.ask_of(
+        HAMI_SYSTEM.mutate(a_pod({}, {"nvidia.com/gpucores": "150", "nvidia.com/gpumem": "1"}))
+    ).containers
     assert ask.core_percent == 100
 
 
 @pytest.mark.parametrize("percent", ["-1", "101"])
 def test_share_outside_the_card_is_denied(percent: str) -> None:
     with pytest.raises(Refused, match="expected 0 to 100"):
-        mutate(a_pod({}, {"nvidia.com/gpumem-percentage": percent}))
+        HAMI_SYSTEM.mutate(a_pod({}, {"nvidia.com/gpumem-percentage": percent}))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from enforcer.manifest import Manifest
-from enforcer.simulated.hami_scheduler import Allocation, CardBook, NodeBook, Unplaced, book, place
-from enforcer.simulated.hami_webhook import ask_of, mutate
+from enforcer.simulated.books import Allocation, CardBook, NodeBook, Unplaced, book
+from enforcer.simulated.hami import HAMI_SYSTEM
 from fleet.errors import Refused
 from fleet.grammars.hami import parse_devices_allocated
 from tests.cluster.hami_recorded import RECORDED, held_by, nodes_of, pod_of
@@ -47,9 +47,9 @@ def test_most_recorded_cases_are_simulated() -> None:
 def test_webhook_admits_and_denies_as_hami(case: Manifest) -> None:
     if "denied" in case["out"]:
         with pytest.raises(Refused):
-            mutate(pod_of(case))
+            HAMI_SYSTEM.mutate(pod_of(case))
         return
-    spec = mutate(pod_of(case))["spec"]
+    spec = HAMI_SYSTEM.mutate(pod_of(case))["spec"]
     assert spec.get("schedulerName", "default-scheduler") == case["out"].get("scheduler", "hami-scheduler")
     changed = [{"limits": one["resources"]["limits"], "env": one.get("env", [])} for one in spec["containers"]]
     assert [_amounts(one) for one in changed] == [_amounts(one) for one in case["out"]["containers"]]
@@ -58,12 +58,14 @@ def test_webhook_admits_and_denies_as_hami(case: Manifest) -> None:
 @pytest.mark.parametrize("case", PLACED, ids=lambda case: case["rule"])
 def test_scheduler_places_as_hami(case: Manifest) -> None:
     out = case["out"]
-    ask = ask_of(mutate(pod_of(case)))
+    ask = HAMI_SYSTEM.ask_of(HAMI_SYSTEM.mutate(pod_of(case)))
     assert bool(ask.containers) == ("allocated" in out or "failed" in out)
     if not ask.containers:
         return
     cards = _books(case)
-    found = place(ask, cards.values(), {card.node: _node(card.node) for card in cards.values()}, _closed(case))
+    found = HAMI_SYSTEM.place(
+        ask, cards.values(), {card.node: _node(card.node) for card in cards.values()}, _closed(case)
+    )
     if "failed" in out:
         assert isinstance(found, Unplaced)
         return

@@ -9,7 +9,7 @@ import pytest
 
 from exporter.reader import Block, DeviceReader
 from exporter.replay.reader import ReplayReader
-from exporter.replay.seats import Seat
+from exporter.replay.seats import Enforced, Seat
 from exporter.trace.trace import open_trace
 from fleet.errors import Corrupt
 from fleet.inventory import CardId, Priority
@@ -19,14 +19,16 @@ from tests.contracts.device_reader import DeviceReaderContract
 from tests.exporter.builders import TraceFiles, at, card, pod, row
 
 A, B = CardId("GPU-a"), CardId("GPU-b")
+ALL = Enforced()
 
 
 class Moves:
     """A seating as a plan leaves it behind: from a moment on, some pods sit elsewhere."""
 
-    def __init__(self, seats: Mapping[str, tuple[Seat, ...]], since: datetime) -> None:
+    def __init__(self, seats: Mapping[str, tuple[Seat, ...]], since: datetime, enforced: Enforced = ALL) -> None:
         self._seats = seats
         self._since = since
+        self.enforced = enforced
 
     def seats(self, at: datetime) -> Mapping[str, tuple[Seat, ...]]:
         return self._seats if at >= self._since else {}
@@ -185,6 +187,23 @@ def test_framebuffer_stays_within_the_grant(tmp_path: Path) -> None:
     assert values(after, Measure.FRAMEBUFFER_USED, "web-1") == [4 * GIB] * 3
 
 
+def test_a_grant_that_nothing_enforces_binds_nobody(tmp_path: Path) -> None:
+    seats = {"team/web-1": (seat(A, framebuffer_granted_bytes=3 * GIB, priority=Priority.LOW),)}
+    seating = Moves(seats, at(30), Enforced(framebuffer=False, priority=False))
+    _, after = replay(two_cards(), tmp_path, seating=seating).blocks(3)
+    assert values(after, Measure.FRAMEBUFFER_USED, "web-1") == [4 * GIB] * 3
+    assert [grant.framebuffer_granted_bytes for grant in after.change.grants_started] == [3 * GIB]
+    # Priority is a word there: both wait alike.
+    assert values(after, Measure.SM_ACTIVE, "web-0") == pytest.approx([0.8 / 1.2] * 3, rel=1e-5)
+
+
+def test_a_seat_without_a_priority_keeps_the_recorded_one(tmp_path: Path) -> None:
+    files = two_cards()
+    files.pods[1]["priority"] = "low"
+    _, after = moved(tmp_path, files, web_1=(seat(A, priority=None),))
+    assert values(after, Measure.SM_ACTIVE, "web-0") == [0.8] * 3
+
+
 def test_a_server_that_preallocates_takes_its_share_of_the_new_grant(tmp_path: Path) -> None:
     files = two_cards()
     held = round(0.9 * 24 * GIB)
@@ -252,6 +271,8 @@ def test_a_pod_whose_card_was_exchanged_keeps_the_seat_that_it_was_moved_to(tmp_
 
 def test_giving_back_puts_a_pod_where_it_was_recorded(tmp_path: Path) -> None:
     class ForAWhile:
+        enforced = ALL
+
         def seats(self, at_: datetime) -> Mapping[str, tuple[Seat, ...]]:
             return {"team/web-1": (seat(A),)} if at(30) <= at_ < at(50) else {}
 
@@ -269,6 +290,8 @@ def test_giving_back_puts_a_pod_where_it_was_recorded(tmp_path: Path) -> None:
 
 def test_a_pod_that_was_given_back_ends_with_the_grant_it_came_back_with(tmp_path: Path) -> None:
     class ForAWhile:
+        enforced = ALL
+
         def seats(self, at_: datetime) -> Mapping[str, tuple[Seat, ...]]:
             return {"team/web-1": (seat(A, since=at(20)),)} if at(20) <= at_ < at(40) else {}
 

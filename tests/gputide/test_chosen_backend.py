@@ -8,10 +8,11 @@ from pydantic import ValidationError
 
 from enforcer.backends.hami_dialect import HamiDialect
 from fleet.capabilities.register import CAPABILITIES, Capabilities
-from fleet.errors import Misconfigured, Refused
+from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from gputide.container.cluster import backend
 from gputide.demo import run_demo
+from tests.gputide.conftest import CUT, Program
 
 NOW = datetime(2026, 3, 9, tzinfo=UTC)
 
@@ -52,7 +53,25 @@ def test_names_that_cannot_be_are_refused(name: str, value: object) -> None:
         Settings.model_validate({"backends": {name: value}})
 
 
-def test_demo_of_a_backend_that_nothing_real_has_accepted_is_asked_for_openly(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"cannot use kai: experimental.*enforcer\.experimental=true"):
-        run_demo(tmp_path / "demo", chosen("kai"), started=lambda _: None, tick=lambda _done, _all: None)
+def test_replayed_folder_speaks_the_backend_of_its_first_replay_and_no_other(
+    small_fleet: Path, program: Program, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    volcano = ("--set", "enforcer.backend=volcano", "--set", "enforcer.experimental=true")
+    assert program(data, *volcano, "admin", "replay", str(small_fleet), "--until", CUT).status == 0
+    # A plan for another backend can be made from what was replayed; only its own can change the cluster.
+    for words, settings in (("mig", ("--set", "enforcer.backend=mig")), ("volcano", volcano)):
+        made = program(data, *settings, "plan", "make")
+        assert made.status == 0, (words, made.err)
+    assert program(data, *volcano, "plan", "approve").status == 0
+    said = program(data, "apply", "--yes")
+    assert said.status == 2
+    assert "enforcer.backend=hami: it plays volcano; set enforcer.backend=volcano" in said.err
+    assert program(data, *volcano, "apply", "--yes", "--stage", "1").status == 0
+    assert program(data, *volcano, "undo", "--yes").status == 0
+
+
+def test_demo_of_a_backend_that_no_simulated_cluster_plays_says_which_it_plays(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match=r"cannot play enforcer\.backend=mig .*: it plays whole_cards, hami, "):
+        run_demo(tmp_path / "demo", chosen("mig"), started=lambda _: None, tick=lambda _done, _all: None)
     assert not (tmp_path / "demo").exists()

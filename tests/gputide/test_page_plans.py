@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dashboards.queries import STAGE_KIND, RolloutPhase
-from fleet.settings.settings import EnforcerSettings, Settings
+from enforcer.simulated.cluster import SimulatedCluster
+from fleet.settings.settings import Settings
 from gputide.container.pages import views_of
 from gputide.session import Session
 from tests.gputide.conftest import Program
@@ -16,15 +18,17 @@ PATIENCE_SECONDS = 60.0
 
 
 def test_stage_that_cannot_be_made_is_shown_as_refused_and_not_as_nothing_to_change(planned: Path) -> None:
-    settings = Settings(enforcer=EnforcerSettings(backend="volcano", experimental=True))
-    views = views_of(Session(data_path=planned, settings=settings, now_override=None, is_quiet=True))
+    with closing(SimulatedCluster.open(planned / "cluster.sqlite")) as lost:
+        for node in lost.list_objects("Node"):
+            lost.delete("Node", "", node["metadata"]["name"])
+    views = views_of(Session(data_path=planned, settings=Settings(), now_override=None, is_quiet=True))
     (cluster,) = views.fleet.clusters()
     plan = views.plans.plans(cluster)[0].plan
     found = views.plans.preview(plan.plan_id, ())
     refused = [item for item in found if item.kind == STAGE_KIND]
     assert refused
     assert {item.name for item in refused} <= {str(stage.stage) for stage in plan.stages}
-    assert all("no node registers it" in str(item.refusal) for item in refused)
+    assert all("gone" in str(item.refusal) for item in refused)
 
 
 def test_rollout_that_ended_counts_the_workloads_that_it_changed(planned: Path) -> None:
