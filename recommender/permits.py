@@ -29,7 +29,7 @@ def permits_of(problem: PlanningProblem) -> Permits:
     """Asks every rule about every workload."""
     demand, only, moves_max = problem.demand, problem.scope.only, problem.moves_max
     cases = _cases(problem)
-    withheld = _withheld_by_backend(problem.capability)
+    withheld = _withheld_by_backend(problem.capability, lends=problem.settings.recommender.lend_framebuffer)
     off = {item.kind for item in (*withheld, *problem.profiles.withheld) if item.reason not in _FRAMEBUFFER_REASONS}
     kinds: dict[WorkloadId, frozenset[RecommendationKind]] = {}
     refused: list[Refusal] = []
@@ -64,7 +64,7 @@ _FRAMEBUFFER_REASONS = (_FRAMEBUFFER_REASON, _LENT_REASON)
 _REFUSED_REASON = "backend_refuses"
 
 
-def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
+def _withheld_by_backend(capability: Capabilities, *, lends: bool) -> tuple[Withheld, ...]:
     own = (("backend", str(capability.backend)),)
     if capability.cuts_by_mig:
         return tuple(Withheld(kind=kind, reason="backend_cuts_by_mig", values=own) for kind in _SHARING)
@@ -81,8 +81,9 @@ def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
         for kind in (*_SHARING, RecommendationKind.REHOME)
         if kind.value in facts
     )
-    if RecommendationKind.OVERSUBSCRIBE.value not in facts and not capability.can_lend:
-        spills = capability.oversubscription is Oversubscription.SPILL
+    spills = capability.oversubscription is Oversubscription.SPILL
+    is_said = not capability.can_lend and (lends or not spills)
+    if RecommendationKind.OVERSUBSCRIBE.value not in facts and is_said:
         reason = _LENT_REASON if spills else _FRAMEBUFFER_REASON
         refused += (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=reason, values=own),)
     return refused
@@ -257,6 +258,7 @@ def _members(
                 group=group[grant.namespace] if grant.workload_id in apart else -1,
                 is_hard=case.is_hard,
                 lends=problem.capability.can_lend
+                and problem.settings.recommender.lend_framebuffer
                 and RecommendationKind.OVERSUBSCRIBE in kinds[grant.workload_id]
                 and case.priority is not Priority.LOW,
                 is_flat=RecommendationKind.OVERSUBSCRIBE not in kinds[grant.workload_id]

@@ -22,11 +22,13 @@ def services(*, night: tuple[int, int] = NIGHT, **changes: Any) -> list[Service]
     ]
 
 
-def planned(*chosen: Service, host_gib: int | None = 512, **options: Any) -> Plan:
+def planned(*chosen: Service, host_gib: int | None = 512, is_on: bool = True, **options: Any) -> Plan:
     history = cluster(
         *chosen, days=10, card_model="Tesla V100-PCIE-32GB", card_gib=32, host_gib=host_gib, spare_cards=1
     )
-    plan = plan_of(history, **{"capability": VGPU_MANAGER, **options})
+    settings = options.pop("settings", {})
+    asked = {**settings, "recommender": {"lend_framebuffer": is_on, **settings.get("recommender", {})}}
+    plan = plan_of(history, settings=asked, **{"capability": VGPU_MANAGER, **options})
     check_plan(plan, history)
     return plan
 
@@ -54,6 +56,17 @@ def test_pods_with_different_hours_share_a_card_that_is_too_small_for_both() -> 
     assert said["switches_per_day"] == pytest.approx(2.0, rel=0.1)
     assert said["host_bytes"] == pytest.approx(22 * GIB - kept, rel=0.01)
     assert said["switch_seconds"] == pytest.approx(2 * (22 * GIB - kept) / (0.5 * 15.75e9), rel=0.01)
+
+
+def test_nothing_is_lent_unless_somebody_asks_for_it() -> None:
+    """By default the plan is that of a backend that can't lend, and says no word of it."""
+    off = planned(*services(), is_on=False)
+    assert not lends(off)
+    apart = planned(*services(), is_on=False, capability=replace(VGPU_MANAGER, lends_framebuffer=False))
+    assert (off.placement, off.recommendations, off.refused, off.withheld, off.frontier) == (
+        apart.placement, apart.recommendations, apart.refused, apart.withheld, apart.frontier,
+    )  # fmt: skip
+    assert "framebuffer_lent_unknown" not in reasons(apart)
 
 
 def test_three_shifts_share_one_card() -> None:
@@ -102,7 +115,7 @@ def test_what_lends_already_stays_for_monitors_count_only_what_is_kept() -> None
     lent = replace(
         history, inventory=replace(history.inventory, grants=grants), slices=replace(history.slices, keys=keys)
     )
-    plan = plan_of(lent, capability=VGPU_MANAGER)
+    plan = plan_of(lent, capability=VGPU_MANAGER, settings={"recommender": {"lend_framebuffer": True}})
     assert not plan.recommendations
     assert "lent_hides_need" in reasons(plan)
     assert plan.placement[0].memory_scaling == 3.0
