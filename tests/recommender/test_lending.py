@@ -1,5 +1,6 @@
 """Framebuffer is lent where pods work in different hours, where the backend lends it, and where the host has room."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from fleet.capabilities.register import HAMI, VGPU_MANAGER
 from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL, Priority
 from fleet.units import GIB
+from fleet.usage import History
 from tests.recommender.builders import Service, check_plan, cluster, plan_of
 
 DAY, NIGHT = (8, 20), (20, 24)
@@ -22,10 +24,16 @@ def services(*, night: tuple[int, int] = NIGHT, **changes: Any) -> list[Service]
     ]
 
 
-def planned(*chosen: Service, host_gib: int | None = 512, is_on: bool = True, **options: Any) -> Plan:
-    history = cluster(
-        *chosen, days=10, card_model="Tesla V100-PCIE-32GB", card_gib=32, host_gib=host_gib, spare_cards=1
-    )
+def planned(
+    *chosen: Service,
+    host_gib: int | None = 512,
+    is_on: bool = True,
+    spare_cards: int = 1,
+    change: Callable[[History], History] = lambda found: found,
+    **options: Any,
+) -> Plan:
+    cards = {"card_model": "Tesla V100-PCIE-32GB", "card_gib": 32, "spare_cards": spare_cards}
+    history = change(cluster(*chosen, days=10, host_gib=host_gib, **cards))
     settings = options.pop("settings", {})
     asked = {**settings, "recommender": {"lend_framebuffer": is_on, **settings.get("recommender", {})}}
     plan = plan_of(history, settings=asked, **{"capability": VGPU_MANAGER, **options})
@@ -101,24 +109,82 @@ def test_a_backend_of_which_nobody_knows_that_it_lends_gets_no_such_advice() -> 
     assert "framebuffer_lent_unknown" in reasons(plan)
 
 
-def test_what_lends_already_stays_for_monitors_count_only_what_is_kept() -> None:
-    """By the numbers each needs a third of what it holds: planned with that, it would be cut to less than it needs."""
-    day, night = services()
-    held = {"framebuffer_granted_bytes": 24 * GIB, "compute_granted_ratio": 0.5}
-    history = cluster(
-        replace(day, used_gib=8.0, changes=held), replace(night, used_gib=8.0, changes=held), days=10,
-        card_model="Tesla V100-PCIE-32GB", card_gib=32, host_gib=512, spare_cards=1,
-    )  # fmt: skip
-    first = history.inventory.grants[0]
-    grants = tuple(replace(grant, card=first.card, node=first.node) for grant in history.inventory.grants)
-    keys = tuple(replace(key, card=first.card, node=first.node) for key in history.slices.keys)
-    lent = replace(
+def together(history: History, *pods: str) -> History:
+    """The history with these pods on the card of the first, from its start on."""
+    moving = {grant.pod for grant in history.inventory.grants if grant.pod.rpartition("-")[0] in pods}
+    first = next(grant for grant in history.inventory.grants if grant.pod in moving)
+    place = {"card": first.card, "node": first.node}
+    grants = tuple(replace(one, **(place if one.pod in moving else {})) for one in history.inventory.grants)
+    keys = tuple(replace(key, **(place if key.pod in moving else {})) for key in history.slices.keys)
+    return replace(
         history, inventory=replace(history.inventory, grants=grants), slices=replace(history.slices, keys=keys)
     )
-    plan = plan_of(lent, capability=VGPU_MANAGER, settings={"recommender": {"lend_framebuffer": True}})
+
+
+HELD = {"framebuffer_granted_bytes": 24 * GIB, "compute_granted_ratio": 0.5}
+
+
+def lent_before() -> list[Service]:
+    """Two services that lend already: by the numbers each needs a third of what it holds."""
+    return [replace(service, name=f"old-{service.name}", used_gib=8.0, changes=HELD) for service in services()]
+
+
+def replanned(*chosen: Service, **options: Any) -> Plan:
+    """A plan for a node on whose first card two services lend already, beside others."""
+    return planned(*lent_before(), *chosen, spare_cards=0, change=lambda found: together(found, "old-day", "old-night"),
+                   **options)  # fmt: skip
+
+
+def test_what_lends_already_stays_for_monitors_count_only_what_is_kept() -> None:
+    """Planned with what monitors show, it would be cut to less than it needs."""
+    plan = replanned()
     assert not plan.recommendations
     assert "lent_hides_need" in reasons(plan)
     assert plan.placement[0].memory_scaling == 3.0
+
+
+def small_services(**changes: Any) -> list[Service]:
+    """Two that need a factor of less than 2."""
+    return [replace(service, used_gib=17.0, **changes) for service in services()]
+
+
+def test_node_has_one_factor_and_what_is_said_is_reckoned_with_it() -> None:
+    alone, beside = planned(*small_services()), replanned(*small_services())
+    (own,) = [card.memory_scaling for card in alone.placement]
+    assert own is not None
+    assert own < 2.0
+    assert [card.memory_scaling for card in beside.placement] == [3.0, 3.0]
+    (new,) = [card for card in beside.placement if any(part.pod.startswith("day") for part in card.slices)]
+    said = [dict(clause.values) for item in beside.recommendations for clause in item.why if clause.code == "lend"]
+    assert {clause["scaling"] for clause in said} == {3.0}
+    assert said[0]["host_bytes"] == pytest.approx(17 * GIB - new.slices[0].framebuffer_bytes / 3, rel=0.01)
+
+
+@pytest.mark.parametrize(("bytes_per_second", "is_refused"), [(5e7, False), (2.5e7, True)])
+def test_card_that_waits_too_long_with_its_nodes_factor_does_not_lend(
+    bytes_per_second: float, is_refused: bool
+) -> None:
+    """With its own factor it would wait for less than half as long, within the preset."""
+    slow = replace(VGPU_MANAGER, spill_bytes_per_second=bytes_per_second)
+    plan = replanned(*small_services(), capability=slow)
+    assert ("node_factor_too_large" in reasons(plan)) is is_refused
+    assert bool(plan.recommendations) is not is_refused
+
+
+@pytest.mark.parametrize(("host_gib", "reason"), [(96, "host_memory_short"), (160, None)])
+def test_what_lies_in_host_memory_already_is_not_promised_again(host_gib: int, reason: str | None) -> None:
+    plan = replanned(*small_services(), host_gib=host_gib)
+    assert any(item.recommendations for item in plan.stages) == (reason is None)
+    assert reason is None or reason in reasons(plan)
+
+
+@pytest.mark.parametrize(("host_gib", "reason"), [(96, "host_memory_short"), (128, None)])
+def test_pods_that_come_to_a_node_bring_their_requests_of_memory(host_gib: int, reason: str | None) -> None:
+    full = [Service(name=f"full-{n}", level=0.9, used_gib=30.0, server="torchserve") for n in range(3)]
+    pair = services(changes={"memory_request_bytes": 20 * GIB})
+    plan = planned(*full, *pair, host_gib=host_gib, spare_cards=0)
+    assert lends(plan) == (reason is None)
+    assert reason is None or reason in reasons(plan)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +216,10 @@ def test_who_must_answer_fast_stand_alone_or_yield_anyway_lends_nothing(changes:
     assert not lends(planned(*services(**changes)))
 
 
-def test_no_server_that_fills_what_it_sees_has_its_card_whole_on_a_node_that_lends() -> None:
-    whole = Service(name="always", level=0.9, used_gib=30.0, server="vllm", pool_gib=20.0, cache_ratio=0.9)
+@pytest.mark.parametrize("server", ["vllm", "jupyter", "vscode", "rstudio", "something-else", None])
+def test_no_server_that_fills_what_it_sees_has_its_card_whole_on_a_node_that_lends(server: str | None) -> None:
+    pool = {"pool_gib": 20.0, "cache_ratio": 0.9} if server == "vllm" else {}
+    whole = Service(name="always", level=0.9, used_gib=30.0, server=server, **pool)
     plan = planned(*services(), whole)
     assert lends(plan) == ("node_has_whole_card" not in reasons(plan))
     nodes = {card.node for card in plan.placement if card.memory_scaling is not None}
