@@ -10,6 +10,7 @@ import pytest
 from fleet.capabilities.register import HAMI, VGPU_MANAGER
 from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL, Priority
+from fleet.schema import Measure
 from fleet.units import GIB
 from fleet.usage import History
 from tests.recommender.builders import Service, check_plan, cluster, plan_of
@@ -93,6 +94,19 @@ def test_card_that_lends_is_granted_in_full_so_that_the_scheduler_lets_nobody_in
 
 def test_hours_that_meet_are_never_lent_to_each_other() -> None:
     assert not lends(planned(*services(night=(18, 24))))
+
+
+def with_moments(history: History, every: int) -> History:
+    """The same with one request of a moment in each so many steps, which no mean shows."""
+    peak = {measure: values.copy() for measure, values in history.slices.peak.items()}
+    peak[Measure.SM_ACTIVE][:, ::every] = np.maximum(peak[Measure.SM_ACTIVE][:, ::every], 0.01)
+    return replace(history, slices=replace(history.slices, peak=peak))
+
+
+@pytest.mark.parametrize(("every", "is_lent"), [(3, False), (144, True)])
+def test_sparse_requests_are_no_rest(every: int, is_lent: bool) -> None:
+    """Each would wait until framebuffer is back: one in half an hour is work, one a day is not much."""
+    assert lends(planned(*services(), change=lambda found: with_moments(found, every))) is is_lent
 
 
 def test_more_waiting_than_the_preset_allows_is_not_proposed() -> None:
