@@ -124,7 +124,7 @@ def _touched(grid: SliceGrid, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         _taken(grid.peak.get(measure), rows, grid.steps) for measure in (Measure.SM_ACTIVE, Measure.DUTY_CYCLE, *VIDEO)
     )
     # The duty cycle is an upper bound, and of a shared card it is everybody's.
-    compute = np.where(np.isfinite(sm).any(axis=1)[:, None], sm, duty)
+    compute = np.where(np.isfinite(sm).any(axis=1, keepdims=True), sm, duty)
     found: NDArray[np.bool_] = np.asarray(_busiest(compute, video) > 0, bool)
     return found
 

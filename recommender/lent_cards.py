@@ -23,7 +23,7 @@ from recommender.lending import SCALING_MAX, Loan, loan_of
 from recommender.problem import PlanningProblem
 
 LENDING_REASONS = frozenset(
-    {"node_has_whole_card", "host_memory_unknown", "host_memory_short", "node_factor_too_large"}
+    {"node_has_whole_card", "host_memory_unknown", "host_memory_short", "node_factor_too_large", "lent_card_open"}
 )
 """Reasons of refusals by which a node lets its pods lend nothing; they may share in other ways."""
 _KIND = RecommendationKind.OVERSUBSCRIBE
@@ -150,11 +150,11 @@ def not_to_lend(
     A node needs host memory for all that may ever lie there, beyond what its other cards lend already, cards that need
     least first; where nobody knows its memory there is none. And no server that takes framebuffer ahead of need may
     have one of its cards whole: started anew, it would see the card's framebuffer times the node's factor, and fill
-    that.
+    that. Where shares of compute are counted, those of a card must be all of it, for nothing else keeps newcomers off.
 
     Args:
         seats: every card that carries a pod after the plan.
-        cuts: the slices of the plan.
+        cuts: the slices of the plan, as they are granted.
     """
     grants = problem.demand.grants
     cut = {row for row, grant in enumerate(grants) if grant.workload_id in cuts or _is_part(grant)}
@@ -167,6 +167,8 @@ def not_to_lend(
         if node in whole:
             pod = whole[node].pod_id
             refused |= {name: cases[name].refuse(_KIND, "node_has_whole_card", node=node, pod=pod) for name in names}
+        elif problem.capability.adds_up_cores and _is_open(names, cuts):
+            refused |= {name: cases[name].refuse(_KIND, "lent_card_open", node=node) for name in names}
         elif card.scaling > SCALING_MAX:
             refused |= too_large_a_factor([card], grants, cases)
         elif room is None:
@@ -181,6 +183,10 @@ def not_to_lend(
         else:
             left[node] = room - needed
     return refused
+
+
+def _is_open(names: Sequence[WorkloadId], cuts: Mapping[WorkloadId, Cut]) -> bool:
+    return round(sum(cuts[name].compute_ratio or 0.0 for name in names), 4) < 1.0
 
 
 def too_large_a_factor(

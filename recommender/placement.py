@@ -163,11 +163,12 @@ def arrange(
         if also_vain > vain:
             return arrange(problem, permits, packing, guards, stuck=stuck, vain=also_vain)
     sizes = {row: cut.framebuffer_bytes for name, cut in found.cuts.items() for row in problem.rows_of[name]}
-    lent = lent_cards(packing.groups, seats, sizes, factors_today(problem))
+    factors = factors_today(problem)
+    lent = lent_cards(packing.groups, seats, sizes, factors)
     everywhere = (*seats, *_resting_seats(found.resting, demand))
-    if homeless := not_to_lend(problem, lent, everywhere, found.cuts, permits.cases):
+    slices = _filled_up(problem, permits, found, seats, lent, factors)
+    if homeless := not_to_lend(problem, lent, everywhere, slices, permits.cases):
         return without(homeless)
-    slices = filled_up(found.cuts, seats, lent, demand) if lent and problem.capability.adds_up_cores else found.cuts
     moves = _moves_to(seats, found.sharing, demand, displaced)
     moved = {demand.grants[move.row].workload_id for move in moves}
     cuts = {
@@ -204,6 +205,29 @@ def arrange(
         lent=lent,
         violation_ratio=harm,
     )
+
+
+def _filled_up(
+    problem: PlanningProblem,
+    permits: Permits,
+    found: Seated,
+    seats: Sequence[Seat],
+    lent: Mapping[CardId, LentCard],
+    factors: Mapping[str, float],
+) -> Mapping[WorkloadId, Cut]:
+    """Slices that leave no compute of a card to newcomers where its node registers more framebuffer than it has."""
+    nodes = {card.node for card in lent.values()} | set(factors)
+    if not nodes or not problem.capability.adds_up_cores:
+        return found.cuts
+    names = {seat.card: {problem.demand.grants[row].workload_id for row in seat.rows} for seat in seats}
+    shared = [
+        seat.card
+        for seat in seats
+        if seat.node in nodes
+        and len(seat.rows) > 1
+        and all(name in found.cuts and not permits.cases[name].is_hard for name in names[seat.card])
+    ]
+    return filled_up(found.cuts, seats, sorted(shared, key=lambda card: (card not in lent, card)), problem.demand)
 
 
 def _violation_ratio(problem: PlanningProblem, packing: Point, found: Seated, seats: Sequence[Seat]) -> float:

@@ -7,13 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from analyzer.profile import profile_fleet
 from fleet.capabilities.register import HAMI, VGPU_MANAGER
 from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL, Priority
+from fleet.money.prices import PriceBook
 from fleet.schema import Measure
+from fleet.settings.settings import Settings
 from fleet.units import GIB
 from fleet.usage import History
-from tests.recommender.builders import Service, check_plan, cluster, plan_of
+from recommender.bin_cards import Seat
+from recommender.cuts import Cut
+from recommender.demand import demand_of
+from recommender.lending import Loan
+from recommender.lent_cards import LentCard, not_to_lend
+from recommender.node_terms import node_terms
+from recommender.past_outcomes import OwnPast
+from recommender.permits import permits_of
+from recommender.problem import PlanningProblem, PlanScope
+from tests.recommender.builders import NOW, Service, check_plan, cluster, plan_of
 
 DAY, NIGHT = (8, 20), (20, 24)
 
@@ -33,7 +45,7 @@ def planned(
     change: Callable[[History], History] = lambda found: found,
     **options: Any,
 ) -> Plan:
-    cards = {"card_model": "Tesla V100-PCIE-32GB", "card_gib": 32, "spare_cards": spare_cards}
+    cards: dict[str, Any] = {"card_model": "Tesla V100-PCIE-32GB", "card_gib": 32, "spare_cards": spare_cards}
     history = change(cluster(*chosen, days=10, host_gib=host_gib, **cards))
     settings = options.pop("settings", {})
     asked = {**settings, "recommender": {"lend_framebuffer": is_on, **settings.get("recommender", {})}}
@@ -92,6 +104,40 @@ def test_card_that_lends_is_granted_in_full_so_that_the_scheduler_lets_nobody_in
     assert min(part.compute_ratio or 0.0 for part in card.slices) == pytest.approx(0.5)
 
 
+def test_other_shared_cards_of_its_node_are_granted_in_full_as_well() -> None:
+    """They register a multiple too, and would let pods in beyond what they hold."""
+    small = [Service(name=f"small-{n}", level=0.1, used_gib=12.0) for n in range(2)]
+    plan = planned(*services(), *small, spare_cards=0)
+    assert lends(plan)
+    shared = [card for card in plan.placement if len(card.slices) > 1]
+    assert len({card.node for card in shared}) == 1 < len(shared)
+    assert [sum(part.compute_ratio or 0.0 for part in card.slices) for card in shared] == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize(("share", "reason"), [(0.49, "lent_card_open"), (0.5, None)])
+def test_card_that_cannot_be_granted_in_full_does_not_lend(share: float, reason: str | None) -> None:
+    """Replicas have one template: where those elsewhere have no room for a larger share, a lent card stays open."""
+    history = cluster(*services(), card_model="Tesla V100-PCIE-32GB", card_gib=32, host_gib=512)
+    demand, capability = demand_of(history), VGPU_MANAGER
+    config = Settings()
+    problem = PlanningProblem(
+        history=history, profiles=profile_fleet(history, settings=config.analyzer, now=NOW), demand=demand,
+        terms=node_terms(history.inventory, demand.grants, capability), settings=config, capability=capability,
+        prices=PriceBook(config, history.inventory.nodes).at(NOW), now=NOW, scope=PlanScope(), past=OwnPast(),
+    )  # fmt: skip
+    loan = Loan(
+        scaling=3.0, switches_per_day=2.0, switch_seconds=1.0, waits_seconds_per_day=np.zeros(2), host_bytes=0.0,
+        host_bytes_max=1.0,
+    )  # fmt: skip
+    card = demand.grants[0].card
+    lent = LentCard(card=card, node="node-0", rows=(0, 1), scaling=3.0, own=loan, loan=loan)
+    cut = Cut(framebuffer_bytes=24 * GIB, compute_ratio=share, shown_bytes=22 * GIB, is_hard=False)
+    cuts = {name: replace(cut, compute_ratio=ratio) for name, ratio in zip(demand.workloads, (share, 0.5), strict=True)}
+    seats = [Seat(card=card, node="node-0", rows=(0, 1))]
+    refused = not_to_lend(problem, {card: lent}, seats, cuts, permits_of(problem).cases)
+    assert {item.reason for item in refused.values()} == ({reason} if reason else set())
+
+
 def test_hours_that_meet_are_never_lent_to_each_other() -> None:
     assert not lends(planned(*services(night=(18, 24))))
 
@@ -127,7 +173,7 @@ def together(history: History, *pods: str) -> History:
     """The history with these pods on the card of the first, from its start on."""
     moving = {grant.pod for grant in history.inventory.grants if grant.pod.rpartition("-")[0] in pods}
     first = next(grant for grant in history.inventory.grants if grant.pod in moving)
-    place = {"card": first.card, "node": first.node}
+    place: dict[str, Any] = {"card": first.card, "node": first.node}
     grants = tuple(replace(one, **(place if one.pod in moving else {})) for one in history.inventory.grants)
     keys = tuple(replace(key, **(place if key.pod in moving else {})) for key in history.slices.keys)
     return replace(
@@ -232,7 +278,7 @@ def test_who_must_answer_fast_stand_alone_or_yield_anyway_lends_nothing(changes:
 
 @pytest.mark.parametrize("server", ["vllm", "jupyter", "vscode", "rstudio", "something-else", None])
 def test_no_server_that_fills_what_it_sees_has_its_card_whole_on_a_node_that_lends(server: str | None) -> None:
-    pool = {"pool_gib": 20.0, "cache_ratio": 0.9} if server == "vllm" else {}
+    pool: dict[str, Any] = {"pool_gib": 20.0, "cache_ratio": 0.9} if server == "vllm" else {}
     whole = Service(name="always", level=0.9, used_gib=30.0, server=server, **pool)
     plan = planned(*services(), whole)
     assert lends(plan) == ("node_has_whole_card" not in reasons(plan))
