@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,7 @@ def together(history: History, *pods: str) -> History:
     )
 
 
-HELD = {"framebuffer_granted_bytes": 24 * GIB, "compute_granted_ratio": 0.5}
+HELD: dict[str, Any] = {"framebuffer_granted_bytes": 24 * GIB, "compute_granted_ratio": 0.5}
 
 
 def lent_before() -> list[Service]:
@@ -201,6 +202,66 @@ def test_what_lends_already_stays_for_monitors_count_only_what_is_kept() -> None
     assert not plan.recommendations
     assert "lent_hides_need" in reasons(plan)
     assert plan.placement[0].memory_scaling == 3.0
+
+
+def test_whatever_is_granted_on_a_node_that_lends_shows_less_than_it_holds() -> None:
+    """The node's factor divides every grant: a cut by what monitors show would starve its pods."""
+    part = {"framebuffer_granted_bytes": 10 * GIB, "compute_granted_ratio": 0.3}
+    beside = [Service(name=f"beside-{n}", level=0.1, used_gib=3.3, changes=part) for n in range(2)]
+    plan = replanned(*beside)
+    assert not plan.recommendations
+    hidden = {item.workload.rpartition("/")[2] for item in plan.refused if item.reason == "lent_hides_need"}
+    assert hidden == {"old-day", "old-night", "beside-0", "beside-1"}
+
+
+def without_night(history: History) -> History:
+    """Two days ago one of the two that lent each other framebuffer went away."""
+    found = together(history, "old-day", "old-night")
+    grants = tuple(
+        replace(one, ended_at=NOW - timedelta(days=2)) if one.pod == "old-night-0" else one
+        for one in found.inventory.grants
+    )
+    return replace(found, inventory=replace(found.inventory, grants=grants))
+
+
+def lent_once(history: History) -> History:
+    """Pods of both services lent each other framebuffer until a while ago, and have cards of their own since."""
+    past: dict[str, Any] = {**HELD, "started_at": NOW - timedelta(days=20), "ended_at": NOW - timedelta(days=11)}
+    first = history.inventory.grants[0]
+    ended = [
+        replace(one, pod=f"{one.workload}-old", card=first.card, node=first.node, **past)
+        for one in history.inventory.grants
+    ]
+    live = [replace(one, started_at=NOW - timedelta(days=11)) for one in history.inventory.grants]
+    return replace(history, inventory=replace(history.inventory, grants=(*live, *ended)))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "change"), [(lent_before(), without_night), (services(), lent_once)], ids=["left_alone", "moved_away"]
+)
+def test_pod_that_once_lent_is_not_cut_by_what_monitors_showed(
+    chosen: list[Service], change: Callable[[History], History]
+) -> None:
+    plan = planned(*chosen, Service(name="other", level=0.1, used_gib=4.0), change=change)
+    assert not [item for item in plan.recommendations if "day" in " ".join(item.workloads)]
+    assert "lent_hides_need" in {item.reason for item in plan.refused if item.workload.endswith("day")}
+
+
+def test_whole_cards_that_change_hands_are_no_lending() -> None:
+    """A pod and its successor are both seen for a while."""
+
+    def renewed(history: History) -> History:
+        size: dict[str, Any] = {"framebuffer_granted_bytes": 20 * GIB, "compute_granted_ratio": 0.5}
+        grants = tuple(replace(one, started_at=NOW - timedelta(days=11), **size) for one in history.inventory.grants)
+        ended = tuple(
+            replace(one, pod=f"{one.pod}-old", started_at=NOW - timedelta(days=15),
+                    ended_at=NOW - timedelta(days=11) + timedelta(minutes=30))
+            for one in grants
+        )  # fmt: skip
+        return replace(history, inventory=replace(history.inventory, grants=(*grants, *ended)))
+
+    plan = planned(*services(), change=renewed)
+    assert not {"lent_hides_need", "coverage_too_low"} & reasons(plan)
 
 
 def small_services(**changes: Any) -> list[Service]:
