@@ -18,7 +18,7 @@ from enforcer.record.journal import Journal, StageRecord
 from enforcer.record.ledger import Ledger
 from enforcer.rollout.intents import object_intents
 from enforcer.rollout.node_steps import CLOSED_ANNOTATION, NodeStepPolicy, NodeSteps
-from enforcer.rollout.restore import take_back
+from enforcer.rollout.restore import Stuck, take_back
 from enforcer.rollout.tools import Tools
 from enforcer.snapshot import take_snapshot
 from fleet.errors import Refused
@@ -255,10 +255,51 @@ def test_node_is_waited_for_until_it_registers_what_is_lent(
     assert not found or dict(found[0].values)["why"].code == "rollout.node_registers"  # type: ignore[union-attr]
 
 
+def half(node: Manifest) -> None:
+    annotations = node["metadata"]["annotations"]
+    devices = parse_node_register(annotations[NODE_REGISTER_ANNOTATION])
+    halved = [replace(device, framebuffer_mib=device.framebuffer_mib // 2) for device in devices]
+    annotations.update(HAMI.node_annotations(halved))
+
+
+LENT = NodeStep(node="node-1", restarts=(PLUGIN,), registered_mib=((card_id(4), 24 * 1024),))
+
+
+@pytest.mark.parametrize("has_plugin", [True, False])
+@pytest.mark.parametrize("goes_back", [True, False])
+def test_taking_back_waits_until_no_more_is_registered_than_before(has_plugin: bool, goes_back: bool) -> None:
+    """Also where no plugin runs just now: the node says what the last one wrote until the next one starts."""
+    cluster = ActingCluster(on_restart=half if goes_back else lambda node: None)
+    twice(cluster.node())
+    if not has_plugin:
+        cluster.evict(*PLUGIN)
+    found = hands(cluster).take_back([LENT], "plan-1")
+    whys = [dict(item.values)["why"].code for item in found]  # type: ignore[union-attr]
+    assert whys == ([] if goes_back else ["rollout.node_registers_more"])
+    assert hands(cluster).scaled([LENT]) == ([] if goes_back else ["node-1"])
+
+
+def test_no_pod_comes_back_to_a_node_that_registers_more_than_before(tmp_path: Path) -> None:
+    cluster = ActingCluster()
+    twice(cluster.node("node-0"))
+    rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(ActingCluster()))
+    intents = [entry for entry in object_intents(rendered) if entry.kind in ("ConfigMap", "Deployment")]
+    for intent in intents:
+        found = cluster.get(intent.kind, intent.namespace, intent.name)
+        assert found is not None
+        for part in intent.fields:
+            set_field(found, part.field, part.new)
+    before = ((card_id(0), 24 * 1024),)
+    steps = [replace(step, registers_mib=before, registered_mib=before) for step in rendered.node_steps]
+    with pytest.raises(Stuck, match="deviceMemoryScaling"):
+        take_back(tools_for(cluster, tmp_path), "plan-1", 1, intents, rendered.moves, steps)
+    assert {what.split()[0] for what in cluster.patched} == {"ConfigMap"}
+
+
 def test_steps_stand_in_the_ledger_as_they_were_rendered(tmp_path: Path) -> None:
     journal = Journal(Ledger(tmp_path / "ledger.jsonl"))
     rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(a_kin_cluster(HAMI)))
-    steps = [*rendered.node_steps, CUT, replace(CUT, registers_mib=((card_id(4), 48 * 1024),))]
+    steps = [*rendered.node_steps, CUT, replace(CUT, registers_mib=((card_id(4), 48 * 1024),)), LENT]
     record = StageRecord(
         plan_id="plan-1", stage=1, objects=object_intents(rendered), moves=list(rendered.moves), node_steps=steps
     )
