@@ -28,6 +28,7 @@ from enforcer.record.journal import (
 )
 from enforcer.record.plan_status import STANDING, standing
 from enforcer.rollout.abort import AbortResult, abort, open_run
+from enforcer.rollout.intent_writer import taken_back
 from enforcer.rollout.intents import held_owners
 from enforcer.rollout.load import backwards
 from enforcer.rollout.progress import ProgressPhase
@@ -115,7 +116,8 @@ class Undo:
             who = sentence("rollout.somebody") if is_ours else sentence("rollout.plan", plan=str(mark))
             for part in intent.fields:
                 value = field_of(current, part.field)
-                if not any(values_equal(part.field, value, known) for known in (part.old, part.new)):
+                is_known = any(values_equal(part.field, value, known) for known in (part.old, part.new))
+                if not is_known and not taken_back(part, value)[1]:
                     found.append(
                         sentence(
                             "rollout.set_since", workload=intent.workload, field=part.field, who=who, value=repr(value)

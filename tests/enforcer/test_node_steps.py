@@ -323,6 +323,23 @@ def test_restored_configuration_is_read_by_a_new_plugin(tmp_path: Path) -> None:
     assert cluster.evicted == ["hami-device-plugin-0"]
 
 
+def test_configuration_that_somebody_else_changed_loses_what_the_plan_wrote_alone(tmp_path: Path) -> None:
+    """It is one text of a ConfigMap: kept whole, its nodes would stay as the plan left them."""
+    cluster = ActingCluster()
+    rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(cluster))
+    (config,) = [entry for entry in object_intents(rendered) if entry.kind == "ConfigMap"]
+    found = cluster.get(*DEVICE_CONFIG)
+    assert found is not None
+    content = json.loads(config.fields[0].new or "")
+    content["nodeconfig"].append({"name": "node-7", "devicesplitcount": 2})
+    found["data"]["config.json"] = json.dumps(content)
+    for _ in range(2):
+        kept = take_back(tools_for(cluster, tmp_path), "plan-1", 1, [config], [], rendered.node_steps)
+        assert kept == ()
+        entries = json.loads(found["data"]["config.json"])["nodeconfig"]
+        assert entries == [{"name": "node-9", "devicesplitcount": 4}, {"name": "node-7", "devicesplitcount": 2}]
+
+
 @pytest.mark.parametrize("lends", [True, False])
 def test_node_that_lends_goes_back_before_its_pods_do(tmp_path: Path, lends: bool) -> None:
     """A pod that came back first to a whole card would be granted all that the card registers."""
