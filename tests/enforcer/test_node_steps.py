@@ -20,6 +20,7 @@ from enforcer.rollout.intents import object_intents
 from enforcer.rollout.node_steps import CLOSED_ANNOTATION, NodeStepPolicy, NodeSteps
 from enforcer.rollout.restore import Stuck, take_back
 from enforcer.rollout.tools import Tools
+from enforcer.rollout.undo import Undo
 from enforcer.snapshot import take_snapshot
 from fleet.errors import Refused
 from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, parse_node_register
@@ -356,6 +357,27 @@ def test_node_that_lends_goes_back_before_its_pods_do(tmp_path: Path, lends: boo
     assert {what.split()[0] for what in cluster.patched} == {"ConfigMap", "Deployment"}
     assert cluster.patched[0].startswith("ConfigMap") is lends
     assert cluster.patched[-1].startswith("ConfigMap") is not lends
+
+
+def test_recommendation_that_leaves_its_node_scaled_is_not_undone_by_itself(tmp_path: Path) -> None:
+    """The node's configuration came with another one of the plan."""
+    cluster = ActingCluster()
+    rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(cluster))
+    twice(cluster.node("node-0"))
+    objects = [
+        replace(entry, recommendation="other" if entry.kind == "ConfigMap" else "x")
+        for entry in object_intents(rendered)
+    ]
+    steps = [replace(step, registered_mib=((card_id(0), 24 * 1024),)) for step in rendered.node_steps]
+    tools = tools_for(cluster, tmp_path)
+    tools.journal.write("plan-1", NOW, "begin", stages=[1], by="ann", cards_granted=[])
+    tools.journal.begin_stage(
+        StageRecord(plan_id="plan-1", stage=1, objects=objects, moves=list(rendered.moves), node_steps=steps), NOW
+    )
+    undo = Undo(tools)
+    with pytest.raises(Refused, match="back: node node-0 keeps registering more framebuffer"):
+        undo.way_back(undo.preview("plan-1", recommendation="x"))
+    undo.way_back(undo.preview("plan-1"))
 
 
 def tools_for(cluster: ActingCluster, folder: Path) -> Tools:
