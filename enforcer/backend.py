@@ -58,6 +58,10 @@ def by_workload(moves: Iterable[Move]) -> dict[WorkloadId, list[Move]]:
     return found
 
 
+ROUNDED_MIB = 16
+"""By so much a card's framebuffer in MiB may differ from source to source."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStep:
     """What a node needs besides written fields until its cards are shared in another way.
@@ -78,6 +82,8 @@ class NodeStep:
         advertised: further fields of the node and the values that they have when it is ready, such as what it offers.
         registers_mib: cards and the framebuffer that each registers at least when the node is ready, MiB. A node that
             registers more than it has is taken back before pods return to it, for one with a whole card would see that.
+        registered_mib: cards and the framebuffer that each registered before, MiB: on the way back none may register
+            more when pods return.
     """
 
     node: str
@@ -90,6 +96,7 @@ class NodeStep:
     leaving: tuple[tuple[str, str], ...] = ()
     advertised: tuple[tuple[str, str], ...] = ()
     registers_mib: tuple[tuple[str, int], ...] = ()
+    registered_mib: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,8 @@ _DEFAULTS = {
 }
 # Lists whose items are known by another key than `name` (ray-project/kuberay: groups of workers).
 _ITEM_KEYS = ("name", "groupName")
+# Entries of lists in the configuration of device plugins (vgpu-manager, HAMi).
+_TEXT_KEYS = ("nodeName", "name")
 # Holders that mean nothing empty: one that is emptied is taken away, as it was not there before we came.
 _EMPTY_IS_NOTHING = frozenset(
     {
@@ -155,6 +157,71 @@ def values_equal(path: str, first: str | None, second: str | None) -> bool:
         except Misconfigured:
             return False
     return False
+
+
+def json_taken_back(old: str | None, new: str | None, current: str | None) -> tuple[str | None, bool]:
+    """A text of JSON in which somebody changed other places since, without what a plan wrote into it.
+
+    Entries of lists are known by their names; of each only keys that have the plan's value go back to what they were.
+
+    Args:
+        old: what stood there before the plan.
+        new: what the plan wrote.
+        current: what stands there.
+
+    Returns:
+        The text, None where it can't be read; and whether everything of the plan is taken out of it.
+    """
+    try:
+        before, ours, now = (json.loads(text or "null") for text in (old, new, current))
+    except (ValueError, RecursionError):
+        return None, False
+    if not isinstance(now, list | dict) or type(ours) is not type(now):
+        return None, False
+    found, is_whole = _back(before, ours, now)
+    return json.dumps(found), is_whole
+
+
+def _back(before: Any, ours: Any, now: Any) -> tuple[Any, bool]:
+    if before in (ours, now):
+        return now, True
+    if isinstance(ours, dict) and isinstance(now, dict):
+        return _keys_back(before if isinstance(before, dict) else {}, ours, now)
+    if isinstance(ours, list) and isinstance(now, list):
+        named = [_by_name(entries if isinstance(entries, list) else []) for entries in (before, ours, now)]
+        if all(entries is not None for entries in named):
+            first, second, third = (entries or {} for entries in named)
+            found, is_whole = _keys_back(first, second, third)
+            emptied = {name for name in second if name not in first and len(found.get(name, "")) == 1}
+            return [entry for name, entry in found.items() if name not in emptied], is_whole
+    return (before, True) if now == ours else (now, False)
+
+
+def _keys_back(before: Manifest, ours: Manifest, now: Manifest) -> tuple[Manifest, bool]:
+    found, is_whole = dict(now), True
+    for key, value in ours.items():
+        if key not in now or (key in before and before[key] == value):
+            continue
+        if key in before or isinstance(value, dict):
+            found[key], is_back = _back(before.get(key), value, now[key])
+            is_whole &= is_back
+        elif now[key] == value:
+            if key not in _TEXT_KEYS:
+                del found[key]
+        else:
+            is_whole = False
+    return found, is_whole
+
+
+def _by_name(entries: list[Any]) -> Manifest | None:
+    """Entries by their names, in their order; None where one has none, or two have the same."""
+    found: Manifest = {}
+    for entry in entries:
+        name = next((entry[key] for key in _TEXT_KEYS if key in entry), None) if isinstance(entry, dict) else None
+        if not isinstance(name, str) or name in found:
+            return None
+        found[name] = entry
+    return found
 
 
 def workload_parts(workload: str) -> tuple[str, str, str]:

@@ -1,8 +1,8 @@
 """Profiles, plans and outcomes as the JSON documents of the contracts, and back.
 
 A plan is sealed: its id is a hash of its content, so a plan that was edited is found out when it is read. Keys are
-the records' field names; absent is null; times are ISO 8601 in UTC; money is a number in the document's currency.
-Called by the plan store, the command line and the faces.
+the records' field names; absent is null, or left out where a field came later; times are ISO 8601 in UTC; money is a
+number in the document's currency. Called by the plan store, the command line and the faces.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ PLAN_ID_DIGITS = 12
 
 _PAIRS = frozenset({"settings", "numbers", "values"})
 """Fields that hold name-value pairs and are objects in JSON."""
+_LEFT_OUT = frozenset({"memory_scaling"})
+"""Fields that came later and are left out where they say nothing, so that such a plan keeps its bytes and its id."""
 _RENAMED = {"start": "from", "end": "until"}
 """Field names of a schedule that are reserved words or clash in Python."""
 
@@ -55,6 +57,7 @@ def document(record: object) -> Any:
             if field.name in _PAIRS
             else document(getattr(record, field.name))
             for field in fields(record)
+            if field.name not in _LEFT_OUT or getattr(record, field.name) is not None
         }
     if isinstance(record, Enum):
         return record.value

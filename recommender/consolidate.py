@@ -247,6 +247,7 @@ def outlook_of(
     *,
     seed: int,
     capacity_bytes: float,
+    touches: NDArray[np.bool_] | None = None,
     measured_bytes_per_second: float | None = None,
 ) -> Outlook:
     """Draws what may come for the rows of one card model.
@@ -256,6 +257,7 @@ def outlook_of(
         members: rows that may share, all on one card model, sorted by row.
         seed: seed of the scenarios.
         capacity_bytes: framebuffer of a card that can be shared.
+        touches: steps in which each row of the demand did anything (`demand.touched`); None where none may lend.
         measured_bytes_per_second: how fast a probe saw framebuffer move to host memory; None where none looked.
     """
     rows = np.array([member.row for member in members], np.int64)
@@ -277,12 +279,12 @@ def outlook_of(
         matrix[np.unique(type_of[is_low])] = 0.0
     card_model = demand.grants[members[0].row].card_model
     lenders = None
-    if any(member.lends for member in members):
+    if touches is not None and any(member.lends for member in members):
         may, speed = (
             [member.lends for member in members],
             paging_bytes_per_second(card_model, measured_bytes_per_second),
         )
-        lenders = lenders_of(demand, rows, may, days=DAYS_MAX, bytes_per_second=speed)
+        lenders = lenders_of(demand, touches, rows, may, days=DAYS_MAX, bytes_per_second=speed)
     return Outlook(
         card_model=card_model,
         rows=rows,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -121,7 +121,7 @@ def within_card(
 
 
 def filled_up(
-    cuts: Mapping[WorkloadId, Cut], seats: Sequence[Seat], cards: Collection[CardId], demand: Demand
+    cuts: Mapping[WorkloadId, Cut], seats: Sequence[Seat], cards: Sequence[CardId], demand: Demand
 ) -> dict[WorkloadId, Cut]:
     """Shares raised until those of some cards are all of a card together, as far as other cards of the same pods allow.
 
@@ -129,7 +129,7 @@ def filled_up(
     that may burst have no less for it.
 
     Args:
-        cards: the cards; all their pods are cut, and may burst.
+        cards: the cards, those that matter most first; all their pods are cut, and may burst.
     """
     percent = {name: round((cut.compute_ratio or 0.0) / _SHARE_STEP) for name, cut in cuts.items()}
     shared = [[demand.grants[row].workload_id for row in seat.rows] for seat in seats if len(seat.rows) > 1]
@@ -142,11 +142,11 @@ def filled_up(
         is_free = all(sum(percent.get(other, 100) for other in names) < 100 for names in beside[name])
         return is_free and percent[name] < SHARED_PERCENT_MAX
 
-    for seat in seats:
-        if seat.card in cards:
-            able = [demand.grants[row].workload_id for row in seat.rows]
-            while able := [name for name in able if has_room(name)]:
-                percent[min(able, key=lambda name: (percent[name], name))] += 1
+    rows_of = {seat.card: seat.rows for seat in seats}
+    for card in cards:
+        able = [demand.grants[row].workload_id for row in rows_of[card]]
+        while able := [name for name in able if has_room(name)]:
+            percent[min(able, key=lambda name: (percent[name], name))] += 1
     return {name: replace(cut, compute_ratio=_ratio(percent[name] or None)) for name, cut in cuts.items()}
 
 

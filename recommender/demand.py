@@ -76,14 +76,8 @@ def demand_of(history: History) -> Demand:
         One row per live grant; a grant without any sample, of its own or of one that it took over from, has NaN all
         through. Negative and infinite samples are taken as not collected.
     """
-    inventory = history.inventory
-    grants = inventory.live_grants()
     grid = history.slices
-    lives = tenures(inventory, grid, inventory.as_of)
-    row_of = {_identity(life.latest): life.row for life in lives if life.row is not None}
-    rows = np.array([row_of.get(_identity(grant), -1) for grant in grants], np.int64)
-    curves = duty_curves(grid, owners_of(lives, len(grid.keys)), grid.steps)
-    inherited = _inherited(history, lives, grants, curves)
+    grants, rows, curves, inherited = _joined(history)
     counted, by_sm = _counted(grid, rows, curves)
     used = _taken(grid.peak.get(Measure.FRAMEBUFFER_USED), rows, grid.steps)
     cache = grid.peak.get(Measure.KV_CACHE_USAGE)
@@ -110,6 +104,42 @@ def demand_of(history: History) -> Demand:
         by_sm=by_sm,
         step_seconds=grid.step_seconds,
     )
+
+
+def touched(history: History) -> NDArray[np.bool_]:
+    """Steps in which a live slice did anything for a moment, by the peaks of its engines, (rows, steps).
+
+    A mean over a step hides a request that takes a second of it. Rows are those of `demand_of`.
+    """
+    grid = history.slices
+    _, rows, _, inherited = _joined(history)
+    found = _touched(grid, rows)
+    for piece in inherited:
+        found[piece.row, : piece.stop] |= _touched(grid, np.array([piece.source], np.int64))[0, : piece.stop]
+    return found
+
+
+def _touched(grid: SliceGrid, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    sm, duty, *video = (
+        _taken(grid.peak.get(measure), rows, grid.steps) for measure in (Measure.SM_ACTIVE, Measure.DUTY_CYCLE, *VIDEO)
+    )
+    # The duty cycle is an upper bound, and of a shared card it is everybody's.
+    compute = np.where(np.isfinite(sm).any(axis=1, keepdims=True), sm, duty)
+    found: NDArray[np.bool_] = np.asarray(_busiest(compute, video) > 0, bool)
+    return found
+
+
+def _joined(
+    history: History,
+) -> tuple[tuple[Grant, ...], NDArray[np.int64], DutyCurves | None, list[_Piece]]:
+    """Live grants, the row of each in the grid (-1 for none), duty curves, and the pasts that they took over."""
+    inventory, grid = history.inventory, history.slices
+    grants = inventory.live_grants()
+    lives = tenures(inventory, grid, inventory.as_of)
+    row_of = {_identity(life.latest): life.row for life in lives if life.row is not None}
+    rows = np.array([row_of.get(_identity(grant), -1) for grant in grants], np.int64)
+    curves = duty_curves(grid, owners_of(lives, len(grid.keys)), grid.steps)
+    return grants, rows, curves, _inherited(history, lives, grants, curves)
 
 
 def _identity(item: Grant) -> tuple[str, str, str, str]:

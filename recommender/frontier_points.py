@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fleet.settings.settings import PackingChoice, Settings
 from recommender.advice.case import Permits
 from recommender.consolidate import TIERS, Group, Member, Point, frontier, group_of, outlook_of
-from recommender.demand import Demand
+from recommender.demand import Demand, touched
 from recommender.packing.column_generation import bin_cost, generate_columns
 from recommender.packing.exact import ExactPacker, columns_of, limits_of
 from recommender.packing.greedy import GreedyPacker
@@ -96,12 +96,14 @@ def tiers_of(problem: PlanningProblem, permits: Permits) -> Iterator[tuple[Group
         grant = demand.grants[member.row]
         policy = permits.cases[grant.workload_id].node_policy
         by_model[grant.card_model, grant.framebuffer_bytes, policy or ""].append(member)
+    touches = touched(problem.history) if any(member.lends for member in permits.members) else None
     outlooks = [
         outlook_of(
             demand,
             by_model[model],
             seed=SEED,
             capacity_bytes=capability.shareable_bytes(model[1]),
+            touches=touches,
             measured_bytes_per_second=capability.spill_bytes_per_second,
         )
         for model in sorted(by_model)

@@ -85,11 +85,18 @@ class Loan:
 
 
 def lenders_of(
-    demand: Demand, rows: NDArray[np.int64], may: Sequence[bool], *, days: int, bytes_per_second: float
+    demand: Demand,
+    touches: NDArray[np.bool_],
+    rows: NDArray[np.int64],
+    may: Sequence[bool],
+    *,
+    days: int,
+    bytes_per_second: float,
 ) -> Lenders:
     """What the history shows of those who may lend.
 
     Args:
+        touches: steps in which each row of the demand did anything at all: that is enough to pull framebuffer back.
         rows: rows of the demand, all on cards of one model.
         may: whether the rules allow it, for each of them.
         days: latest days that are looked at.
@@ -99,17 +106,17 @@ def lenders_of(
     need = np.where(np.isfinite(demand.need_bytes[rows]), demand.need_bytes[rows], 0.0)
     return Lenders(
         may=np.array(may, bool),
-        works=_works(compute, demand.steps_per_day),
+        works=_works(compute, touches[rows][:, demand.steps - steps :], demand.steps_per_day),
         held_bytes=need.max(axis=1, initial=0.0).astype(float),
         step_seconds=demand.step_seconds,
         bytes_per_second=bytes_per_second,
     )
 
 
-def _works(compute: Float32, per_day: int) -> NDArray[np.bool_]:
+def _works(compute: Float32, touches: NDArray[np.bool_], per_day: int) -> NDArray[np.bool_]:
     """Whether pods work; what nobody collected is what they did at that time of another day, and work if unknown."""
     seen: NDArray[np.bool_] = np.asarray(np.isfinite(compute), bool)
-    works: NDArray[np.bool_] = np.asarray(np.nan_to_num(compute) > ACTIVE_RATIO_MIN, bool)
+    works: NDArray[np.bool_] = np.asarray((np.nan_to_num(compute) > ACTIVE_RATIO_MIN) | touches, bool)
     steps = compute.shape[1]
     for time in range(min(per_day, steps)):
         column = slice(time, steps, per_day)

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 
+from analyzer.succession import OVERLAP_MAX
 from fleet.capabilities.register import Capabilities, Division, Oversubscription
 from fleet.decisions import RecommendationKind, Refusal, Withheld
-from fleet.inventory import CardId, Priority, WorkloadId
+from fleet.inventory import CardId, Grant, Priority, WorkloadId
 from fleet.units import MIB
 from recommender.advice.case import Case, Permits, untouchable
 from recommender.advice.register import ADVICE
@@ -30,7 +32,7 @@ def permits_of(problem: PlanningProblem) -> Permits:
     """Asks every rule about every workload."""
     demand, only, moves_max = problem.demand, problem.scope.only, problem.moves_max
     cases = _cases(problem)
-    withheld = _withheld_by_backend(problem.capability)
+    withheld = _withheld_by_backend(problem.capability, lends=problem.settings.recommender.lend_framebuffer)
     off = {item.kind for item in (*withheld, *problem.profiles.withheld) if item.reason not in _FRAMEBUFFER_REASONS}
     kinds: dict[WorkloadId, frozenset[RecommendationKind]] = {}
     refused: list[Refusal] = []
@@ -65,7 +67,7 @@ _FRAMEBUFFER_REASONS = (_FRAMEBUFFER_REASON, _LENT_REASON)
 _REFUSED_REASON = "backend_refuses"
 
 
-def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
+def _withheld_by_backend(capability: Capabilities, *, lends: bool) -> tuple[Withheld, ...]:
     own = (("backend", str(capability.backend)),)
     if capability.cuts_by_mig:
         return tuple(Withheld(kind=kind, reason="backend_cuts_by_mig", values=own) for kind in _SHARING)
@@ -82,8 +84,9 @@ def _withheld_by_backend(capability: Capabilities) -> tuple[Withheld, ...]:
         for kind in (*_SHARING, RecommendationKind.REHOME)
         if kind.value in facts
     )
-    if RecommendationKind.OVERSUBSCRIBE.value not in facts and not capability.can_lend:
-        spills = capability.oversubscription is Oversubscription.SPILL
+    spills = capability.oversubscription is Oversubscription.SPILL
+    is_said = not capability.can_lend and (lends or not spills)
+    if RecommendationKind.OVERSUBSCRIBE.value not in facts and is_said:
         reason = _LENT_REASON if spills else _FRAMEBUFFER_REASON
         refused += (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=reason, values=own),)
     return refused
@@ -151,7 +154,7 @@ def _cases(problem: PlanningProblem) -> dict[WorkloadId, Case]:
     changes = scalings(grants_known, now=now, since=since, own=problem.past.scalings)
     rows_of: dict[int, list[int]] = defaultdict(list)
     on_card: dict[str, set[WorkloadId]] = defaultdict(set)
-    lent = _lent_today(problem)
+    hidden = _needs_hidden(problem)
     for row, grant in enumerate(demand.grants):
         rows_of[int(demand.workload_of[row])].append(row)
         on_card[grant.card].add(grant.workload_id)
@@ -176,7 +179,7 @@ def _cases(problem: PlanningProblem) -> dict[WorkloadId, Case]:
             spare_rows=spare.rows,
             spare_held_bytes=spare.held_bytes,
             scalings=changes.get(name, 0),
-            lends=any(grant.card in lent for grant in grants),
+            lends=name in hidden,
             node_policy=terms.policies.get(grants[0].node),
             node_bar=terms.bar_of(grant.node for grant in grants),
             hold=holds.get(name),
@@ -184,17 +187,44 @@ def _cases(problem: PlanningProblem) -> dict[WorkloadId, Case]:
     return cases
 
 
-def _lent_today(problem: PlanningProblem) -> frozenset[CardId]:
-    """Cards on which more is granted than they have, where the backend lends framebuffer."""
-    granted: dict[CardId, list[int]] = defaultdict(list)
-    for grant in problem.demand.grants if problem.capability.can_lend else ():
-        granted[grant.card].append(grant.framebuffer_granted_bytes)
-    # One pod with a card to itself is granted all that the card registers, which a factor multiplies.
+def _needs_hidden(problem: PlanningProblem) -> frozenset[WorkloadId]:
+    """Workloads of which a pod has, or had, a part of a card on a node that lends framebuffer, or lent it.
+
+    Such a node divides every grant of a part, and monitors count what is left of it; pods that stayed alone on their
+    card, and those that moved away since, showed less than they hold as well.
+    """
+    inventory = problem.inventory
+    if not problem.capability.can_lend:
+        return frozenset()
+    on_card: dict[CardId, list[Grant]] = defaultdict(list)
+    for grant in inventory.grants:
+        on_card[grant.card].append(grant)
+    nodes = {grants[0].node for grants in on_card.values() if _ever_lent(grants)}
     return frozenset(
-        card
-        for card, sizes in granted.items()
-        if len(sizes) > 1 and sum(sizes) > problem.cards[card].framebuffer_bytes + MIB
+        grant.workload_id
+        for grant in inventory.grants
+        if grant.node in nodes and grant.framebuffer_granted_bytes < grant.framebuffer_bytes
     )
+
+
+def _ever_lent(grants: Sequence[Grant]) -> bool:
+    """Whether more was granted on a card at a time than it has: to one pod, which saw a factor, or to several."""
+    most = grants[0].framebuffer_bytes + MIB
+    if any(grant.framebuffer_granted_bytes > most for grant in grants):
+        return True
+    # A pod and the one that replaced it are seen together for a while, and a whole card is never shared.
+    changes: list[tuple[datetime, int]] = []
+    for grant in grants:
+        end = None if grant.ended_at is None else grant.ended_at - OVERLAP_MAX
+        if grant.framebuffer_granted_bytes < grant.framebuffer_bytes and (end is None or end > grant.started_at):
+            changes.append((grant.started_at, grant.framebuffer_granted_bytes))
+            changes += [] if end is None else [(end, -grant.framebuffer_granted_bytes)]
+    granted = 0
+    for _, size in sorted(changes):
+        granted += size
+        if granted > most:
+            return True
+    return False
 
 
 def _pods_of(cases: dict[WorkloadId, Case], names: Sequence[WorkloadId]) -> list[str]:
@@ -261,6 +291,7 @@ def _members(
                 group=group[grant.namespace] if grant.workload_id in apart else -1,
                 is_hard=case.is_hard,
                 lends=problem.capability.can_lend
+                and problem.settings.recommender.lend_framebuffer
                 and RecommendationKind.OVERSUBSCRIBE in kinds[grant.workload_id]
                 and case.priority is not Priority.LOW,
                 is_flat=RecommendationKind.OVERSUBSCRIBE not in kinds[grant.workload_id]

@@ -18,7 +18,14 @@ from recommender.cuts import Cut, equal_part_ratio, filled_up, is_new, portions_
 from recommender.demand import Demand
 from recommender.footprint_grants import pool_cut
 from recommender.group_seats import ALONE, Guards, Seated, Seating, Sharing, seated
-from recommender.lent_cards import LentCard, lent_cards, not_to_lend, scaling_today
+from recommender.lent_cards import (
+    LentCard,
+    factors_today,
+    lent_cards,
+    not_to_lend,
+    scaling_today,
+    too_large_a_factor,
+)
 from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem
@@ -137,12 +144,16 @@ def arrange(
         The world after the plan; a card model whose packing can't be seated stays as it is.
     """
     demand, guard = problem.demand, guards.latency
+
+    def without(refused: Mapping[WorkloadId, Refusal]) -> Arrangement:
+        members = {demand.grants[int(row)].workload_id for group in packing.groups for row in group.rows}
+        also_stuck = with_neighbours(refused, members - set(stuck), permits.cases)
+        return arrange(problem, permits, packing, guards, stuck={**stuck, **also_stuck})
+
     displaced = {} if seating is None else seating.displaced
     found = seated(problem, permits, packing, guards, seating, stuck, vain)
     if found.stuck:
-        members = {demand.grants[int(row)].workload_id for group in packing.groups for row in group.rows}
-        also_stuck = with_neighbours(found.stuck, members - set(stuck), permits.cases)
-        return arrange(problem, permits, packing, guards, stuck={**stuck, **also_stuck})
+        return without(found.stuck)
     seats = found.seats
     surge = None
     if seating is None and problem.capability.admits_pods:
@@ -157,13 +168,12 @@ def arrange(
         if also_vain > vain:
             return arrange(problem, permits, packing, guards, stuck=stuck, vain=also_vain)
     sizes = {row: cut.framebuffer_bytes for name, cut in found.cuts.items() for row in problem.rows_of[name]}
-    lent = lent_cards(packing.groups, seats, sizes)
+    factors = factors_today(problem)
+    lent = lent_cards(packing.groups, seats, sizes, factors)
     everywhere = (*seats, *_resting_seats(found.resting, demand))
-    if homeless := not_to_lend(problem, lent, everywhere, _numbered(problem, sizes), permits.cases):
-        members = {demand.grants[int(row)].workload_id for group in packing.groups for row in group.rows}
-        also_stuck = with_neighbours(homeless, members - set(stuck), permits.cases)
-        return arrange(problem, permits, packing, guards, stuck={**stuck, **also_stuck})
-    slices = filled_up(found.cuts, seats, lent, demand) if lent and problem.capability.adds_up_cores else found.cuts
+    slices = _filled_up(problem, permits, found, seats, lent, factors)
+    if homeless := not_to_lend(problem, lent, everywhere, slices, permits.cases):
+        return without(homeless)
     moves = _moves_to(seats, found.sharing, demand, displaced)
     moved = {demand.grants[move.row].workload_id for move in moves}
     cuts = {
@@ -179,6 +189,11 @@ def arrange(
         if row not in packed
     ]
     seats += _resting_seats(found.resting, demand)
+    harm = _violation_ratio(problem, packing, found, seats) if moves else 0.0
+    slowed = [card for card in lent.values() if card.waits_beyond > 0.0]
+    harm += sum(card.waits_beyond for card in slowed) / packing.choice.active if slowed else 0.0
+    if slowed and harm > guards.violation_ratio_max:
+        return without(too_large_a_factor(slowed, demand.grants, permits.cases))
     return Arrangement(
         seats=tuple(sorted(seats, key=lambda seat: seat.card)),
         cuts=cuts,
@@ -193,18 +208,31 @@ def arrange(
         sequence=() if surge is None else surge.order,
         surge_cards=frozenset() if surge is None else surge.cards,
         lent=lent,
-        violation_ratio=_violation_ratio(problem, packing, found, seats) if moves else 0.0,
+        violation_ratio=harm,
     )
 
 
-def _numbered(problem: PlanningProblem, sizes: Mapping[int, int]) -> set[int]:
-    """Rows that are granted a number of bytes: those that are cut, and those that hold less than a card today."""
-    shares = {
-        row
-        for row, grant in enumerate(problem.demand.grants)
-        if grant.framebuffer_granted_bytes < grant.framebuffer_bytes
-    }
-    return shares | set(sizes)
+def _filled_up(
+    problem: PlanningProblem,
+    permits: Permits,
+    found: Seated,
+    seats: Sequence[Seat],
+    lent: Mapping[CardId, LentCard],
+    factors: Mapping[str, float],
+) -> Mapping[WorkloadId, Cut]:
+    """Slices that leave no compute of a card to newcomers where its node registers more framebuffer than it has."""
+    nodes = {card.node for card in lent.values()} | set(factors)
+    if not nodes or not problem.capability.adds_up_cores:
+        return found.cuts
+    names = {seat.card: {problem.demand.grants[row].workload_id for row in seat.rows} for seat in seats}
+    shared = [
+        seat.card
+        for seat in seats
+        if seat.node in nodes
+        and len(seat.rows) > 1
+        and all(name in found.cuts and not permits.cases[name].is_hard for name in names[seat.card])
+    ]
+    return filled_up(found.cuts, seats, sorted(shared, key=lambda card: (card not in lent, card)), problem.demand)
 
 
 def _violation_ratio(problem: PlanningProblem, packing: Point, found: Seated, seats: Sequence[Seat]) -> float:
@@ -275,6 +303,7 @@ def placement_of(
 ) -> tuple[CardPlacement, ...]:
     """The plan's placement: every card that carries a pod afterwards."""
     cards = {card.card: card for card in inventory.cards}
+    factors = {card.node: card.scaling for card in arrangement.lent.values()}
     instance_of = {row: item.advice for item in arrangement.carved for row in item.targets}
     placed = []
     for seat in arrangement.seats:
@@ -294,6 +323,11 @@ def placement_of(
             for grant, instance in zip(grants, instances, strict=True)
         ]
         over = sum(sizes) > capacity
+        lends = seat.card in arrangement.lent
+        scaling = scaling_today(sizes, capacity) if capability.can_lend and not lends else None
+        if lends or scaling is not None:
+            # A node has one factor, so what its other cards need counts as well.
+            scaling = max(factors.get(seat.node, 1.0), scaling or 1.0)
         pools = [
             pool_cut(demand, row, size, card_bytes=capacity, sees_limit=capability.holds_framebuffer)
             for row, size in zip(seat.rows, sizes, strict=True)
@@ -306,13 +340,7 @@ def placement_of(
                 framebuffer_bytes=capacity,
                 framebuffer_oversubscription_ratio=round(sum(sizes) / capacity, 6) if capacity else 0.0,
                 node_mode=MIG_MODE if any(instances) else None,
-                memory_scaling=(
-                    arrangement.lent[seat.card].loan.scaling
-                    if seat.card in arrangement.lent
-                    else scaling_today(sizes, capacity)
-                    if capability.can_lend
-                    else None
-                ),
+                memory_scaling=scaling,
                 slices=tuple(
                     replace(
                         _slice(grant, size, arrangement, alone=len(grants) == 1, over=over, parts=parts)

@@ -19,7 +19,7 @@ from fleet.workload_kinds import JOB_KINDS
 from recommender.advice.case import Case
 from recommender.bin_cards import NodeRoom, Seat
 from recommender.cuts import Cut, is_new
-from recommender.lent_cards import fills_what_it_sees
+from recommender.lent_cards import whole_fillers
 from recommender.problem import PlanningProblem
 
 
@@ -167,11 +167,8 @@ class _Chain:
         self._own = {seat.card for seat in seats}
         staying = [row for row in range(len(self._grants)) if row not in gone]
         # Where they lend, no server may have a card whole that fills what it sees.
-        self._never_lend = {
-            self._grants[row].node
-            for row in staying
-            if self._grants[row].workload_id not in cuts and fills_what_it_sees(self._grants[row])
-        }
+        whole = [row for row in staying if self._grants[row].workload_id not in cuts]
+        self._never_lend = frozenset(whole_fillers(self._grants, ((self._grants[row].node, row) for row in whole)))
         self._held: dict[CardId, set[int]] = defaultdict(set)
         self._used: dict[CardId, int] = defaultdict(int)
         for row in staying:

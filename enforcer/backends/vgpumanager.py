@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from enforcer.backend import NodeStep, RenderedStage
+from enforcer.backend import ROUNDED_MIB, NodeStep, RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, check_cores, granted_mib, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.hami import hami_limits, registered_seat
@@ -43,9 +43,6 @@ from fleet.units import MIB
 NODE_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "vgpu-manager-device-plugin-config")
 NODE_CONFIG_FIELD = "data[nodeConfig.json]"
 PLUGIN: ObjectKey = ("DaemonSet", "kube-system", "vgpu-manager-device-plugin")
-
-_ROUNDED_MIB = 16
-"""By so much a card's framebuffer in MiB may differ from source to source."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9.-]*", re.ASCII)
 _LITERAL = re.compile(r"(?:[A-Za-z0-9-](?![*+?{]))*", re.ASCII)
@@ -191,7 +188,7 @@ def _node_changes(draft: StageDraft, snapshot: Snapshot) -> NodeChanges:
             _check_standing(card, draft, snapshot)
             entry["deviceMemoryScaling"] = max(factor, entry.get("deviceMemoryScaling", factor))
             mib = int(card.framebuffer_bytes // MIB * factor)
-            registers.setdefault(standing.node, []).append((card.card, mib - _ROUNDED_MIB))
+            registers.setdefault(standing.node, []).append((card.card, mib - ROUNDED_MIB))
         if len(card.slices) > standing.slices_max:
             entry["deviceSplitCount"] = max(len(card.slices), int(entry.get("deviceSplitCount", 0)))
     wanted = {node: entry for node, entry in wanted.items() if entry}
@@ -212,6 +209,11 @@ def _node_changes(draft: StageDraft, snapshot: Snapshot) -> NodeChanges:
                 node=node,
                 restarts=plugin_pods(node, snapshot, PLUGIN),
                 registers_mib=tuple(registers.get(node, ())),
+                registered_mib=tuple(
+                    (name, standing.framebuffer_mib)
+                    for name, standing in sorted(snapshot.cards.items())
+                    if node in registers and standing.node == node
+                ),
             )
             for node in sorted(wanted)
         ),
@@ -222,7 +224,7 @@ def _factor(card: CardPlacement, standing: StandingCard) -> float | None:
     """The factor that a card's node must have; None where what it registers is enough already."""
     if card.memory_scaling is None:
         return scaling_of(card, standing) if granted_mib(card) > standing.framebuffer_mib else None
-    enough = int(card.framebuffer_bytes // MIB * card.memory_scaling) - _ROUNDED_MIB
+    enough = int(card.framebuffer_bytes // MIB * card.memory_scaling) - ROUNDED_MIB
     return card.memory_scaling if standing.framebuffer_mib < enough else None
 
 

@@ -432,7 +432,8 @@ def _node_step_of(content: Mapping[str, Any]) -> NodeStep:
     fields = {key: value for key, value in content.items() if key != "stage"}
     for key in ("restarts", "leaving", "advertised"):
         fields[key] = tuple((str(first), str(second)) for first, second in fields.get(key, ()))
-    fields["registers_mib"] = tuple((str(card), int(mib)) for card, mib in fields.get("registers_mib", ()))
+    for key in ("registers_mib", "registered_mib"):
+        fields[key] = tuple((str(card), int(mib)) for card, mib in fields.get(key, ()))
     return NodeStep(**{**fields, "empty_cards": tuple(fields.get("empty_cards", ()))})
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from enforcer.cluster import DisowningWriter, identity
 from enforcer.kinds.register import WORKLOAD_KINDS
-from enforcer.manifest import Manifest, field_of, is_signal, values_equal
+from enforcer.manifest import Manifest, field_of, is_signal, json_taken_back, values_equal
 from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.rollout.holding import Phase, held_values
 from enforcer.rollout.outside_change import outside_change
@@ -122,7 +122,9 @@ class IntentWriter:
                 if values_equal(part.field, value, part.new):
                     fields.append((part.field, part.old))
                 else:
-                    kept.append(set_since(intent, part.field, value))
+                    text, is_whole = taken_back(part, value)
+                    fields += [] if text in (None, value) else [(part.field, text)]
+                    kept += [] if is_whole else [set_since(intent, part.field, value)]
             phase = Phase.REST
             if outside_change(intent, current, is_written=False) is not None:
                 self.overridden.add(intent.workload)
@@ -187,6 +189,14 @@ class IntentWriter:
                 raise
             return False
         return True
+
+
+def taken_back(part: FieldIntent, value: str | None) -> tuple[str | None, bool]:
+    """A field that somebody changed since, without what the plan wrote into it, and whether that is all of it.
+
+    Only the configuration of a ConfigMap has places of its own, so that others change theirs in the same field.
+    """
+    return json_taken_back(part.old, part.new, value) if part.field.startswith("data[") else (None, False)
 
 
 def set_since(intent: ObjectIntent, field: str, value: str | None) -> Sentence:

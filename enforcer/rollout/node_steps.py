@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from enforcer.backend import NodeStep
+from enforcer.backend import ROUNDED_MIB, NodeStep
 from enforcer.dialect import Dialect
 from enforcer.manifest import Manifest, field_of
 from enforcer.rollout.patience import PatientCluster
@@ -87,17 +87,39 @@ class NodeSteps:
         return failures
 
     def take_back(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
-        """After the configuration was restored: plugins read it anew, and nodes are open again."""
+        """After the configuration was restored: plugins read it anew, and nodes are open again.
+
+        Where no plugin runs just now, its node still registers what the last one wrote, until the next one starts.
+        """
         failures: list[Sentence] = []
         for step in steps:
             running = self._plugins(step)
             held = self._restart(step, [_identity(pod) for pod in running])
             failures += held
             old = {_identity(pod) for pod in running}
-            if old and not held:
-                failures += self._wait(step.node, lambda: self._without_plugin(step, old))  # noqa: B023 - at once
+            if not held and (old or step.registered_mib):
+                failures += self._wait(step.node, lambda: self._not_back(step, old))  # noqa: B023 - at once
             self._open(step.node, plan_id)
         return failures
+
+    def scaled(self, steps: Sequence[NodeStep]) -> list[str]:
+        """Nodes whose cards register more framebuffer than before these steps."""
+        return sorted({step.node for step in steps if self._registers_more(step) is not None})
+
+    def _not_back(self, step: NodeStep, old: set[tuple[str, str]]) -> Sentence | None:
+        return self._registers_more(step) or self._without_plugin(step, old)
+
+    def _registers_more(self, step: NodeStep) -> Sentence | None:
+        node = self._cluster.get("Node", "", step.node) if step.registered_mib else None
+        if node is None:
+            return None
+        now = {card.card: card.framebuffer_mib for card in self._dialect.cards_of_node(node)}
+        for card, mib in step.registered_mib:
+            if now.get(card, 0) > mib + ROUNDED_MIB:
+                return sentence(
+                    "rollout.node_registers_more", card=card, found_bytes=now[card] * MIB, wanted_bytes=mib * MIB
+                )
+        return None
 
     def _restart(self, step: NodeStep, pods: Sequence[tuple[str, str]]) -> list[Sentence]:
         whys = [self._evict(pod, f"restart {'/'.join(pod)} on {step.node}") for pod in pods]

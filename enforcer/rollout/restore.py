@@ -89,7 +89,8 @@ def take_back(
 
     Raises:
         Unavailable: the cluster can't be reached.
-        Stuck: an owner's former pods don't get ready. It has its former template then and rolls on, as many pods as it
+        Stuck: a node registers more framebuffer than before, so that no pod may come back to it yet; or an owner's
+            former pods don't get ready. It has its former template then and rolls on, as many pods as it
             can spare at a time: given its strategy back, it would wait for room that its other pods hold; driven on, it
             would lose the pods that serve. Call again to end it.
     """
@@ -102,7 +103,11 @@ def take_back(
             kept.extend(carrier.objects.restore(intent))
             carrier.objects.disown(intent)
         if parts.shared:
-            kept.extend(tools.node_steps().take_back(steps, plan_id))
+            failures = tools.node_steps().take_back(steps, plan_id)
+            if is_scaled and (scaled := tools.node_steps().scaled(steps)):
+                why = first_of(failures) if failures else sentence("rollout.node_scaled", nodes=listed(scaled, 3))
+                raise Stuck(sentence("rollout.stuck_scaled", plan=plan_id, why=why))
+            kept.extend(failures)
 
     is_scaled = any(step.registers_mib for step in steps)
     if is_scaled:

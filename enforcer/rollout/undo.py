@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.admission import PLAN_ANNOTATION
-from enforcer.backend import Move
+from enforcer.backend import Move, NodeStep
 from enforcer.cluster import Owners
 from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.manifest import field_of, values_equal
@@ -28,12 +28,14 @@ from enforcer.record.journal import (
 )
 from enforcer.record.plan_status import STANDING, standing
 from enforcer.rollout.abort import AbortResult, abort, open_run
+from enforcer.rollout.intent_writer import taken_back
 from enforcer.rollout.intents import held_owners
 from enforcer.rollout.load import backwards
 from enforcer.rollout.progress import ProgressPhase
-from enforcer.rollout.restore import take_back
+from enforcer.rollout.restore import Parts, take_back
 from enforcer.rollout.tools import Tools
 from enforcer.safety.availability import availability_breaches, lowered_workloads
+from enforcer.safety.scaled_nodes import check_scaled_nodes
 from enforcer.snapshot import Snapshot
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
@@ -115,7 +117,8 @@ class Undo:
             who = sentence("rollout.somebody") if is_ours else sentence("rollout.plan", plan=str(mark))
             for part in intent.fields:
                 value = field_of(current, part.field)
-                if not any(values_equal(part.field, value, known) for known in (part.old, part.new)):
+                is_known = any(values_equal(part.field, value, known) for known in (part.old, part.new))
+                if not is_known and not taken_back(part, value)[1]:
                     found.append(
                         sentence(
                             "rollout.set_since", workload=intent.workload, field=part.field, who=who, value=repr(value)
@@ -128,9 +131,13 @@ class Undo:
 
         Returns:
             The undo, and the workloads of which it leaves fewer pods ready than their owners allow, and why.
+
+        Raises:
+            Refused: others rely on the framebuffer that a node of it lends, or pods would come back beside that.
         """
         tools = self._tools
         snapshot, wave_max = tools.snapshot(), tools.policy.carry.parallel_pods_max
+        check_scaled_nodes(record.moves, *self._steps_of(record), snapshot)
         writes = tools.carrier().objects
         # An owner that somebody took back already, or that is gone, does not roll.
         rest = [item for item in record.objects if not writes.is_restored(item, snapshot.owners.get(item.workload))]
@@ -232,17 +239,30 @@ class Undo:
             record = tools.journal.open_undos().get(plan_id)
             return None if record is None else self._ended(record)
 
+    def _steps_of(self, record: UndoRecord) -> tuple[list[NodeStep], list[NodeStep]]:
+        """Node steps whose configuration an undo takes back, and those of all plans whose configuration stays."""
+        journal = self._tools.journal
+        taken = journal.undone_recommendations()
+        returned: list[NodeStep] = []
+        stays: list[NodeStep] = []
+        for run in journal.runs():
+            gone = frozenset(item for plan_id, item in taken if plan_id == run.plan_id)
+            for number, own in sorted(run.records.items()):
+                if not own.node_steps or own.state not in STANDING:
+                    continue
+                is_asked = run.plan_id == record.plan_id and number in record.stages
+                back = _without(own.objects, record.recommendation, gone) if is_asked else []
+                if Parts.of(back, own.moves).shared:
+                    returned += own.node_steps
+                elif Parts.of(_without(own.objects, None, gone), own.moves).shared:
+                    stays += own.node_steps
+        return returned, stays
+
     def _ended(self, record: UndoRecord) -> UndoResult:
         """Take back what an undo that was begun has left; the lease is ours."""
         tools = self._tools
         stage = record.stages[0] if len(record.stages) == 1 else 0
-        steps = [
-            step
-            for run in tools.journal.runs(record.plan_id)
-            for number, own in sorted(run.records.items())
-            if number in record.stages
-            for step in own.node_steps
-        ]
+        steps, _ = self._steps_of(record)
         kept = take_back(tools, record.plan_id, stage, record.objects, record.moves, steps)
         tools.step("undo end")
         tools.journal.write(

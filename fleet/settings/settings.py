@@ -164,6 +164,9 @@ class RecommenderSettings(Section):
     """How it is searched who shares a card with whom."""
     packing_exact_pods_max: Count = 120
     """Most pods of one card model that `auto` packs exactly."""
+    lend_framebuffer: bool = False
+    """Whether services with different busy hours may share a card that holds only one of them, where the backend moves
+    framebuffer to host memory; the others' advice is the same either way."""
     host_memory_bytes: Bytes | None = None
     """Host memory of each node that framebuffer may be moved to; none takes half of what its pods' requests leave of
     the node's, and moves nothing where the node's is not known."""

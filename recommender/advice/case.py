@@ -48,6 +48,8 @@ class Case:
         neighbours: other workloads on its cards now.
         spare_rows: rows of cards that its pods hold and never work on, see `spare_cards`.
         spare_held_bytes: most framebuffer that is held on one of those.
+        lends: True where what monitors show of its framebuffer is less than it holds, because framebuffer is, or was,
+            lent on a node of its pods.
         scalings: how often the number of its replicas changed of late, see `replica_counts`.
         node_policy: core policy that its nodes have for all their pods, None where every pod has its own.
         node_bar: why pods of its nodes can't share, see `node_terms`; None where they can.

@@ -59,6 +59,8 @@ class Mig:
         return None
 
     def _refuse_need(self, case: Case) -> Refusal | None:
+        if case.lends:
+            return case.refuse(self.kind, "lent_hides_need")
         if not case.has_need:
             return case.refuse(self.kind, "preallocation_hides_need")
         if case.is_estimated:

@@ -43,6 +43,8 @@ class Rehome:
             return general
         if case.is_latency_critical:
             return case.refuse(self.kind, "latency_critical")
+        if case.lends:
+            return case.refuse(self.kind, "lent_hides_need")
         if not case.has_need:
             return case.refuse(self.kind, "preallocation_hides_need")
         if case.is_estimated:

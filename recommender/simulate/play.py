@@ -21,6 +21,7 @@ from fleet.lending import Residency
 from fleet.relief.moves import PastMove
 from fleet.relief.rules import ReliefRules
 from fleet.sharing import ACTIVE_RATIO_MIN, Fare, Seats, fare
+from recommender.demand import touched
 from recommender.simulate.relief import PlayedRelief, Seating
 from recommender.simulate.replan import Replan, matched_cards
 from recommender.simulate.stage import Opening, Stage
@@ -133,6 +134,7 @@ class _Game:
         self._left = np.ones((cards, stage.steps), np.float32)
         self._free_bytes = np.zeros((cards, stage.steps), np.float32)
         self._seat = np.zeros((rows, stage.steps), np.int32)
+        self._touches: NDArray[np.bool_] | None = None
         self._need = np.nan_to_num(stage.demand.need_bytes[:, stage.past :])
 
     def _laid_out(self, opening: Opening) -> Seating:
@@ -204,7 +206,11 @@ class _Game:
         seating, stage = self._seating, self._stage
         if not np.isfinite(seating.kept_bytes).any():
             return
-        works = (np.nan_to_num(stage.coming[:, step]) > ACTIVE_RATIO_MIN) & ~self._is_down
+        if self._touches is None:
+            # A request of a second pulls framebuffer back as well, whatever the mean of its step says.
+            self._touches = touched(stage.whole)[:, stage.past :]
+        works = (np.nan_to_num(stage.coming[:, step]) > ACTIVE_RATIO_MIN) | self._touches[:, step]
+        works &= ~self._is_down
         held = self._need_now(step).astype(float)
         turn = self._residency.turn(step, works, held, seating.kept_bytes, seating.card, seating.capacity_bytes)
         self._host_bytes[step] = turn.out_bytes.sum()

@@ -23,7 +23,7 @@ from enforcer.admission import (
     seats_text,
     why_closed,
 )
-from enforcer.manifest import Manifest, field_of, set_field, values_equal, workload_parts
+from enforcer.manifest import Manifest, field_of, json_taken_back, set_field, values_equal, workload_parts
 from enforcer.simulated.hami import HAMI_SYSTEM
 from fleet.errors import Corrupt, Refused
 
@@ -427,3 +427,33 @@ def test_variable_of_the_user_is_replaced_whole_and_comes_back_as_it_was(entry: 
     (first, again, last) = pod["spec"]["containers"][0]["env"]
     assert [first, last] == others
     assert {key: value for key, value in again.items() if value != ""} == entry
+
+
+NONE: list[dict[str, object]] = []
+OTHER = {"nodeName": "node-9", "deviceSplitCount": 4}
+OURS = {"nodeName": "node-0", "deviceMemoryScaling": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "current", "expected", "is_whole"),
+    [
+        (NONE, [OURS], [OURS, OTHER], [OTHER], True),
+        ([OTHER], [OURS, OTHER], [OTHER], [OTHER], True),
+        (NONE, [OURS], [{**OURS, "deviceSplitCount": 8}], [{"nodeName": "node-0", "deviceSplitCount": 8}], True),
+        ([{**OURS, "deviceMemoryScaling": 2.0}], [OURS], [OTHER, OURS], [OTHER, {**OURS, "deviceMemoryScaling": 2.0}],
+         True),
+        (NONE, [OURS], [{**OURS, "deviceMemoryScaling": 4.0}], [{**OURS, "deviceMemoryScaling": 4.0}], False),
+        (NONE, [OURS], [OURS, OURS], [OURS, OURS], False),
+    ],
+    ids=["another_node", "ours_gone", "another_key", "earlier_value", "another_value", "twice"],
+)  # fmt: skip
+def test_what_a_plan_wrote_into_a_text_comes_out_of_it(
+    old: object, new: object, current: object, expected: object, is_whole: bool
+) -> None:
+    text, found = json_taken_back(json.dumps(old), json.dumps(new), json.dumps(current))
+    assert (json.loads(text or ""), found) == (expected, is_whole)
+
+
+@pytest.mark.parametrize("current", [None, "no JSON", "3", "[" * 100_000])
+def test_text_that_cannot_be_read_is_left(current: str | None) -> None:
+    assert json_taken_back("[]", json.dumps([OURS]), current) == (None, False)

@@ -228,6 +228,8 @@ def test_vgpu_manager_lends_by_the_factor_that_the_plan_asks_for() -> None:
     (step,) = stage.node_steps
     assert {mib for _, mib in step.registers_mib} == {int(24 * 1024 * 3.2) - 16}
     assert not any("card whole" in warning for warning in stage.warnings)
+    assert len(step.registered_mib) > len(step.registers_mib), "a factor is all cards' of the node"
+    assert {mib for _, mib in step.registered_mib} == {24 * 1024}
 
 
 def test_vgpu_manager_names_pods_that_would_see_more_than_their_card() -> None:

@@ -18,8 +18,9 @@ from enforcer.record.journal import Journal, StageRecord
 from enforcer.record.ledger import Ledger
 from enforcer.rollout.intents import object_intents
 from enforcer.rollout.node_steps import CLOSED_ANNOTATION, NodeStepPolicy, NodeSteps
-from enforcer.rollout.restore import take_back
+from enforcer.rollout.restore import Stuck, take_back
 from enforcer.rollout.tools import Tools
+from enforcer.rollout.undo import Undo
 from enforcer.snapshot import take_snapshot
 from fleet.errors import Refused
 from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, parse_node_register
@@ -255,10 +256,51 @@ def test_node_is_waited_for_until_it_registers_what_is_lent(
     assert not found or dict(found[0].values)["why"].code == "rollout.node_registers"  # type: ignore[union-attr]
 
 
+def half(node: Manifest) -> None:
+    annotations = node["metadata"]["annotations"]
+    devices = parse_node_register(annotations[NODE_REGISTER_ANNOTATION])
+    halved = [replace(device, framebuffer_mib=device.framebuffer_mib // 2) for device in devices]
+    annotations.update(HAMI.node_annotations(halved))
+
+
+LENT = NodeStep(node="node-1", restarts=(PLUGIN,), registered_mib=((card_id(4), 24 * 1024),))
+
+
+@pytest.mark.parametrize("has_plugin", [True, False])
+@pytest.mark.parametrize("goes_back", [True, False])
+def test_taking_back_waits_until_no_more_is_registered_than_before(has_plugin: bool, goes_back: bool) -> None:
+    """Also where no plugin runs just now: the node says what the last one wrote until the next one starts."""
+    cluster = ActingCluster(on_restart=half if goes_back else lambda node: None)
+    twice(cluster.node())
+    if not has_plugin:
+        cluster.evict(*PLUGIN)
+    found = hands(cluster).take_back([LENT], "plan-1")
+    whys = [dict(item.values)["why"].code for item in found]  # type: ignore[union-attr]
+    assert whys == ([] if goes_back else ["rollout.node_registers_more"])
+    assert hands(cluster).scaled([LENT]) == ([] if goes_back else ["node-1"])
+
+
+def test_no_pod_comes_back_to_a_node_that_registers_more_than_before(tmp_path: Path) -> None:
+    cluster = ActingCluster()
+    twice(cluster.node("node-0"))
+    rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(ActingCluster()))
+    intents = [entry for entry in object_intents(rendered) if entry.kind in ("ConfigMap", "Deployment")]
+    for intent in intents:
+        found = cluster.get(intent.kind, intent.namespace, intent.name)
+        assert found is not None
+        for part in intent.fields:
+            set_field(found, part.field, part.new)
+    before = ((card_id(0), 24 * 1024),)
+    steps = [replace(step, registers_mib=before, registered_mib=before) for step in rendered.node_steps]
+    with pytest.raises(Stuck, match="deviceMemoryScaling"):
+        take_back(tools_for(cluster, tmp_path), "plan-1", 1, intents, rendered.moves, steps)
+    assert {what.split()[0] for what in cluster.patched} == {"ConfigMap"}
+
+
 def test_steps_stand_in_the_ledger_as_they_were_rendered(tmp_path: Path) -> None:
     journal = Journal(Ledger(tmp_path / "ledger.jsonl"))
     rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(a_kin_cluster(HAMI)))
-    steps = [*rendered.node_steps, CUT, replace(CUT, registers_mib=((card_id(4), 48 * 1024),))]
+    steps = [*rendered.node_steps, CUT, replace(CUT, registers_mib=((card_id(4), 48 * 1024),)), LENT]
     record = StageRecord(
         plan_id="plan-1", stage=1, objects=object_intents(rendered), moves=list(rendered.moves), node_steps=steps
     )
@@ -282,6 +324,23 @@ def test_restored_configuration_is_read_by_a_new_plugin(tmp_path: Path) -> None:
     assert cluster.evicted == ["hami-device-plugin-0"]
 
 
+def test_configuration_that_somebody_else_changed_loses_what_the_plan_wrote_alone(tmp_path: Path) -> None:
+    """It is one text of a ConfigMap: kept whole, its nodes would stay as the plan left them."""
+    cluster = ActingCluster()
+    rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(cluster))
+    (config,) = [entry for entry in object_intents(rendered) if entry.kind == "ConfigMap"]
+    found = cluster.get(*DEVICE_CONFIG)
+    assert found is not None
+    content = json.loads(config.fields[0].new or "")
+    content["nodeconfig"].append({"name": "node-7", "devicesplitcount": 2})
+    found["data"]["config.json"] = json.dumps(content)
+    for _ in range(2):
+        kept = take_back(tools_for(cluster, tmp_path), "plan-1", 1, [config], [], rendered.node_steps)
+        assert kept == ()
+        entries = json.loads(found["data"]["config.json"])["nodeconfig"]
+        assert entries == [{"name": "node-9", "devicesplitcount": 4}, {"name": "node-7", "devicesplitcount": 2}]
+
+
 @pytest.mark.parametrize("lends", [True, False])
 def test_node_that_lends_goes_back_before_its_pods_do(tmp_path: Path, lends: bool) -> None:
     """A pod that came back first to a whole card would be granted all that the card registers."""
@@ -298,6 +357,27 @@ def test_node_that_lends_goes_back_before_its_pods_do(tmp_path: Path, lends: boo
     assert {what.split()[0] for what in cluster.patched} == {"ConfigMap", "Deployment"}
     assert cluster.patched[0].startswith("ConfigMap") is lends
     assert cluster.patched[-1].startswith("ConfigMap") is not lends
+
+
+def test_recommendation_that_leaves_its_node_scaled_is_not_undone_by_itself(tmp_path: Path) -> None:
+    """The node's configuration came with another one of the plan."""
+    cluster = ActingCluster()
+    rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(cluster))
+    twice(cluster.node("node-0"))
+    objects = [
+        replace(entry, recommendation="other" if entry.kind == "ConfigMap" else "x")
+        for entry in object_intents(rendered)
+    ]
+    steps = [replace(step, registered_mib=((card_id(0), 24 * 1024),)) for step in rendered.node_steps]
+    tools = tools_for(cluster, tmp_path)
+    tools.journal.write("plan-1", NOW, "begin", stages=[1], by="ann", cards_granted=[])
+    tools.journal.begin_stage(
+        StageRecord(plan_id="plan-1", stage=1, objects=objects, moves=list(rendered.moves), node_steps=steps), NOW
+    )
+    undo = Undo(tools)
+    with pytest.raises(Refused, match="back: node node-0 keeps registering more framebuffer"):
+        undo.way_back(undo.preview("plan-1", recommendation="x"))
+    undo.way_back(undo.preview("plan-1"))
 
 
 def tools_for(cluster: ActingCluster, folder: Path) -> Tools:

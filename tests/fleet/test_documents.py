@@ -135,6 +135,19 @@ def test_same_content_gets_the_same_id_and_other_content_another() -> None:
     assert seal_plan(replace(a_plan(), cluster="c2")).plan_id != plan.plan_id
 
 
+def test_plan_that_lends_no_framebuffer_has_the_bytes_that_it_had_before_lending() -> None:
+    plan = a_plan()
+    assert "memory_scaling" not in plan_to_json(seal_plan(plan)).decode()
+    lent = seal_plan(replace(plan, placement=tuple(replace(card, memory_scaling=2.5) for card in plan.placement)))
+    assert plan_from_json(plan_to_json(lent)) == lent
+    assert lent.plan_id != seal_plan(plan).plan_id
+    old = plan_document(plan)
+    for card in old["placement"]:
+        card.pop("memory_scaling", None)
+    sealed = {**old, "plan_id": seal_plan(plan).plan_id}
+    assert seal_plan(plan_from_json(json.dumps(sealed).encode())).plan_id == sealed["plan_id"]
+
+
 def test_edited_plan_is_refused() -> None:
     raw = json.loads(plan_to_json(seal_plan(a_plan())))
     raw["placement"][0]["slices"][0]["framebuffer_bytes"] *= 2

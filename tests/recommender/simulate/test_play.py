@@ -69,6 +69,9 @@ def lending(found: Stage, kept_gib: float) -> Opening:
     return replace(seats(found, 0, 0, gib=16.0), kept_bytes=np.full(2, kept_gib * GIB))
 
 
+SHIFTS = (Service(name="a", hours=(0, 12)), Service(name="b", hours=(12, 24)))
+
+
 def in_turn(found: Stage, *, overlap: int = 0) -> Stage:
     """One pod works in the first half of the day, the other in the second."""
     demand = np.zeros((2, PER_DAY), np.float32)
@@ -77,7 +80,7 @@ def in_turn(found: Stage, *, overlap: int = 0) -> Stage:
 
 
 def test_lent_framebuffer_is_waited_for_when_its_pod_works_again() -> None:
-    found = in_turn(stage(Service(name="a"), Service(name="b")))
+    found = in_turn(stage(*SHIFTS))
     played = play(found, lending(found, 8.0))
     waited = 16.0 * GIB / (0.5 * 31.5e9)
     assert played.switches.tolist() == [0, 1]
@@ -86,8 +89,17 @@ def test_lent_framebuffer_is_waited_for_when_its_pod_works_again() -> None:
     assert set(played.host_bytes.tolist()) == {8.0 * GIB}
 
 
+def test_request_of_a_moment_pulls_framebuffer_back_although_the_mean_of_its_step_shows_nothing() -> None:
+    found = in_turn(stage(*SHIFTS))
+    grid = found.whole.slices
+    peak = {measure: values.copy() for measure, values in grid.peak.items()}
+    peak[Measure.SM_ACTIVE][0, found.past + 100] = 0.02
+    touched = replace(found, whole=replace(found.whole, slices=replace(grid, peak=peak)))
+    assert play(touched, lending(touched, 8.0)).switches.tolist() == [1, 1]
+
+
 def test_pods_that_keep_too_much_or_work_at_once_fill_the_card() -> None:
-    found = in_turn(stage(Service(name="a"), Service(name="b")))
+    found = in_turn(stage(*SHIFTS))
     assert play(found, lending(found, 9.0)).violation_ratio == 1.0
     both = in_turn(found, overlap=6)
     assert play(both, lending(both, 8.0)).violated_steps[0] == 6.0
