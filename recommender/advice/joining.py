@@ -88,7 +88,7 @@ def _join(
         evidence=evidence,
         needs=needs_of(is_hard=scene.arrangement.cuts[name].is_hard, hold=hold, lends=bool(lends)),
         violation_ratio=mean,
-        low_priority_gpu_hours_per_week=sum(move.low_hours for move in moves if move.is_first),
+        low_priority_gpu_hours_per_week=sum((move.low_hours for move in moves if move.is_first), start=0.0),
         why=(
             *lends,
             sentence(

@@ -79,6 +79,13 @@ def test_rule_proposes_what_its_golden_file_says(name: str) -> None:
     assert found == json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_plan_keeps_its_id_after_writing_and_reading(name: str) -> None:
+    """The guard seals the plan that it read anew: an integer for a number would make it an edited one."""
+    plan = seal_plan(plan_of(CASES[name], **OPTIONS.get(name, {})))
+    assert seal_plan(plan_from_json(plan_to_json(plan))).plan_id == plan.plan_id
+
+
 ESTIMATED = Service(
     name="odd", level=0.1, server="tgi", pool_gib=12.0, used_gib=21.6, cache_ratio=0.1,
     changes={"kv_cache_pool_max_bytes": 15 * 2**30},
