@@ -17,6 +17,7 @@ from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.units import GIB
 from fleet.usage import History
+from recommender.backtest import backtest
 from recommender.bin_cards import Seat
 from recommender.cuts import Cut
 from recommender.demand import demand_of
@@ -118,6 +119,22 @@ def test_packings_with_lending_are_looked_for_only_where_hours_and_grants_could_
         bytes_per_second=1.0,
     )  # fmt: skip
     assert any_by_hours(lenders, np.array(granted_gib) * float(GIB), 32.0 * GIB) is expected
+
+
+def test_backtest_counts_the_time_in_which_pods_wait_for_their_framebuffer() -> None:
+    cards: dict[str, Any] = {"card_model": "Tesla V100-PCIE-32GB", "card_gib": 32, "spare_cards": 1, "host_gib": 512}
+    settings = Settings.model_validate(
+        {"recommender": {"lend_framebuffer": True}, "guard": {"gaps_allowed": True}, "plan": {"spare_card_ratio": 0.0}}
+    )
+    report = backtest(
+        cluster(*services(), days=12, **cards), train_days=10, test_days=2, settings=settings, capability=VGPU_MANAGER
+    )
+    (score,) = [score for score in report.scores if score.rule == "high"]
+    assert (score.cards_before, score.cards_after) == (2, 1)
+    # Of 24 GiB granted 8 stay, and 22 are used; two switches a day, and 16 hours of work.
+    seconds = 2 * 14 * GIB / (0.5 * 15.75e9)
+    assert score.framebuffer_ratio == pytest.approx(2 * seconds / (16 * 3600), rel=0.35)
+    assert score.violation_ratio == score.framebuffer_ratio
 
 
 def test_three_shifts_share_one_card() -> None:
