@@ -18,11 +18,12 @@ from fleet.capabilities.register import Capabilities, CorePolicy
 from fleet.decisions import PlacedSlice, Plan, RiskLevel
 from fleet.errors import NotEnoughData
 from fleet.inventory import CardId, Priority
+from fleet.lending import Residency, paging_bytes_per_second
 from fleet.priority_holds import contending
 from fleet.settings.settings import Settings
-from fleet.sharing import Seats, fare
-from fleet.usage import CardGrid, History, Key, SliceGrid, UsageGrid
-from recommender.demand import DAY_SECONDS, Demand, demand_of
+from fleet.sharing import ACTIVE_RATIO_MIN, Seats, fare
+from fleet.usage import CardGrid, Float32, History, Key, SliceGrid, UsageGrid
+from recommender.demand import DAY_SECONDS, Demand, demand_of, touched
 from recommender.naive import NAIVE_RULES, naive_packing
 from recommender.planner import make_plan
 
@@ -80,7 +81,12 @@ class BacktestReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fold:
-    """The judged days: what pods really did, and on which cards they began."""
+    """The judged days: what pods really did, and on which cards they began.
+
+    Attributes:
+        touches: steps in which pods did anything at all, where that matters, (rows, steps).
+        measured_bytes_per_second: how fast lent framebuffer moves, as a probe measured it; None where none did.
+    """
 
     number: int
     coming: Demand
@@ -88,6 +94,8 @@ class _Fold:
     whole: NDArray[np.float64]
     since: datetime
     until: datetime
+    touches: NDArray[np.bool_]
+    measured_bytes_per_second: float | None
 
 
 def backtest(
@@ -186,6 +194,12 @@ def _judge(
         whole=np.array([grant.framebuffer_bytes for grant in coming.grants], float),
         since=now,
         until=future.until,
+        touches=(
+            touched(History(inventory=known.inventory, slices=future))
+            if capability.can_lend
+            else np.zeros(coming.compute.shape, bool)
+        ),
+        measured_bytes_per_second=capability.spill_bytes_per_second,
     )
     scores = []
     for preset in RiskLevel:
@@ -328,6 +342,7 @@ def _score(
     played = fare(demand, coming.need_bytes[judged], seats)
     counted = played.active & ~is_low[:, None]
     active = max(1, int(counted.sum()))
+    waits = float((_waits(fold, seats) * (counted & ~played.violated)).sum())
     asked = float(np.nan_to_num(demand[~is_low]).sum())
     served = float(np.nan_to_num(played.served_ratio[~is_low]).sum())
     return BacktestScore(
@@ -338,9 +353,28 @@ def _score(
         cards_before=len(judged),
         cards_after=len(numbers),
         saved_ratio=1.0 - len(numbers) / max(1, len(judged)),
-        violation_ratio=int((played.violated & counted).sum()) / active,
+        violation_ratio=(int((played.violated & counted).sum()) + waits) / active,
         contention_ratio=int((played.contention & counted).sum()) / active,
-        framebuffer_ratio=int(((played.short | played.full) & counted).sum()) / active,
+        framebuffer_ratio=(int(((played.short | played.full) & counted).sum()) + waits) / active,
         predicted_violation_ratio=predicted,
         lost_work_ratio=max(0.0, 1.0 - served / asked) if asked > 0 else 0.0,
     )
+
+
+def _waits(fold: _Fold, seats: Seats) -> Float32:
+    """Share of each step in which judged pods wait for lent framebuffer to come back, 0-1, (judged, steps)."""
+    coming, rows = fold.coming, fold.judged
+    found = np.zeros((len(rows), coming.steps), np.float32)
+    if not np.isfinite(seats.kept_bytes).any():
+        return found
+    rates = np.array(
+        [paging_bytes_per_second(coming.grants[int(row)].card_model, fold.measured_bytes_per_second) for row in rows]
+    )
+    works = (np.nan_to_num(coming.compute[rows]) > ACTIVE_RATIO_MIN) | fold.touches[rows]
+    held, residency = np.nan_to_num(coming.need_bytes[rows]).astype(float), Residency(len(rows))
+    for step in range(coming.steps):
+        turn = residency.turn(step, works[:, step], held[:, step], seats.kept_bytes, seats.card, seats.capacity_bytes)
+        # Pods stand on their cards before the first step.
+        if step:
+            found[:, step] = np.minimum(1.0, turn.waits_bytes / rates / coming.step_seconds)
+    return found

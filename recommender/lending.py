@@ -37,6 +37,7 @@ OVERLAP_RATIO_MAX = 0.05
 CANDIDATES_MAX = 32
 """Cards that one is tried with, those with the least overlap first."""
 _SCALING_STEP = 0.01
+_ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,26 @@ def _works(compute: Float32, touches: NDArray[np.bool_], per_day: int) -> NDArra
         usual = np.asarray(works[:, column].any(axis=1) | ~seen[:, column].any(axis=1), bool)
         works[:, column] |= ~seen[:, column] & usual[:, None]
     return works
+
+
+def any_by_hours(lenders: Lenders, granted_bytes: NDArray[np.float64], capacity_bytes: float) -> bool:
+    """Whether any pod that may lend has others of other hours with which its card would be too small.
+
+    Where none has, no card can be shared by lending that could not be shared without.
+
+    Args:
+        granted_bytes: grant of every item, (items,).
+    """
+    able = np.flatnonzero(lenders.may & (granted_bytes >= GRANT_BYTES_MIN))
+    works, granted = lenders.works[able].astype(np.float32), granted_bytes[able]
+    for place in range(0, len(able), _ROWS_AT_ONCE):
+        part = slice(place, place + _ROWS_AT_ONCE)
+        fits = works[part] @ works.T <= OVERLAP_RATIO_MAX * works.shape[1]
+        fits[np.arange(len(fits)), np.arange(len(able))[part]] = False
+        together = granted[part] + fits @ granted
+        if bool((fits.any(axis=1) & (together > capacity_bytes)).any()):
+            return True
+    return False
 
 
 def loan_of(

@@ -14,12 +14,12 @@ import numpy as np
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, WorkloadId
 from fleet.servers import Use, known_server
-from recommender.advice.case import Case
+from recommender.advice.case import Case, Permits
 from recommender.bin_cards import Seat
-from recommender.consolidate import Group
+from recommender.consolidate import DAYS_MAX, Group
 from recommender.cuts import Cut
-from recommender.demand import DAY_SECONDS
-from recommender.lending import SCALING_MAX, Loan, loan_of
+from recommender.demand import DAY_SECONDS, touched
+from recommender.lending import SCALING_MAX, Loan, any_by_hours, lenders_of, loan_of
 from recommender.problem import PlanningProblem
 
 LENDING_REASONS = frozenset(
@@ -121,6 +121,33 @@ def factors_today(problem: PlanningProblem) -> dict[str, float]:
 
 _SAME_FACTOR = 0.005
 """By so much sources may differ in what a card has."""
+
+
+def may_gain(problem: PlanningProblem, permits: Permits, groups: Sequence[Group]) -> bool:
+    """Whether lending could free a card of these groups beyond a packing without it.
+
+    Args:
+        groups: as they were packed without lending.
+    """
+    lends = {member.row for member in permits.members if member.lends}
+    if not lends:
+        return False
+    touches = touched(problem.history)
+    return any(
+        any_by_hours(
+            lenders_of(
+                problem.demand,
+                touches,
+                group.rows,
+                [int(row) in lends for row in group.rows],
+                days=DAYS_MAX,
+                bytes_per_second=1.0,
+            ),
+            group.problem.item_bytes,
+            group.problem.capacity_bytes,
+        )
+        for group in groups
+    )
 
 
 def scaling_today(sizes: Sequence[int], capacity_bytes: int) -> float | None:

@@ -158,21 +158,18 @@ def arrange(
     surge = None
     if seating is None and problem.capability.admits_pods:
         order = sorted(found.cuts, key=lambda name: (_risk(problem.rows_of[name], found.sharing), name))
-        gone = set(permits.reclaimed)
-        gone_rows = {row for row, grant in enumerate(demand.grants) if grant.workload_id in gone} | permits.dropped
-        surge = surge_seats(problem, seats, found.cuts, order, gone_rows, permits.cases)
+        surge = surge_seats(problem, seats, found.cuts, order, _gone_rows(demand, permits), permits.cases)
         if surge.refused and not problem.settings.guard.gaps_allowed:
             return arrange(problem, permits, packing, guards, stuck={**stuck, **surge.refused})
         seats = list(surge.seats)
-        also_vain = vain | _in_vain(problem, packing.groups, seats, found.resting)
-        if also_vain > vain:
+        if (also_vain := vain | _in_vain(problem, packing.groups, seats, found.resting)) > vain:
             return arrange(problem, permits, packing, guards, stuck=stuck, vain=also_vain)
     sizes = {row: cut.framebuffer_bytes for name, cut in found.cuts.items() for row in problem.rows_of[name]}
     factors = factors_today(problem)
     lent = lent_cards(packing.groups, seats, sizes, factors)
-    everywhere = (*seats, *_resting_seats(found.resting, demand))
     slices = _filled_up(problem, permits, found, seats, lent, factors)
-    if homeless := not_to_lend(problem, lent, everywhere, slices, permits.cases):
+    rest = _resting_seats(found.resting, demand)
+    if homeless := not_to_lend(problem, lent, (*seats, *rest), slices, permits.cases):
         return without(homeless)
     moves = _moves_to(seats, found.sharing, demand, displaced)
     moved = {demand.grants[move.row].workload_id for move in moves}
@@ -188,10 +185,10 @@ def arrange(
         for row, card in sorted(displaced.items())
         if row not in packed
     ]
-    seats += _resting_seats(found.resting, demand)
+    seats += rest
     harm = _violation_ratio(problem, packing, found, seats) if moves else 0.0
-    slowed = [card for card in lent.values() if card.waits_beyond > 0.0]
-    harm += sum(card.waits_beyond for card in slowed) / packing.choice.active if slowed else 0.0
+    if slowed := [card for card in lent.values() if card.waits_beyond > 0.0]:
+        harm += sum(card.waits_beyond for card in slowed) / packing.choice.active
     if slowed and harm > guards.violation_ratio_max:
         return without(too_large_a_factor(slowed, demand.grants, permits.cases))
     return Arrangement(
@@ -210,6 +207,12 @@ def arrange(
         lent=lent,
         violation_ratio=harm,
     )
+
+
+def _gone_rows(demand: Demand, permits: Permits) -> set[int]:
+    """Rows whose cards are given back."""
+    gone = set(permits.reclaimed)
+    return {row for row, grant in enumerate(demand.grants) if grant.workload_id in gone} | permits.dropped
 
 
 def _filled_up(

@@ -47,7 +47,7 @@ from recommender.frontier_points import points_of, proven_beyond
 from recommender.group_seats import Guards
 from recommender.harm.pair_guard import pair_guard
 from recommender.latency.guard import latency_guard
-from recommender.lent_cards import LENDING_REASONS
+from recommender.lent_cards import LENDING_REASONS, may_gain
 from recommender.mig.placement import mig_violation_ratio, with_mig_instances
 from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.node_terms import node_terms
@@ -155,19 +155,21 @@ def _packed(problem: PlanningProblem, permits: Permits) -> _Packing:
     resting = _resting_active(problem.demand, permits)
     if problem.capability.division in (Division.REPLICAS, Division.EQUAL_PARTS):
         return _on_shared_nodes(problem, permits, resting)
-    first = _packed_once(problem, permits, resting)
     if not any(member.lends for member in permits.members):
-        return first
-    # Pods whose node can't let them lend share in other ways; and nobody lends where more cards are freed without.
-    found, kept = [first], permits
+        return _packed_once(problem, permits, resting)
+    apart = _packed_once(problem, _without_lending(problem, permits, set(problem.rows_of)), resting)
+    if not may_gain(problem, permits, apart.chosen.groups):
+        return apart
+    # Pods whose node can't let them lend share in other ways.
+    found, kept = [apart, _packed_once(problem, permits, resting)], permits
     for _ in range(LENDING_ROUNDS):
         refused = {item.workload for item in found[-1].arrangement.refused if item.reason in LENDING_REASONS}
         if not refused:
             break
         kept = _without_lending(problem, kept, refused)
         found.append(_packed_once(problem, kept, resting))
-    found.append(_packed_once(problem, _without_lending(problem, permits, set(problem.rows_of)), resting))
-    best = max(found, key=lambda one: (one.arrangement.cards_freed, -one.arrangement.violation_ratio))
+    # Nobody lends where that frees no card more.
+    best = max(found, key=lambda one: (one.arrangement.cards_freed, one is apart, -one.arrangement.violation_ratio))
     said = {item.workload: item for one in found for item in one.arrangement.refused if item.reason in LENDING_REASONS}
     for card in best.arrangement.lent.values():
         for row in card.rows:

@@ -17,10 +17,11 @@ from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.units import GIB
 from fleet.usage import History
+from recommender.backtest import backtest
 from recommender.bin_cards import Seat
 from recommender.cuts import Cut
 from recommender.demand import demand_of
-from recommender.lending import Loan
+from recommender.lending import Lenders, Loan, any_by_hours
 from recommender.lent_cards import LentCard, not_to_lend
 from recommender.node_terms import node_terms
 from recommender.past_outcomes import OwnPast
@@ -89,6 +90,51 @@ def test_nothing_is_lent_unless_somebody_asks_for_it() -> None:
         apart.placement, apart.recommendations, apart.refused, apart.withheld, apart.frontier,
     )  # fmt: skip
     assert "framebuffer_lent_unknown" not in reasons(apart)
+
+
+def test_nobody_lends_where_that_frees_no_card_more() -> None:
+    """The small one fits beside either of the others, so two cards hold them all with lending and without."""
+    chosen = [*[replace(one, level=0.3, used_gib=18.0) for one in services()], Service(name="small", level=0.3)]
+    with_lending, without = planned(*chosen), planned(*chosen, is_on=False)
+    assert len(without.placement) == 2
+    assert with_lending.placement == without.placement
+
+
+@pytest.mark.parametrize(
+    ("hours", "granted_gib", "expected"),
+    [
+        ([(0, 12), (12, 24)], [20, 20], True),
+        ([(0, 12), (12, 24)], [15, 15], False),
+        ([(0, 8), (8, 16), (16, 24)], [15, 15, 15], True),
+        ([(0, 14), (12, 24)], [20, 20], False),
+        ([(0, 12), (12, 24)], [30, 3], False),
+    ],
+)
+def test_packings_with_lending_are_looked_for_only_where_hours_and_grants_could_gain_by_it(
+    hours: list[tuple[int, int]], granted_gib: list[float], expected: bool
+) -> None:
+    works = np.array([[first <= hour < last for hour in range(24)] for first, last in hours])
+    lenders = Lenders(
+        may=np.ones(len(hours), bool), works=works, held_bytes=np.zeros(len(hours)), step_seconds=3600,
+        bytes_per_second=1.0,
+    )  # fmt: skip
+    assert any_by_hours(lenders, np.array(granted_gib) * float(GIB), 32.0 * GIB) is expected
+
+
+def test_backtest_counts_the_time_in_which_pods_wait_for_their_framebuffer() -> None:
+    cards: dict[str, Any] = {"card_model": "Tesla V100-PCIE-32GB", "card_gib": 32, "spare_cards": 1, "host_gib": 512}
+    settings = Settings.model_validate(
+        {"recommender": {"lend_framebuffer": True}, "guard": {"gaps_allowed": True}, "plan": {"spare_card_ratio": 0.0}}
+    )
+    report = backtest(
+        cluster(*services(), days=12, **cards), train_days=10, test_days=2, settings=settings, capability=VGPU_MANAGER
+    )
+    (score,) = [score for score in report.scores if score.rule == "high"]
+    assert (score.cards_before, score.cards_after) == (2, 1)
+    # Of 24 GiB granted 8 stay, and 22 are used; two switches a day, and 16 hours of work.
+    seconds = 2 * 14 * GIB / (0.5 * 15.75e9)
+    assert score.framebuffer_ratio == pytest.approx(2 * seconds / (16 * 3600), rel=0.35)
+    assert score.violation_ratio == score.framebuffer_ratio
 
 
 def test_three_shifts_share_one_card() -> None:
