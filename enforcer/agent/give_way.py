@@ -14,6 +14,10 @@ its duty cycle was 0 as soon as the driver's second was over. It loses it when i
 explains, and must show twice as many such pauses each time. What it earned counts for the value of the switch under
 which it did: HAMi's monitor turns the switch, and launches may vanish with it.
 
+**While views stop** (a driver that hangs, a node without CPU) the clock goes on and nobody is measured. What a view
+showed counts until another one shows something else, and after `stale_seconds` nobody above counts as measured: low
+priority may fall asleep by an old view, but never wakes by one.
+
 What remains: work that goes on for up to 2 s after the last launch, of a container that has earned the short time, is
 not seen, and low priority may run beside it.
 
@@ -58,6 +62,7 @@ class GiveWayRules:
         full_ratio: duty cycle of the card from which it is full, 0-1.
         quiet_seconds: how long nobody may have wanted it asleep before low priority wakes, by duty cycles.
         release_seconds: likewise by launches, where these are believed.
+        stale_seconds: how old the last view may be before nobody counts as measured any more.
     """
 
     manner: GiveWayManner = GiveWayManner.PRESSURE
@@ -65,6 +70,7 @@ class GiveWayRules:
     full_ratio: float = 0.97
     quiet_seconds: float = 5.0
     release_seconds: float = 0.1
+    stale_seconds: float = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +102,7 @@ class GiveWay:
         self._aboves: dict[str, list[SliceView]] = {}
         self._states: tuple[_CardState, ...] | None = None
         self._turn = Turn()
+        self._seen_at = -math.inf
         self.watched: frozenset[ContainerKey] = frozenset()
         """Containers whose launches `step` wants to know."""
         self.low: frozenset[ContainerKey] = frozenset()
@@ -109,6 +116,7 @@ class GiveWay:
             short_cards: cards whose framebuffer runs out: there low priority stops growing whatever else is so.
         """
         self._sort(view.slices)
+        self._seen_at = now
         is_strict = self.rules.manner is GiveWayManner.STRICT
         cards: dict[str, _Card] = {}
         duties: dict[ContainerKey | str, list[float | None]] = {}
@@ -120,7 +128,8 @@ class GiveWay:
                 seen.above = tuple(_name(entry) for entry in above)
                 for entry in above:
                     duties.setdefault(_name(entry), []).append(entry.duty_cycle_ratio)
-            if card.card in short_cards or self._is_pressed(card, above):
+            seen.is_pressed = card.card in short_cards or self._is_pressed(card, above)
+            if seen.is_pressed:
                 seen.pressed_at = now
             cards[card.card] = seen
         self._cards, self._states = cards, None
@@ -149,12 +158,18 @@ class GiveWay:
         """
         for name, worker in self._workers.items():
             worker.take(launches.get(name) if isinstance(name, ContainerKey) else None, now)
+        stale_at = self._seen_at + self.rules.stale_seconds
+        if now > stale_at:
+            self._miss(now)
         states = tuple(self._state(card, now) for card in self._cards.values())
         if states != self._states:
             self._states, self._turn = states, self._turn_of(states)
         self._due_at = min(
             (card.taken_until for card in self._cards.values() if now < card.taken_until), default=math.inf
         )
+        if now <= stale_at:
+            # The step after it, as nothing is missed at the moment itself.
+            self._due_at = min(self._due_at, math.nextafter(stale_at, math.inf))
         return self._turn
 
     def _sort(self, slices: tuple[SliceView, ...]) -> None:
@@ -176,13 +191,21 @@ class GiveWay:
         self._workers, self._cards, self._states = {}, {}, None
         self.watched = self.low = frozenset()
 
+    def _miss(self, now: float) -> None:
+        """Go on without views: who is not measured counts as working, and a card that was pressed stays so."""
+        for worker in self._workers.values():
+            worker.miss(now)
+        for card in self._cards.values():
+            if card.is_pressed or now < card.pressed_at + self.rules.quiet_seconds:
+                card.pressed_at = now
+
     def _state(self, card: _Card, now: float) -> _CardState:
         workers = [self._workers[name] for name in card.above]
         quiet = self.rules.quiet_seconds
         is_believed = all(worker.is_believed for worker in workers)
         works_until = max((worker.works_until(card.wait_seconds, quiet) for worker in workers), default=-math.inf)
         card.take(now < works_until, now, self.rules, is_believed=is_believed)
-        card.taken_until = max(works_until, card.pressed_at + quiet)
+        card.taken_until = math.inf if card.is_pressed else max(works_until, card.pressed_at + quiet)
         if now < card.taken_until:
             return _CardState.TAKEN
         if not workers:
@@ -233,6 +256,7 @@ class _Card:
     Attributes:
         above: who is above low priority there, where low priority sleeps whenever they work.
         pressed_at: when low priority was last wanted asleep for another reason.
+        is_pressed: whether the last view wanted that.
         taken_until: until when low priority sleeps, if nothing more is heard.
         wait_seconds: how long a believed container must have launched nothing.
     """
@@ -241,6 +265,7 @@ class _Card:
     low: frozenset[ContainerKey] = frozenset()
     above: tuple[ContainerKey | str, ...] = ()
     pressed_at: float = -math.inf
+    is_pressed: bool = False
     taken_until: float = -math.inf
     _is_held: bool = False
     _freed_at: float = -math.inf
@@ -270,6 +295,7 @@ class _Worker:
 
     busy_at: float = -math.inf
     launched_at: float = -math.inf
+    _is_busy: bool = False
     _measured_at: float = -math.inf
     _is_measured: bool = False
     _is_readable: bool = False
@@ -288,7 +314,8 @@ class _Worker:
         """Until when it counts as working, if nothing more is heard of it."""
         if self.is_believed:
             return self.launched_at + wait_seconds
-        return max(self.busy_at, self.launched_at) + quiet_seconds
+        # Until a view shows that it stopped: `quiet_seconds` may be shorter than the time between two of them.
+        return math.inf if self._is_busy else max(self.busy_at, self.launched_at) + quiet_seconds
 
     def take(self, launches: SeenLaunches | None, now: float) -> None:
         """Take what looks at its launches showed."""
@@ -305,13 +332,17 @@ class _Worker:
             self.launched_at = launches.launched_at
             self._is_judged = self.launched_at - self._switched_at < SWITCHED_SECONDS
 
+    def miss(self, now: float) -> None:
+        """Nothing was seen of it for long."""
+        self.busy_at, self._is_measured = now, False
+
     def see(self, duty: float | None, working_ratio: float, now: float) -> None:
         """Take its duty cycle, and hold it against its launches."""
         if duty is not None:
             self._measured_at = now
         elif now - self._measured_at < REFILLED_SECONDS:
             return
-        self._is_measured = duty is not None
+        self._is_measured, self._is_busy = duty is not None, duty is None or duty > working_ratio
         is_explained = now - self.launched_at < EXPLAINED_SECONDS
         if duty is None:
             self.busy_at = now

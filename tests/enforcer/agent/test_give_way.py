@@ -106,9 +106,17 @@ class Card:
     woke: list[float] = field(default_factory=list)
     is_asleep: bool = False
     is_free: bool = False
+    awake_seconds: float = 0.0
 
     def run(
-        self, seconds: float, *, launches: bool | None, duty: float | None = 0.0, switch: int = 1, lasts: float = 0.0
+        self,
+        seconds: float,
+        *,
+        launches: bool | None,
+        duty: float | None = 0.0,
+        switch: int = 1,
+        lasts: float = 0.0,
+        sees: bool = True,
     ) -> Card:
         """Let time go on; `launches` None for a region that can't be read, `lasts` the time after which duty is 0."""
         until, begun = self.at + seconds - 1e-9, self.at
@@ -117,7 +125,7 @@ class Card:
                 self.launched_at = self.at
             shown_launches = SeenLaunches(launched_at=self.launched_at, has_switch=switch != 0)
             looks = {} if launches is None else {key_of(2): shown_launches}
-            if self.steps % 25 == 0:
+            if sees and self.steps % 25 == 0:
                 shown = 0.0 if lasts and self.at - begun > lasts else duty
                 self.guard.step(self.at, looks)
                 self.guard.see(view_of(LOW, high(shown), at=self.at), self.at)
@@ -126,6 +134,7 @@ class Card:
             if (key_of(1) in turn.asleep) != self.is_asleep:
                 self.is_asleep = not self.is_asleep
                 (self.slept if self.is_asleep else self.woke).append(self.at)
+            self.awake_seconds += 0.0 if self.is_asleep else 0.02
             self.steps += 1
             self.at = self.steps * 0.02
         return self
@@ -279,6 +288,52 @@ def test_wish_of_two_cards_is_followed_where_one_of_them_is_taken() -> None:
     ))  # fmt: skip
     guard.see(type(view)(at_seconds=view.at_seconds, cards=cards, slices=view.slices), 0.0)
     assert guard.step(0.0, {}).asleep == {key_of(1)}
+
+
+@pytest.mark.parametrize("launches", [True, False])
+def test_nobody_wakes_by_the_clock_alone_while_views_stop(launches: bool) -> None:
+    """A pod that replays graphs launches without a sign: that its last launch is long ago says nothing by itself."""
+    card = proven().run(0.5, launches=launches, duty=0.9)
+    awake = card.awake_seconds
+    card.run(20.0, launches=False, duty=0.9, sees=False)
+    # Until the bound the last view counts.
+    assert card.awake_seconds - awake <= STRICT.stale_seconds + 0.04
+    assert card.is_asleep
+    awake = card.awake_seconds
+    card.run(1.0, launches=False, duty=0.9)
+    assert card.awake_seconds == awake
+
+
+def test_believed_container_that_nobody_sees_counts_as_not_measured() -> None:
+    card = proven()
+    began = card.at
+    card.run(10.0, launches=False, sees=False)
+    assert STRICT.stale_seconds - 0.5 <= card.slept[-1] - began <= STRICT.stale_seconds + 0.04
+    assert card.is_asleep
+    # It is believed again as soon as it is seen.
+    card.run(0.1, launches=False)
+    assert not card.is_asleep
+
+
+@pytest.mark.parametrize("manner", [GiveWayManner.STRICT, GiveWayManner.PRESSURE])
+def test_last_view_that_showed_work_wakes_nobody_however_short_the_quiet_time(manner: GiveWayManner) -> None:
+    guard = GiveWay(GiveWayRules(manner=manner, quiet_seconds=1.0, stale_seconds=20.0))
+    assert sleepers(guard, LOW, high(0.9), duty=1.0) == [1]
+    for at in (1.0, 5.0, 19.0, 100.5):
+        assert guard.is_due(at, frozenset({key_of(9)}))
+        assert guard.step(at, {}).asleep == {key_of(1)}
+    assert sleepers(guard, LOW, high(0.0), at=101.0, duty=1.0) == [1]
+    assert sleepers(guard, LOW, high(0.0), at=102.1, duty=1.0) == []
+
+
+def test_card_that_was_full_stays_so_while_views_stop() -> None:
+    guard = GiveWay(GiveWayRules(manner=GiveWayManner.PRESSURE))
+    assert sleepers(guard, LOW, high(0.9), duty=1.0) == [1]
+    assert sleepers(guard, LOW, high(0.9), at=2.0, duty=0.5) == [1]
+    for at in range(3, 60):
+        assert guard.step(float(at), {}).asleep == {key_of(1)}
+    assert sleepers(guard, LOW, high(0.9), at=60.0, duty=0.5) == [1]
+    assert sleepers(guard, LOW, high(0.9), at=65.0, duty=0.5) == []
 
 
 def test_forgetting_wants_nobody_asleep() -> None:

@@ -136,10 +136,18 @@ def test_low_priority_sleeps_while_high_priority_works(world: World) -> None:
     world.see(duty=0.5, at=1.0)
     assert agent.look(1.0).slept == (key_of(1),)
     assert (status(world.containers, 1), status(world.containers, 2)) == (2, 1)
-    world.see(at=7.0)
+    look_on(world, agent, 2.0, 5.0)
+    world.see(at=6.5)
     assert agent.look(1.0).woke == (key_of(1),)
     assert status(world.containers, 1) == 1
     assert acts(world) == ["sleep", "wake"]
+
+
+def look_on(world: World, agent: NodeAgent, begin: float, end: float) -> None:
+    """Look once a second while high priority does nothing."""
+    for at in range(round(begin), round(end) + 1):
+        world.see(at=float(at))
+        agent.look(1.0)
 
 
 def put_recent(world: World, number: int, value: int) -> None:
@@ -162,8 +170,7 @@ def proven(world: World) -> NodeAgent:
             put_recent(world, 2, 2)
         world.see(duty=duty, at=at)
         agent.look(1.0)
-    world.see(at=9.0)
-    agent.look(1.0)
+    look_on(world, agent, 4.0, 9.0)
     assert (status(world.containers, 1), agent.asleep) == (1, 0)
     return agent
 
@@ -318,7 +325,8 @@ def test_pod_goes_and_its_card_is_closed_first_when_framebuffer_runs_out(world: 
     assert look.slept == (key_of(1),)
     world.see(at=700.0)
     assert agent.reach(agent.look(1.0).view).opened == (CARD,)
-    assert acts(world) == ["sleep", "evict", "wake", "open"]
+    look_on(world, agent, 701.0, 706.0)
+    assert acts(world) == ["sleep", "evict", "open", "wake"]
 
 
 def test_while_the_api_server_is_away_low_priority_sleeps_and_goes_later(world: World) -> None:
