@@ -18,13 +18,23 @@ which it did: HAMi's monitor turns the switch, and launches may vanish with it.
 showed counts until another one shows something else, and after `stale_seconds` nobody above counts as measured: low
 priority may fall asleep by an old view, but never wakes by one.
 
+What remains: work that goes on for less than 2 s after the last launch, of a container that has earned the short time,
+may not be seen, and low priority may run beside it. A launch explains a duty cycle only as far as the mean of a second
+can still hold what ended with it, so a container that replays graphs between rare launches loses the short time, or has
+its card's time doubled: see below.
+
+**While views stop** (a driver that hangs, a node without CPU) the clock goes on and nobody is measured. What a view
+showed counts until another one shows something else, and after `stale_seconds` nobody above counts as measured: low
+priority may fall asleep by an old view, but never wakes by one.
+
 What remains: work that goes on for up to 2 s after the last launch, of a container that has earned the short time, is
 not seen, and low priority may run beside it.
 
 **Between two requests.** Waking low priority for less than the second in which the library looks whether it may go on
-gives it next to nothing, and costs high priority a burst. So where somebody above it works again within a second of the
-waking, the card's time doubles, up to `quiet_seconds`; it is `release_seconds` again after a pause ten times as long. A
-load that flaps by whatever pattern wakes low priority no more than about once a second.
+gives it next to nothing, and costs high priority a burst. So where somebody above it works again within 1.3 s of the
+waking, or the last view before showed more work than its last launches left, the card's time doubles, up to
+`quiet_seconds`; it is `release_seconds` again after a pause ten times as long. A load that flaps by whatever pattern
+wakes low priority no more than about once a second.
 """
 
 from __future__ import annotations
@@ -42,13 +52,17 @@ from fleet.inventory import Priority
 from fleet.settings.agent import GiveWayManner
 
 EXPLAINED_SECONDS = 2.0
-"""How long a launch explains a duty cycle: the driver's second, the library's 0.12 s, and the age of a view."""
+"""How long a launch explains a duty cycle: the driver's second, the library's 0.12 s, and the age of a view; of a mean
+of the last second no more is left after some time than that time lacks to it."""
+FADED_SECONDS = 1.25
+"""Likewise, where the view is hardly older than its figures: more than that is left of a stop seldom, not never."""
 REFILLED_SECONDS = 1.5
 """How long a duty cycle may be missing: the library empties it for some milliseconds out of every 120."""
 SWITCHED_SECONDS = 0.5
 """How long a launch may still show that the switch as it stood before let show: the library reads it every 0.12 s."""
-WORTH_SECONDS = 1.0
-"""How long low priority must be awake for it to be of use: the library's step."""
+WORTH_SECONDS = 1.3
+"""How long low priority must be awake for it to be of use, and for a view to show that high priority did stop: the
+library's step, and the driver's second."""
 _CALM_TIMES = 10.0
 _PAUSES_MAX = 64
 
@@ -204,7 +218,8 @@ class GiveWay:
         quiet = self.rules.quiet_seconds
         is_believed = all(worker.is_believed for worker in workers)
         works_until = max((worker.works_until(card.wait_seconds, quiet) for worker in workers), default=-math.inf)
-        card.take(now < works_until, now, self.rules, is_believed=is_believed)
+        outlasts = any(worker.outlasts for worker in workers)
+        card.take(now < works_until, now, self.rules, is_believed=is_believed, outlasts=outlasts)
         card.taken_until = math.inf if card.is_pressed else max(works_until, card.pressed_at + quiet)
         if now < card.taken_until:
             return _CardState.TAKEN
@@ -271,11 +286,15 @@ class _Card:
     _freed_at: float = -math.inf
     _was_believed: bool = False
 
-    def take(self, works: bool, now: float, rules: GiveWayRules, *, is_believed: bool) -> None:
-        """Learn from how long low priority was let work, where launches decided that it was."""
+    def take(self, works: bool, now: float, rules: GiveWayRules, *, is_believed: bool, outlasts: bool) -> None:
+        """Learn from how long low priority was let work, where launches decided that it was.
+
+        Args:
+            outlasts: whether the last view showed more work above it than the last launches left.
+        """
         if works and not self._is_held and self._was_believed:
             was_free = now - self._freed_at
-            if was_free < WORTH_SECONDS:
+            if was_free < WORTH_SECONDS or outlasts:
                 self.wait_seconds = min(2 * self.wait_seconds, max(rules.quiet_seconds, rules.release_seconds))
             elif was_free >= _CALM_TIMES * self.wait_seconds:
                 self.wait_seconds = rules.release_seconds
@@ -291,10 +310,12 @@ class _Worker:
     Attributes:
         busy_at: when its duty cycle last showed work, or was not known.
         launched_at: when it was last seen to have launched.
+        outlasts: whether its duty cycle last showed more than a stop at its last launch was likely to leave.
     """
 
     busy_at: float = -math.inf
     launched_at: float = -math.inf
+    outlasts: bool = False
     _is_busy: bool = False
     _measured_at: float = -math.inf
     _is_measured: bool = False
@@ -343,16 +364,17 @@ class _Worker:
         elif now - self._measured_at < REFILLED_SECONDS:
             return
         self._is_measured, self._is_busy = duty is not None, duty is None or duty > working_ratio
-        is_explained = now - self.launched_at < EXPLAINED_SECONDS
+        since = now - self.launched_at
+        self.outlasts = duty is not None and duty > max(working_ratio, FADED_SECONDS - since)
         if duty is None:
             self.busy_at = now
-        elif duty > working_ratio and not is_explained:
+        elif duty > max(working_ratio, EXPLAINED_SECONDS - since):
             self.busy_at, self._is_judged = now, True
             pauses = self._pauses.get(self._switch, 1)
             if self._owed.get(self._switch, 1) == 0:
                 pauses = min(_PAUSES_MAX, 2 * pauses)
             self._pauses[self._switch] = self._owed[self._switch] = pauses
-        elif duty <= working_ratio and not is_explained and not self._is_judged:
+        elif duty <= working_ratio and since >= EXPLAINED_SECONDS and not self._is_judged:
             self._is_judged = True
             self._owed[self._switch] = max(0, self._owed.get(self._switch, 1) - 1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -113,7 +113,7 @@ class Card:
         seconds: float,
         *,
         launches: bool | None,
-        duty: float | None = 0.0,
+        duty: float | Callable[[float], float] | None = 0.0,
         switch: int = 1,
         lasts: float = 0.0,
         sees: bool = True,
@@ -126,7 +126,8 @@ class Card:
             shown_launches = SeenLaunches(launched_at=self.launched_at, has_switch=switch != 0)
             looks = {} if launches is None else {key_of(2): shown_launches}
             if sees and self.steps % 25 == 0:
-                shown = 0.0 if lasts and self.at - begun > lasts else duty
+                measured = duty(self.at) if callable(duty) else duty
+                shown = 0.0 if lasts and self.at - begun > lasts else measured
                 self.guard.step(self.at, looks)
                 self.guard.see(view_of(LOW, high(shown), at=self.at), self.at)
             turn = self.guard.step(self.at, looks)
@@ -277,6 +278,33 @@ def test_low_priority_wakes_no_more_than_once_a_second_whatever_the_load(pause: 
     while card.at - began < 30.0:
         card.run(0.02, launches=True, duty=0.5).run(pause, launches=False, duty=0.5)
     assert len(card.woke) - woke <= 30 + 3
+
+
+@pytest.mark.parametrize("duty", [1.0, 0.5, 0.3])
+@pytest.mark.parametrize("period", [0.5, 0.9, 1.1, 1.16, 1.24, 1.36, 1.5, 1.64, 1.74, 1.9, 2.0, 2.1, 2.5])
+@pytest.mark.parametrize("late", [0.0, 0.16, 0.34])
+def test_graphs_replayed_between_rare_launches_do_not_run_beside_low_priority(
+    period: float, duty: float, late: float
+) -> None:
+    """High priority never stops: it launches one kernel a period, and replays graphs between."""
+    card = proven().run(late, launches=False)
+    awake, begun = card.awake_seconds, card.at
+    while card.at - begun < 90.0:
+        card.run(0.02, launches=True, duty=duty).run(period - 0.02, launches=False, duty=duty)
+    assert card.awake_seconds - awake <= 0.1 * 90.0
+
+
+@pytest.mark.parametrize("pause", [1.5, 1.64, 1.9, 2.1, 4.0])
+def test_pauses_that_the_duty_cycle_bears_out_are_waited_for_by_the_short_time(pause: float) -> None:
+    """What a stop leaves in the driver's mean of a second is no work."""
+    card = proven()
+    awake, begun = card.awake_seconds, card.at
+    while card.at - begun < 60.0:
+        card.run(1.0, launches=True, duty=1.0)
+        ended = card.at
+        card.run(pause, launches=False, duty=lambda at, ended=ended: max(0.0, 1.12 - (at - ended)))
+    idle = 60.0 * pause / (1.0 + pause)
+    assert card.awake_seconds - awake >= (1.0 - 0.2 / pause) * idle - 1.0
 
 
 def test_wish_of_two_cards_is_followed_where_one_of_them_is_taken() -> None:
