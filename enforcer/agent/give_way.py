@@ -47,7 +47,7 @@ from enum import Enum, auto
 from operator import is_
 
 from enforcer.agent.launches import SeenLaunches
-from enforcer.agent.node_view import CardView, ContainerKey, NodeView, SliceView
+from enforcer.agent.node_view import ContainerKey, NodeView, SliceView
 from fleet.inventory import Priority
 from fleet.settings.agent import GiveWayManner
 
@@ -134,18 +134,20 @@ class GiveWay:
         is_strict = self.rules.manner is GiveWayManner.STRICT
         cards: dict[str, _Card] = {}
         duties: dict[ContainerKey | str, list[float | None]] = {}
-        for card in view.cards:
-            above, low = self._aboves.get(card.card, []), self._lows.get(card.card, frozenset())
-            seen = self._cards.get(card.card) or _Card(wait_seconds=self.rules.release_seconds)
-            seen.low, seen.above = low, ()
+        # Of a card that the driver leaves out nothing is known, as long as somebody of low priority is there.
+        seen_duties = dict.fromkeys(self._lows) | {card.card: card.duty_cycle_ratio for card in view.cards}
+        for name, card_duty in seen_duties.items():
+            above, low = self._aboves.get(name, []), self._lows.get(name, frozenset())
+            card = self._cards.get(name) or _Card(wait_seconds=self.rules.release_seconds)
+            card.low, card.above = low, ()
             if is_strict and low:
-                seen.above = tuple(_name(entry) for entry in above)
+                card.above = tuple(_name(entry) for entry in above)
                 for entry in above:
                     duties.setdefault(_name(entry), []).append(entry.duty_cycle_ratio)
-            seen.is_pressed = card.card in short_cards or self._is_pressed(card, above)
-            if seen.is_pressed:
-                seen.pressed_at = now
-            cards[card.card] = seen
+            card.is_pressed = name in short_cards or self._is_pressed(card_duty, above)
+            if card.is_pressed:
+                card.pressed_at = now
+            cards[name] = card
         self._cards, self._states = cards, None
         self._workers = {name: self._workers.get(name) or _Worker() for name in duties}
         for name, worker in self._workers.items():
@@ -244,11 +246,11 @@ class GiveWay:
             taken=frozenset(above[taken] - above[free] - above[quiet]),
         )
 
-    def _is_pressed(self, card: CardView, above: list[SliceView]) -> bool:
+    def _is_pressed(self, card_duty: float | None, above: list[SliceView]) -> bool:
         rules = self.rules
         if rules.manner is not GiveWayManner.PRESSURE:
             return False
-        is_full = card.duty_cycle_ratio is None or card.duty_cycle_ratio >= rules.full_ratio
+        is_full = card_duty is None or card_duty >= rules.full_ratio
         return is_full and any(
             entry.duty_cycle_ratio is None or entry.duty_cycle_ratio > rules.working_ratio for entry in above
         )

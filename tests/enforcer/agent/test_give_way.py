@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -294,6 +294,11 @@ def test_graphs_replayed_between_rare_launches_do_not_run_beside_low_priority(
     assert card.awake_seconds - awake <= 0.1 * 90.0
 
 
+def fading(ended: float) -> Callable[[float], float]:
+    """The mean of the last second after work that ended, as late as the library reads it."""
+    return lambda at: max(0.0, 1.12 - (at - ended))
+
+
 @pytest.mark.parametrize("pause", [1.5, 1.64, 1.9, 2.1, 4.0])
 def test_pauses_that_the_duty_cycle_bears_out_are_waited_for_by_the_short_time(pause: float) -> None:
     """What a stop leaves in the driver's mean of a second is no work."""
@@ -301,8 +306,7 @@ def test_pauses_that_the_duty_cycle_bears_out_are_waited_for_by_the_short_time(p
     awake, begun = card.awake_seconds, card.at
     while card.at - begun < 60.0:
         card.run(1.0, launches=True, duty=1.0)
-        ended = card.at
-        card.run(pause, launches=False, duty=lambda at, ended=ended: max(0.0, 1.12 - (at - ended)))
+        card.run(pause, launches=False, duty=fading(card.at))
     idle = 60.0 * pause / (1.0 + pause)
     assert card.awake_seconds - awake >= (1.0 - 0.2 / pause) * idle - 1.0
 
@@ -362,6 +366,29 @@ def test_card_that_was_full_stays_so_while_views_stop() -> None:
         assert guard.step(float(at), {}).asleep == {key_of(1)}
     assert sleepers(guard, LOW, high(0.9), at=60.0, duty=0.5) == [1]
     assert sleepers(guard, LOW, high(0.9), at=65.0, duty=0.5) == []
+
+
+@pytest.mark.parametrize("manner", [GiveWayManner.STRICT, GiveWayManner.PRESSURE])
+@pytest.mark.parametrize("duty", [0.5, None])
+def test_card_that_is_missing_from_views_wakes_nobody(manner: GiveWayManner, duty: float | None) -> None:
+    guard = GiveWay(GiveWayRules(manner=manner))
+    assert sleepers(guard, LOW, high(0.5), duty=1.0) == [1]
+    for at in range(1, 30):
+        guard.see(replace(view_of(LOW, high(duty), at=at), cards=()), float(at))
+        assert guard.step(float(at), {}).asleep == {key_of(1)}
+    assert sleepers(guard, LOW, high(0.0), at=30.0, duty=1.0) == [1]
+    assert sleepers(guard, LOW, high(0.0), at=36.0, duty=1.0) == []
+    # Nobody is left on it: nothing is known of it any more.
+    assert sleepers(guard, LOW, high(0.5), at=37.0, duty=1.0) == [1]
+    guard.see(replace(view_of(), cards=()), 38.0)
+    assert guard.step(38.0, {}).asleep == frozenset()
+
+
+def test_card_that_is_missing_from_one_view_takes_no_short_time_away() -> None:
+    card = proven()
+    card.guard.see(replace(view_of(LOW, high(None)), cards=()), card.at)
+    card.guard.step(card.at, {key_of(2): SeenLaunches(launched_at=card.launched_at, has_switch=True)})
+    assert card.run(0.1, launches=False).is_free
 
 
 def test_forgetting_wants_nobody_asleep() -> None:
