@@ -40,7 +40,7 @@ wakes low priority no more than about once a second.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -154,6 +154,11 @@ class GiveWay:
             worker.see(_largest(duties[name]), self.rules.working_ratio, now)
         self.watched = frozenset(name for name in self._workers if isinstance(name, ContainerKey))
         self.low = frozenset[ContainerKey]().union(*(card.low for card in cards.values() if card.above))
+
+    @property
+    def lows(self) -> Iterable[frozenset[ContainerKey]]:
+        """Who of low priority is on each card."""
+        return self._lows.values()
 
     def is_due(self, now: float, news: AbstractSet[ContainerKey]) -> bool:
         """Whether `step` may lead to anything.

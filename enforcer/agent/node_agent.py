@@ -227,7 +227,7 @@ class NodeAgent:
             self._launches.look(now)
             turn = self._give_way.step(now, self._launches.seen)
             slept, woke = self._sleepers.follow(turn.asleep | self._ordered, now)
-            self._sleepers.unblock(turn.free - self._ordered)
+            self._sleepers.unblock(turn.free.intersection(woke), self._give_way.lows)
             self._launches.uncount(turn.idle)
             self._done_turn = turn
             self._note(at, slept, woke)
@@ -251,7 +251,8 @@ class NodeAgent:
             turn = self._give_way.step(now, self._launches.seen)
             if turn is self._done_turn:
                 return _NOTHING_NEW
-            slept, woke = self._sleepers.follow_quickly(turn.asleep | self._ordered, turn.free, now)
+            slept, woke = self._sleepers.follow_quickly(turn.asleep | self._ordered, now)
+            self._sleepers.unblock(turn.free.intersection(woke), self._give_way.lows)
             self._launches.uncount(turn.idle)
             self._done_turn = turn
             if slept or woke:

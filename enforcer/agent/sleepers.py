@@ -10,6 +10,7 @@ reported and left awake.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -82,7 +83,7 @@ class Sleepers:
         return tuple(key for key in fallen if key not in self.refused), woken
 
     def follow_quickly(
-        self, wanted: AbstractSet[ContainerKey], free: AbstractSet[ContainerKey], now_seconds: float
+        self, wanted: AbstractSet[ContainerKey], now_seconds: float
     ) -> tuple[tuple[ContainerKey, ...], tuple[ContainerKey, ...]]:
         """Like `follow`, of those alone that are expected and whose regions are open, and without a word to storage."""
         fallen = self._open_of((wanted & self._expected & self._listed) - self._asleep)
@@ -90,18 +91,34 @@ class Sleepers:
             self._pause(key, now_seconds)
         self._asleep |= set(fallen)
         woken = tuple(key for key in self._open_of((self._asleep & self._expected) - wanted) if self._wake(key))
-        self.unblock(free & frozenset(woken))
         return tuple(key for key in fallen if key not in self.refused), woken
 
-    def unblock(self, free: AbstractSet[ContainerKey]) -> None:
-        """Takes away the block of HAMi's monitor, which learns only every 5 s that nobody above them works."""
-        for key in free:
+    def unblock(self, free: AbstractSet[ContainerKey], cards: Iterable[frozenset[ContainerKey]]) -> None:
+        """Takes away the block of HAMi's monitor, which learns only every 5 s that nobody above them works.
+
+        Args:
+            cards: who of low priority shares a card. Where HAMi ranks them, by what their regions say, as HAMi does,
+                the block may be between them, and stays.
+        """
+        ranked: set[ContainerKey] = set()
+        for keys in cards:
+            if len(keys) > 1 and keys & free and len({self._rank(key) for key in keys}) > 1:
+                ranked |= keys
+        for key in free - ranked:
             held = self._regions.held(key)
             try:
                 if held is not None and held.tail()[2] == BLOCKED:
                     held.set_recent_kernel(0)
             except Refused:
                 self._regions.drop(key)
+
+    def _rank(self, key: ContainerKey) -> int | None:
+        """HAMi's priority, 0 the highest; None where the region can't be read."""
+        held = self._regions.held(key)
+        try:
+            return None if held is None else held.tail()[3]
+        except Refused:
+            return None
 
     def wake_all(self) -> tuple[ContainerKey, ...]:
         """Wakes everybody that it put to sleep; who woke."""

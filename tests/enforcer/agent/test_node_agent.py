@@ -89,6 +89,7 @@ class World:
     reader: FakeReader
     actions: Actions
     now: float = 0.0
+    others: tuple[SliceView, ...] = ()
 
     def agent(self, manner: GiveWayManner = GiveWayManner.STRICT) -> NodeAgent:
         return NodeAgent(
@@ -105,7 +106,7 @@ class World:
         low = slice_of(1, Priority.LOW, framebuffer_granted_bytes=4000 * MIB, framebuffer_limit_bytes=self.limit(1))
         high = slice_of(2, Priority.HIGH, duty_cycle_ratio=duty, framebuffer_granted_bytes=4000 * MIB)
         low, high = replace(low, framebuffer_used_bytes=GIB), replace(high, framebuffer_limit_bytes=self.limit(2))
-        self.reader.view = view_of(low, replace(high, framebuffer_used_bytes=GIB), at=at, free=free)
+        self.reader.view = view_of(low, replace(high, framebuffer_used_bytes=GIB), *self.others, at=at, free=free)
 
     def limit(self, number: int) -> int:
         with open_for_writing(region_path(self.containers, number)) as region:
@@ -196,7 +197,7 @@ def test_launch_puts_low_priority_to_sleep_between_two_looks_and_its_end_wakes_i
     assert acts(world) == [*before, "sleep", "wake"]
 
 
-def test_waking_takes_the_block_of_hamis_monitor_away_and_so_does_the_next_look(world: World) -> None:
+def test_waking_takes_the_block_of_hamis_monitor_away_once(world: World) -> None:
     agent = proven(world)
     put_recent(world, 2, 2)
     world.now = 9.02
@@ -205,10 +206,28 @@ def test_waking_takes_the_block_of_hamis_monitor_away_and_so_does_the_next_look(
     world.now = 9.2
     assert agent.pace().woke == (key_of(1),)
     assert recent(world, 1) == 0
+    # A block that comes later is not about what this waking knew.
     put_recent(world, 1, -1)
     world.see(at=9.5)
     agent.look(1.0)
-    assert recent(world, 1) == 0
+    assert recent(world, 1) == -1
+
+
+@pytest.mark.parametrize(("ranks", "is_unblocked"), [((1, 1), True), ((1, 2), False)])
+def test_block_between_two_pods_of_low_priority_stays(world: World, ranks: tuple[int, int], is_unblocked: bool) -> None:
+    """HAMi's monitor blocks whoever has the larger number; that the one above both is idle says nothing of that."""
+    for number, rank in zip((1, 3), ranks, strict=True):
+        region_path(world.containers, number).unlink(missing_ok=True)
+        add_region(world.containers, number, cards=(CARD,), limit=4000 * MIB, priority=rank)
+    world.others = (slice_of(3, Priority.LOW),)
+    agent = proven(world)
+    put_recent(world, 2, 2)
+    world.now = 9.02
+    assert set(agent.pace().slept) == {key_of(1), key_of(3)}
+    put_recent(world, 3, -1)
+    world.now = 9.2
+    assert set(agent.pace().woke) == {key_of(1), key_of(3)}
+    assert (recent(world, 3) == 0) == is_unblocked
 
 
 def test_block_of_hamis_monitor_stays_where_launches_are_not_believed(world: World) -> None:

@@ -164,9 +164,9 @@ def test_expected_containers_change_sides_without_a_word_to_storage(
     listed = (tmp_path / "asleep.json").read_bytes()
     monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("storage is asked"))
     # 2 is not expected: a killed agent would leave it asleep for ever.
-    assert sleepers.follow_quickly({key_of(1), key_of(2)}, frozenset(), 0.0) == ((key_of(1),), ())
+    assert sleepers.follow_quickly({key_of(1), key_of(2)}, 0.0) == ((key_of(1),), ())
     assert (status(containers, 1), status(containers, 2)) == (2, 1)
-    assert sleepers.follow_quickly(frozenset(), frozenset(), 0.1) == ((), (key_of(1),))
+    assert sleepers.follow_quickly(frozenset(), 0.1) == ((), (key_of(1),))
     assert status(containers, 1) == 1
     assert (tmp_path / "asleep.json").read_bytes() == listed
 
@@ -192,5 +192,5 @@ def test_doubtful_region_is_not_opened_at_every_look(
     monkeypatch.setattr(os, "scandir", noted)
     for _ in range(4 * KEEPS_BETWEEN):
         sleepers.expect(frozenset({key_of(1)}))
-        sleepers.follow_quickly({key_of(1)}, frozenset(), 0.0)
+        sleepers.follow_quickly({key_of(1)}, 0.0)
     assert len(tried) == 4
