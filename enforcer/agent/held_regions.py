@@ -7,9 +7,10 @@ by `pread`, 0.1 µs mapped. A mapping is not worth the signal that kills us wher
 with 10 pods each, one of them above low priority on each card, is looked at in 7 µs, and in some 200 µs where other
 programs emptied the caches meanwhile, half of which is the waking: 25 looks a second then take 0.5 % of a core.
 
-Each use first asks the open file whether it is still the one that was checked: its size, and that it has one name. A
-file that is gone, cut short or linked elsewhere is dropped, and looked for and checked anew. Used by `sleepers` and
-`launches`, each with regions of its own.
+Each use first asks whether the open file is still the one that was checked: its size, that it has one name, and that
+this name still means it. A file that is gone, moved, cut short or linked elsewhere is dropped, and looked for and
+checked anew; at every `KEEPS_BETWEEN`th look so is one beside which another file could be the region. Used by
+`sleepers` and `launches`, each with regions of its own.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class HeldRegion:
         except Refused:
             os.close(opened)
             raise
+        self.path = path
         self._tail_offset = self.region.layout.tail_offset
         self._all_at = -math.inf
         self.peek: Callable[[], bytes] = partial(os.pread, opened, _TAIL_BYTES, self._tail_offset)
@@ -96,10 +98,11 @@ class HeldRegion:
     def stands(self) -> bool:
         """Whether it is still the file that was checked."""
         try:
-            status = os.fstat(self.region.fd)
+            status, there = os.fstat(self.region.fd), os.stat(self.path, follow_symlinks=False)
         except OSError:
             return False
-        return status.st_size == self.region.layout.file_bytes and status.st_nlink == 1
+        is_whole = status.st_size == self.region.layout.file_bytes and status.st_nlink == 1
+        return is_whole and (status.st_dev, status.st_ino) == (there.st_dev, there.st_ino)
 
     def tail_bytes(self) -> bytes:
         """Slots in use, `utilization_switch`, `recent_kernel` and `priority` as they lie there, side by side.
@@ -234,7 +237,7 @@ class HeldRegions:
         self._patience = {key: left - 1 for key, left in self._patience.items() if left > 1 and key in keys}
         self._calls += 1
         if self._calls % KEEPS_BETWEEN == 0:
-            for key in [key for key, held in self._held.items() if not held.stands]:
+            for key in [key for key, held in self._held.items() if not self._is_region(key, held)]:
                 self.drop(key)
         for key in keys:
             if key not in self._held and key not in self._patience:
@@ -242,3 +245,9 @@ class HeldRegions:
                     self.get(key)
                 except Refused:
                     self._patience[key] = KEEPS_BETWEEN
+
+    def _is_region(self, key: ContainerKey, held: HeldRegion) -> bool:
+        try:
+            return held.stands and region_of(self._containers, key) == held.path
+        except Refused:
+            return False

@@ -207,6 +207,22 @@ def test_file_that_a_tenant_links_elsewhere_is_not_written_any_more(containers: 
     assert region.recent == 2
 
 
+def test_file_in_the_place_of_one_that_a_tenant_moved_away_is_looked_at_instead(
+    containers: Path, tmp_path: Path
+) -> None:
+    region = Region(containers, recent_kernel=0)
+    launches = watching(containers)
+    launches.look(0.0)
+    copy = region.path.read_bytes()
+    region.path.rename(tmp_path / "mine")
+    region.path.write_bytes(copy)
+    launches.watch({KEY})
+    launches.watch({KEY})
+    launches.look(1.0)
+    region.launch()
+    assert launches.look(2.0) == {KEY}
+
+
 def test_calm_is_when_nobody_launched_for_a_while(containers: Path) -> None:
     region = Region(containers, recent_kernel=0)
     launches = watching(containers)

@@ -141,6 +141,31 @@ def status_of_slot(path: Path, slot: int) -> int:
     return int(struct.unpack_from("<i", path.read_bytes(), shape.procs + slot * shape.slot + shape.status)[0])
 
 
+@pytest.mark.parametrize("move", ["replaced", "linked", "another"])
+def test_file_that_a_tenant_puts_in_the_place_of_his_region_is_not_mistaken_for_it(
+    sleepers: Sleepers, containers: Path, tmp_path: Path, move: str
+) -> None:
+    path = add_region(containers, 1)
+    sleepers.expect(frozenset({key_of(1)}))
+    copy = path.read_bytes()
+    if move == "another":
+        path.with_name("0f1e2d3c-2222-4000-8000-000000000001.cache").write_bytes(copy)
+    else:
+        path.rename(tmp_path / "mine")
+        if move == "replaced":
+            path.write_bytes(copy)
+        else:
+            path.symlink_to(tmp_path / "mine")
+    for _ in range(KEEPS_BETWEEN):
+        sleepers.expect(frozenset({key_of(1)}))
+    fallen, _ = sleepers.follow({key_of(1)}, 0.0)
+    if move == "replaced":
+        assert (fallen, status(containers, 1)) == ((key_of(1),), 2)
+    else:
+        assert fallen == ()
+        assert ("2 files" if move == "another" else "not_a_regular_file") in sleepers.refused[key_of(1)]
+
+
 def test_slot_behind_those_in_use_sleeps_and_wakes_too(sleepers: Sleepers, containers: Path) -> None:
     path = add_region(containers, 1)
     put_slot(path, 700, pid=9, status=1)
