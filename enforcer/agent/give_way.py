@@ -114,6 +114,7 @@ class GiveWay:
         self._slices: tuple[SliceView, ...] = ()
         self._lows: dict[str, frozenset[ContainerKey]] = {}
         self._aboves: dict[str, list[SliceView]] = {}
+        self._shared: frozenset[ContainerKey] = frozenset()
         self._states: tuple[_CardState, ...] | None = None
         self._turn = Turn()
         self._seen_at = -math.inf
@@ -206,6 +207,9 @@ class GiveWay:
             elif (key := entry.key) is not None:
                 lows.setdefault(entry.card, set()).add(key)
         self._lows = {card: frozenset(keys) for card, keys in lows.items()}
+        # Whether or not anybody of low priority is there.
+        equals = (entry.key for above in self._aboves.values() if len(above) > 1 for entry in above)
+        self._shared = frozenset(key for key in equals if key is not None)
 
     def forget(self) -> None:
         """Know nothing, so that nobody sleeps, until something is seen again."""
@@ -237,17 +241,15 @@ class GiveWay:
     def _turn_of(self, states: tuple[_CardState, ...]) -> Turn:
         low: dict[_CardState, set[ContainerKey]] = {state: set() for state in _CardState}
         above: dict[_CardState, set[ContainerKey]] = {state: set() for state in _CardState}
-        shared: set[ContainerKey] = set()
         for card, state in zip(self._cards.values(), states, strict=True):
             names = {name for name in card.above if isinstance(name, ContainerKey)}
             low[state] |= card.low
             above[state] |= names
-            shared |= names if len(card.above) > 1 else set()
         taken, free, quiet = _CardState.TAKEN, _CardState.FREE, _CardState.QUIET
         return Turn(
             asleep=frozenset(low[taken]),
             free=frozenset(low[free] - low[taken] - low[quiet]),
-            idle=frozenset(above[free] - above[taken] - above[quiet] - shared),
+            idle=frozenset(above[free] - above[taken] - above[quiet] - self._shared),
             taken=frozenset(above[taken] - above[free] - above[quiet]),
         )
 

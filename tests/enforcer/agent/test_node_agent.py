@@ -20,8 +20,9 @@ from enforcer.agent.region_writing import open_for_writing
 from enforcer.agent.watermark import WatermarkRules
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Priority
+from fleet.regions.fields import LAUNCH_SEEN
 from fleet.settings.agent import GiveWayManner
-from tests.enforcer.agent.nodes import CARD, GIB, START, add_region, key_of, region_path, slice_of, view_of
+from tests.enforcer.agent.nodes import CARD, GIB, OTHER_CARD, START, add_region, key_of, region_path, slice_of, view_of
 from tests.enforcer.agent.test_sleepers import status
 from tests.regions.plain_regions import MIB, PLAIN
 
@@ -228,6 +229,21 @@ def test_block_between_two_pods_of_low_priority_stays(world: World, ranks: tuple
     world.now = 9.2
     assert set(agent.pace().woke) == {key_of(1), key_of(3)}
     assert (recent(world, 3) == 0) == is_unblocked
+
+
+def test_launches_of_a_pod_with_an_equal_on_another_card_stay_counted(world: World) -> None:
+    """There nobody of low priority sits, and HAMi's monitor goes by these launches between the two."""
+    world.others = (
+        slice_of(2, Priority.HIGH, card=OTHER_CARD),
+        slice_of(4, Priority.HIGH, card=OTHER_CARD),
+    )
+    agent = proven(world)
+    put_recent(world, 2, 2)
+    world.now = 9.02
+    agent.pace()
+    world.now = 9.2
+    assert agent.pace().woke == (key_of(1),)
+    assert recent(world, 2) == LAUNCH_SEEN
 
 
 def test_block_of_hamis_monitor_stays_where_launches_are_not_believed(world: World) -> None:
