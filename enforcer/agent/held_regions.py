@@ -45,6 +45,10 @@ _TAIL_BYTES = 16
 _SPARE_SLOTS = 2
 
 
+class NoRegion(Refused):
+    """A container has no region: it has called nothing of CUDA yet, or is gone."""
+
+
 def region_of(containers: Path, key: ContainerKey) -> Path:
     """The one region of a container.
 
@@ -52,19 +56,23 @@ def region_of(containers: Path, key: ContainerKey) -> Path:
         containers: root of all regions, `<hook path>/vgpu/containers`.
 
     Raises:
-        Refused: there is none, or more than one.
+        NoRegion: there is none.
+        Refused: there is more than one, or its folder can't be read.
     """
     folder = key.folder(containers)
     try:
         with os.scandir(folder) as entries:
             found = [entry.name for entry in islice(entries, FILES_MAX) if _REGION_NAME.fullmatch(entry.name)]
             is_flooded = next(entries, None) is not None
+    except FileNotFoundError as exc:
+        raise NoRegion(f"cannot write the region of {folder.name}: {exc.strerror}") from exc
     except OSError as exc:
         raise Refused(f"cannot write the region of {folder.name}: {exc.strerror}") from exc
     if is_flooded:
         raise Refused(f"cannot write the region of {folder.name}: {RegionDoubt.TOO_MANY_FILES}")
     if len(found) != 1:
-        raise Refused(f"cannot write the region of {folder.name}: it has {len(found)} files that could be it")
+        kind = Refused if found else NoRegion
+        raise kind(f"cannot write the region of {folder.name}: it has {len(found)} files that could be it")
     return folder / found[0]
 
 
@@ -201,6 +209,8 @@ class HeldRegions:
         self._held: dict[ContainerKey, HeldRegion] = {}
         self._patience: dict[ContainerKey, int] = {}
         self._calls = 0
+        self.refused: dict[ContainerKey, str] = {}
+        """Whose regions `keep` could not open though they are there, and why; as of the last try."""
 
     def get(self, key: ContainerKey) -> HeldRegion:
         """The region of a container, opened and checked where it is not yet.
@@ -234,6 +244,7 @@ class HeldRegions:
         """
         for key in [key for key in self._held if key not in keys]:
             self.drop(key)
+        self.refused = {key: why for key, why in self.refused.items() if key in keys}
         self._patience = {key: left - 1 for key, left in self._patience.items() if left > 1 and key in keys}
         self._calls += 1
         if self._calls % KEEPS_BETWEEN == 0:
@@ -243,8 +254,13 @@ class HeldRegions:
             if key not in self._held and key not in self._patience:
                 try:
                     self.get(key)
-                except Refused:
+                except Refused as exc:
                     self._patience[key] = KEEPS_BETWEEN
+                    self.refused.pop(key, None)
+                    if not isinstance(exc, NoRegion):
+                        self.refused[key] = str(exc)
+                else:
+                    self.refused.pop(key, None)
 
     def _is_region(self, key: ContainerKey, held: HeldRegion) -> bool:
         try:

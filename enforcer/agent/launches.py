@@ -70,6 +70,11 @@ class Launches:
         return {key: watched.seen for key, watched in self._watched.items()}
 
     @property
+    def refused(self) -> Mapping[ContainerKey, str]:
+        """Whose launches can't be looked at though they have a region, and why."""
+        return self._regions.refused
+
+    @property
     def is_watching(self) -> bool:
         """Whether there is anybody to look at."""
         return bool(self._watched)

@@ -232,7 +232,10 @@ class NodeAgent:
             self._done_turn = turn
             self._note(at, slept, woke)
             switched, self._switched = self._switched, []
-            refused = tuple(f"cannot put to sleep: {why}" for why in self._sleepers.refused.values())
+            refused = (
+                *(f"cannot put to sleep: {why}" for why in self._sleepers.refused.values()),
+                *(f"cannot look at launches: {why}" for why in self._launches.refused.values()),
+            )
         self._acts.write_all(switched)
         self._tell("look", refused)
         return Look(view=view, slept=slept, woke=woke, refused=refused)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.agent.give_way import GiveWayRules
+from enforcer.agent.held_regions import KEEPS_BETWEEN
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_agent import BLIND_SECONDS, Acts, AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView, SliceView
@@ -303,6 +304,29 @@ def test_region_of_high_priority_that_is_spoilt_puts_low_priority_to_sleep(world
     world.now = 9.02
     agent.pace()
     assert status(world.containers, 1) == 2
+
+
+@pytest.mark.parametrize("harm", ["truncated", "two"])
+def test_region_of_high_priority_whose_launches_can_not_be_looked_at_is_told(world: World, harm: str) -> None:
+    agent = proven(world)
+    path = region_path(world.containers, 2)
+    whole = path.read_bytes()
+    if harm == "truncated":
+        os.truncate(path, 100)
+    else:
+        path.unlink()
+        for number in (1, 2):
+            path.with_name(f"0f1e2d3c-{number:04}-4000-8000-000000000001.cache").write_bytes(whole)
+    agent.look(1.0)
+    for _ in range(2):
+        (why,) = agent.look(1.0).refused
+        assert why.startswith("cannot look at launches: ")
+    for entry in path.parent.iterdir():
+        entry.unlink()
+    # One without a region has called nothing yet: that is no failure.
+    assert [agent.look(1.0).refused for _ in range(KEEPS_BETWEEN)][-1] == ()
+    path.write_bytes(whole)
+    assert [agent.look(1.0).refused for _ in range(KEEPS_BETWEEN)][-1] == ()
 
 
 @pytest.mark.parametrize("harm", ["truncated", "removed", "forged"])
