@@ -137,18 +137,18 @@ class GiveWay:
         duties: dict[ContainerKey | str, list[float | None]] = {}
         # Of a card that the driver leaves out nothing is known, as long as somebody of low priority is there.
         seen_duties = dict.fromkeys(self._lows) | {card.card: card.duty_cycle_ratio for card in view.cards}
-        for name, card_duty in seen_duties.items():
-            above, low = self._aboves.get(name, []), self._lows.get(name, frozenset())
-            card = self._cards.get(name) or _Card(wait_seconds=self.rules.release_seconds)
+        for card_name, card_duty in seen_duties.items():
+            above, low = self._aboves.get(card_name, []), self._lows.get(card_name, frozenset())
+            card = self._cards.get(card_name) or _Card(wait_seconds=self.rules.release_seconds)
             card.low, card.above = low, ()
             if is_strict and low:
                 card.above = tuple(_name(entry) for entry in above)
                 for entry in above:
                     duties.setdefault(_name(entry), []).append(entry.duty_cycle_ratio)
-            card.is_pressed = name in short_cards or self._is_pressed(card_duty, above)
+            card.is_pressed = card_name in short_cards or self._is_pressed(card_duty, above)
             if card.is_pressed:
                 card.pressed_at = now
-            cards[name] = card
+            cards[card_name] = card
         self._cards, self._states = cards, None
         self._workers = {name: self._workers.get(name) or _Worker() for name in duties}
         for name, worker in self._workers.items():

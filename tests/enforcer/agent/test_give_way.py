@@ -144,8 +144,8 @@ class Card:
         """High priority stops; the driver's mean of a second, and the age of a view, end after it."""
         return self.run(seconds, launches=False, duty=0.5, lasts=1.2)
 
-    def burst(self, seconds: float = 1.0, **how: int) -> Card:
-        return self.run(seconds, launches=True, duty=0.5, **how)
+    def burst(self, seconds: float = 1.0, *, switch: int = 1) -> Card:
+        return self.run(seconds, launches=True, duty=0.5, switch=switch)
 
 
 def proven() -> Card:
