@@ -37,6 +37,8 @@ FILES_MAX = 256
 """Entries that a container's directory may have; HAMi's and the library's own are two."""
 ALL_SLOTS_SECONDS = 10.0
 """How often all slots are gone through, not the first ones alone: one behind those in use may still be somebody's."""
+MOVED_MAX = 4
+"""Files of one container that were its region before, and are kept open."""
 KEEPS_BETWEEN = 8
 """In so many calls of `keep` a region that is in doubt is tried once."""
 
@@ -111,6 +113,15 @@ class HeldRegion:
             return False
         is_whole = status.st_size == self.region.layout.file_bytes and status.st_nlink == 1
         return is_whole and (status.st_dev, status.st_ino) == (there.st_dev, there.st_ino)
+
+    @property
+    def is_only_moved(self) -> bool:
+        """Whether it is whole and linked nowhere else, under whatever name: who had mapped it still goes by it."""
+        try:
+            status = os.fstat(self.region.fd)
+        except OSError:
+            return False
+        return status.st_size == self.region.layout.file_bytes and status.st_nlink <= 1
 
     def tail_bytes(self) -> bytes:
         """Slots in use, `utilization_switch`, `recent_kernel` and `priority` as they lie there, side by side.
@@ -202,10 +213,14 @@ class HeldRegions:
 
     Args:
         containers: root of all regions.
+        keeps_moved: keep open what is no longer the region of its container but was, up to `MOVED_MAX` each: a tenant
+            may move, remove or double the file, but his processes have mapped this one.
     """
 
-    def __init__(self, containers: Path) -> None:
+    def __init__(self, containers: Path, *, keeps_moved: bool = False) -> None:
         self._containers = containers
+        self._keeps_moved = keeps_moved
+        self._moved: dict[ContainerKey, list[HeldRegion]] = {}
         self._held: dict[ContainerKey, HeldRegion] = {}
         self._patience: dict[ContainerKey, int] = {}
         self._calls = 0
@@ -230,10 +245,19 @@ class HeldRegions:
         held = self._held.get(key)
         return held if held is not None and held.stands else None
 
+    def moved(self, key: ContainerKey) -> tuple[HeldRegion, ...]:
+        """What was the region of a container before, and may still be mapped."""
+        return tuple(self._moved.get(key, ()))
+
     def drop(self, key: ContainerKey) -> None:
-        """Closes one, if it is open."""
+        """Closes one, if it is open, or sets it aside where it is to be kept."""
         held = self._held.pop(key, None)
-        if held is not None:
+        if held is None:
+            return
+        aside = self._moved.get(key, [])
+        if self._keeps_moved and len(aside) < MOVED_MAX and held.is_only_moved and not self._is_region(key, held):
+            self._moved[key] = [*aside, held]
+        else:
             held.close()
 
     def keep(self, keys: AbstractSet[ContainerKey]) -> None:
@@ -243,7 +267,10 @@ class HeldRegions:
         that could not be opened are tried again, so that doubtful files cost little.
         """
         for key in [key for key in self._held if key not in keys]:
-            self.drop(key)
+            self._held.pop(key).close()
+        for key in [key for key in self._moved if key not in keys]:
+            for held in self._moved.pop(key):
+                held.close()
         self.refused = {key: why for key, why in self.refused.items() if key in keys}
         self._patience = {key: left - 1 for key, left in self._patience.items() if left > 1 and key in keys}
         self._calls += 1

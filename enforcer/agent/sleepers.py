@@ -4,7 +4,7 @@ A container sleeps until something wakes it, so a list of ours lies on the node 
 agent that was killed wakes them when it starts again, and one that stops wakes them before. Who may have to sleep from
 one look to the next stands on it in advance, because storage takes longer than they may go on. New processes join awake
 and slots move, so sleep is written again and again. A container with no region, or one that can't be trusted, is
-reported and left awake.
+reported and left awake, but for processes that have mapped a region which this agent had open before.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
 
 from enforcer.agent.held_regions import HeldRegions
@@ -30,7 +31,7 @@ class Sleepers:
 
     def __init__(self, containers: Path, memory: Path) -> None:
         self._containers = containers
-        self._regions = HeldRegions(containers)
+        self._regions = HeldRegions(containers, keeps_moved=True)
         self._memory = memory
         self._listed = _remembered(memory)
         self._asleep = set(self._listed)
@@ -136,9 +137,15 @@ class Sleepers:
             self.refused[key] = str(exc)
         else:
             self.refused.pop(key, None)
+        for moved in self._regions.moved(key):
+            with suppress(Refused):
+                moved.pause(now_seconds)
 
     def _wake(self, key: ContainerKey) -> bool:
         """True where it slept and is awake now; a container that is gone needs no waking."""
+        for moved in self._regions.moved(key):
+            with suppress(Refused):
+                moved.resume()
         try:
             slept = self._regions.get(key).resume()
         except Refused:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.agent.held_regions import ALL_SLOTS_SECONDS, FILES_MAX, KEEPS_BETWEEN, region_of
+from enforcer.agent.held_regions import ALL_SLOTS_SECONDS, FILES_MAX, KEEPS_BETWEEN, MOVED_MAX, region_of
 from enforcer.agent.sleepers import Sleepers
 from fleet.errors import Refused
 from tests.enforcer.agent.nodes import add_region, key_of, region_path
@@ -164,6 +164,47 @@ def test_file_that_a_tenant_puts_in_the_place_of_his_region_is_not_mistaken_for_
     else:
         assert fallen == ()
         assert ("2 files" if move == "another" else "not_a_regular_file") in sleepers.refused[key_of(1)]
+
+
+@pytest.mark.parametrize("move", ["replaced", "removed", "another"])
+def test_processes_that_map_a_region_that_was_moved_sleep_and_wake_all_the_same(
+    sleepers: Sleepers, containers: Path, tmp_path: Path, move: str
+) -> None:
+    path = add_region(containers, 1)
+    mapped = os.open(path, os.O_RDONLY)
+    sleepers.expect(frozenset({key_of(1)}))
+    copy = path.read_bytes()
+    if move == "another":
+        path.with_name("0f1e2d3c-2222-4000-8000-000000000001.cache").write_bytes(copy)
+    elif move == "removed":
+        path.unlink()
+    else:
+        path.rename(tmp_path / "mine")
+        path.write_bytes(copy)
+    shape = PLAIN["v1.2"]
+    for wanted, expected in (({key_of(1)}, 2), (set(), 1)):
+        for _ in range(KEEPS_BETWEEN):
+            sleepers.expect(frozenset({key_of(1)}))
+        sleepers.follow(wanted, 0.0)
+        assert struct.unpack("<i", os.pread(mapped, 4, shape.procs + shape.status)) == (expected,)
+        assert bool(sleepers.refused) == (move != "replaced" and bool(wanted))
+    os.close(mapped)
+
+
+def test_files_that_were_moved_are_bounded_and_closed_with_their_container(
+    sleepers: Sleepers, containers: Path, tmp_path: Path
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    path = add_region(containers, 1)
+    for number in range(3 * MOVED_MAX):
+        sleepers.follow({key_of(1)}, 0.0)
+        copy = path.read_bytes()
+        path.rename(tmp_path / str(number))
+        path.write_bytes(copy)
+    assert len(os.listdir("/proc/self/fd")) - before == MOVED_MAX + 1
+    sleepers.follow(frozenset(), 0.0)
+    sleepers.expect(frozenset())
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_slot_behind_those_in_use_sleeps_and_wakes_too(sleepers: Sleepers, containers: Path) -> None:
