@@ -3,11 +3,12 @@
  * src/include/memory_limit.h (ENSURE_RUNNING) and src/multiprocess/multiprocess_utilization_watcher.c (rate_limiter,
  * utilization_watcher) do, for a container with a core limit and the policy `force`. Layout 1.2. A kernel is a sleep.
  *
- *   region_pods online PATH LOG BEGIN END SEED BURST_MIN BURST_MAX IDLE_MIN IDLE_MAX
+ *   region_pods online PATH LOG BEGIN END SEED BURST_MIN BURST_MAX IDLE_MIN IDLE_MAX MANNER
  *   region_pods offline PATH LOG BEGIN END
  *
- * Times are seconds; BEGIN and END by CLOCK_MONOTONIC. The first burst lasts 1 s, and the idle spell behind it 5 s. The log
- * has lines `work FROM UNTIL` (kernels less than a millisecond apart are one) and `status AT VALUE`.
+ * Times are seconds; BEGIN and END by CLOCK_MONOTONIC. The first burst lasts 1 s, and the idle spell behind it 5 s. MANNER:
+ * `kernels` are all marked; of `graphs`, which bursts behind the first one replay, none, but one kernel every 1.5 s is;
+ * `unmarked` kernels are those of a container without a core limit. The log has lines `work FROM UNTIL` (kernels less than a millisecond apart are one) and `status AT VALUE`.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -22,6 +23,8 @@
 #define REGION_BYTES 2008953
 #define SPANS_MAX 100000
 #define KERNEL_SECONDS 0.003
+#define GRAPH_SECONDS 0.02
+#define MARK_SECONDS 1.5
 
 static uint8_t *region;
 static volatile int32_t *status, *recent_kernel;
@@ -46,18 +49,7 @@ static void rest(double seconds) {
 
 static double between(double least, double most) { return least + (most - least) * drand48(); }
 
-/* One launch, and its kernel. */
-static void launch(double seconds) {
-    volatile uint64_t *last_kernel_time = (volatile uint64_t *)(region + 2008912);
-    while (*status != 1 && now() < until)
-        sleep(1);
-    if ((uint64_t)time(NULL) > *last_kernel_time)
-        *last_kernel_time = (uint64_t)time(NULL);
-    while (*recent_kernel < 0 && now() < until)
-        sleep(1);
-    if (now() >= until)
-        return;
-    *recent_kernel = 2;
+static void work(double seconds) {
     double began = now();
     rest(seconds);
     int last = span_count - 1;
@@ -68,6 +60,22 @@ static void launch(double seconds) {
         spans[span_count][1] = now();
         span_count++;
     }
+}
+
+/* One launch, and its kernel. */
+static void launch(double seconds, int is_marked) {
+    volatile uint64_t *last_kernel_time = (volatile uint64_t *)(region + 2008912);
+    while (*status != 1 && now() < until)
+        sleep(1);
+    if ((uint64_t)time(NULL) > *last_kernel_time)
+        *last_kernel_time = (uint64_t)time(NULL);
+    while (is_marked && *recent_kernel < 0 && now() < until)
+        sleep(1);
+    if (now() >= until)
+        return;
+    if (is_marked)
+        *recent_kernel = 2;
+    work(seconds);
 }
 
 /* Every 120 ms: figures are emptied, the driver is asked, and its mean of the last second is filled in. */
@@ -107,7 +115,7 @@ int main(int count, char **words) {
     if (count < 6)
         return 2;
     int is_online = strcmp(words[1], "online") == 0;
-    if (is_online && count != 11)
+    if (is_online && count != 12)
         return 2;
     int file = open(words[2], O_RDWR);
     region = mmap(NULL, REGION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -122,12 +130,20 @@ int main(int count, char **words) {
     pthread_create(&observer, NULL, observe, NULL);
     if (is_online) {
         srand48(atol(words[6]));
-        double burst = 1, idle = 5;
+        double burst = 1, idle = 5, marked_at = 0;
+        int is_marked = strcmp(words[11], "unmarked") != 0, has_graphs = 0;
         while (now() < until) {
             for (double end = now() + burst; now() < end && now() < until;) {
-                launch(KERNEL_SECONDS);
-                rest(between(0, 0.04));
+                if (has_graphs && now() - marked_at < MARK_SECONDS) {
+                    work(GRAPH_SECONDS);
+                    continue;
+                }
+                marked_at = now();
+                launch(KERNEL_SECONDS, is_marked);
+                if (!has_graphs)
+                    rest(between(0, 0.04));
             }
+            has_graphs = strcmp(words[11], "graphs") == 0;
             double left = until - now();
             rest(idle < left ? idle : left);
             burst = between(atof(words[7]), atof(words[8]));
@@ -135,7 +151,7 @@ int main(int count, char **words) {
         }
     } else {
         while (now() < until)
-            launch(KERNEL_SECONDS);
+            launch(KERNEL_SECONDS, 1);
     }
     pthread_join(observer, NULL);
     pthread_join(watcher, NULL);

@@ -14,37 +14,55 @@ its duty cycle was 0 as soon as the driver's second was over. It loses it when i
 explains, and must show twice as many such pauses each time. What it earned counts for the value of the switch under
 which it did: HAMi's monitor turns the switch, and launches may vanish with it.
 
+**While views stop** (a driver that hangs, a node without CPU) the clock goes on and nobody is measured. What a view
+showed counts until another one shows something else, and after `stale_seconds` nobody above counts as measured: low
+priority may fall asleep by an old view, but never wakes by one.
+
+What remains: work that goes on for less than 2 s after the last launch, of a container that has earned the short time,
+may not be seen, and low priority may run beside it. A launch explains a duty cycle only as far as the mean of a second
+can still hold what ended with it, so a container that replays graphs between rare launches loses the short time, or has
+its card's time doubled: see below.
+
+**While views stop** (a driver that hangs, a node without CPU) the clock goes on and nobody is measured. What a view
+showed counts until another one shows something else, and after `stale_seconds` nobody above counts as measured: low
+priority may fall asleep by an old view, but never wakes by one.
+
 What remains: work that goes on for up to 2 s after the last launch, of a container that has earned the short time, is
 not seen, and low priority may run beside it.
 
 **Between two requests.** Waking low priority for less than the second in which the library looks whether it may go on
-gives it next to nothing, and costs high priority a burst. So where somebody above it works again within a second of the
-waking, the card's time doubles, up to `quiet_seconds`; it is `release_seconds` again after a pause ten times as long. A
-load that flaps by whatever pattern wakes low priority no more than about once a second.
+gives it next to nothing, and costs high priority a burst. So where somebody above it works again within 1.3 s of the
+waking, or the last view before showed more work than its last launches left, the card's time doubles, up to
+`quiet_seconds`; it is `release_seconds` again after a pause ten times as long. A load that flaps by whatever pattern
+wakes low priority no more than about once a second.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from operator import is_
 
 from enforcer.agent.launches import SeenLaunches
-from enforcer.agent.node_view import CardView, ContainerKey, NodeView, SliceView
+from enforcer.agent.node_view import ContainerKey, NodeView, SliceView
 from fleet.inventory import Priority
 from fleet.settings.agent import GiveWayManner
 
 EXPLAINED_SECONDS = 2.0
-"""How long a launch explains a duty cycle: the driver's second, the library's 0.12 s, and the age of a view."""
+"""How long a launch explains a duty cycle: the driver's second, the library's 0.12 s, and the age of a view; of a mean
+of the last second no more is left after some time than that time lacks to it."""
+FADED_SECONDS = 1.25
+"""Likewise, where the view is hardly older than its figures: more than that is left of a stop seldom, not never."""
 REFILLED_SECONDS = 1.5
 """How long a duty cycle may be missing: the library empties it for some milliseconds out of every 120."""
 SWITCHED_SECONDS = 0.5
 """How long a launch may still show that the switch as it stood before let show: the library reads it every 0.12 s."""
-WORTH_SECONDS = 1.0
-"""How long low priority must be awake for it to be of use: the library's step."""
+WORTH_SECONDS = 1.3
+"""How long low priority must be awake for it to be of use, and for a view to show that high priority did stop: the
+library's step, and the driver's second."""
 _CALM_TIMES = 10.0
 _PAUSES_MAX = 64
 
@@ -58,6 +76,7 @@ class GiveWayRules:
         full_ratio: duty cycle of the card from which it is full, 0-1.
         quiet_seconds: how long nobody may have wanted it asleep before low priority wakes, by duty cycles.
         release_seconds: likewise by launches, where these are believed.
+        stale_seconds: how old the last view may be before nobody counts as measured any more.
     """
 
     manner: GiveWayManner = GiveWayManner.PRESSURE
@@ -65,6 +84,7 @@ class GiveWayRules:
     full_ratio: float = 0.97
     quiet_seconds: float = 5.0
     release_seconds: float = 0.1
+    stale_seconds: float = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +114,10 @@ class GiveWay:
         self._slices: tuple[SliceView, ...] = ()
         self._lows: dict[str, frozenset[ContainerKey]] = {}
         self._aboves: dict[str, list[SliceView]] = {}
+        self._shared: frozenset[ContainerKey] = frozenset()
         self._states: tuple[_CardState, ...] | None = None
         self._turn = Turn()
+        self._seen_at = -math.inf
         self.watched: frozenset[ContainerKey] = frozenset()
         """Containers whose launches `step` wants to know."""
         self.low: frozenset[ContainerKey] = frozenset()
@@ -109,26 +131,35 @@ class GiveWay:
             short_cards: cards whose framebuffer runs out: there low priority stops growing whatever else is so.
         """
         self._sort(view.slices)
+        self._seen_at = now
         is_strict = self.rules.manner is GiveWayManner.STRICT
         cards: dict[str, _Card] = {}
         duties: dict[ContainerKey | str, list[float | None]] = {}
-        for card in view.cards:
-            above, low = self._aboves.get(card.card, []), self._lows.get(card.card, frozenset())
-            seen = self._cards.get(card.card) or _Card(wait_seconds=self.rules.release_seconds)
-            seen.low, seen.above = low, ()
+        # Of a card that the driver leaves out nothing is known, as long as somebody of low priority is there.
+        seen_duties = dict.fromkeys(self._lows) | {card.card: card.duty_cycle_ratio for card in view.cards}
+        for card_name, card_duty in seen_duties.items():
+            above, low = self._aboves.get(card_name, []), self._lows.get(card_name, frozenset())
+            card = self._cards.get(card_name) or _Card(wait_seconds=self.rules.release_seconds)
+            card.low, card.above = low, ()
             if is_strict and low:
-                seen.above = tuple(_name(entry) for entry in above)
+                card.above = tuple(_name(entry) for entry in above)
                 for entry in above:
                     duties.setdefault(_name(entry), []).append(entry.duty_cycle_ratio)
-            if card.card in short_cards or self._is_pressed(card, above):
-                seen.pressed_at = now
-            cards[card.card] = seen
+            card.is_pressed = card_name in short_cards or self._is_pressed(card_duty, above)
+            if card.is_pressed:
+                card.pressed_at = now
+            cards[card_name] = card
         self._cards, self._states = cards, None
         self._workers = {name: self._workers.get(name) or _Worker() for name in duties}
         for name, worker in self._workers.items():
             worker.see(_largest(duties[name]), self.rules.working_ratio, now)
         self.watched = frozenset(name for name in self._workers if isinstance(name, ContainerKey))
         self.low = frozenset[ContainerKey]().union(*(card.low for card in cards.values() if card.above))
+
+    @property
+    def lows(self) -> Iterable[frozenset[ContainerKey]]:
+        """Who of low priority is on each card."""
+        return self._lows.values()
 
     def is_due(self, now: float, news: AbstractSet[ContainerKey]) -> bool:
         """Whether `step` may lead to anything.
@@ -149,12 +180,18 @@ class GiveWay:
         """
         for name, worker in self._workers.items():
             worker.take(launches.get(name) if isinstance(name, ContainerKey) else None, now)
+        stale_at = self._seen_at + self.rules.stale_seconds
+        if now > stale_at:
+            self._miss(now)
         states = tuple(self._state(card, now) for card in self._cards.values())
         if states != self._states:
             self._states, self._turn = states, self._turn_of(states)
         self._due_at = min(
             (card.taken_until for card in self._cards.values() if now < card.taken_until), default=math.inf
         )
+        if now <= stale_at:
+            # The step after it, as nothing is missed at the moment itself.
+            self._due_at = min(self._due_at, math.nextafter(stale_at, math.inf))
         return self._turn
 
     def _sort(self, slices: tuple[SliceView, ...]) -> None:
@@ -170,19 +207,31 @@ class GiveWay:
             elif (key := entry.key) is not None:
                 lows.setdefault(entry.card, set()).add(key)
         self._lows = {card: frozenset(keys) for card, keys in lows.items()}
+        # Whether or not anybody of low priority is there.
+        equals = (entry.key for above in self._aboves.values() if len(above) > 1 for entry in above)
+        self._shared = frozenset(key for key in equals if key is not None)
 
     def forget(self) -> None:
         """Know nothing, so that nobody sleeps, until something is seen again."""
         self._workers, self._cards, self._states = {}, {}, None
         self.watched = self.low = frozenset()
 
+    def _miss(self, now: float) -> None:
+        """Go on without views: who is not measured counts as working, and a card that was pressed stays so."""
+        for worker in self._workers.values():
+            worker.miss(now)
+        for card in self._cards.values():
+            if card.is_pressed or now < card.pressed_at + self.rules.quiet_seconds:
+                card.pressed_at = now
+
     def _state(self, card: _Card, now: float) -> _CardState:
         workers = [self._workers[name] for name in card.above]
         quiet = self.rules.quiet_seconds
         is_believed = all(worker.is_believed for worker in workers)
         works_until = max((worker.works_until(card.wait_seconds, quiet) for worker in workers), default=-math.inf)
-        card.take(now < works_until, now, self.rules, is_believed=is_believed)
-        card.taken_until = max(works_until, card.pressed_at + quiet)
+        outlasts = any(worker.outlasts for worker in workers)
+        card.take(now < works_until, now, self.rules, is_believed=is_believed, outlasts=outlasts)
+        card.taken_until = math.inf if card.is_pressed else max(works_until, card.pressed_at + quiet)
         if now < card.taken_until:
             return _CardState.TAKEN
         if not workers:
@@ -192,25 +241,23 @@ class GiveWay:
     def _turn_of(self, states: tuple[_CardState, ...]) -> Turn:
         low: dict[_CardState, set[ContainerKey]] = {state: set() for state in _CardState}
         above: dict[_CardState, set[ContainerKey]] = {state: set() for state in _CardState}
-        shared: set[ContainerKey] = set()
         for card, state in zip(self._cards.values(), states, strict=True):
             names = {name for name in card.above if isinstance(name, ContainerKey)}
             low[state] |= card.low
             above[state] |= names
-            shared |= names if len(card.above) > 1 else set()
         taken, free, quiet = _CardState.TAKEN, _CardState.FREE, _CardState.QUIET
         return Turn(
             asleep=frozenset(low[taken]),
             free=frozenset(low[free] - low[taken] - low[quiet]),
-            idle=frozenset(above[free] - above[taken] - above[quiet] - shared),
+            idle=frozenset(above[free] - above[taken] - above[quiet] - self._shared),
             taken=frozenset(above[taken] - above[free] - above[quiet]),
         )
 
-    def _is_pressed(self, card: CardView, above: list[SliceView]) -> bool:
+    def _is_pressed(self, card_duty: float | None, above: list[SliceView]) -> bool:
         rules = self.rules
         if rules.manner is not GiveWayManner.PRESSURE:
             return False
-        is_full = card.duty_cycle_ratio is None or card.duty_cycle_ratio >= rules.full_ratio
+        is_full = card_duty is None or card_duty >= rules.full_ratio
         return is_full and any(
             entry.duty_cycle_ratio is None or entry.duty_cycle_ratio > rules.working_ratio for entry in above
         )
@@ -233,6 +280,7 @@ class _Card:
     Attributes:
         above: who is above low priority there, where low priority sleeps whenever they work.
         pressed_at: when low priority was last wanted asleep for another reason.
+        is_pressed: whether the last view wanted that.
         taken_until: until when low priority sleeps, if nothing more is heard.
         wait_seconds: how long a believed container must have launched nothing.
     """
@@ -241,16 +289,21 @@ class _Card:
     low: frozenset[ContainerKey] = frozenset()
     above: tuple[ContainerKey | str, ...] = ()
     pressed_at: float = -math.inf
+    is_pressed: bool = False
     taken_until: float = -math.inf
     _is_held: bool = False
     _freed_at: float = -math.inf
     _was_believed: bool = False
 
-    def take(self, works: bool, now: float, rules: GiveWayRules, *, is_believed: bool) -> None:
-        """Learn from how long low priority was let work, where launches decided that it was."""
+    def take(self, works: bool, now: float, rules: GiveWayRules, *, is_believed: bool, outlasts: bool) -> None:
+        """Learn from how long low priority was let work, where launches decided that it was.
+
+        Args:
+            outlasts: whether the last view showed more work above it than the last launches left.
+        """
         if works and not self._is_held and self._was_believed:
             was_free = now - self._freed_at
-            if was_free < WORTH_SECONDS:
+            if was_free < WORTH_SECONDS or outlasts:
                 self.wait_seconds = min(2 * self.wait_seconds, max(rules.quiet_seconds, rules.release_seconds))
             elif was_free >= _CALM_TIMES * self.wait_seconds:
                 self.wait_seconds = rules.release_seconds
@@ -266,10 +319,13 @@ class _Worker:
     Attributes:
         busy_at: when its duty cycle last showed work, or was not known.
         launched_at: when it was last seen to have launched.
+        outlasts: whether its duty cycle last showed more than a stop at its last launch was likely to leave.
     """
 
     busy_at: float = -math.inf
     launched_at: float = -math.inf
+    outlasts: bool = False
+    _is_busy: bool = False
     _measured_at: float = -math.inf
     _is_measured: bool = False
     _is_readable: bool = False
@@ -288,7 +344,8 @@ class _Worker:
         """Until when it counts as working, if nothing more is heard of it."""
         if self.is_believed:
             return self.launched_at + wait_seconds
-        return max(self.busy_at, self.launched_at) + quiet_seconds
+        # Until a view shows that it stopped: `quiet_seconds` may be shorter than the time between two of them.
+        return math.inf if self._is_busy else max(self.busy_at, self.launched_at) + quiet_seconds
 
     def take(self, launches: SeenLaunches | None, now: float) -> None:
         """Take what looks at its launches showed."""
@@ -305,23 +362,28 @@ class _Worker:
             self.launched_at = launches.launched_at
             self._is_judged = self.launched_at - self._switched_at < SWITCHED_SECONDS
 
+    def miss(self, now: float) -> None:
+        """Nothing was seen of it for long."""
+        self.busy_at, self._is_measured = now, False
+
     def see(self, duty: float | None, working_ratio: float, now: float) -> None:
         """Take its duty cycle, and hold it against its launches."""
         if duty is not None:
             self._measured_at = now
         elif now - self._measured_at < REFILLED_SECONDS:
             return
-        self._is_measured = duty is not None
-        is_explained = now - self.launched_at < EXPLAINED_SECONDS
+        self._is_measured, self._is_busy = duty is not None, duty is None or duty > working_ratio
+        since = now - self.launched_at
+        self.outlasts = duty is not None and duty > max(working_ratio, FADED_SECONDS - since)
         if duty is None:
             self.busy_at = now
-        elif duty > working_ratio and not is_explained:
+        elif duty > max(working_ratio, EXPLAINED_SECONDS - since):
             self.busy_at, self._is_judged = now, True
             pauses = self._pauses.get(self._switch, 1)
             if self._owed.get(self._switch, 1) == 0:
                 pauses = min(_PAUSES_MAX, 2 * pauses)
             self._pauses[self._switch] = self._owed[self._switch] = pauses
-        elif duty <= working_ratio and not is_explained and not self._is_judged:
+        elif duty <= working_ratio and since >= EXPLAINED_SECONDS and not self._is_judged:
             self._is_judged = True
             self._owed[self._switch] = max(0, self._owed.get(self._switch, 1) - 1)
 

@@ -7,9 +7,10 @@ by `pread`, 0.1 µs mapped. A mapping is not worth the signal that kills us wher
 with 10 pods each, one of them above low priority on each card, is looked at in 7 µs, and in some 200 µs where other
 programs emptied the caches meanwhile, half of which is the waking: 25 looks a second then take 0.5 % of a core.
 
-Each use first asks the open file whether it is still the one that was checked: its size, and that it has one name. A
-file that is gone, cut short or linked elsewhere is dropped, and looked for and checked anew. Used by `sleepers` and
-`launches`, each with regions of its own.
+Each use first asks whether the open file is still the one that was checked: its size, that it has one name, and that
+this name still means it. A file that is gone, moved, cut short or linked elsewhere is dropped, and looked for and
+checked anew; at every `KEEPS_BETWEEN`th look so is one beside which another file could be the region. Used by
+`sleepers` and `launches`, each with regions of its own.
 """
 
 from __future__ import annotations
@@ -36,12 +37,18 @@ FILES_MAX = 256
 """Entries that a container's directory may have; HAMi's and the library's own are two."""
 ALL_SLOTS_SECONDS = 10.0
 """How often all slots are gone through, not the first ones alone: one behind those in use may still be somebody's."""
+MOVED_MAX = 4
+"""Files of one container that were its region before, and are kept open."""
 KEEPS_BETWEEN = 8
 """In so many calls of `keep` a region that is in doubt is tried once."""
 
 _REGION_NAME = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.cache", re.ASCII)
 _TAIL_BYTES = 16
 _SPARE_SLOTS = 2
+
+
+class NoRegion(Refused):
+    """A container has no region: it has called nothing of CUDA yet, or is gone."""
 
 
 def region_of(containers: Path, key: ContainerKey) -> Path:
@@ -51,19 +58,23 @@ def region_of(containers: Path, key: ContainerKey) -> Path:
         containers: root of all regions, `<hook path>/vgpu/containers`.
 
     Raises:
-        Refused: there is none, or more than one.
+        NoRegion: there is none.
+        Refused: there is more than one, or its folder can't be read.
     """
     folder = key.folder(containers)
     try:
         with os.scandir(folder) as entries:
             found = [entry.name for entry in islice(entries, FILES_MAX) if _REGION_NAME.fullmatch(entry.name)]
             is_flooded = next(entries, None) is not None
+    except FileNotFoundError as exc:
+        raise NoRegion(f"cannot write the region of {folder.name}: {exc.strerror}") from exc
     except OSError as exc:
         raise Refused(f"cannot write the region of {folder.name}: {exc.strerror}") from exc
     if is_flooded:
         raise Refused(f"cannot write the region of {folder.name}: {RegionDoubt.TOO_MANY_FILES}")
     if len(found) != 1:
-        raise Refused(f"cannot write the region of {folder.name}: it has {len(found)} files that could be it")
+        kind = Refused if found else NoRegion
+        raise kind(f"cannot write the region of {folder.name}: it has {len(found)} files that could be it")
     return folder / found[0]
 
 
@@ -87,6 +98,7 @@ class HeldRegion:
         except Refused:
             os.close(opened)
             raise
+        self.path = path
         self._tail_offset = self.region.layout.tail_offset
         self._all_at = -math.inf
         self.peek: Callable[[], bytes] = partial(os.pread, opened, _TAIL_BYTES, self._tail_offset)
@@ -96,10 +108,20 @@ class HeldRegion:
     def stands(self) -> bool:
         """Whether it is still the file that was checked."""
         try:
+            status, there = os.fstat(self.region.fd), os.stat(self.path, follow_symlinks=False)
+        except OSError:
+            return False
+        is_whole = status.st_size == self.region.layout.file_bytes and status.st_nlink == 1
+        return is_whole and (status.st_dev, status.st_ino) == (there.st_dev, there.st_ino)
+
+    @property
+    def is_only_moved(self) -> bool:
+        """Whether it is whole and linked nowhere else, under whatever name: who had mapped it still goes by it."""
+        try:
             status = os.fstat(self.region.fd)
         except OSError:
             return False
-        return status.st_size == self.region.layout.file_bytes and status.st_nlink == 1
+        return status.st_size == self.region.layout.file_bytes and status.st_nlink <= 1
 
     def tail_bytes(self) -> bytes:
         """Slots in use, `utilization_switch`, `recent_kernel` and `priority` as they lie there, side by side.
@@ -191,13 +213,19 @@ class HeldRegions:
 
     Args:
         containers: root of all regions.
+        keeps_moved: keep open what is no longer the region of its container but was, up to `MOVED_MAX` each: a tenant
+            may move, remove or double the file, but his processes have mapped this one.
     """
 
-    def __init__(self, containers: Path) -> None:
+    def __init__(self, containers: Path, *, keeps_moved: bool = False) -> None:
         self._containers = containers
+        self._keeps_moved = keeps_moved
+        self._moved: dict[ContainerKey, list[HeldRegion]] = {}
         self._held: dict[ContainerKey, HeldRegion] = {}
         self._patience: dict[ContainerKey, int] = {}
         self._calls = 0
+        self.refused: dict[ContainerKey, str] = {}
+        """Whose regions `keep` could not open though they are there, and why; as of the last try."""
 
     def get(self, key: ContainerKey) -> HeldRegion:
         """The region of a container, opened and checked where it is not yet.
@@ -217,10 +245,19 @@ class HeldRegions:
         held = self._held.get(key)
         return held if held is not None and held.stands else None
 
+    def moved(self, key: ContainerKey) -> tuple[HeldRegion, ...]:
+        """What was the region of a container before, and may still be mapped."""
+        return tuple(self._moved.get(key, ()))
+
     def drop(self, key: ContainerKey) -> None:
-        """Closes one, if it is open."""
+        """Closes one, if it is open, or sets it aside where it is to be kept."""
         held = self._held.pop(key, None)
-        if held is not None:
+        if held is None:
+            return
+        aside = self._moved.get(key, [])
+        if self._keeps_moved and len(aside) < MOVED_MAX and held.is_only_moved and not self._is_region(key, held):
+            self._moved[key] = [*aside, held]
+        else:
             held.close()
 
     def keep(self, keys: AbstractSet[ContainerKey]) -> None:
@@ -230,15 +267,30 @@ class HeldRegions:
         that could not be opened are tried again, so that doubtful files cost little.
         """
         for key in [key for key in self._held if key not in keys]:
-            self.drop(key)
+            self._held.pop(key).close()
+        for key in [key for key in self._moved if key not in keys]:
+            for held in self._moved.pop(key):
+                held.close()
+        self.refused = {key: why for key, why in self.refused.items() if key in keys}
         self._patience = {key: left - 1 for key, left in self._patience.items() if left > 1 and key in keys}
         self._calls += 1
         if self._calls % KEEPS_BETWEEN == 0:
-            for key in [key for key, held in self._held.items() if not held.stands]:
+            for key in [key for key, held in self._held.items() if not self._is_region(key, held)]:
                 self.drop(key)
         for key in keys:
             if key not in self._held and key not in self._patience:
                 try:
                     self.get(key)
-                except Refused:
+                except Refused as exc:
                     self._patience[key] = KEEPS_BETWEEN
+                    self.refused.pop(key, None)
+                    if not isinstance(exc, NoRegion):
+                        self.refused[key] = str(exc)
+                else:
+                    self.refused.pop(key, None)
+
+    def _is_region(self, key: ContainerKey, held: HeldRegion) -> bool:
+        try:
+            return held.stands and region_of(self._containers, key) == held.path
+        except Refused:
+            return False

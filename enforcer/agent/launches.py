@@ -10,8 +10,8 @@ utilisation by process is the driver's mean of the last second, so neither can s
 than 0 is left, and by that writes -1 into whoever has a lower priority on the card, and switches core limits. A plain 0
 or 1 over a launch would hide the launch from it, and equals that share a card would lose their limits. So what is
 written is `LAUNCH_SEEN`: one less is still above 0, and it can't be taken for a launch. It stands for the 5 s in which
-the monitor counts a launch, then 0 does. If the agent dies, the monitor counts it down in 20 s, and the next launch
-writes 2 as ever. A -1 is left alone.
+the monitor counts a launch, then 0 does; where the agent stops looking, what the library's 2 would be by then. If it
+dies, the monitor counts it down in 20 s, and the next launch writes 2 as ever. A -1 is left alone.
 
 Where a container's launches show at all is for `give_way` to find out.
 """
@@ -70,6 +70,11 @@ class Launches:
         return {key: watched.seen for key, watched in self._watched.items()}
 
     @property
+    def refused(self) -> Mapping[ContainerKey, str]:
+        """Whose launches can't be looked at though they have a region, and why."""
+        return self._regions.refused
+
+    @property
     def is_watching(self) -> bool:
         """Whether there is anybody to look at."""
         return bool(self._watched)
@@ -80,6 +85,8 @@ class Launches:
 
     def watch(self, keys: AbstractSet[ContainerKey]) -> None:
         """Look at these from now on, and anew at those whose files are others now."""
+        for key in self._watched.keys() - keys:
+            self._watched[key].leave()
         self._regions.keep(keys)
         before, self._watched = self._watched, {}
         for key in keys:
@@ -127,7 +134,7 @@ class Launches:
                 del self._watched[key]
 
     def close(self) -> None:
-        """Close all regions."""
+        """Look at nobody any more."""
         self.watch(frozenset())
 
 
@@ -176,6 +183,16 @@ class _Watched:
         self.counted_until = math.inf
         if struct.unpack("<4i", tail)[2] in (LAUNCH_SEEN, LAUNCH_SEEN - 1):
             self._write(0, tail)
+
+    def leave(self) -> None:
+        """Leave what would stand there now if the launch had not been written over."""
+        try:
+            recent = self.held.tail()[2]
+            if self.held.stands and recent in (LAUNCH_SEEN, LAUNCH_SEEN - 1):
+                self.held.set_recent_kernel(recent - LAUNCH_SEEN + LAUNCHED)
+        except Refused:
+            # It is left either way, and nothing that can't be read is written.
+            return
 
     def _write(self, value: int, tail: bytes) -> None:
         self.held.set_recent_kernel(value)

@@ -227,12 +227,15 @@ class NodeAgent:
             self._launches.look(now)
             turn = self._give_way.step(now, self._launches.seen)
             slept, woke = self._sleepers.follow(turn.asleep | self._ordered, now)
-            self._sleepers.unblock(turn.free - self._ordered)
+            self._sleepers.unblock(turn.free.intersection(woke), self._give_way.lows)
             self._launches.uncount(turn.idle)
             self._done_turn = turn
             self._note(at, slept, woke)
             switched, self._switched = self._switched, []
-            refused = tuple(f"cannot put to sleep: {why}" for why in self._sleepers.refused.values())
+            refused = (
+                *(f"cannot put to sleep: {why}" for why in self._sleepers.refused.values()),
+                *(f"cannot look at launches: {why}" for why in self._launches.refused.values()),
+            )
         self._acts.write_all(switched)
         self._tell("look", refused)
         return Look(view=view, slept=slept, woke=woke, refused=refused)
@@ -251,7 +254,8 @@ class NodeAgent:
             turn = self._give_way.step(now, self._launches.seen)
             if turn is self._done_turn:
                 return _NOTHING_NEW
-            slept, woke = self._sleepers.follow_quickly(turn.asleep | self._ordered, turn.free, now)
+            slept, woke = self._sleepers.follow_quickly(turn.asleep | self._ordered, now)
+            self._sleepers.unblock(turn.free.intersection(woke), self._give_way.lows)
             self._launches.uncount(turn.idle)
             self._done_turn = turn
             if slept or woke:

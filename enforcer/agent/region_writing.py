@@ -2,8 +2,9 @@
 
 Only where nothing is in doubt: exact size and version of a released layout, the mark at the beginning, cards with
 proper ids, a possible number of processes; else the region is refused by the reason's own word and no byte is
-written. Every value is read back. What takes effect, and when (Project-HAMi/HAMi-core:src/allocator/allocator.c,
-src/cuda/memory.c and src/multiprocess/multiprocess_memory_limit.c, all released versions):
+written. A limit or a pause is read back; `recent_kernel` is not, because library and monitor write it at any moment.
+What takes effect, and when (Project-HAMi/HAMi-core:src/allocator/allocator.c, src/cuda/memory.c and
+src/multiprocess/multiprocess_memory_limit.c, all released versions):
 
 - `limit` is read at every allocation. A limit below what is in use takes nothing back: the next allocation fails, and
   the driver's own query of free memory does too.

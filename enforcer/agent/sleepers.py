@@ -4,13 +4,15 @@ A container sleeps until something wakes it, so a list of ours lies on the node 
 agent that was killed wakes them when it starts again, and one that stops wakes them before. Who may have to sleep from
 one look to the next stands on it in advance, because storage takes longer than they may go on. New processes join awake
 and slots move, so sleep is written again and again. A container with no region, or one that can't be trusted, is
-reported and left awake.
+reported and left awake, but for processes that have mapped a region which this agent had open before.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
 
 from enforcer.agent.held_regions import HeldRegions
@@ -29,7 +31,7 @@ class Sleepers:
 
     def __init__(self, containers: Path, memory: Path) -> None:
         self._containers = containers
-        self._regions = HeldRegions(containers)
+        self._regions = HeldRegions(containers, keeps_moved=True)
         self._memory = memory
         self._listed = _remembered(memory)
         self._asleep = set(self._listed)
@@ -82,7 +84,7 @@ class Sleepers:
         return tuple(key for key in fallen if key not in self.refused), woken
 
     def follow_quickly(
-        self, wanted: AbstractSet[ContainerKey], free: AbstractSet[ContainerKey], now_seconds: float
+        self, wanted: AbstractSet[ContainerKey], now_seconds: float
     ) -> tuple[tuple[ContainerKey, ...], tuple[ContainerKey, ...]]:
         """Like `follow`, of those alone that are expected and whose regions are open, and without a word to storage."""
         fallen = self._open_of((wanted & self._expected & self._listed) - self._asleep)
@@ -90,18 +92,34 @@ class Sleepers:
             self._pause(key, now_seconds)
         self._asleep |= set(fallen)
         woken = tuple(key for key in self._open_of((self._asleep & self._expected) - wanted) if self._wake(key))
-        self.unblock(free & frozenset(woken))
         return tuple(key for key in fallen if key not in self.refused), woken
 
-    def unblock(self, free: AbstractSet[ContainerKey]) -> None:
-        """Takes away the block of HAMi's monitor, which learns only every 5 s that nobody above them works."""
-        for key in free:
+    def unblock(self, free: AbstractSet[ContainerKey], cards: Iterable[frozenset[ContainerKey]]) -> None:
+        """Takes away the block of HAMi's monitor, which learns only every 5 s that nobody above them works.
+
+        Args:
+            cards: who of low priority shares a card. Where HAMi ranks them, by what their regions say, as HAMi does,
+                the block may be between them, and stays.
+        """
+        ranked: set[ContainerKey] = set()
+        for keys in cards:
+            if len(keys) > 1 and keys & free and len({self._rank(key) for key in keys}) > 1:
+                ranked |= keys
+        for key in free - ranked:
             held = self._regions.held(key)
             try:
                 if held is not None and held.tail()[2] == BLOCKED:
                     held.set_recent_kernel(0)
             except Refused:
                 self._regions.drop(key)
+
+    def _rank(self, key: ContainerKey) -> int | None:
+        """HAMi's priority, 0 the highest; None where the region can't be read."""
+        held = self._regions.held(key)
+        try:
+            return None if held is None else held.tail()[3]
+        except Refused:
+            return None
 
     def wake_all(self) -> tuple[ContainerKey, ...]:
         """Wakes everybody that it put to sleep; who woke."""
@@ -119,9 +137,15 @@ class Sleepers:
             self.refused[key] = str(exc)
         else:
             self.refused.pop(key, None)
+        for moved in self._regions.moved(key):
+            with suppress(Refused):
+                moved.pause(now_seconds)
 
     def _wake(self, key: ContainerKey) -> bool:
         """True where it slept and is awake now; a container that is gone needs no waking."""
+        for moved in self._regions.moved(key):
+            with suppress(Refused):
+                moved.resume()
         try:
             slept = self._regions.get(key).resume()
         except Refused:

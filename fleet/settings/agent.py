@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fleet.settings.kinds import HostPort, Ratio, Seconds
 from fleet.settings.listener import ListenerSettings
@@ -37,12 +37,14 @@ class AgentSettings(ListenerSettings):
     full_ratio: Ratio = 0.97
     """Duty cycle of a card from which it counts as full."""
     quiet_seconds: Seconds = 5
-    """How long nobody may have wanted low priority asleep before it wakes, judged by duty cycles."""
+    """How long nobody may have wanted low priority asleep before it wakes, judged by duty cycles;
+    longer than `agent.interval_seconds`."""
     pace_seconds: Annotated[float, Field(ge=0.005, le=0.5)] = 0.02
     """Time between two looks at launches, where high and low priority share a card and `agent.give_way=strict`; twice
     that while nobody launches."""
     release_seconds: Annotated[float, Field(ge=0.05, le=60.0)] = 0.1
-    """How long nobody above low priority may have launched a kernel before it wakes, where launches are believed."""
+    """How long nobody above low priority may have launched a kernel before it wakes, where launches are believed; at
+    most `agent.quiet_seconds`."""
     framebuffer_free_ratio_min: Ratio = 0.03
     """Share of a card's framebuffer that must stay free; below it low priority is evicted. 0 switches that off."""
     settle_seconds: Seconds = 30
@@ -57,3 +59,17 @@ class AgentSettings(ListenerSettings):
     """Where it shows `gputide run relief` what it sees, such as `0.0.0.0:9478` or `[::]:9478`; none for nowhere."""
     tokens_file: Path | None = None
     """File with a line `TOKEN NAME` per reader of it (TOKEN or `sha256:` and its digest); read again when changed."""
+
+    @model_validator(mode="after")
+    def _times_fit_together(self) -> Self:
+        if self.quiet_seconds <= self.interval_seconds:
+            raise ValueError(
+                f"quiet_seconds={self.quiet_seconds} needs to be longer than interval_seconds={self.interval_seconds}: "
+                "low priority would wake by a single look"
+            )
+        if self.release_seconds > self.quiet_seconds:
+            raise ValueError(
+                f"release_seconds={self.release_seconds} needs to be at most quiet_seconds={self.quiet_seconds}: "
+                "launches say sooner than duty cycles that nobody works"
+            )
+        return self

@@ -71,6 +71,7 @@ def open_agent(folder: DataFolder, settings: Settings, metrics: AgentMetrics) ->
                 full_ratio=agent_settings.full_ratio,
                 quiet_seconds=float(agent_settings.quiet_seconds),
                 release_seconds=agent_settings.release_seconds,
+                stale_seconds=max(1.5, 2 * agent_settings.interval_seconds),
             ),
             watermark=WatermarkRules(
                 free_ratio_min=agent_settings.framebuffer_free_ratio_min,

@@ -82,6 +82,8 @@ def test_a_word_for_absence_takes_a_limit_away() -> None:
         ({"cluster.time_zone": "Mars/Base"}, {}, "no IANA time zone"),
         ({"cluster.time_zone": "../etc/passwd"}, {}, "no IANA time zone"),
         ({"receiver.body_bytes_max": "1TiB"}, {}, "receiver: decoded_bytes_max=134217728 is below"),
+        ({"agent.interval_seconds": "5"}, {}, "agent: quiet_seconds=5 needs to be longer than interval_seconds=5.0"),
+        ({"agent.release_seconds": "6"}, {}, "agent: release_seconds=6.0 needs to be at most quiet_seconds=5"),
         ({"prices.overrides.A10": "-1"}, {}, r"prices\.overrides\.A10='-1'"),
         ({"prices.overrides": "[1]"}, {}, "expected a map"),
         ({"analyzer": "1"}, {}, "unknown"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -106,9 +106,17 @@ class Card:
     woke: list[float] = field(default_factory=list)
     is_asleep: bool = False
     is_free: bool = False
+    awake_seconds: float = 0.0
 
     def run(
-        self, seconds: float, *, launches: bool | None, duty: float | None = 0.0, switch: int = 1, lasts: float = 0.0
+        self,
+        seconds: float,
+        *,
+        launches: bool | None,
+        duty: float | Callable[[float], float] | None = 0.0,
+        switch: int = 1,
+        lasts: float = 0.0,
+        sees: bool = True,
     ) -> Card:
         """Let time go on; `launches` None for a region that can't be read, `lasts` the time after which duty is 0."""
         until, begun = self.at + seconds - 1e-9, self.at
@@ -117,8 +125,9 @@ class Card:
                 self.launched_at = self.at
             shown_launches = SeenLaunches(launched_at=self.launched_at, has_switch=switch != 0)
             looks = {} if launches is None else {key_of(2): shown_launches}
-            if self.steps % 25 == 0:
-                shown = 0.0 if lasts and self.at - begun > lasts else duty
+            if sees and self.steps % 25 == 0:
+                measured = duty(self.at) if callable(duty) else duty
+                shown = 0.0 if lasts and self.at - begun > lasts else measured
                 self.guard.step(self.at, looks)
                 self.guard.see(view_of(LOW, high(shown), at=self.at), self.at)
             turn = self.guard.step(self.at, looks)
@@ -126,6 +135,7 @@ class Card:
             if (key_of(1) in turn.asleep) != self.is_asleep:
                 self.is_asleep = not self.is_asleep
                 (self.slept if self.is_asleep else self.woke).append(self.at)
+            self.awake_seconds += 0.0 if self.is_asleep else 0.02
             self.steps += 1
             self.at = self.steps * 0.02
         return self
@@ -134,8 +144,8 @@ class Card:
         """High priority stops; the driver's mean of a second, and the age of a view, end after it."""
         return self.run(seconds, launches=False, duty=0.5, lasts=1.2)
 
-    def burst(self, seconds: float = 1.0, **how: int) -> Card:
-        return self.run(seconds, launches=True, duty=0.5, **how)
+    def burst(self, seconds: float = 1.0, *, switch: int = 1) -> Card:
+        return self.run(seconds, launches=True, duty=0.5, switch=switch)
 
 
 def proven() -> Card:
@@ -270,6 +280,37 @@ def test_low_priority_wakes_no_more_than_once_a_second_whatever_the_load(pause: 
     assert len(card.woke) - woke <= 30 + 3
 
 
+@pytest.mark.parametrize("duty", [1.0, 0.5, 0.3])
+@pytest.mark.parametrize("period", [0.5, 0.9, 1.1, 1.16, 1.24, 1.36, 1.5, 1.64, 1.74, 1.9, 2.0, 2.1, 2.5])
+@pytest.mark.parametrize("late", [0.0, 0.16, 0.34])
+def test_graphs_replayed_between_rare_launches_do_not_run_beside_low_priority(
+    period: float, duty: float, late: float
+) -> None:
+    """High priority never stops: it launches one kernel a period, and replays graphs between."""
+    card = proven().run(late, launches=False)
+    awake, begun = card.awake_seconds, card.at
+    while card.at - begun < 90.0:
+        card.run(0.02, launches=True, duty=duty).run(period - 0.02, launches=False, duty=duty)
+    assert card.awake_seconds - awake <= 0.1 * 90.0
+
+
+def fading(ended: float) -> Callable[[float], float]:
+    """The mean of the last second after work that ended, as late as the library reads it."""
+    return lambda at: max(0.0, 1.12 - (at - ended))
+
+
+@pytest.mark.parametrize("pause", [1.5, 1.64, 1.9, 2.1, 4.0])
+def test_pauses_that_the_duty_cycle_bears_out_are_waited_for_by_the_short_time(pause: float) -> None:
+    """What a stop leaves in the driver's mean of a second is no work."""
+    card = proven()
+    awake, begun = card.awake_seconds, card.at
+    while card.at - begun < 60.0:
+        card.run(1.0, launches=True, duty=1.0)
+        card.run(pause, launches=False, duty=fading(card.at))
+    idle = 60.0 * pause / (1.0 + pause)
+    assert card.awake_seconds - awake >= (1.0 - 0.2 / pause) * idle - 1.0
+
+
 def test_wish_of_two_cards_is_followed_where_one_of_them_is_taken() -> None:
     guard = GiveWay(STRICT)
     both = [LOW, slice_of(1, Priority.LOW, card=OTHER_CARD)]
@@ -279,6 +320,75 @@ def test_wish_of_two_cards_is_followed_where_one_of_them_is_taken() -> None:
     ))  # fmt: skip
     guard.see(type(view)(at_seconds=view.at_seconds, cards=cards, slices=view.slices), 0.0)
     assert guard.step(0.0, {}).asleep == {key_of(1)}
+
+
+@pytest.mark.parametrize("launches", [True, False])
+def test_nobody_wakes_by_the_clock_alone_while_views_stop(launches: bool) -> None:
+    """A pod that replays graphs launches without a sign: that its last launch is long ago says nothing by itself."""
+    card = proven().run(0.5, launches=launches, duty=0.9)
+    awake = card.awake_seconds
+    card.run(20.0, launches=False, duty=0.9, sees=False)
+    # Until the bound the last view counts.
+    assert card.awake_seconds - awake <= STRICT.stale_seconds + 0.04
+    assert card.is_asleep
+    awake = card.awake_seconds
+    card.run(1.0, launches=False, duty=0.9)
+    assert card.awake_seconds == awake
+
+
+def test_believed_container_that_nobody_sees_counts_as_not_measured() -> None:
+    card = proven()
+    began = card.at
+    card.run(10.0, launches=False, sees=False)
+    assert STRICT.stale_seconds - 0.5 <= card.slept[-1] - began <= STRICT.stale_seconds + 0.04
+    assert card.is_asleep
+    # It is believed again as soon as it is seen.
+    card.run(0.1, launches=False)
+    assert not card.is_asleep
+
+
+@pytest.mark.parametrize("manner", [GiveWayManner.STRICT, GiveWayManner.PRESSURE])
+def test_last_view_that_showed_work_wakes_nobody_however_short_the_quiet_time(manner: GiveWayManner) -> None:
+    guard = GiveWay(GiveWayRules(manner=manner, quiet_seconds=1.0, stale_seconds=20.0))
+    assert sleepers(guard, LOW, high(0.9), duty=1.0) == [1]
+    for at in (1.0, 5.0, 19.0, 100.5):
+        assert guard.is_due(at, frozenset({key_of(9)}))
+        assert guard.step(at, {}).asleep == {key_of(1)}
+    assert sleepers(guard, LOW, high(0.0), at=101.0, duty=1.0) == [1]
+    assert sleepers(guard, LOW, high(0.0), at=102.1, duty=1.0) == []
+
+
+def test_card_that_was_full_stays_so_while_views_stop() -> None:
+    guard = GiveWay(GiveWayRules(manner=GiveWayManner.PRESSURE))
+    assert sleepers(guard, LOW, high(0.9), duty=1.0) == [1]
+    assert sleepers(guard, LOW, high(0.9), at=2.0, duty=0.5) == [1]
+    for at in range(3, 60):
+        assert guard.step(float(at), {}).asleep == {key_of(1)}
+    assert sleepers(guard, LOW, high(0.9), at=60.0, duty=0.5) == [1]
+    assert sleepers(guard, LOW, high(0.9), at=65.0, duty=0.5) == []
+
+
+@pytest.mark.parametrize("manner", [GiveWayManner.STRICT, GiveWayManner.PRESSURE])
+@pytest.mark.parametrize("duty", [0.5, None])
+def test_card_that_is_missing_from_views_wakes_nobody(manner: GiveWayManner, duty: float | None) -> None:
+    guard = GiveWay(GiveWayRules(manner=manner))
+    assert sleepers(guard, LOW, high(0.5), duty=1.0) == [1]
+    for at in range(1, 30):
+        guard.see(replace(view_of(LOW, high(duty), at=at), cards=()), float(at))
+        assert guard.step(float(at), {}).asleep == {key_of(1)}
+    assert sleepers(guard, LOW, high(0.0), at=30.0, duty=1.0) == [1]
+    assert sleepers(guard, LOW, high(0.0), at=36.0, duty=1.0) == []
+    # Nobody is left on it: nothing is known of it any more.
+    assert sleepers(guard, LOW, high(0.5), at=37.0, duty=1.0) == [1]
+    guard.see(replace(view_of(), cards=()), 38.0)
+    assert guard.step(38.0, {}).asleep == frozenset()
+
+
+def test_card_that_is_missing_from_one_view_takes_no_short_time_away() -> None:
+    card = proven()
+    card.guard.see(replace(view_of(LOW, high(None)), cards=()), card.at)
+    card.guard.step(card.at, {key_of(2): SeenLaunches(launched_at=card.launched_at, has_switch=True)})
+    assert card.run(0.1, launches=False).is_free
 
 
 def test_forgetting_wants_nobody_asleep() -> None:

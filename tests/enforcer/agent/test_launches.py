@@ -10,6 +10,7 @@ import pytest
 
 from enforcer.agent.launches import COUNTED_SECONDS, Launches
 from enforcer.agent.node_view import ContainerKey
+from fleet.regions.fields import LAUNCHED
 from tests.enforcer.agent.nodes import START, add_region, key_of, region_path
 from tests.regions.plain_regions import PLAIN
 
@@ -207,6 +208,22 @@ def test_file_that_a_tenant_links_elsewhere_is_not_written_any_more(containers: 
     assert region.recent == 2
 
 
+def test_file_in_the_place_of_one_that_a_tenant_moved_away_is_looked_at_instead(
+    containers: Path, tmp_path: Path
+) -> None:
+    region = Region(containers, recent_kernel=0)
+    launches = watching(containers)
+    launches.look(0.0)
+    copy = region.path.read_bytes()
+    region.path.rename(tmp_path / "mine")
+    region.path.write_bytes(copy)
+    launches.watch({KEY})
+    launches.watch({KEY})
+    launches.look(1.0)
+    region.launch()
+    assert launches.look(2.0) == {KEY}
+
+
 def test_calm_is_when_nobody_launched_for_a_while(containers: Path) -> None:
     region = Region(containers, recent_kernel=0)
     launches = watching(containers)
@@ -215,6 +232,28 @@ def test_calm_is_when_nobody_launched_for_a_while(containers: Path) -> None:
     launches.look(1.0)
     assert not launches.is_calm(1.0 + COUNTED_SECONDS - 0.1)
     assert launches.is_calm(1.0 + COUNTED_SECONDS)
+
+
+@pytest.mark.parametrize("counted", [0, 1])
+def test_mark_that_is_left_behind_counts_as_long_as_the_launch_would_have(containers: Path, counted: int) -> None:
+    region = Region(containers, recent_kernel=0)
+    launches = watching(containers)
+    launches.look(0.0)
+    region.launch()
+    launches.look(1.0)
+    before = [region.monitor() for _ in range(counted)]
+    launches.watch(frozenset())
+    # As the library's own 2 without any agent.
+    assert [*before, region.monitor(), region.monitor()][:2] == [True, False]
+
+
+def test_launch_that_was_not_looked_at_is_left_alone_at_the_end(containers: Path) -> None:
+    region = Region(containers, recent_kernel=0)
+    launches = watching(containers)
+    launches.look(0.0)
+    region.launch()
+    launches.close()
+    assert region.recent == LAUNCHED
 
 
 def test_closing_closes_every_file(containers: Path) -> None:

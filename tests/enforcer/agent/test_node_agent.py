@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.agent.give_way import GiveWayRules
+from enforcer.agent.held_regions import KEEPS_BETWEEN
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_agent import BLIND_SECONDS, Acts, AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView, SliceView
@@ -20,8 +21,9 @@ from enforcer.agent.region_writing import open_for_writing
 from enforcer.agent.watermark import WatermarkRules
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Priority
+from fleet.regions.fields import LAUNCH_SEEN
 from fleet.settings.agent import GiveWayManner
-from tests.enforcer.agent.nodes import CARD, GIB, START, add_region, key_of, region_path, slice_of, view_of
+from tests.enforcer.agent.nodes import CARD, GIB, OTHER_CARD, START, add_region, key_of, region_path, slice_of, view_of
 from tests.enforcer.agent.test_sleepers import status
 from tests.regions.plain_regions import MIB, PLAIN
 
@@ -89,6 +91,7 @@ class World:
     reader: FakeReader
     actions: Actions
     now: float = 0.0
+    others: tuple[SliceView, ...] = ()
 
     def agent(self, manner: GiveWayManner = GiveWayManner.STRICT) -> NodeAgent:
         return NodeAgent(
@@ -105,7 +108,7 @@ class World:
         low = slice_of(1, Priority.LOW, framebuffer_granted_bytes=4000 * MIB, framebuffer_limit_bytes=self.limit(1))
         high = slice_of(2, Priority.HIGH, duty_cycle_ratio=duty, framebuffer_granted_bytes=4000 * MIB)
         low, high = replace(low, framebuffer_used_bytes=GIB), replace(high, framebuffer_limit_bytes=self.limit(2))
-        self.reader.view = view_of(low, replace(high, framebuffer_used_bytes=GIB), at=at, free=free)
+        self.reader.view = view_of(low, replace(high, framebuffer_used_bytes=GIB), *self.others, at=at, free=free)
 
     def limit(self, number: int) -> int:
         with open_for_writing(region_path(self.containers, number)) as region:
@@ -136,10 +139,18 @@ def test_low_priority_sleeps_while_high_priority_works(world: World) -> None:
     world.see(duty=0.5, at=1.0)
     assert agent.look(1.0).slept == (key_of(1),)
     assert (status(world.containers, 1), status(world.containers, 2)) == (2, 1)
-    world.see(at=7.0)
+    look_on(world, agent, 2.0, 5.0)
+    world.see(at=6.5)
     assert agent.look(1.0).woke == (key_of(1),)
     assert status(world.containers, 1) == 1
     assert acts(world) == ["sleep", "wake"]
+
+
+def look_on(world: World, agent: NodeAgent, begin: float, end: float) -> None:
+    """Look once a second while high priority does nothing."""
+    for at in range(round(begin), round(end) + 1):
+        world.see(at=float(at))
+        agent.look(1.0)
 
 
 def put_recent(world: World, number: int, value: int) -> None:
@@ -162,8 +173,7 @@ def proven(world: World) -> NodeAgent:
             put_recent(world, 2, 2)
         world.see(duty=duty, at=at)
         agent.look(1.0)
-    world.see(at=9.0)
-    agent.look(1.0)
+    look_on(world, agent, 4.0, 9.0)
     assert (status(world.containers, 1), agent.asleep) == (1, 0)
     return agent
 
@@ -189,7 +199,7 @@ def test_launch_puts_low_priority_to_sleep_between_two_looks_and_its_end_wakes_i
     assert acts(world) == [*before, "sleep", "wake"]
 
 
-def test_waking_takes_the_block_of_hamis_monitor_away_and_so_does_the_next_look(world: World) -> None:
+def test_waking_takes_the_block_of_hamis_monitor_away_once(world: World) -> None:
     agent = proven(world)
     put_recent(world, 2, 2)
     world.now = 9.02
@@ -198,10 +208,43 @@ def test_waking_takes_the_block_of_hamis_monitor_away_and_so_does_the_next_look(
     world.now = 9.2
     assert agent.pace().woke == (key_of(1),)
     assert recent(world, 1) == 0
+    # A block that comes later is not about what this waking knew.
     put_recent(world, 1, -1)
     world.see(at=9.5)
     agent.look(1.0)
-    assert recent(world, 1) == 0
+    assert recent(world, 1) == -1
+
+
+@pytest.mark.parametrize(("ranks", "is_unblocked"), [((1, 1), True), ((1, 2), False)])
+def test_block_between_two_pods_of_low_priority_stays(world: World, ranks: tuple[int, int], is_unblocked: bool) -> None:
+    """HAMi's monitor blocks whoever has the larger number; that the one above both is idle says nothing of that."""
+    for number, rank in zip((1, 3), ranks, strict=True):
+        region_path(world.containers, number).unlink(missing_ok=True)
+        add_region(world.containers, number, cards=(CARD,), limit=4000 * MIB, priority=rank)
+    world.others = (slice_of(3, Priority.LOW),)
+    agent = proven(world)
+    put_recent(world, 2, 2)
+    world.now = 9.02
+    assert set(agent.pace().slept) == {key_of(1), key_of(3)}
+    put_recent(world, 3, -1)
+    world.now = 9.2
+    assert set(agent.pace().woke) == {key_of(1), key_of(3)}
+    assert (recent(world, 3) == 0) == is_unblocked
+
+
+def test_launches_of_a_pod_with_an_equal_on_another_card_stay_counted(world: World) -> None:
+    """There nobody of low priority sits, and HAMi's monitor goes by these launches between the two."""
+    world.others = (
+        slice_of(2, Priority.HIGH, card=OTHER_CARD),
+        slice_of(4, Priority.HIGH, card=OTHER_CARD),
+    )
+    agent = proven(world)
+    put_recent(world, 2, 2)
+    world.now = 9.02
+    agent.pace()
+    world.now = 9.2
+    assert agent.pace().woke == (key_of(1),)
+    assert recent(world, 2) == LAUNCH_SEEN
 
 
 def test_block_of_hamis_monitor_stays_where_launches_are_not_believed(world: World) -> None:
@@ -263,6 +306,29 @@ def test_region_of_high_priority_that_is_spoilt_puts_low_priority_to_sleep(world
     assert status(world.containers, 1) == 2
 
 
+@pytest.mark.parametrize("harm", ["truncated", "two"])
+def test_region_of_high_priority_whose_launches_can_not_be_looked_at_is_told(world: World, harm: str) -> None:
+    agent = proven(world)
+    path = region_path(world.containers, 2)
+    whole = path.read_bytes()
+    if harm == "truncated":
+        os.truncate(path, 100)
+    else:
+        path.unlink()
+        for number in (1, 2):
+            path.with_name(f"0f1e2d3c-{number:04}-4000-8000-000000000001.cache").write_bytes(whole)
+    agent.look(1.0)
+    for _ in range(2):
+        (why,) = agent.look(1.0).refused
+        assert why.startswith("cannot look at launches: ")
+    for entry in path.parent.iterdir():
+        entry.unlink()
+    # One without a region has called nothing yet: that is no failure.
+    assert [agent.look(1.0).refused for _ in range(KEEPS_BETWEEN)][-1] == ()
+    path.write_bytes(whole)
+    assert [agent.look(1.0).refused for _ in range(KEEPS_BETWEEN)][-1] == ()
+
+
 @pytest.mark.parametrize("harm", ["truncated", "removed", "forged"])
 def test_region_of_low_priority_that_is_spoilt_is_refused_and_others_still_sleep(world: World, harm: str) -> None:
     agent = world.agent()
@@ -318,7 +384,8 @@ def test_pod_goes_and_its_card_is_closed_first_when_framebuffer_runs_out(world: 
     assert look.slept == (key_of(1),)
     world.see(at=700.0)
     assert agent.reach(agent.look(1.0).view).opened == (CARD,)
-    assert acts(world) == ["sleep", "evict", "wake", "open"]
+    look_on(world, agent, 701.0, 706.0)
+    assert acts(world) == ["sleep", "evict", "open", "wake"]
 
 
 def test_while_the_api_server_is_away_low_priority_sleeps_and_goes_later(world: World) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.agent.held_regions import ALL_SLOTS_SECONDS, FILES_MAX, KEEPS_BETWEEN, region_of
+from enforcer.agent.held_regions import ALL_SLOTS_SECONDS, FILES_MAX, KEEPS_BETWEEN, MOVED_MAX, region_of
 from enforcer.agent.sleepers import Sleepers
 from fleet.errors import Refused
 from tests.enforcer.agent.nodes import add_region, key_of, region_path
@@ -141,6 +141,72 @@ def status_of_slot(path: Path, slot: int) -> int:
     return int(struct.unpack_from("<i", path.read_bytes(), shape.procs + slot * shape.slot + shape.status)[0])
 
 
+@pytest.mark.parametrize("move", ["replaced", "linked", "another"])
+def test_file_that_a_tenant_puts_in_the_place_of_his_region_is_not_mistaken_for_it(
+    sleepers: Sleepers, containers: Path, tmp_path: Path, move: str
+) -> None:
+    path = add_region(containers, 1)
+    sleepers.expect(frozenset({key_of(1)}))
+    copy = path.read_bytes()
+    if move == "another":
+        path.with_name("0f1e2d3c-2222-4000-8000-000000000001.cache").write_bytes(copy)
+    else:
+        path.rename(tmp_path / "mine")
+        if move == "replaced":
+            path.write_bytes(copy)
+        else:
+            path.symlink_to(tmp_path / "mine")
+    for _ in range(KEEPS_BETWEEN):
+        sleepers.expect(frozenset({key_of(1)}))
+    fallen, _ = sleepers.follow({key_of(1)}, 0.0)
+    if move == "replaced":
+        assert (fallen, status(containers, 1)) == ((key_of(1),), 2)
+    else:
+        assert fallen == ()
+        assert ("2 files" if move == "another" else "not_a_regular_file") in sleepers.refused[key_of(1)]
+
+
+@pytest.mark.parametrize("move", ["replaced", "removed", "another"])
+def test_processes_that_map_a_region_that_was_moved_sleep_and_wake_all_the_same(
+    sleepers: Sleepers, containers: Path, tmp_path: Path, move: str
+) -> None:
+    path = add_region(containers, 1)
+    mapped = os.open(path, os.O_RDONLY)
+    sleepers.expect(frozenset({key_of(1)}))
+    copy = path.read_bytes()
+    if move == "another":
+        path.with_name("0f1e2d3c-2222-4000-8000-000000000001.cache").write_bytes(copy)
+    elif move == "removed":
+        path.unlink()
+    else:
+        path.rename(tmp_path / "mine")
+        path.write_bytes(copy)
+    shape = PLAIN["v1.2"]
+    for wanted, expected in (({key_of(1)}, 2), (set(), 1)):
+        for _ in range(KEEPS_BETWEEN):
+            sleepers.expect(frozenset({key_of(1)}))
+        sleepers.follow(wanted, 0.0)
+        assert struct.unpack("<i", os.pread(mapped, 4, shape.procs + shape.status)) == (expected,)
+        assert bool(sleepers.refused) == (move != "replaced" and bool(wanted))
+    os.close(mapped)
+
+
+def test_files_that_were_moved_are_bounded_and_closed_with_their_container(
+    sleepers: Sleepers, containers: Path, tmp_path: Path
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    path = add_region(containers, 1)
+    for number in range(3 * MOVED_MAX):
+        sleepers.follow({key_of(1)}, 0.0)
+        copy = path.read_bytes()
+        path.rename(tmp_path / str(number))
+        path.write_bytes(copy)
+    assert len(os.listdir("/proc/self/fd")) - before == MOVED_MAX + 1
+    sleepers.follow(frozenset(), 0.0)
+    sleepers.expect(frozenset())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_slot_behind_those_in_use_sleeps_and_wakes_too(sleepers: Sleepers, containers: Path) -> None:
     path = add_region(containers, 1)
     put_slot(path, 700, pid=9, status=1)
@@ -164,9 +230,9 @@ def test_expected_containers_change_sides_without_a_word_to_storage(
     listed = (tmp_path / "asleep.json").read_bytes()
     monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("storage is asked"))
     # 2 is not expected: a killed agent would leave it asleep for ever.
-    assert sleepers.follow_quickly({key_of(1), key_of(2)}, frozenset(), 0.0) == ((key_of(1),), ())
+    assert sleepers.follow_quickly({key_of(1), key_of(2)}, 0.0) == ((key_of(1),), ())
     assert (status(containers, 1), status(containers, 2)) == (2, 1)
-    assert sleepers.follow_quickly(frozenset(), frozenset(), 0.1) == ((), (key_of(1),))
+    assert sleepers.follow_quickly(frozenset(), 0.1) == ((), (key_of(1),))
     assert status(containers, 1) == 1
     assert (tmp_path / "asleep.json").read_bytes() == listed
 
@@ -192,5 +258,5 @@ def test_doubtful_region_is_not_opened_at_every_look(
     monkeypatch.setattr(os, "scandir", noted)
     for _ in range(4 * KEEPS_BETWEEN):
         sleepers.expect(frozenset({key_of(1)}))
-        sleepers.follow_quickly({key_of(1)}, frozenset(), 0.0)
+        sleepers.follow_quickly({key_of(1)}, 0.0)
     assert len(tried) == 4
