@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 
 from fleet.capabilities.capability import Capabilities
@@ -43,7 +44,7 @@ class Holders:
     """What was seen in a cluster beyond the backend itself; nodes by name.
 
     Attributes:
-        agents: nodes whose agent runs and lets low priority give way.
+        agents: nodes whose agent runs and lets low priority give way, and on which no probe saw a pause fail.
         gated: nodes on which a probe saw the gate stop a container without a core limit.
         ungated: nodes on which a probe saw a container pass the gate although it had a core limit.
         graphs_pause: nodes on which a probe saw that a pause stops launches of CUDA graphs as well.
@@ -58,21 +59,31 @@ class Holders:
 NOBODY = Holders()
 
 
-def holders_of(record: Capabilities, results: Iterable[ProbeResult], agents: Collection[str] = ()) -> Holders:
+def holders_of(
+    record: Capabilities, results: Iterable[ProbeResult], agents: Collection[str] = (), *, since: datetime | None = None
+) -> Holders:
     """What probes and agents show.
 
     Args:
         record: the backend's; results of others are left out.
         results: one per node at most.
         agents: nodes whose agent runs and lets low priority give way.
+        since: what an older result saw hold counts no more, for drivers and libraries change; what it saw fail does.
     """
     own = [result for result in results if result.backend == record.backend]
     tried = [result for result in own if result.gate_holds is not None]
+    fresh = {one.node for one in own if since is None or one.measured_at >= since}
+    # The region was there, and no pause through it took hold.
+    sleepless = {
+        one.node
+        for one in own
+        if one.pause_seconds is None and (one.gate_holds is not None or one.graph_pauses is not None)
+    }
     return Holders(
-        agents=frozenset(agents),
-        gated=frozenset(one.node for one in tried if one.gate_holds and one.granted_compute_ratio is None),
+        agents=frozenset(agents) - sleepless,
+        gated=frozenset(one.node for one in tried if one.gate_holds and one.granted_compute_ratio is None) & fresh,
         ungated=frozenset(one.node for one in tried if not one.gate_holds and one.granted_compute_ratio is not None),
-        graphs_pause=frozenset(one.node for one in own if one.graph_pauses),
+        graphs_pause=frozenset(one.node for one in own if one.graph_pauses) & fresh,
     )
 
 

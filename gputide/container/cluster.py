@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from enforcer.agent.presence import nodes_with_agents
@@ -263,11 +263,13 @@ def backend(
         version=settings.enforcer.backend_version,
         allows_experimental=settings.enforcer.experimental,
         left_out=_left_out(cluster),
-        holders=lambda: priority_holders(folder, settings, cluster),
+        holders=lambda: priority_holders(folder, settings, cluster, now),
     )
 
 
-def priority_holders(folder: DataFolder | None, settings: Settings, cluster: ClusterReader | None) -> Holders:
+def priority_holders(
+    folder: DataFolder | None, settings: Settings, cluster: ClusterReader | None, now: datetime
+) -> Holders:
     """What holds low priority back beyond the backend: agents of a cluster, and what probes of the folder saw.
 
     Raises:
@@ -281,10 +283,11 @@ def priority_holders(folder: DataFolder | None, settings: Settings, cluster: Clu
     agents: frozenset[str] = frozenset()
     if cluster is not None and settings.agent.give_way is not GiveWayManner.OFF:
         agents = nodes_with_agents(cluster.list_objects("Pod", settings.enforcer.namespace))
-    return holders_of(records_of(settings.enforcer.backend)[-1], results, agents)
+    since = now - timedelta(seconds=settings.probe.result_seconds)
+    return holders_of(records_of(settings.enforcer.backend)[-1], results, agents, since=since)
 
 
-def seen_holders(folder: DataFolder, settings: Settings, planned: str) -> Holders:
+def seen_holders(folder: DataFolder, settings: Settings, planned: str, now: datetime) -> Holders:
     """The same for a plan; of a cluster that can't be asked no agent is known.
 
     Args:
@@ -299,8 +302,8 @@ def seen_holders(folder: DataFolder, settings: Settings, planned: str) -> Holder
         return NOBODY
     if settings.enforcer.cluster is ClusterChoice.KUBERNETES:
         with suppress(Misconfigured, Unavailable), open_kubernetes(settings) as cluster:
-            return priority_holders(folder, settings, cluster)
-    return priority_holders(folder, settings, None)
+            return priority_holders(folder, settings, cluster, now)
+    return priority_holders(folder, settings, None, now)
 
 
 def _left_out(cluster: LiveCluster | None) -> LeftOut | None:
