@@ -45,12 +45,14 @@ class Holders:
 
     Attributes:
         agents: nodes whose agent runs and lets low priority give way, and on which no probe saw a pause fail.
+        strict: those of them whose agent lets it sleep whenever somebody above it works, not only once a card is full.
         gated: nodes on which a probe saw the gate stop a container without a core limit.
         ungated: nodes on which a probe saw a container pass the gate although it had a core limit.
         graphs_pause: nodes on which a probe saw that a pause stops launches of CUDA graphs as well.
     """
 
     agents: frozenset[str] = field(default_factory=frozenset)
+    strict: frozenset[str] = field(default_factory=frozenset)
     gated: frozenset[str] = field(default_factory=frozenset)
     ungated: frozenset[str] = field(default_factory=frozenset)
     graphs_pause: frozenset[str] = field(default_factory=frozenset)
@@ -60,7 +62,12 @@ NOBODY = Holders()
 
 
 def holders_of(
-    record: Capabilities, results: Iterable[ProbeResult], agents: Collection[str] = (), *, since: datetime | None = None
+    record: Capabilities,
+    results: Iterable[ProbeResult],
+    agents: Collection[str] = (),
+    *,
+    strict: Collection[str] = (),
+    since: datetime | None = None,
 ) -> Holders:
     """What probes and agents show.
 
@@ -68,6 +75,7 @@ def holders_of(
         record: the backend's; results of others are left out.
         results: one per node at most.
         agents: nodes whose agent runs and lets low priority give way.
+        strict: those of them that do so whenever somebody above it works.
         since: what an older result saw hold counts no more, for drivers and libraries change; what it saw fail does.
     """
     own = [result for result in results if result.backend == record.backend]
@@ -81,6 +89,7 @@ def holders_of(
     }
     return Holders(
         agents=frozenset(agents) - sleepless,
+        strict=frozenset(strict) & frozenset(agents) - sleepless,
         gated=frozenset(one.node for one in tried if one.gate_holds and one.granted_compute_ratio is None) & fresh,
         ungated=frozenset(one.node for one in tried if not one.gate_holds and one.granted_compute_ratio is not None),
         graphs_pause=frozenset(one.node for one in own if one.graph_pauses) & fresh,
@@ -111,6 +120,16 @@ def hold_of(record: Capabilities, holders: Holders, nodes: Collection[str], serv
     if on <= holders.gated:
         return Hold.PROBED
     return Hold.NONE if on & holders.ungated else Hold.CORES
+
+
+def first_at_every_moment(hold: Hold, holders: Holders) -> bool:
+    """Whether pods above low priority never wait for it, as far as requests of milliseconds can tell.
+
+    An agent that acts on a full card lets it contend until then. A pod may come to a node of any of the agents.
+    """
+    if hold in (Hold.AGENT, Hold.GRAPHS):
+        return holders.agents <= holders.strict
+    return hold is not Hold.NONE
 
 
 def contending(plan: Plan) -> frozenset[WorkloadId]:

@@ -22,6 +22,7 @@ from enforcer.backends.running import PART_KINDS, LeftOut, RunningBackend, parts
 from enforcer.backends.volcano import VolcanoBackend
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
 from enforcer.dialect import ObjectKey
+from enforcer.manifest import Manifest
 from enforcer.probe.stored_results import kept_results, read_key
 from enforcer.record.journal import ObjectIntent
 from enforcer.record.shared_ledger import ChangeStore
@@ -280,11 +281,14 @@ def priority_holders(
     results: Sequence[ProbeResult] = ()
     if folder is not None and settings.probe.key_file is not None:
         results = kept_results(folder, read_key(settings))
-    agents: frozenset[str] = frozenset()
+    pods: Sequence[Manifest] = ()
     if cluster is not None and settings.agent.give_way is not GiveWayManner.OFF:
-        agents = nodes_with_agents(cluster.list_objects("Pod", settings.enforcer.namespace))
+        pods = list(cluster.list_objects("Pod", settings.enforcer.namespace))
     since = now - timedelta(seconds=settings.probe.result_seconds)
-    return holders_of(records_of(settings.enforcer.backend)[-1], results, agents, since=since)
+    strict = nodes_with_agents(pods, strict_only=True)
+    return holders_of(
+        records_of(settings.enforcer.backend)[-1], results, nodes_with_agents(pods), strict=strict, since=since
+    )
 
 
 def seen_holders(folder: DataFolder, settings: Settings, planned: str, now: datetime) -> Holders:

@@ -7,25 +7,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fleet.priority_holds import Hold
+from fleet.priority_holds import Hold, Holders, first_at_every_moment
 from recommender.advice.case import Permits
 from recommender.core_limits import shared_percents
 from recommender.demand import Demand
 from recommender.latency.inflation import SharingMode, inflation_of_hours, least_hard_percent
 
 
-def latency_guard(demand: Demand, permits: Permits, *, inflation_max: float) -> LatencyGuard:
+def latency_guard(demand: Demand, permits: Permits, holders: Holders, *, inflation_max: float) -> LatencyGuard:
     """The guard of a plan.
 
     Args:
         demand: live slices and their series.
         permits: the cases, which say who is latency-critical.
+        holders: what holds low priority back, and how soon.
         inflation_max: most that P99 latency may grow, times that alone.
     """
     critical = {name for name, case in permits.cases.items() if case.is_latency_critical}
     rows = frozenset(row for row, grant in enumerate(demand.grants) if grant.workload_id in critical)
     cases = [permits.cases.get(grant.workload_id) for grant in demand.grants]
-    holds = {row: case.hold for row, case in enumerate(cases) if case is not None and case.hold is not None}
+    holds = {
+        row: case.hold if first_at_every_moment(case.hold, holders) else Hold.NONE
+        for row, case in enumerate(cases)
+        if case is not None and case.hold is not None
+    }
     return LatencyGuard(demand=demand, critical=rows, inflation_max=inflation_max, holds=holds)
 
 
@@ -37,7 +42,7 @@ class LatencyGuard:
         demand: live slices and their series.
         critical: rows of latency-critical services.
         inflation_max: most that their P99 latency may grow, times that alone.
-        holds: what holds each row of low priority back.
+        holds: what holds each row of low priority back from the first moment on.
     """
 
     demand: Demand

@@ -183,6 +183,25 @@ def test_pod_that_lets_nobody_sleep_counts_for_nothing(pod: Manifest) -> None:
     assert nodes_with_agents([pod]) == frozenset()
 
 
+@pytest.mark.parametrize(
+    ("container", "is_strict"),
+    [
+        ({"args": ["run", "agent"]}, False),
+        ({"args": ["--set", "agent.give_way=strict", "run", "agent"]}, True),
+        ({"args": ["--set", "agent.give_way=pressure", "run", "agent"]}, False),
+        ({"args": ["run", "agent"], "env": [{"name": "GPUTIDE_AGENT__GIVE_WAY", "value": "strict"}]}, True),
+        ({
+            "args": ["--set=agent.give_way=pressure", "run", "agent"],
+            "env": [{"name": "GPUTIDE_AGENT__GIVE_WAY", "value": "strict"}],
+        }, False),
+    ],
+)  # fmt: skip
+def test_agent_is_strict_only_where_its_pod_says_so(container: Manifest, is_strict: bool) -> None:
+    pods = [an_agent(spec={"containers": [{"name": "agent", **container}]})]
+    assert nodes_with_agents(pods) == NODE
+    assert bool(nodes_with_agents(pods, strict_only=True)) is is_strict
+
+
 @pytest.mark.parametrize("switch", ["disableCoreLimit: true", "gpuCorePolicy: disable"])
 def test_limits_are_refused_where_the_installation_lifts_them(
     tmp_path: Path, switch: str, configured: Callable[..., Any]
