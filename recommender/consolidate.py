@@ -240,10 +240,15 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One point of the frontier: groups and how they are packed."""
+    """One point of the frontier: groups and how they are packed.
+
+    Attributes:
+        parted: rows of low priority that would share a card, if its gate held there and left them enough.
+    """
 
     groups: tuple[Group, ...]
     choice: Choice
+    parted: frozenset[int] = frozenset()
 
 
 def outlook_of(
@@ -414,9 +419,20 @@ def frontier(
             choice = judged(groups, held, resting_active)
             if enough is not None and choice.bins > enough:
                 return
-            yield Point(groups=tuple(groups), choice=choice)
+            yield Point(groups=tuple(groups), choice=choice, parted=_parted_rows(groups, packings, held))
             if choice.violation_ratio <= violation_ratio_min:
                 enough = choice.bins
+
+
+def _parted_rows(
+    groups: Sequence[Group], packings: Sequence[NDArray[np.int32]], held: Sequence[NDArray[np.int32]]
+) -> frozenset[int]:
+    found: set[int] = set()
+    for group, before, after in zip(groups, packings, held, strict=True):
+        shared, shares = (np.bincount(bin_of)[bin_of] > 1 for bin_of in (before, after))
+        is_gated = np.isin(group.limits.hold, (Hold.CORES, Hold.PROBED))
+        found.update(group.rows[is_gated & shared & ~shares].tolist())
+    return frozenset(found)
 
 
 def _sweep(group: Group, packer: Packer, prices: Sequence[float], seed: int) -> Iterator[NDArray[np.int32]]:

@@ -83,6 +83,13 @@ def test_low_priority_that_a_gate_would_starve_stays_and_says_so() -> None:
     assert [item.reason for item in plan.refused if item.workload.endswith("train")] == ["gate_leaves_too_little"]
 
 
+def test_low_priority_without_room_beside_anybody_is_not_said_to_be_starved_by_a_gate() -> None:
+    full = {"used_gib": 20.0}
+    plan = planned(replace(SELDOM, **full), replace(LIGHT, **full))
+    assert not mixed_cards(plan)
+    assert "gate_leaves_too_little" not in [item.reason for item in plan.refused]
+
+
 def test_agent_on_every_node_lets_all_burst() -> None:
     plan = planned(replace(BY_DAY, hours=(0, 24)), TRAIN, holders=AGENTS)
     ((card),) = mixed_cards(plan)
