@@ -132,18 +132,30 @@ def first_at_every_moment(hold: Hold, holders: Holders) -> bool:
     return hold is not Hold.NONE
 
 
-def contending(plan: Plan) -> frozenset[WorkloadId]:
-    """Workloads of low priority that a plan puts beside others although nothing holds them back there."""
-    pods = {
-        pod
-        for item in plan.recommendations
-        if item.kind is RecommendationKind.COLOCATE and Need.PRIORITY not in item.needs
-        for pod in item.pods
-    }
-    return frozenset(
-        part.workload
-        for card in plan.placement
-        if not pods.isdisjoint(part.pod_id for part in card.slices)
-        for part in card.slices
-        if part.priority is Priority.LOW
-    )
+def contending(plan: Plan, holders: Holders | None = None) -> frozenset[WorkloadId]:
+    """Workloads of low priority that a plan puts beside others although nothing holds them back there.
+
+    Args:
+        holders: what is there now; None counts what the plan was promised as being there.
+    """
+    needs_of: dict[str, frozenset[Need]] = {}
+    for item in plan.recommendations:
+        if item.kind is RecommendationKind.COLOCATE:
+            needs_of.update(dict.fromkeys(item.pods, frozenset(item.needs)))
+    found: set[WorkloadId] = set()
+    for card in plan.placement:
+        counted_on = [needs_of[part.pod_id] for part in card.slices if part.pod_id in needs_of]
+        if not all(_is_met(needs, card.node or "", holders) for needs in counted_on):
+            found.update(part.workload for part in card.slices if part.priority is Priority.LOW)
+    return frozenset(found)
+
+
+def _is_met(needs: frozenset[Need], node: str, holders: Holders | None) -> bool:
+    """Whether something holds low priority back on a node as advice counts on."""
+    if Need.PRIORITY not in needs or holders is None:
+        return Need.PRIORITY in needs
+    if Need.GRAPH_PAUSE in needs and node not in holders.graphs_pause:
+        return False
+    if Need.AGENT in needs:
+        return node in holders.agents
+    return node in holders.gated if Need.PROBED_GATE in needs else node not in holders.ungated

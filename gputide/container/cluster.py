@@ -304,10 +304,19 @@ def seen_holders(folder: DataFolder, settings: Settings, planned: str, now: date
     """
     if own_cluster(folder, settings) != planned:
         return NOBODY
-    if settings.enforcer.cluster is ClusterChoice.KUBERNETES:
-        with suppress(Misconfigured, Unavailable), open_kubernetes(settings) as cluster:
-            return priority_holders(folder, settings, cluster, now)
-    return priority_holders(folder, settings, None, now)
+    found = holders_now(folder, settings, planned, now)
+    return priority_holders(folder, settings, None, now) if found is None else found
+
+
+def holders_now(folder: DataFolder, settings: Settings, planned: str, now: datetime) -> Holders | None:
+    """The same; None of a cluster that is not the enforcer's, or can't be asked."""
+    if own_cluster(folder, settings) != planned:
+        return None
+    if settings.enforcer.cluster is not ClusterChoice.KUBERNETES:
+        return priority_holders(folder, settings, None, now)
+    with suppress(Misconfigured, Unavailable), open_kubernetes(settings) as cluster:
+        return priority_holders(folder, settings, cluster, now)
+    return None
 
 
 def _left_out(cluster: LiveCluster | None) -> LeftOut | None:
