@@ -84,8 +84,7 @@ def test_low_priority_that_a_gate_would_starve_stays_and_says_so() -> None:
 
 
 def test_low_priority_without_room_beside_anybody_is_not_said_to_be_starved_by_a_gate() -> None:
-    full = {"used_gib": 20.0}
-    plan = planned(replace(SELDOM, **full), replace(LIGHT, **full))
+    plan = planned(replace(SELDOM, used_gib=20.0), replace(LIGHT, used_gib=20.0))
     assert not mixed_cards(plan)
     assert "gate_leaves_too_little" not in [item.reason for item in plan.refused]
 
