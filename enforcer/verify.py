@@ -27,7 +27,7 @@ from fleet.inventory import CardId, Grant, Priority, WorkloadId
 from fleet.money.prices import PriceBook
 from fleet.money.saving import cards_in, saved, saving_between
 from fleet.outcomes import Outcome, WorkloadOutcome
-from fleet.priority_holds import contending
+from fleet.priority_holds import Holders, contending
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX, sum_by_card
@@ -90,6 +90,7 @@ def verify(
     settings: Settings,
     harm_policy: HarmPolicy | None = None,
     undone: frozenset[str] = frozenset(),
+    holders: Holders | None = None,
 ) -> Outcome:
     """Measure what became of a plan, beside what it promised; `enforcer.record.verdict` judges it.
 
@@ -98,6 +99,8 @@ def verify(
             the measured hours, and the verdict is final after `enforcer.verify_days`.
         harm_policy: what each service may suffer; None where no budgets are kept.
         undone: recommendations that were taken back one by one.
+        holders: what holds low priority back now: where the plan counts on more, it is judged as an equal. None where
+            nobody can say.
 
     Returns:
         The outcome; interim while fewer days have passed. A card that a workload of before took again
@@ -141,7 +144,7 @@ def verify(
     free = _free_cards(emptied - given_back, taken, named, value)
     realised = tuple(card for card in free if not card.is_spare)
     changed = {move.workload for record in applied for move in record.moves}
-    rows = _rows(history, contending(plan))
+    rows = _rows(history, contending(plan, holders))
     violated, active, causes = _violations(history.slices, rows)
     return Outcome(
         plan_id=plan.plan_id,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 
 from fleet.capabilities.capability import Capabilities
@@ -43,13 +44,15 @@ class Holders:
     """What was seen in a cluster beyond the backend itself; nodes by name.
 
     Attributes:
-        agents: nodes whose agent runs and lets low priority give way.
+        agents: nodes whose agent runs and lets low priority give way, and on which no probe saw a pause fail.
+        strict: those of them whose agent lets it sleep whenever somebody above it works, not only once a card is full.
         gated: nodes on which a probe saw the gate stop a container without a core limit.
         ungated: nodes on which a probe saw a container pass the gate although it had a core limit.
         graphs_pause: nodes on which a probe saw that a pause stops launches of CUDA graphs as well.
     """
 
     agents: frozenset[str] = field(default_factory=frozenset)
+    strict: frozenset[str] = field(default_factory=frozenset)
     gated: frozenset[str] = field(default_factory=frozenset)
     ungated: frozenset[str] = field(default_factory=frozenset)
     graphs_pause: frozenset[str] = field(default_factory=frozenset)
@@ -58,21 +61,38 @@ class Holders:
 NOBODY = Holders()
 
 
-def holders_of(record: Capabilities, results: Iterable[ProbeResult], agents: Collection[str] = ()) -> Holders:
+def holders_of(
+    record: Capabilities,
+    results: Iterable[ProbeResult],
+    agents: Collection[str] = (),
+    *,
+    strict: Collection[str] = (),
+    since: datetime | None = None,
+) -> Holders:
     """What probes and agents show.
 
     Args:
         record: the backend's; results of others are left out.
         results: one per node at most.
         agents: nodes whose agent runs and lets low priority give way.
+        strict: those of them that do so whenever somebody above it works.
+        since: what an older result saw hold counts no more, for drivers and libraries change; what it saw fail does.
     """
     own = [result for result in results if result.backend == record.backend]
     tried = [result for result in own if result.gate_holds is not None]
+    fresh = {one.node for one in own if since is None or one.measured_at >= since}
+    # The region was there, and no pause through it took hold.
+    sleepless = {
+        one.node
+        for one in own
+        if one.pause_seconds is None and (one.gate_holds is not None or one.graph_pauses is not None)
+    }
     return Holders(
-        agents=frozenset(agents),
-        gated=frozenset(one.node for one in tried if one.gate_holds and one.granted_compute_ratio is None),
+        agents=frozenset(agents) - sleepless,
+        strict=frozenset(strict) & frozenset(agents) - sleepless,
+        gated=frozenset(one.node for one in tried if one.gate_holds and one.granted_compute_ratio is None) & fresh,
         ungated=frozenset(one.node for one in tried if not one.gate_holds and one.granted_compute_ratio is not None),
-        graphs_pause=frozenset(one.node for one in own if one.graph_pauses),
+        graphs_pause=frozenset(one.node for one in own if one.graph_pauses) & fresh,
     )
 
 
@@ -102,18 +122,40 @@ def hold_of(record: Capabilities, holders: Holders, nodes: Collection[str], serv
     return Hold.NONE if on & holders.ungated else Hold.CORES
 
 
-def contending(plan: Plan) -> frozenset[WorkloadId]:
-    """Workloads of low priority that a plan puts beside others although nothing holds them back there."""
-    pods = {
-        pod
-        for item in plan.recommendations
-        if item.kind is RecommendationKind.COLOCATE and Need.PRIORITY not in item.needs
-        for pod in item.pods
-    }
-    return frozenset(
-        part.workload
-        for card in plan.placement
-        if not pods.isdisjoint(part.pod_id for part in card.slices)
-        for part in card.slices
-        if part.priority is Priority.LOW
-    )
+def first_at_every_moment(hold: Hold, holders: Holders) -> bool:
+    """Whether pods above low priority never wait for it, as far as requests of milliseconds can tell.
+
+    An agent that acts on a full card lets it contend until then. A pod may come to a node of any of the agents.
+    """
+    if hold in (Hold.AGENT, Hold.GRAPHS):
+        return holders.agents <= holders.strict
+    return hold is not Hold.NONE
+
+
+def contending(plan: Plan, holders: Holders | None = None) -> frozenset[WorkloadId]:
+    """Workloads of low priority that a plan puts beside others although nothing holds them back there.
+
+    Args:
+        holders: what is there now; None counts what the plan was promised as being there.
+    """
+    needs_of: dict[str, frozenset[Need]] = {}
+    for item in plan.recommendations:
+        if item.kind is RecommendationKind.COLOCATE:
+            needs_of.update(dict.fromkeys(item.pods, frozenset(item.needs)))
+    found: set[WorkloadId] = set()
+    for card in plan.placement:
+        counted_on = [needs_of[part.pod_id] for part in card.slices if part.pod_id in needs_of]
+        if not all(_is_met(needs, card.node or "", holders) for needs in counted_on):
+            found.update(part.workload for part in card.slices if part.priority is Priority.LOW)
+    return frozenset(found)
+
+
+def _is_met(needs: frozenset[Need], node: str, holders: Holders | None) -> bool:
+    """Whether something holds low priority back on a node as advice counts on."""
+    if Need.PRIORITY not in needs or holders is None:
+        return Need.PRIORITY in needs
+    if Need.GRAPH_PAUSE in needs and node not in holders.graphs_pause:
+        return False
+    if Need.AGENT in needs:
+        return node in holders.agents
+    return node in holders.gated if Need.PROBED_GATE in needs else node not in holders.ungated

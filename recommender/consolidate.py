@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.capabilities.capability import SHARED_PERCENT_MAX
 from fleet.inventory import CardModelName
 from fleet.lending import paging_bytes_per_second
 from fleet.priority_holds import Hold
@@ -22,6 +23,7 @@ from recommender.footprint_grants import Footprints, Grants, footprints_of, gran
 from recommender.harm.risk import Harm, contention_harm, shortage_points
 from recommender.harm.scenarios import daily_blocks, draw_scenarios, type_means
 from recommender.harm.surprise import learn_surprises
+from recommender.latency.inflation import least_hard_percent
 from recommender.lending import Lenders, lenders_of, lending_sweep, lent_violated, over_full
 from recommender.packing.packer import Packer, PackingProblem
 
@@ -112,6 +114,8 @@ class Outlook:
         fresh_rising: `fresh` as drawn.
         footprints: need of framebuffer per item.
         peak: largest demand to expect of each item, 0-1, (items,).
+        fast_percent: hard share under which requests of each item stay fast enough beside low priority whose gate
+            needs such limits, percent, (items,); 100 where none is enough, 1 where nothing asks for one.
         low_demand: mean demand of each item of low priority, 0 for others, (items,).
         joint_points: the first points of `load` replay the history jointly.
         capacity_bytes: framebuffer of a card that can be shared.
@@ -128,6 +132,7 @@ class Outlook:
     fresh_rising: Float32
     footprints: Footprints
     peak: NDArray[np.float64]
+    fast_percent: NDArray[np.int64]
     low_demand: NDArray[np.float64]
     joint_points: int
     capacity_bytes: float
@@ -235,10 +240,15 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One point of the frontier: groups and how they are packed."""
+    """One point of the frontier: groups and how they are packed.
+
+    Attributes:
+        parted: rows of low priority that would share a card, if its gate held there and left them enough.
+    """
 
     groups: tuple[Group, ...]
     choice: Choice
+    parted: frozenset[int] = frozenset()
 
 
 def outlook_of(
@@ -247,6 +257,7 @@ def outlook_of(
     *,
     seed: int,
     capacity_bytes: float,
+    inflation_max: float,
     touches: NDArray[np.bool_] | None = None,
     measured_bytes_per_second: float | None = None,
 ) -> Outlook:
@@ -257,6 +268,7 @@ def outlook_of(
         members: rows that may share, all on one card model, sorted by row.
         seed: seed of the scenarios.
         capacity_bytes: framebuffer of a card that can be shared.
+        inflation_max: most that P99 latency may grow for the sake of low priority, times that alone.
         touches: steps in which each row of the demand did anything (`demand.touched`); None where none may lend.
         measured_bytes_per_second: how fast a probe saw framebuffer move to host memory; None where none looked.
     """
@@ -296,6 +308,7 @@ def outlook_of(
         fresh_rising=fresh_rising,
         footprints=footprints,
         peak=peak,
+        fast_percent=_fast_percent(demand, members, inflation_max),
         low_demand=np.where(is_low, mean[type_of], 0.0),
         joint_points=load.shape[1] // draws,
         capacity_bytes=capacity_bytes,
@@ -303,20 +316,33 @@ def outlook_of(
     )
 
 
-def core_limits(members: Sequence[Member], peak: NDArray[np.float64]) -> CoreLimits:
+def _fast_percent(demand: Demand, members: Sequence[Member], inflation_max: float) -> NDArray[np.int64]:
+    least = np.ones(len(members), np.int64)
+    if any(member.hold is Hold.CORES for member in members):
+        for item, member in enumerate(members):
+            if member.hold is None:
+                found = least_hard_percent(demand.hourly_load([member.row]), inflation_max)
+                least[item] = SHARED_PERCENT_MAX + 1 if found is None else found
+    return least
+
+
+def core_limits(members: Sequence[Member], peak: NDArray[np.float64], fast_percent: NDArray[np.int64]) -> CoreLimits:
     """The limits that the rows of one card model can have.
+
+    A peak is one of step means: requests come in bursts, and wait under a limit that only the means fit in.
 
     Args:
         peak: largest demand to expect of each row, 0-1, (rows,).
+        fast_percent: see `Outlook`.
     """
     workload = np.array([member.workload for member in members], np.int64)
     largest = np.zeros(int(workload.max(initial=-1)) + 1)
-    np.maximum.at(largest, workload, peak)
+    np.maximum.at(largest, workload, np.maximum(peak, fast_percent / 100.0))
     return CoreLimits(
         workload=workload,
         hold=np.array([member.hold or "" for member in members], dtype=np.str_),
         is_hard=np.array([member.is_hard for member in members], bool),
-        takes_limit=np.array([member.takes_limit for member in members], bool),
+        takes_limit=np.array([member.takes_limit for member in members], bool) & (fast_percent <= SHARED_PERCENT_MAX),
         percent=shared_percents(largest)[workload],
     )
 
@@ -365,7 +391,7 @@ def group_of(
         low_demand=outlook.low_demand,
         joint_points=outlook.joint_points,
         shortage=shortage_points(grants, outlook.type_of, outlook.fresh_rising, outlook.capacity_bytes, outlook.is_low),
-        limits=core_limits(outlook.members, outlook.peak),
+        limits=core_limits(outlook.members, outlook.peak, outlook.fast_percent),
         lenders=outlook.lenders,
     )
 
@@ -393,9 +419,20 @@ def frontier(
             choice = judged(groups, held, resting_active)
             if enough is not None and choice.bins > enough:
                 return
-            yield Point(groups=tuple(groups), choice=choice)
+            yield Point(groups=tuple(groups), choice=choice, parted=_parted_rows(groups, packings, held))
             if choice.violation_ratio <= violation_ratio_min:
                 enough = choice.bins
+
+
+def _parted_rows(
+    groups: Sequence[Group], packings: Sequence[NDArray[np.int32]], held: Sequence[NDArray[np.int32]]
+) -> frozenset[int]:
+    found: set[int] = set()
+    for group, before, after in zip(groups, packings, held, strict=True):
+        shared, shares = (np.bincount(bin_of)[bin_of] > 1 for bin_of in (before, after))
+        is_gated = np.isin(group.limits.hold, (Hold.CORES, Hold.PROBED))
+        found.update(group.rows[is_gated & shared & ~shares].tolist())
+    return frozenset(found)
 
 
 def _sweep(group: Group, packer: Packer, prices: Sequence[float], seed: int) -> Iterator[NDArray[np.int32]]:

@@ -48,8 +48,8 @@ class CoreLimits:
         workload: number of each item's workload.
         hold: what holds an item of low priority back; "" for items of other priority.
         is_hard: its share of compute is a limit in any case.
-        takes_limit: it can be held to a limit at every moment.
-        percent: limit that the peaks of all items of its workload fit in, 1-99.
+        takes_limit: it can be held to a limit at every moment, and answers fast enough under one.
+        percent: limit that the peaks of all items of its workload fit in and under which they answer fast enough, 1-99.
     """
 
     workload: NDArray[np.int64]
@@ -64,7 +64,7 @@ class CoreLimits:
         return np.asarray(self.hold != "", bool)
 
     def with_gates_that_hold(self, bin_of: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The packing, with low priority alone where the gate would not hold it, or would limit others below a peak.
+        """The packing, with low priority alone where the gate would not hold it, or would limit others too much.
 
         Args:
             bin_of: bin of each item, (items,).

@@ -76,11 +76,16 @@ def cuts_of(
         if name in sharing and name not in cuts:
             cuts[name] = Cut(
                 framebuffer_bytes=int(group.grants.granted_bytes[item]),
-                compute_ratio=share_of_peak(peaks[name]),
+                compute_ratio=_share(group, item, peaks[name], is_limited=bool(limited[item])),
                 shown_bytes=int(group.grants.need_max_bytes[item]),
                 is_hard=permits.cases[name].is_hard or bool(limited[item]),
             )
     return cuts
+
+
+def _share(group: Group, item: int, peak: float, *, is_limited: bool) -> float:
+    is_above = not group.limits.is_beneath[item]
+    return float(group.limits.percent[item]) / 100.0 if is_limited and is_above else share_of_peak(peak)
 
 
 def within_card(

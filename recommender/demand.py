@@ -30,6 +30,8 @@ _SIMILAR_FACTOR = 1.5
 _QUIET_RATIO = 0.002
 """Mean demand below which replicas are alike whatever their factor."""
 
+_HOUR_SECONDS = 3600
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
@@ -67,6 +69,15 @@ class Demand:
     def steps(self) -> int:
         """Steps of the history."""
         return int(self.compute.shape[1])
+
+    def hourly_load(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        """Mean load of rows together, hour by hour of the history, share of a card, (hours,)."""
+        steps = max(1, _HOUR_SECONDS // self.step_seconds)
+        hours = self.steps // steps
+        if not rows:
+            return np.zeros(hours)
+        load = np.nan_to_num(self.compute[list(rows), : hours * steps]).sum(axis=0, dtype=np.float64)
+        return np.asarray(load.reshape(hours, steps).mean(axis=1), np.float64)
 
 
 def demand_of(history: History) -> Demand:

@@ -31,7 +31,8 @@ def choose(points: Sequence[Point], *, violation_ratio_max: float, resting_activ
     thinned = [_dissolved(point, violation_ratio_max, resting_active) for point in points]
     best = min(range(len(points)), key=lambda number: (thinned[number][0], -number))
     groups = points[best].groups
-    return Point(groups=groups, choice=judged(groups, thinned[best][1], resting_active))
+    choice = judged(groups, thinned[best][1], resting_active)
+    return Point(groups=groups, choice=choice, parted=points[best].parted)
 
 
 def _dissolved(point: Point, limit: float, resting_active: float) -> tuple[int, list[NDArray[np.int32]]]:

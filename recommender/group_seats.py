@@ -9,8 +9,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from fleet.capabilities.capability import Division
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, WorkloadId
@@ -176,7 +174,7 @@ def seated(
         seats=seats,
         sharing=sharing,
         cuts=cuts,
-        refused=[*refused, *_shut_out(seats, groups, demand, permits, stuck)],
+        refused=[*refused, *_shut_out(seats, packing.parted, demand, permits, stuck)],
         resting=resting,
         violated=violated,
         stuck=lost,
@@ -258,16 +256,11 @@ def _too_slow(rows: Sequence[int], demand: Demand, permits: Permits, guard: Late
 
 
 def _shut_out(
-    seats: Sequence[Seat], groups: Sequence[Group], demand: Demand, permits: Permits, stuck: Collection[WorkloadId]
+    seats: Sequence[Seat], parted: Collection[int], demand: Demand, permits: Permits, stuck: Collection[WorkloadId]
 ) -> list[Refusal]:
-    """Workloads of low priority of which no pod found a card on which its gate holds and leaves it enough."""
+    """Workloads of low priority that share no card because their gate would not hold there, or leave them enough."""
     joined = {demand.grants[row].workload_id for seat in seats if len(seat.rows) > 1 for row in seat.rows}
-    gated = {
-        demand.grants[int(row)].workload_id
-        for group in groups
-        if not group.limits.is_beneath.all()
-        for row in group.rows[np.isin(group.limits.hold, (Hold.CORES, Hold.PROBED))]
-    }
+    gated = {demand.grants[row].workload_id for row in parted}
     return [
         permits.cases[name].refuse(RecommendationKind.COLOCATE, "gate_leaves_too_little", kept_ratio=LOW_KEPT_MIN)
         for name in sorted(gated - joined - set(stuck))

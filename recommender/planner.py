@@ -269,7 +269,12 @@ def _totals(scene: Scene, recommendations: Sequence[Recommendation], violation_r
 
 def _guards(problem: PlanningProblem, permits: Permits) -> Guards:
     return Guards(
-        latency=latency_guard(problem.demand, permits, inflation_max=problem.settings.risk.latency_inflation_max),
+        latency=latency_guard(
+            problem.demand,
+            permits,
+            problem.past.holders,
+            inflation_max=problem.settings.risk.latency_inflation_max,
+        ),
         pairs=pair_guard(problem.demand, problem.history, problem.past.interference),
         violation_ratio_max=problem.violation_limits[problem.settings.risk.preset] / problem.past.calibration_ratio,
     )
@@ -301,7 +306,8 @@ def inputs_digest(history: History, settings: Settings, capability: Capabilities
 
 def _sorted_holders(holders: Holders) -> list[list[str]]:
     """The same text in every process, where sets have no order."""
-    return [sorted(nodes) for nodes in (holders.agents, holders.gated, holders.ungated, holders.graphs_pause)]
+    places = (holders.agents, holders.strict, holders.gated, holders.ungated, holders.graphs_pause)
+    return [sorted(nodes) for nodes in places]
 
 
 def _digest_grid(update: Callable[[bytes], None], grid: SliceGrid | CardGrid) -> None:

@@ -12,20 +12,22 @@ from typing import Any
 from enforcer.manifest import Manifest
 from fleet.settings.agent import GiveWayManner
 
-_OFF_WORD = f"agent.give_way={GiveWayManner.OFF}"
-_OFF_ENV = ("GPUTIDE_AGENT__GIVE_WAY", str(GiveWayManner.OFF))
+_WORD = "agent.give_way="
+_ENV = "GPUTIDE_AGENT__GIVE_WAY"
 
 
-def nodes_with_agents(pods: Iterable[Manifest]) -> frozenset[str]:
+def nodes_with_agents(pods: Iterable[Manifest], *, strict_only: bool = False) -> frozenset[str]:
     """Nodes with a ready pod of a DaemonSet that runs `gputide run agent` and is not told to let nobody sleep.
 
     Args:
         pods: pods of gputide's own namespace.
+        strict_only: only those that are told to let it sleep whenever somebody above it works; what a file of settings
+            says is not seen.
     """
-    return frozenset(str(pod["spec"]["nodeName"]) for pod in pods if _is_at_work(pod))
+    return frozenset(str(pod["spec"]["nodeName"]) for pod in pods if _is_at_work(pod, strict_only=strict_only))
 
 
-def _is_at_work(pod: Manifest) -> bool:
+def _is_at_work(pod: Manifest, *, strict_only: bool) -> bool:
     metadata, status = pod["metadata"], pod.get("status") or {}
     is_ready = any(
         entry.get("type") == "Ready" and entry.get("status") == "True" for entry in status.get("conditions") or ()
@@ -33,12 +35,17 @@ def _is_at_work(pod: Manifest) -> bool:
     is_daemon = any(owner.get("kind") == "DaemonSet" for owner in metadata.get("ownerReferences") or ())
     if not (is_ready and is_daemon and pod["spec"].get("nodeName")) or metadata.get("deletionTimestamp"):
         return False
-    return any(_lets_sleep(container) for container in pod["spec"].get("containers") or ())
+    manners = [_manner(container) for container in pod["spec"].get("containers") or ()]
+    return any(one is GiveWayManner.STRICT if strict_only else one not in (None, GiveWayManner.OFF) for one in manners)
 
 
-def _lets_sleep(container: Mapping[str, Any]) -> bool:
+def _manner(container: Mapping[str, Any]) -> GiveWayManner | None:
+    """How an agent lets low priority give way, flags before variables; None where the container runs none."""
     words: Sequence[str] = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
-    is_agent = ("run", "agent") in pairwise(words) and "check" not in words
-    if not is_agent or any(word.endswith(_OFF_WORD) for word in words):
-        return False
-    return _OFF_ENV not in {(str(one.get("name")), str(one.get("value"))) for one in container.get("env") or ()}
+    if ("run", "agent") not in pairwise(words) or "check" in words:
+        return None
+    said = [str(one.get("value")) for one in container.get("env") or () if one.get("name") == _ENV]
+    said += [word.rpartition(_WORD)[2] for word in words if _WORD in word]
+    if GiveWayManner.OFF in said:
+        return GiveWayManner.OFF
+    return GiveWayManner.STRICT if said and said[-1] == GiveWayManner.STRICT else GiveWayManner.PRESSURE

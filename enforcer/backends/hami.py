@@ -26,7 +26,7 @@ from enforcer.snapshot import Snapshot
 from fleet.capabilities.register import HAMI, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
-from fleet.grammars.hami import CORE_POLICY_ENV, DEVICE_CORDON_ANNOTATION, DISABLE_CONTROL_ENV
+from fleet.grammars.hami import CORE_POLICY_ENV, DEVICE_CORDON_ANNOTATION, DISABLE_CONTROL_ENV, core_policy_of
 from fleet.inventory import Priority
 from fleet.units import MIB
 
@@ -81,9 +81,7 @@ def hami_family(capabilities: Capabilities, dialect: HamiDialect, plan: Plan, mo
     return GrantFamily(
         capabilities=capabilities,
         seat_of=hami_seat,
-        style=TemplateStyle(
-            limits_of=hami_limits, container_fields=core_policy_fields(plan), is_uncontrolled=_disables_control
-        ),
+        style=TemplateStyle(limits_of=hami_limits, container_fields=core_policy_fields(plan), switch_off=_switch_off),
         check=check,
         node_changes=node_changes,
     )
@@ -141,13 +139,20 @@ def hami_limits(slices: Sequence[SeatSlice], words: Words) -> Limits:
     return amounts if words.priority is None else (*amounts, part.priority)
 
 
-def _disables_control(container: Manifest) -> bool:
-    """Whether the device plugin leaves its library out: where the value is true by Go's strconv.ParseBool.
+def _switch_off(container: Manifest, counts_as_it_is: bool) -> str | None:
+    """The device plugin leaves its library out where the value is true by Go's strconv.ParseBool.
 
     Source: Project-HAMi/HAMi:pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go (Allocate).
     """
     values = (entry.get("value") for entry in container.get("env") or () if entry["name"] == DISABLE_CONTROL_ENV)
-    return any(value in _TRUE for value in values)
+    if any(value in _TRUE for value in values):
+        return DISABLE_CONTROL_ENV
+    return CORE_POLICY_ENV if counts_as_it_is and lifts_core_limit(container) else None
+
+
+def lifts_core_limit(container: Manifest) -> bool:
+    """Whether its launches pass limit and gate."""
+    return core_policy_of(container.get("env") or ()) == "disable"
 
 
 def _check_core_policy(draft: StageDraft, section: Mapping[str, Any]) -> None:

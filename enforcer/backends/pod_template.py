@@ -20,7 +20,7 @@ from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.resource_names import Words, listed_words
 from enforcer.snapshot import Snapshot
 from fleet.errors import Refused
-from fleet.grammars.hami import DISABLE_CONTROL_ENV, USE_CARD_ANNOTATION
+from fleet.grammars.hami import USE_CARD_ANNOTATION
 
 Limits = tuple[str | None, ...]
 """Values of `Words.grant_resources`, in their order; None where the resource is left out."""
@@ -34,9 +34,9 @@ def _no_fields(example: Target) -> Mapping[str, str | None]:
     return {}
 
 
-def _never(container: Manifest) -> bool:
-    del container
-    return False
+def _nothing(container: Manifest, counts_as_it_is: bool) -> str | None:
+    del container, counts_as_it_is
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,8 @@ class TemplateStyle:
         annotations: further annotations of the template, by name, for the same.
         annotation_defaults: what counts where such an annotation is absent.
         scheduler_name: scheduler that alone knows the backend's cards; None where a webhook sets it.
-        is_uncontrolled: whether a container says itself that no limit shall hold for it.
+        switch_off: name of the variable by which a container says itself that no limit shall hold for it; None where
+            it says none. Asked with whether it has a core limit in a template that stays as it is.
     """
 
     limits_of: Callable[[Sequence[SeatSlice], Words], Limits]
@@ -58,7 +59,7 @@ class TemplateStyle:
     annotations: Callable[[Target], Mapping[str, str | None]] = _no_fields
     annotation_defaults: Mapping[str, str] = field(default_factory=dict)
     scheduler_name: str | None = None
-    is_uncontrolled: Callable[[Manifest], bool] = _never
+    switch_off: Callable[[Manifest, bool], str | None] = _nothing
 
 
 def seat_fields(
@@ -88,7 +89,9 @@ def seat_fields(
     resources = words.grant_resources
     if any(value is not None for value in common):
         check_init_containers(owner, lambda container: asks_for_cards(container, words.counts))
-        _check_controlled(owner, words, style)
+        parts = [part for entry in staying for part in entry.new or ()]
+        is_fixed = kind == "Job" and any(0 < one.core_percent < WHOLE_CORE_PERCENT for one in parts)
+        _check_controlled(owner, words, style, counts_as_it_is=is_fixed)
     if kind == "Job":
         common = (None,) * len(resources)
     seats = {
@@ -124,13 +127,14 @@ def seat_fields(
     return fields
 
 
-def _check_controlled(owner: Manifest, words: Words, style: TemplateStyle) -> None:
+def _check_controlled(owner: Manifest, words: Words, style: TemplateStyle, *, counts_as_it_is: bool) -> None:
     """A share is one only where the container is kept to it."""
     for container in template_of(owner)["spec"]["containers"]:
-        if asks_for_cards(container, words.counts) and style.is_uncontrolled(container):
+        name = style.switch_off(container, counts_as_it_is) if asks_for_cards(container, words.counts) else None
+        if name is not None:
             raise Refused(
                 f"cannot give {owner['metadata']['name']} a share of a card: its container {container['name']} sets "
-                f"{DISABLE_CONTROL_ENV}, with which no limit holds; take that away first"
+                f"{name}, with which no limit holds; take that away first"
             )
 
 

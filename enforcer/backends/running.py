@@ -145,7 +145,7 @@ class RunningBackend:
         chosen = [entries[one] for item in plan.stages if item.stage == stage for one in item.recommendations]
         check_kinds(record, chosen)
         if any(Need.PRIORITY in item.needs for item in chosen):
-            check_priority(plan, chosen, record, self._holders())
+            check_priority(plan, chosen, record, self._holders(), snapshot)
         for part in parts:
             if part.wanted > 0 and part.ready == 0:
                 raise Refused(

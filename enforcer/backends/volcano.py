@@ -15,7 +15,7 @@ from datetime import datetime
 from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
-from enforcer.backends.hami import core_policy_fields, priority_text, registered_seat
+from enforcer.backends.hami import core_policy_fields, lifts_core_limit, registered_seat
 from enforcer.backends.hami_dialect import cards_of_register, memory_factor, nvidia_section, slices_of_grants
 from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.pod_template import Limits, TemplateStyle
@@ -28,7 +28,7 @@ from enforcer.snapshot import Snapshot
 from fleet.capabilities.register import VOLCANO
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
-from fleet.grammars.hami import DISABLE_CONTROL_ENV, PRIORITY_ENV
+from fleet.grammars.hami import CORE_POLICY_ENV, DISABLE_CONTROL_ENV, PRIORITY_ENV
 from fleet.grammars.volcano import (
     CORES_RESOURCE,
     COUNT_RESOURCE,
@@ -38,7 +38,7 @@ from fleet.grammars.volcano import (
     parse_volcano_ids,
     parse_volcano_register,
 )
-from fleet.inventory import Priority
+from fleet.inventory import Priority, WorkloadId
 
 DEVICE_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "volcano-vgpu-device-config")
 NODE_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "volcano-vgpu-node-config")
@@ -114,13 +114,13 @@ class VolcanoBackend:
         """Turn one stage into changes; see the port."""
         family = GrantFamily(
             capabilities=VOLCANO,
-            seat_of=_seat,
+            seat_of=_seater(plan),
             style=TemplateStyle(
                 limits_of=_limits,
                 container_fields=_container_fields(plan),
                 annotations=self._annotations,
                 scheduler_name=SCHEDULER,
-                is_uncontrolled=_disables_control,
+                switch_off=_switch_off,
             ),
             check=_check,
             node_changes=_node_changes,
@@ -133,17 +133,40 @@ class VolcanoBackend:
         return {QUEUE_ANNOTATION: self._low_priority_queue}
 
 
-def _seat(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Words) -> SeatSlice:
-    whole = is_whole(card, part)
-    # Nobody fits beside a pod that is granted the whole framebuffer; Volcano fills in no cores for it.
-    percent = 0 if whole else shared_percent(card, part)
-    seat = registered_seat(card, part, snapshot, words, whole=whole, core_percent=percent)
-    return replace(seat, priority=_priority(card, part, snapshot))
+def _seater(plan: Plan) -> Callable[[CardPlacement, PlacedSlice, Snapshot, Words], SeatSlice]:
+    levelled = _levelled(plan)
+
+    def seat_of(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot, words: Words) -> SeatSlice:
+        whole = is_whole(card, part)
+        # Nobody fits beside a pod that is granted the whole framebuffer; Volcano fills in no cores for it.
+        percent = 0 if whole else shared_percent(card, part)
+        seat = registered_seat(card, part, snapshot, words, whole=whole, core_percent=percent)
+        return replace(seat, priority=_priority(part, snapshot, levelled))
+
+    return seat_of
 
 
-def _priority(card: CardPlacement, part: PlacedSlice, snapshot: Snapshot) -> str | None:
+def _levelled(plan: Plan) -> frozenset[WorkloadId]:
+    """Workloads that say a level: one of them in its template holds for all replicas, and for all beside any of them.
+
+    The library takes a pod without a level for low priority, so none may be without beside one that has it.
+    """
+    found = {part.workload for card in plan.placement for part in card.slices if part.priority is not Priority.NORMAL}
+    sharing = [{part.workload for part in card.slices} for card in plan.placement]
+    while more := {name for names in sharing if names & found for name in names - found}:
+        found |= more
+    return frozenset(found)
+
+
+def _level(part: PlacedSlice, levelled: frozenset[WorkloadId]) -> str | None:
+    if part.priority is Priority.LOW:
+        return "1"
+    return "0" if part.workload in levelled else None
+
+
+def _priority(part: PlacedSlice, snapshot: Snapshot, levelled: frozenset[WorkloadId]) -> str | None:
     """The priority of a pod; a Job's keep theirs, for it is a variable of a template that can't be changed."""
-    wanted, sitting = priority_text(card, part), snapshot.seats.get(part.pod_id)
+    wanted, sitting = _level(part, levelled), snapshot.seats.get(part.pod_id)
     if workload_parts(part.workload)[1] != "Job" or sitting is None:
         return wanted
     held = next((one.priority for one in sitting.slices), None)
@@ -171,9 +194,11 @@ def _container_fields(plan: Plan) -> Callable[[Target], Mapping[str, str | None]
     return fields
 
 
-def _disables_control(container: Manifest) -> bool:
-    """Whether its plugin leaves the library out: where the variable is there, whatever its value."""
-    return any(entry["name"] == DISABLE_CONTROL_ENV for entry in container.get("env") or ())
+def _switch_off(container: Manifest, counts_as_it_is: bool) -> str | None:
+    """Its plugin leaves the library out where the variable is there, whatever its value."""
+    if any(entry["name"] == DISABLE_CONTROL_ENV for entry in container.get("env") or ()):
+        return DISABLE_CONTROL_ENV
+    return CORE_POLICY_ENV if counts_as_it_is and lifts_core_limit(container) else None
 
 
 def _priority_of(container: Manifest) -> str | None:
@@ -188,10 +213,10 @@ def _priority_of(container: Manifest) -> str | None:
 
 
 def _check(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
-    warnings = check_cards(draft, snapshot, VOLCANO, (CORE_MODE,))
+    warnings, levelled = check_cards(draft, snapshot, VOLCANO, (CORE_MODE,)), _levelled(draft.plan)
     for card in draft.cards:
         for part in card.slices:
-            if _priority(card, part, snapshot) != priority_text(card, part):
+            if _priority(part, snapshot, levelled) != _level(part, levelled):
                 warnings.append(
                     f"{part.workload} is not given priority above what shares card {card.card} with it: it is "
                     f"{PRIORITY_ENV} in a Job's template, which can't be changed"

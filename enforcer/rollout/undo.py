@@ -35,6 +35,7 @@ from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.restore import Parts, take_back
 from enforcer.rollout.tools import Tools
 from enforcer.safety.availability import availability_breaches, lowered_workloads
+from enforcer.safety.priority_hold import check_limits_stay
 from enforcer.safety.scaled_nodes import check_scaled_nodes
 from enforcer.snapshot import Snapshot
 from fleet.errors import Refused
@@ -133,11 +134,13 @@ class Undo:
             The undo, and the workloads of which it leaves fewer pods ready than their owners allow, and why.
 
         Raises:
-            Refused: others rely on the framebuffer that a node of it lends, or pods would come back beside that.
+            Refused: others rely on the framebuffer that a node of it lends, or on core limits of it, or pods would come
+                back beside that.
         """
         tools = self._tools
         snapshot, wave_max = tools.snapshot(), tools.policy.carry.parallel_pods_max
         check_scaled_nodes(record.moves, *self._steps_of(record), snapshot)
+        check_limits_stay(record.plan_id, record.moves, record.objects, self._staying(record), snapshot)
         writes = tools.carrier().objects
         # An owner that somebody took back already, or that is gone, does not roll.
         rest = [item for item in record.objects if not writes.is_restored(item, snapshot.owners.get(item.workload))]
@@ -238,6 +241,18 @@ class Undo:
         with tools.acting():
             record = tools.journal.open_undos().get(plan_id)
             return None if record is None else self._ended(record)
+
+    def _staying(self, record: UndoRecord) -> list[Move]:
+        """Moves of stages that stand and that an undo leaves as they are."""
+        return [
+            move
+            for run in self._tools.journal.runs()
+            for number, own in run.records.items()
+            if own.state in STANDING
+            for move in own.moves
+            if (run.plan_id, number) not in {(record.plan_id, stage) for stage in record.stages}
+            or record.recommendation not in (None, move.recommendation)
+        ]
 
     def _steps_of(self, record: UndoRecord) -> tuple[list[NodeStep], list[NodeStep]]:
         """Node steps whose configuration an undo takes back, and those of all plans whose configuration stays."""

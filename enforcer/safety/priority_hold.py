@@ -2,22 +2,33 @@
 
 A plan says for each co-location what it counts on: the backend's own levels, its gate between pods with core limits, a
 gate that a probe saw, or the agent of the node. Each is looked for in the cluster before anything is rendered, by
-`apply` and by its dry run alike.
+`apply` and by its dry run alike: the gate also in limits of the pods that the stage does not change. Nor is a stage
+taken back whose limits a later one counts on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from enforcer.backend import Move
+from enforcer.kinds.register import pod_templates
+from enforcer.record.journal import ObjectIntent
+from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import SHARED_PERCENT_MAX, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, Need, Plan, Recommendation
 from fleet.errors import Refused
-from fleet.inventory import Priority
+from fleet.grammars.hami import CORE_POLICY_ENV, core_policy_of
+from fleet.inventory import Priority, WorkloadId
 from fleet.priority_holds import Holders
 from fleet.sentences import Sentence, sentence
 
+_LOW = "1"
+"""Low priority in the words of the backends whose gate needs limits."""
 
-def check_priority(plan: Plan, chosen: Iterable[Recommendation], record: Capabilities, holders: Holders) -> None:
+
+def check_priority(
+    plan: Plan, chosen: Collection[Recommendation], record: Capabilities, holders: Holders, snapshot: Snapshot
+) -> None:
     """Refuse advice whose promise nothing keeps.
 
     Args:
@@ -28,6 +39,7 @@ def check_priority(plan: Plan, chosen: Iterable[Recommendation], record: Capabil
     Raises:
         Refused: naming the advice, the card, and what is missing there.
     """
+    changing = {pod for item in chosen for pod in item.pods}
     for item in chosen:
         if Need.PRIORITY not in item.needs:
             continue
@@ -35,6 +47,8 @@ def check_priority(plan: Plan, chosen: Iterable[Recommendation], record: Capabil
         for card in plan.placement:
             is_mixed = len({part.priority is Priority.LOW for part in card.slices}) == 2
             why = _unheld(item, card, record, holders) if is_mixed else None
+            if why is None and is_mixed and _counts_on_limits(item, record):
+                why = _unlimited(plan, card, changing, snapshot)
             if why is not None and not pods.isdisjoint(part.pod_id for part in card.slices):
                 raise Refused(
                     sentence("guard.priority_unheld", plan=plan.plan_id, item=item.id, card=str(card.card), why=why)
@@ -61,3 +75,77 @@ def _unheld(item: Recommendation, card: CardPlacement, record: Capabilities, hol
         if not 1 <= percent <= SHARED_PERCENT_MAX or part.core_policy is not CorePolicy.HARD:
             return sentence("guard.unheld_limit", backend=backend, pod=part.pod_id)
     return None
+
+
+def _counts_on_limits(item: Recommendation, record: Capabilities) -> bool:
+    return record.gates_priority_by_cores and not {Need.AGENT, Need.PROBED_GATE} & set(item.needs)
+
+
+def _unlimited(plan: Plan, card: CardPlacement, changing: Collection[str], snapshot: Snapshot) -> Sentence | None:
+    """Which pod of a card, of those that the stage does not change, has no limit as the cluster stands."""
+    low = {part.workload for part in card.slices if part.priority is Priority.LOW}
+    for seat in snapshot.seats.values():
+        parts = [part for part in seat.slices if part.card == card.card]
+        if not parts or seat.pod_id in changing:
+            continue
+        has_limit = all(1 <= part.core_percent <= SHARED_PERCENT_MAX for part in parts)
+        policies = _core_policies(snapshot, seat.workload, {part.container for part in parts})
+        # Low priority may have more where it is alone; a pod above it must have no more beside it.
+        is_held = "disable" not in policies if seat.workload in low else policies == {"force"}
+        if not (has_limit and is_held):
+            stage = _stage_of(plan, seat.pod_id)
+            if stage is None:
+                return sentence("guard.unheld_standing", pod=seat.pod_id)
+            return sentence("guard.unheld_before", pod=seat.pod_id, stage=stage)
+    return None
+
+
+def _core_policies(snapshot: Snapshot, workload: WorkloadId, containers: Collection[str]) -> set[str]:
+    owner = snapshot.owners.get(workload)
+    found = () if owner is None else pod_templates(owner)
+    return {
+        core_policy_of(entry.get("env") or ())
+        for template in found
+        for entry in (template.body.get("spec") or {}).get("containers") or ()
+        if entry["name"] in containers
+    }
+
+
+def _stage_of(plan: Plan, pod: str) -> int | None:
+    ids = {item.id for item in plan.recommendations if pod in item.pods}
+    return min((entry.stage for entry in plan.stages if not ids.isdisjoint(entry.recommendations)), default=None)
+
+
+def check_limits_stay(
+    plan_id: str, back: Iterable[Move], objects: Iterable[ObjectIntent], stays: Iterable[Move], snapshot: Snapshot
+) -> None:
+    """Refuse an undo that lifts the limit of a pod on a card on which low priority of another stage counts on it.
+
+    Args:
+        back: moves that the undo takes back.
+        objects: what it takes back of objects.
+        stays: moves of stages that stand, of whatever plan, and that it leaves.
+
+    Raises:
+        Refused: naming both pods and the card.
+    """
+    lifted = {
+        item.workload
+        for item in objects
+        for part in item.fields
+        if part.field.endswith(f"env[{CORE_POLICY_ENV}]") and part.new == "force" != part.old
+    }
+    moves = list(back)
+    leaving = {move.workload for move in moves}
+    low = {
+        (move.workload, part.card): move.pod_id
+        for move in stays
+        for part in move.new
+        if part.priority == _LOW and move.workload not in leaving
+    }
+    there = {(seat.workload, card) for seat in snapshot.seats.values() for card in seat.cards}
+    for move in moves:
+        for card in sorted({part.card or "" for part in move.old} if move.workload in lifted else ()):
+            for (workload, other), pod in low.items():
+                if other == card and (workload, card) in there:
+                    raise Refused(sentence("guard.limit_counted_on", plan=plan_id, pod=move.pod_id, low=pod, card=card))

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fleet.errors import Corrupt
 from fleet.grammars.text import (
@@ -68,6 +69,18 @@ NODE_POLICY_ANNOTATION = "hami.io/node-scheduler-policy"
 CARD_POLICY_ANNOTATION = "hami.io/gpu-scheduler-policy"
 
 _MIG_PLACE = re.compile(r"(?P<card>[^\[\]]+)\[(?P<place>[A-Za-z0-9._]{1,63}-\d{1,4})\]", re.ASCII)
+
+
+def core_policy_of(env: Iterable[Mapping[str, Any]]) -> str:
+    """What a container's variables say about its core limit: `default`, `force`, `disable`, or another word.
+
+    The last variable of the name counts; `disable` also where something else than the manifest says the value.
+    Source: Project-HAMi/HAMi-core:src/multiprocess/multiprocess_memory_limit.c (set_env_utilization_switch).
+    """
+    found = [entry for entry in env if entry.get("name") == CORE_POLICY_ENV]
+    if not found:
+        return "default"
+    return "disable" if "valueFrom" in found[-1] else str(found[-1].get("value") or "default").strip().lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

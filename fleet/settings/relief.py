@@ -54,6 +54,8 @@ class ProbeSettings(Section):
     """How long compute is measured, for launches and for graphs each."""
     spill_bytes_max: Bytes = 2 * GIB
     """Most framebuffer that is asked for beyond the card: it is taken from the node's memory."""
+    result_seconds: Seconds = 30 * 86400
+    """How long it counts that a probe saw the gate or a pause hold; what it saw fail counts until the next probe."""
     cuda_library: Path | None = None
     """File of `libcuda.so.1`; none for the loader's own search, as programs do."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from enforcer.agent.presence import nodes_with_agents
@@ -22,6 +22,7 @@ from enforcer.backends.running import PART_KINDS, LeftOut, RunningBackend, parts
 from enforcer.backends.volcano import VolcanoBackend
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
 from enforcer.dialect import ObjectKey
+from enforcer.manifest import Manifest
 from enforcer.probe.stored_results import kept_results, read_key
 from enforcer.record.journal import ObjectIntent
 from enforcer.record.shared_ledger import ChangeStore
@@ -263,11 +264,13 @@ def backend(
         version=settings.enforcer.backend_version,
         allows_experimental=settings.enforcer.experimental,
         left_out=_left_out(cluster),
-        holders=lambda: priority_holders(folder, settings, cluster),
+        holders=lambda: priority_holders(folder, settings, cluster, now),
     )
 
 
-def priority_holders(folder: DataFolder | None, settings: Settings, cluster: ClusterReader | None) -> Holders:
+def priority_holders(
+    folder: DataFolder | None, settings: Settings, cluster: ClusterReader | None, now: datetime
+) -> Holders:
     """What holds low priority back beyond the backend: agents of a cluster, and what probes of the folder saw.
 
     Raises:
@@ -278,13 +281,17 @@ def priority_holders(folder: DataFolder | None, settings: Settings, cluster: Clu
     results: Sequence[ProbeResult] = ()
     if folder is not None and settings.probe.key_file is not None:
         results = kept_results(folder, read_key(settings))
-    agents: frozenset[str] = frozenset()
+    pods: Sequence[Manifest] = ()
     if cluster is not None and settings.agent.give_way is not GiveWayManner.OFF:
-        agents = nodes_with_agents(cluster.list_objects("Pod", settings.enforcer.namespace))
-    return holders_of(records_of(settings.enforcer.backend)[-1], results, agents)
+        pods = list(cluster.list_objects("Pod", settings.enforcer.namespace))
+    since = now - timedelta(seconds=settings.probe.result_seconds)
+    strict = nodes_with_agents(pods, strict_only=True)
+    return holders_of(
+        records_of(settings.enforcer.backend)[-1], results, nodes_with_agents(pods), strict=strict, since=since
+    )
 
 
-def seen_holders(folder: DataFolder, settings: Settings, planned: str) -> Holders:
+def seen_holders(folder: DataFolder, settings: Settings, planned: str, now: datetime) -> Holders:
     """The same for a plan; of a cluster that can't be asked no agent is known.
 
     Args:
@@ -297,10 +304,19 @@ def seen_holders(folder: DataFolder, settings: Settings, planned: str) -> Holder
     """
     if own_cluster(folder, settings) != planned:
         return NOBODY
-    if settings.enforcer.cluster is ClusterChoice.KUBERNETES:
-        with suppress(Misconfigured, Unavailable), open_kubernetes(settings) as cluster:
-            return priority_holders(folder, settings, cluster)
-    return priority_holders(folder, settings, None)
+    found = holders_now(folder, settings, planned, now)
+    return priority_holders(folder, settings, None, now) if found is None else found
+
+
+def holders_now(folder: DataFolder, settings: Settings, planned: str, now: datetime) -> Holders | None:
+    """The same; None of a cluster that is not the enforcer's, or can't be asked."""
+    if own_cluster(folder, settings) != planned:
+        return None
+    if settings.enforcer.cluster is not ClusterChoice.KUBERNETES:
+        return priority_holders(folder, settings, None, now)
+    with suppress(Misconfigured, Unavailable), open_kubernetes(settings) as cluster:
+        return priority_holders(folder, settings, cluster, now)
+    return None
 
 
 def _left_out(cluster: LiveCluster | None) -> LeftOut | None:

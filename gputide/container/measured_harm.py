@@ -15,14 +15,21 @@ from fleet.decisions import Plan
 from fleet.errors import NotEnoughData
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
+from fleet.priority_holds import Holders
 from fleet.settings.settings import Settings
 from gputide.container.enforcer import harm_policy
 from gputide.container.plans import journal
 from gputide.container.warehouse import WarehouseMeasurements
 
 
-def verified(folder: DataFolder, settings: Settings, plan: Plan, now: datetime) -> Outcome:
-    """What an applied plan saved and harmed until now, beside what was predicted; nothing is kept."""
+def verified(
+    folder: DataFolder, settings: Settings, plan: Plan, now: datetime, holders: Holders | None = None
+) -> Outcome:
+    """What an applied plan saved and harmed until now, beside what was predicted; nothing is kept.
+
+    Args:
+        holders: what holds low priority back now; None where nobody can say.
+    """
     kept = journal(folder)
     return verify(
         plan,
@@ -32,6 +39,7 @@ def verified(folder: DataFolder, settings: Settings, plan: Plan, now: datetime) 
         settings=settings,
         harm_policy=harm_policy(settings),
         undone=frozenset(item for _, item in kept.undone_recommendations(plan.plan_id)),
+        holders=holders,
     )
 
 

@@ -134,7 +134,7 @@ def _plan(folder: DataFolder, history: History, profiles: Profiles, settings: Se
         now=now,
         past=OwnPast(
             interference=load_interference(settings),
-            holders=seen_holders(folder, settings, history.inventory.cluster),
+            holders=seen_holders(folder, settings, history.inventory.cluster, now),
         ),
     )
 

@@ -10,7 +10,9 @@ from enforcer.record.outcome_store import keep_outcome
 from enforcer.record.verdict import verdict_of
 from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS, EXIT_FINE
+from fleet.priority_holds import contending
 from gputide.answers.plan import outcome_answer
+from gputide.container.cluster import holders_now
 from gputide.container.measured_harm import verified
 from gputide.container.plans import journal, newest_applied, plan_store
 from gputide.options import AnyClusterOption, PlanOption, answering
@@ -33,9 +35,15 @@ def verify(
     """
     folder = session.folder()
     chosen = plan_store(folder).get(plan if plan is not None else newest_applied(journal(folder, cluster=cluster)))
-    outcome = verified(folder, session.settings, chosen, session.now())
+    holders = holders_now(folder, session.settings, chosen.cluster, session.now())
+    outcome = verified(folder, session.settings, chosen, session.now(), holders)
     with writing(folder):
         keep_outcome(folder, outcome)
     verdict = verdict_of(outcome)
     answer = outcome_answer(outcome, verdict, chosen.currency)
+    free = sorted(contending(chosen, holders) - contending(chosen))
+    if free:
+        said = f"nothing holds low priority back now where the plan counts on it, so it counts as an equal: {free[0]}"
+        more = f" and {len(free) - 1} more" if len(free) > 1 else ""
+        answer = replace(answer, headline=(*answer.headline, said + more))
     return replace(answer, status=EXIT_FINDINGS if verdict.is_harmed else EXIT_FINE)

@@ -6,29 +6,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fleet.priority_holds import Hold
+from fleet.priority_holds import Hold, Holders, first_at_every_moment
 from recommender.advice.case import Permits
 from recommender.core_limits import shared_percents
 from recommender.demand import Demand
-from recommender.latency.inflation import SharingMode, inflation_of_hours
-
-_HOUR_SECONDS = 3600
+from recommender.latency.inflation import SharingMode, inflation_of_hours, least_hard_percent
 
 
-def latency_guard(demand: Demand, permits: Permits, *, inflation_max: float) -> LatencyGuard:
+def latency_guard(demand: Demand, permits: Permits, holders: Holders, *, inflation_max: float) -> LatencyGuard:
     """The guard of a plan.
 
     Args:
         demand: live slices and their series.
         permits: the cases, which say who is latency-critical.
+        holders: what holds low priority back, and how soon.
         inflation_max: most that P99 latency may grow, times that alone.
     """
     critical = {name for name, case in permits.cases.items() if case.is_latency_critical}
     rows = frozenset(row for row, grant in enumerate(demand.grants) if grant.workload_id in critical)
     cases = [permits.cases.get(grant.workload_id) for grant in demand.grants]
-    holds = {row: case.hold for row, case in enumerate(cases) if case is not None and case.hold is not None}
+    holds = {
+        row: case.hold if first_at_every_moment(case.hold, holders) else Hold.NONE
+        for row, case in enumerate(cases)
+        if case is not None and case.hold is not None
+    }
     return LatencyGuard(demand=demand, critical=rows, inflation_max=inflation_max, holds=holds)
 
 
@@ -40,7 +42,7 @@ class LatencyGuard:
         demand: live slices and their series.
         critical: rows of latency-critical services.
         inflation_max: most that their P99 latency may grow, times that alone.
-        holds: what holds each row of low priority back.
+        holds: what holds each row of low priority back from the first moment on.
     """
 
     demand: Demand
@@ -67,10 +69,11 @@ class LatencyGuard:
         for row in asked:
             equals = [other for other in rows if other != row and (yields[row] or not yields[other])]
             mode = SharingMode.BURST if equals else SharingMode.PRIORITY
-            own = self._hourly([row])
-            ratios = [inflation_of_hours(mode, own_load=own, neighbour_load=self._hourly(equals))]
+            own = self.demand.hourly_load([row])
+            ratios = [inflation_of_hours(mode, own_load=own, neighbour_load=self.demand.hourly_load(equals))]
             if is_limited and not yields[row]:
-                share = int(shared_percents(np.nanmax(self.demand.compute[row], initial=0.0))) / 100.0
+                peak = int(shared_percents(np.nanmax(self.demand.compute[row], initial=0.0)))
+                share = max(peak, least_hard_percent(own, self.inflation_max) or peak) / 100.0
                 ratios.append(inflation_of_hours(SharingMode.HARD, own_load=own, neighbour_load=own * 0.0, share=share))
             known = [ratio for ratio in ratios if ratio is not None]
             found[row] = max(known) if len(known) == len(ratios) else None
@@ -79,12 +82,3 @@ class LatencyGuard:
     def is_too_slow(self, rows: Sequence[int]) -> bool:
         """True where a latency-critical service of the card would be slowed beyond the limit."""
         return any(ratio is None or ratio > self.inflation_max for ratio in self.inflations(rows).values())
-
-    def _hourly(self, rows: Sequence[int]) -> NDArray[np.float64]:
-        """Mean load of rows together, hour by hour of the history, (hours,)."""
-        steps = max(1, _HOUR_SECONDS // self.demand.step_seconds)
-        hours = self.demand.steps // steps
-        if not rows:
-            return np.zeros(hours)
-        load = np.nan_to_num(self.demand.compute[list(rows), : hours * steps]).sum(axis=0, dtype=np.float64)
-        return np.asarray(load.reshape(hours, steps).mean(axis=1), np.float64)

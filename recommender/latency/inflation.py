@@ -11,6 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +85,35 @@ def inflation_of_hours(
     place = int(np.searchsorted(within, _QUANTILE * within[-1]))
     worst = float(value[order[min(place, len(order) - 1)]])
     return worst if math.isfinite(worst) else None
+
+
+def least_hard_percent(own_load: NDArray[np.floating], inflation_max: float) -> int | None:
+    """Smallest hard share under which a service's slowest requests stay fast enough: whole percent, 1-99.
+
+    Requests wait longer the more load there is, so the hour that counts in `inflation_of_hours` is found by its load.
+
+    Args:
+        own_load: mean load by hour, (hours,); NaN = not collected.
+        inflation_max: most that P99 latency may grow, times that alone.
+
+    Returns:
+        None where even 99 % is too little; 1 where it never works.
+    """
+    own = np.sort(np.nan_to_num(own_load.astype(float)))
+    within = np.cumsum(own)
+    if not within.size or within[-1] <= 0.0:
+        return 1
+    place = min(int(np.searchsorted(within, _QUANTILE * within[-1])), len(own) - 1)
+    return _least_hard_percent(math.ceil(round(float(own[place]) * 100.0, 6)), inflation_max)
+
+
+@cache
+def _least_hard_percent(load_percent: int, inflation_max: float) -> int | None:
+    for percent in range(1, 100):
+        ratio = inflation(SharingMode.HARD, own_load=load_percent / 100.0, neighbour_load=0.0, share=percent / 100.0)
+        if ratio is not None and ratio <= inflation_max:
+            return percent
+    return None
 
 
 def _between(

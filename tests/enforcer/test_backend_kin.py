@@ -116,6 +116,27 @@ PLANS: tuple[Callable[[], Plan], ...] = (
 )
 
 
+def test_replica_alone_takes_no_priority_from_its_sibling_beside_low_priority() -> None:
+    beside = [a_share("a-1"), a_share("b-0", priority=Priority.LOW)]
+    item = a_recommendation("x", RecommendationKind.COLOCATE, ["a-0", "a-1", "b-0"], PAIR, 1)
+    plan = a_plan({0: [a_share("a-0")], 1: beside, 2: [whole("b-1", priority=Priority.LOW)]}, [[item]])
+    volcano = next(kin for kin in KINS if kin.name == "volcano")
+    rendered = volcano.backend.render(plan, 1, seen(volcano))
+    levels = {(change.name, str(change.new)) for change in rendered.changes if "CUDA_TASK_PRIORITY" in change.field}
+    assert levels == {("a", "0"), ("b", "1")}
+    assert {part.priority for move in rendered.moves if move.pod.startswith("a-") for part in move.new} == {"0"}
+
+
+def test_replica_of_a_ranked_service_takes_no_priority_from_an_equal_beside_it() -> None:
+    low = a_share("b-0", priority=Priority.LOW)
+    pods = ["a-0", "a-1", "b-0", "c-0"]
+    item = a_recommendation("x", RecommendationKind.COLOCATE, pods, [*PAIR, "Deployment/c"], 1)
+    cards = {0: [a_share("a-0"), a_share("c-0")], 1: [a_share("a-1"), low], 2: [whole("c-1")]}
+    volcano = next(kin for kin in KINS if kin.name == "volcano")
+    moves = volcano.backend.render(a_plan(cards, [[item]]), 1, seen(volcano)).moves
+    assert {part.priority for move in moves if move.pod == "c-0" for part in move.new} == {"0"}
+
+
 def kind_of(make: Callable[[], Plan]) -> str:
     return make.__name__.rstrip("_")
 

@@ -72,6 +72,31 @@ def test_container_that_switches_its_limits_off_gets_no_share(kin: Kin, value: s
         assert rendered(kin.backend, cluster, plan).changes
 
 
+@pytest.mark.parametrize("kin", [HAMI, VOLCANO], ids=lambda kin: kin.name)
+@pytest.mark.parametrize(
+    ("entry", "is_refused"),
+    [
+        ({"value": "disable"}, True),
+        ({"value": "DISABLE"}, True),
+        ({"valueFrom": {"configMapKeyRef": {"name": "mine", "key": "policy"}}}, True),
+        ({"value": "force"}, False),
+        ({"value": "default"}, False),
+    ],
+)
+def test_job_that_lifts_its_own_limit_gets_no_share(kin: Kin, entry: dict[str, Any], is_refused: bool) -> None:
+    cluster = a_kin_cluster(kin)
+    owner = cluster.get("Job", "team", "train")
+    assert owner is not None
+    server = next(one for one in owner["spec"]["template"]["spec"]["containers"] if one["name"] == "server")
+    server["env"] = [*server.get("env", ()), {"name": "GPU_CORE_UTILIZATION_POLICY", **entry}]
+    plan = a_plan_of(a_slice("train-0", kind="Job", core_policy=HARD, compute_ratio=0.4))
+    if is_refused:
+        with pytest.raises(Refused, match="sets GPU_CORE_UTILIZATION_POLICY, with which no limit holds"):
+            rendered(kin.backend, cluster, plan)
+    else:
+        assert rendered(kin.backend, cluster, plan).moves
+
+
 @pytest.mark.parametrize("backend", [KaiBackend(NOW), DraSharedBackend(NOW)], ids=["kai", "dra_shared"])
 def test_init_container_that_asks_the_device_plugin_would_keep_a_card_of_its_own(backend: Backend) -> None:
     warm = {"name": "warm", "resources": {"limits": {"nvidia.com/gpu": "1"}}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +13,20 @@ import pytest
 from enforcer.agent.presence import nodes_with_agents
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.running import RunningBackend
-from enforcer.manifest import Manifest
+from enforcer.manifest import Manifest, set_field
+from enforcer.preview import preview
+from enforcer.rollout.stages import Rollout
 from enforcer.safety.priority_hold import check_priority
-from enforcer.snapshot import take_snapshot
+from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.capabilities.register import HAMI, MGPU, VGPU_MANAGER, VOLCANO, Capabilities, CorePolicy
 from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.errors import Refused
-from fleet.inventory import Priority
+from fleet.inventory import Priority, WorkloadId
 from fleet.priority_holds import NOBODY, Holders
-from tests.enforcer.builders import NOW, a_cluster, a_plan, a_recommendation, a_slice, whole
+from tests.enforcer.builders import NOW, a_cluster, a_plan, a_recommendation, a_slice, an_undo, some_tools, whole
 
 NODE = frozenset({"node-0"})
+NOTHING_STANDS = Snapshot(owners={}, seats={}, pods={}, cards={})
 
 
 def a_promise(*needs: Need, ratio: float | None = 0.5, policy: CorePolicy = CorePolicy.HARD) -> Plan:
@@ -34,7 +38,7 @@ def a_promise(*needs: Need, ratio: float | None = 0.5, policy: CorePolicy = Core
 
 def checked(plan: Plan, record: Capabilities = HAMI, holders: Holders = NOBODY) -> str | None:
     try:
-        check_priority(plan, plan.recommendations, record, holders)
+        check_priority(plan, plan.recommendations, record, holders, NOTHING_STANDS)
     except Refused as exc:
         return str(exc)
     return None
@@ -75,13 +79,13 @@ def test_promise_is_refused_where_nothing_keeps_it(
     else:
         assert found is not None
         with pytest.raises(Refused, match=why):
-            check_priority(plan, plan.recommendations, record, holders)
+            check_priority(plan, plan.recommendations, record, holders, NOTHING_STANDS)
 
 
 def test_advice_that_promises_nothing_is_let_through() -> None:
     plan = a_promise(ratio=None)
     equal = replace(plan.recommendations[0], needs=())
-    check_priority(plan, [equal], HAMI, NOBODY)
+    check_priority(plan, [equal], HAMI, NOBODY, NOTHING_STANDS)
 
 
 def test_agent_that_stopped_since_the_plan_keeps_its_stage_from_being_rendered(tmp_path: Path) -> None:
@@ -94,6 +98,54 @@ def test_agent_that_stopped_since_the_plan_keeps_its_stage_from_being_rendered(t
     seen[0] = NOBODY
     with pytest.raises(Refused, match="no agent that lets low priority sleep is ready on node node-0"):
         backend.render(plan, 1, snapshot)
+
+
+def in_two_stages() -> Plan:
+    """Service a is limited by stage 1, and c of low priority comes to its cards by stage 2."""
+    share: dict[str, Any] = {"compute_ratio": 0.4, "core_policy": CorePolicy.HARD}
+    low = {**share, "priority": Priority.LOW}
+    first = a_recommendation("slice", RecommendationKind.SLICE, ["a-0", "a-1"], ["Deployment/a"], 0)
+    item = a_recommendation("beside", RecommendationKind.COLOCATE, ["c-0", "c-1"], ["Deployment/c"], 2)
+    cards = {
+        0: [a_slice("a-0", **share), a_slice("c-0", **low)],
+        1: [a_slice("a-1", **share), a_slice("c-1", **low)],
+    }
+    return a_plan(cards, [[first], [replace(item, needs=(Need.PRIORITY,))]])
+
+
+def a_running_backend() -> RunningBackend:
+    return RunningBackend(HamiBackend(NOW), version="v2.10.0", allows_experimental=False, left_out=None)
+
+
+def test_stage_waits_for_the_one_that_limits_the_service_beside_it(tmp_path: Path) -> None:
+    plan, cluster = in_two_stages(), a_cluster(tmp_path)
+    with pytest.raises(Refused, match=r"team/a-0, which sits there, .* apply that stage first") as refused:
+        a_running_backend().render(plan, 2, take_snapshot(cluster))
+    assert "stage 1" in str(refused.value)
+    shown = preview(plan, cluster, a_running_backend())
+    assert [stage.refusal for stage in shown] == [None, None], "each stage is shown on top of the one before"
+
+
+def test_service_that_lost_its_force_since_is_not_counted_on(tmp_path: Path) -> None:
+    plan, cluster = in_two_stages(), a_cluster(tmp_path)
+    Rollout(some_tools(cluster, tmp_path), a_running_backend()).apply(plan, stages=[1], by="ann")
+    snapshot = take_snapshot(cluster)
+    assert a_running_backend().render(plan, 2, snapshot).changes
+    owner = copy.deepcopy(snapshot.owners[WorkloadId("team/Deployment/a")])
+    set_field(owner, "spec.template.spec.containers[server].env[GPU_CORE_UTILIZATION_POLICY]", None)
+    changed = replace(snapshot, owners={**snapshot.owners, WorkloadId("team/Deployment/a"): owner})
+    with pytest.raises(Refused, match=r"team/a-.*, which sits there, has no 1-99 % of cores by force"):
+        a_running_backend().render(plan, 2, changed)
+
+
+def test_stage_is_not_taken_back_under_low_priority_that_counts_on_its_limits(tmp_path: Path) -> None:
+    plan, cluster = in_two_stages(), a_cluster(tmp_path)
+    tools = some_tools(cluster, tmp_path)
+    Rollout(tools, a_running_backend()).apply(plan, by="ann")
+    with pytest.raises(Refused, match="undo that stage first, or with this one"):
+        an_undo(tools).undo(plan.plan_id, stages=[1])
+    assert an_undo(tools).undo(plan.plan_id, stages=[2]).stages == (2,)
+    assert an_undo(tools).undo(plan.plan_id, stages=[1]).stages == (1,)
 
 
 def an_agent(**changes: Any) -> Manifest:
@@ -129,6 +181,25 @@ def test_ready_agent_of_a_daemon_set_counts_for_its_node() -> None:
 )  # fmt: skip
 def test_pod_that_lets_nobody_sleep_counts_for_nothing(pod: Manifest) -> None:
     assert nodes_with_agents([pod]) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("container", "is_strict"),
+    [
+        ({"args": ["run", "agent"]}, False),
+        ({"args": ["--set", "agent.give_way=strict", "run", "agent"]}, True),
+        ({"args": ["--set", "agent.give_way=pressure", "run", "agent"]}, False),
+        ({"args": ["run", "agent"], "env": [{"name": "GPUTIDE_AGENT__GIVE_WAY", "value": "strict"}]}, True),
+        ({
+            "args": ["--set=agent.give_way=pressure", "run", "agent"],
+            "env": [{"name": "GPUTIDE_AGENT__GIVE_WAY", "value": "strict"}],
+        }, False),
+    ],
+)  # fmt: skip
+def test_agent_is_strict_only_where_its_pod_says_so(container: Manifest, is_strict: bool) -> None:
+    pods = [an_agent(spec={"containers": [{"name": "agent", **container}]})]
+    assert nodes_with_agents(pods) == NODE
+    assert bool(nodes_with_agents(pods, strict_only=True)) is is_strict
 
 
 @pytest.mark.parametrize("switch", ["disableCoreLimit: true", "gpuCorePolicy: disable"])

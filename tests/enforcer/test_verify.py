@@ -17,10 +17,11 @@ from enforcer.record.journal import Journal, RunRecord, StageState
 from enforcer.record.verdict import verdict_of
 from enforcer.safety.harm_budget import HarmPolicy
 from enforcer.verify import verify
-from fleet.decisions import Plan, RecommendationKind
+from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import Grant, Priority, WorkloadId
 from fleet.outcomes import Outcome
+from fleet.priority_holds import Holders
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.usage import History, SliceKey, UsageGrid
@@ -115,6 +116,7 @@ def judged(
     more: tuple[Grant, ...] = (),
     plan: Plan | None = None,
     settings: Settings = A10_AT_HALF,
+    holders: Holders | None = None,
     **measured: Mapping[str, float],
 ) -> Outcome:
     moment = max(record.applied_at for run in runs for record in run.records.values() if record.applied_at)
@@ -124,7 +126,8 @@ def judged(
         framebuffer=measured.get("framebuffer", {}),
         cache=measured.get("cache", {}),
     )
-    return verify(plan or standard_plan(), runs, measurements, now=NOW + timedelta(days=days), settings=settings)
+    now = NOW + timedelta(days=days)
+    return verify(plan or standard_plan(), runs, measurements, now=now, settings=settings, holders=holders)
 
 
 def test_promise_that_holds_is_realised(applied: list[RunRecord]) -> None:
@@ -179,6 +182,21 @@ def test_low_priority_that_nothing_was_to_hold_back_is_judged_as_an_equal(applie
     found = {one.workload: one for one in judged(applied, plan=equals, use={"c-0": 0.6, "c-1": 0.4}).workloads}
     harmed = found[WorkloadId("team/Deployment/c")]
     assert (harmed.violation_ratio, harmed.is_low_priority) == (1.0, False)
+
+
+@pytest.mark.parametrize(
+    ("holders", "is_equal"),
+    [(None, False), (Holders(agents=frozenset({"node-0", "node-1"})), False), (Holders(), True)],
+)
+def test_low_priority_whose_agent_is_gone_is_judged_as_an_equal(
+    applied: list[RunRecord], holders: Holders | None, is_equal: bool
+) -> None:
+    plan = standard_plan()
+    item = replace(plan.recommendations[-1], kind=RecommendationKind.COLOCATE, needs=(Need.PRIORITY, Need.AGENT))
+    promised = replace(plan, recommendations=(*plan.recommendations[:-1], item))
+    found = judged(applied, plan=promised, use={"c-0": 0.6, "c-1": 0.4}, holders=holders).workloads
+    harmed = next(one for one in found if one.workload == "team/Deployment/c")
+    assert (harmed.violation_ratio, harmed.is_low_priority) == ((1.0, False) if is_equal else (0.0, True))
 
 
 def test_busy_pod_that_is_alone_is_no_contention_but_counts_as_control(applied: list[RunRecord]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -60,6 +61,24 @@ def test_probe_counts_for_its_backend_node_and_limit() -> None:
     assert holders_of(HAMI, [replace(RESULT, graph_pauses=True)], ["node-9"]) == Holders(
         agents=frozenset({"node-9"}), graphs_pause=HERE
     )
+
+
+def test_agent_whose_pause_a_probe_saw_fail_holds_nobody() -> None:
+    failed = replace(RESULT, pause_seconds=None, graph_pauses=False)
+    assert holders_of(HAMI, [failed], HERE).agents == frozenset()
+    assert holders_of(HAMI, [replace(failed, graph_pauses=None, gate_holds=True)], HERE).agents == frozenset()
+    untried = replace(failed, graph_pauses=None)
+    assert holders_of(HAMI, [untried], HERE).agents == HERE, "without a region no pause was tried"
+    assert holders_of(HAMI, [replace(RESULT, pause_seconds=0.5, graph_pauses=True)], HERE).agents == HERE
+
+
+def test_what_a_probe_saw_hold_expires_and_what_it_saw_fail_does_not() -> None:
+    later = RESULT.measured_at + timedelta(seconds=1)
+    free = replace(RESULT, granted_compute_ratio=None, gate_holds=True, pause_seconds=0.5, graph_pauses=True)
+    assert holders_of(HAMI, [free], since=RESULT.measured_at) == Holders(gated=HERE, graphs_pause=HERE)
+    assert holders_of(HAMI, [free], since=later) == NOBODY
+    failed = replace(RESULT, gate_holds=False, pause_seconds=None, graph_pauses=False)
+    assert holders_of(HAMI, [failed], HERE, since=later) == Holders(ungated=HERE)
 
 
 def test_servers_of_language_models_replay_graphs() -> None:

@@ -27,7 +27,9 @@ def points(seen: Demand, *, violation_ratio_min: float = 0.001) -> tuple[Point, 
         for row, grant in enumerate(seen.grants)
         if grant.card_model == model and np.isfinite(seen.compute[row]).any()
     ]
-    outlook = outlook_of(seen, members, seed=1, capacity_bytes=float(seen.grants[0].framebuffer_bytes))
+    outlook = outlook_of(
+        seen, members, seed=1, capacity_bytes=float(seen.grants[0].framebuffer_bytes), inflation_max=1.5
+    )
     tiers = (
         (group_of(outlook, card_price=tier.grant_price, headroom_ratio=0.1, step_bytes=1, slices_max=10),)
         for tier in TIERS

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from fleet.capabilities.register import HAMI
 from fleet.decisions import Plan, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL, Priority
-from fleet.priority_holds import Hold
+from fleet.priority_holds import Hold, Holders
 from fleet.settings.settings import Settings
 from recommender.demand import demand_of
 from recommender.latency.guard import LatencyGuard
+from recommender.past_outcomes import OwnPast
 from tests.english import english
 from tests.recommender.builders import Service, cluster, plan_of
 
@@ -50,6 +52,16 @@ def test_low_priority_that_is_held_back_yields_and_so_slows_nobody() -> None:
     assert guard.inflations([0, 1]) == {0: 1.0}
     free = replace(guard, holds={1: Hold.NONE})
     assert (free.inflations([0, 1])[0] or 99.0) > 1.0, "what nothing holds back contends"
+
+
+def test_agent_that_waits_for_a_full_card_keeps_no_request_from_waiting() -> None:
+    history = cluster(FAST, Service(name="train", kind="Job", level=0.45, priority=Priority.LOW))
+    here = frozenset({"node-0"})
+    waits = plan_of(history, capability=HAMI, past=OwnPast(holders=Holders(agents=here)))
+    assert shared(waits) == []
+    assert "latency" in [item.reason for item in waits.refused]
+    first = plan_of(history, capability=HAMI, past=OwnPast(holders=Holders(agents=here, strict=here)))
+    assert shared(first) == [{"fast-0", "train-0"}]
 
 
 def test_alone_nobody_is_slowed() -> None:

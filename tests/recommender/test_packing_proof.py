@@ -26,7 +26,9 @@ def group(levels: list[float], used: list[float], seed: int) -> Group:
         Member(row=row, workload=int(demand.workload_of[row]), group=-1, is_flat=False)
         for row in range(len(demand.grants))
     ]
-    outlook = outlook_of(demand, members, seed=1, capacity_bytes=float(demand.grants[0].framebuffer_bytes))
+    outlook = outlook_of(
+        demand, members, seed=1, capacity_bytes=float(demand.grants[0].framebuffer_bytes), inflation_max=1.5
+    )
     return group_of(outlook, card_price=0.1, headroom_ratio=0.1, step_bytes=1, slices_max=10)
 
 

@@ -13,13 +13,19 @@ from fleet.inventory import Priority
 from fleet.priority_holds import NOBODY, Hold, Holders, hold_of
 from fleet.usage import History
 from recommender.core_limits import CoreLimits, shared_percents
+from recommender.demand import demand_of
 from recommender.harm.risk import contention_harm
+from recommender.latency.inflation import SharingMode, inflation_of_hours
 from recommender.past_outcomes import OwnPast
 from tests.recommender.builders import Service, cluster, plan_of
 
 AGENTS = Holders(agents=frozenset({"node-0"}))
 BY_DAY = Service(name="web", level=0.3, hours=(8, 20))
 TRAIN = Service(name="train", kind="Job", level=0.5, priority=Priority.LOW, server="pytorch")
+
+
+SELDOM = Service(name="web", level=0.05, hours=(8, 12))
+LIGHT = replace(TRAIN, level=0.3)
 
 
 def joined(plan: Plan) -> list[Recommendation]:
@@ -40,7 +46,7 @@ def planned(*services: Service, capability: Capabilities = HAMI, holders: Holder
 
 
 def test_gate_gets_core_limits_on_every_pod_of_the_card() -> None:
-    plan = planned(BY_DAY, TRAIN)
+    plan = planned(SELDOM, LIGHT)
     ((card),) = mixed_cards(plan)
     assert {policy for _, policy in card.values()} == {CorePolicy.HARD}
     assert all(ratio is not None and 0.01 <= ratio <= 0.99 for ratio, _ in card.values())
@@ -51,16 +57,36 @@ def test_gate_gets_core_limits_on_every_pod_of_the_card() -> None:
 
 
 def test_gate_counts_only_hours_in_which_nobody_above_works() -> None:
-    (gated,), (by_agent,) = joined(planned(BY_DAY, TRAIN)), joined(planned(BY_DAY, TRAIN, holders=AGENTS))
+    (gated,), (by_agent,) = joined(planned(SELDOM, LIGHT)), joined(planned(SELDOM, LIGHT, holders=AGENTS))
     hours = {item.workloads: item.low_priority_gpu_hours_per_week for item in (gated, by_agent)}
     assert dict(gated.why[-1].values)["hours"] == round(gated.low_priority_gpu_hours_per_week, 1)
     assert gated.low_priority_gpu_hours_per_week < by_agent.low_priority_gpu_hours_per_week, hours
+
+
+def test_limit_for_the_sake_of_low_priority_keeps_requests_fast() -> None:
+    """Requests come in bursts: what the mean of a step fits in makes them wait many times as long."""
+    demand = demand_of(cluster(SELDOM, LIGHT))
+    own = demand.hourly_load([row for row, grant in enumerate(demand.grants) if grant.workload == "web"])
+    ((card),) = mixed_cards(planned(SELDOM, LIGHT))
+    share = card["web"][0] or 1.0
+    ratio = inflation_of_hours(SharingMode.HARD, own_load=own, neighbour_load=own * 0.0, share=share)
+    assert ratio is not None
+    assert ratio <= 1.5
+    busier = planned(BY_DAY, TRAIN)
+    assert not mixed_cards(busier), "the limit that it needs leaves low priority too little"
+    assert [item.reason for item in busier.refused if item.workload.endswith("train")] == ["gate_leaves_too_little"]
 
 
 def test_low_priority_that_a_gate_would_starve_stays_and_says_so() -> None:
     plan = planned(replace(BY_DAY, hours=(0, 24)), TRAIN)
     assert not mixed_cards(plan)
     assert [item.reason for item in plan.refused if item.workload.endswith("train")] == ["gate_leaves_too_little"]
+
+
+def test_low_priority_without_room_beside_anybody_is_not_said_to_be_starved_by_a_gate() -> None:
+    plan = planned(replace(SELDOM, used_gib=20.0), replace(LIGHT, used_gib=20.0))
+    assert not mixed_cards(plan)
+    assert "gate_leaves_too_little" not in [item.reason for item in plan.refused]
 
 
 def test_agent_on_every_node_lets_all_burst() -> None:

@@ -103,7 +103,7 @@ class _Planner:
                     calibration_ratio=calibration_of(outcomes),
                     scalings=tide_journal(session.folder()).scalings(),
                     interference=load_interference(session.settings),
-                    holders=seen_holders(session.folder(), session.settings, history.inventory.cluster),
+                    holders=seen_holders(session.folder(), session.settings, history.inventory.cluster, session.now()),
                 ),
             )
         return replace(plan, backend_version=version)
