@@ -7,9 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from fleet.capabilities.capability import Capabilities, CorePolicy, Division, equal_part_bytes
+from fleet.capabilities.capability import (
+    SHARED_PERCENT_MAX,
+    Capabilities,
+    CorePolicy,
+    Division,
+    equal_part_bytes,
+)
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal
-from fleet.inventory import CardId, Grant, Inventory, WorkloadId
+from fleet.inventory import CardId, Grant, Inventory, Priority, WorkloadId
 from fleet.priority_holds import Hold
 from recommender.advice.case import Permits
 from recommender.bin_cards import Seat
@@ -178,13 +184,7 @@ def arrange(
         for name, cut in slices.items()
         if name in moved or any(is_new(cut, demand.grants[row]) for row in problem.rows_of[name])
     }
-    node_of = {card.card: card.node for card in problem.inventory.cards}
-    packed = {int(row) for group in packing.groups for row in group.rows}
-    seats += [
-        Seat(card=card, node=node_of.get(card, demand.grants[row].node), rows=(row,))
-        for row, card in sorted(displaced.items())
-        if row not in packed
-    ]
+    seats += _displaced_seats(problem, packing, displaced)
     seats += rest
     harm = _violation_ratio(problem, packing, found, seats) if moves else 0.0
     if slowed := [card for card in lent.values() if card.waits_beyond > 0.0]:
@@ -213,6 +213,16 @@ def _gone_rows(demand: Demand, permits: Permits) -> set[int]:
     """Rows whose cards are given back."""
     gone = set(permits.reclaimed)
     return {row for row, grant in enumerate(demand.grants) if grant.workload_id in gone} | permits.dropped
+
+
+def _displaced_seats(problem: PlanningProblem, packing: Point, displaced: Mapping[int, CardId]) -> list[Seat]:
+    node_of = {card.card: card.node for card in problem.inventory.cards}
+    packed = {int(row) for group in packing.groups for row in group.rows}
+    return [
+        Seat(card=card, node=node_of.get(card, problem.demand.grants[row].node), rows=(row,))
+        for row, card in sorted(displaced.items())
+        if row not in packed
+    ]
 
 
 def _filled_up(
@@ -301,6 +311,28 @@ def _resting_seats(resting: Sequence[int], demand: Demand) -> list[Seat]:
     ]
 
 
+def limits_left(
+    demand: Demand, permits: Permits, arrangement: Arrangement, capability: Capabilities
+) -> tuple[Refusal, ...]:
+    """Workloads that keep a core limit although they have their cards to themselves, and that nobody lifts.
+
+    Such limits let a gate hold low priority; where that has ended they only slow the pods above it.
+    """
+    if not capability.gates_priority_by_cores:
+        return ()
+    alone = {seat.rows[0] for seat in arrangement.seats if len(seat.rows) == 1}
+    percents: dict[WorkloadId, list[int]] = {}
+    for row, grant in enumerate(demand.grants):
+        is_left = row in alone and grant.priority is not Priority.LOW and grant.workload_id not in arrangement.cuts
+        percent = round(grant.compute_granted_ratio * 100) if is_left and grant.mig_profile is None else 100
+        percents.setdefault(grant.workload_id, []).append(percent)
+    return tuple(
+        permits.cases[name].refuse(RecommendationKind.SLICE, "limit_stays", percent=max(found))
+        for name, found in sorted(percents.items())
+        if name in permits.cases and all(1 <= percent <= SHARED_PERCENT_MAX for percent in found)
+    )
+
+
 def placement_of(
     demand: Demand, arrangement: Arrangement, inventory: Inventory, capability: Capabilities
 ) -> tuple[CardPlacement, ...]:
@@ -317,7 +349,7 @@ def placement_of(
         parts = arrangement.portions.get(seat.node)
         sizes = [
             (
-                _size(grant, arrangement, alone=len(grants) == 1, capacity=capacity)
+                _size(grant, arrangement, alone=_is_whole(seat, grants), capacity=capacity)
                 if parts is None
                 else equal_part_bytes(capacity, parts)
             )
@@ -346,7 +378,7 @@ def placement_of(
                 memory_scaling=scaling,
                 slices=tuple(
                     replace(
-                        _slice(grant, size, arrangement, alone=len(grants) == 1, over=over, parts=parts)
+                        _slice(grant, size, arrangement, alone=_is_whole(seat, grants), over=over, parts=parts)
                         if instance is None
                         else _instance(grant, instance, over=over),
                         pool_cut=pool,
@@ -363,6 +395,11 @@ def _size(grant: Grant, arrangement: Arrangement, *, alone: bool, capacity: int)
     if cut is not None:
         return cut.framebuffer_bytes
     return capacity if alone and grant.mig_profile is None else min(grant.framebuffer_granted_bytes, capacity)
+
+
+def _is_whole(seat: Seat, grants: Sequence[Grant]) -> bool:
+    """Whether the only pod of a card has all of it: one that was given a share and stays there keeps that share."""
+    return len(grants) == 1 and (grants[0].compute_granted_ratio >= 1.0 or grants[0].card != seat.card)
 
 
 def _slice(

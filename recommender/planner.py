@@ -53,7 +53,7 @@ from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.node_terms import node_terms
 from recommender.past_outcomes import OwnPast
 from recommender.permits import permits_of
-from recommender.placement import Arrangement, arrange, moves_left, moves_of, placement_of
+from recommender.placement import Arrangement, arrange, limits_left, moves_left, moves_of, placement_of
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.problem import PlanningProblem, PlanScope
 from recommender.proposals import propose
@@ -124,7 +124,7 @@ def make_plan(
         currency=settings.prices.currency,
         totals=_totals(scene, recommendations, violation),
         recommendations=recommendations,
-        refused=_sorted(permits.refused + arrangement.refused),
+        refused=_sorted(permits.refused + arrangement.refused + limits_left(demand, permits, arrangement, capability)),
         withheld=_withheld(problem, permits, frontier),
         placement=placement_of(demand, arrangement, history.inventory, capability),
         schedule=() if tide is None else tide.schedule,

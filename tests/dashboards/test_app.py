@@ -232,7 +232,7 @@ def test_stage_of_the_tide_is_approved_on_the_page_and_left_to_its_verb() -> Non
     assert "`gputide run tide` plays it" in (apply_reason(approved, (number,), IDLE) or "")
     assert apply_reason(approved, (1, number), IDLE) is None
     assert apply_reason(replace(approved, applied_stages=(1,)), (1, number), IDLE) == "these stages are applied"
-    assert stage_statuses(approved, [1, number]) == ["✓ approved", "✓ approved, left to gputide run tide"]
+    assert stage_statuses(approved, [1, number]) == ["✓ approved", "✓ approved, by night"]
     assert "approved" not in stage_statuses(fresh, [number])[0]
 
 

@@ -17,6 +17,7 @@ from recommender.demand import demand_of
 from recommender.harm.risk import contention_harm
 from recommender.latency.inflation import SharingMode, inflation_of_hours
 from recommender.past_outcomes import OwnPast
+from tests.english import english
 from tests.recommender.builders import Service, cluster, plan_of
 
 AGENTS = Holders(agents=frozenset({"node-0"}))
@@ -87,6 +88,19 @@ def test_low_priority_without_room_beside_anybody_is_not_said_to_be_starved_by_a
     plan = planned(replace(SELDOM, used_gib=20.0), replace(LIGHT, used_gib=20.0))
     assert not mixed_cards(plan)
     assert "gate_leaves_too_little" not in [item.reason for item in plan.refused]
+
+
+def test_limit_that_stays_after_low_priority_is_shown_and_named() -> None:
+    history = cluster(SELDOM)
+    limited = tuple(replace(one, compute_granted_ratio=0.45) for one in history.inventory.grants)
+    plan = plan_of(replace(history, inventory=replace(history.inventory, grants=limited)), capability=HAMI)
+    ((part,),) = (card.slices for card in plan.placement)
+    assert part.compute_ratio == 0.45
+    (said,) = [item for item in plan.refused if item.reason == "limit_stays"]
+    assert dict(said.values) == {"percent": 45}
+    assert "gputide undo" in english(said)
+    free = plan_of(history, capability=HAMI)
+    assert "limit_stays" not in [item.reason for item in free.refused]
 
 
 def test_agent_on_every_node_lets_all_burst() -> None:
