@@ -87,11 +87,11 @@ def with_policy(fleet: History, policy: str) -> History:
 
 
 def carried_out(fleet: History, plan: Plan, backend: str) -> BackendCluster:
-    """The cluster after all stages; a stage that is refused is an error."""
+    """The cluster after all stages that are applied, not the tide's; a stage that is refused is an error."""
     adapter = dict(BACKENDS)[backend](NOW)
     standing = BackendCluster(fleet.inventory, adapter)
-    for stage in plan.stages:
-        standing.carry_out(plan, adapter.render(plan, stage.stage, standing.snapshot()))
+    for stage in plan.rollout_stages:
+        standing.carry_out(plan, adapter.render(plan, stage, standing.snapshot()))
     return standing
 
 
