@@ -154,8 +154,8 @@ def _rendered(
     )
     standing = BackendCluster(history.inventory, adapter)
     try:
-        for stage in plan.stages:
-            standing.carry_out(plan, running.render(plan, stage.stage, standing.snapshot()))
+        for stage in plan.rollout_stages:
+            standing.carry_out(plan, running.render(plan, stage, standing.snapshot()))
     except Refused:
         return None
     return {str(name): owner for name, owner in standing.snapshot().owners.items()}

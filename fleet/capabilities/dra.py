@@ -120,7 +120,8 @@ DRA_SHARED = Capabilities(
 _COUNTED = (
     "the scheduler counts framebuffer by each pod's claim, and nothing stops a process from taking more; compute is "
     "not limited; which pods of a node share a card is its choice, by framebuffer alone, so a node gets slices for one "
-    "card, or slices of which any that fit a card may share it, sized up to fill it"
+    "card, or slices of which any that fit a card may share it, sized up to fill it; a pod that comes while a planned "
+    "card is still held opens another one, and then fewer cards fall free than planned"
 )
 
 DRA_CONSUMABLE = Capabilities(
@@ -161,12 +162,6 @@ DRA_CONSUMABLE = Capabilities(
         Source(
             where="kubernetes-sigs/dra-driver-nvidia-gpu:pkg/featuregates/featuregates.go",
             facts="framebuffer_isolation compute_isolation core_policies priority_levels fault_isolation",
-        ),
-    ),
-    accepted_by=(
-        AcceptedBy(
-            what="kube-scheduler, for whole plans of fleets",
-            where="tests/cluster/test_planned_placement.py::test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned",
         ),
     ),
 )

@@ -35,8 +35,6 @@ from tests.control_plane import ENDS_WITH_US
 from tests.recommender.builders import Service
 
 CARDS_PER_NODE = 4
-CHOOSING = ("kai", "dra_consumable")
-"""Backends whose scheduler chooses the card on the planned node."""
 _PROGRAM = Path(sys.executable).with_name("gputide")
 _SETTLED_SECONDS = 60.0
 _NOT_APPLIED = (4, 5)
@@ -188,7 +186,7 @@ def carry_out(operator: Operator, services: Sequence[Service], spare_cards: int)
         faults += (f"{_count(played.holders(api, namespace))} of {wanted} pods hold a card",)
     after = played.holders(api, namespace)
     return Placed(
-        planned=wanted, arrived=(permitted if played.name in CHOOSING else arrived)(plan, after, history),
+        planned=wanted, arrived=(permitted if played.name == "kai" else arrived)(plan, after, history),
         grouped=grouped(plan, after, history), promised=plan.totals.cards_freed,
         freed=len(_cards(before)) - len(_cards(after)), faults=faults,
     )  # fmt: skip

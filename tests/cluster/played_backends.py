@@ -139,16 +139,10 @@ class HamiPlayed:
         return _held({_name(pod): (pod, _hami_cards(pod)) for pod in _pods(api, namespace)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimsPlayed:
-    """NVIDIA's DRA driver, by what it publishes; the control plane's own scheduler allocates claims.
+    """NVIDIA's DRA driver, by what it publishes; the control plane's own scheduler allocates claims."""
 
-    Attributes:
-        is_counted: its gate ConsumableShares is on, with the policy `memory`: several claims may hold parts of a card.
-    """
-
-    name: str
-    is_counted: bool = False
+    name = "dra_shared"
 
     def running(
         self, plane: ControlPlane, programs: KubernetesPrograms, api: Api, folder: Path
@@ -165,8 +159,7 @@ class ClaimsPlayed:
         _make_node(api, name, {}, {})
         devices = [
             {
-                "name": f"gpu-{number}", "capacity": {"memory": self._memory(one)},
-                **({"allowMultipleAllocations": True} if self.is_counted else {}),
+                "name": f"gpu-{number}", "capacity": {"memory": {"value": f"{one.mib}Mi"}},
                 "attributes": {
                     "type": {"string": "gpu"}, "uuid": {"string": one.card}, "productName": {"string": one.model},
                 },
@@ -176,12 +169,6 @@ class ClaimsPlayed:
         pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": "gpu.nvidia.com", "nodeName": name, "devices": devices, "pool": pool}
         api.create(f"{_RESOURCES}/resourceslices", {"metadata": {"name": name}, "spec": spec})
-
-    def _memory(self, card: PlayedCard) -> Manifest:
-        size = f"{card.mib}Mi"
-        if not self.is_counted:
-            return {"value": size}
-        return {"value": size, "requestPolicy": {"default": size, "validRange": {"min": "1Mi", "step": "1Mi"}}}
 
     def deploy(self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment") -> None:
         """See `PlayedBackend`."""
@@ -246,8 +233,7 @@ def played_backends() -> tuple[PlayedBackend, ...]:
         RulesPlayed(name="volcano", rules=VolcanoRules()),
         RulesPlayed(name="kai", rules=KaiRules()),
         RulesPlayed(name="vgpu_manager", rules=VgpuManagerRules()),
-        ClaimsPlayed(name="dra_shared"),
-        ClaimsPlayed(name="dra_consumable", is_counted=True),
+        ClaimsPlayed(),
     )
 
 

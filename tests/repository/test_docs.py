@@ -72,7 +72,15 @@ def test_page_of_backends_marks_those_that_nothing_real_has_accepted_and_no_othe
     marked = re.findall(r"^\| `(\w+)` \*\*experimental\*\* \|", page, re.MULTILINE)
     experimental = [record.backend for record in CAPABILITIES if record.is_experimental]
     assert marked == experimental * 2, "in both tables"
-    assert set(experimental) == {"effectivegpu", "volcano", "mgpu", "vgpu_manager", "kai", "kai_nvfractions"}
+    assert set(experimental) == {
+        "effectivegpu",
+        "volcano",
+        "mgpu",
+        "vgpu_manager",
+        "kai",
+        "kai_nvfractions",
+        "dra_consumable",
+    }
 
 
 def test_what_accepted_a_backend_is_a_test_that_is_there_or_is_said_to_be_none(repository: Path) -> None:
