@@ -205,6 +205,18 @@ def test_backend_is_chosen_planned_for_and_carried_out_on_the_simulated_cluster(
     assert len(made.touched) <= FILES_MAX["backend"], made.touched
     found = json.loads(
         made.played(f"""
+        import sqlite3
+        from enforcer.backends.our_hami import OurHamiBackend
+        from enforcer.simulated import cluster, systems
+        from enforcer.simulated.hami import HamiSystem
+        from fleet.capabilities.register import capabilities_of
+
+        # Whether a simulated cluster can play a backend is a choice of its own: this one is played as HAMi.
+        ours = HamiSystem(capabilities_of("our_hami"), OurHamiBackend(None).dialect)
+        theirs = systems.system_of
+        cluster.system_of = lambda name: ours if name == "our_hami" else theirs(name)
+        with sqlite3.connect({str(data / "cluster.sqlite")!r}) as kept:
+            kept.execute("UPDATE meta SET value = 'our_hami' WHERE key = 'system'")
         data = ("--quiet", "--data-dir", {str(data)!r}, "--set", "enforcer.backend=our_hami",
                 "--set", "enforcer.experimental=true")
         plan = json.loads(said(*data, "plan", "make", "--format", "json"))
