@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.backends_page import ON_API_SERVER, UNDONE_THERE
 from fleet.capabilities.register import CAPABILITIES
 from recommender.advice.register import ADVICE
 
@@ -91,6 +92,12 @@ def test_what_accepted_a_backend_is_a_test_that_is_there_or_is_said_to_be_none(r
                 assert re.search(rf"^def {name}\b", (repository / file).read_text(encoding="utf-8"), re.MULTILINE), name
             else:
                 assert entry.where.startswith("tried by hand"), entry.where
+
+
+@pytest.mark.parametrize("where", sorted({*ON_API_SERVER.values(), *UNDONE_THERE.values()}))
+def test_what_tried_a_backend_is_a_test_that_is_there(repository: Path, where: str) -> None:
+    file, _, name = where.partition("::")
+    assert re.search(rf"^def {name}\b", (repository / file).read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_page_of_advice_lists_the_kinds_that_a_rule_permits(repository: Path) -> None:
