@@ -12,12 +12,12 @@ from enforcer.backend import Move, NodeStep, by_workload
 from enforcer.cluster import renew
 from enforcer.kinds.register import is_rolled_out
 from enforcer.record.journal import ObjectIntent, StageRecord, StageState
-from enforcer.rollout.carry import Carrier
 from enforcer.rollout.holding import Phase, known_as_lowered, lowered_once
 from enforcer.rollout.landing import landing_of
 from enforcer.rollout.load import Load, backwards
+from enforcer.rollout.pod_mover import PodMover
 from enforcer.rollout.progress import ProgressPhase
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.snapshot import Snapshot
 from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
@@ -47,7 +47,7 @@ class Stuck(Unavailable):
     """What is taken back can't end yet, because pods don't get ready; other plans may go on meanwhile."""
 
 
-def restore_stage(tools: Tools, record: StageRecord, reason: Sentence | str) -> StageResult:
+def restore_stage(tools: RunContext, record: StageRecord, reason: Sentence | str) -> StageResult:
     """Take back a stage that is under way, and write down that it is; may be repeated.
 
     Raises:
@@ -72,7 +72,7 @@ def restore_stage(tools: Tools, record: StageRecord, reason: Sentence | str) -> 
 
 
 def take_back(
-    tools: Tools,
+    tools: RunContext,
     plan_id: str,
     stage: int,
     objects: Sequence[ObjectIntent],
@@ -94,20 +94,20 @@ def take_back(
             can spare at a time: given its strategy back, it would wait for room that its other pods hold; driven on, it
             would lose the pods that serve. Call again to end it.
     """
-    carrier, parts = tools.carrier(), Parts.of(objects, moves)
+    mover, parts = tools.mover(), Parts.of(objects, moves)
     kept: list[Sentence] = []
 
     def configuration() -> None:
-        kept.extend(_configuration_back(tools, carrier, plan_id, objects, parts.shared, steps))
+        kept.extend(_configuration_back(tools, mover, plan_id, objects, parts.shared, steps))
 
     is_scaled = any(step.registers_mib for step in steps)
     if is_scaled:
         configuration()
     # What somebody else changed rolls as they set it from this moment on.
-    carrier.let_go(parts.owners.values())
+    mover.let_go(parts.owners.values())
     for _, intent in reversed(parts.pods):
         tools.keep_lease()
-        carrier.objects.restore(intent)
+        mover.objects.restore(intent)
 
     def on_wave(wave: Sequence[Move], done: int) -> None:
         tools.keep_lease()
@@ -119,19 +119,19 @@ def take_back(
     back = tuple(backwards(moves))
     owners = {workload: known_as_lowered(intent) for workload, intent in parts.owners.items()}
     load = Load(moves=back, intents=owners, phase=Phase.REST, is_strict=False)
-    failures = carrier.carry(load, on_wave)
-    stuck = carrier.unfinished(load)
-    if stuck and _lower(tools, carrier, plan_id, stage, parts.owners, back):
-        failures = carrier.carry(load, on_wave)
-        stuck = carrier.unfinished(load)
+    failures = mover.move(load, on_wave)
+    stuck = mover.unfinished(load)
+    if stuck and _lower(tools, mover, plan_id, stage, parts.owners, back):
+        failures = mover.move(load, on_wave)
+        stuck = mover.unfinished(load)
     if stuck:
         raise Stuck(sentence("rollout.stuck", plan=plan_id, why=first_of(stuck)))
-    carrier.look_at(owners)
+    mover.look_at(owners)
     for intent in owners.values():
         tools.keep_lease()
-        carrier.objects.hold(intent, Phase.SETTLED)
-        carrier.objects.disown(intent)
-    kept[:0] = carrier.kept
+        mover.objects.hold(intent, Phase.SETTLED)
+        mover.objects.disown(intent)
+    kept[:0] = mover.kept
     if not is_scaled:
         configuration()
     renew(tools.reader)
@@ -140,8 +140,8 @@ def take_back(
 
 
 def _configuration_back(
-    tools: Tools,
-    carrier: Carrier,
+    tools: RunContext,
+    mover: PodMover,
     plan_id: str,
     objects: Sequence[ObjectIntent],
     shared: Sequence[ObjectIntent],
@@ -157,8 +157,8 @@ def _configuration_back(
     kept: list[Sentence] = []
     for intent in reversed(shared):
         tools.keep_lease()
-        kept.extend(carrier.objects.restore(intent))
-        carrier.objects.disown(intent)
+        kept.extend(mover.objects.restore(intent))
+        mover.objects.disown(intent)
     back = {step.node for step in returning}
     still = [step if step.node in back else replace(step, back=()) for step in steps]
     failures = tools.node_steps().take_back(still, plan_id)
@@ -169,7 +169,7 @@ def _configuration_back(
 
 
 def steps_back(
-    tools: Tools, objects: Sequence[ObjectIntent], steps: Sequence[NodeStep], seen: Snapshot | None = None
+    tools: RunContext, objects: Sequence[ObjectIntent], steps: Sequence[NodeStep], seen: Snapshot | None = None
 ) -> list[NodeStep]:
     """Steps that empty nodes again before they get back the mode that they had; nodes that others changed since stay.
 
@@ -178,7 +178,7 @@ def steps_back(
     """
     if not any(step.back for step in steps):
         return []
-    snapshot, writes = seen or tools.snapshot(), tools.carrier().objects
+    snapshot, writes = seen or tools.snapshot(), tools.mover().objects
     ours = {
         intent.name
         for intent in objects
@@ -192,8 +192,8 @@ def steps_back(
 
 
 def _lower(
-    tools: Tools,
-    carrier: Carrier,
+    tools: RunContext,
+    mover: PodMover,
     plan_id: str,
     stage: int,
     owners: Mapping[WorkloadId, ObjectIntent],
@@ -212,11 +212,11 @@ def _lower(
         and (lowered := lowered_once(intent)) is not None
     }
     record = StageRecord(plan_id=plan_id, stage=stage, objects=list(late.values()), moves=list(back))
-    breaches = tools.guard.breaches(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
+    breaches = tools.guard.breaches(record, snapshot, tools.reader, tools.policy.moving.parallel_pods_max)
     allowed = [lowered for workload, lowered in late.items() if workload not in breaches]
     for lowered in allowed:
         tools.keep_lease()
-        carrier.objects.hold(lowered, Phase.REST)
+        mover.objects.hold(lowered, Phase.REST)
     return bool(allowed)
 
 

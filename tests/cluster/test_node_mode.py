@@ -19,8 +19,8 @@ from enforcer.backends.nvidia_sharing import TimeSlicingBackend
 from enforcer.backends.running import RunningBackend
 from enforcer.kubernetes.cluster import KubernetesCluster
 from enforcer.record.journal import StageState
+from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.tools import Tools
 from enforcer.rollout.undo import Undo
 from fleet.capabilities.nvidia_sharing import TIME_SLICING
 from fleet.decisions import NodeMode, NodeSwitch, Plan
@@ -83,7 +83,7 @@ def a_switch(node: str, mode: NodeMode, slices: int | None, profiles: tuple[tupl
     )  # fmt: skip
 
 
-def a_rollout(tools: Tools) -> Rollout:
+def a_rollout(tools: RunContext) -> Rollout:
     return Rollout(tools, RunningBackend(BACKEND, version=None, allows_experimental=True, left_out=None))
 
 

@@ -22,8 +22,8 @@ from enforcer.manifest import Manifest, set_field
 from enforcer.record.journal import StageState
 from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.restore import StageResult
+from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.tools import Tools
 from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
@@ -63,7 +63,7 @@ def a_switch(switch: NodeSwitch) -> Plan:
     return switch_plan(switch, HAMI, cluster="c1", version=None, now=NOW, settings=Settings())
 
 
-def a_rollout(tools: Tools) -> Rollout:
+def a_rollout(tools: RunContext) -> Rollout:
     return Rollout(tools, RunningBackend(HamiBackend(NOW), version=None, allows_experimental=True, left_out=None))
 
 
@@ -71,7 +71,7 @@ def with_room(folder: Path) -> SimulatedCluster:
     return let_all_go(a_cluster(folder, cards=ROOM), "Deployment/c")
 
 
-def switched(tools: Tools, switch: NodeSwitch = WHOLE) -> StageResult:
+def switched(tools: RunContext, switch: NodeSwitch = WHOLE) -> StageResult:
     (result,) = a_rollout(tools).apply(a_switch(switch), by="ann")
     return result
 
