@@ -7,12 +7,14 @@ there before counts as old, a node that we closed carries the plan's id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from enforcer.backend import ROUNDED_MIB, NodeStep
 from enforcer.dialect import Dialect
 from enforcer.manifest import Manifest, field_of
+from enforcer.ownership import controller_of
 from enforcer.rollout.patience import PatientCluster
 from enforcer.seat import is_over, is_ready
 from fleet.errors import Corrupt, Refused
@@ -53,6 +55,7 @@ class NodeSteps:
     def empty(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
         """Close nodes whose pods must leave, and let those go; before the nodes' own fields are written.
 
+        Where no stage gives them another place they must be ready elsewhere, or the node is opened again.
         The plan's id marks nodes that are closed for it.
         """
         failures: list[Sentence] = []
@@ -60,11 +63,11 @@ class NodeSteps:
             if not (step.leaving or step.back) or self._is_ready(step):
                 continue
             self._close(step.node, plan_id)
-            held = [why for pod in self._still_there(step) if (why := self._evict(pod, f"evict {'/'.join(pod)}"))]
-            if held:
-                failures += held
-                continue
-            failures += self._wait(step.node, lambda: self._leavers(step))  # noqa: B023 - called at once
+            leaving = self._still_there(step)
+            were_ready = self._ready_of({namespace for namespace, _ in leaving if step.back})
+            held = [why for pod in leaving if (why := self._evict(pod, f"evict {'/'.join(pod)}"))]
+            held = held or self._wait(step.node, lambda: self._leavers(step))  # noqa: B023 - called at once
+            failures += held or self._wait(step.node, lambda: self._not_up(were_ready))  # noqa: B023 - called at once
         return failures
 
     def settle(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
@@ -239,6 +242,22 @@ class NodeSteps:
     def _leavers(self, step: NodeStep) -> Sentence | None:
         left = self._still_there(step)
         return sentence("rollout.pods_left", count=len(left), pod="/".join(left[0])) if left else None
+
+    def _ready_of(self, namespaces: Collection[str]) -> Counter[tuple[str, str, str]]:
+        """How many pods are ready of each maker (namespace, kind, name); not of Jobs, which begin anew or end."""
+        return Counter(
+            (namespace, *maker)
+            for namespace in sorted(namespaces)
+            for pod in self._cluster.list_objects("Pod", namespace)
+            if is_ready(pod) and pod["metadata"].get("deletionTimestamp") is None
+            if (maker := controller_of(pod)) is not None and maker[0] != "Job"
+        )
+
+    def _not_up(self, were_ready: Counter[tuple[str, str, str]]) -> Sentence | None:
+        """Why pods that left did not come up elsewhere yet; None where as many are ready as were."""
+        missing = were_ready - self._ready_of({namespace for namespace, _, _ in were_ready})
+        maker = min(missing, default=None)
+        return None if maker is None else sentence("rollout.not_up", maker="/".join(maker), count=missing[maker])
 
     def _node(self, name: str) -> Manifest:
         manifest = self._cluster.get("Node", "", name)

@@ -90,8 +90,7 @@ def a_rollout(tools: RunContext) -> Rollout:
 def standing(api: Api, node: str) -> dict[str, Any]:
     """What users and plugins wrote of a node and of the configurations, without what only programs read."""
     found = api.ask("GET", f"/api/v1/nodes/{node}")
-    data = [api.ask("GET", f"/api/v1/namespaces/{key[1]}/configmaps/{key[2]}")["data"] for key in CONFIGS
-            if api.has(f"/api/v1/namespaces/{key[1]}/configmaps/{key[2]}")]  # fmt: skip
+    data = [api.ask("GET", f"/api/v1/namespaces/{key[1]}/configmaps/{key[2]}").get("data") for key in CONFIGS]
     # mig-manager's own label of its state stays, as the last cut left it.
     labels = {key: value for key, value in found["metadata"]["labels"].items() if not key.endswith("config.state")}
     return {

@@ -320,18 +320,18 @@ def test_whole_cards_of_a_plan_may_come_to_a_node_that_was_put_into_mode_whole()
 
 def test_every_card_of_a_node_is_cut_alike_and_whole_again() -> None:
     cluster = plugin_cluster(a100())
-    stage = rendered(cluster, mode=NodeMode.MIG, profiles=(("1g.5gb", 1), ("3g.20gb", 2)))
+    stage = rendered(cluster, mode=NodeMode.MIG, profiles=(("2g.10gb", 2), ("3g.20gb", 1)))
     name = label_of(stage, "nvidia.com/mig.config")
     text = next(str(change.new) for change in stage.changes if change.field == "data[config.yaml]")
     layouts = yaml.safe_load(text)["mig-configs"]
     assert layouts["all-disabled"] == [{"devices": "all", "mig-enabled": False}]
-    assert layouts[name] == [{"devices": [0, 1, 2, 3], "mig-enabled": True, "mig-devices": {"1g.5gb": 1, "3g.20gb": 2}}]
-    cut = {"nvidia.com/mig-1g.5gb": "4", "nvidia.com/mig-3g.20gb": "8", COUNT: "0"}
+    assert layouts[name] == [{"devices": [0, 1, 2, 3], "mig-enabled": True, "mig-devices": {"2g.10gb": 2, "3g.20gb": 1}}]
+    cut = {"nvidia.com/mig-2g.10gb": "8", "nvidia.com/mig-3g.20gb": "4", COUNT: "0"}
     assert waited_for(stage) == cut
     carried_out(cluster, stage, **{resource: int(count) for resource, count in cut.items()})
     assert present_mode("node-0", take_snapshot(cluster, NODE_DIALECT)) is NodeMode.MIG
     back = rendered(cluster, mode=NodeMode.WHOLE)
-    assert waited_for(back) == {"nvidia.com/mig-1g.5gb": "0", "nvidia.com/mig-3g.20gb": "0", COUNT: "4"}
+    assert waited_for(back) == {"nvidia.com/mig-2g.10gb": "0", "nvidia.com/mig-3g.20gb": "0", COUNT: "4"}
     with pytest.raises(Refused, match="does not share cards that are cut"):
         rendered(cluster, mode=NodeMode.TIME_SLICING, slices=2)
 

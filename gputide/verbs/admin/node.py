@@ -21,13 +21,13 @@ from fleet.decisions import NodeMode, NodeSwitch, Plan
 from fleet.documents import document
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.settings.settings import Settings
+from gputide.answers.plan import preview_answer
 from gputide.container.cluster import LiveCluster, backend, backend_version, moment_of_change, open_cluster, own_cluster
 from gputide.container.enforcer import Enforcer, open_enforcer
 from gputide.container.plans import copied_plans, previewed
 from gputide.options import ByOption, YesOption, answering
 from gputide.output import Answer, Listing
 from gputide.session import Session, who
-from gputide.verbs.plan.diff import preview_of
 from wire.kubernetes.refusals import Forbidden
 
 _LOOKED_AT_MAX = 100
@@ -106,7 +106,8 @@ def _previewed(session: Session, folder: DataFolder, switch: NodeSwitch) -> Answ
     with open_cluster(folder, settings) as cluster:
         plan = _plan_of(switch, cluster, session, folder)
         leaving = _leaving(switch.node, cluster, take_snapshot(cluster, backend(settings, session.now()).dialect))
-    shown = preview_of(session, plan, (1,))
+    found = previewed(folder, settings, session.now(), plan, (1,), rehearses=True)
+    shown = preview_answer(plan, found, no_cluster=None)
     return Answer(
         document={"node_switch": document(switch), "preview": shown.document, "leaving": leaving.records()},
         headline=(f"would switch node {switch.node} to mode {switch.mode}",),
