@@ -52,10 +52,11 @@ class NodeSteps:
         self._policy = policy
         self._dialect = dialect
 
-    def empty(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
+    def empty(self, steps: Sequence[NodeStep], plan_id: str, *, is_way_back: bool = False) -> list[Sentence]:
         """Close nodes whose pods must leave, and let those go; before the nodes' own fields are written.
 
-        Where no stage gives them another place they must be ready elsewhere, or the node is opened again.
+        Where no stage gives them another place they must be ready elsewhere first, but not on the way back: they may
+        have been without a place since, and the node that is opened soon is one.
         The plan's id marks nodes that are closed for it.
         """
         failures: list[Sentence] = []
@@ -64,7 +65,7 @@ class NodeSteps:
                 continue
             self._close(step.node, plan_id)
             leaving = self._still_there(step)
-            were_ready = self._ready_of({namespace for namespace, _ in leaving if step.back})
+            were_ready = self._ready_of({namespace for namespace, _ in leaving if step.back and not is_way_back})
             held = [why for pod in leaving if (why := self._evict(pod, f"evict {'/'.join(pod)}"))]
             held = held or self._wait(step.node, lambda: self._leavers(step))  # noqa: B023 - called at once
             failures += held or self._wait(step.node, lambda: self._not_up(were_ready))  # noqa: B023 - called at once

@@ -151,7 +151,7 @@ def _configuration_back(
     if not shared:
         return []
     returning = steps_back(tools, objects, steps)
-    held = tools.node_steps().empty(returning, plan_id)
+    held = tools.node_steps().empty(returning, plan_id, is_way_back=True)
     if held:
         raise Stuck(sentence("rollout.stuck_emptying", plan=plan_id, why=first_of(held)))
     kept: list[Sentence] = []

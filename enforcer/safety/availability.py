@@ -217,7 +217,9 @@ def _stranded(record: StageRecord, pods: _Pods) -> Counter[WorkloadId]:
     found: Counter[WorkloadId] = Counter()
     for step in record.node_steps:
         names = [f"{namespace}/{name}" for namespace, name in step.leaving]
-        seats = [snapshot.seats[name] for name in names if name in snapshot.seats and name not in moved]
+        left = [snapshot.seats[name] for name in names if name in snapshot.seats and name not in moved]
+        # One of the same name may have come up elsewhere already.
+        seats = [seat for seat in left if seat.node == step.node]
         manifests = {
             f"{namespace}/{pod['metadata']['name']}": pod
             for namespace in {seat.namespace for seat in seats}

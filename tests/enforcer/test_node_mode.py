@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bench.faulty_cluster import Faults
 from enforcer.backend import NodeStep, RenderedStage
 from enforcer.backends.device_plugin import MIG_CONFIGS, NODE_DIALECT
 from enforcer.backends.hami import HamiBackend
+from enforcer.backends.hami_dialect import DEVICE_CONFIG
 from enforcer.backends.kai import KaiBackend
 from enforcer.backends.node_mode import modes_of, present_mode, render_switch, switch_plan
 from enforcer.backends.running import RunningBackend
@@ -82,8 +84,11 @@ def objects(cluster: SimulatedCluster) -> dict[str, object]:
     for kind in ("ConfigMap", "Node", "Deployment", "Notebook", "Job"):
         for one in cluster.list_objects(kind):
             metadata = {key: value for key, value in one["metadata"].items() if key != "resourceVersion"}
-            found[f"{kind} {metadata['name']}"] = {**one, "metadata": metadata, "status": one.get("status", {})}
-    return json.loads(json.dumps(found))
+            # When pods of an owner get ready is a matter of seconds.
+            status = one.get("status", {}) if kind == "Node" else {}
+            found[f"{kind} {metadata['name']}"] = {**one, "metadata": metadata, "status": status}
+    copied: dict[str, object] = json.loads(json.dumps(found))
+    return copied
 
 
 def offers(cluster: SimulatedCluster, node: str = "node-1") -> str:
@@ -127,6 +132,18 @@ def test_pods_that_came_since_leave_before_a_node_is_taken_back(tmp_path: Path) 
     assert seen == [True], "it left while its node was closed"
     after = objects(cluster)
     assert {name: one for name, one in after.items() if name in before} == before
+
+
+def test_switch_whose_pods_do_not_get_ready_elsewhere_gives_the_node_back(tmp_path: Path) -> None:
+    faults = Faults(never_ready=frozenset({"team/c-0"}))
+    cluster = let_all_go(a_cluster(tmp_path, cards=ROOM, faults=faults), "Deployment/c")
+    before = cluster.get(*DEVICE_CONFIG)
+    result = switched(some_tools(cluster, tmp_path))
+    assert result.state is StageState.RESTORED
+    assert "1 pod of team/ReplicaSet/c-" in str(result.reason)
+    assert "did not get ready elsewhere" in str(result.reason)
+    assert cluster.get(*DEVICE_CONFIG) == before, "nothing of the mode was written"
+    assert not is_closed(cluster)
 
 
 def test_switch_is_refused_where_pods_would_find_no_room_elsewhere(tmp_path: Path) -> None:
@@ -325,7 +342,9 @@ def test_every_card_of_a_node_is_cut_alike_and_whole_again() -> None:
     text = next(str(change.new) for change in stage.changes if change.field == "data[config.yaml]")
     layouts = yaml.safe_load(text)["mig-configs"]
     assert layouts["all-disabled"] == [{"devices": "all", "mig-enabled": False}]
-    assert layouts[name] == [{"devices": [0, 1, 2, 3], "mig-enabled": True, "mig-devices": {"2g.10gb": 2, "3g.20gb": 1}}]
+    assert layouts[name] == [
+        {"devices": [0, 1, 2, 3], "mig-enabled": True, "mig-devices": {"2g.10gb": 2, "3g.20gb": 1}}
+    ]
     cut = {"nvidia.com/mig-2g.10gb": "8", "nvidia.com/mig-3g.20gb": "4", COUNT: "0"}
     assert waited_for(stage) == cut
     carried_out(cluster, stage, **{resource: int(count) for resource, count in cut.items()})
