@@ -14,12 +14,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from enforcer.admission import unpinned
+from enforcer.admission import SEAT_ANNOTATION, unpinned
 from enforcer.backends.device_plugin import hands_out, offered
 from enforcer.card_room import CardRoom, card_rooms
 from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.node_choice import may_run_on, why_node_closed
+from enforcer.resource_names import Words, listed_words, names_model
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
 from fleet.inventory import WorkloadId
@@ -86,14 +87,15 @@ def homes_elsewhere(
     cards = {name: card for name, card in snapshot.cards.items() if card.is_healthy and card.node != node}
     staying = [seat for seat in snapshot.seats.values() if seat.node != node]
     others = {name: other for name, other in snapshot.nodes.items() if name != node and why_node_closed(other) is None}
-    rooms = _Rooms(cards=cards, cards_free=card_rooms(staying, cards), devices_free=_devices_free(staying, others))
+    rooms = _Rooms(cards_free=card_rooms(staying, cards), devices_free=_devices_free(staying, others))
     found: dict[str, str | None] = {}
     for seat in sorted(leaving, key=_size, reverse=True):
         pod = pods.get(seat.pod_id)
         is_made_anew = pod is not None and workload_parts(seat.workload)[1] != "Pod"
         free = unpinned(pod) if pod is not None and is_made_anew else None
         fitting = [] if free is None else [name for name in sorted(others) if may_run_on(free, others[name])]
-        found[seat.pod_id] = next((name for name in fitting if rooms.takes(seat, name)), None)
+        usable = {} if free is None else _chosen(free, cards, getattr(snapshot.dialect, "words", None))
+        found[seat.pod_id] = next((name for name in fitting if rooms.takes(seat, name, usable)), None)
     return found
 
 
@@ -105,23 +107,39 @@ class _Rooms:
         devices_free: devices of a node that nobody asks for, by node and resource.
     """
 
-    cards: Mapping[str, StandingCard]
     cards_free: dict[str, CardRoom]
     devices_free: Counter[tuple[str, str]]
 
-    def takes(self, seat: PodSeat, node: str) -> bool:
-        """Place a pod on a node and count it there; False where that has no room."""
+    def takes(self, seat: PodSeat, node: str, cards: Mapping[str, StandingCard]) -> bool:
+        """Place a pod on a node and count it there; False where none of these cards there has room."""
         asked = Counter(part.resource or "" for part in seat.slices if part.card is None)
         if any(self.devices_free[node, resource] < count for resource, count in asked.items()):
             return False
         named = [part for part in seat.slices if part.card is not None]
-        placed = _placed(named, {name for name, card in self.cards.items() if card.node == node}, self.cards_free)
+        placed = _placed(named, {name for name, card in cards.items() if card.node == node}, self.cards_free)
         if placed is None:
             return False
         for card, part in placed:
             self.cards_free[card].count(part, 1)
         self.devices_free.subtract({(node, resource): count for resource, count in asked.items()})
         return True
+
+
+def _chosen(pod: Manifest, cards: Mapping[str, StandingCard], words: Words | None) -> Mapping[str, StandingCard]:
+    """Cards that a pod may have by the models and cards that it names; of a pinned one the plan named the cards."""
+    said = pod["metadata"].get("annotations") or {}
+    if words is None:
+        return cards
+    used, avoided = said.get(words.use_model, ""), said.get(words.avoid_model, "")
+    is_pinned = SEAT_ANNOTATION in said
+    named = () if is_pinned else listed_words(said.get(words.use_card))
+    barred = listed_words(said.get(words.avoid_card))
+    return {
+        name: card
+        for name, card in cards.items()
+        if (not used or names_model(used, card.device_type)) and not names_model(avoided, card.device_type)
+        if (not named or name in named) and name not in barred
+    }
 
 
 def _devices_free(staying: Iterable[PodSeat], nodes: Mapping[str, Manifest]) -> Counter[tuple[str, str]]:
@@ -151,7 +169,9 @@ def _placed(
     found: list[tuple[str, SeatSlice]] = []
     for part in slices:
         taken = {card for card, _ in found}
-        fitting = [card for card in cards if card not in taken and rooms[card].takes(part)]
+        # A whole card that is smaller would be granted, but is no place for what runs on this one.
+        large = [card for card in cards if rooms[card].framebuffer_mib >= part.framebuffer_mib]
+        fitting = [card for card in large if card not in taken and rooms[card].takes(part)]
         if not fitting:
             return None
         found.append((min(fitting, key=lambda card: (rooms[card].framebuffer_mib - rooms[card].used_mib, card)), part))

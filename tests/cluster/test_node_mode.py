@@ -5,6 +5,7 @@ NVIDIA's device plugin and mig-manager are played by the double of `test_rollout
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -30,7 +31,9 @@ from tests.cluster import test_counted_cards as counted
 from tests.cluster import test_rollout_backends as rollouts
 from tests.cluster.api import Api
 from tests.cluster.workloads import deployment, is_ready, pods, until, until_ready
+from tests.control_plane import ControlPlane
 from tests.enforcer.builders import NOW
+from tests.gputide.conftest import Program, Said
 
 pytestmark = pytest.mark.cluster
 
@@ -44,6 +47,14 @@ SWITCHES = [
     (NodeMode.MPS, 2, (), {"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "8"}),
     (NodeMode.MIG, None, (("3g.20gb", 2),), {"nvidia.com/gpu": "0", "nvidia.com/mig-3g.20gb": "8"}),
 ]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """Return a caller of the program."""
+    made = Program(tmp_path_factory.mktemp("program"))
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -143,3 +154,47 @@ def test_node_whose_pods_find_no_room_keeps_its_mode(
     with pytest.raises(Refused, match=f"no other node has room for {counted.CARDS} of its pods"):
         a_rollout(rollouts.tools_of(cluster, tmp_path, BACKEND)).apply(plan, by="ann")
     assert standing(api, nodes[0]) == before
+
+
+@pytest.mark.usefixtures("plugins", "cluster")
+def test_command_line_asks_for_a_yes_switches_and_takes_back(
+    api: Api, namespace: str, nodes: list[str], fewest_ready: list[int], control_plane: ControlPlane,
+    writer_kubeconfig: Path, program: Program, tmp_path: Path,
+) -> None:  # fmt: skip
+    node = pods(api, namespace, APP)[0]["spec"]["nodeName"]
+    until(lambda: len(offered(api, node)) > 1, "the plugin says what it offers")
+    before, whole = standing(api, node), offered(api, node)
+
+    def call(*verb: str, kubeconfig: Path = writer_kubeconfig) -> Said:
+        chosen = {
+            "cluster.name": namespace, "enforcer.cluster": "kubernetes", "enforcer.kubeconfig": kubeconfig,
+            "enforcer.backend": BACKEND.capabilities.backend, "enforcer.poll_seconds": 0.5,
+            "enforcer.watch_seconds": 1, "enforcer.requests_per_second": 500, "enforcer.requests_burst": 500,
+        }  # fmt: skip
+        flags = [flag for name, value in chosen.items() for flag in ("--set", f"{name}={value}")]
+        return program(tmp_path / "data", *flags, *verb)
+
+    wanted = ("admin", "node", "mode", node, "time-slicing", "--slices", "4")
+    shown = call("admin", "node", "mode", node, "--format", "json")
+    assert shown.status == 0, shown.err
+    assert shown.document["mode"] == "whole"
+    dry = call(*wanted, "--format", "json")
+    assert dry.status == 0, dry.err
+    (other,) = {*nodes} - {node}
+    homes = [(pod["comes_up_on"], pod["disruption_budgets"]) for pod in dry.document["leaving"]]
+    assert set(homes) == {(other, f"{APP} (allows 1)")}
+    assert standing(api, node) == before
+    unsaid = call(*wanted, "--yes")
+    assert unsaid.status == 4, "the writer may not approve"
+    named = re.search(r"gputide plan approve --plan ([0-9a-f]+)", " ".join(unsaid.err.split()))
+    assert named is not None, unsaid.err
+    approved = call("plan", "approve", "--plan", named[1], kubeconfig=control_plane.kubeconfig())
+    assert approved.status == 0, approved.err
+    done = call(*wanted, "--yes")
+    assert done.status == 0, done.err
+    assert offered(api, node)["nvidia.com/gpu.shared"] == str(4 * counted.CARDS)
+    undone = call("undo", "--yes", "--plan", named[1])
+    assert undone.status == 0, undone.err
+    assert standing(api, node) == before
+    assert offered(api, node) == whole
+    assert min(fewest_ready) >= REPLICAS - 1

@@ -106,14 +106,15 @@ def _previewed(session: Session, folder: DataFolder, switch: NodeSwitch) -> Answ
     with open_cluster(folder, settings) as cluster:
         plan = _plan_of(switch, cluster, session, folder)
         leaving = _leaving(switch.node, cluster, take_snapshot(cluster, backend(settings, session.now()).dialect))
-    found = previewed(folder, settings, session.now(), plan, (1,), rehearses=True)
-    shown = preview_answer(plan, found, no_cluster=None)
+    (found,) = previewed(folder, settings, session.now(), plan, (1,), rehearses=True)
+    shown, refusal = preview_answer(plan, (found,), no_cluster=None), found.refusal
+    said = f"would switch node {switch.node} to mode {switch.mode}" if refusal is None else f"refused: {refusal}"
     return Answer(
         document={"node_switch": document(switch), "preview": shown.document, "leaving": leaving.records()},
-        headline=(f"would switch node {switch.node} to mode {switch.mode}",),
-        listings=(shown.listings[0], leaving),
+        headline=(said,),
+        listings=(leaving,),
         texts=shown.texts,
-        footnotes=("nothing was changed; --yes does it",),
+        footnotes=("nothing was changed" if refusal is not None else "nothing was changed; --yes does it",),
     )
 
 
