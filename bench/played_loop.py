@@ -27,7 +27,7 @@ class PlayedLoop:
     """What came of it.
 
     Attributes:
-        planned: cards that the plan frees.
+        planned: cards that the plan frees by stages that `apply` carries out.
         kept: those of stages that were kept.
         freed: cards that pods held before and none holds after.
         refused: why stages were not kept, by their number.
@@ -77,17 +77,20 @@ def play(backend: str, trace: Path, until: datetime, data: Path) -> PlayedLoop:
     call("plan", "make")
     plan = json.loads(call("plan", "show", "--format", "json").stdout)
     before, held = seen(data)
-    call("plan", "approve")
+    tides = {one["id"] for one in plan["recommendations"] if one["kind"] == "tide"}
+    # `gputide run tide` plays those, night by night.
+    stages = [stage for stage in plan["stages"] if tides.isdisjoint(stage["recommendations"])]
     refused = {}
-    for stage in plan["stages"]:
+    for stage in stages:
         number = str(stage["stage"])
+        call("plan", "approve", "--stage", number)
         said = call("apply", "--yes", "--stage", number, fine=(0, *NOT_APPLIED))
         if said.returncode:
             refused[number] = said.stderr.strip().splitlines()[-1][:300]
-    kept = sum(stage["cards_freed"] for stage in plan["stages"] if str(stage["stage"]) not in refused)
+    kept = sum(stage["cards_freed"] for stage in stages if str(stage["stage"]) not in refused)
     freed = len(held) - len(seen(data)[1])
     outcome, verdict, undone = None, None, None
-    if len(refused) < len(plan["stages"]):
+    if len(refused) < len(stages):
         call("admin", "replay", str(trace), "--until", (until + timedelta(days=0.5)).isoformat())
         verdict = next(line for line in call("verify", fine=(0, 1)).stdout.splitlines() if line.strip())
         outcome = json.loads(call("verify", "--format", "json", fine=(0, 1)).stdout)
@@ -97,8 +100,8 @@ def play(backend: str, trace: Path, until: datetime, data: Path) -> PlayedLoop:
     # Users end and begin workloads while half a day is played.
     changed = [name for name, body in before.items() if after.get(name, body) != body]
     return PlayedLoop(
-        planned=plan["totals"]["cards_freed"], stages=len(plan["stages"]), kept=kept, freed=freed, refused=refused,
-        changed=changed, outcome=outcome, verdict=verdict, undone=undone,
+        planned=sum(stage["cards_freed"] for stage in stages), stages=len(stages), kept=kept, freed=freed,
+        refused=refused, changed=changed, outcome=outcome, verdict=verdict, undone=undone,
     )  # fmt: skip
 
 

@@ -61,10 +61,10 @@ _TRIED_HEADING = """
 
 **Rendered**: a contract suite and golden files hold what is written. **API server**: a real one took it, with strict
 validation, under the documented rights. **Own scheduler**: `real` where kube-scheduler, a device plugin or mig-parted
-took it, `as recorded` where a double placed it that decides as the real scheduler did in recorded cases. **Undone**:
-every byte was as before, on a real API server or on the simulated cluster (`bench/bars/scenario-landscape`,
-`bench/bars/backends-simulated`). **Measured**: no test has a card, so what is enforced is read from the source of each
-backend; `gputide admin probe run` measures it where it matters. The tests stand with each backend below.
+took it in a test, `as recorded` where a double placed it that decides as the real scheduler did in recorded cases.
+**Undone**: every byte was as before, on a real API server or on the simulated cluster alone. **Measured**: no test has
+a card, so what is enforced is read from the source of each backend; `gputide admin probe run` measures it where it
+matters. The tests stand with each backend below.
 """
 _TRIED_COLUMNS = ("rendered", "API server", "own scheduler", "undone", "measured")
 _PLACED = (
@@ -90,6 +90,15 @@ ON_API_SERVER: dict[str, str] = {
 """Tests in which a real API server takes what is rendered, by backend."""
 UNDONE_THERE: dict[str, str] = {"hami": _HAMI, "nvidia_time_slicing": _EMPTIED, "mig": _EMPTIED, "dra_mig": _CLAIMED}
 """Tests in which it is taken back there, byte by byte."""
+UNDONE_SIMULATED: dict[str, str] = {
+    "whole_cards": "bench/bars/scenario-landscape",
+    **dict.fromkeys(
+        ("effectivegpu", "volcano", "mgpu", "vgpu_manager", "kai", "nvidia_mps"),
+        "tests/enforcer/test_simulated_systems.py::test_slices_are_placed_as_planned_and_undone_byte_for_byte",
+    ),
+}
+"""Tests, or a bar, in which it is taken back on the simulated cluster, byte by byte; of those not above."""
+_UNDONE = {"API server": UNDONE_THERE, "simulated": UNDONE_SIMULATED}
 _GAPS: dict[str, str] = {
     "effectivegpu": "none of its programs is published; what is rendered is HAMi's under other names",
     "mgpu": "its scheduler and plugin are closed, and none of their decisions was recorded",
@@ -122,6 +131,7 @@ def backends_page() -> str:
         lines += [f"- Its double places as {entry.what}: {_where(entry.where)}." for entry in record.recorded]
         lines += [f"- A real API server takes it: `{where}`." for where in _of(ON_API_SERVER, record)]
         lines += [f"- Undone there exactly: `{where}`." for where in _of(UNDONE_THERE, record)]
+        lines += [f"- Undone exactly on the simulated cluster: `{where}`." for where in _of(UNDONE_SIMULATED, record)]
         lines += [f"- Not tried with its own programs: {why}." for why in _of(_GAPS, record)]
         if record.is_experimental:
             lines.append("- Experimental: no real scheduler or device plugin has accepted what is rendered for it.")
@@ -135,8 +145,9 @@ def _of(facts: dict[str, str], record: Capabilities) -> list[str]:
 
 
 def _tried(record: Capabilities) -> tuple[str, ...]:
-    undone = "API server" if record.backend in UNDONE_THERE else "simulated" if record.backend in PLAYABLE else "no"
-    placed = "real" if record.accepted_by else "as recorded" if record.recorded else "no"
+    undone = next((how for how, where in _UNDONE.items() if record.backend in where), "no")
+    is_tested = any("::" in entry.where for entry in record.accepted_by)
+    placed = "real" if is_tested else "as recorded" if record.recorded else "no"
     return "yes", "yes" if record.backend in ON_API_SERVER else "no", placed, undone, "no"
 
 
