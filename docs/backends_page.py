@@ -90,14 +90,11 @@ ON_API_SERVER: dict[str, str] = {
 """Tests in which a real API server takes what is rendered, by backend."""
 UNDONE_THERE: dict[str, str] = {"hami": _HAMI, "nvidia_time_slicing": _EMPTIED, "mig": _EMPTIED, "dra_mig": _CLAIMED}
 """Tests in which it is taken back there, byte by byte."""
-UNDONE_SIMULATED: dict[str, str] = {
-    "whole_cards": "bench/bars/scenario-landscape",
-    **dict.fromkeys(
-        ("effectivegpu", "volcano", "mgpu", "vgpu_manager", "kai", "nvidia_mps"),
-        "tests/enforcer/test_simulated_systems.py::test_slices_are_placed_as_planned_and_undone_byte_for_byte",
-    ),
-}
-"""Tests, or a bar, in which it is taken back on the simulated cluster, byte by byte; of those not above."""
+UNDONE_SIMULATED: dict[str, str] = dict.fromkeys(
+    ("effectivegpu", "volcano", "mgpu", "vgpu_manager", "kai", "nvidia_mps"),
+    "tests/enforcer/test_simulated_systems.py::test_slices_are_placed_as_planned_and_undone_byte_for_byte",
+)
+"""The test in which it is taken back on the simulated cluster, byte by byte; of those not above."""
 _UNDONE = {"API server": UNDONE_THERE, "simulated": UNDONE_SIMULATED}
 _GAPS: dict[str, str] = {
     "effectivegpu": "none of its programs is published; what is rendered is HAMi's under other names",
