@@ -171,16 +171,7 @@ def gather(look: Survey, time_zone: str, settings: AnalyzerSettings) -> tuple[tu
             seen=none, used=none, nearly_used=none, compute_large=none, need_large=none, promised=count, kept=count
         )
         return (), record, np.zeros((0, 0), np.float32)
-    record = DayRecord(
-        seen=np.concatenate([record.seen for record in days]),
-        used=np.concatenate([record.used for record in days]),
-        nearly_used=np.concatenate([record.nearly_used for record in days]),
-        compute_large=np.concatenate([record.compute_large for record in days]),
-        need_large=np.concatenate([record.need_large for record in days]),
-        promised=np.concatenate([record.promised for record in days]),
-        kept=np.concatenate([record.kept for record in days]),
-    )
-    return tuple(facts), record, np.concatenate(levels)
+    return tuple(facts), DayRecord.joined(days), np.concatenate(levels)
 
 
 def _chunks(look: Survey) -> Iterator[_Chunk]:

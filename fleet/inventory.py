@@ -7,7 +7,7 @@ standard library is imported here: the node exporter's process loads this module
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType
@@ -189,6 +189,15 @@ class Inventory:
     nodes: tuple[Node, ...] = ()
     grants: tuple[Grant, ...] = ()
     quotas: tuple[Quota, ...] = ()
+
+    def known_at(self, moment: datetime) -> Inventory:
+        """What was known at an earlier moment: grants that had begun, without the ends that came later."""
+        grants = tuple(
+            replace(grant, ended_at=None) if grant.ended_at is not None and grant.ended_at >= moment else grant
+            for grant in self.grants
+            if grant.started_at < moment
+        )
+        return replace(self, as_of=moment, grants=grants)
 
     def live_grants(self) -> tuple[Grant, ...]:
         """Grants that last at `as_of`."""
