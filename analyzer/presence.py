@@ -243,9 +243,7 @@ def silent_activity(
     - Otherwise nothing would have shown it: not known.
 
     Args:
-        silent: slices without a row.
         around: what cards and nodes reported meanwhile.
-        idle_ratio_max: activity up to which a card is idle.
 
     Returns:
         Activity 0-1, (slices, steps), NaN where not known, and what each stands on.

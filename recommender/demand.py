@@ -279,7 +279,6 @@ def alike(demand: Demand, rows: NDArray[np.int64]) -> NDArray[np.int32]:
     """Groups rows that behave alike: replicas of one workload whose demand has about the same level.
 
     Args:
-        demand: the series.
         rows: which rows, (n,).
 
     Returns:

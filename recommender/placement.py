@@ -140,7 +140,6 @@ def arrange(
 
     Args:
         permits: which workloads may share, which are reclaimed.
-        packing: groups and bins.
         guards: who keeps pods apart.
         seating: the seats, where they are not for this to find; the guards were asked before.
         stuck: workloads that can't change without a gap or find no card, and those beside them: they stay as they are.

@@ -163,8 +163,6 @@ def read_facts(source: HistorySource, names: frozenset[str], places: Places, *, 
     """Everything beside the samples; teaches `places` where cards sit.
 
     Args:
-        source: keeps it.
-        names: what it has.
         places: learns from the labels.
         since_ms: start of the time, epoch milliseconds.
         until_ms: end of it.
@@ -223,7 +221,6 @@ class _Asked:
         """Labels, last value, and first and last look of each series of a metric.
 
         Args:
-            name: the metric.
             until_now: look closely at the last hour too; series of it come again.
         """
         since_ms, until_ms = self._since_ms, self._until_ms

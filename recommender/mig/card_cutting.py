@@ -71,7 +71,6 @@ def seat_instances(stock: MigStock, room: NodeRoom) -> MigSeats:
     """Seats every row of one card model.
 
     Args:
-        stock: cards and rows.
         room: CPU and host memory that the machines have left; what is taken of it is booked.
 
     Returns:

@@ -95,8 +95,6 @@ def advise_instance(
 
     Args:
         demand: live slices and their series; what a MIG instance used counts in shares of that instance.
-        rows: its rows, one per pod.
-        model: model of their cards, one that MIG cuts.
         headroom_ratio: kept free above the largest need of framebuffer.
         violation_ratio_max: harm that may be predicted for it, 0-1.
         inflation_max: most that its P99 latency may grow, times that alone; None where it need not answer fast.

@@ -107,8 +107,6 @@ class Occupancy:
         """A place for every pod of these cards; None, and nothing taken, where one finds none.
 
         Args:
-            cards: cards to empty.
-            forbidden: cards that take nobody.
             onto_busy_only: True where a pod may only go to a card that somebody is on already.
         """
         if any(not self._may_leave(card) for card in cards):

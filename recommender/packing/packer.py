@@ -93,9 +93,7 @@ class Packer(Protocol):
         """One packing per price, made when it is asked for.
 
         Args:
-            problem: what to pack.
             prices: harm per card, highest first; each packing starts from the one before.
-            seed: seed of the search.
 
         Returns:
             The packings, in the order of the prices, made as they are asked for.

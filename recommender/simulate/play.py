@@ -96,8 +96,6 @@ def play(stage: Stage, opening: Opening, rules: ReliefRules | None = None, repla
     """Play a stage.
 
     Args:
-        stage: pods and days.
-        opening: where they sit at first.
         rules: of relief; None for no relief.
         replan: how seats are looked at anew; None for never.
     """

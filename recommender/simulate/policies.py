@@ -280,10 +280,8 @@ def harvested(played: Played, idle: NDArray[np.int64], table: Table, stage: Stag
     """What low priority got beside a play.
 
     Args:
-        played: the play.
         idle: whole cards that are paid for and empty, (steps,).
         table: what a worker is like, and how many wait.
-        stage: what was played.
         shares: True where workers may sit beside others.
     """
     is_shared = played.used if shares else np.zeros_like(played.used)
