@@ -185,7 +185,6 @@ def hazards(
     Args:
         holds: the state held on the day, (workloads, days), oldest day first.
         seen: the day counts, (workloads, days); an unseen day ends a streak and is no event.
-        classes: class of every workload.
         week_prior: chance to survive a week where nothing is known.
         scores: logarithm of how much higher each one's hazard is, (workloads, days); the table is then that of a
             score of 0.

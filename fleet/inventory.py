@@ -39,7 +39,6 @@ class Card:
     Attributes:
         card_model: model as the driver prints it.
         framebuffer_bytes: whole framebuffer of the card, bytes.
-        node: node that the card sits in.
         cluster: cluster of that node.
         mig_mode: True where MIG is switched on, None where unknown.
         is_owned: True for bought, False for rented cards, None where unknown.
@@ -83,16 +82,13 @@ class Grant:
         workload: name of the owner (without namespace and kind).
         workload_kind: Kubernetes kind of the owner (`Deployment`, `Job`, `Notebook` …).
         node: node the pod runs on.
-        card: card it was granted.
         framebuffer_bytes: framebuffer of the whole card, bytes.
         compute_granted_ratio: share of the card's compute granted, 0-1.
-        priority: priority of the pod.
         server: inference server or framework (`triton`, `vllm`, `pytorch` …), None where unknown.
         kv_cache_pool_bytes: size of the pre-allocated KV cache, bytes, None where the server does not pre-allocate; of
             an estimated one the least that it may be.
         kv_cache_pool_max_bytes: the most that an estimated KV cache may be; None where its size is known.
         mig_profile: profile of the MIG instance granted, None where it is none.
-        cpu_request_cores: CPU requested, cores.
         memory_request_bytes: host memory requested, bytes.
         labels: labels and `gputide.io/` annotations of the pod, sorted by key.
         replicas_min: fewest replicas the owner wants to keep.
@@ -150,7 +146,6 @@ class Quota:
     Attributes:
         kind: `ResourceQuota`, or `volcano`, `kueue`, `kueue_local` or `kai` for queues.
         namespace: namespace; empty for queues of the whole cluster.
-        name: name of the quota or queue.
         parent: parent queue, cohort, or the cluster queue behind a local one; None where there is none.
         resource: name of the resource as the object writes it, such as `requests.nvidia.com/gpu`.
         deserved: what it is promised (nominal quota, guarantee); None where not said.

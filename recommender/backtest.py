@@ -70,7 +70,6 @@ class BacktestReport:
 
     Attributes:
         train_days: days a plan was made from.
-        test_days: days it was judged on.
         scores: per fold and rule, folds in order of time.
     """
 

@@ -45,7 +45,6 @@ class VendorDevice:
     Attributes:
         name: HAMi's word for the kind.
         vendor: who makes it.
-        count_resource: resource that counts devices.
         framebuffer_resource: resource for framebuffer of each device; None where there is none.
         framebuffer_unit_bytes: bytes per unit of that resource; None without it.
         core_resource: resource for compute of each device; None where there is none.
@@ -93,7 +92,6 @@ class VendorAllocation:
     """What a pod was granted of one kind of device.
 
     Attributes:
-        device: the kind.
         containers: one tuple per container in the pod's order, init containers first.
     """
 

@@ -64,7 +64,6 @@ class Served:
     """What inference servers served.
 
     Attributes:
-        count: how much.
         cost: cost by allocation of the hours in which they reported it; None where no card of these has a price.
     """
 

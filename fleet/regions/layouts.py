@@ -60,7 +60,6 @@ class Layout:
         region_bytes: size of the region; the file is one byte longer.
         version: major and minor version that such a file carries; None where it has no such fields.
         slots_offset: where the first process slot begins; all fields before it form the head.
-        slot_bytes: size of a slot.
         fields: every field that the layout has.
     """
 

@@ -182,7 +182,6 @@ class Missed:
     """One thing that a scan did not find.
 
     Attributes:
-        what: what is missing.
         costs: what is not possible or less sure without it, and how to mend it.
     """
 

@@ -41,7 +41,6 @@ class SeatTally:
     """What became of who was seen; mutable: counted as rows are made.
 
     Attributes:
-        cards: cards in the inventory.
         unsized: models of cards whose framebuffer is not known; they are left out.
         gone: cards that have left the cluster.
         grants: grants, ended ones included.

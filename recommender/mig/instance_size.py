@@ -40,9 +40,7 @@ class InstanceAdvice:
         compute_ratio: compute of it, share of the whole card, 0-1.
         need_max_bytes: most framebuffer that a pod needed.
         load_max: most compute that a pod used, share of a whole card.
-        days: days seen.
         violated: steps of active pods that an instance chosen without their day would not have held.
-        active: steps of active pods.
         inflation: P99 latency in the instance / on the whole card; None where nobody asked.
     """
 

@@ -72,7 +72,6 @@ class Table:
         load_bytes_per_second: how fast framebuffer is loaded where no relief says otherwise.
         harvest: what a worker of low priority is like.
         wanted: workers that wait or run in each step, (steps,); None for a queue that never ends.
-        tide: table of the tide.
     """
 
     settings: Settings
@@ -95,7 +94,6 @@ class Performance:
         relief: whether cards were relieved at run time.
         reaction_seconds: how long a card is overloaded before it is relieved, None without relief.
         since: start of the days that were played.
-        pods: judged pods.
         cards_before: their cards at first.
         cards_opening: cards after the policy's plan.
         cards_peak: the same with spares at their peak.
