@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -126,53 +126,23 @@ def _look(history: History, settings: AnalyzerSettings, now: datetime) -> _Look:
 def _joined(looks: Sequence[_Look], order: Sequence[int]) -> tuple[DayRecord, Float32]:
     """Days and hourly levels of all parts, in the order of the workloads."""
     rows = np.array(order, np.int64)
-    columns = {
-        field.name: np.concatenate([getattr(look.days, field.name) for look in looks])[rows]
-        for field in fields(DayRecord)
-    }
-    return DayRecord(**columns), np.concatenate([look.levels for look in looks])[rows]
+    days = DayRecord.joined([look.days for look in looks], rows)
+    return days, np.concatenate([look.levels for look in looks])[rows]
 
 
 def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings) -> Iterator[Withheld]:
-    """Kinds of advice that this history supports for nobody, one entry per kind and reason.
-
-    Args:
-        line: the steps of the history.
-        facts: figures of the live workloads.
-    """
-    seconds = _history_seconds(line)
-    if seconds < settings.history_seconds_min - line.slack_seconds:
-        for kind in RecommendationKind:
-            yield Withheld(
-                kind=kind,
-                reason="history_too_short",
-                values=(
-                    ("seen_hours", round(seconds / 3600, 1)),
-                    ("needed_hours", round(settings.history_seconds_min / 3600, 1)),
-                ),
-            )
+    """Kinds of advice that this history supports for nobody, one entry per kind and reason."""
+    seconds, needed = float(line.steps * line.step_seconds), settings.history_seconds_min
+    if seconds < needed - line.slack_seconds:
+        hours = (("seen_hours", round(seconds / 3600, 1)), ("needed_hours", round(needed / 3600, 1)))
+        yield from (Withheld(kind=kind, reason="history_too_short", values=hours) for kind in RecommendationKind)
         return
     if seconds < DAY_HISTORY_SECONDS_MIN:
-        for kind in _NEEDS_RHYTHM:
-            yield Withheld(
-                kind=kind,
-                reason="history_too_short",
-                values=(
-                    ("seen_days", round(seconds / 86400, 1)),
-                    ("needed_days", DAY_HISTORY_SECONDS_MIN // 86400),
-                ),
-            )
+        days = (("seen_days", round(seconds / 86400, 1)), ("needed_days", DAY_HISTORY_SECONDS_MIN // 86400))
+        yield from (Withheld(kind=kind, reason="history_too_short", values=days) for kind in _NEEDS_RHYTHM)
     if facts and all(fact.footprint.profile.used_max is None for fact in facts):
         for kind in _NEEDS_FRAMEBUFFER:
-            yield Withheld(
-                kind=kind,
-                reason="no_framebuffer_counter",
-                values=(("workloads", len(facts)),),
-            )
-
-
-def _history_seconds(line: Timeline) -> float:
-    return float(line.steps * line.step_seconds)
+            yield Withheld(kind=kind, reason="no_framebuffer_counter", values=(("workloads", len(facts)),))
 
 
 def _streaks(days: DayRecord, count: int) -> Iterator[Streaks]:

@@ -121,7 +121,6 @@ class FramebufferProfile:
     """Framebuffer of one slice of a workload, bytes, largest over its slices.
 
     Attributes:
-        granted: granted to a slice.
         used_max: most that was used; None where nothing was collected.
         need_max: most that was needed; None where pre-allocation hides it.
         preallocated: True where the server takes its share at start.
@@ -180,11 +179,8 @@ class Profile:
 
     Attributes:
         workload: `namespace/Kind/name`.
-        workload_kind: Kubernetes kind.
         workload_class: what it does.
-        priority: priority of its pods.
         pods: names of its live pods.
-        cards: cards they were granted.
         state: state; `UNKNOWN` where evidence is too thin.
         idle_since: last activity, UTC, for idle states.
         idle_pods: pods that are idle (for `PARTLY_IDLE`).

@@ -115,15 +115,10 @@ class Interference:
     Attributes:
         kept_ratio_min: speed that counts as kept.
         chance_min: chance from which on "keeps" is said; above 1 where no chance is sure enough.
-        precision: of "keeps" over the measured pairs, each predicted by all others; None where nothing is said.
-        recall: share of the pairs that keep their speed of which it is said, likewise.
-        pairs: measured pairs.
     """
 
     kept_ratio_min: float
     chance_min: float
-    precision: float | None
-    recall: float | None
     pairs: int
     _subjects: tuple[Subject, ...] = field(repr=False)
     _victim: Int64 = field(repr=False)
@@ -237,12 +232,9 @@ def learn_interference(
     kept = np.array([pair.speed_ratio >= kept_ratio_min for pair in pairs], bool)
     chance = _chances(mean + fit.left_out, fit.left_out_spread, kept_ratio_min)
     chance_min = _threshold(chance, kept, precision_min)
-    said = chance >= chance_min
     return Interference(
         kept_ratio_min=kept_ratio_min,
         chance_min=chance_min,
-        precision=float(kept[said].mean()) if said.any() else None,
-        recall=float(said[kept].mean()) if kept.any() else None,
         pairs=len(pairs),
         _subjects=subjects,
         _victim=victim,

@@ -69,8 +69,6 @@ def pair_guard(demand: Demand, history: History, interference: Interference | No
     """The guard of a plan.
 
     Args:
-        demand: live slices.
-        history: the history they come from.
         interference: what measured pairs teach; None where there are none.
     """
     place = {(key.namespace, key.pod, key.container, key.card): row for row, key in enumerate(history.slices.keys)}
