@@ -13,7 +13,7 @@ that lie in one part.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -23,13 +23,14 @@ from analyzer.cards import card_profiles
 from analyzer.company import companions
 from analyzer.confidence import DayRecord, breaks, calibrate, streaks, waking_scores
 from analyzer.facts import Facts, gather
+from analyzer.neighbours import effects_of_neighbours
 from analyzer.presence import Timeline, timeline
 from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN
 from analyzer.state.workload_state import Streaks, Verdict, verdict
 from analyzer.survey import survey
 from fleet.decisions import RecommendationKind, Withheld
 from fleet.inventory import CardId, Grant, Inventory, Priority, WorkloadId
-from fleet.profiles import CardProfile, Profile, Profiles, WorkloadState
+from fleet.profiles import CardProfile, NeighbourEffect, Profile, Profiles, WorkloadState
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import CardGrid, Float32, History, Key, SliceGrid, UsageGrid
 
@@ -77,6 +78,7 @@ def profile_parts(parts: Iterable[History], *, settings: AnalyzerSettings, now: 
         verdict(fact, lasted, calibration, float(first.line.slack_seconds), settings)
         for fact, lasted in zip(facts, _streaks(days, len(facts)), strict=True)
     ]
+    beside = {workload: found for look in looks for workload, found in look.beside.items()}
     windows = sum(fact.coverage_ratio * len(fact.lives) for fact in facts)
     return Profiles(
         cluster=first.inventory.cluster,
@@ -85,7 +87,10 @@ def profile_parts(parts: Iterable[History], *, settings: AnalyzerSettings, now: 
         until=first.line.until,
         coverage_ratio=round(windows / max(1, sum(len(fact.lives) for fact in facts)), 4),
         workloads=tuple(
-            _profile(fact, said, first.inventory, tuple(facts[other].workload for other in near))
+            replace(
+                _profile(fact, said, first.inventory, tuple(facts[other].workload for other in near)),
+                beside=beside.get(fact.workload, ()),
+            )
             for fact, said, near in zip(facts, verdicts, companions(levels), strict=True)
         ),
         cards=tuple(sorted((card for look in looks for card in look.cards), key=lambda card: card.card)),
@@ -104,6 +109,7 @@ class _Look:
     days: DayRecord
     levels: Float32
     cards: tuple[CardProfile, ...]
+    beside: Mapping[WorkloadId, tuple[NeighbourEffect, ...]]
 
 
 def _look(history: History, settings: AnalyzerSettings, now: datetime) -> _Look:
@@ -120,6 +126,7 @@ def _look(history: History, settings: AnalyzerSettings, now: datetime) -> _Look:
         days=days,
         levels=levels,
         cards=card_profiles(history, seen, settings),
+        beside=effects_of_neighbours(seen),
     )
 
 

@@ -174,6 +174,26 @@ class RequestRateProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NeighbourEffect:
+    """How fast a service was on one card with a neighbour that worked, against alone; measured on the own fleet.
+
+    Attributes:
+        measured_by: column name of the measure that its speed was read from (`analyzer.neighbours`).
+        days: days on which both were seen.
+        speed_ratio: speed beside / speed alone, above 0.
+        speed_ratio_min: lower end of the interval that holds it with a chance of 95 %.
+        speed_ratio_max: upper end.
+    """
+
+    neighbour: WorkloadId
+    measured_by: str
+    days: int
+    speed_ratio: float
+    speed_ratio_min: float
+    speed_ratio_max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """What is known of one workload (`gputide.profiles/v1`).
 
@@ -203,6 +223,7 @@ class Profile:
             demand passes it one time in twenty. Empty where compute is not known.
         replica_correlation: mean correlation between its replicas, None with fewer than two.
         rises_with: workloads that rise and fall together with it, the closest first.
+        beside: how fast it was beside each neighbour, the one first that slowed it most.
     """
 
     cluster: str
@@ -234,6 +255,7 @@ class Profile:
     reservation: tuple[float | None, ...] = ()
     replica_correlation: float | None = None
     rises_with: tuple[WorkloadId, ...] = ()
+    beside: tuple[NeighbourEffect, ...] = ()
 
     @property
     def is_trusted(self) -> bool:

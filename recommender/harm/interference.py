@@ -28,6 +28,8 @@ from fleet.errors import Misconfigured
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 
+KEPT_RATIO_MIN: Final = 0.9
+"""Speed beside / speed alone that counts as kept."""
 SPEED_RATIO_MAX: Final = 2.0
 """A workload beside another can't be faster than this times its speed alone: such a measurement is wrong."""
 PAIRS_MIN: Final = 40
@@ -203,7 +205,7 @@ class _Shape:
 
 
 def learn_interference(
-    measured: Sequence[MeasuredPair], *, kept_ratio_min: float = 0.9, precision_min: float = 0.95
+    measured: Sequence[MeasuredPair], *, kept_ratio_min: float = KEPT_RATIO_MIN, precision_min: float = 0.95
 ) -> Interference:
     """Learns from measured pairs.
 
