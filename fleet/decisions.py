@@ -28,6 +28,8 @@ class RecommendationKind(StrEnum):
     MIG = "mig"
     REHOME = "rehome"
     FEWER_CARDS = "fewer_cards"
+    SLEEP = "sleep"
+    """Carried out by hand: in no stage of a plan, and none of its totals counts it."""
 
     @property
     def ends_pods(self) -> bool:

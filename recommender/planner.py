@@ -59,6 +59,7 @@ from recommender.problem import PlanningProblem, PlanScope
 from recommender.proposals import propose
 from recommender.rehome import rehome
 from recommender.scene import Scene
+from recommender.sleep_seats import SleepPlan, plan_sleep
 from recommender.tide import Candidate, Tide, tide_of
 
 _PLANNED_SECTIONS = ("cluster", "analyzer", "risk", "plan", "recommender", "prices")
@@ -106,7 +107,8 @@ def make_plan(
     arrangement = _on_other_cards(problem, permits, packing.arrangement)
     frontier = _frontier(problem, packing, arrangement)
     tide = plan_tide(problem, permits, arrangement) if problem.asks_for(RecommendationKind.TIDE) else None
-    scene = Scene(problem=problem, permits=permits, arrangement=arrangement, tide=tide)
+    sleep = plan_sleep(problem, permits, arrangement) if problem.asks_for(RecommendationKind.SLEEP) else SleepPlan()
+    scene = Scene(problem=problem, permits=permits, arrangement=arrangement, tide=tide, sleeping=sleep.seats)
     recommendations, stages = propose(scene)
     violation = _violation_ratio(problem, arrangement)
     return Plan(
@@ -124,7 +126,12 @@ def make_plan(
         currency=settings.prices.currency,
         totals=_totals(scene, recommendations, violation),
         recommendations=recommendations,
-        refused=_sorted(permits.refused + arrangement.refused + limits_left(demand, permits, arrangement, capability)),
+        refused=_sorted(
+            permits.refused
+            + arrangement.refused
+            + sleep.refused
+            + limits_left(demand, permits, arrangement, capability)
+        ),
         withheld=_withheld(problem, permits, frontier),
         placement=placement_of(demand, arrangement, history.inventory, capability),
         schedule=() if tide is None else tide.schedule,
