@@ -11,8 +11,8 @@ from fleet.sleeping import SLEEP_MODES
 from fleet.workload_kinds import SERVICE_KINDS
 from recommender.advice.case import Case, untouchable, untrusted
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, confidence_of
 from recommender.sleep_seats import SleepingSeat
+from recommender.solution import Draft, Solution, confidence_of
 
 
 class Sleep:
@@ -51,27 +51,27 @@ class Sleep:
             return case.refuse(self.kind, "pool_estimated")
         return None
 
-    def propose(self, scene: Scene) -> Sequence[Draft]:
+    def propose(self, solution: Solution) -> Sequence[Draft]:
         """One recommendation per model, card by card, in no stage."""
         made = [
-            _sleep(scene, number, seat, place)
+            _sleep(solution, number, seat, place)
             for number, (seat, place) in enumerate(
-                ((seat, place) for seat in scene.sleeping for place in range(len(seat.models))), start=1
+                ((seat, place) for seat in solution.sleeping for place in range(len(seat.models))), start=1
             )
         ]
         return [Draft(title=None, recommendations=made)] if made else []
 
 
-def _sleep(scene: Scene, number: int, seat: SleepingSeat, place: int) -> Recommendation:
+def _sleep(solution: Solution, number: int, seat: SleepingSeat, place: int) -> Recommendation:
     model, nights = seat.models[place], seat.nights
-    grant = scene.grants[model.row]
+    grant = solution.grants[model.row]
     name, mode = grant.workload_id, SLEEP_MODES[grant.server or ""]
-    evidence, late = scene.evidence(name), float(nights.late_ratio[place])
+    evidence, late = solution.evidence(name), float(nights.late_ratio[place])
     return Recommendation(
         id=f"sleep-{number:04d}",
         kind=RecommendationKind.SLEEP,
         workloads=(name,),
-        pods=scene.pods([model.row]),
+        pods=solution.pods([model.row]),
         cards_freed=0,
         saving_per_week=saved(()),
         risk_level=level_of(late, confidence_of(evidence)),
