@@ -31,6 +31,7 @@ OVERHEAD_BYTES = 1.5 * GIB
 """Context, activations and graphs of a server."""
 _MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 _TOKEN_SECONDS, _FIRST_TOKEN_SECONDS = 0.03, 0.2
+_SCRAPE_SECONDS = 15
 _FEW = 4.5 / WINDOW_SECONDS
 """A rate of 0 in the trace is fewer than ten requests."""
 
@@ -146,9 +147,7 @@ def _seen(model: Model, windows: int) -> dict[str, NDArray[np.generic]]:
     edges = np.arange(windows + 1) * float(WINDOW_SECONDS)
     begun, ended = model.arrivals, model.arrivals + model.seconds
     running = _mean_level(begun, ended, np.ones(len(begun)), edges)
-    cache = _mean_level(begun, ended, model.cache_bytes, edges)
-    # Of a gauge that is scraped every few seconds the window keeps about twice its mean as its peak.
-    usage = np.minimum(1.0, np.maximum(2.0 * cache, _largest(begun, model.cache_bytes, edges)) / model.pool_bytes)
+    usage = np.minimum(1.0, _scraped_peak(begun, ended, model.cache_bytes, windows) / model.pool_bytes)
     busy = 1.0 - np.exp(-running)
     return {
         "duty_cycle_ratio": busy.astype(np.float32),
@@ -170,15 +169,21 @@ def _mean_level(begun: Floats, ended: Floats, height: Floats, edges: Floats) -> 
         place = np.searchsorted(at, edges)
         return np.asarray(total[place] * edges - moment[place], np.float64)
 
-    return np.asarray(np.diff(until(begun) - until(ended)) / np.diff(edges), np.float64)
+    # Sums of millions of terms leave a rest below zero where nothing runs.
+    return np.asarray(np.maximum(0.0, np.diff(until(begun) - until(ended)) / np.diff(edges)), np.float64)
 
 
-def _largest(begun: Floats, sizes: Floats, edges: Floats) -> Floats:
-    found = np.zeros(len(edges) - 1)
-    place = np.searchsorted(edges, begun, side="right") - 1
-    is_there = (place >= 0) & (place < len(found))
-    np.maximum.at(found, place[is_there], sizes[is_there])
-    return found
+def _scraped_peak(begun: Floats, ended: Floats, height: Floats, windows: int) -> Floats:
+    """The most that scrapes of each window saw of a level that each request raises while it runs, (windows,)."""
+    scrapes = np.arange(windows * WINDOW_SECONDS // _SCRAPE_SECONDS) * float(_SCRAPE_SECONDS)
+
+    def until(times: Floats) -> Floats:
+        order = np.argsort(times)
+        total = np.concatenate([[0.0], np.cumsum(height[order])])
+        return np.asarray(total[np.searchsorted(times[order], scrapes)], np.float64)
+
+    level = np.maximum(0.0, until(begun) - until(ended))
+    return np.asarray(level.reshape(windows, -1).max(axis=1), np.float64)
 
 
 def _rates(folder: Path) -> tuple[list[tuple[str, int]], Floats, Floats]:

@@ -402,6 +402,11 @@ class Plan:
         return frozenset(stage.stage for stage in self.stages if not tides.isdisjoint(stage.recommendations))
 
     @property
+    def by_hand(self) -> tuple[Recommendation, ...]:
+        """Recommendations that stand in no stage: people carry them out, and nothing here does."""
+        return tuple(item for item in self.recommendations if item.kind is RecommendationKind.SLEEP)
+
+    @property
     def rollout_stages(self) -> tuple[int, ...]:
         """Stages that apply carries out, in order: all but those of the tide."""
         tides = self.tide_stages

@@ -26,6 +26,8 @@ _UNITS = 80
 """Parts of a card in which framebuffer is counted, sizes rounded up."""
 _NEAR_SECONDS = 1800
 _TIME_STEPS = 40
+_REST_MAX = 9.0
+"""Longest rest, seconds, as a power of ten: finite, for a model without any request rests as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,17 +215,20 @@ def _joined_at(above: Floats, place: int, units: int, busy: Floats) -> Floats:
 
 
 def _rest_seconds(sizes: NDArray[np.int64], rates: Floats, running: Floats, room: int) -> Floats:
-    """How long a model without a request stays awake until others take its place, (steps,); inf where all fit.
+    """How long a model without a request stays awake until others take its place, (steps,); years where all fit.
 
-    Che's characteristic time: that after which the models used within it fill the card.
+    Che's characteristic time: that after which the models used within it fill the card, with as many of mean size as it
+    holds whole.
     """
     if int(sizes.sum()) <= room:
-        return np.full(rates.shape[1], np.inf)
-    least, most = np.full(rates.shape[1], -3.0), np.full(rates.shape[1], 8.0)
+        return np.full(rates.shape[1], 10.0**_REST_MAX)
+    mean_size = float(sizes.mean())
+    filled = max(float(sizes.max()), room // mean_size * mean_size)
+    least, most = np.full(rates.shape[1], -3.0), np.full(rates.shape[1], _REST_MAX)
     for _ in range(_TIME_STEPS):
         middle = (least + most) / 2
         awake = (sizes[:, None] * -np.expm1(-running - rates * 10.0**middle)).sum(axis=0)
-        least, most = np.where(awake <= room, middle, least), np.where(awake <= room, most, middle)
+        least, most = np.where(awake <= filled, middle, least), np.where(awake <= filled, most, middle)
     return np.asarray(10.0**least, np.float64)
 
 

@@ -55,7 +55,9 @@ CASES = {
         Service(name="full", level=0.9, used_gib=60.0),
     ),
     "rehome": on_a100_beside_l4(SMALL, Service(name="full", level=0.9, used_gib=60.0)),
-    "sleep": asked(model("seldom"), model("often", level=0.3), model("never"), rate={"often": 0.5, "never": 0.0}),
+    "sleep": asked(
+        model("seldom"), model("rare"), model("often", level=0.3), model("never"), rate={"often": 0.5, "never": 0.0}
+    ),
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "colocate": {"past": OwnPast(holders=Holders(agents=frozenset({"node-0"})))},

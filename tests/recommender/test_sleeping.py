@@ -148,11 +148,11 @@ def test_models_that_are_always_asked_do_not_meet_where_they_do_not_fit() -> Non
     busy = {f"m{number}": 1.0 for number in range(4)}
     found = groups(planned(asked(*FLEET, rate=busy)))
     assert found
-    assert all(len(names & busy.keys()) <= 1 for names in found.values())
+    assert all(len(names & busy.keys()) <= 2 for names in found.values()), "two limits fit a card, three do not"
 
 
 def test_lower_preset_shares_no_fewer_cards() -> None:
-    history = asked(*(model(f"m{number}") for number in range(12)), rate=0.01)
+    history = asked(*(model(f"m{number}") for number in range(12)))
     cards = [12 - sum(map(len, found.values())) + len(found) for found in (
         groups(planned(history, risk=risk)) for risk in ("low", "medium", "high")
     )]  # fmt: skip
