@@ -144,7 +144,7 @@ def write_trace(models: Sequence[Model], folder: Path, days: int) -> None:
 
 
 def _seen(model: Model, windows: int) -> dict[str, NDArray[np.generic]]:
-    edges = np.arange(windows + 1) * float(WINDOW_SECONDS)
+    edges = np.asarray(np.arange(windows + 1) * float(WINDOW_SECONDS), np.float64)
     begun, ended = model.arrivals, model.arrivals + model.seconds
     running = _mean_level(begun, ended, np.ones(len(begun)), edges)
     usage = np.minimum(1.0, _scraped_peak(begun, ended, model.cache_bytes, windows) / model.pool_bytes)

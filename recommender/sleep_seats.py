@@ -64,7 +64,9 @@ class SleepPlan:
 
 
 def plan_sleep(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> SleepPlan:
-    """Who sleeps where, as far as the preset allows."""
+    """Who sleeps where, as far as the preset allows; nobody where the plan is of other advice."""
+    if not problem.asks_for(_KIND):
+        return SleepPlan()
     alone = {seat.rows[0]: seat.card for seat in arrangement.seats if len(seat.rows) == 1}
     carved = {item.workload for item in arrangement.carved}
     grants = problem.demand.grants
