@@ -123,7 +123,8 @@ def test_nothing_is_said_of_what_never_sleeps(odd: Service) -> None:
 def test_requests_that_nobody_counted_are_not_none() -> None:
     history = asked(*FLEET)
     assert groups(planned(history))
-    without = {measure: table for measure, table in history.slices.mean.items() if measure != Measure.REQUESTS_RUNNING}
+    without = dict(history.slices.mean)
+    del without[Measure.REQUESTS_RUNNING]
     plan = planned(replace(history, slices=replace(history.slices, mean=without)))
     assert not groups(plan)
     assert reasons(plan) == {"requests_unknown"}
