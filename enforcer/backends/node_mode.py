@@ -43,6 +43,7 @@ from enforcer.backends.stage import field_changes, owner_field_changes
 from enforcer.backends.volcano import NODE_CONFIG, PLUGIN, VolcanoDialect
 from enforcer.dialect import Dialect, StandingCard
 from enforcer.manifest import Manifest, field_of, workload_parts
+from enforcer.node_loss import pods_leaving
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.nvidia_sharing import MPS, TIME_SLICING
@@ -51,7 +52,6 @@ from fleet.decisions import HistorySpan, NodeMode, NodeSwitch, Plan, Stage, Tota
 from fleet.documents import seal_plan
 from fleet.errors import Refused
 from fleet.grammars.mig import profile_of_resource
-from fleet.inventory import OPT_OUT_LABEL
 from fleet.money.saving import saved
 from fleet.outcomes import Change
 from fleet.sentences import sentence
@@ -181,13 +181,15 @@ def render_switch(plan_id: str, switch: NodeSwitch, snapshot: Snapshot, record: 
         # The mark says whose mode it is: of several switches of a node only the last one is taken back.
         changes = [*changes, *owner_field_changes(manifest, {}, plan_id, "")]
     paths = dict.fromkeys([*map(_allocatable, offers_of(switch.node, snapshot)), *dict(step.advertised)])
+    if not paths:
+        raise Refused(f"cannot switch node {switch.node}: it offers no devices; see to its device plugin")
     back = tuple((path, field_of(manifest, path) or "0") for path in paths)
     return RenderedStage(
         stage=1,
         changes=tuple(by_object(changes)),
         moves=(),
         warnings=tuple(_warnings(switch, snapshot)),
-        node_steps=(replace(step, leaving=_leaving(switch.node, snapshot), back=back),),
+        node_steps=(replace(step, leaving=pods_leaving(switch.node, snapshot), back=back),),
     )
 
 
@@ -357,28 +359,6 @@ def _shows(step: NodeStep, node: Manifest, snapshot: Snapshot) -> bool:
     return (step.done_mode is None or modes == {step.done_mode}) and all(
         (field_of(node, path) or "0") == value for path, value in step.advertised
     )
-
-
-def _leaving(node: str, snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
-    """Pods that must leave a node.
-
-    Raises:
-        Refused: one of them would be lost, would come back at once, or may not be touched.
-    """
-    found = snapshot.holders(node)
-    for seat in (snapshot.seats[f"{namespace}/{name}"] for namespace, name in found):
-        kind = workload_parts(seat.workload)[1]
-        if kind == "Pod":
-            raise Refused(
-                f"cannot empty node {node}: nobody makes pod {seat.pod_id} anew; delete it, or wait for its end"
-            )
-        if kind == "DaemonSet":
-            raise Refused(f"cannot empty node {node}: pod {seat.pod_id} of a DaemonSet comes back to it at once")
-        if snapshot.is_flagged(OPT_OUT_LABEL, seat.workload):
-            raise Refused(
-                f"cannot empty node {node}: {seat.workload} says {OPT_OUT_LABEL}=true, and {seat.pod_id} is there"
-            )
-    return found
 
 
 def _warnings(switch: NodeSwitch, snapshot: Snapshot) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enforcer.backend import Move, NodeStep, by_workload
 from enforcer.cluster import renew
 from enforcer.kinds.register import is_rolled_out
+from enforcer.node_loss import pods_leaving
 from enforcer.record.journal import ObjectIntent, StageRecord, StageState
 from enforcer.rollout.holding import Phase, known_as_lowered, lowered_once
 from enforcer.rollout.landing import landing_of
@@ -18,6 +19,7 @@ from enforcer.rollout.load import Load, backwards
 from enforcer.rollout.pod_mover import PodMover
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.run_context import RunContext
+from enforcer.safety.availability import stranded_pods
 from enforcer.snapshot import Snapshot
 from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
@@ -151,7 +153,9 @@ def _configuration_back(
     if not shared:
         return []
     returning = steps_back(tools, objects, steps)
-    held = tools.node_steps().empty(returning, plan_id, is_way_back=True)
+    way = StageRecord(plan_id=plan_id, stage=0, node_steps=returning)
+    homeless = stranded_pods(way, tools.snapshot(), tools.reader) if returning else ()
+    held = tools.node_steps().empty(returning, plan_id, homeless)
     if held:
         raise Stuck(sentence("rollout.stuck_emptying", plan=plan_id, why=first_of(held)))
     kept: list[Sentence] = []
@@ -160,7 +164,11 @@ def _configuration_back(
         kept.extend(mover.objects.restore(intent))
         mover.objects.disown(intent)
     back = {step.node for step in returning}
-    still = [step if step.node in back else replace(step, back=()) for step in steps]
+    # A node that is still closed for this plan was written back before a crash, and may not be ready yet.
+    still = [
+        step if step.node in back or tools.node_steps().is_closed_for(step.node, plan_id) else replace(step, back=())
+        for step in steps
+    ]
     failures = tools.node_steps().take_back(still, plan_id)
     if any(step.registers_mib for step in steps) and (scaled := tools.node_steps().scaled(steps)):
         why = first_of(failures) if failures else sentence("rollout.node_scaled", nodes=listed(scaled, 3))
@@ -175,6 +183,9 @@ def steps_back(
 
     Args:
         seen: the cluster as it stands; read where None.
+
+    Raises:
+        Refused: a pod on one of them would be lost, would come back at once, or may not be touched.
     """
     if not any(step.back for step in steps):
         return []
@@ -185,7 +196,7 @@ def steps_back(
         if intent.kind == "Node" and not writes.is_restored(intent, snapshot.nodes.get(intent.name))
     }
     return [
-        NodeStep(node=step.node, leaving=snapshot.holders(step.node), advertised=step.back, back=step.back)
+        NodeStep(node=step.node, leaving=pods_leaving(step.node, snapshot), advertised=step.back, back=step.back)
         for step in steps
         if step.back and step.node in ours
     ]
