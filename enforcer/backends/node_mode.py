@@ -294,7 +294,7 @@ def _plugin_switch(wanted: _Wanted, snapshot: Snapshot) -> tuple[list[Change], N
         "ClusterPolicy devicePlugin.config.name)",
     )  # fmt: skip
     text = sharing_config(current_config(config, manifest), section, replicas)
-    key = config_key(section, replicas, text)
+    key = config_key(switch.node, section, replicas, text)
     changes = config_changes((wanted.plan_id, ""), config, f"data[{key}]", text, manifest, {CONFIG_LABEL: key})
     offers = {
         CARD_RESOURCE: cards if section is None else 0,

@@ -135,10 +135,11 @@ class Undo:
 
         Raises:
             Refused: others rely on the framebuffer that a node of it lends, or on core limits of it, or pods would come
-                back beside that.
+                back beside that; a later plan changed a node of it; or a node must be emptied that can't be.
         """
         tools = self._tools
         snapshot, wave_max = tools.snapshot(), tools.policy.moving.parallel_pods_max
+        self._check_last(record, snapshot)
         returned, stays = self._steps_of(record)
         check_scaled_nodes(record.moves, returned, stays, snapshot)
         emptied = steps_back(tools, record.objects, returned, snapshot)
@@ -167,6 +168,14 @@ class Undo:
         by_key = {item.key: item for item in held}
         objects = tuple(by_key.get(item.key, item) for item in record.objects)
         return replace(record, objects=objects), lowered_workloads(breaches)
+
+    def _check_last(self, record: UndoRecord, snapshot: Snapshot) -> None:
+        """Refuse to take away what a later plan's way back leads to: how a node handed out its cards before."""
+        applied = self.applied_plans()
+        for name in {intent.name for intent in record.objects if intent.kind == "Node"} & snapshot.nodes.keys():
+            mark = field_of(snapshot.nodes[name], f"metadata.annotations[{PLAN_ANNOTATION}]")
+            if mark != record.plan_id and mark in applied:
+                raise Refused(sentence("guard.undo_later_first", plan=record.plan_id, node=name, later=mark))
 
     def applied_plans(self) -> tuple[str, ...]:
         """Plans of which something is applied, the one applied last first: the order in which they come off."""

@@ -17,6 +17,7 @@ from enforcer.kinds.register import is_rolled_out, trouble_of
 from enforcer.manifest import field_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_of, is_of_plan
 from enforcer.record.journal import RunRecord, StageRecord
+from enforcer.record.plan_status import STANDING
 from enforcer.record.plan_store import Approval
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.change_window import ChangeWindow
@@ -267,13 +268,14 @@ class Guard:
         """Refuse a plan that the cluster no longer fits.
 
         Raises:
-            Refused: inputs changed, a workload opted out, a latency-critical one is to be stopped, or another rollout
-                is in progress.
+            Refused: inputs or the mode of a node changed, a workload opted out, a latency-critical one is to be
+                stopped, or another rollout is in progress.
         """
         busy = [run.plan_id for run in runs if run.is_open and run.plan_id != plan.plan_id]
         if busy:
             raise Refused(sentence("guard.other_plan_runs", plan=plan.plan_id, other=busy[0]))
         workloads = workloads_of(plan, stages)
+        _check_modes(plan, workloads, runs)
         self.check_wishes(plan, stages, snapshot)
         _check_neighbours(plan, workloads, snapshot)
         _check_keepers(workloads, snapshot)
@@ -431,6 +433,16 @@ def _check_rollouts(workloads: Iterable[WorkloadId], snapshot: Snapshot) -> None
         unready = [seat.pod for seat in snapshot.pods.get(workload, ()) if not seat.is_ready and seat.node]
         if unready:
             raise Refused(sentence("guard.unready", workload=workload, pods=str(len(unready)), such=unready[0]))
+
+
+def _check_modes(plan: Plan, workloads: Sequence[WorkloadId], runs: Iterable[RunRecord]) -> None:
+    """Refuse a plan from before somebody put a node of it into another mode, of which it knows nothing."""
+    nodes = {card.node for card in plan.placement if any(part.workload in workloads for part in card.slices)}
+    for run in runs:
+        steps = [step for own in run.records.values() if own.state in STANDING for step in own.node_steps if step.back]
+        for step in steps if run.began_at > plan.created_at else ():
+            if step.node in nodes:
+                raise Refused(sentence("guard.node_switched", plan=plan.plan_id, node=step.node, other=run.plan_id))
 
 
 def _check_cards(plan: Plan, snapshot: Snapshot) -> None:

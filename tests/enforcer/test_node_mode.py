@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.capabilities.register import HAMI, TIME_SLICING
 from fleet.decisions import NodeMode, NodeSwitch, Plan
-from fleet.documents import plan_document, plan_from_json, plan_to_json
+from fleet.documents import plan_document, plan_from_json, plan_to_json, seal_plan
 from fleet.errors import Refused
 from fleet.inventory import CardModelName
 from fleet.settings.settings import Settings
@@ -345,16 +346,31 @@ def _note(offered: dict[str, str], cluster: SimulatedCluster, what: str) -> None
     offered[what] = offers(cluster)
 
 
-def test_of_two_switches_of_a_node_only_the_last_one_is_taken_back(tmp_path: Path) -> None:
+def test_of_two_switches_of_a_node_the_last_one_is_taken_back_first(tmp_path: Path) -> None:
     cluster = with_room(tmp_path)
-    tools = some_tools(cluster, tmp_path)
+    tools, before = some_tools(cluster, tmp_path), objects(cluster)
     switched(tools)
     back = NodeSwitch(node="node-1", mode=NodeMode.VGPU, slices=5)
     switched(tools, back)
-    an_undo(tools).undo(a_switch(WHOLE).plan_id)
+    with pytest.raises(Refused, match=f"undo plan {a_switch(back).plan_id} first"):
+        an_undo(tools).undo(a_switch(WHOLE).plan_id)
     assert offers(cluster) == "20"
     an_undo(tools).undo(a_switch(back).plan_id)
-    assert not is_closed(cluster)
+    assert offers(cluster) == "4"
+    an_undo(tools).undo(a_switch(WHOLE).plan_id)
+    assert objects(cluster) == before
+
+
+def test_plan_from_before_a_node_was_switched_is_refused(tmp_path: Path) -> None:
+    cluster = let_all_go(a_cluster(tmp_path, cards=ROOM), "Deployment/c")
+    tools, early = some_tools(cluster, tmp_path), replace(standard_plan(), created_at=NOW - timedelta(hours=1))
+    plan = seal_plan(replace(early, stages=early.stages[1:]))
+    switched(tools)
+    with pytest.raises(Refused, match="put node node-1 into another mode since it was made"):
+        a_rollout(tools).apply(plan, by="ann")
+    an_undo(tools).undo(a_switch(WHOLE).plan_id)
+    with pytest.raises(Refused, match="pods that it does not know"):
+        a_rollout(tools).apply(plan, by="ann")
 
 
 def test_switch_is_a_plan_that_is_sealed_and_is_never_the_newest_that_somebody_means(tmp_path: Path) -> None:
@@ -425,6 +441,22 @@ def test_node_shares_each_card_by_a_configuration_of_its_own() -> None:
     }
     assert waited_for(stage) == {COUNT: "0", SHARED: "16"}
     assert stage.node_steps[0].back == ((f"status.allocatable[{COUNT}]", "4"), (f"status.allocatable[{SHARED}]", "0"))
+
+
+@pytest.mark.parametrize(
+    "how", [{"mode": NodeMode.MPS, "slices": 2}, {"mode": NodeMode.MIG, "profiles": (("3g.20gb", 2),)}]
+)
+def test_nodes_in_the_same_mode_have_configurations_of_their_own(how: dict[str, object]) -> None:
+    """The undo of one takes its configuration away, which the label of the other would still name."""
+    cluster = plugin_cluster(a100(), a_node("node-1", labels=MIXED, product=A100))
+    first = carried_out(cluster, rendered(cluster, **how))
+    switch = NodeSwitch(node="node-1", **how)  # type: ignore[arg-type]
+    second = render_switch("plan-2", switch, take_snapshot(first, NODE_DIALECT), TIME_SLICING)
+    named = {change.new for change in second.changes if change.field.startswith("metadata.labels[")}
+    node = first.get("Node", "", "node-0")
+    assert node is not None
+    assert named.isdisjoint(node["metadata"]["labels"].values())
+    assert any(change.kind == "ConfigMap" for change in second.changes)
 
 
 def test_shared_node_becomes_whole_by_a_configuration_that_shares_nothing() -> None:
