@@ -154,6 +154,9 @@ class NodeSteps:
 
     def _close(self, node: str, plan_id: str) -> None:
         manifest = self._node(node)
+        other = field_of(manifest, _CLOSED)
+        if other not in (None, plan_id):
+            raise Refused(sentence("guard.node_closed_for", node=node, plan=str(other)))
         if field_of(manifest, _UNSCHEDULABLE) == "true":
             # Somebody else closed it, who opens it again; or we did before a crash.
             return

@@ -127,8 +127,11 @@ class Undo:
                     )
         return tuple(found)
 
-    def way_back(self, record: UndoRecord) -> tuple[UndoRecord, tuple[Sentence, ...]]:
+    def way_back(self, record: UndoRecord, *, after: Collection[str] = ()) -> tuple[UndoRecord, tuple[Sentence, ...]]:
         """An undo with the way in which each owner rolls back, surge-first where the old seats have room.
+
+        Args:
+            after: plans that are undone before.
 
         Returns:
             The undo, and the workloads of which it leaves fewer pods ready than their owners allow, and why.
@@ -139,7 +142,7 @@ class Undo:
         """
         tools = self._tools
         snapshot, wave_max = tools.snapshot(), tools.policy.moving.parallel_pods_max
-        self._check_last(record, snapshot)
+        self._check_last(record, {*self.applied_plans()} - {record.plan_id, *after}, snapshot)
         returned, stays = self._steps_of(record)
         check_scaled_nodes(record.moves, returned, stays, snapshot)
         emptied = steps_back(tools, record.objects, returned, snapshot)
@@ -169,12 +172,12 @@ class Undo:
         objects = tuple(by_key.get(item.key, item) for item in record.objects)
         return replace(record, objects=objects), lowered_workloads(breaches)
 
-    def _check_last(self, record: UndoRecord, snapshot: Snapshot) -> None:
+    @staticmethod
+    def _check_last(record: UndoRecord, others: Collection[str], snapshot: Snapshot) -> None:
         """Refuse to take away what a later plan's way back leads to: how a node handed out its cards before."""
-        applied = self.applied_plans()
         for name in {intent.name for intent in record.objects if intent.kind == "Node"} & snapshot.nodes.keys():
             mark = field_of(snapshot.nodes[name], f"metadata.annotations[{PLAN_ANNOTATION}]")
-            if mark != record.plan_id and mark in applied:
+            if mark in others:
                 raise Refused(sentence("guard.undo_later_first", plan=record.plan_id, node=name, later=mark))
 
     def applied_plans(self) -> tuple[str, ...]:

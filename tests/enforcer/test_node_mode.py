@@ -355,6 +355,8 @@ def test_of_two_switches_of_a_node_the_last_one_is_taken_back_first(tmp_path: Pa
     with pytest.raises(Refused, match=f"undo plan {a_switch(back).plan_id} first"):
         an_undo(tools).undo(a_switch(WHOLE).plan_id)
     assert offers(cluster) == "20"
+    undo = an_undo(tools)
+    undo.way_back(undo.preview(a_switch(WHOLE).plan_id), after=[a_switch(back).plan_id])
     an_undo(tools).undo(a_switch(back).plan_id)
     assert offers(cluster) == "4"
     an_undo(tools).undo(a_switch(WHOLE).plan_id)

@@ -186,6 +186,32 @@ def test_node_that_somebody_else_closed_stays_closed() -> None:
     assert cluster.node()["spec"]["unschedulable"] is True
 
 
+def test_node_that_is_closed_for_another_plan_is_left_to_it() -> None:
+    cluster = ActingCluster()
+    hands(cluster).empty([replace(CUT, leaving=CUT.leaving[:1])], "plan-1")
+    with pytest.raises(Refused, match="node-1 is closed for plan plan-1"):
+        hands(cluster).empty([CUT], "plan-2")
+    assert cluster.evicted == ["c-0"]
+
+
+def test_node_that_was_written_back_before_a_crash_is_waited_for_before_it_opens(tmp_path: Path) -> None:
+    class Slow(ActingCluster):
+        def pause(self, seconds: float) -> None:
+            super().pause(seconds)
+            self.node()["status"]["allocatable"]["nvidia.com/gpu"] = "4"
+
+    cluster = Slow()
+    cluster.node()["status"] = {"allocatable": {"nvidia.com/gpu": "0"}}
+    cluster.node()["spec"] = {"unschedulable": True}
+    cluster.node()["metadata"]["annotations"][CLOSED_ANNOTATION] = "plan-1"
+    step = NodeStep(node="node-1", back=(("status.allocatable[nvidia.com/gpu]", "4"),))
+    rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(ActingCluster()))
+    (config,) = [entry for entry in object_intents(rendered) if entry.kind == "ConfigMap"]
+    assert take_back(tools_for(cluster, tmp_path), "plan-1", 1, [config], [], [step]) == ()
+    assert cluster.slept
+    assert "unschedulable" not in cluster.node()["spec"]
+
+
 def test_node_that_gives_up_is_not_waited_for() -> None:
     cluster = ActingCluster()
     cluster.pause = lambda seconds: set_field(cluster.node(), STATE, "failed")  # type: ignore[method-assign]
