@@ -19,7 +19,7 @@ from enforcer.rollout.load import Load, backwards
 from enforcer.rollout.pod_mover import PodMover
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.run_context import RunContext
-from enforcer.safety.availability import stranded_pods
+from enforcer.safety.availability import availability_breaches, lowered_workloads, stranded_pods
 from enforcer.snapshot import Snapshot
 from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
@@ -153,9 +153,7 @@ def _configuration_back(
     if not shared:
         return []
     returning = steps_back(tools, objects, steps)
-    way = StageRecord(plan_id=plan_id, stage=0, node_steps=returning)
-    homeless = stranded_pods(way, tools.snapshot(), tools.reader) if returning else ()
-    held = tools.node_steps().empty(returning, plan_id, homeless)
+    held = tools.node_steps().empty(returning, plan_id, _homeless(tools, plan_id, returning) if returning else ())
     if held:
         raise Stuck(sentence("rollout.stuck_emptying", plan=plan_id, why=first_of(held)))
     kept: list[Sentence] = []
@@ -166,7 +164,9 @@ def _configuration_back(
     back = {step.node for step in returning}
     # A node that is still closed for this plan was written back before a crash, and may not be ready yet.
     still = [
-        step if step.node in back or tools.node_steps().is_closed_for(step.node, plan_id) else replace(step, back=())
+        replace(step, back=())
+        if step.back and step.node not in back and not tools.node_steps().is_closed_for(step.node, plan_id)
+        else step
         for step in steps
     ]
     failures = tools.node_steps().take_back(still, plan_id)
@@ -174,6 +174,19 @@ def _configuration_back(
         why = first_of(failures) if failures else sentence("rollout.node_scaled", nodes=listed(scaled, 3))
         raise Stuck(sentence("rollout.stuck_scaled", plan=plan_id, why=why))
     return [*kept, *failures]
+
+
+def _homeless(tools: RunContext, plan_id: str, steps: Sequence[NodeStep]) -> frozenset[tuple[str, str]]:
+    """Pods that a way back leaves without a place, as no other node has room for them and somebody said yes to that.
+
+    Raises:
+        Refused: nobody did, or owners would lose more pods than they allow: who asked for the way back may have looked
+            long ago.
+    """
+    way, snapshot = StageRecord(plan_id=plan_id, stage=0, node_steps=list(steps)), tools.snapshot()
+    breaches = availability_breaches(way, snapshot, tools.reader, 1, gaps_allowed=False)
+    tools.guard.check_undo(plan_id, lowered_workloads(breaches))
+    return stranded_pods(way, snapshot, tools.reader)
 
 
 def steps_back(

@@ -178,7 +178,7 @@ class Undo:
         for name in {intent.name for intent in record.objects if intent.kind == "Node"} & snapshot.nodes.keys():
             mark = field_of(snapshot.nodes[name], f"metadata.annotations[{PLAN_ANNOTATION}]")
             if mark in others:
-                raise Refused(sentence("guard.undo_later_first", plan=record.plan_id, node=name, later=mark))
+                raise Refused(sentence("guard.undo_later_first", plan=record.plan_id, node=name, later=str(mark)))
 
     def applied_plans(self) -> tuple[str, ...]:
         """Plans of which something is applied, the one applied last first: the order in which they come off."""

@@ -229,11 +229,15 @@ class Guard:
     def check_freed(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], snapshot: Snapshot) -> None:
         """Refuse stages that free more cards than the policy allows, by the cluster and not by what the plan claims.
 
+        A node that is given another mode is emptied, so that all its cards count for how many people must approve.
+
         Raises:
             Refused: the cards that they leave empty are too many at once, or for how many people approved.
         """
         freed = len(cards_left_empty(plan, set(workloads_of(plan, stages)), snapshot))
-        self.check_approvals(plan, stages, approvals, freed)
+        switched = None if plan.node_switch is None else plan.node_switch.node
+        emptied = sum(card.node == switched for card in snapshot.cards.values())
+        self.check_approvals(plan, stages, approvals, max(freed, emptied))
         self._check_cards_max(plan, freed)
 
     def _check_cards_max(self, plan: Plan, freed: int) -> None:

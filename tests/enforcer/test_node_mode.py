@@ -29,7 +29,7 @@ from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.restore import StageResult
 from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.safety.guard import GuardPolicy
+from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.seat import is_ready
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
@@ -44,6 +44,7 @@ from tests.enforcer.builders import (
     OpenGuard,
     a_cluster,
     a_grant,
+    a_yes,
     an_inventory,
     an_undo,
     let_all_go,
@@ -230,6 +231,23 @@ def test_undo_waits_for_pods_that_have_room_elsewhere_though_gaps_are_allowed(
     assert seen["restore /Node/node-1"] == ready
 
 
+def test_undo_that_is_gone_on_with_looks_again_at_who_must_leave(tmp_path: Path) -> None:
+    cluster = with_room(tmp_path)
+    switched(some_tools(cluster, tmp_path))
+
+    def stop(what: str) -> None:
+        if what == "close node-1":
+            raise Killed(what)
+
+    with pytest.raises(Killed):
+        an_undo(some_tools(cluster, tmp_path, step=stop)).undo(a_switch(WHOLE).plan_id)
+    with_late(cluster)
+    undo = an_undo(some_tools(cluster, tmp_path, guard=OpenGuard(GuardPolicy())))
+    with pytest.raises(Refused, match="no other node has room for 1 of its pods"):
+        undo.resume(a_switch(WHOLE).plan_id)
+    assert ready_of(cluster, "late") == 1
+
+
 def test_undo_leaves_a_pod_alone_that_nobody_makes_anew(tmp_path: Path) -> None:
     cluster = with_room(tmp_path)
     tools = some_tools(cluster, tmp_path)
@@ -259,6 +277,16 @@ def test_service_of_one_replica_needs_an_explicit_yes(tmp_path: Path) -> None:
     tools = some_tools(let_all_go(cluster, "Deployment/only"), tmp_path, guard=OpenGuard(GuardPolicy()))
     with pytest.raises(Refused, match="it has one replica"):
         switched(tools)
+
+
+def test_switch_of_a_node_of_many_cards_needs_two_people(tmp_path: Path) -> None:
+    guard = Guard(GuardPolicy(gaps_allowed=True, two_approvals_cards_min=4))
+    cluster, plan = with_room(tmp_path), a_switch(WHOLE)
+    rollout = a_rollout(some_tools(cluster, tmp_path, guard=guard))
+    with pytest.raises(Refused, match=r"4 cards are .* guard\.two_approvals_cards_min=4"):
+        rollout.apply(plan, by="ann", approved=lambda: a_yes(plan, 1))
+    both = [*a_yes(plan, 1), *a_yes(plan, 1, by="ben")]
+    assert rollout.apply(plan, by="ann", approved=lambda: both)[0].state is StageState.PROMOTED
 
 
 def test_mode_that_cards_can_not_have_is_refused(tmp_path: Path) -> None:
