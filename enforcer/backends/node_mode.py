@@ -56,6 +56,7 @@ from fleet.money.saving import saved
 from fleet.outcomes import Change
 from fleet.sentences import sentence
 from fleet.settings.settings import Settings
+from fleet.workload_kinds import SERVICE_KINDS
 
 _REPLICAS: Mapping[NodeMode, tuple[str, Capabilities]] = {
     NodeMode.TIME_SLICING: ("timeSlicing", TIME_SLICING),
@@ -184,12 +185,14 @@ def render_switch(plan_id: str, switch: NodeSwitch, snapshot: Snapshot, record: 
     if not paths:
         raise Refused(f"cannot switch node {switch.node}: it offers no devices; see to its device plugin")
     back = tuple((path, field_of(manifest, path) or "0") for path in paths)
+    leaving = pods_leaving(switch.node, snapshot)
+    _check_settled(switch.node, leaving, snapshot)
     return RenderedStage(
         stage=1,
         changes=tuple(by_object(changes)),
         moves=(),
         warnings=tuple(_warnings(switch, snapshot)),
-        node_steps=(replace(step, leaving=pods_leaving(switch.node, snapshot), back=back),),
+        node_steps=(replace(step, leaving=leaving, back=back),),
     )
 
 
@@ -359,6 +362,21 @@ def _shows(step: NodeStep, node: Manifest, snapshot: Snapshot) -> bool:
     return (step.done_mode is None or modes == {step.done_mode}) and all(
         (field_of(node, path) or "0") == value for path, value in step.advertised
     )
+
+
+def _check_settled(node: str, leaving: Sequence[tuple[str, str]], snapshot: Snapshot) -> None:
+    """Refuse to take pods from a service of which others are not ready: it rolls, or is short of pods already."""
+    for workload in sorted({snapshot.seats["/".join(pod)].workload for pod in leaving}):
+        # One that is over has a node and no share of a card.
+        short = [
+            seat.pod_id
+            for seat in snapshot.pods[workload]
+            if not seat.is_ready and seat.node != node and (seat.slices or seat.node is None)
+        ]
+        if short and workload_parts(workload)[1] in SERVICE_KINDS:
+            raise Refused(
+                f"cannot empty node {node}: {len(short)} pods of {workload} elsewhere are not ready, such as {short[0]}"
+            )
 
 
 def _warnings(switch: NodeSwitch, snapshot: Snapshot) -> list[str]:

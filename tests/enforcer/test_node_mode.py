@@ -561,6 +561,16 @@ def test_pod_that_would_be_lost_or_come_back_stands_against_a_switch(kind: str, 
         rendered(plugin_cluster(a100(), others=[pod]), mode=NodeMode.TIME_SLICING, slices=2)
 
 
+def test_service_whose_other_pods_are_not_ready_keeps_those_that_are() -> None:
+    short = a_pod("a", 1, "node-1")
+    short["status"]["containerStatuses"] = [{"ready": False}]
+    others = [an_owner("a"), a_pod("a", 0, "node-0"), short]
+    with pytest.raises(Refused, match="1 pods of team/Deployment/a elsewhere are not ready, such as team/a-1"):
+        rendered(plugin_cluster(a100(), others=others), mode=NodeMode.TIME_SLICING, slices=2)
+    short["status"]["phase"] = "Succeeded"
+    assert rendered(plugin_cluster(a100(), others=others), mode=NodeMode.TIME_SLICING, slices=2).node_steps
+
+
 def test_pods_leave_first_and_jobs_are_said_to_begin_anew() -> None:
     stage = rendered(
         plugin_cluster(
