@@ -203,11 +203,14 @@ def steps_back(
     if not any(step.back for step in steps):
         return []
     snapshot, writes = seen or tools.snapshot(), tools.mover().objects
-    ours = {
-        intent.name
-        for intent in objects
-        if intent.kind == "Node" and not writes.is_restored(intent, snapshot.nodes.get(intent.name))
-    }
+    ours = set()
+    for intent in objects:
+        if intent.kind == "Node" and (node := snapshot.nodes.get(intent.name)) is not None:
+            standing = {part.field for part in writes.has_come_back(intent, node)}
+            # What counts is the label by which a node hands out its cards; where it has none, whose mark it carries.
+            labels = {part.field for part in intent.fields if part.field.startswith("metadata.labels[")}
+            if standing & (labels or standing):
+                ours.add(intent.name)
     return [
         NodeStep(node=step.node, leaving=pods_leaving(step.node, snapshot), advertised=step.back, back=step.back)
         for step in steps
