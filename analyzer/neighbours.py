@@ -48,25 +48,26 @@ Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Company:
     """Who worked on one card, one entry per step.
 
     Attributes:
         hidden: how many slices lived of which nobody knows what they did.
         owners: how many workloads worked.
-        number_sum: sum of their numbers, counted from 1; where only one worked, that is who.
+        number_sum: sum of their places among the names, counted from 1; where only one worked, that is who.
+        names: all workloads of the card.
         of_owner: how many slices of a workload worked; of workloads that live.
     """
 
     hidden: Int64
     owners: Int64
     number_sum: Int64
-    names: list[WorkloadId] = field(default_factory=list)
-    of_owner: dict[WorkloadId, Int64] = field(default_factory=dict)
+    names: tuple[WorkloadId, ...]
+    of_owner: Mapping[WorkloadId, Int64]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Met:
     """What is known of a service beside one neighbour.
 
@@ -118,26 +119,28 @@ def _company(look: Survey, numbers: Sequence[int], kept: Mapping[WorkloadId, obj
     by_owner: dict[WorkloadId, list[int]] = defaultdict(list)
     for number in numbers:
         by_owner[_owner(look, number)].append(number)
-    found = _Company(*(np.zeros(look.line.steps, np.int64) for _ in range(3)))
-    for owner, lives in by_owner.items():
+    hidden, owners, number_sum = (np.zeros(look.line.steps, np.int64) for _ in range(3))
+    of_owner: dict[WorkloadId, Int64] = {}
+    for place, (owner, lives) in enumerate(by_owner.items(), 1):
         works = np.zeros(look.line.steps, np.int64)
         for number in lives:
             works += _works(look, number)
-            found.hidden += _hides(look, number)
-        found.names.append(owner)
-        found.owners += works > 0
-        found.number_sum += len(found.names) * (works > 0)
+            hidden += _hides(look, number)
+        owners += works > 0
+        number_sum += place * (works > 0)
         if owner in kept:
-            found.of_owner[owner] = works
-    return found
+            of_owner[owner] = works
+    return _Company(hidden=hidden, owners=owners, number_sum=number_sum, names=tuple(by_owner), of_owner=of_owner)
 
 
 def _works(look: Survey, number: int) -> Bools:
-    return look.lived[number] & look.used[number]
+    works: Bools = look.lived[number] & look.used[number]
+    return works
 
 
 def _hides(look: Survey, number: int) -> Bools:
-    return look.lived[number] & ~(look.known[number] | look.gave_way[number])
+    hides: Bools = look.lived[number] & ~(look.known[number] | look.gave_way[number])
+    return hides
 
 
 def _meet(
@@ -154,8 +157,8 @@ def _meet(
     if pace is None:
         return
     measure, speed, band, known = pace
-    steps, own_number = steps[known], company.names.index(_owner(look, number)) + 1
-    beside = np.where(others[steps] == 1, company.number_sum[steps] - own_number * (of_own[steps] > 0), 0)
+    steps, own_place = steps[known], company.names.index(_owner(look, number)) + 1
+    beside = np.where(others[steps] == 1, company.number_sum[steps] - own_place * (of_own[steps] > 0), 0)
     band += 2048 * (of_own[steps] - _works(look, number)[steps])
     needed = max(STEPS_MIN, math.ceil(3600 / look.line.step_seconds))
     for neighbour, day, ratio, weight, alone in _ratios(speed, band, beside, days[steps], needed):

@@ -147,6 +147,14 @@ def test_hours_beside_two_say_nothing_of_either() -> None:
     assert found["harsh"].speed_ratio == pytest.approx(0.5, abs=0.05)
 
 
+def test_a_neighbour_is_not_blamed_for_a_replica_that_works_when_it_does() -> None:
+    works = bursts(3)
+    busy = np.repeat(np.random.default_rng(7).random(STEPS // 6), 6) < np.where(works > 0, 0.7, 0.3)
+    replica = Slice(card="GPU-0", granted=20 * 2**30, usage=work(np.where(busy, 0.6, 0.0)))
+    (found,) = beside(replica, neighbour(works), usage=served(busy, 0.5))
+    assert found.speed_ratio == pytest.approx(1.0, abs=0.05)
+
+
 @pytest.mark.parametrize(
     ("works", "usage", "card"),
     [
