@@ -300,6 +300,8 @@ def inputs_digest(history: History, settings: Settings, capability: Capabilities
     digest.update(repr(capability).encode())
     digest.update(b"" if past.interference is None else repr(past.interference).encode())
     digest.update(b"" if past.calibration_ratio == 1.0 else repr(past.calibration_ratio).encode())
+    digest.update(b"" if not past.absences else repr(sorted(past.absences.items())).encode())
+    digest.update(b"" if past.night_evictions_per_hour is None else repr(past.night_evictions_per_hour).encode())
     digest.update(b"" if past.holders == NOBODY else repr(_sorted_holders(past.holders)).encode())
     return digest.hexdigest()
 
@@ -403,8 +405,19 @@ def _withheld(problem: PlanningProblem, permits: Permits, points: Sequence[Front
                 values=(("violation_ratio", round(peaks.violation_ratio, 6)), ("limit_ratio", limit)),
             ),
         )
+    rate = problem.past.night_evictions_per_hour
+    if problem.asks_for(RecommendationKind.TIDE) and _cut_short(problem) and rate is not None:
+        allowed = problem.settings.low_priority.evictions_per_hour_max
+        values = (("evictions_per_hour", round(rate, 4)), ("limit_per_hour", allowed))
+        own += (Withheld(kind=RecommendationKind.TIDE, reason="nights_cut_short", values=values),)
     found = {(item.kind, item.reason): item for item in (*problem.profiles.withheld, *permits.withheld, *own)}
     return tuple(found[key] for key in sorted(found))
+
+
+def _cut_short(problem: PlanningProblem) -> bool:
+    """Whether nights so far ended early more often than work of low priority is promised."""
+    rate = problem.past.night_evictions_per_hour
+    return rate is not None and rate > problem.settings.low_priority.evictions_per_hour_max
 
 
 def _sorted(refused: Sequence[Refusal]) -> tuple[Refusal, ...]:
@@ -465,7 +478,9 @@ def _candidates(
 
 
 def plan_tide(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Tide | None:
-    """The tide of a cluster after a plan; None where no window frees a card."""
+    """The tide of a cluster after a plan; None where no window frees a card, or its promise would not be kept."""
+    if _cut_short(problem):
+        return None
     demand, history = problem.demand, problem.history
     return tide_of(
         demand,
@@ -475,6 +490,7 @@ def plan_tide(problem: PlanningProblem, permits: Permits, arrangement: Arrangeme
         violation_ratio_max=problem.violation_limits[problem.settings.risk.preset],
         held_by={seat.card: len(seat.rows) for seat in arrangement.seats},
         node_of={seat.card: seat.node for seat in arrangement.seats},
+        window=problem.settings.recommender.tide_window,
     )
 
 
@@ -492,6 +508,7 @@ def _tide_candidates(problem: PlanningProblem, permits: Permits, arrangement: Ar
             free_rows=tuple(row for row in problem.rows_of[name] if row in stays_alone),
             replicas_min=max(1, permits.cases[name].warm_replicas),
             autoscaler=permits.cases[name].autoscaler,
+            absences=tuple(problem.past.absences.get(name, ())),
         )
         for name in sorted(permits.kinds)
         if RecommendationKind.TIDE in permits.kinds[name] and name not in carved

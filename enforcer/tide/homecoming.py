@@ -2,19 +2,18 @@
 
 No new work is admitted; running work is asked to save, then stopped; services scale out, and the night ends when all
 their replicas are ready, in time or late. Work is asked to save by an annotation on the Job and an event, which say
-until when. Nobody's failure keeps others from coming home: each object is written once a step, what failed is said,
-and the next step tries again.
+until when: for as long as its tier is promised (`fleet.tiers`). Nobody's failure keeps others from coming home: each
+object is written once a step, what failed is said, and the next step tries again.
 
 Source: kubernetes/api:batch/v1/types.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from enforcer.backends.planned_seats import SEATS_FIELD
 from enforcer.cluster import ClusterReader, ClusterWriter, Pause
@@ -29,10 +28,8 @@ from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.errors import GputideError, Refused
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence
+from fleet.tiers import Guarantee, Tier
 from fleet.units import format_time
-
-if TYPE_CHECKING:
-    pass
 
 
 class TideStep(StrEnum):
@@ -54,7 +51,8 @@ class TidePolicy:
         lead_min: giving back begins at least this long before the end.
         plan_age_max: how old a plan may be when a night begins by it: forecasts age.
         release_seconds_max: how long services may take to scale in; then what is free is used, and no more waited for.
-        save_seconds: between asking low priority to save and stopping it.
+        guarantees: what the work of each tier is promised.
+        stop_seconds_max: how long stopping Jobs may keep services from coming home; the rest of them is stopped after.
         home_seconds_max: how long coming home is waited for in one step.
         queues: Kueue's ClusterQueues that low priority waits in.
     """
@@ -62,7 +60,8 @@ class TidePolicy:
     lead_min: timedelta = timedelta(hours=1)
     plan_age_max: timedelta = timedelta(days=14)
     release_seconds_max: float = 1800.0
-    save_seconds: float = 300.0
+    guarantees: Mapping[Tier, Guarantee] = field(default_factory=dict)
+    stop_seconds_max: float = 300.0
     home_seconds_max: float = 3600.0
     poll_seconds: float = 10.0
     queues: tuple[str, ...] = ()
@@ -166,11 +165,13 @@ class Homecoming:
 
         # First nobody new, then those who work, then the services. Nobody's failure keeps others from coming home, and
         # Jobs whose changes take long wait for the services.
+        tier_of = dict(zip(night.admission, night.tiers, strict=True))
         jobs = [intent for intent in night.admission if intent.kind == "Job"]
         left = self._each([intent for intent in night.admission if intent.kind != "Job"], restore)
-        said = self._ask_to_save(jobs, began)
-        left |= self._each(jobs, restore, until=cluster.reader.now() + timedelta(seconds=self._policy.save_seconds))
+        said = self._ask_to_save({job: self._notice(tier_of[job]) for job in jobs}, began)
+        left |= self._each(jobs, restore, until=cluster.reader.now() + timedelta(seconds=self._policy.stop_seconds_max))
         left |= self._each(self._seated_first(night.scale), restore)
+        left |= self._each(night.marks, restore)
         late = [intent for intent, why in left.items() if why is _UNREACHED]
         left = {intent: why for intent, why in left.items() if why is not _UNREACHED} | self._each(late, restore)
         short, waited = self._short(night.workloads), 0.0
@@ -191,26 +192,28 @@ class Homecoming:
             step=TideStep.CAME_HOME, moment=moment, night=self._journal.nights()[-1], said=tuple(said)
         )  # fmt: skip
 
-    def _ask_to_save(self, jobs: Sequence[ObjectIntent], now: datetime) -> list[str]:
+    def _notice(self, tier: Tier) -> timedelta:
+        return timedelta(seconds=self._policy.guarantees.get(tier, Guarantee()).notice_seconds)
+
+    def _ask_to_save(self, notices: Mapping[ObjectIntent, timedelta], now: datetime) -> list[str]:
         """Ask Jobs that still run to save what they have, and give them the time; who could not be asked."""
-        until = now + timedelta(seconds=self._policy.save_seconds)
-        asked = 0
+        until = now
 
         def ask(intent: ObjectIntent) -> None:
-            nonlocal asked
+            nonlocal until
             job = running_job(self._cluster.reader, intent)
-            if job is None:
+            if job is None or not notices[intent]:
                 return
-            asked += 1
+            until = max(until, now + notices[intent])
             try:
-                self._writer.patch(asked_to_save(job, until), Phase.REST)
+                self._writer.patch(asked_to_save(job, now + notices[intent]), Phase.REST)
             finally:
                 # A Job that reads no annotation may watch events.
                 self._cluster.writer.record_event("Job", intent.namespace, intent.name, "GputideTide", "save now")
 
-        failed = self._each(jobs, ask, until=until)
+        failed = self._each(list(notices), ask, until=now + max(notices.values(), default=timedelta()))
         left = (until - self._cluster.reader.now()).total_seconds()
-        if asked and left > 0:
+        if left > 0:
             self._cluster.pause(left)
         return [f"{intent.workload} could not be asked to save: {why}" for intent, why in failed.items()]
 

@@ -85,6 +85,29 @@ def test_night_goes_out_is_shown_and_ends_when_asked(program: Program, tmp_path:
     assert replicas(tmp_path) == "2"
 
 
+def test_what_each_tier_is_promised_and_got_is_said(program: Program, tmp_path: Path) -> None:
+    cluster = SimulatedCluster.open(tmp_path / "data" / "cluster.sqlite")
+    queue = {
+        "kind": "ClusterQueue",
+        "metadata": {"namespace": "", "name": "night", "labels": {"gputide.io/tier": "mid"}},
+    }
+    cluster.create({**queue, "spec": {"stopPolicy": "Hold"}})
+    cluster.close()
+    options = ["--data-dir", str(tmp_path / "data"), "--now", MIDNIGHT]
+
+    def said(*words: str) -> str:
+        return CliRunner().invoke(app, [*options, *words], catch_exceptions=False).stdout
+
+    assert "a night frees 1 cards, in this order for work of tier mid 4 h at least, 15m to save" in said("plan", "show")
+    said("--set", "tide.queues=night", "run", "tide", "run", "--once", "--yes")
+    program("run", "--once", "--yes", now="2026-01-12T06:30:00Z")
+    (night,) = json.loads(program("show", "--format", "json").stdout)["nights"]
+    assert (night["runs_until"], night["tiers"], night["is_cut_short"]) == ("2026-01-12T06:30:00Z", ["mid"], False)
+    shown = said("run", "tide", "show")
+    assert re.search(r"protected +│ all replicas in time +│ +1 │ +│ 0 nights late +│ yes", shown)
+    assert re.search(r"mid +│ 4 h at least, .* │ +1 │ 6.5 +│ 0.000 an hour +│ yes", shown)
+
+
 def test_night_comes_home_by_its_own_plan_when_a_newer_one_has_no_tide(program: Program, tmp_path: Path) -> None:
     program("run", "--once", "--yes")
     assert replicas(tmp_path) == "1"
