@@ -14,7 +14,7 @@ from fleet.money.saving import cards_in, saved
 from fleet.priority_holds import Hold
 from fleet.sentences import Sentence, sentence
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, confidence_of, needs_of
+from recommender.solution import Draft, Solution, confidence_of, needs_of
 
 _KIND_ORDER = (
     RecommendationKind.COLOCATE,
@@ -35,58 +35,60 @@ _JOINS: Mapping[Hold | None, str] = {
 """Sentences of co-location by what holds low priority back; a backend that does so itself has the plain one."""
 
 
-def batch_title(scene: Scene, number: int) -> Sentence:
+def batch_title(solution: Solution, number: int) -> Sentence:
     """Title of a batch of moving workloads, counted from 1."""
-    return sentence("share_nodes" if scene.arrangement.together else "share", number=number, all=len(scene.batches))
+    return sentence(
+        "share_nodes" if solution.arrangement.together else "share", number=number, all=len(solution.batches)
+    )
 
 
-def joins(scene: Scene, kind: RecommendationKind) -> list[Draft]:
+def joins(solution: Solution, kind: RecommendationKind) -> list[Draft]:
     """Moves of one kind, batch by batch; each workload is numbered over all kinds.
 
     Args:
-        scene: where pods move.
+        solution: where pods move.
         kind: the kind of sharing on the cards that are joined.
     """
-    emptied = _emptied_by(scene)
+    emptied = _emptied_by(solution)
     drafts: list[Draft] = []
     number = 0
-    for batch, names in enumerate(scene.batches, start=1):
+    for batch, names in enumerate(solution.batches, start=1):
         made: list[Recommendation] = []
         for name in names:
-            kinds = {move.kind for move in scene.moves_of.get(name, ())}
+            kinds = {move.kind for move in solution.moves_of.get(name, ())}
             number += bool(kinds)
             if kinds and kind is next(one for one in _KIND_ORDER if one in kinds):
-                made.append(_join(scene, number, kind, name, scene.freed(emptied.get(name, ()))))
+                made.append(_join(solution, number, kind, name, solution.freed(emptied.get(name, ()))))
         if made:
-            drafts.append(Draft(title=batch_title(scene, batch), recommendations=made, batch=batch, turn=2))
+            drafts.append(Draft(title=batch_title(solution, batch), recommendations=made, batch=batch, turn=2))
     return drafts
 
 
 def _join(
-    scene: Scene, number: int, kind: RecommendationKind, name: WorkloadId, freed: tuple[FreedCard, ...]
+    solution: Solution, number: int, kind: RecommendationKind, name: WorkloadId, freed: tuple[FreedCard, ...]
 ) -> Recommendation:
-    moves = scene.moves_of[name]
+    moves = solution.moves_of[name]
     holds = {move.hold for move in moves if move.kind is kind}
     # What holds on the card where least does is all that can be said of a workload.
     hold = next((hold for hold in Hold if hold in holds), None)
     hours = sum({move.target: move.low_hours for move in moves if move.kind is kind}.values())
     ratio = max(move.violation_ratio for move in moves)
     mean = sum(move.violation_ratio for move in moves) / len(moves)
-    evidence = scene.evidence(name)
+    evidence = solution.evidence(name)
     targets = sorted({move.target for move in moves})
-    lends = scene.lending([move.row for move in moves])
+    lends = solution.lending([move.row for move in moves])
     return Recommendation(
         id=f"{kind.value.replace('_', '-')}-join-{number:04d}",
         kind=kind,
         workloads=(name,),
-        pods=scene.pods([move.row for move in moves]),
+        pods=solution.pods([move.row for move in moves]),
         cards_freed=cards_in(freed),
         saving_per_week=saved(freed),
         freed=freed,
         risk_level=level_of(mean, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         evidence=evidence,
-        needs=needs_of(is_hard=scene.arrangement.cuts[name].is_hard, hold=hold, lends=bool(lends)),
+        needs=needs_of(is_hard=solution.arrangement.cuts[name].is_hard, hold=hold, lends=bool(lends)),
         violation_ratio=mean,
         low_priority_gpu_hours_per_week=sum((move.low_hours for move in moves if move.is_first), start=0.0),
         why=(
@@ -104,14 +106,14 @@ def _join(
     )
 
 
-def _emptied_by(scene: Scene) -> dict[WorkloadId, list[CardId]]:
+def _emptied_by(solution: Solution) -> dict[WorkloadId, list[CardId]]:
     """Freed cards by the workload whose move empties them: the last to leave."""
-    rank = {name: number for number, name in enumerate(name for batch in scene.batches for name in batch)}
+    rank = {name: number for number, name in enumerate(name for batch in solution.batches for name in batch)}
     owner: dict[CardId, WorkloadId] = {}
-    for move in scene.arrangement.moves:
-        name = scene.grants[move.row].workload_id
+    for move in solution.arrangement.moves:
+        name = solution.grants[move.row].workload_id
         is_later = move.source not in owner or rank[name] > rank[owner[move.source]]
-        if move.source in scene.arrangement.freed and is_later:
+        if move.source in solution.arrangement.freed and is_later:
             owner[move.source] = name
     emptied: dict[WorkloadId, list[CardId]] = defaultdict(list)
     for card in sorted(owner):
