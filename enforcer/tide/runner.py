@@ -203,7 +203,7 @@ class TideRunner(Homecoming):
             said.append(f"{waiting} cards of the schedule are not free yet")
             return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=tuple(said))
         now, until = self._tools.reader.now(), night.ends_at - self._journal.lead(self._policy.lead_min)
-        rate = self._journal.evictions_per_hour()
+        rate = self._journal.evictions_per_hour(now)
         found = letting_in(self._tools.reader, self._policy, now, until, rate) if freed else LettingIn()
         self._tools.step("tide admit")
         self._journal.admit(night.plan_id, now, until, found.intents, found.tiers, sorted(freed))

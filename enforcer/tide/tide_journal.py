@@ -16,6 +16,8 @@ from fleet.tiers import Tier
 _NIGHTS_REMEMBERED = 14
 _SLACK = timedelta(minutes=1)
 """Clocks and written seconds are rounded by less."""
+_JUDGED = timedelta(days=14)
+"""Time goes on where no night begins any more because too many ended early; a count of nights would not."""
 _NIGHTS_JUDGED_MIN = 3
 """Nights that say how often work has to go before its time; fewer prove nothing."""
 _LEAD_FACTOR = 1.25
@@ -205,15 +207,16 @@ class TideJournal:
                 found.setdefault(service, []).append((night.began_at, night.ended_at or night.ends_at, stayed))
         return found
 
-    def evictions_per_hour(self) -> float | None:
-        """How often work had to go before its time in the nights remembered, per hour that it ran.
+    def evictions_per_hour(self, now: datetime) -> float | None:
+        """How often work had to go before its time in nights not older than `_JUDGED`, per hour that it ran.
 
         None where fewer than `_NIGHTS_JUDGED_MIN` of them let any in.
 
         Raises:
             Corrupt: the audit log was edited.
         """
-        known = [night for night in self.nights()[-_NIGHTS_REMEMBERED:] if night.work_hours > 0 and night.freed]
+        since = now - _JUDGED
+        known = [night for night in self.nights() if night.began_at >= since and night.work_hours > 0 and night.freed]
         if len(known) < _NIGHTS_JUDGED_MIN:
             return None
         hours = sum(len(night.freed) * night.work_hours for night in known)

@@ -106,7 +106,7 @@ class _Planner:
                     calibration_ratio=calibration_of(outcomes),
                     scalings=nights.scalings(),
                     absences=nights.absences(),
-                    night_evictions_per_hour=nights.evictions_per_hour(),
+                    night_evictions_per_hour=nights.evictions_per_hour(session.now()),
                     interference=load_interference(session.settings),
                     holders=seen_holders(session.folder(), session.settings, history.inventory.cluster, session.now()),
                 ),

@@ -843,15 +843,50 @@ def test_work_waits_for_a_night_that_is_long_enough_for_its_tier(world: World) -
 def test_work_waits_where_nights_ended_early_more_often_than_its_tier_is_promised(world: World) -> None:
     a_night_job(world, "batch", "batch")
     a_night_job(world, "free", "free")
-    assert world.journal.evictions_per_hour() is None
+    assert world.journal.evictions_per_hour(world.cluster.now()) is None
     for _ in range(3):
         world.night()
         world.until(2.0)
         world.runner().abort("ada")
         world.until(21.9)
-    assert world.journal.evictions_per_hour() == pytest.approx(0.5, abs=0.05)
+    now = world.cluster.now()
+    assert world.journal.evictions_per_hour(now) == pytest.approx(0.5, abs=0.05)
+    assert world.journal.evictions_per_hour(now + timedelta(days=14)) is None
     said = " ".join(world.runner().step().said)
     assert "tier batch: nights ended early 0.5" in said
     assert (world.value("Job", "batch", "spec.suspend"), world.value("Job", "free", "spec.suspend")) == (
         "true", "false"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_crashed", [False, True])
+def test_work_of_a_queue_that_evicts_gets_the_notice_of_its_tier(world: World, is_crashed: bool) -> None:
+    world.cluster.delete("ClusterQueue", "", "night")
+    world.cluster.create({**QUEUE, "spec": {"stopPolicy": "HoldAndDrain"}})
+    world.night()
+    seen: list[tuple[datetime, str | None, str | None]] = []
+    save_by = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
+
+    def look(step: str) -> None:
+        stop, asked = (world.value("ClusterQueue", "night", name, "") for name in ("spec.stopPolicy", save_by))
+        seen.append((world.cluster.now(), stop, asked))
+        if is_crashed and step.startswith("restore") and len([entry for entry in seen if entry[1] == "Hold"]) == 1:
+            raise Crash
+
+    world.tools.step = look
+    began = world.cluster.now()
+    if is_crashed:
+        with pytest.raises(Crash):
+            world.runner().abort("ada")
+        world.tools.lease.release(world.tools.holder)
+        world.runner().step()
+    else:
+        world.runner().abort("ada")
+    (held_at, _, until), *_ = [entry for entry in seen if entry[1] == "Hold"]
+    assert until is not None
+    assert (held_at - began).total_seconds() >= 60.0
+    assert datetime.fromisoformat(until) <= held_at
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "HoldAndDrain"
+    for name in (SAVE_BY_ANNOTATION, RUNS_UNTIL_ANNOTATION):
+        assert world.value("ClusterQueue", "night", f"metadata.annotations[{name}]", "") is None
+    assert world.replicas() == ("2", "2")
