@@ -195,7 +195,7 @@ class TideRunner(Homecoming):
         failed = self._each(night.scale, lower)
         kept |= {service_of[intent]: why for intent, why in failed.items()}
         said = list(failed.values())
-        freed = self._freed(night)
+        freed, machines = self._freed(night)
         # Nobody waits for the cards of a service that stays as it is.
         waiting = len({card for service, card in night.frees if service not in kept} - freed)
         waited = (self._tools.reader.now() - night.began_at).total_seconds()
@@ -206,13 +206,14 @@ class TideRunner(Homecoming):
         rate = self._journal.evictions_per_hour(now)
         found = letting_in(self._tools.reader, self._policy, now, until, rate) if freed else LettingIn()
         self._tools.step("tide admit")
-        self._journal.admit(night.plan_id, now, until, found.intents, found.tiers, sorted(freed))
+        self._journal.admit(night.plan_id, now, until, found.intents, found.tiers, sorted(freed), machines)
         refused = self._each(found.intents, lambda intent: self._writer.patch(intent, Phase.REST))
         let_in = len(found.intents) - len(refused)
         said += [
             *refused.values(),
             *(f"{work} is not let in: {why}" for work, why in found.left),
-            f"{len(freed)} cards are free for the night; {let_in} Jobs and queues were let in",
+            f"{len(freed)} cards are free for the night, {len(machines)} machines whole",
+            f"{let_in} Jobs and queues were let in",
             f"work may run until {format_time(until)}",
         ]
         return TideResult(step=TideStep.ADMITTED, moment=moment, night=self._journal.nights()[-1], said=tuple(said))
@@ -229,10 +230,13 @@ class TideRunner(Homecoming):
         }
         return tuple(sorted(found))
 
-    def _freed(self, night: Night) -> frozenset[str]:
-        """Cards that pods leave in a night and that nobody holds now."""
-        held = {part.card for seat in self._tools.snapshot().seats.values() for part in seat.slices}
-        return frozenset(card for _, card in night.frees) - {str(card) for card in held if card is not None}
+    def _freed(self, night: Night) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Cards that pods leave in a night and that nobody holds now; machines of theirs that hold nobody."""
+        snapshot = self._tools.snapshot()
+        held = {str(part.card) for seat in snapshot.seats.values() for part in seat.slices if part.card is not None}
+        freed = frozenset(card for _, card in night.frees) - held
+        busy = {seat.node for seat in snapshot.seats.values() if seat.slices}
+        return freed, tuple(sorted({card.node for card in snapshot.cards.values() if card.card in freed} - busy))
 
 
 class TideMetrics:

@@ -38,6 +38,7 @@ class Night:
         marks: what is written on pods so that they leave first.
         frees: cards that they hold, each with the service that gives it.
         freed: cards of the plan that stood empty when low priority was let in.
+        machines: nodes that held nobody then, and whose cards are among these.
         tiers: tier of each of `admission`.
         admitted_at: when it was let in; None where it was not yet.
         runs_until: until when it was told that it may run.
@@ -59,6 +60,7 @@ class Night:
     frees: tuple[tuple[WorkloadId, str], ...]
     admission: tuple[ObjectIntent, ...] = ()
     freed: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
     tiers: tuple[Tier, ...] = ()
     admitted_at: datetime | None = None
     runs_until: datetime | None = None
@@ -80,15 +82,21 @@ class Night:
 
     @property
     def work_hours(self) -> float:
-        """Hours that work which was let in had; 0 while the night is open."""
+        """Hours that work which was let in had, a minute at least; 0 where there was none, or the night is open."""
         if self.admitted_at is None or self.stops_at is None:
             return 0.0
-        return max(0.0, (self.stops_at - self.admitted_at).total_seconds() / 3600.0)
+        return max(_SLACK, self.stops_at - self.admitted_at) / timedelta(hours=1)
 
     @property
     def is_cut_short(self) -> bool:
         """Work had to go before the moment that it was told."""
         return self.stops_at is not None and self.runs_until is not None and self.stops_at < self.runs_until - _SLACK
+
+
+def evictions_of(nights: Sequence[Night]) -> float | None:
+    """How often work of these nights had to go before its time, per hour that it ran; None where none was let in."""
+    hours = sum(len(night.freed) * night.work_hours for night in nights)
+    return sum(len(night.freed) for night in nights if night.is_cut_short) / hours if hours else None
 
 
 class TideJournal:
@@ -109,12 +117,12 @@ class TideJournal:
 
     def admit(
         self, plan_id: str, at: datetime, until: datetime, admission: Sequence[ObjectIntent], tiers: Sequence[Tier],
-        freed: Sequence[str],
+        freed: Sequence[str], machines: Sequence[str],
     ) -> None:  # fmt: skip
         """Services scaled in; low priority is about to be let in, until a moment."""
         self._write(
             plan_id, at, "tide_admit", admission=[object_content(entry) for entry in admission], tiers=list(tiers),
-            freed=list(freed), until=until.isoformat(),
+            freed=list(freed), machines=list(machines), until=until.isoformat(),
         )  # fmt: skip
 
     def abort(self, plan_id: str, at: datetime, by: str) -> None:
@@ -128,7 +136,7 @@ class TideJournal:
         )
 
     def nights(self) -> tuple[Night, ...]:
-        """All nights, oldest first.
+        """All nights, oldest first. What a record of an earlier version does not say yet keeps no service away.
 
         Raises:
             Corrupt: the ledger was edited.
@@ -148,16 +156,17 @@ class TideJournal:
                         left=tuple((WorkloadId(workload), str(why)) for workload, why in content["left"]),
                         workloads=tuple(map(WorkloadId, content["workloads"])),
                         cards=int(content["cards"]),
-                        marks=tuple(object_of(part) for part in content["marks"]),
-                        frees=tuple((WorkloadId(workload), str(card)) for workload, card in content["frees"]),
+                        marks=tuple(object_of(part) for part in content.get("marks", ())),
+                        frees=tuple((WorkloadId(workload), str(card)) for workload, card in content.get("frees", ())),
                     )
                 )
             elif entry.event == "tide_admit":
                 found[-1].admission = tuple(object_of(part) for part in content["admission"])
                 found[-1].freed = tuple(content["freed"])
-                found[-1].tiers = tuple(map(Tier, content["tiers"]))
+                found[-1].machines = tuple(content.get("machines", ()))
+                found[-1].tiers = tuple(map(Tier, content.get("tiers", [Tier.BATCH] * len(content["admission"]))))
                 found[-1].admitted_at = entry.at
-                found[-1].runs_until = datetime.fromisoformat(content["until"])
+                found[-1].runs_until = datetime.fromisoformat(content["until"]) if "until" in content else None
             elif entry.event == "tide_abort":
                 found[-1].is_aborted = True
                 found[-1].stops_at = found[-1].stops_at or entry.at
@@ -216,11 +225,10 @@ class TideJournal:
             Corrupt: the audit log was edited.
         """
         since = now - _JUDGED
-        known = [night for night in self.nights() if night.began_at >= since and night.work_hours > 0 and night.freed]
+        known = [night for night in self.nights() if night.began_at >= since and night.stops_at and night.tiers]
         if len(known) < _NIGHTS_JUDGED_MIN:
             return None
-        hours = sum(len(night.freed) * night.work_hours for night in known)
-        return sum(len(night.freed) for night in known if night.is_cut_short) / hours
+        return evictions_of(known)
 
     def lead(self, least: timedelta) -> timedelta:
         """How long before its end a night must begin to give back: measured, once it was."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from enforcer.tide.tide_journal import Night
+from enforcer.tide.tide_journal import Night, evictions_of
 from fleet.decisions import Plan
 from fleet.tiers import NIGHT_TIERS, Guarantee, Tier
 from fleet.units import format_duration
@@ -31,12 +31,10 @@ def tiers_kept(nights: Sequence[Night], guarantees: Mapping[Tier, Guarantee]) ->
         promised = guarantees.get(tier, Guarantee())
         own = [night for night in over for name in night.tiers if name is tier]
         hours = sum(night.work_hours for night in own)
-        rate = sum(night.is_cut_short for night in own) / hours if hours else 0.0
-        limit = promised.evictions_per_hour_max
-        is_kept = limit is None or rate <= limit
-        rows.append(
-            (tier, _promise(promised), len(own), f"{hours:.1f}", f"{rate:.3f} an hour", _word(is_kept, bool(own)))
-        )
+        rate, limit = evictions_of(own), promised.evictions_per_hour_max
+        is_kept = limit is None or rate is None or rate <= limit
+        said = ("", "") if rate is None else (f"{hours:.1f}", f"{rate:.3f} an hour")
+        rows.append((tier, _promise(promised), len(own), *said, _word(is_kept, rate is not None)))
     columns = ("tier", "promised", "let in", "hours", "had to go early", "kept")
     return Listing(title="Tiers", columns=columns, rows=rows, is_whole=True)
 

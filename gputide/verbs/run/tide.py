@@ -64,11 +64,12 @@ def show(session: Session, plan: PlanOption = None) -> Answer:
             tide_listing(chosen),
             Listing(
                 title="Nights",
-                columns=("night", "cards free", "gave back after", "in time"),
+                columns=("night", "cards free", "whole machines", "gave back after", "in time"),
                 rows=[
                     (
                         entry.night.isoformat(),
                         len(entry.freed),
+                        len(entry.machines),
                         "" if entry.gave_back_after_seconds is None else format_duration(entry.gave_back_after_seconds),
                         "under way" if entry.is_open else "late" if entry.is_late else "yes",
                     )
@@ -229,6 +230,7 @@ def _night(night: Night) -> dict[str, object]:
         "night": night.night.isoformat(),
         "plan_id": night.plan_id,
         "freed": list(night.freed),
+        "machines": list(night.machines),
         "runs_until": None if night.runs_until is None else format_time(night.runs_until),
         "tiers": list(night.tiers),
         "is_cut_short": night.is_cut_short,

@@ -28,7 +28,7 @@ from fleet.documents import seal_plan
 from fleet.errors import GputideError, Refused, Unavailable
 from fleet.inventory import WorkloadId
 from fleet.tiers import TIER_LABEL, Guarantee, Tier
-from tests.enforcer.builders import NOW, a_cluster, a_yes, card_id, some_tools, standard_plan, where, with_tide
+from tests.enforcer.builders import NOW, a_cluster, a_grant, a_yes, card_id, some_tools, standard_plan, where, with_tide
 from tests.scraping import scraped
 from wire.kubernetes.refusals import Forbidden
 from wire.own_metrics import OwnMetrics, own_port
@@ -829,6 +829,32 @@ def test_work_is_let_in_by_tier_and_reads_until_when_it_may_run(world: World) ->
     (night,) = world.journal.nights()
     assert not night.is_cut_short
     assert night.work_hours == pytest.approx(6.6, abs=0.1)
+
+
+def test_machine_that_holds_nobody_any_more_is_whole(world: World, tmp_path: Path) -> None:
+    (tmp_path / "apart").mkdir()
+    # Replicas of a sit on two machines of four cards.
+    world.cluster = a_cluster(tmp_path / "apart", [a_grant("a", 0, 0), a_grant("a", 1, 4), a_grant("b", 0, 1)])
+    world.tools = some_tools(world.cluster, tmp_path, guard=Guard(GuardPolicy()))
+    world.night()
+    (night,) = world.journal.nights()
+    assert (night.freed, night.machines) == ((card_id(4),), ("node-1",))
+
+
+def test_night_that_an_earlier_version_began_comes_home(world: World) -> None:
+    world.night()
+    (night,) = world.journal.nights()
+    content = {entry.event: dict(entry.content) for entry in Ledger(world.folder / "tide.jsonl").entries()}
+    for key in ("marks", "frees"):
+        del content["tide_begin"][key]
+    for key in ("tiers", "until", "machines"):
+        del content["tide_admit"][key]
+    older = Ledger(world.folder / "older.jsonl")
+    older.append(list(content.items()), plan_id=PLAN.plan_id, at=night.began_at)
+    world.journal = TideJournal(older)
+    assert world.runner().abort("ada").step is TideStep.CAME_HOME
+    assert world.replicas() == ("2", "2")
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "Hold"
 
 
 def test_work_waits_for_a_night_that_is_long_enough_for_its_tier(world: World) -> None:
