@@ -53,7 +53,15 @@ from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.node_terms import node_terms
 from recommender.past_outcomes import OwnPast
 from recommender.permits import permits_of
-from recommender.placement import Arrangement, arrange, limits_left, moves_left, moves_of, placement_of
+from recommender.placement import (
+    Arrangement,
+    arrange,
+    limits_left,
+    moves_left,
+    moves_of,
+    placement_of,
+    with_limits_lifted,
+)
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.problem import PlanningProblem, PlanScope
 from recommender.proposals import propose
@@ -281,11 +289,13 @@ def _guards(problem: PlanningProblem, permits: Permits) -> Guards:
 
 
 def _on_other_cards(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Arrangement:
-    """The arrangement with instances of cards that are cut by MIG, then with cheaper cards."""
+    """The arrangement with instances of cards that are cut by MIG, then with cheaper cards, then without old limits."""
     if problem.asks_for(RecommendationKind.MIG):
         arrangement = with_mig_instances(problem, permits, arrangement)
     if problem.asks_for(RecommendationKind.REHOME):
         arrangement = with_cheaper_cards(problem, permits, arrangement)
+    if problem.asks_for(RecommendationKind.SLICE):
+        arrangement = with_limits_lifted(problem, permits, arrangement)
     return arrangement
 
 

@@ -95,11 +95,18 @@ class StageDraft:
         )
 
 
-def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater) -> StageDraft:
+def _always(target: Target) -> bool:
+    return True
+
+
+def draft_stage(
+    plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, is_said: Callable[[Target], bool] = _always
+) -> StageDraft:
     """Which pods a stage brings where.
 
     Args:
         stage: number of the stage, none of the tide's; the ones before it count as applied.
+        is_said: whether the owner of a pod that has its place and grant already says all that goes with them.
 
     Raises:
         Refused: there is no such stage, pods are gone, have no place, or claim what can't be true.
@@ -124,7 +131,7 @@ def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater) -> S
         for seat in snapshot.pods[workload]:
             if seat.pod_id in wanted:
                 advice = recommendations[wanted[seat.pod_id]]
-                entries.append(_target(seat, advice, placed.get(seat.pod_id, ()), seater))
+                entries.append(_target(seat, advice, placed.get(seat.pod_id, ()), seater, is_said))
             else:
                 entries.append(Target(seat=seat, new=None, recommendation=""))
         moving = [entry for entry in entries if entry.new is not None]
@@ -293,7 +300,7 @@ def _enforces(capabilities: Capabilities, need: Need) -> bool:
             return capabilities.compute_isolation is not ComputeIsolation.NONE
         case Need.PRIORITY:
             return capabilities.priority_levels > 1
-        case Need.AGENT | Need.GRAPH_PAUSE | Need.PROBED_GATE:
+        case Need.AGENT | Need.STRICT_AGENT | Need.GRAPH_PAUSE | Need.PROBED_GATE:
             return capabilities.gates_priority_by_cores
         case Need.OVERSUBSCRIPTION:
             return capabilities.oversubscription is not Oversubscription.NONE
@@ -345,14 +352,16 @@ def _target(
     recommendation: Recommendation,
     placed: Sequence[tuple[CardPlacement, PlacedSlice]],
     seater: Seater,
+    is_said: Callable[[Target], bool],
 ) -> Target:
     new = tuple(seater(card, part) for card, part in placed)
     if not new and not recommendation.kind.ends_pods:
         raise Refused(
             f"cannot apply {recommendation.id}: the plan has no place for {seat.pod_id}, and does not stop it"
         )
-    is_there = same_slices(without_default_priority(seat.slices, new), new)
-    return Target(seat=seat, new=None if is_there else new, recommendation=recommendation.id)
+    target = Target(seat=seat, new=new, recommendation=recommendation.id)
+    is_there = same_slices(without_default_priority(seat.slices, new), new) and (not new or is_said(target))
+    return replace(target, new=None) if is_there else target
 
 
 def _notes(targets: Mapping[WorkloadId, Sequence[Target]]) -> list[str]:
