@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzer.offpeak_hours import promised_hours
 from analyzer.presence import Bools
-from analyzer.promises import promised_hours
 from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN, HOUR_COVERAGE_MIN
 from fleet.profiles import WorkloadClass
 from fleet.settings.settings import AnalyzerSettings

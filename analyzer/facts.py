@@ -19,9 +19,9 @@ from analyzer.confidence import DayRecord, day_starts, kept_promises
 from analyzer.drift import TREND_DAYS_MIN, day_levels, drift
 from analyzer.footprint import Footprint, day_peaks, footprint
 from analyzer.kind import workload_class
+from analyzer.offpeak_hours import promised_hours
 from analyzer.period import periods
 from analyzer.presence import Bools, SilenceBasis, Tenure, Timeline, coverage
-from analyzer.promises import promised_hours
 from analyzer.reservation import hourly_reservation
 from analyzer.rhythm import (
     HOURS_PER_WEEK,

@@ -9,7 +9,7 @@ sorting: quantiles are exact to one point, the rows of a workload merge by addin
 histograms stay in the processor's cache while the weeks of its rows pass by. Compiled by numba and cached beside this
 file.
 
-Called by `analyzer.facts` on chunks of workloads, and by `analyzer.promises`.
+Called by `analyzer.facts` on chunks of workloads, and by `analyzer.offpeak_hours`.
 """
 
 from __future__ import annotations

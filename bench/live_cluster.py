@@ -27,9 +27,9 @@ from enforcer.backends.register import BACKENDS
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Ledger
-from enforcer.rollout.carry import CarryPolicy
+from enforcer.rollout.pod_mover import MovePolicy
+from enforcer.rollout.run_context import RolloutPolicy, RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.snapshot import take_snapshot
@@ -245,12 +245,12 @@ def planned(fleet: StandingFleet, cluster: KubernetesCluster) -> Plan:
     return seal_plan(make_plan(fleet.history, profiles, settings=settings, capability=HAMI, now=now))
 
 
-def tools_on(cluster: KubernetesCluster, ledger: Path) -> Tools:
+def tools_on(cluster: KubernetesCluster, ledger: Path) -> RunContext:
     """What rollout and undo work with; watched for a second."""
-    return Tools(
+    return RunContext(
         reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause, journal=Journal(Ledger(ledger)),
         guard=Guard(GuardPolicy()), signals=ClusterSignals(cluster),
-        policy=RolloutPolicy(watch_seconds=1.0, carry=CarryPolicy(poll_seconds=1.0, placement_seconds_max=120.0)),
+        policy=RolloutPolicy(watch_seconds=1.0, moving=MovePolicy(poll_seconds=1.0, placement_seconds_max=120.0)),
     )  # fmt: skip
 
 

@@ -37,10 +37,10 @@ from enforcer.cluster import DELETION_COST_ANNOTATION
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
-from enforcer.rollout.carry import CarryPolicy
+from enforcer.rollout.pod_mover import MovePolicy
 from enforcer.rollout.progress import Progress, ProgressPhase
+from enforcer.rollout.run_context import RolloutPolicy, RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.undo import Undo
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import Guard, GuardPolicy
@@ -171,7 +171,7 @@ class LiveCase:
         self._mend()
         self._operate(is_again=False)
 
-    def _tools(self, **changes: Any) -> Tools:
+    def _tools(self, **changes: Any) -> RunContext:
         def hear(news: Progress) -> None:
             # Who can't run with the changed grant can run again with the former one.
             if news.phase is ProgressPhase.RESTORING and self.way is not Way.UNDO:
@@ -180,7 +180,7 @@ class LiveCase:
 
         return tools_of(self._cluster, self.folder, on_progress=hear, **changes)
 
-    def _go(self, tools: Tools) -> None:
+    def _go(self, tools: RunContext) -> None:
         if self.way is Way.UNDO:
             Undo(tools).undo(self._plan.plan_id)
         else:
@@ -580,16 +580,16 @@ def opened(kubeconfig: Path, namespace: str) -> KubernetesCluster:
     )
 
 
-def tools_of(cluster: KubernetesCluster, folder: Path, **changes: Any) -> Tools:
+def tools_of(cluster: KubernetesCluster, folder: Path, **changes: Any) -> RunContext:
     """What a case's rollout and undo work with; who waits for a server to recover waits a second at most."""
-    tools = Tools(
+    tools = RunContext(
         reader=cluster, writer=cluster, lease=cluster,
         pause=lambda seconds: time.sleep(min(seconds, _SLEEP_SECONDS_MAX)),
         journal=Journal(Ledger(folder / "ledger.jsonl")), guard=Guard(GuardPolicy(gaps_allowed=True)),
         signals=ClusterSignals(cluster),
         policy=RolloutPolicy(
             watch_seconds=1.0, lease_seconds=LEASE_SECONDS,
-            carry=CarryPolicy(poll_seconds=0.5, placement_seconds_max=PLACEMENT_SECONDS_MAX),
+            moving=MovePolicy(poll_seconds=0.5, placement_seconds_max=PLACEMENT_SECONDS_MAX),
         ),
     )  # fmt: skip
     for name, value in changes.items():

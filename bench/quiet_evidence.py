@@ -1,6 +1,6 @@
 """What is known of quiet services at a cut and what became of it, as arrays: shared by the bars and the study of quiet.
 
-The weights of `analyzer.confidence` and `analyzer.promises` were learned on the services that the bars judge, so a
+The weights of `analyzer.confidence` and `analyzer.offpeak_hours` were learned on the services that the bars judge, so a
 second figure stands beside each: every tenth of the services judged by weights learned on the other nine tenths.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.confidence import IDLE_PRIOR, Calibration, DayRecord, breaks, hazards, streaks, waking_signs
+from analyzer.offpeak_hours import DAYS_SEEN_MIN, PromiseEvidence, promise_evidence
 from analyzer.presence import Timeline
-from analyzer.promises import DAYS_SEEN_MIN, PromiseEvidence, promise_evidence
 from analyzer.rhythm import hourly_peaks, local_hours
 from analyzer.state.idleness import NEAR_USE_SHARE
 from bench.service_demand import Services

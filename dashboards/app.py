@@ -19,7 +19,6 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import DependencyException
 from flask import Response, request
 
-from dashboards import own_metrics
 from dashboards.access.people import NotAllowed
 from dashboards.access.scoped import scoped_views
 from dashboards.access.sign_in import (
@@ -42,9 +41,9 @@ from dashboards.pages import tenants as page_tenants
 from dashboards.pages import workloads as page_workloads
 from dashboards.pages.frame import Reader, failure, missing, not_allowed, top_bar
 from dashboards.queries import Freshness, Views
-from dashboards.request_hooks import compress, speak
-from dashboards.shown.rows import search as search_fleet
+from dashboards.request_hooks import compress, measure, speak
 from dashboards.tokens import css_variables
+from dashboards.view_models.rows import search as search_fleet
 from dashboards.words.reading import READING, say, say_code
 from fleet.errors import GputideError, NotEnoughData
 from fleet.profiles import Profiles
@@ -132,7 +131,7 @@ def create_app(
             ]
         )
 
-    own_metrics.measure(app.server)
+    measure(app.server)
     _guard(app, frozenset(hosts), public_url=public_url, is_secure=ways.is_secure)
     speak(app.server, is_secure=ways.is_secure)
     access.guard(app.server)

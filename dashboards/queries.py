@@ -10,8 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from dashboards.shown.health import LagChain
-from dashboards.shown.relief_acts import ReliefActs
+from dashboards.view_models.health import LagChain
+from dashboards.view_models.relief_acts import ReliefActs
 from enforcer.record.savings import PlanRecord
 from enforcer.rollout.holding import Way
 from fleet.inventory import Quota, WorkloadId

@@ -1,4 +1,4 @@
-"""What is done before and after every request: the language of its answer is chosen, and the answer is compressed.
+"""What is done before and after every request: its language is chosen, its answer is compressed, both are counted.
 
 A page is in the language that its address says, else that the reader chose before, else that the browser asks for. A
 callback's request has no address of its own; the page that sends it is named in `Referer`.
@@ -6,7 +6,10 @@ callback's request has no address of its own; the page that sends it is named in
 A page of a large fleet is a megabyte of repeating JSON, so answers are compressed where the browser takes it: those of
 callbacks and of the API quickly, files of this release once and well. The answer with the token of the person's page is
 sent as it is, because the length of a compressed answer discloses its content (BREACH, breachattack.com). gzip is RFC
-1952. Called by `app`.
+1952.
+
+The counts are shown at `/metrics`, behind the same sign-in as every page: a scraper shows a token of
+`dashboard.rights_file`, of any role. Called by `app`.
 """
 
 from __future__ import annotations
@@ -14,13 +17,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import threading
+import time
 from collections import OrderedDict
 from urllib.parse import parse_qsl, urlsplit
 
-from flask import Flask, Response, request
+from flask import Flask, Response, g, request
 
+from dashboards.access.sign_in import HEALTH_PATH
 from dashboards.words.reading import LANGUAGES, READING
 from fleet.words import Language
+from wire.own_metrics import CONTENT_TYPE, PATH, OwnMetrics
 
 COOKIE = "gputide_lang"
 PARAMETER = "lang"
@@ -35,6 +41,17 @@ _OF_THE_RELEASE = "/_dash-component-suites/"
 _QUICK, _GOOD = 1, 6
 _FILES_MAX = 64
 _ENCODING = "gzip"
+_SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_KINDS = (
+    ("/_dash-update-component", "page"),
+    ("/_dash", "file"),
+    ("/assets/", "file"),
+    ("/_favicon", "file"),
+    ("/api/", "api"),
+    (PATH, "metrics"),
+    (HEALTH_PATH, "health"),
+)
+"""What is asked for, by the beginning of its path; other paths are pages."""
 
 
 def speak(server: Flask, *, is_secure: bool) -> None:
@@ -120,3 +137,37 @@ def compress(server: Flask) -> None:
         return response
 
     server.after_request(_packed)
+
+
+class WebMetrics:
+    """The metrics of one app."""
+
+    def __init__(self, own: OwnMetrics) -> None:
+        self.requests = own.counter(
+            "requests_total", "Requests by what was asked for and the status of the answer.", "kind", "code"
+        )
+        self.seconds = own.histogram(
+            "request_seconds",
+            "Time from the last byte of a request to its answer, seconds.",
+            "kind",
+            buckets=_SECONDS_BOUNDS,
+        )
+
+
+def measure(server: Flask) -> None:
+    """Count the requests of an app, and show the counts. Called before anything may turn a request away."""
+    own = OwnMetrics("web")
+    metrics = WebMetrics(own)
+
+    def _begin() -> None:
+        g.began = time.perf_counter()
+
+    def _count(response: Response) -> Response:
+        kind = next((kind for start, kind in _KINDS if request.path.startswith(start)), "page")
+        metrics.requests.labels(kind, str(response.status_code)).inc()
+        metrics.seconds.labels(kind).observe(time.perf_counter() - g.began)
+        return response
+
+    server.before_request(_begin)
+    server.after_request(_count)
+    server.add_url_rule(PATH, "own_metrics", lambda: Response(own.text(), content_type=CONTENT_TYPE), methods=["GET"])

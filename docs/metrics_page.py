@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dashboards.notify.sending import NotifyMetrics
-from dashboards.own_metrics import WebMetrics
-from dashboards.shown.savings_series import SAVINGS_FAMILIES
+from dashboards.request_hooks import WebMetrics
+from dashboards.view_models.savings_series import SAVINGS_FAMILIES
 from docs.metrics_catalogue import CATALOGUE
 from docs.peer_names import peer_names
 from enforcer.agent.loop import AgentMetrics
@@ -17,8 +17,7 @@ from enforcer.controller import ControllerMetrics
 from enforcer.kubernetes.admission_server import AdmissionMetrics
 from enforcer.relief.runner import ReliefMetrics
 from enforcer.tide.runner import TideMetrics
-from exporter.compat.figures import SHOWN_FIGURES, Of
-from exporter.compat.grant_sums import GRANT_SUMS
+from exporter.compat.figures import GRANT_SUMS, SHOWN_FIGURES, Of
 from exporter.compat.names import NameSource, names_of
 from exporter.cross_checks.checks import OutcomeWindow
 from exporter.cross_checks.columns import On

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from exporter.compat.figures import SHOWN_FIGURES
-from exporter.compat.grant_sums import GRANT_SUMS
+from exporter.compat.figures import GRANT_SUMS, SHOWN_FIGURES
 from exporter.compat.names import NameSource, names_of
 from fleet.schema import Measure
 from fleet.series import SLICE_INFO, Subject, card_series, slice_series

@@ -1,8 +1,8 @@
 """Which workload an object belongs to, by walking up its controllers: Pod → ReplicaSet → Deployment → InferenceService.
 
 Pure. Custom kinds need no list of their own: the controller of the last object that is known is the workload, as the
-exporter has it. The snapshot reads who may own pods, the carrier asks again while pods come and go; of what came since,
-names and labels show the maker, where they say the same as the controllers of the kind write.
+exporter has it. The snapshot reads who may own pods, the pod mover asks again while pods come and go; of what came
+since, names and labels show the maker, where they say the same as the controllers of the kind write.
 
 Source: kubernetes:pkg/controller/deployment/sync.go (getNewReplicaSet), argoproj/argo-rollouts:utils/defaults,
 knative/serving:pkg/apis/serving/register.go, ray-project/kuberay:ray-operator/controllers/ray/utils/constant.go,

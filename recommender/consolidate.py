@@ -1,7 +1,7 @@
 """Who shares a card with whom: scenarios, grants and packing put together, one group per card model.
 
 Prices are walked down from many pods per card to few until the predicted violation meets the preset. Called by
-`planner`, which chooses among the points by `frontier_choice`.
+`planner`, which chooses among the points by `frontier_points`.
 """
 
 from __future__ import annotations

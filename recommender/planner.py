@@ -42,8 +42,7 @@ from recommender.advice.case import Permits
 from recommender.bin_cards import NodeRoom, Seat
 from recommender.consolidate import Group, Point
 from recommender.demand import Demand, demand_of
-from recommender.frontier_choice import choose
-from recommender.frontier_points import points_of, proven_beyond
+from recommender.frontier_points import choose, points_of, proven_beyond
 from recommender.group_seats import Guards
 from recommender.harm.pair_guard import pair_guard
 from recommender.latency.guard import latency_guard
@@ -66,7 +65,7 @@ from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.problem import PlanningProblem, PlanScope
 from recommender.proposals import propose
 from recommender.rehome import rehome
-from recommender.scene import Scene
+from recommender.solution import Solution
 from recommender.tide import Candidate, Tide, tide_of
 
 _PLANNED_SECTIONS = ("cluster", "analyzer", "risk", "plan", "recommender", "prices")
@@ -114,8 +113,8 @@ def make_plan(
     arrangement = _on_other_cards(problem, permits, packing.arrangement)
     frontier = _frontier(problem, packing, arrangement)
     tide = plan_tide(problem, permits, arrangement) if problem.asks_for(RecommendationKind.TIDE) else None
-    scene = Scene(problem=problem, permits=permits, arrangement=arrangement, tide=tide)
-    recommendations, stages = propose(scene)
+    solution = Solution(problem=problem, permits=permits, arrangement=arrangement, tide=tide)
+    recommendations, stages = propose(solution)
     violation = _violation_ratio(problem, arrangement)
     return Plan(
         plan_id="",
@@ -130,7 +129,7 @@ def make_plan(
         risk=settings.risk.preset,
         backend=capability.backend,
         currency=settings.prices.currency,
-        totals=_totals(scene, recommendations, violation),
+        totals=_totals(solution, recommendations, violation),
         recommendations=recommendations,
         refused=_sorted(permits.refused + arrangement.refused + limits_left(demand, permits, arrangement, capability)),
         withheld=_withheld(problem, permits, frontier),
@@ -251,19 +250,19 @@ def _violation_ratio(problem: PlanningProblem, arrangement: Arrangement) -> floa
     return min(1.0, ratio * problem.past.calibration_ratio)
 
 
-def _totals(scene: Scene, recommendations: Sequence[Recommendation], violation_ratio: float) -> Totals:
+def _totals(solution: Solution, recommendations: Sequence[Recommendation], violation_ratio: float) -> Totals:
     """Sums of the plan; spare cards come off the freed ones, and nothing is saved by them."""
-    arrangement, cards = scene.arrangement, scene.problem.cards
+    arrangement, cards = solution.arrangement, solution.problem.cards
     free = [card for item in recommendations for card in item.freed if not card.is_spare]
     taken = [card.replaced_by for card in free if card.replaced_by is not None]
-    busy = {seat.node for seat in arrangement.seats} | {cards[card].node for card in scene.spare}
+    busy = {seat.node for seat in arrangement.seats} | {cards[card].node for card in solution.spare}
     return Totals(
         cards_before=len(arrangement.cards_before),
         cards_after=len(arrangement.seats),
         cards_freed=cards_in(free),
-        spare_cards=len(scene.spare),
+        spare_cards=len(solution.spare),
         surge_cards=len(arrangement.surge_cards),
-        nodes_freed=len({grant.node for grant in scene.grants} - busy),
+        nodes_freed=len({grant.node for grant in solution.grants} - busy),
         framebuffer_bytes_freed=sum(cards[card.card].framebuffer_bytes for card in free)
         - sum(cards[card].framebuffer_bytes for card in taken),
         low_priority_gpu_hours_per_week=sum(
@@ -271,7 +270,7 @@ def _totals(scene: Scene, recommendations: Sequence[Recommendation], violation_r
         ),
         saving_per_week=saved(free),
         predicted_violation_ratio=violation_ratio,
-        moves=moves_of(scene.problem.demand, arrangement),
+        moves=moves_of(solution.problem.demand, arrangement),
     )
 
 

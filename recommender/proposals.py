@@ -18,21 +18,21 @@ from fleet.money.saving import cards_in
 from fleet.sentences import Sentence
 from recommender.advice.register import ADVICE
 from recommender.placement import Move
-from recommender.scene import Draft, Scene
+from recommender.solution import Draft, Solution
 
 _BATCHED = next(place for place, advice in enumerate(ADVICE) if advice.shares)
 """Batches stand where the first kind of sharing stands among the advice."""
 
 
-def propose(scene: Scene) -> tuple[tuple[Recommendation, ...], tuple[Stage, ...]]:
+def propose(solution: Solution) -> tuple[tuple[Recommendation, ...], tuple[Stage, ...]]:
     """Recommendations in order of application, and the stages that hold them.
 
     Each freed card is counted in one recommendation: that of the last pod to leave it.
     """
-    scene = replace(scene, batches=batches_of(scene))
+    solution = replace(solution, batches=batches_of(solution))
     drafted: list[tuple[tuple[int, int, int], int, Draft]] = []
     for place, advice in enumerate(ADVICE):
-        for draft in advice.propose(scene):
+        for draft in advice.propose(solution):
             at = (place, 0, 0) if draft.batch is None else (_BATCHED, draft.batch, draft.turn)
             drafted.append((at, len(drafted), draft))
     drafts = [draft for _, _, draft in sorted(drafted, key=lambda item: item[:2])]
@@ -69,21 +69,21 @@ BATCHES = 5
 """Stages that consolidation is spread over, the least risky moves first."""
 
 
-def batches_of(scene: Scene) -> list[list[WorkloadId]]:
+def batches_of(solution: Solution) -> list[list[WorkloadId]]:
     """Workloads that move, in batches of about equal moves; no batch puts more on a card than it holds.
 
     Where all cards of a node are shared alike, the workloads of the node are a batch of their own.
     """
-    if scene.arrangement.together:
-        return [list(names) for names in scene.arrangement.together]
-    moves_of = scene.moves_of
-    in_turn = [name for name in scene.arrangement.sequence if name in moves_of]
+    if solution.arrangement.together:
+        return [list(names) for names in solution.arrangement.together]
+    moves_of = solution.moves_of
+    in_turn = [name for name in solution.arrangement.sequence if name in moves_of]
     others = sorted(
         moves_of.keys() - set(in_turn), key=lambda name: (max(move.violation_ratio for move in moves_of[name]), name)
     )
     order = [*in_turn, *others]
-    held, capacity = _held(scene)
-    size = max(1, -(-len(scene.arrangement.moves) // BATCHES))
+    held, capacity = _held(solution)
+    size = max(1, -(-len(solution.arrangement.moves) // BATCHES))
     batches: list[list[WorkloadId]] = []
     waiting, chain = order, set(in_turn)
     while waiting:
@@ -95,12 +95,12 @@ def batches_of(scene: Scene) -> list[list[WorkloadId]]:
             is_full = count and count + len(moves_of[name]) > size
             # Each finds its cards free once those before it went: who can't surge leaves cards to others, too.
             is_early = name in chain and any(other in chain for other in later)
-            if is_full or is_early or not _arrive(scene, moves_of[name], held, capacity, is_sure=name in chain):
+            if is_full or is_early or not _arrive(solution, moves_of[name], held, capacity, is_sure=name in chain):
                 later.append(name)
                 continue
             batch.append(name)
             count += len(moves_of[name])
-            leaving += _left_by(scene, name)
+            leaving += _left_by(solution, name)
         if not batch:
             # Pods that must change places with each other go together.
             batches.append(later)
@@ -112,21 +112,21 @@ def batches_of(scene: Scene) -> list[list[WorkloadId]]:
     return batches
 
 
-def _left_by(scene: Scene, name: WorkloadId) -> list[tuple[CardId, int]]:
+def _left_by(solution: Solution, name: WorkloadId) -> list[tuple[CardId, int]]:
     """Framebuffer that is freed on each card once a workload has moved, and is cut with that where it waited."""
-    moves = scene.moves_of[name]
-    if not scene.waits(name):
-        return [(move.source, scene.grants[move.row].framebuffer_granted_bytes) for move in moves]
+    moves = solution.moves_of[name]
+    if not solution.waits(name):
+        return [(move.source, solution.grants[move.row].framebuffer_granted_bytes) for move in moves]
     gone = {move.row for move in moves}
     return [
-        (grant.card, grant.framebuffer_granted_bytes - (0 if row in gone else _size(scene, row)))
-        for row in scene.problem.rows_of[name]
-        for grant in [scene.grants[row]]
+        (grant.card, grant.framebuffer_granted_bytes - (0 if row in gone else _size(solution, row)))
+        for row in solution.problem.rows_of[name]
+        for grant in [solution.grants[row]]
     ]
 
 
 def _arrive(
-    scene: Scene, moves: Sequence[Move], held: dict[CardId, int], capacity: Mapping[CardId, int], *, is_sure: bool
+    solution: Solution, moves: Sequence[Move], held: dict[CardId, int], capacity: Mapping[CardId, int], *, is_sure: bool
 ) -> bool:
     """Books a workload's moves on their targets; False, and nothing booked, where one does not fit yet.
 
@@ -134,31 +134,31 @@ def _arrive(
         is_sure: it is known to fit once those before it went.
     """
     for number, move in enumerate(moves):
-        held[move.target] += _size(scene, move.row)
+        held[move.target] += _size(solution, move.row)
         if not is_sure and held[move.target] > capacity[move.target]:
             for booked in moves[: number + 1]:
-                held[booked.target] -= _size(scene, booked.row)
+                held[booked.target] -= _size(solution, booked.row)
             return False
     return True
 
 
-def _held(scene: Scene) -> tuple[dict[CardId, int], dict[CardId, int]]:
+def _held(solution: Solution) -> tuple[dict[CardId, int], dict[CardId, int]]:
     """Framebuffer granted per card once every pod is cut that neither moves nor waits, and what each card has."""
     held: dict[CardId, int] = defaultdict(int)
-    capacity = {card.card: card.framebuffer_bytes for card in scene.problem.cards.values()}
-    gone = set(scene.permits.reclaimed)
-    moved = {move.row for move in scene.arrangement.moves}
-    for row, grant in enumerate(scene.grants):
+    capacity = {card.card: card.framebuffer_bytes for card in solution.problem.cards.values()}
+    gone = set(solution.permits.reclaimed)
+    moved = {move.row for move in solution.arrangement.moves}
+    for row, grant in enumerate(solution.grants):
         capacity[grant.card] = max(capacity.get(grant.card, 0), grant.framebuffer_bytes)
-        if grant.workload_id not in gone and row not in scene.arrangement.dropped:
-            waits = row in moved or scene.waits(grant.workload_id)
-            held[grant.card] += grant.framebuffer_granted_bytes if waits else _size(scene, row)
-    for card in scene.arrangement.lent.values():
-        capacity[card.card] = max(capacity[card.card], sum(_size(scene, row) for row in card.rows))
+        if grant.workload_id not in gone and row not in solution.arrangement.dropped:
+            waits = row in moved or solution.waits(grant.workload_id)
+            held[grant.card] += grant.framebuffer_granted_bytes if waits else _size(solution, row)
+    for card in solution.arrangement.lent.values():
+        capacity[card.card] = max(capacity[card.card], sum(_size(solution, row) for row in card.rows))
     return held, capacity
 
 
-def _size(scene: Scene, row: int) -> int:
-    grant = scene.grants[row]
-    cut = scene.arrangement.cuts.get(grant.workload_id)
+def _size(solution: Solution, row: int) -> int:
+    grant = solution.grants[row]
+    cut = solution.arrangement.cuts.get(grant.workload_id)
     return grant.framebuffer_granted_bytes if cut is None else cut.framebuffer_bytes

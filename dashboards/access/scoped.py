@@ -33,9 +33,9 @@ from dashboards.queries import (
     Views,
     WorkloadHistory,
 )
-from dashboards.shown.health import LagChain
-from dashboards.shown.made_once import MADE, MadeOnce
-from dashboards.shown.relief_acts import ReliefActs
+from dashboards.view_models.health import LagChain
+from dashboards.view_models.made_once import MADE, MadeOnce
+from dashboards.view_models.relief_acts import ReliefActs
 from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable
 from fleet.inventory import Quota

@@ -15,8 +15,8 @@ from dashboards.queries import (
     UndoPreview,
     WorkloadHistory,
 )
-from dashboards.shown.health import LagChain
-from dashboards.shown.quotas import QuotaUse
+from dashboards.view_models.health import LagChain
+from dashboards.view_models.quotas import QuotaUse
 from fleet.documents import document, iso
 from fleet.money.budgets import BudgetStatus
 from fleet.money.unit_costs import UnitCost

@@ -34,8 +34,8 @@ from dashboards.api.answers import (
     week_answer,
 )
 from dashboards.queries import Views
-from dashboards.shown.quotas import quota_uses
-from dashboards.shown.tenants import tenants
+from dashboards.view_models.quotas import quota_uses
+from dashboards.view_models.tenants import tenants
 from dashboards.words.advice import plan_in_english, profile_in_english, profiles_in_english, verdict_words
 from enforcer.record.savings import savings_steps
 from enforcer.record.verdict import verdict_document, verdict_of

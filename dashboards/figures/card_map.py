@@ -15,9 +15,9 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dashboards.shown.made_once import MADE
-from dashboards.shown.node_groups import NodeGroup, node_groups
 from dashboards.tokens import MID_GREY, STATE_COLOURS
+from dashboards.view_models.made_once import MADE
+from dashboards.view_models.node_groups import NodeGroup, node_groups
 from dashboards.words.reading import READING, say, say_code
 from fleet.decisions import CardPlacement, Plan
 from fleet.profiles import CardProfile, CardState, Profiles

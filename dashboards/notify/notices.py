@@ -18,7 +18,7 @@ from dashboards.notify.team import Team
 from dashboards.queries import LedgerEntry, PlanEntry
 from dashboards.report.report import Report
 from dashboards.report.text import report_lines
-from dashboards.shown.rows import money_words
+from dashboards.view_models.rows import money_words
 from dashboards.words.advice import judged_words
 from enforcer.record.harm import standing_outcomes
 from enforcer.record.verdict import headline, sentences, verdict_of

@@ -15,7 +15,7 @@ from dash import dcc, html
 from dashboards.access.namespace_cut import SHARED_WITH_OTHERS
 from dashboards.address import Address
 from dashboards.figures.figures import DAYS
-from dashboards.shown.rows import percent_words, workload_state_words
+from dashboards.view_models.rows import percent_words, workload_state_words
 from dashboards.words.reading import say, say_code
 from fleet.inventory import Priority, WorkloadId
 from fleet.profiles import CardProfile, Profile, Profiles

@@ -10,8 +10,8 @@ from dashboards.address import Address
 from dashboards.long_list import FROM_KEY, part_of
 from dashboards.pages.frame import card, div, figure_number, page, scrolled, table
 from dashboards.queries import Views
-from dashboards.shown.clusters import ClusterLine, FleetTotals, cluster_lines, fleet_totals
-from dashboards.shown.rows import age_words, moment_words, money_words
+from dashboards.view_models.clusters import ClusterLine, FleetTotals, cluster_lines, fleet_totals
+from dashboards.view_models.rows import age_words, moment_words, money_words
 from dashboards.words.reading import say
 from fleet.profiles import Profiles
 from fleet.units import format_count

@@ -13,8 +13,8 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import Address, read_address
-from dashboards.shown.grid_rows import GridRows, Places
 from dashboards.spreadsheet import csv_text, excel, tab_separated
+from dashboards.view_models.grid_rows import GridRows, Places
 from dashboards.words.reading import say
 from fleet.errors import GputideError
 

@@ -30,10 +30,11 @@ from dashboards.pages.frame import (
 )
 from dashboards.pages.measures import known_week, measures_card
 from dashboards.queries import PlanEntry, Views
-from dashboards.shown.grid_rows import GridRows, Places
-from dashboards.shown.made_once import MADE
-from dashboards.shown.node_groups import NodeGroup, group_with
-from dashboards.shown.rows import (
+from dashboards.tokens import STATE_LETTERS
+from dashboards.view_models.grid_rows import GridRows, Places
+from dashboards.view_models.made_once import MADE
+from dashboards.view_models.node_groups import NodeGroup, group_with
+from dashboards.view_models.rows import (
     age_words,
     card_table,
     idle_nodes,
@@ -43,7 +44,6 @@ from dashboards.shown.rows import (
     price_per_week,
     state_shares,
 )
-from dashboards.tokens import STATE_LETTERS
 from dashboards.words.advice import refusal_words
 from dashboards.words.reading import READING, reader_words, say, say_code
 from fleet.money.week_hours import IDLE, WASTED, WeekHours, part_of

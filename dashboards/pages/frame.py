@@ -15,8 +15,8 @@ from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.queries import Freshness
-from dashboards.shown.rows import age_words, percent_words
 from dashboards.tokens import GRID_THEME
+from dashboards.view_models.rows import age_words, percent_words
 from dashboards.words.advice import judged_words
 from dashboards.words.reading import LANGUAGES, READING, reader_words, say, say_code
 from enforcer.record.verdict import Verdict, headline, sentences

@@ -13,7 +13,7 @@ from dashboards.address import Address
 from dashboards.long_list import FROM_KEY, part_of
 from dashboards.pages.frame import card, div, figure_number, page, scrolled, span, table
 from dashboards.queries import Freshness, Views
-from dashboards.shown.health import (
+from dashboards.view_models.health import (
     COVERAGE_GOOD,
     FailedCheck,
     LagCause,
@@ -22,8 +22,8 @@ from dashboards.shown.health import (
     failed_checks,
     node_coverage,
 )
-from dashboards.shown.made_once import MADE
-from dashboards.shown.rows import age_words, moment_words, percent_words
+from dashboards.view_models.made_once import MADE
+from dashboards.view_models.rows import age_words, moment_words, percent_words
 from dashboards.words.advice import finding_words, refusal_words
 from dashboards.words.reading import READING, reader_words, say
 from fleet.profiles import Profiles

@@ -12,7 +12,7 @@ from dash import html
 
 from dashboards.pages.frame import card, scrolled, table
 from dashboards.queries import Views
-from dashboards.shown.rows import percent_words
+from dashboards.view_models.rows import percent_words
 from dashboards.words.reading import say, say_code
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.money.charges import in_cents

@@ -31,7 +31,7 @@ from dashboards.pages.plan_rollout import (
 from dashboards.pages.plan_rollout import register as register_freeze
 from dashboards.pages.plan_stages import evidence, refused, stage_row
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
-from dashboards.shown.rows import (
+from dashboards.view_models.rows import (
     age_words,
     money_words,
     percent_words,

@@ -1,7 +1,4 @@
-"""What relief did: who sleeps, who was moved, why, for how long, and who is home again; a part of the plan page.
-
-The tide of a plan: which services scale in during which hours, and what is freed; a part of the plan page.
-"""
+"""Two parts of the plan page: the pods that relief moved or put to sleep, and the services that the tide scales in."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.pages.frame import card, div, scrolled, table
-from dashboards.shown.relief_acts import ReliefActs, ReliefMove, ReliefSleep
-from dashboards.shown.rows import age_words, moment_words
+from dashboards.view_models.relief_acts import ReliefActs, ReliefMove, ReliefSleep
+from dashboards.view_models.rows import age_words, moment_words
 from dashboards.words.reading import reader_words, say, say_code
 from fleet.decisions import Plan, RecommendationKind
 

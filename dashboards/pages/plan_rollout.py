@@ -16,7 +16,7 @@ from dashboards.access.sign_in import Access
 from dashboards.figures.figures import signal_figure
 from dashboards.pages.frame import LIVE, card, div, graph, shown, span, spoken
 from dashboards.queries import ObjectProgress, PlanEntry, RolloutPhase, RolloutProgress, Views
-from dashboards.shown.rows import age_words
+from dashboards.view_models.rows import age_words
 from dashboards.words.reading import reader_words, say, say_code
 from fleet.errors import GputideError
 from fleet.sentences import sentence

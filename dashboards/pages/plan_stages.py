@@ -8,8 +8,8 @@ from dash import dcc, html
 
 from dashboards.address import Address
 from dashboards.pages.frame import card, div, span, spoken, table
-from dashboards.shown.made_once import MADE
-from dashboards.shown.rows import (
+from dashboards.view_models.made_once import MADE
+from dashboards.view_models.rows import (
     percent_words,
     recommendation_rows,
     refusal_groups,

@@ -28,7 +28,7 @@ from dashboards.pages.frame import (
 )
 from dashboards.pages.plan_rollout import stage_words
 from dashboards.queries import LedgerEntry, Views
-from dashboards.shown.rows import moment_words, money_words, percent_words
+from dashboards.view_models.rows import moment_words, money_words, percent_words
 from dashboards.words.reading import reader_words, say, say_code
 from enforcer.record.harm import HarmBudget, harm_budgets, leading_verdict
 from enforcer.record.savings import SavingsStep, realised_weeks, savings_steps

@@ -17,10 +17,10 @@ from dashboards.long_list import part_of as part_of_list
 from dashboards.pages.frame import card, div, figure_number, missing, page, scrolled, span, spoken, table
 from dashboards.pages.measures import cells_of, cost_words, hours_words, known_week, measures_card
 from dashboards.queries import Views
-from dashboards.shown.made_once import MADE
-from dashboards.shown.quotas import QuotaUse, quota_uses
-from dashboards.shown.rows import money_words
-from dashboards.shown.tenants import Tenant, tenants
+from dashboards.view_models.made_once import MADE
+from dashboards.view_models.quotas import QuotaUse, quota_uses
+from dashboards.view_models.rows import money_words
+from dashboards.view_models.tenants import Tenant, tenants
 from dashboards.words.reading import reader_words, say, say_code
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Quota

@@ -29,9 +29,15 @@ from dashboards.pages.frame import (
     table,
 )
 from dashboards.queries import PlanEntry, Views
-from dashboards.shown.grid_rows import GridRows, Places
-from dashboards.shown.made_once import MADE
-from dashboards.shown.rows import percent_words, saving_words, state_sentence, workload_state_words, workload_table
+from dashboards.view_models.grid_rows import GridRows, Places
+from dashboards.view_models.made_once import MADE
+from dashboards.view_models.rows import (
+    percent_words,
+    saving_words,
+    state_sentence,
+    workload_state_words,
+    workload_table,
+)
 from dashboards.words.advice import change_words, finding_words, reason_words, refusal_words, state_words
 from dashboards.words.reading import READING, reader_words, say, say_code
 from fleet.decisions import Plan, Recommendation

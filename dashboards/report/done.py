@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from dashboards.access.namespace_cut import namespace_of
 from dashboards.queries import LedgerEntry, PlanEntry
-from dashboards.shown.rows import RefusalGroup, refusal_groups
+from dashboards.view_models.rows import RefusalGroup, refusal_groups
 from dashboards.words.advice import reason_words, refusal_words, state_words, verdict_words
 from enforcer.record.verdict import verdict_of
 from fleet.decisions import Plan, Recommendation

@@ -19,9 +19,9 @@ from dashboards.queries import LedgerEntry, PlanEntry
 from dashboards.report.done import DoneItem, TopWorkload, WeekTold, data_notes, refused_in, top_workloads
 from dashboards.report.week_measured import MeasuredWeek
 from dashboards.report.weeks import WeekFacts
-from dashboards.shown.quotas import TeamQuota, team_quotas
-from dashboards.shown.rows import RefusalGroup
-from dashboards.shown.tenants import Tenant, tenants
+from dashboards.view_models.quotas import TeamQuota, team_quotas
+from dashboards.view_models.rows import RefusalGroup
+from dashboards.view_models.tenants import Tenant, tenants
 from dashboards.words.advice import headline_words, surge_words
 from enforcer.record.harm import HarmBudget, harm_budgets, leading_verdict
 from enforcer.record.savings import SavingsStep, savings_steps, week_start

@@ -17,9 +17,9 @@ from markupsafe import Markup
 from dashboards.address import search_text
 from dashboards.report.report import REPORT_SCHEMA, PlanForecast, Report, ReportFigure, TeamLine
 from dashboards.report.weeks import WeekFacts
-from dashboards.shown.rows import money_words
-from dashboards.shown.tenants import Tenant
 from dashboards.tokens import STATE_COLOURS, STATE_INK, STATE_LETTERS, report_css
+from dashboards.view_models.rows import money_words
+from dashboards.view_models.tenants import Tenant
 from enforcer.record.harm import HarmBudget
 from enforcer.record.verdict import Standing
 from fleet.documents import document

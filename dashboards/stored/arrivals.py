@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dashboards.queries import ClusterSighting, Fleet
-from dashboards.shown.health import LagChain
+from dashboards.view_models.health import LagChain
 from fleet.data_folder import DataFolder
 from fleet.settings.pipeline import BusKind
 from fleet.settings.settings import Settings

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from dashboards.queries import Event, Fleet, LedgerEntry
-from dashboards.shown.relief_acts import MoveState, ReliefActs, ReliefMove, ReliefSleep
+from dashboards.view_models.relief_acts import MoveState, ReliefActs, ReliefMove, ReliefSleep
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Entry, Ledger
 from enforcer.record.outcome_store import read_outcomes

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from dashboards.shown.rows import RefusalGroup
+from dashboards.view_models.rows import RefusalGroup
 from enforcer.record.verdict import Verdict, headline, sentences
 from fleet.capabilities.register import capabilities_of
 from fleet.decisions import Plan, Recommendation, Refusal, Withheld

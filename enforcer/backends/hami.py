@@ -2,11 +2,17 @@
 
 Sources of every name: Project-HAMi/HAMi:pkg/device/nvidia/device.go, Project-HAMi/HAMi:charts/hami/values.yaml; an
 installation's own names come from its ConfigMap (`hami_dialect`).
+
+Where a setting asks for it, cards of emptied nodes are closed to new pods (`hami.io/device-cordon`), running pods
+untouched. HAMi's scheduler does not look at the annotation at once: it reads a node anew only when its register or its
+resources change, or when the handshake does not say that the scheduler is asking. So the handshake is set to what the
+device plugin would answer, with which the cordon acted within 15 s (seen on v2.10). Sources:
+Project-HAMi/HAMi:pkg/device/nvidia/device.go (DeviceCordonAnnotation), Project-HAMi/HAMi:docs/develop/protocol.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -14,11 +20,10 @@ from typing import Any
 from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, check_cards, core_percent, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
-from enforcer.backends.hami_cordon import cards_of_emptied_nodes, cordon_changes
-from enforcer.backends.hami_dialect import HAMI_DIALECT, HamiDialect, cordoned_cards, nvidia_section
+from enforcer.backends.hami_dialect import CORDON_FIELD, HAMI_DIALECT, HamiDialect, cordoned_cards, nvidia_section
 from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.pod_template import Limits, TemplateStyle
-from enforcer.backends.stage import StageDraft, Target
+from enforcer.backends.stage import StageDraft, Target, field_changes
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
 from enforcer.manifest import Manifest
 from enforcer.resource_names import Words
@@ -26,11 +31,19 @@ from enforcer.snapshot import Snapshot
 from fleet.capabilities.register import HAMI, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
-from fleet.grammars.hami import CORE_POLICY_ENV, DEVICE_CORDON_ANNOTATION, DISABLE_CONTROL_ENV, core_policy_of
+from fleet.grammars.hami import (
+    CORE_POLICY_ENV,
+    DEVICE_CORDON_ANNOTATION,
+    DISABLE_CONTROL_ENV,
+    NODE_HANDSHAKE_ANNOTATION,
+    core_policy_of,
+)
 from fleet.inventory import Priority
+from fleet.outcomes import Change
 from fleet.units import MIB
 
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_HANDSHAKE = f"metadata.annotations[{NODE_HANDSHAKE_ANNOTATION}]"
 
 
 class HamiBackend:
@@ -60,7 +73,7 @@ class HamiBackend:
         def node_changes(draft: StageDraft, snapshot: Snapshot) -> NodeChanges:
             found = family.node_changes(draft, snapshot)
             recommendation = draft.recommendations[0].id if draft.recommendations else ""
-            emptied = cards_of_emptied_nodes(draft, snapshot)
+            emptied = _cards_of_emptied_nodes(draft, snapshot)
             cordons = cordon_changes(snapshot, self._now, recommendation, close=emptied)
             return replace(found, changes=(*found.changes, *cordons))
 
@@ -181,3 +194,44 @@ def core_policy_fields(plan: Plan) -> Callable[[Target], Mapping[str, str | None
         return {f"env[{CORE_POLICY_ENV}]": None if example.seat.pod_id in bursting else "force"}
 
     return fields
+
+
+def cordon_changes(
+    snapshot: Snapshot, now: datetime, recommendation: str, *, close: Iterable[str]
+) -> tuple[Change, ...]:
+    """Close cards to new pods; cards that others closed stay closed.
+
+    Returns:
+        Changes of nodes, two fields each; none for a node that stands so already.
+    """
+    closing = set(close)
+    changes: list[Change] = []
+    for name in sorted(snapshot.nodes):
+        node = snapshot.nodes[name]
+        own = {card.card for card in snapshot.cards.values() if card.node == name}
+        standing = cordoned_cards(node)
+        wanted = sorted({*standing, *(closing & own)})
+        if wanted == sorted(standing):
+            continue
+        fields: dict[str, str | None] = {
+            CORDON_FIELD: ",".join(wanted) or None,
+            _HANDSHAKE: f"Reported_{now:%Y-%m-%d %H:%M:%S}",
+        }
+        changes += field_changes(node, fields, recommendation)
+    return tuple(changes)
+
+
+def _cards_of_emptied_nodes(draft: StageDraft, snapshot: Snapshot) -> tuple[str, ...]:
+    """Cards of nodes that a stage empties, so that they can be given back."""
+    leaving = {entry.seat.pod_id for targets in draft.targets.values() for entry in targets if entry.new is not None}
+    left: set[str] = set()
+    kept: set[str] = set()
+    for seat in snapshot.seats.values():
+        nodes = {snapshot.cards[card].node for card in seat.cards if card in snapshot.cards}
+        (left if seat.pod_id in leaving else kept).update(nodes)
+    for targets in draft.targets.values():
+        for entry in targets:
+            kept |= {snapshot.cards[part.card].node for part in entry.new or () if part.card in snapshot.cards}
+    planned = {card.node for card in draft.plan.placement if card.slices}
+    free = left - kept - planned
+    return tuple(sorted(card.card for card in snapshot.cards.values() if card.node in free))

@@ -1,4 +1,4 @@
-"""A plan as a Kustomize component: one patch per object; and as a post-renderer of Helm, which is made of it.
+"""A plan as a Kustomize component: one patch per object; and what is made of it: a post-renderer of Helm, a Git branch.
 
 Built-in kinds get strategic merge patches, which find containers by their names; others JSON patches, as Kustomize
 knows nothing of their lists (kubernetes-sigs/kustomize:api/types/patch.go). A patch is for whatever its target selects,
@@ -9,20 +9,28 @@ selected as well.
 A chart keeps its values, because no tool can know which value sets which field; its output is patched on its way to the
 cluster (`helm upgrade RELEASE CHART --post-renderer ./post-render.sh`). Patches for other releases change nothing.
 A release of which the plan changes nothing is refused: it is the wrong one, or its manifests differ from the plan's.
+
+A branch grows by one commit per recommendation, so anybody who reviews it can drop one commit and keep the rest; the
+overlay that shall use it names the folder in its `components`. It is made in a work tree of its own, so that what
+somebody has open is not touched.
 """
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from enforcer.admission import PLAN_ANNOTATION
 from enforcer.emit.object_patch import ObjectPatch
+from fleet.errors import Misconfigured, Refused, Unavailable
 
 COMPONENT_FILE = "kustomization.yaml"
-MADE_FILE = "made.yaml"
+_MADE_FILE = "made.yaml"
 """Objects of our own that patched ones name."""
 
 _UNNAMED = "default"
@@ -30,6 +38,8 @@ _UNNAMED = "default"
 
 _WORDS_MAX = 200
 """A file's name has at most 255 bytes, an object's alone may have 253."""
+
+_GIT_SECONDS_MAX = 60.0
 
 
 def kustomize_files(patches: Sequence[ObjectPatch], made: Sequence[str] = ()) -> Mapping[str, str]:
@@ -39,12 +49,12 @@ def kustomize_files(patches: Sequence[ObjectPatch], made: Sequence[str] = ()) ->
         patches: what changes, in order; several of one object are applied one after the other.
         made: objects of our own that must be there first, as YAML.
     """
-    files = {patch_file(number, patch): patch_text(patch) for number, patch in enumerate(patches, 1)}
-    component = component_text(list(zip(files, patches, strict=True)), has_made=bool(made))
-    return {COMPONENT_FILE: component, **({MADE_FILE: "---\n".join(made)} if made else {}), **files}
+    files = {_patch_file(number, patch): _patch_text(patch) for number, patch in enumerate(patches, 1)}
+    component = _component_text(list(zip(files, patches, strict=True)), has_made=bool(made))
+    return {COMPONENT_FILE: component, **({_MADE_FILE: "---\n".join(made)} if made else {}), **files}
 
 
-def component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: bool = False) -> str:
+def _component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: bool = False) -> str:
     """The component that names patches.
 
     Args:
@@ -53,7 +63,7 @@ def component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: bool
     content = {
         "apiVersion": "kustomize.config.k8s.io/v1alpha1",
         "kind": "Component",
-        **({"resources": [MADE_FILE]} if has_made else {}),
+        **({"resources": [_MADE_FILE]} if has_made else {}),
         "patches": [
             {"path": name, "target": _target(patch, [other for _, other in patches])} for name, patch in patches
         ],
@@ -61,13 +71,13 @@ def component_text(patches: Sequence[tuple[str, ObjectPatch]], *, has_made: bool
     return yaml.safe_dump(content, sort_keys=False, width=120)
 
 
-def patch_file(number: int, patch: ObjectPatch) -> str:
+def _patch_file(number: int, patch: ObjectPatch) -> str:
     """Name of a patch's file: a number, for order, and what it concerns; made of letters that every system takes."""
     words = "-".join((patch.kind.kind.lower(), patch.namespace or "cluster", patch.name))
     return f"{number:03d}-{words[:_WORDS_MAX]}.yaml"
 
 
-def patch_text(patch: ObjectPatch) -> str:
+def _patch_text(patch: ObjectPatch) -> str:
     """One patch."""
     content: Any = patch.strategic_patch if patch.merges_by_name else patch.operations
     return f"# {patch.title}\n" + yaml.safe_dump(content, sort_keys=False, width=120)
@@ -110,3 +120,71 @@ def helm_files(plan_id: str, patches: Sequence[ObjectPatch], made: Sequence[str]
     """File name to text: `post-render.sh` and the component that it uses."""
     component = {f"component/{name}": text for name, text in kustomize_files(patches, made).items()}
     return {"post-render.sh": _SCRIPT.format(plan_id=plan_id, mark=PLAN_ANNOTATION.replace(".", "\\.")), **component}
+
+
+def commit_branch(repository: Path, plan_id: str, patches: Sequence[ObjectPatch], made: Sequence[str] = ()) -> str:
+    """Make the branch.
+
+    Args:
+        repository: a Git repository with at least one commit.
+        plan_id: plan; the branch is `gputide/<plan>`, the folder likewise.
+        made: objects of our own that must be there first, as YAML; they come with the first commit.
+
+    Returns:
+        Name of the branch.
+
+    Raises:
+        Misconfigured: no such repository.
+        Refused: the branch is there already, or the folder is.
+        Unavailable: there is no git, or it failed; the message holds what it said.
+    """
+    branch = f"gputide/{plan_id}"
+    if not (repository / ".git").exists():
+        raise Misconfigured(f"cannot make a branch in {repository}: it is no Git repository")
+    if _git(repository, "branch", "--list", branch):
+        raise Refused(f"cannot make branch {branch} in {repository}: it is there already; delete it first")
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = Path(scratch) / "tree"
+        _git(repository, "worktree", "add", "-q", "-b", branch, str(tree))
+        is_made = False
+        try:
+            _commit_all(tree, tree / "gputide" / plan_id, plan_id, patches, made)
+            is_made = True
+        finally:
+            _git(repository, "worktree", "remove", "--force", str(tree))
+            if not is_made:
+                # Half a plan would look like a whole one, and stand in the next one's way.
+                _git(repository, "branch", "-D", branch)
+    return branch
+
+
+def _commit_all(tree: Path, folder: Path, plan_id: str, patches: Sequence[ObjectPatch], made: Sequence[str]) -> None:
+    if folder.exists():
+        raise Refused(f"cannot make branch gputide/{plan_id}: what is there holds gputide/{plan_id} already")
+    folder.mkdir(parents=True)
+    if made:
+        (folder / _MADE_FILE).write_text("---\n".join(made), encoding="utf-8")
+    written: list[tuple[str, ObjectPatch]] = []
+    named = [(_patch_file(number, patch), patch) for number, patch in enumerate(patches, 1)]
+    for recommendation in dict.fromkeys(patch.recommendation for patch in patches):
+        own = [(name, patch) for name, patch in named if patch.recommendation == recommendation]
+        for name, patch in own:
+            (folder / name).write_text(_patch_text(patch), encoding="utf-8")
+        written = sorted([*written, *own], key=lambda entry: entry[0])
+        (folder / COMPONENT_FILE).write_text(_component_text(written, has_made=bool(made)), encoding="utf-8")
+        title = f"gputide {recommendation or 'configuration'} of plan {plan_id}"
+        objects = "\n".join(f"{patch.kind.kind} {patch.namespace}/{patch.name}" for _, patch in own)
+        _git(tree, "add", "--all")
+        _git(tree, "commit", "-q", "-m", title, "-m", objects)
+
+
+def _git(folder: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=_GIT_SECONDS_MAX, check=False
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise Unavailable(f"cannot run git: {exc}") from exc
+    if done.returncode != 0:
+        raise Unavailable(f"cannot run git {words[0]}: {done.stderr.strip()[-500:]}")
+    return done.stdout.strip()

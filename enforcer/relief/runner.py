@@ -23,9 +23,9 @@ from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory
 from enforcer.relief.moving import Mover
 from enforcer.relief.overload import Overload, overloads
 from enforcer.relief.proposal import Field, Proposal, choose, may_return
+from enforcer.relief.relief_context import ReliefContext, ReliefPolicy
 from enforcer.relief.relief_journal import Manner, MoveOrder, MovePhase, ReliefJournal
 from enforcer.relief.sleeping import Sleeping
-from enforcer.relief.tools import ReliefPolicy, ReliefTools
 from enforcer.relief.warm_replica import move_name, replica_name
 from enforcer.relief.wishes import Movable, movable
 from enforcer.resource_names import Words
@@ -73,7 +73,7 @@ class ReliefLook:
 class ReliefRunner:
     """Relieves the cards of one cluster; mutable: it remembers demand, and since when cards are in trouble."""
 
-    def __init__(self, tools: ReliefTools, policy: ReliefPolicy, memory: DemandMemory | None = None) -> None:
+    def __init__(self, tools: ReliefContext, policy: ReliefPolicy, memory: DemandMemory | None = None) -> None:
         self._tools, self._policy = tools, policy
         self._memory = memory or DemandMemory(policy.rules.memory_seconds // STEP_SECONDS)
         self.mover = Mover(tools.reader, tools.writer, tools.journal, policy.patience)

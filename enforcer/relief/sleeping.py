@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from enforcer.agent.node_view import ContainerKey, SliceView
 from enforcer.relief.overload import Overload
-from enforcer.relief.tools import ReliefPolicy, ReliefTools
+from enforcer.relief.relief_context import ReliefContext, ReliefPolicy
 from enforcer.relief.wishes import has_opted_out
 from fleet.errors import Misconfigured, Refused
 from fleet.sentences import Sentence
@@ -39,7 +39,7 @@ class SleepPlan:
 class Sleeping:
     """Remembers since when cards are in trouble, and when orders were last renewed; mutable: every plan moves it on."""
 
-    def __init__(self, tools: ReliefTools, policy: ReliefPolicy) -> None:
+    def __init__(self, tools: ReliefContext, policy: ReliefPolicy) -> None:
         self._tools, self._policy = tools, policy
         self._trouble_at: dict[tuple[str, str], datetime] = {}
         self._renewed_at: datetime | None = None

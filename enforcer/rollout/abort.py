@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from enforcer.record.journal import Journal, RunRecord, StageRecord, StageState
 from enforcer.rollout.restore import StageResult, restore_stage
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.safety.abort_wish import aborted_by
 
 
@@ -37,7 +37,7 @@ def open_stages(run: RunRecord) -> tuple[StageRecord, ...]:
     return tuple(record for record in run.records.values() if record.state in (StageState.OPEN, StageState.RESTORING))
 
 
-def abort(tools: Tools, run: RunRecord, *, by: str) -> AbortResult:
+def abort(tools: RunContext, run: RunRecord, *, by: str) -> AbortResult:
     """End a run that a process left open; one that has ended meanwhile is only reported.
 
     Args:

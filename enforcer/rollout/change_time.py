@@ -1,7 +1,7 @@
 """How long a pod of a workload may take to change seats, by what its own template says of its start and its end.
 
-Pure. Called by the carrier while it waits: a service that loads a model for half an hour is not late after ten minutes,
-and one that drains requests holds its card until it is gone.
+Pure. Called by the pod mover while it waits: a service that loads a model for half an hour is not late after ten
+minutes, and one that drains requests holds its card until it is gone.
 
 Source: kubernetes:pkg/apis/core/v1/defaults.go (SetDefaults_Probe), kubernetes:pkg/apis/apps/v1/defaults.go.
 """

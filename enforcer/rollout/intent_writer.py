@@ -1,7 +1,7 @@
 """Writes what the ledger says shall be written, and takes it back: one object at a time, in steps that may be repeated.
 
 Every write is conditional on the version that was just read, and on what the plan knew: where somebody else changed
-the object since, it is refused, never forced. Called by the carrier.
+the object since, it is refused, never forced. Called by the pod mover.
 """
 
 from __future__ import annotations

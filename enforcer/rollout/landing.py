@@ -1,7 +1,7 @@
 """Whether the pods of a workload sit where a plan wants them, whatever they are called by now.
 
 Pure. A Deployment gives every pod that it makes another name, and its replicas are alike: what counts is that as many
-of its ready pods sit in each planned seat as the plan has there. Called by the carrier while it waits.
+of its ready pods sit in each planned seat as the plan has there. Called by the pod mover while it waits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is carried to other seats, and which pods of it go at once.
 
-Pure. Called by the carrier, and by those that give it work: the stages on the way there, undo on the way back.
+Pure. Called by the pod mover, and by those that give it work: the stages on the way there, undo on the way back.
 """
 
 from __future__ import annotations

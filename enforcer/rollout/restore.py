@@ -12,12 +12,12 @@ from enforcer.backend import Move, NodeStep, by_workload
 from enforcer.cluster import renew
 from enforcer.kinds.register import is_rolled_out
 from enforcer.record.journal import ObjectIntent, StageRecord, StageState
-from enforcer.rollout.carry import Carrier
 from enforcer.rollout.holding import Phase, known_as_lowered, lowered_once
 from enforcer.rollout.landing import landing_of
 from enforcer.rollout.load import Load, backwards
+from enforcer.rollout.pod_mover import PodMover
 from enforcer.rollout.progress import ProgressPhase
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.snapshot import Snapshot
 from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
@@ -47,7 +47,7 @@ class Stuck(Unavailable):
     """What is taken back can't end yet, because pods don't get ready; other plans may go on meanwhile."""
 
 
-def restore_stage(tools: Tools, record: StageRecord, reason: Sentence | str) -> StageResult:
+def restore_stage(tools: RunContext, record: StageRecord, reason: Sentence | str) -> StageResult:
     """Take back a stage that is under way, and write down that it is; may be repeated.
 
     Raises:
@@ -72,7 +72,7 @@ def restore_stage(tools: Tools, record: StageRecord, reason: Sentence | str) -> 
 
 
 def take_back(
-    tools: Tools,
+    tools: RunContext,
     plan_id: str,
     stage: int,
     objects: Sequence[ObjectIntent],
@@ -94,14 +94,14 @@ def take_back(
             can spare at a time: given its strategy back, it would wait for room that its other pods hold; driven on, it
             would lose the pods that serve. Call again to end it.
     """
-    carrier, parts = tools.carrier(), Parts.of(objects, moves)
+    mover, parts = tools.mover(), Parts.of(objects, moves)
     kept: list[Sentence] = []
 
     def configuration() -> None:
         for intent in reversed(parts.shared):
             tools.keep_lease()
-            kept.extend(carrier.objects.restore(intent))
-            carrier.objects.disown(intent)
+            kept.extend(mover.objects.restore(intent))
+            mover.objects.disown(intent)
         if parts.shared:
             failures = tools.node_steps().take_back(steps, plan_id)
             if is_scaled and (scaled := tools.node_steps().scaled(steps)):
@@ -113,10 +113,10 @@ def take_back(
     if is_scaled:
         configuration()
     # What somebody else changed rolls as they set it from this moment on.
-    carrier.let_go(parts.owners.values())
+    mover.let_go(parts.owners.values())
     for _, intent in reversed(parts.pods):
         tools.keep_lease()
-        carrier.objects.restore(intent)
+        mover.objects.restore(intent)
 
     def on_wave(wave: Sequence[Move], done: int) -> None:
         tools.keep_lease()
@@ -128,19 +128,19 @@ def take_back(
     back = tuple(backwards(moves))
     owners = {workload: known_as_lowered(intent) for workload, intent in parts.owners.items()}
     load = Load(moves=back, intents=owners, phase=Phase.REST, is_strict=False)
-    failures = carrier.carry(load, on_wave)
-    stuck = carrier.unfinished(load)
-    if stuck and _lower(tools, carrier, plan_id, stage, parts.owners, back):
-        failures = carrier.carry(load, on_wave)
-        stuck = carrier.unfinished(load)
+    failures = mover.move(load, on_wave)
+    stuck = mover.unfinished(load)
+    if stuck and _lower(tools, mover, plan_id, stage, parts.owners, back):
+        failures = mover.move(load, on_wave)
+        stuck = mover.unfinished(load)
     if stuck:
         raise Stuck(sentence("rollout.stuck", plan=plan_id, why=first_of(stuck)))
-    carrier.look_at(owners)
+    mover.look_at(owners)
     for intent in owners.values():
         tools.keep_lease()
-        carrier.objects.hold(intent, Phase.SETTLED)
-        carrier.objects.disown(intent)
-    kept[:0] = carrier.kept
+        mover.objects.hold(intent, Phase.SETTLED)
+        mover.objects.disown(intent)
+    kept[:0] = mover.kept
     if not is_scaled:
         configuration()
     renew(tools.reader)
@@ -149,8 +149,8 @@ def take_back(
 
 
 def _lower(
-    tools: Tools,
-    carrier: Carrier,
+    tools: RunContext,
+    mover: PodMover,
     plan_id: str,
     stage: int,
     owners: Mapping[WorkloadId, ObjectIntent],
@@ -169,11 +169,11 @@ def _lower(
         and (lowered := lowered_once(intent)) is not None
     }
     record = StageRecord(plan_id=plan_id, stage=stage, objects=list(late.values()), moves=list(back))
-    breaches = tools.guard.breaches(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
+    breaches = tools.guard.breaches(record, snapshot, tools.reader, tools.policy.moving.parallel_pods_max)
     allowed = [lowered for workload, lowered in late.items() if workload not in breaches]
     for lowered in allowed:
         tools.keep_lease()
-        carrier.objects.hold(lowered, Phase.REST)
+        mover.objects.hold(lowered, Phase.REST)
     return bool(allowed)
 
 

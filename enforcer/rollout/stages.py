@@ -20,13 +20,13 @@ from enforcer.record.journal import StageRecord, StageState
 from enforcer.record.plan_status import in_force
 from enforcer.record.plan_store import Approval
 from enforcer.rollout.abort import open_run
-from enforcer.rollout.carry import Carrier
 from enforcer.rollout.holding import Phase, canary_watch_seconds, hold_seconds
 from enforcer.rollout.intents import canaries_of, intended_stage
 from enforcer.rollout.load import Load
+from enforcer.rollout.pod_mover import PodMover
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.restore import Parts, StageResult, restore_stage
-from enforcer.rollout.tools import Tools, UnderWay
+from enforcer.rollout.run_context import RunContext, UnderWay
 from enforcer.rollout.watch import complaints
 from enforcer.safety.abort_wish import Aborted
 from enforcer.safety.harm_budget import Brake, Judgement
@@ -42,7 +42,7 @@ Approved = Callable[[], Sequence[Approval]]
 class Rollout:
     """Applies plans."""
 
-    def __init__(self, tools: Tools, backend: Backend) -> None:
+    def __init__(self, tools: RunContext, backend: Backend) -> None:
         tools.dialect = backend.dialect
         self.tools = tools
         self._backend = backend
@@ -171,7 +171,7 @@ class Rollout:
         tools, refusal = self.tools, None
         if record.state is StageState.OPEN:
             try:
-                wave_max = tools.policy.carry.parallel_pods_max
+                wave_max = tools.policy.moving.parallel_pods_max
                 tools.guard.check_availability(record, tools.snapshot(), tools.reader, wave_max)
             except Refused as exc:
                 refusal = exc.said
@@ -195,17 +195,17 @@ class Rollout:
                 snapshot,
                 real,
                 canaries=canaries_of(known, tools.policy.canary_workloads),
-                wave_max=tools.policy.carry.parallel_pods_max,
+                wave_max=tools.policy.moving.parallel_pods_max,
                 watch_seconds=tools.policy.watch_seconds,
             )
             tools.patiently(
-                lambda: guard.check_stage(record, snapshot, tools.reader, tools.policy.carry.parallel_pods_max)
+                lambda: guard.check_stage(record, snapshot, tools.reader, tools.policy.moving.parallel_pods_max)
             )
         except (Refused, Corrupt, Misconfigured):
             # Nothing of this stage was begun; the run is over, what earlier stages did stays.
             tools.journal.write(plan.plan_id, tools.now(), "end")
             raise
-        record.objects = tools.carrier().objects.with_owners(record.objects)
+        record.objects = tools.mover().objects.with_owners(record.objects)
         for manifest in rendered.objects:
             # Nobody names them yet, and their names say their content: one that a crash leaves behind does nothing.
             tools.before_write(f"make {manifest['kind']} {manifest['metadata']['name']}")
@@ -266,7 +266,7 @@ class Rollout:
         self, record: StageRecord, name: str, phase: Phase, workloads: frozenset[str], *, is_slow: bool
     ) -> Sequence[Sentence | str]:
         """Change and watch some workloads; returns what speaks against keeping them."""
-        tools, carrier = self.tools, self.tools.carrier(is_slow=is_slow)
+        tools, mover = self.tools, self.tools.mover(is_slow=is_slow)
         moves = [move for move in record.moves if move.workload in workloads]
         parts = Parts.of(record.objects, record.moves)
         total = len(record.moves)
@@ -278,7 +278,7 @@ class Rollout:
             return failures
         for intent in (*parts.shared, *(pod for owner, pod in parts.pods if owner in workloads)):
             tools.keep_lease()
-            carrier.objects.patch(intent, phase)
+            mover.objects.patch(intent, phase)
         failures = tools.node_steps().settle(record.node_steps, record.plan_id)
         if failures:
             return failures
@@ -291,21 +291,21 @@ class Rollout:
             pods = [move.live_id for move in wave]
             tools.journal.write(record.plan_id, tools.now(), "evict", stage=record.stage, pods=pods, phase=phase.value)
 
-        failures = carrier.carry(Load(moves=tuple(moves), intents=owners, phase=phase, is_strict=True), on_wave)
+        failures = mover.move(Load(moves=tuple(moves), intents=owners, phase=phase, is_strict=True), on_wave)
         if not failures:
             held = hold_seconds(tools.policy.watch_seconds) if phase is Phase.CANARY else None
-            pods = carrier.in_place(moves)
+            pods = mover.in_place(moves)
             failures = self._watch(
-                record, _Watched(name=name, pods=pods, done=len(moves), held_seconds=held), carrier
+                record, _Watched(name=name, pods=pods, done=len(moves), held_seconds=held), mover
             )  # fmt: skip
         if not failures and phase is Phase.REST:
-            carrier.look_at(owners)
+            mover.look_at(owners)
             for intent in owners.values():
                 tools.keep_lease()
-                carrier.objects.hold(intent, Phase.SETTLED)
+                mover.objects.hold(intent, Phase.SETTLED)
         return failures
 
-    def _watch(self, record: StageRecord, watched: _Watched, carrier: Carrier) -> tuple[Sentence | str, ...]:
+    def _watch(self, record: StageRecord, watched: _Watched, mover: PodMover) -> tuple[Sentence | str, ...]:
         tools, policy, pods = self.tools, self.tools.policy, watched.pods
         seconds = policy.watch_seconds if watched.held_seconds is None else self._canary_seconds(pods)
         began = tools.now()
@@ -315,13 +315,13 @@ class Rollout:
         found: tuple[Sentence | str, ...] = self._complaints(watched, began)
         while pods and not found and waited < seconds:
             tools.keep_lease()
-            pause = min(seconds - waited, carrier.look_seconds)
+            pause = min(seconds - waited, mover.look_seconds)
             tools.rest(pause)
             waited += pause
             if waited >= seconds:
                 renew(tools.reader)
-            found = tuple(carrier.outside_changes())
-            if not found and (waited >= seconds or waited - asked >= max(policy.carry.poll_seconds, seconds / 5)):
+            found = tuple(mover.outside_changes())
+            if not found and (waited >= seconds or waited - asked >= max(policy.moving.poll_seconds, seconds / 5)):
                 asked = waited
                 found = self._complaints(watched, began)
         tools.step(f"watched {watched.name}")

@@ -33,7 +33,7 @@ from enforcer.rollout.intents import held_owners
 from enforcer.rollout.load import backwards
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.restore import Parts, take_back
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.safety.availability import availability_breaches, lowered_workloads
 from enforcer.safety.priority_hold import check_limits_stay
 from enforcer.safety.scaled_nodes import check_scaled_nodes
@@ -65,7 +65,7 @@ class Undo:
     Each call raises `Unavailable` where the cluster can't be reached.
     """
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: RunContext) -> None:
         self._tools = tools
 
     def preview(
@@ -138,10 +138,10 @@ class Undo:
                 back beside that.
         """
         tools = self._tools
-        snapshot, wave_max = tools.snapshot(), tools.policy.carry.parallel_pods_max
+        snapshot, wave_max = tools.snapshot(), tools.policy.moving.parallel_pods_max
         check_scaled_nodes(record.moves, *self._steps_of(record), snapshot)
         check_limits_stay(record.plan_id, record.moves, record.objects, self._staying(record), snapshot)
-        writes = tools.carrier().objects
+        writes = tools.mover().objects
         # An owner that somebody took back already, or that is gone, does not roll.
         rest = [item for item in record.objects if not writes.is_restored(item, snapshot.owners.get(item.workload))]
         rolling = {item.workload for item in rest}

@@ -26,8 +26,8 @@ from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase
+from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Approved
-from enforcer.rollout.tools import Tools
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
 from enforcer.tide.homecoming import Homecoming, TidePolicy, TideResult, TideStep
 from enforcer.tide.scaling import NightScale, night_scale, tide_intent
@@ -52,7 +52,7 @@ class TideRunner(Homecoming):
     """
 
     def __init__(
-        self, tools: Tools, journal: TideJournal, plan: Plan, calendar: TideCalendar, policy: TidePolicy,
+        self, tools: RunContext, journal: TideJournal, plan: Plan, calendar: TideCalendar, policy: TidePolicy,
         approved: Approved = tuple, *, alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
         super().__init__(tools.reader, tools.writer, tools.pause, journal, policy, step=tools.step)

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exporter.collector import Snapshot
-from exporter.compat.figures import SHOWN_FIGURES, Of, ShownFigure
-from exporter.compat.grant_sums import GRANT_SUMS, are_grants_known
+from exporter.compat.figures import GRANT_SUMS, SHOWN_FIGURES, Of, ShownFigure, are_grants_known
 from exporter.compat.labels import CompatLabels, Labels, Subjects
 from exporter.compat.names import ForeignName, NameSource, names_of
 from exporter.families import Family, FamilyKind

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
-from dashboards.shown.clusters import ClusterLine, fleet_totals
+from dashboards.view_models.clusters import ClusterLine, fleet_totals
 from dashboards.words.advice import finding_words, profile_in_english, profiles_in_english, refusal_words, state_words
 from fleet.documents import document, iso
 from fleet.errors import Misconfigured

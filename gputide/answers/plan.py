@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from shlex import quote
 
-from dashboards.shown.rows import stage_risk
+from dashboards.view_models.rows import stage_risk
 from dashboards.words.advice import plan_in_english, reason_words, refusal_words, surge_words, verdict_words
+from enforcer.preview import StagePreview, place_lines
 from enforcer.record.verdict import Standing, Verdict, standing_in, verdict_document
 from fleet.capabilities.register import capabilities_of, records_of
 from fleet.capabilities.version import version_note
 from fleet.confidence import stage_confidence
 from fleet.decisions import Plan, Refusal, Saving
+from fleet.documents import document
 from fleet.outcomes import Outcome
 from fleet.units import Money, format_count, format_money_short, format_percent, format_time
 from fleet.words import Language, Words
@@ -76,7 +78,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
         footnotes=(
             *notes,
             *_backend_note(plan),
-            *experimental_note(plan.backend),
+            *_experimental_note(plan.backend),
             *(f"withheld: {item.kind.value}: {refusal_words(item, Language.EN)}" for item in plan.withheld),
             *_proof(plan),
             *_calibration(plan),
@@ -116,7 +118,7 @@ def _backend_note(plan: Plan) -> tuple[str, ...]:
     return (f"backend: {plan.backend} {plan.backend_version}" if newer is None else f"backend: {newer}",)
 
 
-def experimental_note(backend: str) -> tuple[str, ...]:
+def _experimental_note(backend: str) -> tuple[str, ...]:
     """What is said of a plan for a backend that nothing real has accepted yet; nothing of others."""
     if not capabilities_of(backend).is_experimental:
         return ()
@@ -141,6 +143,60 @@ def _calibration(plan: Plan) -> tuple[str, ...]:
             f"calibration: earlier plans of {plan.cluster} harmed more than predicted, so forecasts of harm are "
             f"multiplied by {plan.calibration_ratio:.2f}"
         ),
+    )
+
+
+def preview_answer(plan: Plan, found: Sequence[StagePreview], *, no_cluster: str | None) -> Answer:
+    """What `plan diff` and the dry run of `apply` print.
+
+    Args:
+        found: what each stage would change.
+        no_cluster: why no cluster was read; None where one was.
+    """
+    titles = {stage.stage: Words(language=Language.EN).stage(stage.title) for stage in plan.stages}
+    moves = format_count(sum(len(stage.moves) for stage in found))
+    headline: tuple[str, ...]
+    if no_cluster is None:
+        objects = format_count(sum(len(stage.objects) for stage in found))
+        headline = (f"plan {plan.plan_id}: would change {objects} objects and move {moves} pods",)
+    else:
+        seen = f"by what was seen until {format_time(plan.created_at)}; which objects change is not known"
+        headline = (f"plan {plan.plan_id}: would move {moves} pods, {seen}", no_cluster)
+    return Answer(
+        document={"plan_id": plan.plan_id, "stages": document(found)},
+        headline=headline,
+        listings=(
+            Listing.of(
+                "Stages",
+                found,
+                {
+                    "stage": lambda stage: stage.stage,
+                    "title": lambda stage: titles[stage.stage],
+                    "objects": lambda stage: len(stage.objects),
+                    "pods": lambda stage: len(stage.moves),
+                    "cards freed": lambda stage: stage.cards_freed,
+                    "refused": lambda stage: stage.refusal or "",
+                },
+            ),
+        ),
+        texts=(
+            [line for stage in found for item in (*stage.made, *stage.objects) for line in item.text.splitlines()],
+            [
+                f"refused: stage {stage.stage}: {item.namespace}/{item.kind}/{item.name}: {item.refusal}"
+                for stage in found
+                for item in stage.objects
+                if item.refusal
+            ],
+            [
+                f"rolls: stage {stage.stage}: {item.namespace}/{item.kind}/{item.name}: {item.way.value}"
+                for stage in found
+                for item in stage.objects
+                if item.way is not None
+            ],
+            [line for stage in found for line in place_lines(stage)],
+            [f"note: stage {stage.stage}: {warning}" for stage in found for warning in stage.warnings],
+        ),
+        footnotes=(*_experimental_note(plan.backend), "nothing was changed"),
     )
 
 

@@ -23,11 +23,11 @@ from enforcer.record.plan_store import PlanStore
 from enforcer.record.shared_ledger import SharedLedger
 from enforcer.record.shared_plans import SharedPlans
 from enforcer.rollout.abort import open_run
-from enforcer.rollout.carry import CarryPolicy
+from enforcer.rollout.pod_mover import MovePolicy
 from enforcer.rollout.progress import Progress
 from enforcer.rollout.reconciler import Delegated, Reconciler, end_of
+from enforcer.rollout.run_context import RolloutPolicy, RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.watch import ClusterSignals, MeasuredSignals, Signals, WatchPolicy
 from enforcer.safety.abort_wish import SeldomAsked
 from enforcer.safety.change_window import ChangeWindow
@@ -63,7 +63,7 @@ class Enforcer:
     """
 
     cluster: LiveCluster
-    tools: Tools
+    tools: RunContext
     rollout: Rollout
     plans: PlanStore
     reconciler: Reconciler
@@ -91,7 +91,7 @@ def open_enforcer(
     own = own_cluster(folder, settings)
     with open_cluster_to_change(folder, settings, now) as cluster:
         plans = plans_of(folder, cluster, own)
-        tools = Tools(
+        tools = RunContext(
             reader=cluster,
             writer=cluster,
             lease=cluster,
@@ -104,7 +104,7 @@ def open_enforcer(
                 watch_seconds=float(settings.enforcer.watch_seconds),
                 lease_seconds=float(settings.enforcer.lease_seconds),
                 watch=WatchPolicy(restarts_max=settings.enforcer.watch_restarts_max),
-                carry=CarryPolicy(
+                moving=MovePolicy(
                     parallel_pods_max=settings.enforcer.parallel_workloads_max,
                     poll_seconds=settings.enforcer.poll_seconds,
                 ),

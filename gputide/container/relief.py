@@ -19,10 +19,10 @@ from enforcer.relief.demand_feed import (
 from enforcer.relief.feed_agents import AgentFeed
 from enforcer.relief.feed_replay import ReplayFeed
 from enforcer.relief.moving import Patience
+from enforcer.relief.relief_context import ReliefContext, ReliefPolicy
 from enforcer.relief.relief_journal import ReliefJournal
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
-from enforcer.relief.tools import ReliefPolicy, ReliefTools
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
@@ -72,7 +72,7 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
         policy = replace(policy, rules=replace(policy.rules, sustain_seconds=0.0))
     with open_cluster_to_change(folder, settings, now) as cluster:
         dialect = backend(settings, moment_of_change(cluster, now)).dialect
-        tools = ReliefTools(
+        tools = ReliefContext(
             reader=cluster,
             writer=cluster,
             lease=cluster,

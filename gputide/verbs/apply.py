@@ -20,13 +20,21 @@ from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
 from fleet.sentences import sentence
-from gputide.container.cluster import backend, check_own, moment_of_change, open_cluster, own_cluster
+from gputide.answers.plan import preview_answer
+from gputide.container.cluster import (
+    NO_CLUSTER,
+    backend,
+    check_own,
+    is_known,
+    moment_of_change,
+    open_cluster,
+    own_cluster,
+)
 from gputide.container.enforcer import guard, no_longer_want, open_enforcer, run_under_way
-from gputide.container.plans import chosen_plan, chosen_stages, copied_plans, journal, open_plans
+from gputide.container.plans import chosen_plan, chosen_stages, copied_plans, journal, open_plans, previewed
 from gputide.options import ByOption, FormatOption, PlanOption, StageOption, YesOption, fit_format
 from gputide.output import Answer, Format, Listing, print_answer
 from gputide.session import Session, session_of, who
-from gputide.verbs.plan.diff import preview_of
 
 app = typer.Typer()
 
@@ -83,7 +91,9 @@ def apply(
         _emit(session, chosen, stages, emit_form, output)
         return
     if not yes:
-        print_answer(preview_of(session, chosen, stages), form=form, target=output)
+        found = previewed(folder, session.settings, now, chosen, stages, rehearses=True)
+        no_cluster = None if is_known(folder, session.settings) else NO_CLUSTER
+        print_answer(preview_answer(chosen, found, no_cluster=no_cluster), form=form, target=output)
         return
     with (
         writing(folder),

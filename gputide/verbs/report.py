@@ -19,7 +19,7 @@ from dashboards.report.table import report_csv, report_excel
 from dashboards.report.text import report_html, report_json, report_markdown
 from dashboards.report.week_measured import MeasuredWeek, measured_week
 from dashboards.report.weeks import keep_week, read_weeks
-from dashboards.shown.clusters import cluster_lines
+from dashboards.view_models.clusters import cluster_lines
 from fleet.data_folder import writing
 from fleet.durable import write_durably
 from fleet.errors import Misconfigured, NotEnoughData

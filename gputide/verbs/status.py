@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from dashboards.shown.clusters import ClusterLine, cluster_lines
+from dashboards.view_models.clusters import ClusterLine, cluster_lines
 from enforcer.record.harm import harm_budgets
 from enforcer.record.outcome_store import read_outcomes
 from enforcer.record.verdict import Standing

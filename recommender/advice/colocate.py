@@ -12,7 +12,7 @@ from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import Priority
 from recommender.advice.case import Case, untouchable
 from recommender.advice.joining import joins
-from recommender.scene import Draft, Scene
+from recommender.solution import Draft, Solution
 
 PRIORITY_LEVELS_MIN = 2
 
@@ -42,6 +42,6 @@ class Colocate:
             )
         return None
 
-    def propose(self, scene: Scene) -> Sequence[Draft]:
+    def propose(self, solution: Solution) -> Sequence[Draft]:
         """Pods that join cards in this way."""
-        return joins(scene, self.kind)
+        return joins(solution, self.kind)

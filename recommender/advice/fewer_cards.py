@@ -10,7 +10,7 @@ from fleet.money.saving import cards_in, saved
 from fleet.sentences import sentence
 from recommender.advice.case import DAY_SECONDS, SPAN_SLACK_RATIO, WEEK_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, confidence_of
+from recommender.solution import Draft, Solution, confidence_of
 
 
 class FewerCards:
@@ -50,20 +50,20 @@ class FewerCards:
             )
         return None
 
-    def propose(self, scene: Scene) -> Sequence[Draft]:
+    def propose(self, solution: Solution) -> Sequence[Draft]:
         """One stage in which pods ask for fewer cards."""
-        names = sorted({scene.grants[row].workload_id for row in scene.arrangement.dropped})
-        made = [_fewer(scene, number, name) for number, name in enumerate(names, start=1)]
+        names = sorted({solution.grants[row].workload_id for row in solution.arrangement.dropped})
+        made = [_fewer(solution, number, name) for number, name in enumerate(names, start=1)]
         return [Draft(title=sentence("fewer_cards"), recommendations=made)] if made else []
 
 
-def _fewer(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
-    rows = scene.problem.rows_of[name]
-    dropped = [row for row in rows if row in scene.arrangement.dropped]
-    freed = scene.freed({scene.grants[row].card for row in dropped} & scene.arrangement.freed)
-    pods = scene.pods(rows)
+def _fewer(solution: Solution, number: int, name: WorkloadId) -> Recommendation:
+    rows = solution.problem.rows_of[name]
+    dropped = [row for row in rows if row in solution.arrangement.dropped]
+    freed = solution.freed({solution.grants[row].card for row in dropped} & solution.arrangement.freed)
+    pods = solution.pods(rows)
     before, after = len(rows) // len(pods), (len(rows) - len(dropped)) // len(pods)
-    evidence = scene.evidence(name)
+    evidence = solution.evidence(name)
     return Recommendation(
         id=f"fewer-cards-{number:04d}",
         kind=RecommendationKind.FEWER_CARDS,

@@ -15,7 +15,7 @@ from fleet.priority_holds import Hold, first_at_every_moment
 from fleet.sentences import Sentence, sentence
 from recommender.harm.risk import level_of
 from recommender.placement import Move
-from recommender.scene import Draft, Scene, confidence_of, needs_of
+from recommender.solution import Draft, Solution, confidence_of, needs_of
 
 _KIND_ORDER = (
     RecommendationKind.COLOCATE,
@@ -36,36 +36,40 @@ _JOINS: Mapping[Hold | None, str] = {
 """Sentences of co-location by what holds low priority back; a backend that does so itself has the plain one."""
 
 
-def batch_title(scene: Scene, number: int) -> Sentence:
+def batch_title(solution: Solution, number: int) -> Sentence:
     """Title of a batch of moving workloads, counted from 1."""
-    return sentence("share_nodes" if scene.arrangement.together else "share", number=number, all=len(scene.batches))
+    return sentence(
+        "share_nodes" if solution.arrangement.together else "share", number=number, all=len(solution.batches)
+    )
 
 
-def joins(scene: Scene, kind: RecommendationKind) -> list[Draft]:
+def joins(solution: Solution, kind: RecommendationKind) -> list[Draft]:
     """Moves of one kind, batch by batch, numbered over all kinds.
 
     What holds low priority back differs from card to card of a service, and so does what must be enforced there: pods
     that come to cards of another hold are a recommendation of their own.
 
     Args:
-        scene: where pods move.
+        solution: where pods move.
         kind: the kind of sharing on the cards that are joined.
     """
-    emptied = _emptied_by(scene)
+    emptied = _emptied_by(solution)
     drafts: list[Draft] = []
     number = 0
-    for batch, names in enumerate(scene.batches, start=1):
+    for batch, names in enumerate(solution.batches, start=1):
         made: list[Recommendation] = []
         for name in names:
             cards = set(emptied.get(name, ()))
-            for part in _by_hold(scene.moves_of.get(name, ())):
+            for part in _by_hold(solution.moves_of.get(name, ())):
                 number += 1
                 kinds = {move.kind for move in part}
                 if kind is next(one for one in _KIND_ORDER if one in kinds):
-                    made.append(_join(scene, number, kind, part, scene.freed(cards & {move.source for move in part})))
+                    made.append(
+                        _join(solution, number, kind, part, solution.freed(cards & {move.source for move in part}))
+                    )
                 cards -= {move.source for move in part}
         if made:
-            drafts.append(Draft(title=batch_title(scene, batch), recommendations=made, batch=batch, turn=2))
+            drafts.append(Draft(title=batch_title(solution, batch), recommendations=made, batch=batch, turn=2))
     return drafts
 
 
@@ -76,21 +80,21 @@ def _by_hold(moves: Sequence[Move]) -> list[list[Move]]:
 
 
 def _join(
-    scene: Scene, number: int, kind: RecommendationKind, moves: Sequence[Move], freed: tuple[FreedCard, ...]
+    solution: Solution, number: int, kind: RecommendationKind, moves: Sequence[Move], freed: tuple[FreedCard, ...]
 ) -> Recommendation:
-    name = scene.grants[moves[0].row].workload_id
+    name = solution.grants[moves[0].row].workload_id
     hold = next((move.hold for move in moves if move.hold is not None), None)
     hours = sum({move.target: move.low_hours for move in moves if move.kind is kind}.values())
     ratio = max(move.violation_ratio for move in moves)
     mean = sum(move.violation_ratio for move in moves) / len(moves)
-    evidence = scene.evidence(name)
+    evidence = solution.evidence(name)
     targets = sorted({move.target for move in moves})
-    lends = scene.lending([move.row for move in moves])
+    lends = solution.lending([move.row for move in moves])
     return Recommendation(
         id=f"{kind.value.replace('_', '-')}-join-{number:04d}",
         kind=kind,
         workloads=(name,),
-        pods=scene.pods([move.row for move in moves]),
+        pods=solution.pods([move.row for move in moves]),
         cards_freed=cards_in(freed),
         saving_per_week=saved(freed),
         freed=freed,
@@ -98,9 +102,9 @@ def _join(
         confidence=confidence_of(evidence),
         evidence=evidence,
         needs=needs_of(
-            is_hard=scene.arrangement.cuts[name].is_hard,
+            is_hard=solution.arrangement.cuts[name].is_hard,
             hold=hold,
-            is_strict=_is_strict(scene, moves),
+            is_strict=_is_strict(solution, moves),
             lends=bool(lends),
         ),
         violation_ratio=mean,
@@ -120,21 +124,21 @@ def _join(
     )
 
 
-def _is_strict(scene: Scene, moves: Sequence[Move]) -> bool:
+def _is_strict(solution: Solution, moves: Sequence[Move]) -> bool:
     """Whether low priority must never work beside others: requests were found fast enough on a card because of that."""
-    arrangement, holders = scene.arrangement, scene.problem.past.holders
+    arrangement, holders = solution.arrangement, solution.problem.past.holders
     cards = {move.target for move in moves if move.hold and first_at_every_moment(move.hold, holders)}
     return any(seat.card in cards and arrangement.inflations.keys() & set(seat.rows) for seat in arrangement.seats)
 
 
-def _emptied_by(scene: Scene) -> dict[WorkloadId, list[CardId]]:
+def _emptied_by(solution: Solution) -> dict[WorkloadId, list[CardId]]:
     """Freed cards by the workload whose move empties them: the last to leave."""
-    rank = {name: number for number, name in enumerate(name for batch in scene.batches for name in batch)}
+    rank = {name: number for number, name in enumerate(name for batch in solution.batches for name in batch)}
     owner: dict[CardId, WorkloadId] = {}
-    for move in scene.arrangement.moves:
-        name = scene.grants[move.row].workload_id
+    for move in solution.arrangement.moves:
+        name = solution.grants[move.row].workload_id
         is_later = move.source not in owner or rank[name] > rank[owner[move.source]]
-        if move.source in scene.arrangement.freed and is_later:
+        if move.source in solution.arrangement.freed and is_later:
             owner[move.source] = name
     emptied: dict[WorkloadId, list[CardId]] = defaultdict(list)
     for card in sorted(owner):

@@ -16,7 +16,7 @@ from recommender.harm.risk import level_of
 from recommender.mig.geometry import profile_framebuffer_bytes
 from recommender.mig.instance_size import DAYS_MIN
 from recommender.mig.stages import Carving
-from recommender.scene import Draft, Scene, confidence_of, needs_of
+from recommender.solution import Draft, Solution, confidence_of, needs_of
 
 
 class Mig:
@@ -76,14 +76,14 @@ class Mig:
             )
         return None
 
-    def propose(self, scene: Scene) -> Sequence[Draft]:
+    def propose(self, solution: Solution) -> Sequence[Draft]:
         """One stage per step in which cards are emptied and cut."""
         drafts: list[Draft] = []
         count = 0
         cut_before: set[CardId] = set()
-        for stage in sorted({item.stage for item in scene.arrangement.carved if item.stage}):
-            items = [item for item in scene.arrangement.carved if item.stage == stage]
-            made = [_instance(scene, count + number, item) for number, item in enumerate(items, start=1)]
+        for stage in sorted({item.stage for item in solution.arrangement.carved if item.stage}):
+            items = [item for item in solution.arrangement.carved if item.stage == stage]
+            made = [_instance(solution, count + number, item) for number, item in enumerate(items, start=1)]
             drafts.append(Draft(title=_title(items, cut_before), recommendations=made))
             count += len(made)
             cut_before |= {card for item in items for card in item.recut}
@@ -106,17 +106,17 @@ def _title(items: Sequence[Carving], cut_before: set[CardId]) -> Sentence:
     return sentence("mig", cards=len(cards))
 
 
-def _instance(scene: Scene, number: int, item: Carving) -> Recommendation:
-    evidence = scene.evidence(item.workload)
+def _instance(solution: Solution, number: int, item: Carving) -> Recommendation:
+    evidence = solution.evidence(item.workload)
     rows = sorted(item.restarted)
-    freed = scene.freed(_left_last(scene).get(item.workload, ()))
+    freed = solution.freed(_left_last(solution).get(item.workload, ()))
     found = item.advice
-    others = {scene.grants[row].workload_id for row in item.interrupted} - {item.workload}
+    others = {solution.grants[row].workload_id for row in item.interrupted} - {item.workload}
     return Recommendation(
         id=f"mig-{number:04d}",
         kind=RecommendationKind.MIG,
         workloads=(item.workload, *sorted(others)),
-        pods=scene.pods([*rows, *item.interrupted]),
+        pods=solution.pods([*rows, *item.interrupted]),
         cards_freed=cards_in(freed),
         saving_per_week=saved(freed),
         freed=freed,
@@ -125,14 +125,14 @@ def _instance(scene: Scene, number: int, item: Carving) -> Recommendation:
         evidence=evidence,
         needs=needs_of(is_hard=True),
         violation_ratio=found.violation_ratio,
-        why=_why(scene, item, cards_in(freed)),
+        why=_why(solution, item, cards_in(freed)),
     )
 
 
-def _why(scene: Scene, item: Carving, freed: int) -> tuple[Sentence, ...]:
+def _why(solution: Solution, item: Carving, freed: int) -> tuple[Sentence, ...]:
     found = item.advice
-    beside = len({scene.grants[row].pod_id for row in item.interrupted})
-    held = sorted({name for row in item.restarted if (name := scene.grants[row].mig_profile) is not None})
+    beside = len({solution.grants[row].pod_id for row in item.interrupted})
+    held = sorted({name for row in item.restarted if (name := solution.grants[row].mig_profile) is not None})
     stays = held == [found.profile.name]
     return (
         *((sentence("mig_kept" if stays else "mig_held", held=", ".join(held)),) if held else ()),
@@ -152,13 +152,13 @@ def _why(scene: Scene, item: Carving, freed: int) -> tuple[Sentence, ...]:
     )
 
 
-def _left_last(scene: Scene) -> dict[WorkloadId, list[CardId]]:
+def _left_last(solution: Solution) -> dict[WorkloadId, list[CardId]]:
     """Freed cards by the workload on instances that leaves them last."""
     owner = {
-        scene.grants[row].card: item.workload
-        for item in scene.arrangement.carved
+        solution.grants[row].card: item.workload
+        for item in solution.arrangement.carved
         for row in item.restarted
-        if scene.grants[row].card in scene.arrangement.freed
+        if solution.grants[row].card in solution.arrangement.freed
     }
     emptied: dict[WorkloadId, list[CardId]] = defaultdict(list)
     for card in sorted(owner):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fleet.decisions import RecommendationKind, Refusal
 from recommender.advice.case import DAY_SECONDS, Case, untouchable
 from recommender.advice.joining import joins
-from recommender.scene import Draft, Scene
+from recommender.solution import Draft, Solution
 
 PAIR_DAYS_MIN = 3
 """Days of history before an hour of the day is a habit."""
@@ -38,6 +38,6 @@ class OffpeakPair:
             )
         return None
 
-    def propose(self, scene: Scene) -> Sequence[Draft]:
+    def propose(self, solution: Solution) -> Sequence[Draft]:
         """Pods that join cards in this way."""
-        return joins(scene, self.kind)
+        return joins(solution, self.kind)

@@ -8,7 +8,7 @@ from fleet.capabilities.register import CorePolicy
 from fleet.decisions import RecommendationKind, Refusal
 from recommender.advice.case import Case, untouchable
 from recommender.advice.joining import joins
-from recommender.scene import Draft, Scene
+from recommender.solution import Draft, Solution
 
 
 class Oversubscribe:
@@ -38,6 +38,6 @@ class Oversubscribe:
             )
         return None
 
-    def propose(self, scene: Scene) -> Sequence[Draft]:
+    def propose(self, solution: Solution) -> Sequence[Draft]:
         """Pods that join cards in this way."""
-        return joins(scene, self.kind)
+        return joins(solution, self.kind)

@@ -13,7 +13,7 @@ from fleet.settings.guard import WEEKDAYS
 from fleet.workload_kinds import SERVICE_KINDS
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene
+from recommender.solution import Draft, Solution
 
 _IDLE = frozenset({WorkloadState.IDLE, WorkloadState.IDLE_HELD})
 
@@ -73,26 +73,26 @@ class Reclaim:
             confidence_min=least,
         )
 
-    def propose(self, scene: Scene) -> Sequence[Draft]:
+    def propose(self, solution: Solution) -> Sequence[Draft]:
         """One stage that scales idle workloads to zero."""
-        made = [_reclaim(scene, number, name) for number, name in enumerate(scene.permits.reclaimed, start=1)]
+        made = [_reclaim(solution, number, name) for number, name in enumerate(solution.permits.reclaimed, start=1)]
         return [Draft(title=sentence("reclaim"), recommendations=made)] if made else []
 
 
-def _reclaim(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
-    rows = scene.problem.rows_of[name]
-    freed = scene.freed({scene.grants[row].card for row in rows} & scene.arrangement.freed)
-    profile = scene.problem.profile_of[name]
+def _reclaim(solution: Solution, number: int, name: WorkloadId) -> Recommendation:
+    rows = solution.problem.rows_of[name]
+    freed = solution.freed({solution.grants[row].card for row in rows} & solution.arrangement.freed)
+    profile = solution.problem.profile_of[name]
     return Recommendation(
         id=f"reclaim-{number:04d}",
         kind=RecommendationKind.RECLAIM,
         workloads=(name,),
-        pods=scene.pods(rows),
+        pods=solution.pods(rows),
         cards_freed=cards_in(freed),
         saving_per_week=saved(freed),
         freed=freed,
         risk_level=level_of(0.0, profile.confidence),
         confidence=profile.confidence,
-        evidence=scene.evidence(name),
+        evidence=solution.evidence(name),
         why=(*profile.why, sentence("reclaim", cards=cards_in(freed))),
     )

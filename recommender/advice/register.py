@@ -22,14 +22,14 @@ from recommender.advice.reclaim import Reclaim
 from recommender.advice.rehome import Rehome
 from recommender.advice.slice import Slice
 from recommender.advice.tide import TideAdvice
-from recommender.scene import Draft, Scene
+from recommender.solution import Draft, Solution
 
 
 class Advice(Protocol):
     """One kind of advice: who may get it, what it proposes, and how it is explained.
 
     Contract: `applies` and `refusal` depend on the case alone; a refusal carries a short code and the
-    values in its message. `propose` reads the scene alone, and counts each freed card once over all kinds.
+    values in its message. `propose` reads the solution alone, and counts each freed card once over all kinds.
     """
 
     @property
@@ -55,7 +55,7 @@ class Advice(Protocol):
         """Why the advice must not be given to this workload; None where it may."""
         ...
 
-    def propose(self, scene: Scene) -> Sequence[Draft]:
+    def propose(self, solution: Solution) -> Sequence[Draft]:
         """The recommendations of this kind, by stage; empty where there are none."""
         ...
 

@@ -14,7 +14,7 @@ from recommender.advice.case import Case, untouchable, untrusted
 from recommender.advice.joining import batch_title
 from recommender.harm.risk import level_of
 from recommender.rehome import Rehoming
-from recommender.scene import Draft, Scene, confidence_of
+from recommender.solution import Draft, Solution, confidence_of
 
 _NODES_NAMED_MAX = 3
 
@@ -53,31 +53,31 @@ class Rehome:
             return case.refuse(self.kind, "video_engines", video_ratio=round(case.video_ratio_max, 4))
         return None
 
-    def propose(self, scene: Scene) -> Sequence[Draft]:
+    def propose(self, solution: Solution) -> Sequence[Draft]:
         """Pods that make room on a node that is shared without them, and a stage of moves to cheaper cards."""
         rows_of: dict[WorkloadId, list[int]] = defaultdict(list)
-        for row in sorted(scene.arrangement.displaced):
-            rows_of[scene.grants[row].workload_id].append(row)
+        for row in sorted(solution.arrangement.displaced):
+            rows_of[solution.grants[row].workload_id].append(row)
         aside = {
-            name: _aside(scene, number, name, rows_of[name]) for number, name in enumerate(sorted(rows_of), start=1)
+            name: _aside(solution, number, name, rows_of[name]) for number, name in enumerate(sorted(rows_of), start=1)
         }
         drafts = []
-        for number, names in enumerate(scene.batches, start=1):
+        for number, names in enumerate(solution.batches, start=1):
             made = [aside[name] for name in names if name in aside]
-            drafts += [Draft(title=batch_title(scene, number), recommendations=made, batch=number)] if made else []
-        made = [_cheaper(scene, number, item) for number, item in enumerate(scene.arrangement.rehomed, start=1)]
+            drafts += [Draft(title=batch_title(solution, number), recommendations=made, batch=number)] if made else []
+        made = [_cheaper(solution, number, item) for number, item in enumerate(solution.arrangement.rehomed, start=1)]
         return [*drafts, Draft(title=sentence("rehome"), recommendations=made)] if made else drafts
 
 
-def _cheaper(scene: Scene, number: int, item: Rehoming) -> Recommendation:
-    evidence = scene.evidence(item.workload)
+def _cheaper(solution: Solution, number: int, item: Rehoming) -> Recommendation:
+    evidence = solution.evidence(item.workload)
     rows = sorted(item.targets)
-    freed = scene.freed(scene.grants[row].card for row in rows)
+    freed = solution.freed(solution.grants[row].card for row in rows)
     return Recommendation(
         id=f"rehome-{number:04d}",
         kind=RecommendationKind.REHOME,
         workloads=(item.workload,),
-        pods=scene.pods(rows),
+        pods=solution.pods(rows),
         cards_freed=cards_in(freed),
         saving_per_week=saved(freed),
         freed=freed,
@@ -97,14 +97,14 @@ def _cheaper(scene: Scene, number: int, item: Rehoming) -> Recommendation:
     )
 
 
-def _aside(scene: Scene, number: int, name: WorkloadId, rows: Sequence[int]) -> Recommendation:
-    evidence = scene.evidence(name)
-    nodes = sorted({scene.grants[row].node for row in rows})
+def _aside(solution: Solution, number: int, name: WorkloadId, rows: Sequence[int]) -> Recommendation:
+    evidence = solution.evidence(name)
+    nodes = sorted({solution.grants[row].node for row in rows})
     return Recommendation(
         id=f"rehome-aside-{number:04d}",
         kind=RecommendationKind.REHOME,
         workloads=(name,),
-        pods=scene.pods(rows),
+        pods=solution.pods(rows),
         cards_freed=0,
         saving_per_week=saved(()),
         risk_level=level_of(0.0, confidence_of(evidence)),

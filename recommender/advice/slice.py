@@ -19,7 +19,7 @@ from recommender.advice.joining import batch_title, joins
 from recommender.cuts import Cut
 from recommender.footprint_grants import pool_cut
 from recommender.harm.risk import level_of
-from recommender.scene import Draft, Scene, confidence_of, needs_of
+from recommender.solution import Draft, Solution, confidence_of, needs_of
 
 
 def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:
@@ -163,33 +163,33 @@ class Slice:
             return case.refuse(self.kind, "pool_estimated")
         return None
 
-    def propose(self, scene: Scene) -> Sequence[Draft]:
+    def propose(self, solution: Solution) -> Sequence[Draft]:
         """Cuts in place first, then with the batch in which the workload moves; and pods that join by their peaks."""
-        cuts = [_cut(scene, number, name) for number, name in enumerate(sorted(scene.arrangement.cuts), start=1)]
+        cuts = [_cut(solution, number, name) for number, name in enumerate(sorted(solution.arrangement.cuts), start=1)]
         cut_of = {cut.workloads[0]: cut for cut in cuts}
-        together = {name for names in scene.arrangement.together for name in names}
-        in_place = [cut for name, cut in cut_of.items() if name not in together and not scene.waits(name)]
+        together = {name for names in solution.arrangement.together for name in names}
+        in_place = [cut for name, cut in cut_of.items() if name not in together and not solution.waits(name)]
         drafts = [Draft(title=sentence("slice"), recommendations=in_place)] if in_place else []
-        for number, names in enumerate(scene.batches, start=1):
-            made = [cut_of[name] for name in names if name in cut_of and (name in together or scene.waits(name))]
+        for number, names in enumerate(solution.batches, start=1):
+            made = [cut_of[name] for name in names if name in cut_of and (name in together or solution.waits(name))]
             drafts += (
-                [Draft(title=batch_title(scene, number), recommendations=made, batch=number, turn=1)] if made else []
+                [Draft(title=batch_title(solution, number), recommendations=made, batch=number, turn=1)] if made else []
             )
-        return [*drafts, *joins(scene, self.kind)]
+        return [*drafts, *joins(solution, self.kind)]
 
 
-def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
-    rows = scene.problem.rows_of[name]
-    cut = scene.arrangement.cuts[name]
-    whole = scene.grants[rows[0]].framebuffer_bytes
-    evidence = scene.evidence(name)
-    doubt, lends = _doubt(scene, rows), scene.lending(rows)
+def _cut(solution: Solution, number: int, name: WorkloadId) -> Recommendation:
+    rows = solution.problem.rows_of[name]
+    cut = solution.arrangement.cuts[name]
+    first = solution.grants[rows[0]]
+    evidence = solution.evidence(name)
+    doubt, lends = _doubt(solution, rows), solution.lending(rows)
     confidence = min(confidence_of(evidence), ESTIMATED_CONFIDENCE_MAX if doubt else 1.0)
     return Recommendation(
         id=f"slice-{number:04d}",
         kind=RecommendationKind.SLICE,
         workloads=(name,),
-        pods=scene.pods(rows),
+        pods=solution.pods(rows),
         cards_freed=0,
         saving_per_week=saved(()),
         risk_level=level_of(0.0, confidence),
@@ -198,33 +198,33 @@ def _cut(scene: Scene, number: int, name: WorkloadId) -> Recommendation:
         needs=needs_of(is_hard=cut.is_hard, lends=bool(lends)),
         why=(
             *doubt,
-            *_pool_why(scene, rows[0], cut),
+            *_pool_why(solution, rows[0], cut),
             *lends,
             _why(
-                scene,
+                solution,
                 cut,
                 pods=len(rows),
-                whole_bytes=whole,
-                is_low=scene.grants[rows[0]].priority is Priority.LOW,
-                lifted=_lifted(scene, rows, cut),
+                whole_bytes=first.framebuffer_bytes,
+                is_low=first.priority is Priority.LOW,
+                lifted=_lifted(solution, rows, cut),
             ),
         ),
     )
 
 
-def _lifted(scene: Scene, rows: Sequence[int], cut: Cut) -> int | None:
+def _lifted(solution: Solution, rows: Sequence[int], cut: Cut) -> int | None:
     """The core limit of pods that keep their framebuffer and their cards, and are to have none; None for any others."""
-    grants, moved = [scene.grants[row] for row in rows], {move.row for move in scene.arrangement.moves}
+    grants, moved = [solution.grants[row] for row in rows], {move.row for move in solution.arrangement.moves}
     percent = max(round(grant.compute_granted_ratio * 100) for grant in grants)
     is_same = all(grant.framebuffer_granted_bytes == cut.framebuffer_bytes for grant in grants)
     return percent if is_same and cut.compute_ratio is None and percent < 100 and moved.isdisjoint(rows) else None
 
 
-def _doubt(scene: Scene, rows: Sequence[int]) -> tuple[Sentence, ...]:
+def _doubt(solution: Solution, rows: Sequence[int]) -> tuple[Sentence, ...]:
     """That the need of any of these rows goes by an estimated KV cache; `apply` lets a pod try the slice first then."""
     sizes = [
         (grant.kv_cache_pool_bytes or 0, grant.kv_cache_pool_max_bytes)
-        for grant in (scene.grants[row] for row in rows)
+        for grant in (solution.grants[row] for row in rows)
         if grant.kv_cache_pool_max_bytes is not None
     ]
     if not sizes:
@@ -233,11 +233,11 @@ def _doubt(scene: Scene, rows: Sequence[int]) -> tuple[Sentence, ...]:
     return (sentence("slice_pool_estimated", least_bytes=least, most_bytes=most),)
 
 
-def _pool_why(scene: Scene, row: int, cut: Cut) -> tuple[Sentence, ...]:
+def _pool_why(solution: Solution, row: int, cut: Cut) -> tuple[Sentence, ...]:
     """What becomes of the KV cache of a pre-allocating server, and what somebody must set who keeps its arguments."""
-    grant, sees_limit = scene.grants[row], scene.problem.capability.holds_framebuffer
+    grant, sees_limit = solution.grants[row], solution.problem.capability.holds_framebuffer
     card = grant.framebuffer_bytes
-    found = pool_cut(scene.problem.demand, row, cut.framebuffer_bytes, card_bytes=card, sees_limit=sees_limit)
+    found = pool_cut(solution.problem.demand, row, cut.framebuffer_bytes, card_bytes=card, sees_limit=sees_limit)
     if found is None:
         return ()
     sizes = {"pool_before_bytes": found.pool_bytes + found.cut_bytes, "pool_bytes": found.pool_bytes}
@@ -246,7 +246,7 @@ def _pool_why(scene: Scene, row: int, cut: Cut) -> tuple[Sentence, ...]:
     return (sentence("slice_sees_card", **sizes, cut_ratio=found.cut_bytes / card),)
 
 
-def _why(scene: Scene, cut: Cut, *, pods: int, whole_bytes: int, is_low: bool, lifted: int | None) -> Sentence:
+def _why(solution: Solution, cut: Cut, *, pods: int, whole_bytes: int, is_low: bool, lifted: int | None) -> Sentence:
     """What is granted, as the backend enforces it: a limit, a share that is sure, or none.
 
     Args:
@@ -264,6 +264,6 @@ def _why(scene: Scene, cut: Cut, *, pods: int, whole_bytes: int, is_low: bool, l
         # Low priority has its share only as far as others leave it.
         name = "compute_ratio" if cut.is_hard or is_low else "compute_min_ratio"
         return sentence("slice", **values, **{name: cut.compute_ratio})
-    if scene.problem.capability.framebuffer_isolation is FramebufferIsolation.NONE:
+    if solution.problem.capability.framebuffer_isolation is FramebufferIsolation.NONE:
         return sentence("slice_unlimited", **values)
     return sentence("slice", **values)

@@ -12,7 +12,7 @@ from fleet.sentences import Sentence, Value, sentence
 from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
 from recommender.replica_counts import LOOK_BACK_DAYS
-from recommender.scene import Draft, Scene, confidence_of
+from recommender.solution import Draft, Solution, confidence_of
 from recommender.tide import DAYS_MIN, Ebb, Tide
 
 SCALED_KINDS = frozenset({"Deployment", "StatefulSet"})
@@ -89,22 +89,22 @@ class TideAdvice:
             )
         return None
 
-    def propose(self, scene: Scene) -> Sequence[Draft]:
+    def propose(self, solution: Solution) -> Sequence[Draft]:
         """One recommendation per workload that scales in, in a stage that `gputide run tide` plays once approved."""
-        tide = scene.tide
+        tide = solution.tide
         if tide is None:
             return []
-        made = [_ebb(scene, tide, number, ebb) for number, ebb in enumerate(tide.ebbs, start=1)]
+        made = [_ebb(solution, tide, number, ebb) for number, ebb in enumerate(tide.ebbs, start=1)]
         return [Draft(title=sentence("tide"), recommendations=made)] if made else []
 
 
-def _ebb(scene: Scene, tide: Tide, number: int, ebb: Ebb) -> Recommendation:
-    evidence = scene.evidence(ebb.workload)
+def _ebb(solution: Solution, tide: Tide, number: int, ebb: Ebb) -> Recommendation:
+    evidence = solution.evidence(ebb.workload)
     return Recommendation(
         id=f"tide-{number:04d}",
         kind=RecommendationKind.TIDE,
         workloads=(ebb.workload,),
-        pods=scene.pods(ebb.rows),
+        pods=solution.pods(ebb.rows),
         cards_freed=0,
         saving_per_week=saved(()),
         risk_level=level_of(ebb.violation_ratio, confidence_of(evidence)),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from analyzer.promises import AROUND_MIN, PROMISE_CHANCE_MIN, PromiseEvidence, promise_evidence, promised_hours
+from analyzer.offpeak_hours import AROUND_MIN, PROMISE_CHANCE_MIN, PromiseEvidence, promise_evidence, promised_hours
 from fleet.settings.settings import AnalyzerSettings
 
 SETTINGS = AnalyzerSettings()

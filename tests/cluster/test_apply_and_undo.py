@@ -23,9 +23,9 @@ from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
-from enforcer.rollout.carry import CarryPolicy
+from enforcer.rollout.pod_mover import MovePolicy
+from enforcer.rollout.run_context import RolloutPolicy, RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.undo import Undo
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import Guard, GuardPolicy
@@ -100,7 +100,7 @@ class Standing:
     services: tuple[Service, ...]
     history: History
     cluster: KubernetesCluster
-    tools: Tools
+    tools: RunContext
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def standing(
     cluster = KubernetesCluster(place)
     prefix = f"fleet{next(_numbers)}"
     history = stand_up(api, namespace, *services, prefix=prefix, spare_cards=spare_cards)
-    tools = Tools(
+    tools = RunContext(
         reader=cluster,
         writer=cluster,
         lease=cluster,
@@ -142,7 +142,7 @@ def standing(
         journal=Journal(Ledger(tmp_path / "ledger.jsonl")),
         guard=Guard(GuardPolicy()),
         signals=ClusterSignals(cluster),
-        policy=RolloutPolicy(watch_seconds=1.0, carry=CarryPolicy(poll_seconds=0.5, placement_seconds_max=60.0)),
+        policy=RolloutPolicy(watch_seconds=1.0, moving=MovePolicy(poll_seconds=0.5, placement_seconds_max=60.0)),
     )
     yield Standing(prefix=prefix, namespace=namespace, services=services, history=history, cluster=cluster, tools=tools)
     cluster.close()

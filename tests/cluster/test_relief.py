@@ -16,10 +16,10 @@ from enforcer.agent.orders import parse_orders
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.ledger import Ledger
 from enforcer.relief.demand_memory import DemandMemory
+from enforcer.relief.relief_context import ReliefContext
 from enforcer.relief.relief_journal import MovePhase, ReliefJournal
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
-from enforcer.relief.tools import ReliefTools
 from enforcer.safety.guard import GuardPolicy
 from enforcer.snapshot import take_snapshot
 from fleet.grammars.hami import RegisteredDevice
@@ -95,7 +95,7 @@ class Scene:
 
     def restart(self) -> None:
         self.journal = ReliefJournal(Ledger(self.folder / "relief.jsonl"))
-        tools = ReliefTools(
+        tools = ReliefContext(
             reader=self.cluster,
             writer=self.cluster,
             lease=self.cluster,

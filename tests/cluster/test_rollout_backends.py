@@ -24,9 +24,9 @@ from enforcer.backends.nvidia_sharing import CONFIG_LABEL, PLUGIN_CONFIGS, TimeS
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Ledger
-from enforcer.rollout.carry import CarryPolicy
+from enforcer.rollout.pod_mover import MovePolicy
+from enforcer.rollout.run_context import RolloutPolicy, RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.undo import Undo
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import GuardPolicy
@@ -119,13 +119,13 @@ def plugins(api: Api, nodes: list[str]) -> Iterator[PluginDouble]:
     playing.stop()
 
 
-def tools_of(cluster: KubernetesCluster, folder: Path, backend: Backend) -> Tools:
-    return Tools(
+def tools_of(cluster: KubernetesCluster, folder: Path, backend: Backend) -> RunContext:
+    return RunContext(
         reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause,
         journal=Journal(Ledger(folder / "ledger.jsonl")),
         guard=OpenGuard(GuardPolicy(gaps_allowed=True)),
         signals=ClusterSignals(cluster), dialect=backend.dialect,
-        policy=RolloutPolicy(watch_seconds=0.5, carry=CarryPolicy(poll_seconds=0.5, placement_seconds_max=60.0)),
+        policy=RolloutPolicy(watch_seconds=0.5, moving=MovePolicy(poll_seconds=0.5, placement_seconds_max=60.0)),
     )  # fmt: skip
 
 

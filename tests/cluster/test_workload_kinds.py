@@ -17,9 +17,9 @@ from enforcer.kinds.kserve import MODEL_CONTAINER
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Ledger
-from enforcer.rollout.carry import CarryPolicy
+from enforcer.rollout.pod_mover import MovePolicy
+from enforcer.rollout.run_context import RolloutPolicy, RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.undo import Undo
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import GuardPolicy
@@ -69,7 +69,7 @@ class Site:
     node: str
     namespace: str
     cluster: KubernetesCluster
-    tools: Tools
+    tools: RunContext
     controller: KindController
 
     def card(self, number: int) -> CardId:
@@ -96,12 +96,12 @@ def site(
     cluster = KubernetesCluster(
         ClusterPlace(kubeconfig=writer_kubeconfig, requests_per_second=500.0, requests_burst=500)
     )
-    tools = Tools(
+    tools = RunContext(
         reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause,
         journal=Journal(Ledger(tmp_path / "ledger.jsonl")),
         guard=OpenGuard(GuardPolicy(gaps_allowed=True)),
         signals=ClusterSignals(cluster),
-        policy=RolloutPolicy(watch_seconds=0.5, carry=CarryPolicy(poll_seconds=0.3, placement_seconds_max=45.0)),
+        policy=RolloutPolicy(watch_seconds=0.5, moving=MovePolicy(poll_seconds=0.3, placement_seconds_max=45.0)),
     )  # fmt: skip
     controller = KindController(api, namespace, tuple(SPECS))
     controller.start()

@@ -31,8 +31,8 @@ from dashboards.queries import (
     WorkloadHistory,
 )
 from dashboards.report.week_measured import MeasuredWeek
-from dashboards.shown.health import LagChain
-from dashboards.shown.relief_acts import ReliefActs
+from dashboards.view_models.health import LagChain
+from dashboards.view_models.relief_acts import ReliefActs
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import (
     CardPlacement,

@@ -15,8 +15,8 @@ from dashboards.grafana.derived import Thresholds, thresholds_of
 from dashboards.grafana.rule import RecordingRule
 from dashboards.grafana.shipped import ShippedForm, boards, rule_files, rule_groups, shipped
 from dashboards.notify.sending import NotifyMetrics
-from dashboards.shown.savings_series import SAVINGS_FAMILIES
 from dashboards.tokens import STATE_COLOURS
+from dashboards.view_models.savings_series import SAVINGS_FAMILIES
 from docs.metrics_catalogue import CATALOGUE
 from enforcer.agent.loop import AgentMetrics
 from enforcer.kubernetes.admission_server import AdmissionMetrics

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.shown.grid_rows import PAGE_ROWS_MAX, GridColumn, GridRows
-from dashboards.shown.rows import card_table, workload_table
+from dashboards.view_models.grid_rows import PAGE_ROWS_MAX, GridColumn, GridRows
+from dashboards.view_models.rows import card_table, workload_table
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.profiles import Profiles

@@ -9,7 +9,7 @@ from dashboards.address import read_address
 from dashboards.pages.health import layout as health_layout
 from dashboards.pages.tenants import layout as tenants_layout
 from dashboards.queries import Views
-from dashboards.shown.health import failed_checks, node_coverage
+from dashboards.view_models.health import failed_checks, node_coverage
 from fleet.profiles import CardState, Finding
 from tests.dashboards.embedded import CLUSTER, EmbeddedMoney, make_views
 

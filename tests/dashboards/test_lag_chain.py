@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dashboards.queries import Freshness
-from dashboards.shown.health import LagCause, LagChain
 from dashboards.stored.arrivals import StoredFlow
+from dashboards.view_models.health import LagCause, LagChain
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.settings.settings import Settings
 from gputide.container.bus import file_bus

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dashboards.access.namespace_cut import cut_profiles
-from dashboards.shown.made_once import MadeOnce
+from dashboards.view_models.made_once import MadeOnce
 from fleet.profiles import Profiles
 from tests.dashboards.embedded import make_profiles
 

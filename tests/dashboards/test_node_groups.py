@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dashboards.figures.card_map import NODES_MAX, SquareKind, fleet_groups, fleet_squares, plan_squares, square_kind
-from dashboards.shown.node_groups import GROUP_NODES_MAX, group_with, node_groups
+from dashboards.view_models.node_groups import GROUP_NODES_MAX, group_with, node_groups
 from fleet.inventory import CardId, CardModelName
 from fleet.profiles import CardProfile, Profiles
 from tests.dashboards.embedded import make_plan, make_profiles

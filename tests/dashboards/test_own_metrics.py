@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dashboards.access.sign_in import Ways
 from dashboards.app import create_app
-from dashboards.own_metrics import WebMetrics
+from dashboards.request_hooks import WebMetrics
 from tests.dashboards.embedded import make_views
 from wire.own_metrics import OwnMetrics
 

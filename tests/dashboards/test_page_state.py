@@ -17,7 +17,7 @@ from dashboards.pages.card import holders
 from dashboards.pages.downloads import file_of
 from dashboards.pages.frame import Reader, top_bar
 from dashboards.request_hooks import COOKIE
-from dashboards.shown.grid_rows import GridColumn, GridRows
+from dashboards.view_models.grid_rows import GridColumn, GridRows
 from fleet.errors import Refused
 from tests.dashboards.embedded import CLUSTER, EmbeddedCluster, make_plan, make_profiles, make_views
 

@@ -14,7 +14,7 @@ from dashboards.pages import plan_rollout as page_plan_rollout
 from dashboards.pages.frame import shown
 from dashboards.queries import RolloutPhase
 from dashboards.request_hooks import COOKIE, asked_language, speak
-from dashboards.shown.relief_acts import MoveState
+from dashboards.view_models.relief_acts import MoveState
 from dashboards.words.reading import READING, reader_words, say
 from fleet.decisions import Need, RiskLevel
 from fleet.inventory import Priority

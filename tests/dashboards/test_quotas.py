@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dashboards.shown.quotas import counts_cards, quota_uses, team_quotas
-from dashboards.shown.tenants import Tenant
+from dashboards.view_models.quotas import counts_cards, quota_uses, team_quotas
+from dashboards.view_models.tenants import Tenant
 from exporter.allocation.records import AmountRecord, QueueRecord
 from exporter.allocation.rows import queue_rows
 from fleet.inventory import Quota

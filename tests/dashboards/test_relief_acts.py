@@ -14,8 +14,8 @@ from dashboards.access.people import Person, Right, Role
 from dashboards.access.scoped import scoped_views
 from dashboards.address import read_address
 from dashboards.pages.plan_relief import relief
-from dashboards.shown.relief_acts import MoveState
 from dashboards.stored.changes import StoredRelief
+from dashboards.view_models.relief_acts import MoveState
 from dashboards.words.reading import READING
 from enforcer.agent.node_view import ContainerKey
 from enforcer.record.ledger import Ledger

@@ -10,7 +10,7 @@ from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.table import report_csv
 from dashboards.report.text import report_html, report_json, report_markdown
 from dashboards.report.weeks import WeekFacts
-from dashboards.shown.tenants import tenants
+from dashboards.view_models.tenants import tenants
 from enforcer.record.verdict import verdict_of
 from fleet.money.week_hours import WASTED, part_of
 from fleet.words import Language

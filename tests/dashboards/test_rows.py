@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dashboards.queries import Freshness
-from dashboards.shown.rows import (
+from dashboards.view_models.rows import (
     age_words,
     card_table,
     refusal_groups,

@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from dashboards.queries import Freshness, Views
-from dashboards.shown.savings_series import SAVINGS_FAMILIES, SavingsReader
+from dashboards.view_models.savings_series import SAVINGS_FAMILIES, SavingsReader
 from enforcer.record.savings import promised_cards, savings_steps
 from fleet.errors import NotEnoughData
 from fleet.money.saving import cards_in

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.shown.tenants import tenants
+from dashboards.view_models.tenants import tenants
 from fleet.money.charges import MeasuredHours
 from fleet.money.week_hours import GRANTED, WASTED, WeekHours, part_of
 from fleet.profiles import Finding, HourMeasure

@@ -21,7 +21,7 @@ from dashboards.pages.savings import layout
 from dashboards.queries import PlanEntry
 from dashboards.report.report import Edition, Report, make_report
 from dashboards.report.text import report_html, report_json, report_lines, report_markdown
-from dashboards.shown.savings_series import SavingsReader
+from dashboards.view_models.savings_series import SavingsReader
 from dashboards.words.advice import headline_words, verdict_words
 from dashboards.words.reading import READING
 from enforcer.record.harm import harm_budgets, leading_verdict

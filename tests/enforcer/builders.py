@@ -15,12 +15,12 @@ from enforcer.cluster import FieldChange
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import Approval, PlanStore
-from enforcer.rollout.carry import CarryPolicy
 from enforcer.rollout.holding import hold_seconds, strategy_limit
 from enforcer.rollout.patience import Patience, PatientCluster
+from enforcer.rollout.pod_mover import MovePolicy
 from enforcer.rollout.reconciler import Reconciler
+from enforcer.rollout.run_context import RolloutPolicy, RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.tools import RolloutPolicy, Tools
 from enforcer.rollout.undo import Undo, UndoResult
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import Guard, GuardPolicy
@@ -318,8 +318,8 @@ def a_cluster(
     return cluster
 
 
-def some_tools(cluster: SimulatedCluster, folder: Path, **changes: object) -> Tools:
-    tools = Tools(
+def some_tools(cluster: SimulatedCluster, folder: Path, **changes: object) -> RunContext:
+    tools = RunContext(
         reader=cluster,
         writer=cluster,
         lease=cluster,
@@ -327,14 +327,14 @@ def some_tools(cluster: SimulatedCluster, folder: Path, **changes: object) -> To
         journal=Journal(Ledger(folder / "ledger.jsonl")),
         guard=OpenGuard(GuardPolicy(gaps_allowed=True)),
         signals=ClusterSignals(cluster),
-        policy=RolloutPolicy(watch_seconds=WATCH_SECONDS, carry=CarryPolicy(placement_seconds_max=120.0)),
+        policy=RolloutPolicy(watch_seconds=WATCH_SECONDS, moving=MovePolicy(placement_seconds_max=120.0)),
     )
     for name, value in changes.items():
         setattr(tools, name, value)
     return tools
 
 
-def a_rollout(tools: Tools) -> Rollout:
+def a_rollout(tools: RunContext) -> Rollout:
     return Rollout(tools, HamiBackend(NOW))
 
 
@@ -351,11 +351,11 @@ def let_all_go(cluster: SimulatedCluster, *owners: str) -> SimulatedCluster:
     return cluster
 
 
-def an_undo(tools: Tools) -> Undo:
+def an_undo(tools: RunContext) -> Undo:
     return Undo(tools)
 
 
-def undo_all(tools: Tools, folder: Path) -> tuple[UndoResult, ...]:
+def undo_all(tools: RunContext, folder: Path) -> tuple[UndoResult, ...]:
     return Reconciler(a_rollout(tools), PlanStore(folder / "plans"), lambda *_: None).undo_all(by="ann")
 
 

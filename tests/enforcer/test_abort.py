@@ -15,8 +15,8 @@ import pytest
 from enforcer.record.journal import StageState
 from enforcer.record.plan_store import Approval, PlanStore, Wish, WishChange
 from enforcer.rollout.abort import abort, open_run
+from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.tools import Tools
 from enforcer.safety.abort_wish import Aborted, SeldomAsked, stopped
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
@@ -47,7 +47,7 @@ def steps_of_apply(folder: Path) -> list[str]:
     return seen
 
 
-def is_whole(cluster: SimulatedCluster, tools: Tools) -> bool:
+def is_whole(cluster: SimulatedCluster, tools: RunContext) -> bool:
     """Whether each stage is promoted or restored, pods sit accordingly, and no run is open."""
     states = {number: record.state for run in tools.journal.runs() for number, record in run.records.items()}
     kept = {number for number, state in states.items() if state is StageState.PROMOTED}

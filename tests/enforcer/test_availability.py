@@ -14,7 +14,7 @@ from enforcer.cluster import FieldChange
 from enforcer.preview import preview
 from enforcer.record.journal import StageRecord, StageState
 from enforcer.rollout.holding import Way, holds_of, unavailable_at_once, way_of
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.safety.availability import availability_breaches
 from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
@@ -302,7 +302,7 @@ def test_workloads_of_one_budget_that_change_together_are_counted_together(tmp_p
     assert "enforcer.parallel_workloads_max" in said
     (tmp_path / "one").mkdir()
     tools = some_tools(cluster, tmp_path / "one")
-    tools.policy = tools.policy.__class__(carry=tools.policy.carry.__class__(parallel_pods_max=1))
+    tools.policy = tools.policy.__class__(moving=tools.policy.moving.__class__(parallel_pods_max=1))
     (result,) = a_rollout(tools).apply(sliced(a=2, b=2), by="ann")
     assert result.reason is None
 
@@ -431,7 +431,7 @@ def test_surging_owner_keeps_its_own_surge_and_has_at_least_one(surge: str | Non
 # --- an explicit yes ---
 
 
-def careful(cluster: SimulatedCluster, folder: Path) -> Tools:
+def careful(cluster: SimulatedCluster, folder: Path) -> RunContext:
     return some_tools(cluster, folder, guard=OpenGuard(GuardPolicy()))
 
 
@@ -523,7 +523,7 @@ def test_undo_does_not_count_a_workload_that_was_taken_back_already(tmp_path: Pa
     assert an_undo(tools).undo(plan.plan_id).lowered == ()
 
 
-def before_of(tools: Tools, plan: Plan, name: str) -> dict[str, str | None]:
+def before_of(tools: RunContext, plan: Plan, name: str) -> dict[str, str | None]:
     """The fields of a Deployment as they were before a plan."""
     (run,) = tools.journal.runs(plan.plan_id)
     found = next(item for item in run.records[1].objects if item.kind == "Deployment" and item.name == name)

@@ -12,7 +12,7 @@ import pytest
 
 from enforcer.cluster import FieldChange
 from enforcer.record.plan_store import Approval
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.guard import FREEZE_NAMESPACE, Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
@@ -34,7 +34,7 @@ class Site:
         self.plan: Plan = standard_plan()
         self.approved = [*a_yes(self.plan, 1), *a_yes(self.plan, 2)]
         self._meanwhile = meanwhile
-        self.tools: Tools = some_tools(self.cluster, folder, guard=Guard(policy), step=self._step)
+        self.tools: RunContext = some_tools(self.cluster, folder, guard=Guard(policy), step=self._step)
 
     def _step(self, step: str) -> None:
         if step == "promote 1":

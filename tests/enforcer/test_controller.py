@@ -12,7 +12,7 @@ from enforcer.controller import Controller, ControllerMetrics
 from enforcer.record.plan_store import Approval, PlanStore, Wish, WishChange
 from enforcer.rollout.abort import open_run
 from enforcer.rollout.reconciler import Reconciler, due, end_of
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.decisions import Plan, ScheduledReplicas
@@ -50,7 +50,7 @@ class World:
         self.cluster: SimulatedCluster = cluster or a_cluster(folder)
         self.plans = plans or PlanStore(folder / "plans")
         self.plans.add(plan)
-        self.tools: Tools = some_tools(self.cluster, folder, wishes=self.plans, guard=NEEDS_APPROVAL)
+        self.tools: RunContext = some_tools(self.cluster, folder, wishes=self.plans, guard=NEEDS_APPROVAL)
         self.states: list[str] = []
         reconciler = Reconciler(a_rollout(self.tools), self.plans, lambda _, status: self.states.append(status.state))
         metrics = ControllerMetrics(OwnMetrics("controller"))

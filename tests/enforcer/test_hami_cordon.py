@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.backends.hami import HamiBackend
-from enforcer.backends.hami_cordon import cordon_changes
+from enforcer.backends.hami import HamiBackend, cordon_changes
 from enforcer.backends.hami_dialect import cordoned_cards
 from enforcer.manifest import field_of
 from enforcer.record.journal import FieldIntent, ObjectIntent

@@ -10,13 +10,13 @@ from enforcer.cluster import FieldChange
 from enforcer.kinds.register import WORKLOAD_KINDS, pod_templates
 from enforcer.reconcile import find_drift, repair
 from enforcer.rollout.restore import StageResult
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from tests.enforcer.builders import a_cluster, a_rollout, an_undo, some_tools, standard_plan
 
 
-def applied(folder: Path) -> tuple[SimulatedCluster, Tools, tuple[StageResult, ...]]:
+def applied(folder: Path) -> tuple[SimulatedCluster, RunContext, tuple[StageResult, ...]]:
     cluster = a_cluster(folder, cards=16)
     tools = some_tools(cluster, folder)
     return cluster, tools, a_rollout(tools).apply(standard_plan(), by="ann")

@@ -19,7 +19,7 @@ from enforcer.record.ledger import Ledger
 from enforcer.rollout.intents import object_intents
 from enforcer.rollout.node_steps import CLOSED_ANNOTATION, NodeStepPolicy, NodeSteps
 from enforcer.rollout.restore import Stuck, take_back
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.undo import Undo
 from enforcer.snapshot import take_snapshot
 from fleet.errors import Refused
@@ -380,8 +380,8 @@ def test_recommendation_that_leaves_its_node_scaled_is_not_undone_by_itself(tmp_
     undo.way_back(undo.preview("plan-1"))
 
 
-def tools_for(cluster: ActingCluster, folder: Path) -> Tools:
-    return Tools(
+def tools_for(cluster: ActingCluster, folder: Path) -> RunContext:
+    return RunContext(
         reader=cluster,
         writer=cluster,
         lease=_Always(),

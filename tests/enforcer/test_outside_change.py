@@ -116,7 +116,7 @@ def test_hold_ends_with_the_look_that_sees_somebody_elses_change(tmp_path: Path,
     tools = some_tools(cluster, tmp_path, pause=pause, on_progress=lambda news: phases.append(phase_of(news)))
     a_rollout(tools).apply(standard_plan(), [2], by="ann")
     (pushed, _), (freed, _) = writes
-    assert freed - pushed <= 2 * tools.policy.carry.poll_seconds
+    assert freed - pushed <= 2 * tools.policy.moving.poll_seconds
 
 
 def test_annotation_of_somebody_else_or_another_workloads_change_does_not_end_a_stage(tmp_path: Path) -> None:

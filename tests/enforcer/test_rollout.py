@@ -23,7 +23,7 @@ from enforcer.preview import preview
 from enforcer.record.fingerprint import fingerprint_of
 from enforcer.record.journal import StageState
 from enforcer.rollout.progress import Progress
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.watch import PodHealth
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
@@ -311,8 +311,8 @@ def test_lease_of_another_holder_keeps_us_out(tmp_path: Path) -> None:
 # --- kills ---
 
 
-def killing(tools: Tools, number: int) -> Tools:
-    """Tools that end the process before their n-th write."""
+def killing(tools: RunContext, number: int) -> RunContext:
+    """RunContext that end the process before their n-th write."""
     seen = 0
 
     def step(_: str) -> None:

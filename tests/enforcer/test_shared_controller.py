@@ -17,7 +17,7 @@ from enforcer.record.shared_ledger import SharedLedger, stored_runs
 from enforcer.record.shared_plans import SharedPlans
 from enforcer.rollout.abort import abort, open_run
 from enforcer.rollout.reconciler import Delegated, Reconciler
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.watch import ClusterSignals, PodHealth
 from enforcer.safety.abort_wish import SeldomAsked
 from enforcer.safety.guard import Guard, GuardPolicy
@@ -48,7 +48,7 @@ class Shared:
         self.metrics = ControllerMetrics(OwnMetrics("controller"))
         self.controller = Controller(self.plans, self.tools.journal, reconciler, self.metrics, lambda: self.now)
 
-    def machine(self, name: str, **changes: object) -> tuple[SharedPlans, Tools]:
+    def machine(self, name: str, **changes: object) -> tuple[SharedPlans, RunContext]:
         """Plans and tools of a machine with a folder of its own."""
         place, opened = self.folder / name, self.api.cluster()
         plans = SharedPlans(place / "plans", opened.plans, "c1", partial(stored_runs, opened.changes))

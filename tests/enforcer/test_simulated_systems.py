@@ -15,8 +15,8 @@ from enforcer.backends.device_plugin import SHARED_RESOURCE
 from enforcer.backends.register import BACKENDS
 from enforcer.cluster import FieldChange
 from enforcer.record.journal import StageState
+from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.rollout.tools import Tools
 from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SeatState, SimulatedCluster
 from enforcer.simulated.store import SimulatedStore
@@ -72,7 +72,7 @@ def backend_of(name: str) -> Backend:
     return maker(NOW)
 
 
-def tools_of(cluster: SimulatedCluster, folder: Path, name: str) -> Tools:
+def tools_of(cluster: SimulatedCluster, folder: Path, name: str) -> RunContext:
     guard = OpenGuard(GuardPolicy(gaps_allowed=True))
     return some_tools(cluster, folder, guard=guard, dialect=backend_of(name).dialect)
 

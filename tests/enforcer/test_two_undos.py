@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.record.journal import StageState
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.decisions import Plan, RecommendationKind
@@ -57,7 +57,7 @@ def cluster(tmp_path: Path) -> SimulatedCluster:
     return made
 
 
-def die_in_undo(tools: Tools, plan: Plan) -> None:
+def die_in_undo(tools: RunContext, plan: Plan) -> None:
     def step(what: str) -> None:
         if what == "undo end":
             raise Killed
@@ -67,7 +67,7 @@ def die_in_undo(tools: Tools, plan: Plan) -> None:
         an_undo(tools).undo(plan.plan_id)
 
 
-def state(tools: Tools, plan: Plan) -> StageState:
+def state(tools: RunContext, plan: Plan) -> StageState:
     (run,) = tools.journal.runs(plan.plan_id)
     return run.records[1].state
 

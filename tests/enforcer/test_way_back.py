@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from enforcer.cluster import FieldChange
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.decisions import Plan, RecommendationKind
 from fleet.grammars.hami import DEVICES_ALLOCATED_ANNOTATION
@@ -32,7 +32,7 @@ def two_pods_to(card: int) -> Plan:
     return a_plan({card: placed}, [[advice]], cards_before=2)
 
 
-def applied(folder: Path, cards: int, old: tuple[int, int] = (0, 1), new: int = 2) -> Tools:
+def applied(folder: Path, cards: int, old: tuple[int, int] = (0, 1), new: int = 2) -> RunContext:
     """Two pods that stood on a card each and share one now."""
     grants = [a_grant("a", number, card) for number, card in enumerate(old)]
     tools = some_tools(a_cluster(folder, grants, cards=cards), folder)
@@ -40,20 +40,20 @@ def applied(folder: Path, cards: int, old: tuple[int, int] = (0, 1), new: int = 
     return tools
 
 
-def write(tools: Tools, kind: str, namespace: str, name: str, annotation: str, text: str) -> None:
+def write(tools: RunContext, kind: str, namespace: str, name: str, annotation: str, text: str) -> None:
     found = tools.reader.get(kind, namespace, name)
     assert found is not None
     change = FieldChange(field=f"metadata.annotations[{annotation}]", value=text)
     tools.writer.patch(kind, namespace, name, [change], found["metadata"]["resourceVersion"])
 
 
-def lowered(tools: Tools) -> tuple[Sentence, ...]:
+def lowered(tools: RunContext) -> tuple[Sentence, ...]:
     undo = an_undo(tools)
     (plan_id,) = undo.applied_plans()
     return undo.way_back(undo.preview(plan_id))[1]
 
 
-def go_to_card_1(tools: Tools) -> None:
+def go_to_card_1(tools: RunContext) -> None:
     """A pod that was made anew came to an old card of its own workload."""
     pod = tools.reader.list_objects("Pod", "team")[0]
     text = pod["metadata"]["annotations"][DEVICES_ALLOCATED_ANNOTATION].replace(card_id(2), card_id(1))

@@ -6,8 +6,7 @@ import pytest
 
 from docs.metrics_catalogue import CATALOGUE
 from docs.peer_names import Peer, PeerName, peer_names
-from exporter.compat.figures import SHOWN_FIGURES
-from exporter.compat.grant_sums import GRANT_SUMS
+from exporter.compat.figures import GRANT_SUMS, SHOWN_FIGURES
 from exporter.compat.names import NameSource, names_of
 from fleet.series import Subject, known_names
 from fleet.servers import server_of_metric

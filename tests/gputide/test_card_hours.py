@@ -14,7 +14,7 @@ from dashboards.address import read_address
 from dashboards.api.answers import week_answer
 from dashboards.pages import fleet, tenants
 from dashboards.queries import Views
-from dashboards.shown.savings_series import SavingsReader
+from dashboards.view_models.savings_series import SavingsReader
 from fleet.profiles import HourMeasure
 from fleet.settings.settings import Settings
 from gputide.container.pages import views_of

@@ -21,9 +21,9 @@ from dashboards.notify.news import News
 from dashboards.pages import fleet as fleet_page
 from dashboards.pages import tenants as tenants_page
 from dashboards.queries import Views
-from dashboards.shown.rows import card_table, money_words
-from dashboards.shown.savings_series import SavingsReader
-from dashboards.shown.tenants import tenants
+from dashboards.view_models.rows import card_table, money_words
+from dashboards.view_models.savings_series import SavingsReader
+from dashboards.view_models.tenants import tenants
 from fleet.data_folder import open_data_folder
 from fleet.inventory import Card
 from fleet.money.week_hours import WASTED

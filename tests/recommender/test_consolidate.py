@@ -8,7 +8,7 @@ import pytest
 from fleet.settings.settings import Settings
 from recommender.consolidate import TIERS, Member, Point, frontier, group_of, judged, outlook_of
 from recommender.demand import Demand, demand_of
-from recommender.frontier_choice import choose
+from recommender.frontier_points import choose
 from recommender.naive import HOUR_PROFILE, SUM_OF_MAXIMA, naive_packing
 from recommender.packing.greedy import GreedyPacker
 from tests.recommender.second_fleet import second_fleet

@@ -122,7 +122,7 @@ def savings(
     ] = SAVINGS_INTERVAL_SECONDS,
 ) -> None:
     """Serve what was found, promised and saved, and how old the warehouse is: plans, savings, promised quiet hours."""
-    from dashboards.shown.savings_series import SavingsReader
+    from dashboards.view_models.savings_series import SavingsReader
     from gputide.container.pages import views_of
 
     session = session_of(context)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.shown.grid_rows import PAGE_ROWS_MAX
+from dashboards.view_models.grid_rows import PAGE_ROWS_MAX
 from tests.dashboards.access.keys import HOST, bearer
 from tests.dashboards.access.test_matrix import REACHES, WHOLE, World, a_world, names_of_others
 from tests.dashboards.embedded import CLUSTER

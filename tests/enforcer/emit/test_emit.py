@@ -16,9 +16,8 @@ import pytest
 import yaml
 
 from enforcer.backends.hami import HamiBackend
-from enforcer.emit.git import commit_branch
-from enforcer.emit.kubectl import kubectl_files
-from enforcer.emit.kustomize import COMPONENT_FILE, helm_files, kustomize_files
+from enforcer.emit.files import kubectl_files
+from enforcer.emit.kustomize import COMPONENT_FILE, commit_branch, helm_files, kustomize_files
 from enforcer.emit.object_patch import ObjectPatch, object_patches, of_repositories
 from enforcer.kubernetes.kinds import kind_named
 from enforcer.manifest import field_of

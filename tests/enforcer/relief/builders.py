@@ -12,10 +12,10 @@ from enforcer.agent.orders import Orders, parse_orders
 from enforcer.cluster import ClusterReader, FieldChange
 from enforcer.record.ledger import Ledger
 from enforcer.relief.moving import Patience
+from enforcer.relief.relief_context import ReliefContext, ReliefPolicy
 from enforcer.relief.relief_journal import ReliefJournal
 from enforcer.relief.runner import ReliefLook, ReliefMetrics, ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
-from enforcer.relief.tools import ReliefPolicy, ReliefTools
 from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
@@ -126,7 +126,7 @@ class World:
     def restart(self) -> None:
         """A new relief over the same folder and cluster."""
         self.journal = ReliefJournal(Ledger(self.folder / "relief.jsonl"))
-        tools = ReliefTools(
+        tools = ReliefContext(
             reader=self.cluster,
             writer=self.cluster,
             lease=self.cluster,

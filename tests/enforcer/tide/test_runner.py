@@ -15,7 +15,7 @@ from enforcer.cluster import FieldChange
 from enforcer.manifest import field_of
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
-from enforcer.rollout.tools import Tools
+from enforcer.rollout.run_context import RunContext
 from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.tide.calendar import TideCalendar
@@ -60,7 +60,7 @@ class World:
     """A cluster and its tide."""
 
     cluster: SimulatedCluster
-    tools: Tools
+    tools: RunContext
     journal: TideJournal
     plans: PlanStore
     folder: Path

@@ -14,9 +14,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from dashboards.shown.grid_rows import GridColumn, GridRows
-from dashboards.shown.made_once import MADE
 from dashboards.tokens import STATE_LETTERS
+from dashboards.view_models.grid_rows import GridColumn, GridRows
+from dashboards.view_models.made_once import MADE
 from dashboards.words.reading import reader_words, say, say_code
 from fleet.decisions import Need, Plan, Recommendation, Refusal, Saving, Stage
 from fleet.inventory import Card

@@ -1,4 +1,4 @@
-"""Carries pods from one set of seats to another, in steps that may be repeated: the hands of rollout and undo.
+"""Moves pods from one set of seats to another, in steps that may be repeated, for rollout and undo.
 
 An owner that rolls by itself is patched when its pods' places are free and waited for; pods of the others are evicted
 one by one. Every step looks at the cluster first and does only what is missing, so that it can be called again after a
@@ -37,8 +37,8 @@ WATCHED_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CarryPolicy:
-    """How patient the hands are.
+class MovePolicy:
+    """How patient the pod mover is.
 
     Attributes:
         parallel_pods_max: workloads that may be changing at once.
@@ -52,7 +52,7 @@ class CarryPolicy:
     placement_seconds_max: float = 600.0
 
 
-class Carrier:
+class PodMover:
     """Patches, evicts and waits.
 
     Each call raises `Unavailable` where the cluster can't be reached or can't take it.
@@ -62,7 +62,7 @@ class Carrier:
         look_seconds: pause between two looks.
     """
 
-    def __init__(self, cluster: PatientCluster, policy: CarryPolicy, dialect: Dialect) -> None:
+    def __init__(self, cluster: PatientCluster, policy: MovePolicy, dialect: Dialect) -> None:
         self._cluster = cluster
         self._reader = cluster.reader
         self._policy = policy
@@ -78,7 +78,7 @@ class Carrier:
         self.kept: list[Sentence] = []
         self.objects = IntentWriter(cluster)
 
-    def carry(self, load: Load, on_wave: OnWave) -> list[Sentence]:
+    def move(self, load: Load, on_wave: OnWave) -> list[Sentence]:
         """Bring pods to their seats, in an order in which they find room.
 
         Args:

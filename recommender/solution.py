@@ -46,7 +46,7 @@ class Draft:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class Solution:
     """The plan's world, before it is written down as recommendations.
 
     Attributes:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dashboards.shown.tenants import Tenant
+from dashboards.view_models.tenants import Tenant
 from fleet.inventory import Quota
 
 _PARTS = re.compile(r"(mem|memory|core|cores|percentage|ratio|framebuffer)\b|/mig-", re.IGNORECASE)

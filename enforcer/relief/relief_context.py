@@ -1,6 +1,6 @@
-"""What relief works with, and how carefully: the cluster, the ledger, the guard, and the limits that the user sets.
+"""What relief works with: cluster, journal, guard, and the limits that the user sets.
 
-Put together by the command line.
+Made by `gputide.container.relief`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReliefPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReliefTools:
+class ReliefContext:
     """What relief works with.
 
     Attributes:

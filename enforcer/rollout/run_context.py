@@ -1,6 +1,6 @@
-"""What rollout and undo work with, and how carefully: the cluster, the ledger, the guard, and hands made of them.
+"""What one run of rollout or undo works with: cluster, journal, guard, lease, policy, and a pod mover made of them.
 
-Put together by the command line.
+Made by `gputide.container.enforcer`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.cluster import ClusterReader, ClusterWriter, Lease, Pause, followed
 from enforcer.dialect import Dialect
 from enforcer.record.journal import Journal
-from enforcer.rollout.carry import Carrier, CarryPolicy
 from enforcer.rollout.node_steps import NodeStepPolicy, NodeSteps
 from enforcer.rollout.patience import RIGHTS_SECONDS_MAX, Patience, PatientCluster
+from enforcer.rollout.pod_mover import MovePolicy, PodMover
 from enforcer.rollout.progress import Progress, ProgressPhase
 from enforcer.rollout.watch import Signals, WatchPolicy
 from enforcer.safety.abort_wish import LOOK_SECONDS, Aborted, SeldomAsked, Wishes, aborted_by
@@ -42,7 +42,7 @@ class RolloutPolicy:
     watch_seconds: float = 600.0
     lease_seconds: float = 30.0
     watch: WatchPolicy = field(default_factory=WatchPolicy)
-    carry: CarryPolicy = field(default_factory=CarryPolicy)
+    moving: MovePolicy = field(default_factory=MovePolicy)
 
 
 def _unseen(_: Progress) -> None:
@@ -71,7 +71,7 @@ class UnderWay:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tools:
+class RunContext:
     """What rollout and undo work with; mutable: a test swaps the step at which it stops.
 
     What takes, renews or waits with the lease raises `Refused` where somebody else holds it.
@@ -138,14 +138,14 @@ class Tools:
         except Refused as exc:
             raise Aborted(sentence("guard.approval_withdrawn", stage=stage, why=exc.said)) from exc
 
-    def carrier(self, *, is_slow: bool = False) -> Carrier:
-        """Hands for these tools; slow ones change one workload at a time."""
-        policy = replace(self.policy.carry, parallel_pods_max=1) if is_slow else self.policy.carry
-        return Carrier(self.cluster, policy, self.dialect)
+    def mover(self, *, is_slow: bool = False) -> PodMover:
+        """A pod mover; a slow one changes one workload at a time."""
+        policy = replace(self.policy.moving, parallel_pods_max=1) if is_slow else self.policy.moving
+        return PodMover(self.cluster, policy, self.dialect)
 
     def node_steps(self) -> NodeSteps:
         """Who empties nodes and waits for them."""
-        policy = NodeStepPolicy(poll_seconds=self.policy.carry.poll_seconds)
+        policy = NodeStepPolicy(poll_seconds=self.policy.moving.poll_seconds)
         return NodeSteps(self.cluster, policy, self.dialect)
 
     def snapshot(self) -> Snapshot:
@@ -189,8 +189,8 @@ class Tools:
         while not acquire(lambda: self.lease.acquire(self.holder, self.policy.lease_seconds)):
             if waited > 2 * self.policy.lease_seconds:
                 raise Refused(sentence("guard.lease_held"))
-            self.pause(self.policy.carry.poll_seconds)
-            waited += self.policy.carry.poll_seconds
+            self.pause(self.policy.moving.poll_seconds)
+            waited += self.policy.moving.poll_seconds
         self._taken_at = self.now()
 
     def keep_lease(self) -> None:
