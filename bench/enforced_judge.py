@@ -106,7 +106,7 @@ class _Judge:
         for item in self._plan["recommendations"]:
             if item["kind"] != "colocate":
                 continue
-            # Harm is said of an average pod, so a card counts as often as pods of the advice come to it.
+            # Harm is said of an average pod and of the worst card: a card counts once for each pod that comes to it.
             cards = [
                 card
                 for card in self._plan["placement"]
@@ -117,9 +117,12 @@ class _Judge:
             promises = "priority" in item["needs"] or not re.search(r"contend as equals", item["reason"])
             if unheld and promises:
                 yield f"{item['id']}: promises that low priority yields on {unheld[0]['card']}, and nothing makes it"
-            harm = float(np.mean([self._harmed(card) for card in cards])) if cards else 0.0
-            if item["violation_ratio"] + SLACK < harm / 2:
-                yield f"{item['id']}: predicts {item['violation_ratio']:.4f}, and its pods are harmed in {harm:.4f}"
+            # What advice does not ask for is not looked for by `apply`, so it can't be counted on either.
+            harmed = [self._harmed(card, counts_on_hold="priority" in item["needs"]) for card in cards] or [0.0]
+            worst = max(clause["values"].get("worst_ratio", 0.0) for clause in item["why"])
+            for said, harm in ((item["violation_ratio"], float(np.mean(harmed))), (worst, max(harmed))):
+                if said + SLACK < harm / 2:
+                    yield f"{item['id']}: predicts {said:.4f}, and its pods are harmed in {harm:.4f}"
             inflation = dict(item["evidence"]["numbers"]).get("latency_p99_inflation_ratio")
             if inflation is not None and inflation < SLOWED:
                 yield from (
@@ -221,12 +224,12 @@ class _Judge:
         assert self._owners is not None
         return self._owners[part["workload"]]
 
-    def _harmed(self, card: Mapping[str, Any]) -> float:
+    def _harmed(self, card: Mapping[str, Any], *, counts_on_hold: bool) -> float:
         """Share of the active time of pods that nobody makes wait in which a card, or their limit, had too little.
 
         Low priority that is not held back is one of them.
         """
-        yields = not _is_mixed(card) or self._is_held(card)
+        yields = not _is_mixed(card) or (counts_on_hold and self._is_held(card))
         parts = [part for part in card["slices"] if not (yields and part["priority"] == "low")]
         if not parts:
             return 0.0

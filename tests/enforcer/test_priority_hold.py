@@ -118,15 +118,15 @@ def test_pod_without_the_library_is_neither_held_back_nor_seen(tmp_path: Path) -
         check_priority(plan, plan.recommendations, HAMI, Holders(agents=NODE), changed)
 
 
-def in_two_stages() -> Plan:
+def in_two_stages(first_pod: str = "a-0", second_pod: str = "a-1") -> Plan:
     """Service a is limited by stage 1, and c of low priority comes to its cards by stage 2."""
     share: dict[str, Any] = {"compute_ratio": 0.4, "core_policy": CorePolicy.HARD}
     low = {**share, "priority": Priority.LOW}
-    first = a_recommendation("slice", RecommendationKind.SLICE, ["a-0", "a-1"], ["Deployment/a"], 0)
+    first = a_recommendation("slice", RecommendationKind.SLICE, [first_pod, second_pod], ["Deployment/a"], 0)
     item = a_recommendation("beside", RecommendationKind.COLOCATE, ["c-0", "c-1"], ["Deployment/c"], 2)
     cards = {
-        0: [a_slice("a-0", **share), a_slice("c-0", **low)],
-        1: [a_slice("a-1", **share), a_slice("c-1", **low)],
+        0: [a_slice(first_pod, **share), a_slice("c-0", **low)],
+        1: [a_slice(second_pod, **share), a_slice("c-1", **low)],
     }
     return a_plan(cards, [[first], [replace(item, needs=(Need.PRIORITY,))]])
 
@@ -157,9 +157,11 @@ def test_service_that_lost_its_force_since_is_not_counted_on(tmp_path: Path) -> 
 
 
 def test_service_that_has_its_share_without_force_is_given_force(tmp_path: Path) -> None:
-    plan, cluster = in_two_stages(), a_cluster(tmp_path)
-    Rollout(some_tools(cluster, tmp_path), a_running_backend()).apply(plan, stages=[1], by="ann")
+    cluster = a_cluster(tmp_path)
+    Rollout(some_tools(cluster, tmp_path), a_running_backend()).apply(in_two_stages(), stages=[1], by="ann")
     snapshot = take_snapshot(cluster)
+    seats = sorted(snapshot.pods[WorkloadId("team/Deployment/a")], key=lambda seat: seat.slices[0].card or "")
+    plan = in_two_stages(*(seat.pod_id.removeprefix("team/") for seat in seats))
     assert not a_running_backend().render(plan, 1, snapshot).changes, "what is there already is not changed again"
     owner = copy.deepcopy(snapshot.owners[WorkloadId("team/Deployment/a")])
     policy = "spec.template.spec.containers[server].env[GPU_CORE_UTILIZATION_POLICY]"

@@ -32,7 +32,7 @@ def an_owner(percent: str | None, priority: str, policy: str | None) -> dict[str
 PLAN: dict[str, Any] = {
     "recommendations": [
         {"id": "x", "kind": "colocate", "pods": ["team/web-0"], "needs": ["priority"], "violation_ratio": 0.0,
-         "reason": "it yields", "evidence": {"numbers": {}}},
+         "reason": "it yields", "evidence": {"numbers": {}}, "why": [{"values": {"worst_ratio": 1.0}}]},
     ],
     "placement": [{"card": "GPU-0", "node": "n", "slices": [a_slice("web", "high"), a_slice("train", "low")]}],
 }  # fmt: skip
@@ -102,18 +102,43 @@ def test_demand_above_a_limit_must_be_predicted() -> None:
     assert faults_of(PLAN, OWNERS, busier) == ["x: predicts 0.0000, and its pods are harmed in 1.0000"]
 
 
-def test_harm_is_that_of_an_average_pod_and_each_card_is_judged_by_what_holds_there() -> None:
-    """Beside low priority that is held back nobody is harmed, whatever holds on another card of the service."""
+def in_two_places() -> dict[str, Any]:
+    """A replica of web beside low priority on a second node, m; all that is asked for is what the first one has."""
     two = copy.deepcopy(PLAN)
     second = [a_slice("web", "high") | {"pod": "web-1"}, a_slice("batch", "low")]
     two["placement"].append({"card": "GPU-1", "node": "m", "slices": second})
-    two["recommendations"][0] |= {"pods": ["team/web-0", "team/web-1"], "needs": [], "violation_ratio": 0.5,
-                                  "reason": "all pods of a card contend as equals"}  # fmt: skip
-    use = {**WORLD.use, "team/web-1": np.full(4, 0.3, np.float32), "team/batch-0": np.full(4, 0.9, np.float32)}
-    world = replace(WORLD, use=use, agents=HERE, version=(2, 8, 1), ungated=frozenset({"m"}))
-    assert faults_of(two, None, world) == []
-    two["recommendations"][0]["violation_ratio"] = 0.2
-    assert faults_of(two, None, world) == ["x: predicts 0.2000, and its pods are harmed in 0.5000"]
+    two["recommendations"][0] |= {"pods": ["team/web-0", "team/web-1"], "violation_ratio": 0.0}
+    return two
+
+
+IN_TWO_PLACES = replace(
+    WORLD,
+    use={**WORLD.use, "team/web-1": np.full(4, 0.3, np.float32), "team/batch-0": np.full(4, 0.9, np.float32)},
+    version=(2, 8, 1),
+    agents=HERE,
+    ungated=frozenset({"m"}),
+)
+
+
+def test_what_advice_does_not_ask_for_is_not_counted_on() -> None:
+    """Low priority is held back on one card of two: who says that it contends must predict that of both cards."""
+    two = in_two_places()
+    two["recommendations"][0] |= {"needs": [], "reason": "all pods of a card contend as equals"}
+    assert faults_of(two, None, IN_TWO_PLACES) == ["x: predicts 0.0000, and its pods are harmed in 1.0000"]
+    two["recommendations"][0]["violation_ratio"] = 0.9
+    assert faults_of(two, None, IN_TWO_PLACES) == []
+
+
+def test_harm_is_that_of_an_average_pod_and_of_the_worst_card() -> None:
+    (item,) = (two := in_two_places())["recommendations"]
+    item["violation_ratio"] = 0.5
+    (promise,) = faults_of(two, None, IN_TWO_PLACES)
+    assert "promises" in promise
+    item |= {"violation_ratio": 0.2, "why": [{"values": {"worst_ratio": 0.4}}]}
+    assert faults_of(two, None, IN_TWO_PLACES)[1:] == [
+        "x: predicts 0.2000, and its pods are harmed in 0.5000",
+        "x: predicts 0.4000, and its pods are harmed in 1.0000",
+    ]
 
 
 @pytest.mark.parametrize(
