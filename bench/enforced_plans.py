@@ -27,7 +27,7 @@ from fleet.capabilities.register import capabilities_of
 from fleet.decisions import Plan, RiskLevel
 from fleet.documents import seal_plan
 from fleet.errors import Refused
-from fleet.inventory import Node, Priority
+from fleet.inventory import CardId, Node, Priority
 from fleet.priority_holds import Holders, holders_of
 from fleet.probe_results import ProbeResult
 from fleet.profiles import Profiles
@@ -199,7 +199,7 @@ def _standing(document: Mapping[str, Any], done: list[int], cluster: BackendClus
     """What was carried out of a plan: the advice of its stages, and every pod on the card that it really has."""
     chosen = {name for stage in document["stages"] if stage["stage"] in done for name in stage["recommendations"]}
     parts = {f"{part['namespace']}/{part['pod']}": part for card in document["placement"] for part in card["slices"]}
-    cards: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    cards: dict[CardId, list[Mapping[str, Any]]] = defaultdict(list)
     for pod, held in cluster.cards_of_pods.items():
         for card in held if pod in parts else ():
             cards[card].append(parts[pod])

@@ -84,14 +84,11 @@ def render_grants(
             owner, kind, staying, plan_id=plan.plan_id, snapshot=snapshot, words=words, style=family.style
         )
 
-    def is_said(target: Target) -> bool:
-        owner = snapshot.owners.get(target.seat.workload)
-        if owner is None or workload_parts(target.seat.workload)[1] == "Job":
+    def is_said(targets: Sequence[Target]) -> bool:
+        owner = snapshot.owners.get(targets[0].seat.workload) if targets else None
+        if owner is None or workload_parts(targets[0].seat.workload)[1] == "Job":
             return True
-        path = f"spec.template.spec.containers[{target.after[0].container}]"
-        fields = family.style.container_fields(target)
-        own = [template.view(owner) for template in pod_templates(owner) if template.role in ("", target.seat.role)]
-        return all(field_of(view, f"{path}.{name}") == value for view in own for name, value in fields.items())
+        return any(_says(owner, target, family.style.container_fields(target)) for target in targets)
 
     draft = draft_stage(plan, stage, snapshot, seater, is_said)
     partly = check_kinds(family.capabilities, draft.recommendations)
@@ -101,6 +98,12 @@ def render_grants(
     return rendered(
         draft, snapshot, template_fields, now, warnings=warnings, node_changes=nodes.changes, node_steps=nodes.steps
     )
+
+
+def _says(owner: Manifest, target: Target, fields: Mapping[str, str | None]) -> bool:
+    path = f"spec.template.spec.containers[{target.after[0].container}]"
+    own = [template.view(owner) for template in pod_templates(owner) if template.role in ("", target.seat.role)]
+    return all(field_of(view, f"{path}.{name}") == value for view in own for name, value in fields.items())
 
 
 def _unit_warnings(draft: StageDraft, words: Words) -> list[str]:

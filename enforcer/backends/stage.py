@@ -95,18 +95,18 @@ class StageDraft:
         )
 
 
-def _always(target: Target) -> bool:
+def _always(targets: Sequence[Target]) -> bool:
     return True
 
 
 def draft_stage(
-    plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, is_said: Callable[[Target], bool] = _always
+    plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, is_said: Callable[[Sequence[Target]], bool] = _always
 ) -> StageDraft:
     """Which pods a stage brings where.
 
     Args:
         stage: number of the stage, none of the tide's; the ones before it count as applied.
-        is_said: whether the owner of a pod that has its place and grant already says all that goes with them.
+        is_said: whether the owner of pods that all have their places and grants already says all that goes with them.
 
     Raises:
         Refused: there is no such stage, pods are gone, have no place, or claim what can't be true.
@@ -127,13 +127,15 @@ def draft_stage(
     workloads = dict.fromkeys(snapshot.seats[pod].workload for pod in named if pod in snapshot.seats)
     targets: dict[WorkloadId, tuple[Target, ...]] = {}
     for workload in workloads:
-        entries = []
-        for seat in snapshot.pods[workload]:
-            if seat.pod_id in wanted:
-                advice = recommendations[wanted[seat.pod_id]]
-                entries.append(_target(seat, advice, placed.get(seat.pod_id, ()), seater, is_said))
-            else:
-                entries.append(Target(seat=seat, new=None, recommendation=""))
+        aims = [
+            _target(seat, recommendations[wanted[seat.pod_id]], placed.get(seat.pod_id, ()), seater)
+            if seat.pod_id in wanted
+            else Target(seat=seat, new=None, recommendation="")
+            for seat in snapshot.pods[workload]
+        ]
+        entries = [_unless_there(aim) for aim in aims]
+        if all(entry.new is None for entry in entries) and not is_said([aim for aim in aims if aim.new]):
+            entries = aims
         moving = [entry for entry in entries if entry.new is not None]
         doubted = [entry.seat.pod_id for entry in moving if entry.seat.pod_id in snapshot.doubts]
         if doubted:
@@ -352,16 +354,18 @@ def _target(
     recommendation: Recommendation,
     placed: Sequence[tuple[CardPlacement, PlacedSlice]],
     seater: Seater,
-    is_said: Callable[[Target], bool],
 ) -> Target:
     new = tuple(seater(card, part) for card, part in placed)
     if not new and not recommendation.kind.ends_pods:
         raise Refused(
             f"cannot apply {recommendation.id}: the plan has no place for {seat.pod_id}, and does not stop it"
         )
-    target = Target(seat=seat, new=new, recommendation=recommendation.id)
-    is_there = same_slices(without_default_priority(seat.slices, new), new) and (not new or is_said(target))
-    return replace(target, new=None) if is_there else target
+    return Target(seat=seat, new=new, recommendation=recommendation.id)
+
+
+def _unless_there(aim: Target) -> Target:
+    is_there = aim.new is not None and same_slices(without_default_priority(aim.seat.slices, aim.new), aim.new)
+    return replace(aim, new=None) if is_there else aim
 
 
 def _notes(targets: Mapping[WorkloadId, Sequence[Target]]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def test_limit_that_stays_after_low_priority_is_shown_and_named() -> None:
 
 def test_limit_that_a_plan_set_is_lifted_once_low_priority_has_left() -> None:
     history = cluster(SELDOM)
-    changes = {
+    changes: dict[str, Any] = {
         "compute_granted_ratio": 0.45,
         "framebuffer_granted_bytes": 8 * GIB,
         "labels": (("gputide.io/plan-id", "p"),),
