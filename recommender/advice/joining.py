@@ -75,7 +75,7 @@ def joins(solution: Solution, kind: RecommendationKind) -> list[Draft]:
 
 def _by_hold(moves: Sequence[Move]) -> list[list[Move]]:
     """Moves of one workload by what holds low priority back where they lead; those beside none go with the first."""
-    holds = list(dict.fromkeys(move.hold for move in moves if move.hold is not None)) or [None]
+    holds: list[Hold | None] = [*dict.fromkeys(move.hold for move in moves if move.hold is not None)] or [None]
     return [[move for move in moves if (move.hold or holds[0]) is hold] for hold in holds if moves]
 
 
