@@ -47,20 +47,13 @@ from recommender.group_seats import Guards
 from recommender.harm.pair_guard import pair_guard
 from recommender.latency.guard import latency_guard
 from recommender.lent_cards import LENDING_REASONS, may_gain
+from recommender.limits_left import limits_left, with_limits_lifted
 from recommender.mig.placement import mig_violation_ratio, with_mig_instances
 from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.node_terms import node_terms
 from recommender.past_outcomes import OwnPast
 from recommender.permits import permits_of
-from recommender.placement import (
-    Arrangement,
-    arrange,
-    limits_left,
-    moves_left,
-    moves_of,
-    placement_of,
-    with_limits_lifted,
-)
+from recommender.placement import Arrangement, arrange, moves_left, moves_of, placement_of
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.problem import PlanningProblem, PlanScope
 from recommender.proposals import propose
