@@ -255,7 +255,9 @@ def test_claim_that_the_scheduler_allocates_is_a_grant(api: Api, namespace: str,
         namespace, "p", containers=[user], resourceClaims=[{"name": "card", "resourceClaimName": "claim"}]
     )  # fmt: skip
     place = ("c1", "node-dra", CARD, "NVIDIA A10")
-    until(lambda: values(collector.snapshot(), "gputide_card_tenants").get(place) == 1)
+    # A scheduler whose server was away, as in the test before, waits for up to a minute before it asks again (backoff
+    # of client-go's reflectors: 30 s with a jitter of 1).
+    until(lambda: values(collector.snapshot(), "gputide_card_tenants").get(place) == 1, seconds=150)
     granted = {labels[:4]: value for labels, value in values(collector.snapshot(), SLICES).items()}
     assert granted["c1", namespace, "p", "main"] == 24_000 * MIB
     assert ("c1", "node-dra", "dra", "") in values(collector.snapshot(), "gputide_node_sharing_info")
