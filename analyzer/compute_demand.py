@@ -107,9 +107,6 @@ def demand(
 ) -> tuple[Float32, Bools]:
     """Compute that rows demand: SM active where it is collected, else what the duty cycle says of it.
 
-    Args:
-        curves: `duty_curves` of the grid.
-
     Returns:
         Demand 0-1, (len(rows), steps), NaN where not collected; and True per row where it stands on SM active. A row
         that no curve is known of has one counter throughout, that which was collected more often: a series never mixes

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,12 @@ class DayRecord:
     promised: NDArray[np.int64]
     kept: NDArray[np.int64]
 
+    @classmethod
+    def joined(cls, records: Sequence[DayRecord], order: NDArray[np.int64] | slice = slice(None)) -> DayRecord:
+        """Several records as one, their workloads one after the other, then in another order."""
+        columns = {field.name: np.concatenate([getattr(one, field.name) for one in records]) for field in fields(cls)}
+        return cls(**{name: column[order] for name, column in columns.items()})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
@@ -113,8 +119,6 @@ class Calibration:
         """Chance that a state that has lasted `streak_days` lasts `horizon_days` more, 0-1.
 
         Args:
-            hazards: of that state.
-            streak_days: how long it has lasted.
             at_risk: days on which this workload could have broken it.
             broke: on how many of them it did; what came back often comes back sooner than its class.
             waking_score: logarithm of how much higher its hazard is.
@@ -128,12 +132,7 @@ class Calibration:
         return chance
 
     def promise(self, promised: int, kept: int) -> float:
-        """Chance that a promised hour of one workload is kept, 0-1.
-
-        Args:
-            promised: hours that its own history let us promise and judge.
-            kept: how many of them were kept.
-        """
+        """Chance that a promised hour of one workload is kept, 0-1."""
         return (kept + PROMISE_PRIOR_WEIGHT * self.kept_ratio) / (promised + PROMISE_PRIOR_WEIGHT)
 
 
@@ -141,7 +140,6 @@ def calibrate(days: DayRecord, classes: Sequence[WorkloadClass]) -> Calibration:
     """Learns hazards and kept promises from a fleet's own days.
 
     Args:
-        days: what every workload did on every day.
         classes: class of every workload, (workloads,).
     """
     promised, kept = int(days.promised.sum()), int(days.kept.sum())
@@ -159,9 +157,6 @@ def waking_signs(days: DayRecord) -> NDArray[np.float64]:
 
     Whether it came near the limit of use since its silence began, 0 or 1, and the share of its seen days on which it
     worked, 0-1; of use where the workload is silent.
-
-    Args:
-        days: what every workload did on every day.
     """
     used = days.used & days.seen
     share = used.cumsum(axis=1) / np.maximum(1, days.seen.cumsum(axis=1))
@@ -190,7 +185,6 @@ def hazards(
     Args:
         holds: the state held on the day, (workloads, days), oldest day first.
         seen: the day counts, (workloads, days); an unseen day ends a streak and is no event.
-        classes: class of every workload.
         week_prior: chance to survive a week where nothing is known.
         scores: logarithm of how much higher each one's hazard is, (workloads, days); the table is then that of a
             score of 0.

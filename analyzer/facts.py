@@ -70,7 +70,6 @@ class Facts:
             never were.
         is_idle: all its slices together were idle through the window.
         idle_since: last activity, None if not idle.
-        idle_coverage_ratio: coverage of the idle window.
         recent_coverage_ratio: share of the idle window, up to now, in which compute of any slice is known.
         idle_pods: live pods of which every slice was idle through the window.
         weekdays: days of the week on which it worked, and those that passed in silence since.
@@ -80,11 +79,9 @@ class Facts:
         footprint: framebuffer.
         compute: quantiles of demand.
         is_sm: demand is SM active; False where it is the duty cycle, an upper bound.
-        engines: video engines.
         request_rate: requests per second.
         period_hours: 24, 168 or None.
         off_peak_hours: hours of the week promised to stay low.
-        hour_of_week: demand by hour of the week.
         samples: cells of demand that were seen.
         drift: how the level of its days moves; None where compute is not trusted.
         reservation: level to reserve by local hour of the day, (24,) or empty.
@@ -171,16 +168,7 @@ def gather(look: Survey, time_zone: str, settings: AnalyzerSettings) -> tuple[tu
             seen=none, used=none, nearly_used=none, compute_large=none, need_large=none, promised=count, kept=count
         )
         return (), record, np.zeros((0, 0), np.float32)
-    record = DayRecord(
-        seen=np.concatenate([record.seen for record in days]),
-        used=np.concatenate([record.used for record in days]),
-        nearly_used=np.concatenate([record.nearly_used for record in days]),
-        compute_large=np.concatenate([record.compute_large for record in days]),
-        need_large=np.concatenate([record.need_large for record in days]),
-        promised=np.concatenate([record.promised for record in days]),
-        kept=np.concatenate([record.kept for record in days]),
-    )
-    return tuple(facts), record, np.concatenate(levels)
+    return tuple(facts), DayRecord.joined(days), np.concatenate(levels)
 
 
 def _chunks(look: Survey) -> Iterator[_Chunk]:

@@ -170,7 +170,6 @@ def promised_hours(
         seen: share of the hour that was seen, the same shape.
         hour: hour of the week of each column, (hours,).
         p95: 95th percentile of each workload's demand, (workloads,), NaN where unknown.
-        history_seconds: length of the history.
         settings: `off_peak_ratio`, `idle_ratio_max`.
 
     Returns:

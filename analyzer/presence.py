@@ -182,7 +182,6 @@ def strides(seen: Bools, nodes: Sequence[str]) -> NDArray[np.int64]:
 
     Args:
         seen: True where a row exists, (rows, steps).
-        nodes: node of each row.
 
     Returns:
         Shape (rows,), at least 1.
@@ -243,9 +242,7 @@ def silent_activity(
     - Otherwise nothing would have shown it: not known.
 
     Args:
-        silent: slices without a row.
         around: what cards and nodes reported meanwhile.
-        idle_ratio_max: activity up to which a card is idle.
 
     Returns:
         Activity 0-1, (slices, steps), NaN where not known, and what each stands on.

@@ -13,8 +13,8 @@ that lie in one part.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -23,13 +23,14 @@ from analyzer.cards import card_profiles
 from analyzer.company import companions
 from analyzer.confidence import DayRecord, breaks, calibrate, streaks, waking_scores
 from analyzer.facts import Facts, gather
+from analyzer.neighbours import effects_of_neighbours
 from analyzer.presence import Timeline, timeline
 from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN
 from analyzer.state.workload_state import Streaks, Verdict, verdict
 from analyzer.survey import survey
 from fleet.decisions import RecommendationKind, Withheld
 from fleet.inventory import CardId, Grant, Inventory, Priority, WorkloadId
-from fleet.profiles import CardProfile, Profile, Profiles, WorkloadState
+from fleet.profiles import CardProfile, NeighbourEffect, Profile, Profiles, WorkloadState
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import CardGrid, Float32, History, Key, SliceGrid, UsageGrid
 
@@ -77,6 +78,7 @@ def profile_parts(parts: Iterable[History], *, settings: AnalyzerSettings, now: 
         verdict(fact, lasted, calibration, float(first.line.slack_seconds), settings)
         for fact, lasted in zip(facts, _streaks(days, len(facts)), strict=True)
     ]
+    beside = {workload: found for look in looks for workload, found in look.beside.items()}
     windows = sum(fact.coverage_ratio * len(fact.lives) for fact in facts)
     return Profiles(
         cluster=first.inventory.cluster,
@@ -85,7 +87,10 @@ def profile_parts(parts: Iterable[History], *, settings: AnalyzerSettings, now: 
         until=first.line.until,
         coverage_ratio=round(windows / max(1, sum(len(fact.lives) for fact in facts)), 4),
         workloads=tuple(
-            _profile(fact, said, first.inventory, tuple(facts[other].workload for other in near))
+            replace(
+                _profile(fact, said, first.inventory, tuple(facts[other].workload for other in near)),
+                beside=beside.get(fact.workload, ()),
+            )
             for fact, said, near in zip(facts, verdicts, companions(levels), strict=True)
         ),
         cards=tuple(sorted((card for look in looks for card in look.cards), key=lambda card: card.card)),
@@ -104,6 +109,7 @@ class _Look:
     days: DayRecord
     levels: Float32
     cards: tuple[CardProfile, ...]
+    beside: Mapping[WorkloadId, tuple[NeighbourEffect, ...]]
 
 
 def _look(history: History, settings: AnalyzerSettings, now: datetime) -> _Look:
@@ -120,59 +126,30 @@ def _look(history: History, settings: AnalyzerSettings, now: datetime) -> _Look:
         days=days,
         levels=levels,
         cards=card_profiles(history, seen, settings),
+        beside=effects_of_neighbours(seen),
     )
 
 
 def _joined(looks: Sequence[_Look], order: Sequence[int]) -> tuple[DayRecord, Float32]:
     """Days and hourly levels of all parts, in the order of the workloads."""
     rows = np.array(order, np.int64)
-    columns = {
-        field.name: np.concatenate([getattr(look.days, field.name) for look in looks])[rows]
-        for field in fields(DayRecord)
-    }
-    return DayRecord(**columns), np.concatenate([look.levels for look in looks])[rows]
+    days = DayRecord.joined([look.days for look in looks], rows)
+    return days, np.concatenate([look.levels for look in looks])[rows]
 
 
 def withheld(line: Timeline, facts: Sequence[Facts], settings: AnalyzerSettings) -> Iterator[Withheld]:
-    """Kinds of advice that this history supports for nobody, one entry per kind and reason.
-
-    Args:
-        line: the steps of the history.
-        facts: figures of the live workloads.
-    """
-    seconds = _history_seconds(line)
-    if seconds < settings.history_seconds_min - line.slack_seconds:
-        for kind in RecommendationKind:
-            yield Withheld(
-                kind=kind,
-                reason="history_too_short",
-                values=(
-                    ("seen_hours", round(seconds / 3600, 1)),
-                    ("needed_hours", round(settings.history_seconds_min / 3600, 1)),
-                ),
-            )
+    """Kinds of advice that this history supports for nobody, one entry per kind and reason."""
+    seconds, needed = float(line.steps * line.step_seconds), settings.history_seconds_min
+    if seconds < needed - line.slack_seconds:
+        hours = (("seen_hours", round(seconds / 3600, 1)), ("needed_hours", round(needed / 3600, 1)))
+        yield from (Withheld(kind=kind, reason="history_too_short", values=hours) for kind in RecommendationKind)
         return
     if seconds < DAY_HISTORY_SECONDS_MIN:
-        for kind in _NEEDS_RHYTHM:
-            yield Withheld(
-                kind=kind,
-                reason="history_too_short",
-                values=(
-                    ("seen_days", round(seconds / 86400, 1)),
-                    ("needed_days", DAY_HISTORY_SECONDS_MIN // 86400),
-                ),
-            )
+        days = (("seen_days", round(seconds / 86400, 1)), ("needed_days", DAY_HISTORY_SECONDS_MIN // 86400))
+        yield from (Withheld(kind=kind, reason="history_too_short", values=days) for kind in _NEEDS_RHYTHM)
     if facts and all(fact.footprint.profile.used_max is None for fact in facts):
         for kind in _NEEDS_FRAMEBUFFER:
-            yield Withheld(
-                kind=kind,
-                reason="no_framebuffer_counter",
-                values=(("workloads", len(facts)),),
-            )
-
-
-def _history_seconds(line: Timeline) -> float:
-    return float(line.steps * line.step_seconds)
+            yield Withheld(kind=kind, reason="no_framebuffer_counter", values=(("workloads", len(facts)),))
 
 
 def _streaks(days: DayRecord, count: int) -> Iterator[Streaks]:

@@ -76,8 +76,6 @@ def reservation(demand: Float32, step_seconds: int, *, slots_per_day: int = 24, 
     Args:
         demand: (workloads, steps), any unit, at least zero, NaN where not collected; the last step ends now.
         step_seconds: length of a step, at most a slot.
-        slots_per_day: how many levels a day has.
-        outlook: how the day is looked at.
 
     Returns:
         (workloads, slots_per_day), at least zero, the slot that begins now first. A view that a gap hides is left out

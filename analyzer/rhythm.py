@@ -152,7 +152,6 @@ def week_upper(peaks: Float32, seen: NDArray[np.float32], hour: NDArray[np.int64
         peaks: largest demand of every local hour, (workloads, hours).
         seen: share of the hour that was seen, the same shape.
         hour: hour of the week of each column.
-        history_seconds: length of the history.
     """
     cycle = cycle_hours(history_seconds)
     upper = np.full((len(peaks), cycle), np.nan)

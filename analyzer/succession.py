@@ -90,7 +90,6 @@ def succession(lives: Sequence[Tenure], grid: SliceGrid, line: Timeline, curves:
 
     Args:
         line: the steps that may be looked at: nothing later is.
-        curves: `duty_curves` of the grid.
     """
     by_workload: dict[WorkloadId, list[int]] = defaultdict(list)
     for number, life in enumerate(lives):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,19 +169,14 @@ def _against_cards(
             continue
         own = engines[number]
         comparable = (busy > CARD_BUSY_RATIO_MIN) & view.fully_known[card] & ~np.isnan(own)
-        comparable &= ~(
-            video[number] >= busy
-        )  # the card is busy with video, of which the container's counters are none
+        # Where the card is busy with video, the container's counters show nothing of it.
+        comparable &= ~(video[number] >= busy)
         lies = comparable & (own <= ZERO_RATIO_MAX) & (view.accounted[card] <= ZERO_RATIO_MAX)
         if _is_common(lies.sum(), comparable.sum()):
+            card_ratio = float(busy[lies].mean())
             yield (
                 int(rows[number]),
-                Finding(
-                    check="container_zero_while_card_busy",
-                    counter=Measure.DUTY_CYCLE.value,
-                    values=_values(windows=int(lies.sum()), card_ratio=float(busy[lies].mean())),
-                    since=line.end_of(int(np.argmax(lies)) - 1),
-                ),
+                _seen("container_zero_while_card_busy", Measure.DUTY_CYCLE, lies, line, card_ratio=card_ratio),
             )
         sole = (view.crowd[card] == 1) & (busy > CARD_BUSY_RATIO_MIN) & (own > 0)
         if sole.sum() >= FROZEN_STEPS_MIN:
@@ -199,15 +194,7 @@ def _against_serving(
     serving = (mean[Measure.REQUEST_RATE] >= 1.0) & ~np.isnan(engines) & ~(video > ZERO_RATIO_MAX)
     lies = serving & (engines <= 0)
     for number in np.flatnonzero(_common(lies, serving)):
-        yield (
-            int(rows[number]),
-            Finding(
-                check="zero_while_serving",
-                counter=Measure.DUTY_CYCLE.value,
-                values=_values(windows=int(lies[number].sum())),
-                since=line.end_of(int(np.argmax(lies[number])) - 1),
-            ),
-        )
+        yield int(rows[number]), _seen("zero_while_serving", Measure.DUTY_CYCLE, lies[number], line)
 
 
 def _sm_against_duty(
@@ -220,15 +207,8 @@ def _sm_against_duty(
     above = both & (sm > duty + SM_OVER_DUTY_MIN)
     for number in np.flatnonzero(_common(above, both)):
         hit = above[number]
-        yield (
-            int(rows[number]),
-            Finding(
-                check="sm_active_above_duty_cycle",
-                counter=Measure.SM_ACTIVE.value,
-                values=_activity(sm[number], duty[number], hit),
-                since=line.end_of(int(np.argmax(hit)) - 1),
-            ),
-        )
+        ratios = _activity(sm[number], duty[number], hit)
+        yield int(rows[number]), _seen("sm_active_above_duty_cycle", Measure.SM_ACTIVE, hit, line, **ratios)
     busy = both & (duty >= SPIN_DUTY_MIN)
     spins = busy & (sm < SPIN_SM_MAX)
     hundredth = both & (sm > 0) & (sm <= 0.0101) & (duty > CARD_BUSY_RATIO_MIN)
@@ -240,16 +220,8 @@ def _sm_against_duty(
     counts, of = spins.sum(axis=1), busy.sum(axis=1)
     for number in np.flatnonzero((counts >= REPEATS_MIN) & (counts >= SPIN_SHARE_MIN * of)):
         hit = spins[number]
-        yield (
-            int(rows[number]),
-            Finding(
-                check="spinning",
-                counter=Measure.DUTY_CYCLE.value,
-                values=_activity(sm[number], duty[number], hit),
-                since=line.end_of(int(np.argmax(hit)) - 1),
-                distrusts=False,
-            ),
-        )
+        found = _seen("spinning", Measure.DUTY_CYCLE, hit, line, **_activity(sm[number], duty[number], hit))
+        yield int(rows[number]), replace(found, distrusts=False)
 
 
 def _moves_together(first: Float32, second: Float32, where: Bools) -> bool:
@@ -327,15 +299,7 @@ def _impossible(
             continue
         for check, hit in (("above_one", mean[measure] > ABOVE_ONE_MIN), ("out_of_range", mean[measure] < 0)):
             for number in np.flatnonzero(hit.any(axis=1)):
-                yield (
-                    int(rows[number]),
-                    Finding(
-                        check=check,
-                        counter=measure.value,
-                        values=_values(windows=int(hit[number].sum())),
-                        since=line.end_of(int(np.argmax(hit[number])) - 1),
-                    ),
-                )
+                yield int(rows[number]), _seen(check, measure, hit[number], line)
 
 
 def _framebuffer(
@@ -357,19 +321,21 @@ def _framebuffer(
         ("framebuffer_zero_while_working", working & (used <= 0)),
     ):
         for number in np.flatnonzero(_common(hit, ~np.isnan(used))):
-            yield (
-                int(rows[number]),
-                Finding(
-                    check=check,
-                    counter=Measure.FRAMEBUFFER_USED.value,
-                    values=_values(windows=int(hit[number].sum())),
-                    since=line.end_of(int(np.argmax(hit[number])) - 1),
-                ),
-            )
+            yield int(rows[number]), _seen(check, Measure.FRAMEBUFFER_USED, hit[number], line)
 
 
-def _activity(sm: Float32, duty: Float32, hit: Bools) -> Values:
-    return _values(windows=int(hit.sum()), sm_ratio=float(sm[hit].mean()), duty_ratio=float(duty[hit].mean()))
+def _seen(check: str, counter: Measure, hit: Bools, line: Timeline, **values: float) -> Finding:
+    """A check that failed in some steps, since the first of them."""
+    return Finding(
+        check=check,
+        counter=counter.value,
+        values=_values(windows=int(hit.sum()), **values),
+        since=line.end_of(int(np.argmax(hit)) - 1),
+    )
+
+
+def _activity(sm: Float32, duty: Float32, hit: Bools) -> dict[str, float]:
+    return {"sm_ratio": float(sm[hit].mean()), "duty_ratio": float(duty[hit].mean())}
 
 
 def _values(**values: str | float) -> Values:

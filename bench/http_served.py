@@ -53,12 +53,13 @@ def _serve_ours(what: str, port: int) -> None:
     if what == "scrape":
         _metrics_server(port).serve()
         return
+    from fleet.settings.pipeline import ReceiverSettings
     from gputide.verbs.run.receive import SWITCH_SECONDS
-    from pipeline.receiver.receiver import Receiver, ReceiverLimits
+    from pipeline.receiver.receiver import Receiver
     from wire.http_server import listen
 
     sys.setswitchinterval(SWITCH_SECONDS)
-    limits = ReceiverLimits(connections_max=CONNECTIONS_MAX, request_seconds=REQUEST_SECONDS)
+    limits = ReceiverSettings(connections_max=CONNECTIONS_MAX, request_seconds=REQUEST_SECONDS)
     Receiver(
         lambda _sender: _intake(), listener=listen("127.0.0.1", port, setting="--listen"), limits=limits
     ).start()  # fmt: skip

@@ -74,7 +74,6 @@ class WorkloadHistory:
         compute_max: largest sample of the step.
         framebuffer_used_bytes: largest over its slices.
         framebuffer_need_bytes: real need where pre-allocation hides it; None where unknown.
-        framebuffer_granted_bytes: granted to one slice.
         request_rate: requests per second; None where no server exports it.
         events: what happened meanwhile.
     """
@@ -100,7 +99,6 @@ class ObjectDiff:
 
     Attributes:
         kind: Kubernetes kind; `STAGE_KIND` for a stage of which no object is known.
-        recommendation: id of the recommendation.
         old_yaml: the part that changes, as it stands.
         new_yaml: the same part afterwards.
         refusal: why the API server or the guard would not take it; None where it would.

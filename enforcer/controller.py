@@ -175,11 +175,6 @@ class Leadership:
         """Begin to ask for the lease."""
         self._thread.start()
 
-    @property
-    def is_held(self) -> bool:
-        """Whether this process is the one that acts."""
-        return self._is_held.is_set()
-
     def wait(self, seconds: float) -> bool:
         """Wait until this process is the one that acts; whether it is."""
         return self._is_held.wait(seconds)

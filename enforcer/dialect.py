@@ -50,7 +50,6 @@ class StandingCard:
         card: UUID; where the node only counts its cards, `node/resource/number`.
         device_type: type text of the register (such as `NVIDIA-` and the model).
         framebuffer_mib: framebuffer that may be granted, MiB.
-        slices_max: most slices.
         mode: the way in which its node shares it (`hami-core`, `mig`, …), None where the register says none.
         is_healthy: the register does not call it broken.
     """

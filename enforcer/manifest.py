@@ -166,7 +166,6 @@ def json_taken_back(old: str | None, new: str | None, current: str | None) -> tu
 
     Args:
         old: what stood there before the plan.
-        new: what the plan wrote.
         current: what stands there.
 
     Returns:

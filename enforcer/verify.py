@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.savings import named_cards, planned_cards, promised_cards, stages_in_place
-from enforcer.safety.harm_budget import Harm, HarmPolicy
+from enforcer.safety.harm_budget import Harm
 from fleet.decisions import FreedCard, Plan, Saving
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, Grant, Priority, WorkloadId
@@ -88,7 +88,7 @@ def verify(
     *,
     now: datetime,
     settings: Settings,
-    harm_policy: HarmPolicy | None = None,
+    harm_ratio_max: float | None = None,
     undone: frozenset[str] = frozenset(),
     holders: Holders | None = None,
 ) -> Outcome:
@@ -97,7 +97,8 @@ def verify(
     Args:
         settings: all settings, with the entries of the price book's file: each freed card is worth its own price in
             the measured hours, and the verdict is final after `enforcer.verify_days`.
-        harm_policy: what each service may suffer; None where no budgets are kept.
+        harm_ratio_max: violated share of its active time that each service may suffer, 0-1; None where no budgets are
+            kept.
         undone: recommendations that were taken back one by one.
         holders: what holds low priority back now: where the plan counts on more, it is judged as an equal. None where
             nobody can say.
@@ -162,7 +163,7 @@ def verify(
         given_back=len(given_back),
         workloads=_by_workload(plan, rows, violated, active, causes, changed),
         spare_cards=len(free) - len(realised),
-        harm_budget_ratio=None if harm_policy is None else harm_policy.ratio_max,
+        harm_budget_ratio=harm_ratio_max,
         restored=tuple(sorted(_taken_back(plan, runs, undone, changed))),
         stages=tuple(stages),
         realised=realised,

@@ -25,7 +25,6 @@ class Snapshot:
 
     Attributes:
         number: counts the readings, 1 first.
-        grants: grants that live.
         taken_at_seconds: when it was taken, by the collector's clock.
         families: what goes beyond the stored measures: the reading's own families, then what was derived from it.
     """

@@ -34,8 +34,6 @@ class InventoryChange:
     """What came and went since the reading before; the first reading names everything that stands there.
 
     Attributes:
-        cards: cards that are new or changed.
-        nodes: nodes that are new or changed.
         grants_started: grants whose period began; `ended_at` is None, for the future is not known.
         grants_ended: grants whose period is over, with `ended_at`; otherwise equal to what was once started. Where
             a grant appears in both, its whole life fell between two readings.

@@ -37,7 +37,6 @@ class MetricsServer:
     """Serves one collector.
 
     Args:
-        collector: whose figures are served.
         host: address to listen on.
         port: port; 0 picks a free one.
         age_seconds_max: `/healthz` answers 503 once the figures are older.
@@ -91,7 +90,6 @@ class MetricsServer:
         """The answer to a scrape, in pieces that follow each other.
 
         Args:
-            text_format: the format asked for.
             is_packed: True for gzip.
         """
         with self._lock:

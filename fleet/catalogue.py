@@ -51,7 +51,6 @@ class MigFamily:
     """How a card model may be cut by MIG.
 
     Attributes:
-        name: name of the family in the catalogue.
         compute_slices: compute slices of the whole card.
         memory_slices: memory slices of the whole card.
         profiles: all profiles, smallest first.
@@ -68,8 +67,6 @@ class ListPrice:
     """A public price of one card hour.
 
     Attributes:
-        per_card_hour: the price.
-        basis: what kind of price it is.
         date: month of the source, or in which it was read, `YYYY-MM`.
     """
 

@@ -115,7 +115,6 @@ def plan_from_json(content: bytes, *, name: str = "plan") -> Plan:
     """Read a plan and check that nobody edited it.
 
     Args:
-        content: what `plan_to_json` wrote.
         name: where it came from, for messages.
 
     Raises:

@@ -28,7 +28,6 @@ class GpuPolicy:
     """One policy.
 
     Attributes:
-        name: its name in the namespace.
         namespace: of the policy, and of the pods that it speaks of.
         selector: selector of their labels; an empty one selects all.
         wishes: label and value of each wish, sorted.

@@ -7,7 +7,7 @@ standard library is imported here: the node exporter's process loads this module
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType
@@ -39,7 +39,6 @@ class Card:
     Attributes:
         card_model: model as the driver prints it.
         framebuffer_bytes: whole framebuffer of the card, bytes.
-        node: node that the card sits in.
         cluster: cluster of that node.
         mig_mode: True where MIG is switched on, None where unknown.
         is_owned: True for bought, False for rented cards, None where unknown.
@@ -83,16 +82,13 @@ class Grant:
         workload: name of the owner (without namespace and kind).
         workload_kind: Kubernetes kind of the owner (`Deployment`, `Job`, `Notebook` …).
         node: node the pod runs on.
-        card: card it was granted.
         framebuffer_bytes: framebuffer of the whole card, bytes.
         compute_granted_ratio: share of the card's compute granted, 0-1.
-        priority: priority of the pod.
         server: inference server or framework (`triton`, `vllm`, `pytorch` …), None where unknown.
         kv_cache_pool_bytes: size of the pre-allocated KV cache, bytes, None where the server does not pre-allocate; of
             an estimated one the least that it may be.
         kv_cache_pool_max_bytes: the most that an estimated KV cache may be; None where its size is known.
         mig_profile: profile of the MIG instance granted, None where it is none.
-        cpu_request_cores: CPU requested, cores.
         memory_request_bytes: host memory requested, bytes.
         labels: labels and `gputide.io/` annotations of the pod, sorted by key.
         replicas_min: fewest replicas the owner wants to keep.
@@ -150,7 +146,6 @@ class Quota:
     Attributes:
         kind: `ResourceQuota`, or `volcano`, `kueue`, `kueue_local` or `kai` for queues.
         namespace: namespace; empty for queues of the whole cluster.
-        name: name of the quota or queue.
         parent: parent queue, cohort, or the cluster queue behind a local one; None where there is none.
         resource: name of the resource as the object writes it, such as `requests.nvidia.com/gpu`.
         deserved: what it is promised (nominal quota, guarantee); None where not said.
@@ -189,6 +184,15 @@ class Inventory:
     nodes: tuple[Node, ...] = ()
     grants: tuple[Grant, ...] = ()
     quotas: tuple[Quota, ...] = ()
+
+    def known_at(self, moment: datetime) -> Inventory:
+        """What was known at an earlier moment: grants that had begun, without the ends that came later."""
+        grants = tuple(
+            replace(grant, ended_at=None) if grant.ended_at is not None and grant.ended_at >= moment else grant
+            for grant in self.grants
+            if grant.started_at < moment
+        )
+        return replace(self, as_of=moment, grants=grants)
 
     def live_grants(self) -> tuple[Grant, ...]:
         """Grants that last at `as_of`."""

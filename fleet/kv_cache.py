@@ -104,7 +104,6 @@ def pool_per_card(*, model: str, cache_dtype: str, tokens: int, cards: int) -> P
         model: name of the model: that of a hub, with or without its owner, or a folder's.
         cache_dtype: type of the cache's values as vLLM writes it; empty where nobody says it.
         tokens: tokens that fit into the cache, those of all cards.
-        cards: cards that the server has.
 
     Returns:
         The bytes; None for a model or type that is not known, or where heads can't be dealt out evenly, so that cards

@@ -121,7 +121,6 @@ def as_measured(record: Capabilities, results: Iterable[ProbeResult]) -> Capabil
     """A backend's record as far as measurements on its nodes bear it out; of several nodes the weakest counts.
 
     Args:
-        record: the table's.
         results: results of any backend; others are left out.
     """
     own = [result for result in results if result.backend == record.backend]

@@ -121,7 +121,6 @@ class FramebufferProfile:
     """Framebuffer of one slice of a workload, bytes, largest over its slices.
 
     Attributes:
-        granted: granted to a slice.
         used_max: most that was used; None where nothing was collected.
         need_max: most that was needed; None where pre-allocation hides it.
         preallocated: True where the server takes its share at start.
@@ -175,16 +174,33 @@ class RequestRateProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NeighbourEffect:
+    """How fast a service was on one card with a neighbour that worked, against alone; measured on the own fleet.
+
+    Attributes:
+        measured_by: column name of the measure that its speed was read from (`analyzer.neighbours`).
+        days: days on which both were seen.
+        speed_ratio: speed beside / speed alone, above 0.
+        speed_ratio_min: lower end of the interval that holds it with a chance of 95 %.
+        speed_ratio_max: upper end.
+    """
+
+    neighbour: WorkloadId
+    measured_by: str
+    days: int
+    speed_ratio: float
+    speed_ratio_min: float
+    speed_ratio_max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """What is known of one workload (`gputide.profiles/v1`).
 
     Attributes:
         workload: `namespace/Kind/name`.
-        workload_kind: Kubernetes kind.
         workload_class: what it does.
-        priority: priority of its pods.
         pods: names of its live pods.
-        cards: cards they were granted.
         state: state; `UNKNOWN` where evidence is too thin.
         idle_since: last activity, UTC, for idle states.
         idle_pods: pods that are idle (for `PARTLY_IDLE`).
@@ -207,6 +223,7 @@ class Profile:
             demand passes it one time in twenty. Empty where compute is not known.
         replica_correlation: mean correlation between its replicas, None with fewer than two.
         rises_with: workloads that rise and fall together with it, the closest first.
+        beside: how fast it was beside each neighbour, the one first that slowed it most.
     """
 
     cluster: str
@@ -238,6 +255,7 @@ class Profile:
     reservation: tuple[float | None, ...] = ()
     replica_correlation: float | None = None
     rises_with: tuple[WorkloadId, ...] = ()
+    beside: tuple[NeighbourEffect, ...] = ()
 
     @property
     def is_trusted(self) -> bool:

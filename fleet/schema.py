@@ -162,7 +162,6 @@ class Column:
     """One column of a table.
 
     Attributes:
-        name: column name.
         merge: how the values of rows with one key are merged.
         is_optional: True where null is allowed.
     """
@@ -175,12 +174,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One table: its columns; partitions are `dt` (UTC date of the key time), `cluster`, and `offsets` (the append).
-
-    Attributes:
-        name: table name.
-        columns: columns in order.
-    """
+    """One table: its columns; partitions are `dt` (UTC date of the key time), `cluster`, and `offsets` (the append)."""
 
     name: str
     columns: tuple[Column, ...]

@@ -44,7 +44,6 @@ def listed(parts: Sequence[Sentence | str], most: int, *, clauses: bool = False)
     """The first of several names or clauses, and how many more there are.
 
     Args:
-        most: how many are named.
         clauses: they are clauses, and have commas of their own.
     """
     if not parts:

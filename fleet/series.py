@@ -375,7 +375,6 @@ def resolve(name: str, labels: Mapping[str, str]) -> SeriesMeaning | None:
     slice's own.
 
     Args:
-        name: the metric's name.
         labels: its labels, with or without `__name__`.
 
     Returns:

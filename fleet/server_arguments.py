@@ -49,7 +49,6 @@ class Spot:
     Attributes:
         word: number of the word of the command that it stands in.
         start: its first character there.
-        text: what it says.
     """
 
     word: int

@@ -147,8 +147,6 @@ class ServerReading:
     """Where one server gives one measure.
 
     Attributes:
-        name: the metric.
-        form: how it gives the measure.
         matchers: label matchers that choose its series.
         summed: labels of the server's own whose series are parts of a whole.
         repeated: labels of the server's own whose series repeat one value.

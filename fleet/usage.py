@@ -8,7 +8,7 @@ stored or printed ever holds NaN.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
@@ -90,6 +90,16 @@ class UsageGrid(Generic[Key]):
     def until(self) -> datetime:
         """End of the last step, UTC."""
         return self.since + timedelta(seconds=self.step_seconds * self.steps)
+
+    def between(self, first: int, stop: int) -> UsageGrid[Key]:
+        """Steps `first` to `stop` - 1 alone."""
+        return replace(
+            self,
+            since=self.since + timedelta(seconds=self.step_seconds * first),
+            steps=stop - first,
+            mean={measure: values[:, first:stop] for measure, values in self.mean.items()},
+            peak={measure: values[:, first:stop] for measure, values in self.peak.items()},
+        )
 
     def step_ends_ms(self) -> NDArray[np.int64]:
         """End of every step, epoch milliseconds, shape (steps,)."""

@@ -99,7 +99,6 @@ class Answer:
     Attributes:
         listings: tables of it; the first is the one that CSV, TSV and Excel write.
         texts: lines below them, such as a diff; each text is cut unless everything is shown.
-        status: exit status of the verb.
     """
 
     document: Any

@@ -22,7 +22,7 @@ from fleet.lending import Residency, paging_bytes_per_second
 from fleet.priority_holds import contending
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN, Seats, fare
-from fleet.usage import CardGrid, Float32, History, Key, SliceGrid, UsageGrid
+from fleet.usage import CardGrid, Float32, History, SliceGrid
 from recommender.demand import DAY_SECONDS, Demand, demand_of, touched
 from recommender.naive import NAIVE_RULES, naive_packing
 from recommender.planner import make_plan
@@ -70,7 +70,6 @@ class BacktestReport:
 
     Attributes:
         train_days: days a plan was made from.
-        test_days: days it was judged on.
         scores: per fold and rule, folds in order of time.
     """
 
@@ -111,10 +110,7 @@ def backtest(
 
     Args:
         history: the whole history; the last fold is judged on its last days.
-        train_days: days that each plan is made from.
-        test_days: days that each plan is judged on.
         settings: settings; every preset is judged.
-        capability: what the backend enforces.
         folds: cuts, one day apart.
 
     Raises:
@@ -139,31 +135,12 @@ def backtest(
 def _part(history: History, start: int, stop: int) -> History:
     """What was known at the end of step `stop`, from step `start` on."""
     moment = history.slices.since + timedelta(seconds=history.slices.step_seconds * stop)
-    grants = tuple(
-        replace(grant, ended_at=None) if grant.ended_at is not None and grant.ended_at >= moment else grant
-        for grant in history.inventory.grants
-        if grant.started_at < moment
-    )
     cards: CardGrid | None = None
     if history.cards is not None:
         step = history.slices.step_seconds / history.cards.step_seconds
-        cards = _columns(history.cards, round(start * step), round(stop * step))
-    return History(
-        inventory=replace(history.inventory, as_of=moment, grants=grants),
-        slices=_columns(history.slices, start, stop),
-        cards=cards,
-    )
-
-
-def _columns(grid: UsageGrid[Key], start: int, stop: int) -> UsageGrid[Key]:
-    return UsageGrid(
-        keys=grid.keys,
-        since=grid.since + timedelta(seconds=grid.step_seconds * start),
-        step_seconds=grid.step_seconds,
-        steps=stop - start,
-        mean={measure: values[:, start:stop] for measure, values in grid.mean.items()},
-        peak={measure: values[:, start:stop] for measure, values in grid.peak.items()},
-    )
+        cards = history.cards.between(round(start * step), round(stop * step))
+    slices = history.slices.between(start, stop)
+    return History(inventory=history.inventory.known_at(moment), slices=slices, cards=cards)
 
 
 def _judge(
@@ -176,7 +153,7 @@ def _judge(
     capability: Capabilities,
 ) -> list[BacktestScore]:
     now = known.inventory.as_of
-    future: SliceGrid = _columns(history.slices, cut, end)
+    future: SliceGrid = history.slices.between(cut, end)
     coming = _as_granted(demand_of(History(inventory=known.inventory, slices=future)), history, now)
     judged = np.array(
         [

@@ -58,7 +58,6 @@ def seat_bins(
 
     Args:
         bins: rows of each bin, all bins of one card model.
-        inventory: nodes and their limits.
         resting: rows that stay where they are (their nodes can't be freed).
 
     Returns:

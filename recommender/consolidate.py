@@ -37,7 +37,6 @@ class Tier:
     only thinned by another card.
 
     Attributes:
-        grant_price: price at which framebuffer is granted.
         card_prices: prices at which cards are packed, highest first.
     """
 
@@ -76,7 +75,6 @@ class Member:
     """What the rules allow for one row.
 
     Attributes:
-        row: row of the demand.
         hold: what holds it back where it has low priority; None where it has not.
         group: isolation group, -1 for none.
         is_hard: its share of compute is all it gets, and all that it was promised.
@@ -145,7 +143,6 @@ class Group:
 
     Attributes:
         rows: rows of the demand, (items,), int64.
-        problem: the packing problem.
         fresh: scenarios the search never sees, (types, points); 0 for low priority.
         grants: framebuffer per item.
         peak: largest demand to expect of each item, 0-1, (items,).
@@ -266,7 +263,6 @@ def outlook_of(
     Args:
         demand: the series.
         members: rows that may share, all on one card model, sorted by row.
-        seed: seed of the scenarios.
         capacity_bytes: framebuffer of a card that can be shared.
         inflation_max: most that P99 latency may grow for the sake of low priority, times that alone.
         touches: steps in which each row of the demand did anything (`demand.touched`); None where none may lend.
@@ -405,7 +401,6 @@ def frontier(
         tiers: for each of `TIERS` the groups with framebuffer granted at its price; read one by one.
         violation_ratio_min: once a packing predicts no more than this, the walk goes on only while it costs no card.
         resting_active: active pods on average of all that are in no group (they count in the ratio).
-        seed: seed of the search.
 
     Yields:
         One point per price.
@@ -466,7 +461,6 @@ def violation_of_seats(point: Point, seat_of: Mapping[int, int]) -> float:
     """Predicted violation of a packing as far as its pods got seats, 0-1.
 
     Args:
-        point: the packing.
         seat_of: number of the seat of each row of the demand that got one; the others stay, and share nothing new.
     """
     packings = [

@@ -162,10 +162,8 @@ class _Piece:
     """An earlier slice that a live one took over from.
 
     Attributes:
-        row: row of the live one in the demand.
         source: row of the earlier one in the grid.
         stop: step before which the earlier one counts.
-        grant: what the earlier one was granted.
         is_resized: True where the live one is granted another framebuffer.
     """
 
@@ -279,7 +277,6 @@ def alike(demand: Demand, rows: NDArray[np.int64]) -> NDArray[np.int32]:
     """Groups rows that behave alike: replicas of one workload whose demand has about the same level.
 
     Args:
-        demand: the series.
         rows: which rows, (n,).
 
     Returns:

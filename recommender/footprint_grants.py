@@ -96,7 +96,6 @@ def footprints_of(demand: Demand, rows: NDArray[np.int64], *, type_of: NDArray[n
     """Reads the need off the history, and what may come on top off the scenarios.
 
     Args:
-        demand: the series.
         rows: rows to grant, (n,), all on cards of one size.
         type_of: type of each row, (n,), rows of `load`.
         load: scenarios of demand, share of a card, (types, points).
@@ -160,7 +159,6 @@ def grant_framebuffer(footprints: Footprints, *, card_price: float, headroom_rat
     """Grants for rows on one card model.
 
     Args:
-        footprints: what is known of the need.
         card_price: harm that a card is worth: violated pods, on average over time.
         headroom_ratio: the grant is at least the usual (median) need plus this share of it.
         step_bytes: grants are multiples of this as well (the backend's step).
@@ -224,10 +222,6 @@ def pool_cut(demand: Demand, row: int, size: int, *, card_bytes: int, sees_limit
     """What a pod's pre-allocating server must take less in a smaller slice: as much as its grant was counted with.
 
     Args:
-        demand: the series.
-        row: the pod's grant.
-        size: framebuffer of its new slice.
-        card_bytes: framebuffer of the card on which that is.
         sees_limit: whether the server sees its slice as all the memory there is.
     """
     grant = demand.grants[row]

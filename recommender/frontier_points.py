@@ -146,7 +146,6 @@ def cards_beyond(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]],
     """Most cards that any packing of these slices could free beyond this one without more harm.
 
     Args:
-        groups: groups that were packed, one per card model.
         packings: bin of each item, one array per group.
         prices: prices of a card to prove it at, in harm on average over time, above 0.
 
@@ -183,7 +182,6 @@ def choose(points: Sequence[Point], *, violation_ratio_max: float, resting_activ
     Args:
         points: the frontier, at least one point.
         violation_ratio_max: the limit, 0-1.
-        resting_active: see `frontier`.
 
     Returns:
         The point; where a point is too harmful, cards of it are dissolved until it is not.

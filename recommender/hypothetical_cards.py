@@ -111,7 +111,6 @@ def on_other_cards(
     """Changes the cards of a history, one change after the other.
 
     Args:
-        changes: what were otherwise.
         headroom_ratio: framebuffer kept free above the largest need, share of it.
         video_ratio_max: use of encoders and decoders up to which a pod counts as not needing them, 0-1.
 

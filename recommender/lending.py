@@ -157,7 +157,6 @@ def loan_of(
     """What it comes to when items share a card that is smaller than their grants.
 
     Args:
-        items: items of the card.
         granted_bytes: grant of every item, (items of all,).
         capacity_bytes: framebuffer of the card.
         scaling_min: least factor, such as the one of other cards of the node.

@@ -62,7 +62,6 @@ def lent_cards(
     """Cards whose pods are granted more than the card has, by card; a node's factor is that of its neediest card.
 
     Args:
-        groups: groups that were packed.
         size_of: framebuffer that each row is granted which is cut.
         today: factor that nodes have already (`factors_today`): no plan lowers it.
     """

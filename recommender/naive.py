@@ -29,9 +29,7 @@ def naive_packing(
 
     Args:
         rule: one of `NAIVE_RULES`.
-        demand: the series.
         rows: rows of one card model.
-        capacity_bytes: framebuffer of a card.
 
     Returns:
         Bin of each row, (n,), and framebuffer granted to each, bytes, (n,).

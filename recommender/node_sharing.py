@@ -57,9 +57,7 @@ def portions_of(granted_bytes: float, compute_ratio: float, *, capacity_bytes: f
     """Most equal parts of a card of which one holds a pod; 1 where it needs more than half.
 
     Args:
-        granted_bytes: framebuffer that it needs.
         compute_ratio: share of a card's compute that it needs, above 0.
-        capacity_bytes: framebuffer of a card.
         portions_max: most parts that the backend makes.
     """
     parts = min(portions_max, math.floor(1.0 / compute_ratio + 1e-9), int(capacity_bytes // max(1.0, granted_bytes)))

@@ -43,7 +43,6 @@ def node_terms(inventory: Inventory, grants: Iterable[Grant], capability: Capabi
 
     Args:
         grants: live grants, also on cards and nodes that nobody listed.
-        capability: what the backend enforces.
     """
     models: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for card in inventory.cards:

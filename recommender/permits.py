@@ -326,7 +326,6 @@ def spare_cards(demand: Demand, rows: Sequence[int], *, idle_ratio_max: float) -
 
     Args:
         demand: live slices and their series.
-        rows: rows of one workload.
         idle_ratio_max: activity up to which a card does nothing, 0-1.
 
     Returns:

@@ -46,9 +46,6 @@ class Move:
     """A pod that changes its card.
 
     Attributes:
-        row: row of the demand.
-        source: card it leaves.
-        target: card it joins.
         kind: what the sharing on the target is.
         violation_ratio: predicted violated share of the target's active time, 0-1.
         low_hours: work of low priority that the target makes room for, GPU hours a week.
@@ -139,7 +136,6 @@ def arrange(
 
     Args:
         permits: which workloads may share, which are reclaimed.
-        packing: groups and bins.
         guards: who keeps pods apart.
         seating: the seats, where they are not for this to find; the guards were asked before.
         stuck: workloads that can't change without a gap or find no card, and those beside them: they stay as they are.

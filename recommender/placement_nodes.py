@@ -150,9 +150,6 @@ class _Sizes:
 
     Attributes:
         share: of a card's compute, 0-1, by row; on the days that the packing is judged on as well.
-        granted_bytes: framebuffer by row.
-        capacity_bytes: framebuffer of a card.
-        portions_max: most parts of a card.
         is_equal: the backend holds everybody to an equal part.
     """
 

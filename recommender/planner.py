@@ -275,7 +275,7 @@ def _guards(problem: PlanningProblem, permits: Permits) -> Guards:
             problem.past.holders,
             inflation_max=problem.settings.risk.latency_inflation_max,
         ),
-        pairs=pair_guard(problem.demand, problem.history, problem.past.interference),
+        pairs=pair_guard(problem.demand, problem.history, problem.profiles, problem.past.interference),
         violation_ratio_max=problem.violation_limits[problem.settings.risk.preset] / problem.past.calibration_ratio,
     )
 

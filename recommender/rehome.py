@@ -30,8 +30,6 @@ class Rehoming:
     """One workload on cheaper cards.
 
     Attributes:
-        source_model: model it leaves.
-        target_model: model it moves to.
         targets: new card of each of its rows.
         slowdown: how much faster the old model is by its data sheet, at least 1 where the new one is slower.
         load_max: largest predicted use of a new card, 0-1.

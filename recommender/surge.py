@@ -53,10 +53,8 @@ def surge_seats(
 
     Args:
         seats: seats of the pods of `order` and of those beside them, each on a card that one of its pods holds.
-        cuts: the slice of each workload of `order`.
         order: workloads that are cut, the least risky first; those that have their slices and seats already stay.
         gone: rows of the demand whose pods give their cards back before.
-        cases: what is known of each workload.
     """
     chain = _Chain(problem, seats, cuts, gone, cases)
     waiting = [name for name in order if chain.changes(name)]

@@ -75,7 +75,6 @@ class Ebb:
         replicas: replicas that stay.
         replicas_all: replicas outside the window, or as many as its autoscaler keeps then.
         rows: rows of the demand of those that leave.
-        frees: cards that are freed in the window.
         load_max: largest demand predicted in the window, cards.
         violation_ratio: share of the active hours of all days seen in which the replicas that stay would have been
             too few, each day predicted from the others, 0-1.
@@ -171,7 +170,6 @@ def tide_of(
         time_zone: IANA zone in which the window repeats.
         violation_ratio_max: harm that may be predicted for a service by scaling in, 0-1.
         held_by: pods on each card that carries one.
-        node_of: node of each such card.
 
     Returns:
         None where no window frees a card.

@@ -229,9 +229,6 @@ class Printed:
 def run_program(command: Sequence[str], *, environ: Mapping[str, str], seconds_max: float) -> Printed:
     """Runs a program to its end; where that does not come, neither it nor what it started in its group runs on.
 
-    Args:
-        environ: its whole environment.
-
     Raises:
         OSError: it can't be started.
         ValueError: it can't be started by any system, as with a NUL in an argument.

@@ -38,7 +38,6 @@ class ServerLimits:
 
     Attributes:
         section: settings that the limits of the same names stand in, such as `receiver`; empty where they are fixed.
-        connections_max: connections that may be open.
         body_bytes_max: largest body of one request.
         pending_bytes_max: bytes of bodies, and of what they become, that all requests may hold together.
         idle_seconds: how long a connection may be silent between two requests.

@@ -73,7 +73,6 @@ def listen(host: str, port: int, *, setting: str) -> socket.socket:
     """A socket that listens.
 
     Args:
-        host: address.
         port: port; 0 lets the system choose one.
         setting: what the user changes where the address can't be used, such as `--listen`.
 

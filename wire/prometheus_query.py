@@ -102,7 +102,6 @@ class QueryWork:
     Attributes:
         queries: answers that were read.
         bytes_read: their bytes, before any compression on the way.
-        tried_again: questions that were tried again.
         partial: what the server said about answers that it gave in part, each text once.
     """
 

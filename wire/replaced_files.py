@@ -22,7 +22,6 @@ class ReplacedFiles(Generic[_T]):
     """What some files hold as they are now; for several threads.
 
     Args:
-        read: reads them all.
         check_seconds: how often they are looked at for a change; 0 for each time that somebody asks.
         keeps_last: what was read last counts on while they can't be used: they may be half replaced, and those who were
             let in may go on.

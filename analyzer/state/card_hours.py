@@ -62,7 +62,6 @@ def idle_hours(
     says so, nor, at low priority, while a neighbour of higher priority works.
 
     Args:
-        slices: what was seen of each slice.
         cards: what was seen of each card, shape (cards, hours).
         card_of: card of each slice, shape (slices,).
         held: the slice was allocated to somebody in the hour, shape (slices, hours).
@@ -93,7 +92,6 @@ def measured_parts(
     Args:
         allocated: part that each tenant was allocated, millionths of a card hour, shape (rows,).
         used: part that it used, in the same unit; more than was allocated counts as all of it.
-        is_idle: the row's hour is idle.
         is_held: more framebuffer than `analyzer.idle_held_bytes_min` was held meanwhile.
     """
     unused = np.where(is_idle, 0, np.maximum(0, allocated - used))

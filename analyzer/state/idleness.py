@@ -67,9 +67,6 @@ class Activity:
 def activity(grid: UsageGrid[Any], steps: int, settings: AnalyzerSettings) -> Activity:
     """Activity of every row of a grid of slices or cards, worked off in chunks of rows.
 
-    Args:
-        settings: `idle_ratio_max` is the limit.
-
     Returns:
         Arrays (rows, steps).
     """
@@ -125,7 +122,6 @@ def says_nobody(told: Mapping[Measure, Bools], nothing: Bools) -> Bools:
     """Where a server speaks of what it has in work, and of what it answered: in requests, or in tokens alone.
 
     Args:
-        told: where it says each of `SERVING`.
         nothing: False everywhere, of the shape of these.
     """
     answers = told.get(Measure.REQUEST_RATE, nothing) | told.get(Measure.GENERATED_TOKEN_RATE, nothing)
@@ -157,7 +153,6 @@ def nearly_used(
 
     Args:
         rows: numbers of the rows of one owner.
-        settings: `idle_ratio_max` is the limit.
     """
     near, nobody = np.zeros(steps, bool), serves_nobody(grid, rows, steps, _alone(grid, rows))
     for measure in ENGINES:
@@ -202,7 +197,6 @@ def idleness(
         used: something was used, (rows, steps).
         lived: lived through the step, (rows, steps).
         stride: own step of each row's source, (rows,).
-        settings: window, coverage.
         is_live: True where a slice still lives.
 
     Returns:

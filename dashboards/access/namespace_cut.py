@@ -46,7 +46,11 @@ def without_workloads(said: Sentence | str, is_theirs: Callable[[str], bool]) ->
 def cut_profiles(profiles: Profiles, namespaces: frozenset[str]) -> Profiles:
     """Their workloads, and the cards that these are on."""
     workloads = tuple(
-        replace(profile, rises_with=_theirs(profile.rises_with, namespaces))
+        replace(
+            profile,
+            rises_with=_theirs(profile.rises_with, namespaces),
+            beside=tuple(one for one in profile.beside if namespace_of(one.neighbour) in namespaces),
+        )
         for profile in profiles.workloads
         if profile.namespace in namespaces
     )

@@ -6,8 +6,8 @@ annotations, so that who gets an alert knows where it came from.
 
 from __future__ import annotations
 
-from dashboards.grafana.derived import Thresholds
 from dashboards.grafana.rule import AlertRule, RuleGroup, Severity
+from fleet.settings.settings import Settings
 
 PROGRAM_XIDS = (13, 31, 43, 45, 68, 109)
 """Codes that a program causes and that leave the card healthy.
@@ -26,17 +26,17 @@ _OF_CARD = "card {{ $labels.card }} on {{ $labels.node }}"
 _ANY = "dcgm-exporter, HAMi or gputide run export node"
 
 
-def alert_groups(thresholds: Thresholds) -> tuple[RuleGroup, ...]:
+def alert_groups(settings: Settings) -> tuple[RuleGroup, ...]:
     """The groups: cards, services, gputide's own pipeline."""
     labels = {"product": "gputide"}
     return (
-        RuleGroup(name="gputide-alerts-cards", interval="1m", rules=_cards(thresholds), labels=labels),
+        RuleGroup(name="gputide-alerts-cards", interval="1m", rules=_cards(settings), labels=labels),
         RuleGroup(name="gputide-alerts-services", interval="1m", rules=_services(), labels=labels),
         RuleGroup(name="gputide-alerts-pipeline", interval="1m", rules=(*_pipeline(), *_processes()), labels=labels),
     )
 
 
-def _cards(limits: Thresholds) -> tuple[AlertRule, ...]:
+def _cards(settings: Settings) -> tuple[AlertRule, ...]:
     codes = " or ".join(f"gputide:card:xid_last15m == {code}" for code in PROGRAM_XIDS)
     return (
         AlertRule(
@@ -45,14 +45,14 @@ def _cards(limits: Thresholds) -> tuple[AlertRule, ...]:
             hold="1h",
             severity=Severity.INFO,
             summary="{{ $value }} cards {{ $labels.card_model }} hold framebuffer and did nothing for "
-            f"{limits.idle_seconds / 3600:g} h",
+            f"{settings.analyzer.idle_seconds / 3600:g} h",
             description="Pods hold these cards without using them. `gputide plan make` says which of them may be "
             "stopped, shared or scaled in, and at what risk.",
             needs=_ANY,
         ),
         AlertRule(
             alert="GputideFramebufferLow",
-            expression=f"(gputide:card:framebuffer_left_ratio < {limits.framebuffer_left_ratio:g})\n"
+            expression=f"(gputide:card:framebuffer_left_ratio < {settings.low_priority.watermark_ratio:g})\n"
             "and on (card) (gputide:card:tenants > 1)",
             hold="5m",
             severity=Severity.WARNING,

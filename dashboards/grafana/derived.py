@@ -7,11 +7,9 @@ counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dashboards.grafana.rule import RuleGroup, recording
 from dashboards.grafana.sources import CARD_LABELS, SLICE_KEY, either, first_of
-from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
+from fleet.settings.settings import AnalyzerSettings
 
 STEP_SECONDS = 240
 """Step of the series that long windows look back on: a day has 360 of them, not 1,440.
@@ -25,48 +23,12 @@ WORKLOAD_LABELS = "cluster, namespace, workload, workload_kind"
 _CHECKED_LABELS = "cluster, namespace, pod, container, node, card, card_model, counter, check"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """The numbers in the rules.
-
-    Attributes:
-        idle_ratio: activity up to which a card is idle, 0-1.
-        idle_seconds: how long it must have been.
-        idle_coverage: share of that time that must have been seen, 0-1.
-        held_bytes: framebuffer from which an idle card is held.
-        low_use_ratio: p95 of a day up to which a card is of low use, 0-1.
-        off_peak_ratio: an hour is low up to this share of the workload's p95, 0-1.
-        framebuffer_left_ratio: share of a shared card's framebuffer below which it is told, 0-1.
-    """
-
-    idle_ratio: float
-    idle_seconds: int
-    idle_coverage: float
-    held_bytes: int
-    low_use_ratio: float
-    off_peak_ratio: float
-    framebuffer_left_ratio: float
-
-
-def thresholds_of(analyzer: AnalyzerSettings, low_priority: LowPrioritySettings) -> Thresholds:
-    """The numbers as the settings say, so that Grafana and the analyzer mean the same by a word."""
-    return Thresholds(
-        idle_ratio=analyzer.idle_ratio_max,
-        idle_seconds=analyzer.idle_seconds,
-        idle_coverage=analyzer.idle_coverage_min,
-        held_bytes=analyzer.idle_held_bytes_min,
-        low_use_ratio=analyzer.low_use_ratio,
-        off_peak_ratio=analyzer.off_peak_ratio,
-        framebuffer_left_ratio=low_priority.watermark_ratio,
-    )
-
-
-def derived_groups(thresholds: Thresholds) -> tuple[RuleGroup, ...]:
+def derived_groups(analyzer: AnalyzerSettings) -> tuple[RuleGroup, ...]:
     """The groups, in the order in which one builds on the other."""
     return (
         RuleGroup(name="gputide-steps", interval=f"{STEP_SECONDS}s", rules=recording(_step_rules())),
-        RuleGroup(name="gputide-states", interval="2m", rules=recording(_state_rules(thresholds))),
-        RuleGroup(name="gputide-promises", interval=f"{STEP_SECONDS}s", rules=recording(_promise_rules(thresholds))),
+        RuleGroup(name="gputide-states", interval="2m", rules=recording(_state_rules(analyzer))),
+        RuleGroup(name="gputide-promises", interval=f"{STEP_SECONDS}s", rules=recording(_promise_rules(analyzer))),
     )
 
 
@@ -81,7 +43,8 @@ def _step_rules() -> dict[str, str]:
     }
 
 
-def _state_rules(limits: Thresholds) -> dict[str, str]:
+def _state_rules(analyzer: AnalyzerSettings) -> dict[str, str]:
+    window = f"[{analyzer.idle_seconds}s]"
     return {
         "gputide:card:tenants": (
             f"count by ({CARD_LABELS}) (\n"
@@ -95,18 +58,18 @@ def _state_rules(limits: Thresholds) -> dict[str, str]:
         ),
         "gputide:counter:distrusted": _distrusted(),
         "gputide:card:idle": (
-            f"(max_over_time(gputide:card:activity_ratio:max5m[{limits.idle_seconds}s]) <= {limits.idle_ratio:g})\n"
-            f"and (count_over_time(gputide:card:activity_ratio:max5m[{limits.idle_seconds}s])"
-            f" >= {limits.idle_coverage * limits.idle_seconds / STEP_SECONDS:g})"
+            f"(max_over_time(gputide:card:activity_ratio:max5m{window}) <= {analyzer.idle_ratio_max:g})\n"
+            f"and (count_over_time(gputide:card:activity_ratio:max5m{window})"
+            f" >= {analyzer.idle_coverage_min * analyzer.idle_seconds / STEP_SECONDS:g})"
         ),
         "gputide:card:activity_ratio:p95_1d": "quantile_over_time(0.95, gputide:card:activity_ratio:max5m[1d])",
-        "gputide:card:state": _state_of_cards(limits),
+        "gputide:card:state": _state_of_cards(analyzer),
         "gputide:fleet:cards": "count by (cluster, card_model, state) (gputide:card:state)",
         "gputide:card:idle_held_bytes": (
-            f"(gputide:card:framebuffer_used_bytes > {limits.held_bytes})\nand on (card) gputide:card:idle\n"
+            f"(gputide:card:framebuffer_used_bytes > {analyzer.idle_held_bytes_min})\nand on (card) gputide:card:idle\n"
             'and on (card) gputide:card:state{state="idle_held"}'
         ),
-        "gputide:card:low_beside_high": _low_beside_high(limits),
+        "gputide:card:low_beside_high": _low_beside_high(analyzer),
         # A shared card counts for each of its tenants with its share of them.
         "gputide:namespace:cards": (
             "sum by (cluster, namespace, state) (\n"
@@ -129,7 +92,7 @@ def _quotas() -> str:
     return either([own, f"{summed}{of_kubernetes})"], "cluster, namespace")
 
 
-def _state_of_cards(limits: Thresholds) -> str:
+def _state_of_cards(analyzer: AnalyzerSettings) -> str:
     """One of the analyzer's five words per card; free can be told only where anybody's grants are known."""
     known = "gputide:card:activity_ratio"
     granted = "on (card) gputide:slice:granted"
@@ -137,7 +100,7 @@ def _state_of_cards(limits: Thresholds) -> str:
     # Where no exporter says who holds what, a card without a holder is not free: nobody knows.
     anybody = "and on (cluster) group by (cluster) (gputide:slice:granted)"
     trusted = f"and {granted} unless {untrusted}"
-    low = f"(gputide:card:activity_ratio:p95_1d <= {limits.low_use_ratio:g} and on (card) gputide:card:activity_ratio)"
+    low = f"(gputide:card:activity_ratio:p95_1d <= {analyzer.low_use_ratio:g} and on (card) {known})"
     states = (
         ("free", f"({known} unless {granted} {anybody})"),
         ("untrusted", f"({known} and {granted} and {untrusted})"),
@@ -175,7 +138,7 @@ def _distrusted() -> str:
     return either([f"group by ({_CHECKED_LABELS}) ({own})", estimates], "card, check")
 
 
-def _low_beside_high(limits: Thresholds) -> str:
+def _low_beside_high(analyzer: AnalyzerSettings) -> str:
     """Activity of low priority on cards where high priority is at work too: it should have given way."""
 
     def at_work(priority: str, floor: float) -> str:
@@ -186,14 +149,14 @@ def _low_beside_high(limits: Thresholds) -> str:
 
     return (
         f"(gputide:card:activity_ratio * 0 + on (card) group_left () ({at_work('low', 0.05)}))\n"
-        f"and on (card) ({at_work('high', limits.low_use_ratio)})"
+        f"and on (card) ({at_work('high', analyzer.low_use_ratio)})"
     )
 
 
-def _promise_rules(limits: Thresholds) -> dict[str, str]:
+def _promise_rules(analyzer: AnalyzerSettings) -> dict[str, str]:
     """The limit that holds for a workload in this hour; no series where nothing is promised."""
     steps = "gputide:workload:activity_ratio:max5m"
-    limit = f"{limits.off_peak_ratio:g} * quantile_over_time(0.95, {steps}[7d])"
+    limit = f"{analyzer.off_peak_ratio:g} * quantile_over_time(0.95, {steps}[7d])"
     weeks = "\nand ".join(
         f"(max_over_time({steps}[1h] offset {hours}h30m) <= {limit})" for hours in (7 * 24 - 1, 14 * 24 - 1)
     )

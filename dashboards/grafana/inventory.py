@@ -100,7 +100,6 @@ def _with(key: str, vector: str, everybody: str, facts: list[tuple[str, str, str
     """A vector with labels from others where they have any: of two that name one thing twice, one counts.
 
     Args:
-        key: labels by which there is one of each.
         everybody: a vector that has all of it, for those of whom the others say nothing.
         facts: by which labels to join, which labels to take, and the vector that has them.
         unless: labels and vector of what is left out, without the parentheses around them.

@@ -16,9 +16,10 @@ from typing import Any
 import yaml
 
 from dashboards.grafana.alerts import alert_groups
-from dashboards.grafana.derived import Thresholds, derived_groups
+from dashboards.grafana.derived import derived_groups
 from dashboards.grafana.normalised import normalised_groups
 from dashboards.grafana.rule import RecordingRule, RuleGroup
+from fleet.settings.settings import Settings
 
 
 class ShippedForm(StrEnum):
@@ -52,9 +53,7 @@ def boards() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def shipped(
-    form: ShippedForm, thresholds: Thresholds, *, namespace: str, docs_url: str | None = None
-) -> dict[str, str]:
+def shipped(form: ShippedForm, settings: Settings, *, namespace: str, docs_url: str | None = None) -> dict[str, str]:
     """Path below the target folder → text.
 
     Args:
@@ -65,11 +64,11 @@ def shipped(
         return {
             **{f"dashboards/{name}.json": text for name, text in boards().items()},
             "provisioning/gputide.yaml": yaml_text(_PROVIDER),
-            **{f"rules/{name}": text for name, text in rule_files(thresholds, docs_url=docs_url).items()},
+            **{f"rules/{name}": text for name, text in rule_files(settings, docs_url=docs_url).items()},
         }
     return {
         **{f"dashboards/{name}.yaml": yaml_text(_config_map(name, text, namespace)) for name, text in boards().items()},
-        "rules/gputide.yaml": yaml_text(prometheus_rule(thresholds, namespace=namespace, docs_url=docs_url)),
+        "rules/gputide.yaml": yaml_text(prometheus_rule(settings, namespace=namespace, docs_url=docs_url)),
     }
 
 
@@ -89,24 +88,24 @@ def _config_map(name: str, text: str, namespace: str) -> dict[str, Any]:
     }
 
 
-def rule_groups(thresholds: Thresholds) -> tuple[RuleGroup, ...]:
+def rule_groups(settings: Settings) -> tuple[RuleGroup, ...]:
     """All groups, in the order in which one builds on the other."""
-    return (*normalised_groups(), *derived_groups(thresholds), *alert_groups(thresholds))
+    return (*normalised_groups(), *derived_groups(settings.analyzer), *alert_groups(settings))
 
 
-def rule_files(thresholds: Thresholds, *, docs_url: str | None = None) -> dict[str, str]:
+def rule_files(settings: Settings, *, docs_url: str | None = None) -> dict[str, str]:
     """File name to text: what everybody needs, and the alerts, which somebody may want to write anew.
 
     Args:
         docs_url: where the documentation is served; the alerts link their section of it. None for no link.
     """
     return {
-        "gputide-recording.rules.yaml": _file((*normalised_groups(), *derived_groups(thresholds)), None),
-        "gputide-alerts.rules.yaml": _file(alert_groups(thresholds), docs_url),
+        "gputide-recording.rules.yaml": _file((*normalised_groups(), *derived_groups(settings.analyzer)), None),
+        "gputide-alerts.rules.yaml": _file(alert_groups(settings), docs_url),
     }
 
 
-def prometheus_rule(thresholds: Thresholds, *, namespace: str, docs_url: str | None = None) -> dict[str, Any]:
+def prometheus_rule(settings: Settings, *, namespace: str, docs_url: str | None = None) -> dict[str, Any]:
     """The same as one object of the operator (monitoring.coreos.com/v1, prometheus-operator:Documentation/api.md)."""
     return {
         "apiVersion": "monitoring.coreos.com/v1",
@@ -116,7 +115,7 @@ def prometheus_rule(thresholds: Thresholds, *, namespace: str, docs_url: str | N
             "namespace": namespace,
             "labels": {"app.kubernetes.io/name": "gputide", "role": "alert-rules"},
         },
-        "spec": {"groups": [_group(group, docs_url) for group in rule_groups(thresholds)]},
+        "spec": {"groups": [_group(group, docs_url) for group in rule_groups(settings)]},
     }
 
 

@@ -4,43 +4,18 @@ from __future__ import annotations
 
 import smtplib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime, make_msgid
 from html import escape
-from pathlib import Path
 
 from dashboards.notify.delivery import TryAgain
 from dashboards.notify.delivery_http import checked_contexts
 from dashboards.notify.message import Message, lines_of, title_of
 from dashboards.tokens import FONT_STACK, LIGHT
 from fleet.errors import Misconfigured, Unavailable
-from fleet.settings.notify import MailSecurity
+from fleet.settings.notify import ChannelSettings, MailSecurity
 from wire.tls import Tls, why_untrusted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MailServer:
-    """Where mail is handed over.
-
-    Attributes:
-        security: how the connection is kept secret.
-        user: who logs in; None for nobody.
-        ca_file: certificates that are trusted instead of the system's; None for the system's.
-        certificate_file: what is shown to the server; None for nothing.
-        key_file: its key; None where it stands in the same file.
-    """
-
-    host: str
-    port: int
-    security: MailSecurity
-    user: str | None
-    password: str | None = field(repr=False)
-    ca_file: Path | None
-    timeout_seconds: float
-    certificate_file: Path | None = None
-    key_file: Path | None = None
 
 
 class SmtpDelivery:
@@ -48,32 +23,33 @@ class SmtpDelivery:
 
     Args:
         channel: its name in the settings, for messages.
+        server: settings of a channel of mail.
+        password: content of its `secret_file`; None for nobody who logs in.
     """
 
     def __init__(
         self,
         *,
         channel: str,
-        server: MailServer,
-        sender: str,
-        recipients: Sequence[str],
+        server: ChannelSettings,
+        password: str | None,
+        timeout_seconds: float,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._channel = channel
-        self._server = server
-        self._sender = sender
-        self._recipients = tuple(recipients)
+        self._channel, self._server, self._password = channel, server, password
+        self._host, self._sender = server.host or "", server.sender or ""
+        self._timeout_seconds = timeout_seconds
         self._now = now
         tls = Tls(authority_file=server.ca_file, certificate_file=server.certificate_file, key_file=server.key_file)
         self._contexts = checked_contexts(tls, channel)
 
     def send(self, message: Message) -> None:
         """Hand the mail over; see `Delivery`."""
-        mail = mail_of(message, sender=self._sender, recipients=self._recipients, at=self._now())
-        where = f"{self._server.host}:{self._server.port} of channel {self._channel}"
+        mail = mail_of(message, sender=self._sender, recipients=self._server.recipients, at=self._now())
+        where = f"{self._host}:{self._server.port} of channel {self._channel}"
         try:
             with self._session() as session:
-                refused = session.send_message(mail, self._sender, list(self._recipients))
+                refused = session.send_message(mail, self._sender, list(self._server.recipients))
         except smtplib.SMTPAuthenticationError as exc:
             raise Misconfigured(f"cannot log in at {where}: {exc.smtp_code}; look at user and secret_file") from exc
         except smtplib.SMTPNotSupportedError as exc:
@@ -105,15 +81,15 @@ class SmtpDelivery:
         server = self._server
         if server.security is MailSecurity.TLS:
             session: smtplib.SMTP = smtplib.SMTP_SSL(
-                server.host, server.port, timeout=server.timeout_seconds, context=self._contexts.context()
+                self._host, server.port, timeout=self._timeout_seconds, context=self._contexts.context()
             )
         else:
-            session = smtplib.SMTP(server.host, server.port, timeout=server.timeout_seconds)
+            session = smtplib.SMTP(self._host, server.port, timeout=self._timeout_seconds)
         try:
             if server.security is MailSecurity.STARTTLS:
                 session.starttls(context=self._contexts.context())
-            if server.user is not None and server.password is not None:
-                session.login(server.user, server.password)
+            if server.user is not None and self._password is not None:
+                session.login(server.user, self._password)
         except BaseException:
             session.close()
             raise

@@ -37,11 +37,7 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentNews:
-    """One piece of news that was sent.
-
-    Attributes:
-        key: what.
-    """
+    """One piece of news that was sent."""
 
     receiver: str
     channel: str

@@ -37,7 +37,6 @@ class Message:
         namespaces: whom it concerns in the cluster; empty for everybody.
         workloads: the same by workload.
         teams: teams whom it concerns by their name.
-        language: language of its texts.
         leads: whether it stands first in a digest and gives it its title: a service is over its harm budget.
     """
 

@@ -119,7 +119,6 @@ def team_report_notice(report: Report, team: Team, *, base_url: str | None) -> M
     """What of the report concerns a team: its own totals, and its workloads that leave most unused; None without any.
 
     Args:
-        team: who.
         base_url: address of the web app; None for no links.
     """
     words = Words(language=report.language)

@@ -42,7 +42,6 @@ class Reader:
     """Who reads a page.
 
     Attributes:
-        role: their highest role.
         can_sign_out: whether there is a session to end.
     """
 

@@ -148,6 +148,7 @@ def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, e
     said = [
         card(say("workloads.what_gputide_proposes"), *_proposals(address, profile, entry)),
         card(say("workloads.what_refused"), *_refusals(profile, entry)),
+        *_beside(profile),
         unit_cost(views, profiles.cluster, profile.workload),
         card(say("workloads.what_you_may_do"), *_actions(profile)),
     ]
@@ -240,6 +241,24 @@ def _refusals(profile: Profile, entry: PlanEntry | None) -> list[Any]:
         for found in profile.trust
     ]
     return [html.Ul(lines)] if lines else [html.P(say("workloads.nothing"), className="soft")]
+
+
+def _beside(profile: Profile) -> list[Any]:
+    """How fast it was beside its neighbours, where that was measured."""
+    columns = (
+        (say("workloads.neighbour"), "t"),
+        (say("workloads.speed_beside"), "n"),
+        (say("workloads.interval"), "n"),
+    )
+    rows = [
+        (
+            one.neighbour,
+            percent_words(one.speed_ratio, 0),
+            f"{percent_words(one.speed_ratio_min, 0)} – {percent_words(one.speed_ratio_max, 0)}",
+        )
+        for one in profile.beside
+    ]
+    return [card(say("workloads.beside_neighbours"), table(columns, rows))] if rows else []
 
 
 def _actions(profile: Profile) -> list[Any]:

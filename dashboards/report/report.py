@@ -150,7 +150,6 @@ class Report:
         data_notes: incidents of data quality and withheld advice.
         coverage_ratio: 0-1.
         method: how it was counted.
-        price_source: where prices come from.
         price_version: version of the price book; another one is another book.
         team: namespace that it is cut to; None for the cluster.
         detail_figures: idle and low-priority GPU-hours, electricity, carbon.

@@ -21,7 +21,6 @@ class ClusterLine:
     Attributes:
         sighting: when it was last heard, and its cards.
         plan_id: its newest plan; None where there is none.
-        cards_freed: whole cards that this plan frees.
         saving_per_week: amortised, in `currency`; None where cards have no price.
         approved_stages: stages of it that may be applied.
         applied_stages: stages of it that stand in the cluster.

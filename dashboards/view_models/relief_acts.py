@@ -31,8 +31,6 @@ class ReliefMove:
 
     Attributes:
         pod: pod that leaves, without its namespace.
-        from_card: card that it leaves.
-        to_card: card that it goes to.
         is_restart: it is stopped and started; else a second replica is ready before the first one goes.
         is_home: it goes back to where relief took it from.
         seconds: from its beginning to its end; None while it is under way.

@@ -43,12 +43,6 @@ class Tenant:
         return part_of(self.measures, IDLE)
 
     @property
-    def idle_ratio(self) -> float:
-        """Idle card hours / granted ones, 0-1."""
-        granted = self.granted.card_hours
-        return self.idle.card_hours / granted if granted else 0.0
-
-    @property
     def cards_used(self) -> float | None:
         """Cards in use on average; None where nothing was measured."""
         if self.granted.card_hours <= self.unmeasured_card_hours or self.hours <= 0:

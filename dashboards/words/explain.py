@@ -26,7 +26,6 @@ class Explanation:
     """A recommendation in words.
 
     Attributes:
-        recommendation: which.
         change_of_mind: what would change the advice, sentences.
         stage: number of its stage in the plan; None where it is in none.
         saving_per_week: money, in the plan's currency.

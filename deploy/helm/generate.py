@@ -27,7 +27,6 @@ sys.path[:0] = [str(ROOT)]
 import yaml  # noqa: E402 - the path is set above, so that the script runs anywhere
 from pydantic import BaseModel  # noqa: E402
 
-from dashboards.grafana.derived import thresholds_of  # noqa: E402
 from dashboards.grafana.shipped import boards, prometheus_rule, yaml_text  # noqa: E402
 from fleet.settings.settings import Settings  # noqa: E402
 
@@ -88,7 +87,7 @@ PAGES: dict[str, ManifestPage] = {
 def chart_files() -> dict[str, str]:
     """Path below the chart → text, of every file that is made from the code."""
     defaults = Settings()
-    rules = prometheus_rule(thresholds_of(defaults.analyzer, defaults.low_priority), namespace="")["spec"]
+    rules = prometheus_rule(defaults, namespace="")["spec"]
     return {
         "files/rules.yaml": yaml_text(rules),
         **{f"files/dashboards/{name}.json": _packed(text) for name, text in boards().items()},

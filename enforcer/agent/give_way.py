@@ -49,7 +49,7 @@ from operator import is_
 from enforcer.agent.launches import SeenLaunches
 from enforcer.agent.node_view import ContainerKey, NodeView, SliceView
 from fleet.inventory import Priority
-from fleet.settings.agent import GiveWayManner
+from fleet.settings.agent import AgentSettings, GiveWayManner
 
 EXPLAINED_SECONDS = 2.0
 """How long a launch explains a duty cycle: the driver's second, the library's 0.12 s, and the age of a view; of a mean
@@ -63,28 +63,10 @@ SWITCHED_SECONDS = 0.5
 WORTH_SECONDS = 1.3
 """How long low priority must be awake for it to be of use, and for a view to show that high priority did stop: the
 library's step, and the driver's second."""
+STALE_SECONDS_MIN = 1.5
+"""How old the last view may be at least before nobody counts as measured any more; twice the time between two views."""
 _CALM_TIMES = 10.0
 _PAUSES_MAX = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GiveWayRules:
-    """When low priority sleeps and wakes.
-
-    Attributes:
-        working_ratio: duty cycle above which somebody works, 0-1.
-        full_ratio: duty cycle of the card from which it is full, 0-1.
-        quiet_seconds: how long nobody may have wanted it asleep before low priority wakes, by duty cycles.
-        release_seconds: likewise by launches, where these are believed.
-        stale_seconds: how old the last view may be before nobody counts as measured any more.
-    """
-
-    manner: GiveWayManner = GiveWayManner.PRESSURE
-    working_ratio: float = 0.01
-    full_ratio: float = 0.97
-    quiet_seconds: float = 5.0
-    release_seconds: float = 0.1
-    stale_seconds: float = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +87,16 @@ class Turn:
 
 
 class GiveWay:
-    """Remembers who works, and since when nobody does; mutable. All times are of one clock that never goes back."""
+    """Remembers who works, and since when nobody does; mutable. All times are of one clock that never goes back.
 
-    def __init__(self, rules: GiveWayRules) -> None:
-        self.rules = rules
+    Attributes:
+        manner: when low priority sleeps; orders may change it.
+    """
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.manner = settings.give_way
+        self._settings = settings
+        self._stale_seconds = max(STALE_SECONDS_MIN, 2 * settings.interval_seconds)
         self._workers: dict[ContainerKey | str, _Worker] = {}
         self._cards: dict[str, _Card] = {}
         self._slices: tuple[SliceView, ...] = ()
@@ -132,14 +120,14 @@ class GiveWay:
         """
         self._sort(view.slices)
         self._seen_at = now
-        is_strict = self.rules.manner is GiveWayManner.STRICT
+        is_strict = self.manner is GiveWayManner.STRICT
         cards: dict[str, _Card] = {}
         duties: dict[ContainerKey | str, list[float | None]] = {}
         # Of a card that the driver leaves out nothing is known, as long as somebody of low priority is there.
         seen_duties = dict.fromkeys(self._lows) | {card.card: card.duty_cycle_ratio for card in view.cards}
         for card_name, card_duty in seen_duties.items():
             above, low = self._aboves.get(card_name, []), self._lows.get(card_name, frozenset())
-            card = self._cards.get(card_name) or _Card(wait_seconds=self.rules.release_seconds)
+            card = self._cards.get(card_name) or _Card(wait_seconds=self._settings.release_seconds)
             card.low, card.above = low, ()
             if is_strict and low:
                 card.above = tuple(_name(entry) for entry in above)
@@ -152,7 +140,7 @@ class GiveWay:
         self._cards, self._states = cards, None
         self._workers = {name: self._workers.get(name) or _Worker() for name in duties}
         for name, worker in self._workers.items():
-            worker.see(_largest(duties[name]), self.rules.working_ratio, now)
+            worker.see(_largest(duties[name]), self._settings.working_ratio, now)
         self.watched = frozenset(name for name in self._workers if isinstance(name, ContainerKey))
         self.low = frozenset[ContainerKey]().union(*(card.low for card in cards.values() if card.above))
 
@@ -180,7 +168,7 @@ class GiveWay:
         """
         for name, worker in self._workers.items():
             worker.take(launches.get(name) if isinstance(name, ContainerKey) else None, now)
-        stale_at = self._seen_at + self.rules.stale_seconds
+        stale_at = self._seen_at + self._stale_seconds
         if now > stale_at:
             self._miss(now)
         states = tuple(self._state(card, now) for card in self._cards.values())
@@ -221,16 +209,16 @@ class GiveWay:
         for worker in self._workers.values():
             worker.miss(now)
         for card in self._cards.values():
-            if card.is_pressed or now < card.pressed_at + self.rules.quiet_seconds:
+            if card.is_pressed or now < card.pressed_at + self._settings.quiet_seconds:
                 card.pressed_at = now
 
     def _state(self, card: _Card, now: float) -> _CardState:
         workers = [self._workers[name] for name in card.above]
-        quiet = self.rules.quiet_seconds
+        quiet = self._settings.quiet_seconds
         is_believed = all(worker.is_believed for worker in workers)
         works_until = max((worker.works_until(card.wait_seconds, quiet) for worker in workers), default=-math.inf)
         outlasts = any(worker.outlasts for worker in workers)
-        card.take(now < works_until, now, self.rules, is_believed=is_believed, outlasts=outlasts)
+        card.take(now < works_until, now, self._settings, is_believed=is_believed, outlasts=outlasts)
         card.taken_until = math.inf if card.is_pressed else max(works_until, card.pressed_at + quiet)
         if now < card.taken_until:
             return _CardState.TAKEN
@@ -254,12 +242,12 @@ class GiveWay:
         )
 
     def _is_pressed(self, card_duty: float | None, above: list[SliceView]) -> bool:
-        rules = self.rules
-        if rules.manner is not GiveWayManner.PRESSURE:
+        settings = self._settings
+        if self.manner is not GiveWayManner.PRESSURE:
             return False
-        is_full = card_duty is None or card_duty >= rules.full_ratio
+        is_full = card_duty is None or card_duty >= settings.full_ratio
         return is_full and any(
-            entry.duty_cycle_ratio is None or entry.duty_cycle_ratio > rules.working_ratio for entry in above
+            entry.duty_cycle_ratio is None or entry.duty_cycle_ratio > settings.working_ratio for entry in above
         )
 
 
@@ -295,7 +283,7 @@ class _Card:
     _freed_at: float = -math.inf
     _was_believed: bool = False
 
-    def take(self, works: bool, now: float, rules: GiveWayRules, *, is_believed: bool, outlasts: bool) -> None:
+    def take(self, works: bool, now: float, settings: AgentSettings, *, is_believed: bool, outlasts: bool) -> None:
         """Learn from how long low priority was let work, where launches decided that it was.
 
         Args:
@@ -304,9 +292,9 @@ class _Card:
         if works and not self._is_held and self._was_believed:
             was_free = now - self._freed_at
             if was_free < WORTH_SECONDS or outlasts:
-                self.wait_seconds = min(2 * self.wait_seconds, max(rules.quiet_seconds, rules.release_seconds))
+                self.wait_seconds = min(2 * self.wait_seconds, max(settings.quiet_seconds, settings.release_seconds))
             elif was_free >= _CALM_TIMES * self.wait_seconds:
-                self.wait_seconds = rules.release_seconds
+                self.wait_seconds = settings.release_seconds
         elif self._is_held and not works:
             self._freed_at, self._was_believed = now, is_believed
         self._is_held = works

@@ -19,12 +19,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from enforcer.agent.give_way import GiveWay, GiveWayRules, Turn
+from enforcer.agent.give_way import GiveWay, Turn
 from enforcer.agent.held_regions import region_of
 from enforcer.agent.launches import Launches
 from enforcer.agent.live_limits import WantedLimit, decide_limits
@@ -32,10 +32,11 @@ from enforcer.agent.node_view import ContainerKey, NodeReader, NodeView, SliceVi
 from enforcer.agent.orders import Orders, orders_text, parse_orders
 from enforcer.agent.region_writing import open_for_writing, write_limits
 from enforcer.agent.sleepers import Sleepers
-from enforcer.agent.watermark import Eviction, Watermark, WatermarkRules
+from enforcer.agent.watermark import Eviction, Watermark
 from fleet.durable import unwritable, write_durably
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.logs import logger
+from fleet.settings.agent import AgentSettings
 from fleet.units import format_time
 
 BLIND_SECONDS = 60.0
@@ -127,9 +128,6 @@ class Reach:
 class NodeAgent:
     """One node's agent.
 
-    Args:
-        give_way: when low priority sleeps; orders may name another manner.
-
     Raises:
         Corrupt: its own folder can't be made.
     """
@@ -139,9 +137,8 @@ class NodeAgent:
         reader: NodeReader,
         actions: NodeActions,
         folders: AgentFolders,
+        settings: AgentSettings,
         *,
-        give_way: GiveWayRules,
-        watermark: WatermarkRules,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader, self._actions, self._folders = reader, actions, folders
@@ -151,9 +148,9 @@ class NodeAgent:
             raise unwritable(folders.state, exc) from exc
         self._clock = clock
         self._seen_at = clock()
-        self._manner = give_way.manner
-        self._give_way = GiveWay(give_way)
-        self._watermark = Watermark(watermark)
+        self._manner = settings.give_way
+        self._give_way = GiveWay(settings)
+        self._watermark = Watermark(settings)
         self._sleepers = Sleepers(folders.containers, folders.state / "asleep.json")
         self._launches = Launches(folders.containers)
         self._turn = threading.Lock()
@@ -210,10 +207,7 @@ class NodeAgent:
         self._seen_at = self._clock()
         at = datetime.fromtimestamp(view.at_seconds, UTC)
         orders = self._valid_orders(at)
-        self._give_way.rules = replace(
-            self._give_way.rules,
-            manner=self._manner if orders is None or orders.give_way is None else orders.give_way,
-        )
+        self._give_way.manner = self._manner if orders is None or orders.give_way is None else orders.give_way
         paused = frozenset(() if orders is None else orders.paused)
         with self._turn:
             now = self._clock()

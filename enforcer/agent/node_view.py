@@ -43,8 +43,8 @@ def at_most(most: int) -> Callable[[tuple[Entry, ...]], tuple[Entry, ...]]:
 class ContainerKey:
     """Which container: the name of its directory of regions."""
 
-    pod_uid: str
-    container: str
+    pod_uid: Uid
+    container: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 
     def folder(self, containers: Path) -> Path:
         """Its directory below the root of all regions."""

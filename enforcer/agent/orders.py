@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, ValidationError
 
 from enforcer.agent.live_limits import WantedLimit
-from enforcer.agent.node_view import ContainerKey, Uid, at_most
+from enforcer.agent.node_view import ContainerKey, at_most
 from fleet.errors import Corrupt
 from fleet.settings.agent import GiveWayManner
 from fleet.settings.faults import fault_words
@@ -51,17 +51,7 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Container:
-    pod_uid: Uid
-    container: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
-
-    @property
-    def key(self) -> ContainerKey:
-        return ContainerKey(pod_uid=self.pod_uid, container=self.container)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Limit(_Container):
+class _Limit(ContainerKey):
     card: Annotated[str, Field(pattern=r"^(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
     framebuffer_bytes: Annotated[int, AfterValidator(_whole_mib)]
 
@@ -73,7 +63,7 @@ class _Document:
     expires_at: AwareDatetime
     give_way: GiveWayManner | None = None
     limits: Annotated[tuple[_Limit, ...], AfterValidator(at_most(ENTRIES_MAX))] = ()
-    paused: Annotated[tuple[_Container, ...], AfterValidator(at_most(ENTRIES_MAX))] = ()
+    paused: Annotated[tuple[ContainerKey, ...], AfterValidator(at_most(ENTRIES_MAX))] = ()
 
 
 _DOCUMENT = TypeAdapter(_Document)
@@ -99,10 +89,14 @@ def parse_orders(text: str) -> Orders:
         expires_at=found.expires_at.astimezone(UTC),
         give_way=found.give_way,
         limits=tuple(
-            WantedLimit(container=one.key, card=one.card, framebuffer_bytes=one.framebuffer_bytes)
+            WantedLimit(
+                container=ContainerKey(pod_uid=one.pod_uid, container=one.container),
+                card=one.card,
+                framebuffer_bytes=one.framebuffer_bytes,
+            )
             for one in found.limits
         ),
-        paused=tuple(one.key for one in found.paused),
+        paused=found.paused,
     )
 
 

@@ -14,21 +14,7 @@ from dataclasses import dataclass
 
 from enforcer.agent.node_view import CardView, NodeView, SliceView
 from fleet.inventory import Priority
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatermarkRules:
-    """How much must stay free.
-
-    Attributes:
-        free_ratio_min: free framebuffer / framebuffer, 0-1, below which somebody goes; 0 switches the guard off.
-        settle_seconds: how long a pod may take to leave before the next one goes.
-        closed_seconds: how long a card takes no newcomer after an eviction.
-    """
-
-    free_ratio_min: float = 0.03
-    settle_seconds: float = 30.0
-    closed_seconds: float = 600.0
+from fleet.settings.agent import AgentSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +37,8 @@ class Eviction:
 class Watermark:
     """Remembers which pods were evicted; mutable: `evictions` moves it on."""
 
-    def __init__(self, rules: WatermarkRules) -> None:
-        self.rules = rules
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings, self._free_ratio_min = settings, settings.framebuffer_free_ratio_min
         self._told_at: dict[str, float] = {}
         self._told: dict[str, frozenset[str]] = {}
 
@@ -73,7 +59,7 @@ class Watermark:
                 continue
             told_at = self._told_at.get(card.card)
             # A clock that was set back must not make it wait for hours.
-            if told_at is not None and 0 <= view.at_seconds - told_at < self.rules.settle_seconds:
+            if told_at is not None and 0 <= view.at_seconds - told_at < self._settings.settle_seconds:
                 continue
             told = self._told.get(card.card, frozenset())
             victim = _victim(slices, missing, told) or _victim(slices, missing, frozenset())
@@ -87,9 +73,9 @@ class Watermark:
                     pod=victim.pod,
                     card=card.card,
                     frees_bytes=victim.framebuffer_used_bytes or 0,
-                    closed_until=view.at_seconds + self.rules.closed_seconds,
+                    closed_until=view.at_seconds + self._settings.closed_seconds,
                     reason=f"{card.framebuffer_free_bytes} bytes of framebuffer free on {card.card}, "
-                    f"agent.framebuffer_free_ratio_min={self.rules.free_ratio_min:g} wants {missing} more",
+                    f"agent.framebuffer_free_ratio_min={self._free_ratio_min:g} wants {missing} more",
                 )
             )
         return tuple(found)
@@ -97,7 +83,7 @@ class Watermark:
     def _missing(self, card: CardView) -> int:
         if card.framebuffer_free_bytes is None:
             return 0
-        return int(card.framebuffer_bytes * self.rules.free_ratio_min) - card.framebuffer_free_bytes
+        return int(card.framebuffer_bytes * self._free_ratio_min) - card.framebuffer_free_bytes
 
 
 def _is_wanted(slices: tuple[SliceView, ...]) -> bool:

@@ -93,7 +93,6 @@ class WishChange:
     """More stages that are wanted in force, or fewer.
 
     Attributes:
-        add: stages that are wanted from now on.
         remove: stages that no longer are.
         in_force: what is wanted where nobody has said anything yet: what is in force.
     """

@@ -132,11 +132,7 @@ class MoveRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSqueeze:
-    """Low priority of a card that sleeps by an order of ours.
-
-    Attributes:
-        containers: who sleeps.
-    """
+    """Low priority of a card that sleeps by an order of ours."""
 
     node: str
     card: str

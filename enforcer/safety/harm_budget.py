@@ -19,6 +19,7 @@ from typing import Protocol
 
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence, sentence
+from fleet.settings.guard import GuardSettings
 
 SHORT_SPAN = timedelta(hours=1)
 """Span over which a burn rate must still be high."""
@@ -37,25 +38,6 @@ class Brake(StrEnum):
     """Nothing more is changed for now."""
     RESTORE = "restore"
     """The stage under way is taken back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HarmPolicy:
-    """What a budget is, and when it brakes.
-
-    Attributes:
-        ratio_max: violated share of active time that is borne, 0-1.
-        days: days over which it is counted.
-        slow_burn: burn rate that asks for `SLOW`.
-        freeze_burn: burn rate that asks for `FREEZE`; so does a budget that is spent.
-        restore_burn: burn rate that asks for `RESTORE`.
-    """
-
-    ratio_max: float = 0.01
-    days: int = 28
-    slow_burn: float = 1.0
-    freeze_burn: float = 4.0
-    restore_burn: float = 14.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +84,9 @@ class Judgement:
 class HarmBudgets:
     """Watches the budgets of services."""
 
-    def __init__(self, records: HarmRecords, policy: HarmPolicy) -> None:
+    def __init__(self, records: HarmRecords, guard: GuardSettings) -> None:
         self._records = records
-        self._policy = policy
+        self._guard = guard
         self._whole: tuple[datetime, Mapping[WorkloadId, Harm]] | None = None
 
     def judge(self, workloads: Iterable[WorkloadId], changed_since: datetime, now: datetime) -> Judgement:
@@ -118,12 +100,12 @@ class HarmBudgets:
         """
         short, long = (self._records.harm(max(now - span, changed_since), now) for span in (SHORT_SPAN, LONG_SPAN))
         whole = self._over_the_days(changed_since, now)
-        part = min(1.0, max(now - changed_since, timedelta(0)) / timedelta(days=self._policy.days))
+        part = min(1.0, max(now - changed_since, timedelta(0)) / timedelta(days=self._guard.harm_budget_days))
         worst = Judgement(brake=Brake.NONE)
         order = list(Brake)
         for workload in sorted(set(workloads)):
             harm = short.get(workload), long.get(workload), whole.get(workload)
-            found = judge_workload(workload, harm, self._policy, part=part)
+            found = judge_workload(workload, harm, self._guard, part=part)
             if order.index(found.brake) > order.index(worst.brake):
                 worst = found
         return worst
@@ -131,13 +113,13 @@ class HarmBudgets:
     def _over_the_days(self, changed_since: datetime, now: datetime) -> Mapping[WorkloadId, Harm]:
         """Harm over the budget's days; weeks are read anew once in a short span only."""
         if self._whole is None or not timedelta(0) <= now - self._whole[0] < SHORT_SPAN:
-            since = max(now - timedelta(days=self._policy.days), changed_since)
+            since = max(now - timedelta(days=self._guard.harm_budget_days), changed_since)
             self._whole = (now, self._records.harm(since, now))
         return self._whole[1]
 
 
 def judge_workload(
-    workload: WorkloadId, harm: tuple[Harm | None, Harm | None, Harm | None], policy: HarmPolicy, *, part: float = 1.0
+    workload: WorkloadId, harm: tuple[Harm | None, Harm | None, Harm | None], guard: GuardSettings, *, part: float = 1.0
 ) -> Judgement:
     """What the budget of one workload asks for.
 
@@ -145,42 +127,42 @@ def judge_workload(
         harm: what it suffered over the short, the long and the whole span.
         part: share of the budget's days that the whole span covers, 0-1.
     """
-    short, long, whole = harm
-    rates = [burn_rate(harm, policy) for harm in (short, long)]
+    (short, long, whole), ratio_max = harm, f"{guard.harm_ratio_max:g}"
+    rates = [burn_rate(harm, guard) for harm in (short, long)]
     rate = None if any(found is None for found in rates) else min(found for found in rates if found is not None)
     limits = (
-        (Brake.RESTORE, policy.restore_burn, "guard.harm_restore_burn"),
-        (Brake.FREEZE, policy.freeze_burn, "guard.harm_freeze_burn"),
-        (Brake.SLOW, policy.slow_burn, "guard.harm_slow_burn"),
+        (Brake.RESTORE, guard.harm_restore_burn, "guard.harm_restore_burn"),
+        (Brake.FREEZE, guard.harm_freeze_burn, "guard.harm_freeze_burn"),
+        (Brake.SLOW, guard.harm_slow_burn, "guard.harm_slow_burn"),
     )
     for brake, limit, setting in limits:
         if rate is not None and rate >= limit:
             times, of_limit = f"{rate:.1f}", f"{setting}={limit:g}"
             reason = sentence(
-                "guard.harm_too_fast", workload=workload, times=times, limit=of_limit, ratio_max=f"{policy.ratio_max:g}"
+                "guard.harm_too_fast", workload=workload, times=times, limit=of_limit, ratio_max=ratio_max
             )
             return Judgement(brake=brake, reason=reason)
-        if brake is Brake.FREEZE and (spent := spent_share(whole, policy, part)) is not None and spent >= 1.0:
+        if brake is Brake.FREEZE and (spent := spent_share(whole, guard, part)) is not None and spent >= 1.0:
             reason = sentence(
-                "guard.harm_spent", workload=workload, days=str(policy.days), spent_ratio=spent,
-                ratio_max=f"{policy.ratio_max:g}",
+                "guard.harm_spent", workload=workload, days=str(guard.harm_budget_days), spent_ratio=spent,
+                ratio_max=ratio_max,
             )  # fmt: skip
             return Judgement(brake=brake, reason=reason)
     return Judgement(brake=Brake.NONE)
 
 
-def burn_rate(harm: Harm | None, policy: HarmPolicy) -> float | None:
+def burn_rate(harm: Harm | None, guard: GuardSettings) -> float | None:
     """How many times faster than allowed a budget is spent; None where the workload was not active or not measured."""
     ratio = None if harm is None else harm.ratio
-    return None if ratio is None else ratio / policy.ratio_max
+    return None if ratio is None else ratio / guard.harm_ratio_max
 
 
-def spent_share(harm: Harm | None, policy: HarmPolicy, part: float) -> float | None:
+def spent_share(harm: Harm | None, guard: GuardSettings, part: float) -> float | None:
     """Share of a budget that is spent, 1 where all of it is; None where nothing was measured.
 
     Args:
         harm: what was suffered over the part of the budget's days that has passed.
         part: that part, 0-1; the rest is taken to be as active.
     """
-    rate = burn_rate(harm, policy)
+    rate = burn_rate(harm, guard)
     return None if rate is None else rate * part

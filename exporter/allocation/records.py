@@ -54,11 +54,7 @@ class OwnerLinkRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedRecord:
-    """An object that may own pods, and has an owner itself.
-
-    Attributes:
-        owner: its controller.
-    """
+    """An object that may own pods, and has an owner itself."""
 
     uid: str
     owner: OwnerLinkRecord

@@ -48,7 +48,6 @@ class ContainerIndexes:
     """Cards of one container by their number on the node, as mGPU hands them out.
 
     Attributes:
-        indexes: numbers of the cards.
         framebuffer_bytes: framebuffer of each card, bytes; None for whole cards.
         compute_ratio: share of each card's compute, 0-1.
     """

@@ -115,7 +115,6 @@ class NodeView:
         owners: controller of each object that may own pods, by the object's UID; not changed afterwards.
         claims: allocated claims of those pods.
         published: devices that drivers publish on this node.
-        processes: processes on the cards.
         enclosing: UIDs of the pods that this very node runs in, see `exporter.attribution.cgroup.place_that_counts`.
     """
 

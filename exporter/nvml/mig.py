@@ -25,14 +25,10 @@ _PROFILE = re.compile(r"MIG ((?:\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb(?:[+-][a-z.]{1,1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Instance:
-    """What stays as it is while a MIG device is there."""
+    """A MIG device, with the figures that stay as they are while it is there."""
 
     handle: object
-    mig: str
-    mig_profile: str
-    gpu_instance: int
-    compute_instance: int
-    sm_count: int | None
+    figures: MigFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,22 +66,18 @@ class MigReader:
 
     def read(self) -> tuple[MigFigures, ...]:
         """The MIG devices as they are now, with what was sampled since the reading before."""
-        self._instances = {instance.mig: instance for instance in self._found()}
+        self._instances = {instance.figures.mig: instance for instance in self._found()}
         there: dict[int, set[str]] = {}
         for instance in self._instances.values():
-            there.setdefault(instance.gpu_instance, set()).add(instance.mig)
+            there.setdefault(instance.figures.gpu_instance, set()).add(instance.figures.mig)
         self._forget({number for number, one in self._sampled.items() if one.migs.isdisjoint(there.get(number, ()))})
         activities = {number: sampled.tally.take() for number, sampled in self._sampled.items()}
         self._follow(there)
         figures = [
-            MigFigures(
-                mig=instance.mig,
-                mig_profile=instance.mig_profile,
-                gpu_instance=instance.gpu_instance,
-                compute_instance=instance.compute_instance,
+            replace(
+                instance.figures,
                 framebuffer=framebuffer(self._calls, instance.handle),
-                sm_count=instance.sm_count,
-                activities=activities.get(instance.gpu_instance, {}),
+                activities=activities.get(instance.figures.gpu_instance, {}),
             )
             for instance in self._instances.values()
         ]
@@ -135,14 +127,14 @@ class MigReader:
         if gpu_instance is None or compute_instance is None:
             return None
         attributes = self._of(handle, "nvmlDeviceGetAttributes_v2")
-        return _Instance(
-            handle=handle,
+        figures = MigFigures(
             mig=uuid,
             mig_profile=profile_of(self._of(handle, "nvmlDeviceGetName"), attributes),
             gpu_instance=gpu_instance,
             compute_instance=compute_instance,
             sm_count=attributes.multiprocessorCount if attributes is not None else None,
         )
+        return _Instance(handle=handle, figures=figures)
 
     def _of(self, handle: object, function: str) -> Any:
         return self._calls.try_to(f"{function} of MIG", lambda: self._call(function, handle))

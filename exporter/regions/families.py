@@ -119,7 +119,6 @@ class NodeNames:
 
     Attributes:
         pods: namespace and name of a pod by its UID.
-        card_models: card model by card.
     """
 
     pods: Mapping[str, tuple[str, str]]

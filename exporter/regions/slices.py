@@ -42,7 +42,6 @@ class Seen:
         is_believed: per row: its figures count, not only its doubts.
         doubts: per row.
         card_counts: per row, 0 where it isn't believed.
-        figures: of the whole look.
     """
 
     containers: Index

@@ -106,10 +106,6 @@ def ascend_ratios(
     A template's share is that of its AI cores; HAMi's own annotation says nothing of it. Where Ascend's annotation is
     not there a template is known by its size, which HAMi rounds requests up to.
 
-    Args:
-        chip: HAMi's word for the chip.
-        containers: what HAMi's annotation grants.
-
     Returns:
         Per device of all containers, in their order: share of the chip, 0-1; None for a whole chip, and where nobody
         says.

@@ -90,7 +90,6 @@ class DeviceGrant:
     Attributes:
         card: UUID of the card (or MIG instance).
         device_type: vendor's word, such as `NVIDIA`.
-        framebuffer_mib: framebuffer granted, MiB.
         core_percent: compute granted, percent of the card; 0 is no limit.
         mig_place: the MIG instance on the card, as HAMi before 2.10 and Volcano's plugin name it: a geometry of their
             configuration, and a place in it (`1-0`); None for other shares. Says nothing without that configuration.
@@ -112,7 +111,6 @@ class RegisteredDevice:
         framebuffer_mib: framebuffer that may be granted, MiB, already multiplied by the node's oversubscription factor.
         core_percent: compute that may be granted, percent.
         device_type: `NVIDIA-` and the model as the driver prints it.
-        numa: NUMA node.
         is_healthy: False takes it out of scheduling.
         index: number of the card on its node.
         mode: `hami-core`, `mig` or `mps`; None where the release writes none.

@@ -45,7 +45,6 @@ class VendorDevice:
     Attributes:
         name: HAMi's word for the kind.
         vendor: who makes it.
-        count_resource: resource that counts devices.
         framebuffer_resource: resource for framebuffer of each device; None where there is none.
         framebuffer_unit_bytes: bytes per unit of that resource; None without it.
         core_resource: resource for compute of each device; None where there is none.
@@ -58,8 +57,6 @@ class VendorDevice:
         handshake_annotation: node annotation in which HAMi's scheduler says that it has given the node up; None where
             there is none.
         numbered: where no register lists the cards, HAMi numbers them: `<node><numbered><number>`; None elsewhere.
-        use_annotation: pod annotation with the cards that the user wants; None where not known.
-        avoid_annotation: pod annotation with the cards that the user does not want; None where not known.
     """
 
     name: str
@@ -74,8 +71,6 @@ class VendorDevice:
     register_annotation: str | None = None
     handshake_annotation: str | None = None
     numbered: str | None = None
-    use_annotation: str | None = None
-    avoid_annotation: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +92,6 @@ class VendorAllocation:
     """What a pod was granted of one kind of device.
 
     Attributes:
-        device: the kind.
         containers: one tuple per container in the pod's order, init containers first.
     """
 
@@ -117,8 +111,6 @@ def _ascend(chip: str) -> VendorDevice:
         allocated_annotation=f"hami.io/{chip}-devices-allocated",
         register_annotation=f"hami.io/node-register-{chip}",
         handshake_annotation=f"hami.io/node-handshake-{chip}",
-        use_annotation=f"hami.io/use-{chip}-uuid",
-        avoid_annotation=f"hami.io/no-use-{chip}-uuid",
     )
 
 
@@ -134,8 +126,6 @@ def _iluvatar(chip: str) -> VendorDevice:
         allocated_annotation=f"hami.io/{chip}-devices-allocated",
         register_annotation=f"hami.io/node-{chip}-register",
         handshake_annotation=f"hami.io/node-handshake-{chip}",
-        use_annotation=f"hami.io/use-{chip}-uuid",
-        avoid_annotation=f"hami.io/no-use-{chip}-uuid",
     )
 
 
@@ -151,8 +141,6 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         cores_per_card=_PERCENT_PER_CARD,
         allocated_annotation="hami.io/cambricon-mlu-devices-allocated",
         numbered="-cambricon-mlu-",
-        use_annotation="cambricon.com/use-gpuuuid",
-        avoid_annotation="cambricon.com/nouse-gpuuuid",
     ),
     VendorDevice(
         name="DCU",
@@ -165,8 +153,6 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         allocated_annotation="hami.io/dcu-devices-allocated",
         register_annotation="hami.io/node-dcu-register",
         handshake_annotation="hami.io/node-handshake-dcu",
-        use_annotation="hygon.com/use-gpuuuid",
-        avoid_annotation="hygon.com/nouse-gpuuuid",
     ),
     *(_iluvatar(chip) for chip in ("BI-V100", "BI-V150", "MR-V50", "MR-V100")),
     VendorDevice(
@@ -175,8 +161,6 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         count_resource="metax-tech.com/gpu",
         allocated_annotation="hami.io/metax-gpu-devices-allocated",
         numbered="-metax-",
-        use_annotation="metax-tech.com/use-gpuuuid",
-        avoid_annotation="metax-tech.com/nouse-gpuuuid",
     ),
     VendorDevice(
         name="Metax-SGPU",
@@ -188,8 +172,6 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         cores_per_card=_PERCENT_PER_CARD,
         allocated_annotation="hami.io/metax-sgpu-devices-allocated",
         register_annotation=METAX_REGISTER_ANNOTATION,
-        use_annotation="metax-tech.com/use-gpuuuid",
-        avoid_annotation="metax-tech.com/nouse-gpuuuid",
     ),
     VendorDevice(
         name="Mthreads",
@@ -201,8 +183,6 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         cores_per_card=16,
         allocated_annotation="hami.io/mthreads-vgpu-devices-allocated",
         numbered="-mthreads-",
-        use_annotation="mthreads.ai/use-gpuuuid",
-        avoid_annotation="mthreads.ai/nouse-gpuuuid",
     ),
     VendorDevice(
         name="Kunlun",
@@ -210,8 +190,6 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         count_resource="kunlunxin.com/xpu",
         allocated_annotation="hami.io/kunlun-allocated",
         numbered="-kunlun-",
-        use_annotation="baidu.com/use-gpuuuid",
-        avoid_annotation="baidu.com/nouse-gpuuuid",
     ),
     VendorDevice(
         name="XPU",
@@ -222,8 +200,6 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         allocated_annotation="hami.io/xpu-devices-allocated",
         register_annotation="hami.io/node-register-xpu",
         handshake_annotation="hami.io/node-handshake-xpu",
-        use_annotation="hami.io/use-xpu-uuid",
-        avoid_annotation="hami.io/no-use-xpu-uuid",
     ),
     VendorDevice(
         name="Enflame-GCU",
@@ -236,8 +212,6 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         framebuffer_percent_max=_PERCENT_PER_CARD,
         allocated_annotation="hami.io/enflame-gcu-devices-allocated",
         numbered="-GCU-",
-        use_annotation="enflame.com/use-gpuuuid",
-        avoid_annotation="enflame.com/nouse-gpuuuid",
     ),
     VendorDevice(
         name="Enflame-VGCU",
@@ -245,8 +219,6 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         count_resource="enflame.com/drs-gcu",
         framebuffer_percent_max=_PERCENT_PER_CARD,
         allocated_annotation="hami.io/enflame-vgpu-devices-allocated",
-        use_annotation="enflame.com/use-gpuuuid",
-        avoid_annotation="enflame.com/nouse-gpuuuid",
     ),
     VendorDevice(
         name="AMDGPU",
@@ -256,8 +228,6 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         core_resource="amd.com/gpucores",
         allocated_annotation="hami.io/amd-devices-allocated",
         register_annotation="hami.io/node-amd-register",
-        use_annotation="amd.com/use-gpu-uuid",
-        avoid_annotation="amd.com/nouse-gpu-uuid",
     ),
     VendorDevice(
         name="AWSNeuron",
@@ -265,8 +235,6 @@ VENDOR_DEVICES: tuple[VendorDevice, ...] = (
         count_resource="aws.amazon.com/neuron",
         core_resource="aws.amazon.com/neuroncore",
         allocated_annotation="hami.io/aws-neuron-devices-allocated",
-        use_annotation="aws.amazon.com/use-neuron-uuid",
-        avoid_annotation="aws.amazon.com/nouse-neuron-uuid",
     ),
     VendorDevice(
         name="Biren",

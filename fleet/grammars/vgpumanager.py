@@ -54,7 +54,6 @@ class VgpuGrant:
     Attributes:
         index: number of the card on its node.
         core_percent: compute granted, percent of the card.
-        framebuffer_mib: framebuffer granted, MiB.
     """
 
     index: int

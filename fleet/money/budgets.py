@@ -35,7 +35,6 @@ class BudgetStatus:
         spent: by allocation since the month began; None where nothing has a price.
         forecast: what the whole month comes to; None where it can't be known.
         unpriced_card_hours: card hours that are in neither, as they have no price: both are then too low.
-        state: how it stands.
     """
 
     kind: str

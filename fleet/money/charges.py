@@ -64,7 +64,6 @@ class Served:
     """What inference servers served.
 
     Attributes:
-        count: how much.
         cost: cost by allocation of the hours in which they reported it; None where no card of these has a price.
     """
 
@@ -283,7 +282,6 @@ class ChargeSums:
 
     Args:
         who: cards and grants that the days count by place.
-        by: whom to sum by.
         team_labels: pod labels that name the team.
     """
 
@@ -433,7 +431,6 @@ def in_cents(amounts: Sequence[Decimal | None], *, quantum: Decimal = CENT) -> l
 
     Args:
         amounts: exact amounts of 0 or more; None stays None and adds nothing.
-        quantum: what to round to.
     """
     known = [amount for amount in amounts if amount is not None]
     total = sum(known, Decimal(0)).quantize(quantum, ROUND_HALF_EVEN)

@@ -121,7 +121,6 @@ class PriceBook:
 
         Args:
             currency: its ISO 4217 code; None for the book's.
-            of: what it is, for the message.
 
         Raises:
             Misconfigured: no rate converts it.

@@ -45,7 +45,6 @@ def saving_between(card: Card, book: PriceBook, since: datetime, until: datetime
     """What one card that is free from `since` to `until` saves per week: the mean over the prices of these hours.
 
     Args:
-        card: card that nobody needs.
         until: end, UTC, later than `since`.
         instead: card that is used instead: its price comes off; None where there is none.
 

@@ -82,7 +82,6 @@ def split_card_hours(hours: CardHours, *, compute_ratio: float, blended_use_rati
     """Split card hours on all three bases.
 
     Args:
-        hours: who held what.
         compute_ratio: share of a card's price that its compute stands for, 0-1.
         blended_use_ratio: share of the blended cost that goes by use, 0-1.
     """

@@ -53,7 +53,6 @@ def tenancies(inventory: Inventory, lives: Mapping[CardId, Life], *, until: date
     """Cards and grants up to a moment.
 
     Args:
-        inventory: cards and grants.
         lives: when each card was first and last seen; a card without one lives while it is granted.
         until: the horizon, UTC.
     """

@@ -64,11 +64,7 @@ class WeekHours:
 
 
 def week_hours(found: Chargeback, *, known_since: datetime) -> WeekHours:
-    """The card hours of a chargeback by namespace.
-
-    Args:
-        known_since: since when cards are known.
-    """
+    """The card hours of a chargeback by namespace."""
     rest = (found.unallocated.measures, found.stranded.measures)
     return WeekHours(
         since=known_since,

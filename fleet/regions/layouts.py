@@ -60,7 +60,6 @@ class Layout:
         region_bytes: size of the region; the file is one byte longer.
         version: major and minor version that such a file carries; None where it has no such fields.
         slots_offset: where the first process slot begins; all fields before it form the head.
-        slot_bytes: size of a slot.
         fields: every field that the layout has.
     """
 
@@ -86,7 +85,6 @@ def locate(layout: Layout, field: RegionField, *, card: int = 0, process: int = 
     """Offset of one value from the beginning of the file, in bytes.
 
     Args:
-        layout: the file's layout.
         card: which card's value, 0 to 15; for fields without a value per card 0.
         process: which slot's, 0 to 1023; for fields outside the slots 0.
 
@@ -114,7 +112,6 @@ def find_layout(file_bytes: int, head: bytes, process_count: int) -> Layout | No
     than 0. Where no process reports, it is the released one; no field outside the slots differs.
 
     Args:
-        file_bytes: size of the file.
         head: its first bytes: at least the part before the slots, and as many whole slots as there are at hand.
         process_count: slots in use, as the file says; slots that are not in `head` are not looked at.
 

@@ -74,11 +74,7 @@ class ReliefMove:
 
 
 class Relief:
-    """Weighs the ways out of overloaded cards at one moment.
-
-    Args:
-        watch: what was seen.
-    """
+    """Weighs the ways out of overloaded cards at one moment."""
 
     def __init__(self, watch: Watch, rules: ReliefRules) -> None:
         self._watch, self._rules = watch, rules
@@ -98,7 +94,6 @@ class Relief:
         """The cheapest move that relieves a card; None where there is none.
 
         Args:
-            card: number of the overloaded card.
             cause: by what it is overloaded.
             missing_bytes: framebuffer that must become free, where that is the cause.
         """
@@ -147,7 +142,6 @@ class Relief:
         """Ways out for a row and their costs: to a card in use, to an empty card.
 
         Args:
-            row: row of the watch.
             left: demand of its card, (steps,).
         """
         watch, rules = self._watch, self._rules

@@ -18,10 +18,7 @@ class PastMove:
     """A move that was begun.
 
     Attributes:
-        pod: the pod that leaves.
         arrived_as: name of its replacement; the same where it keeps its name.
-        from_card: card that it leaves.
-        to_card: card that it goes to.
         ended_seconds: when it was over; None while it is under way.
         is_made: it ended with the pod on its new card.
         is_restart: the pod was stopped first, because it cannot have a second replica.

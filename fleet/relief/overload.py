@@ -39,7 +39,6 @@ class CardUse:
         low_ratio: compute that pods of low priority use.
         low_bytes: framebuffer that these hold.
         is_low_awake: one of these works.
-        framebuffer_bytes: framebuffer of the card.
         free_bytes: of it free; None where it is not measured.
         is_objective_broken: a pod above low priority breaks its latency objective.
     """
@@ -60,7 +59,6 @@ class Trouble:
     """One card that is overloaded now.
 
     Attributes:
-        at_seconds: when it was seen.
         needs_move: pausing low priority is not enough.
         can_move: more than one pod above low priority sits there.
         missing_bytes: framebuffer that must become free; 0 for the other causes.

@@ -59,12 +59,7 @@ class Pace:
         return self._first_seen[card]
 
     def due(self, found: Sequence[T], moves: Sequence[PastMove], now: float) -> list[T]:
-        """Overloaded cards that a pod should leave now.
-
-        Args:
-            found: as `see` returned them.
-            moves: all moves so far.
-        """
+        """Overloaded cards that a pod should leave now."""
         return [
             entry
             for entry in found
@@ -83,8 +78,6 @@ class Pace:
         """Begin the moves that are due, as many as may be under way.
 
         Args:
-            found: as `see` returned them.
-            moves: all moves so far.
             begin: begins a move that relieves a card; False where no pod can leave it, then the card is looked at again
                 after a pause that doubles.
         """
@@ -107,7 +100,6 @@ class Pace:
         """Begin the return of pods whose old card has room, as many as may be under way.
 
         Args:
-            moves: all moves so far.
             begin: begins the return of a moved pod; False where its old card has no room for it.
         """
         if not self.is_home_look_due(moves, now):

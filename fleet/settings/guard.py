@@ -1,8 +1,4 @@
-"""Settings of the guard: when plans may change the cluster, how large they may be, who must agree, what harm is borne.
-
-A section of `fleet.settings.settings`, apart for its size.
-
-Settings of GPU-sharing backends: how an installation differs from its chart.
+"""Settings of the guard (when plans may change the cluster, how much, who agrees, what harm is borne), and of backends.
 
 Part of `fleet.settings.settings`.
 """

@@ -134,7 +134,6 @@ def with_prices(text: str, rules: Sequence[PriceRule], *, replace_all: bool = Fa
     """The text of a book with new prices before the others; a price for the very same cards and time is taken out.
 
     Args:
-        text: text of a book.
         rules: new prices, the first goes first.
         replace_all: True to take out every price that it holds.
         name: where the book lies, for messages.

@@ -1,12 +1,4 @@
-"""Settings of relief: when a card counts as overloaded at run time, and how far anybody goes to relieve it.
-
-Part of `fleet.settings.settings`.
-
-Settings of the probe: how long it measures, and by which key its results are believed.
-
-Part of `fleet.settings.settings`.
-
-Settings of the tide: how early everything is given back, and who works at night.
+"""Settings of relief (when a card counts as overloaded, how far anybody goes to relieve it), of probe and tide.
 
 Part of `fleet.settings.settings`.
 """

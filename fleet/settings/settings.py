@@ -308,10 +308,6 @@ def load_settings(config_path: Path | None, overrides: Mapping[str, str], enviro
 def changed_settings(settings: Settings, overrides: Mapping[str, str]) -> Settings:
     """The settings with some changed for one call.
 
-    Args:
-        settings: as they were loaded.
-        overrides: as of `load_settings`.
-
     Raises:
         Misconfigured: an unknown name, or a value that is out of range or contradicts another setting.
     """

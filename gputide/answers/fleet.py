@@ -115,12 +115,25 @@ def profile_answer(profile: Profile, notes: Sequence[str] = ()) -> Answer:
     doubts = [
         (found.counter, found.check.replace("_", " "), finding_words(found, Language.EN)) for found in profile.trust
     ]
+    beside = Listing.of(
+        "Speed beside neighbours, as measured here",
+        profile.beside,
+        {
+            "neighbour": lambda one: one.neighbour,
+            "speed / alone": lambda one: percent_text(one.speed_ratio),
+            "at least": lambda one: percent_text(one.speed_ratio_min),
+            "at most": lambda one: percent_text(one.speed_ratio_max),
+            "days": lambda one: one.days,
+            "measured by": lambda one: one.measured_by,
+        },
+    )
     checks = Listing(title="Failed cross-checks", columns=("counter", "check", "detail"), rows=doubts)
     return Answer(
         document=profile_in_english(profile),
         headline=(f"{profile.workload} is {profile.state.value}: {state_words(profile, Language.EN)}",),
         listings=(
             Listing(title="Figures", columns=("figure", "value"), rows=figures, is_whole=True),
+            *((beside,) if profile.beside else ()),
             *((checks,) if doubts else ()),
         ),
         footnotes=tuple(notes),

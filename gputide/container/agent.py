@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from enforcer.agent.give_way import GiveWayRules
 from enforcer.agent.hami_evictions import HamiNodeActions
 from enforcer.agent.loop import AgentLoop, AgentMetrics
 from enforcer.agent.node_agent import AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView, troubled_cards
 from enforcer.agent.view_server import ViewServer
-from enforcer.agent.watermark import WatermarkRules
 from enforcer.cluster import ClusterReader
 from exporter.cluster.kubernetes import KubernetesReader
 from exporter.node.pods import NodePods
@@ -65,19 +63,7 @@ def open_agent(folder: DataFolder, settings: Settings, metrics: AgentMetrics) ->
             reader,
             HamiNodeActions(cluster, cluster, node),
             AgentFolders(containers=_containers(settings), state=folder.agent),
-            give_way=GiveWayRules(
-                manner=agent_settings.give_way,
-                working_ratio=agent_settings.working_ratio,
-                full_ratio=agent_settings.full_ratio,
-                quiet_seconds=float(agent_settings.quiet_seconds),
-                release_seconds=agent_settings.release_seconds,
-                stale_seconds=max(1.5, 2 * agent_settings.interval_seconds),
-            ),
-            watermark=WatermarkRules(
-                free_ratio_min=agent_settings.framebuffer_free_ratio_min,
-                settle_seconds=float(agent_settings.settle_seconds),
-                closed_seconds=float(agent_settings.closed_seconds),
-            ),
+            agent_settings,
         )
         with _open_view(settings, node) as show, metrics.api_requests.following(lambda: cluster.requests):
             yield AgentLoop(

@@ -32,7 +32,7 @@ from enforcer.rollout.watch import ClusterSignals, MeasuredSignals, Signals, Wat
 from enforcer.safety.abort_wish import SeldomAsked
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.guard import Guard, GuardPolicy
-from enforcer.safety.harm_budget import Harm, HarmBudgets, HarmPolicy
+from enforcer.safety.harm_budget import Harm, HarmBudgets
 from fleet.data_folder import DataFolder, writing
 from fleet.errors import Misconfigured, Unavailable
 from fleet.inventory import WorkloadId
@@ -233,18 +233,7 @@ def harm_budgets(folder: DataFolder, settings: Settings, *, is_apart: bool = Fal
         is_apart: the warehouse is read by a process of its own, for one that must stay small.
     """
     records = _HarmOfWarehouse(folder=folder, settings=settings, is_apart=is_apart)
-    return HarmBudgets(records, harm_policy(settings))
-
-
-def harm_policy(settings: Settings) -> HarmPolicy:
-    """What a harm budget is."""
-    return HarmPolicy(
-        ratio_max=settings.guard.harm_ratio_max,
-        days=settings.guard.harm_budget_days,
-        slow_burn=settings.guard.harm_slow_burn,
-        freeze_burn=settings.guard.harm_freeze_burn,
-        restore_burn=settings.guard.harm_restore_burn,
-    )
+    return HarmBudgets(records, settings.guard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
 from fleet.priority_holds import Holders
 from fleet.settings.settings import Settings
-from gputide.container.enforcer import harm_policy
 from gputide.container.plans import journal
 from gputide.container.warehouse import WarehouseMeasurements
 
@@ -37,7 +36,7 @@ def verified(
         WarehouseMeasurements(folder, settings, cluster=plan.cluster),
         now=now,
         settings=settings,
-        harm_policy=harm_policy(settings),
+        harm_ratio_max=settings.guard.harm_ratio_max,
         undone=frozenset(item for _, item in kept.undone_recommendations(plan.plan_id)),
         holders=holders,
     )

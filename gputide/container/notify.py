@@ -10,7 +10,7 @@ from pathlib import Path
 from dashboards.notify.chat_formats import CHAT_FORMATS, Hook
 from dashboards.notify.delivery import Delivery, FileDelivery
 from dashboards.notify.delivery_http import HttpDelivery
-from dashboards.notify.delivery_smtp import MailServer, SmtpDelivery, mail_of
+from dashboards.notify.delivery_smtp import SmtpDelivery, mail_of
 from dashboards.notify.digest import Post, posts, receivers
 from dashboards.notify.message import Message
 from dashboards.notify.news import News
@@ -40,22 +40,7 @@ def open_channel(name: str, settings: NotifySettings) -> Delivery:
         raise Misconfigured(f"no channel is called {name!r}; there are {', '.join(settings.channels) or 'none'}")
     secret = None if channel.secret_file is None else _secret(channel.secret_file, f"{name}.secret_file")
     if channel.kind is ChannelKind.MAIL:
-        return SmtpDelivery(
-            channel=name,
-            server=MailServer(
-                host=channel.host or "",
-                port=channel.port,
-                security=channel.security,
-                user=channel.user,
-                password=secret,
-                ca_file=channel.ca_file,
-                certificate_file=channel.certificate_file,
-                key_file=channel.key_file,
-                timeout_seconds=settings.timeout_seconds,
-            ),
-            sender=channel.sender or "",
-            recipients=channel.recipients,
-        )
+        return SmtpDelivery(channel=name, server=channel, password=secret, timeout_seconds=settings.timeout_seconds)
     if channel.url_file is None:
         raise TypeError(f"channel {name} has no url_file")
     return HttpDelivery(

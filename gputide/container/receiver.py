@@ -13,7 +13,7 @@ from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
 from gputide.container.bus import intake_of, open_bus_writer
 from pipeline.receiver.counts import SharedCounts
-from pipeline.receiver.receiver import Receiver, ReceiverLimits
+from pipeline.receiver.receiver import Receiver
 from pipeline.receiver.senders import Sender, Senders
 from wire.http_server import listen
 from wire.listener_tls import ListenerContexts
@@ -43,7 +43,6 @@ def open_receiver(
         Unavailable: the address can't be listened on, or another process receives into the folder.
         Misconfigured: certificates or tokens can't be used, or the address asks for them.
     """
-    limits = settings.receiver
     tls = receiver_tls(settings)
     senders = receiver_senders(settings)
     with (
@@ -53,7 +52,7 @@ def open_receiver(
         server = Receiver(
             lambda sender: intake_of(bus, settings, forced_cluster=sender.cluster),
             listener=opened,
-            limits=ReceiverLimits(**{name: getattr(limits, name) for name in ReceiverLimits.__slots__}),
+            limits=settings.receiver,
             senders=senders,
             tls=None if tls is None else tls.context,
             guard=receiver_guard(settings),

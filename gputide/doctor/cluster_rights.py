@@ -22,7 +22,6 @@ ROLES = ("reader", "node", "writer", "relief", "agent")
 """Roles of docs/rbac-*.yaml and docs/agent.yaml."""
 _OWN = "own"
 _BUILT_IN = frozenset({"", "apps", "batch", "policy", "autoscaling", "coordination.k8s.io"})
-_PATH = "/apis/authorization.k8s.io/v1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +31,6 @@ class Rule:
     Attributes:
         group: API group; empty for the core.
         resources: `pods`, `pods/eviction`.
-        verbs: all of them, on each.
         namespace: where; empty for the whole cluster, `own` for that of the enforcer.
         names: objects that it is about; empty for all.
         backends: backends with which it matters; empty for all.

@@ -122,7 +122,6 @@ class Diagnosis:
 
     Attributes:
         subject: what it is about: a setting, a node, a metric; empty where the check says it.
-        mend: what mends it here.
         area: where it was looked; of a finding its own area, else that of the check, which `diagnosed` fills in.
         check: which check; filled in likewise unless a check that looks at several things names them.
         is_fallback: holds only where the look found nothing before it.

@@ -57,7 +57,6 @@ class Seen:
 
     Attributes:
         labels: as they are stored.
-        value: newest value.
         node: name of the node, as far as the labels say it; empty where they don't.
         pod: namespace and name of the pod, as the exporter wrote them; None where there is none.
         card_model: name of the model; empty where unknown.

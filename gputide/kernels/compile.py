@@ -20,7 +20,7 @@ from gputide.container.history import load_history
 from gputide.replay.clock import read_replay_clock
 from gputide.replay.play import Playback, replay
 from pipeline.history.matrix import read_matrix
-from recommender.online.placement import FreeNodes, PodKinds, cards_for, place_arrivals, placement_scores
+from recommender.online.placement import FreeNodes, PodKinds, place_arrivals, placement_scores
 from recommender.packing.exact import ExactPacker
 from recommender.packing.packer import PackingProblem
 from recommender.planner import make_plan
@@ -80,7 +80,6 @@ def compile_packers() -> None:
     )
     place_arrivals(nodes, kinds, one - 1)
     placement_scores(nodes, kinds, 0)
-    cards_for(one, 1, 1)
 
 
 if __name__ == "__main__":

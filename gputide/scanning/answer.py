@@ -37,12 +37,8 @@ def scan_answer(
     """The answer of a scan.
 
     Args:
-        scanned: what was read.
         backend: which backend the plan is for, and why.
-        profiles: what the analyzer makes of it.
         plans: what could be done with that backend, then with others.
-        missed: what was not found.
-        unpriced: card models without a price.
     """
     plan = plans[0]
     states = Counter(card.state for card in profiles.cards)
@@ -186,7 +182,6 @@ class Missed:
     """One thing that a scan did not find.
 
     Attributes:
-        what: what is missing.
         costs: what is not possible or less sure without it, and how to mend it.
     """
 

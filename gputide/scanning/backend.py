@@ -93,8 +93,6 @@ def assumed_backend(scanned: Scanned, configured: str, *, is_set: bool) -> Assum
     """Choose the backend of a scan.
 
     Args:
-        scanned: what was read.
-        configured: `enforcer.backend`.
         is_set: somebody set it; False where it is the default.
     """
     signs = _signs(scanned)

@@ -54,7 +54,6 @@ class Scanned:
 
     Attributes:
         url: the server.
-        cluster: the cluster.
         since: start of the first day that was read, UTC.
         until: end of the time that was read.
         step_seconds: length of the windows that were kept.

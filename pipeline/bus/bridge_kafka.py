@@ -66,7 +66,6 @@ class AdapterBridge:
     """One member of the group that reads an adapter's topic.
 
     Args:
-        topic: the adapter's topic.
         dead_letters: where messages go that can't be read.
     """
 

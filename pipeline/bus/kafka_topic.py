@@ -54,7 +54,6 @@ def open_topic(settings: KafkaSettings, name: str, *, partitions: int) -> Topic:
 
     Args:
         settings: how to reach the brokers, and what a topic must be like.
-        partitions: how many to make.
 
     Raises:
         Misconfigured: it is missing and may not be made, or its settings would lose records.

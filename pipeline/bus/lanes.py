@@ -35,11 +35,7 @@ def split_sections(sections: tuple[Section, ...], lanes: int) -> dict[int, tuple
 
 
 def cut_sections(sections: tuple[Section, ...], rows_max: int) -> Iterator[tuple[Section, ...]]:
-    """Sections in pieces of at most so many rows; as they are where they have no more.
-
-    Args:
-        rows_max: most rows of one piece.
-    """
+    """Sections in pieces of at most so many rows; as they are where they have no more."""
     if sum(len(section.ts_ms) for section in sections) <= rows_max:
         yield sections
         return
@@ -54,7 +50,6 @@ class LanesRollup:
 
     Args:
         lanes: says which lanes there are; asked again whenever all that are known are empty.
-        rollup_of: the rollup of a lane.
     """
 
     def __init__(self, lanes: Callable[[], Sequence[int]], rollup_of: Callable[[int], Rollup]) -> None:

@@ -118,7 +118,6 @@ class Facts:
     """All that stands beside the samples; mutable: filled metric by metric.
 
     Attributes:
-        grants: what containers were granted.
         mig_profiles: MIG profile of a container's slice.
         mig_cards: cards of which an instance was seen.
         capacity_bytes: framebuffer that may be granted of a card, oversubscription included.
@@ -133,7 +132,6 @@ class Facts:
         said_by_servers: when servers said what of themselves, by the row of `fleet.schema.SERVERS`.
         labels: what of ours is set on a pod.
         wants_cards: pods that ask for cards, and when they were last seen.
-        nodes: nodes by name.
         resources: names of resources that nodes offer or pods ask for, as kube-state-metrics writes them.
         has_kai_reservations: pods of KAI hold cards for others.
         failed: names that could not be read, and why.
@@ -163,8 +161,6 @@ def read_facts(source: HistorySource, names: frozenset[str], places: Places, *, 
     """Everything beside the samples; teaches `places` where cards sit.
 
     Args:
-        source: keeps it.
-        names: what it has.
         places: learns from the labels.
         since_ms: start of the time, epoch milliseconds.
         until_ms: end of it.
@@ -223,7 +219,6 @@ class _Asked:
         """Labels, last value, and first and last look of each series of a metric.
 
         Args:
-            name: the metric.
             until_now: look closely at the last hour too; series of it come again.
         """
         since_ms, until_ms = self._since_ms, self._until_ms

@@ -31,7 +31,6 @@ class _Columns(NamedTuple):
 
     Attributes:
         ts_ms: times.
-        values: values.
         odd: (2 × samples, 3), numbers that are not exact in one division: first byte, end, place of the value, or -1 -
             that of the time.
     """
@@ -46,7 +45,6 @@ class MatrixAnswer:
     """An answer.
 
     Attributes:
-        block: its samples.
         warnings: what the server said about an answer that it gave in part.
     """
 

@@ -41,12 +41,10 @@ class SeatTally:
     """What became of who was seen; mutable: counted as rows are made.
 
     Attributes:
-        cards: cards in the inventory.
         unsized: models of cards whose framebuffer is not known; they are left out.
         gone: cards that have left the cluster.
         grants: grants, ended ones included.
         held_cards: cards that somebody holds now.
-        ownerless: pods whose owner is not known.
         unmeasured: pods that hold a part of a card now and whose work is not reported.
         unplaced: pods that ask for cards and that no series puts on one.
         unreadable: sightings that could not be written, with the first fault.
@@ -57,7 +55,6 @@ class SeatTally:
     gone: int = 0
     grants: int = 0
     held_cards: int = 0
-    ownerless: int = 0
     unmeasured: int = 0
     unplaced: int = 0
     unreadable: list[str] = field(default_factory=list)
@@ -258,7 +255,7 @@ def _add_grants(
             tally.grants += 1
             if not is_over:
                 held.add(card)
-    tally.ownerless, tally.held_cards = len(ownerless), len(held)
+    tally.held_cards = len(held)
 
 
 def _left(

@@ -47,7 +47,6 @@ class Answer:
 
     Attributes:
         text: what was wrong, one line; empty on success.
-        samples: samples that were written.
         histograms: native histograms that were taken and counted; they are not kept.
         exemplars: exemplars that were taken and counted.
         retry_after_seconds: when to come again; None where that does not help.

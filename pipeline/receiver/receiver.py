@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fleet.settings.pipeline import ReceiverSettings
 from pipeline.receiver.counts import ProcessCounts, SharedCounts
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.senders import ANYONE, RateLimit, Sender, Senders
@@ -39,39 +40,13 @@ _TEXT = "text/plain; charset=utf-8"
 _WRITTEN = "X-Prometheus-Remote-Write-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverLimits:
-    """What all senders together may cost one process; settings of the same names.
-
-    Attributes:
-        body_bytes_max: largest body of one request.
-        decoded_bytes_max: largest body after decompression.
-        pending_requests_max: requests that may be under way at once.
-        pending_bytes_max: bytes that requests under way may hold.
-        connections_max: open connections.
-        series_max: series that are remembered.
-        request_seconds: how long a request may take to arrive.
-        idle_seconds: how long a connection may be silent.
-        stop_seconds: how long requests under way are waited for at the end.
-    """
-
-    body_bytes_max: int = 32 << 20
-    decoded_bytes_max: int = 128 << 20
-    pending_requests_max: int = 64
-    pending_bytes_max: int = 512 << 20
-    connections_max: int = 512
-    series_max: int = 5_000_000
-    request_seconds: float = 30.0
-    idle_seconds: float = 300.0
-    stop_seconds: float = 10.0
-
-
 class Receiver:
     """A receiver on a listening socket.
 
     Args:
         intake_of: makes the intake of a sender, when it sends for the first time.
         listener: bound and listening (`wire.http_server.listen`); `stop` closes it.
+        limits: what all senders together may cost this process.
         senders: who may send; everybody unless given.
         tls: gives the context for a new connection; None for plain HTTP.
         counts: what this process counts, beside the others; its own unless given.
@@ -83,7 +58,7 @@ class Receiver:
         intake_of: Callable[[Sender], Intake],
         *,
         listener: socket.socket,
-        limits: ReceiverLimits,
+        limits: ReceiverSettings,
         senders: Senders | None = None,
         tls: TlsContexts | None = None,
         counts: ProcessCounts | None = None,

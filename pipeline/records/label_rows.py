@@ -42,7 +42,6 @@ class IdentityParts:
     Attributes:
         part: which part each identity is in, shape (identities,).
         place: its place there, shape (identities,).
-        sets: the identities of each part that has any.
     """
 
     part: NDArray[np.int64]

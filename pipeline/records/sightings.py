@@ -267,7 +267,6 @@ def _pool(rows: Sequence[Mapping[str, Any]], labelled: str | None, cards: int) -
     Args:
         rows: what the server says.
         labelled: the model by the pod's label.
-        cards: cards that it has.
     """
     told = _newest([row for row in rows if row["pool_bytes"] != "0"], "pool_bytes")
     if told is not None:

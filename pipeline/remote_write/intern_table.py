@@ -34,7 +34,6 @@ class _Table(NamedTuple):
     Attributes:
         seed: what hashing begins with.
         slots: number of the entry that each slot holds, -1 for none; a power of two of them.
-        hashes: hash of each entry.
         starts: first element of each entry, and the end of the last.
         following: which entry came after each one the last time.
         arena: the content of all entries one after another.

@@ -36,7 +36,6 @@ class Span:
     Attributes:
         identities: texts of each identity, in order of first occurrence.
         groups: per file and row group that was read: path, number of the row group.
-        opened: opens a file of these.
         identity: per group, place in `identities` of each window.
         window_start: per group, epoch milliseconds of each window.
         level_seconds: length of the windows; the longest where it differs.

@@ -57,7 +57,6 @@ class AppendName:
     """What an append is named by: the piece of the bus that it was made from.
 
     Attributes:
-        source: name of the bus.
         start: offset of its first record.
         end: offset after its last record.
     """

@@ -27,7 +27,6 @@ from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS, ORDERED_KINDS, SER
 from recommender.consolidate import Member
 
 DAY_SECONDS = 86400
-WEEK_SECONDS = 7 * DAY_SECONDS
 SPAN_SLACK_RATIO = 0.98
 """A pod's first and last steps are seldom whole: this share of the span counts as all of it."""
 _DIGITS_MAX = 9
@@ -171,6 +170,25 @@ class Case:
     def refuse(self, kind: RecommendationKind | None, reason: str, **values: Value) -> Refusal:
         """A refusal of this workload; `values` are the numbers and names in the message `refused.REASON`."""
         return Refusal(workload=self.workload, reason=reason, kind=kind, values=tuple(values.items()))
+
+    def refuse_short(self, kind: RecommendationKind, days: int, slack_ratio: float = 1.0) -> Refusal | None:
+        """A refusal where it was seen for less than so many days (times the slack); None where it was not."""
+        if self.seen_seconds >= days * DAY_SECONDS * slack_ratio:
+            return None
+        seen_days = round(self.seen_seconds / DAY_SECONDS, 1)
+        return self.refuse(kind, "history_too_short", seen_days=seen_days, needed_days=days)
+
+    def refuse_hidden(self, kind: RecommendationKind) -> Refusal | None:
+        """A refusal where what it needs of a card does not show; None where it does."""
+        if self.lends:
+            return self.refuse(kind, "lent_hides_need")
+        if not self.has_need:
+            return self.refuse(kind, "preallocation_hides_need")
+        if self.is_estimated:
+            return self.refuse(kind, "pool_estimated")
+        if self.video_ratio_max > self.settings.analyzer.idle_ratio_max:
+            return self.refuse(kind, "video_engines", video_ratio=round(self.video_ratio_max, 4))
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

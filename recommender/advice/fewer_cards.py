@@ -8,7 +8,7 @@ from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import WorkloadId
 from fleet.money.saving import cards_in, saved
 from fleet.sentences import sentence
-from recommender.advice.case import DAY_SECONDS, SPAN_SLACK_RATIO, WEEK_SECONDS, Case, untouchable, untrusted
+from recommender.advice.case import SPAN_SLACK_RATIO, Case, untouchable, untrusted
 from recommender.harm.risk import level_of
 from recommender.solution import Draft, Solution, confidence_of
 
@@ -29,25 +29,14 @@ class FewerCards:
 
     def refusal(self, case: Case) -> Refusal | None:
         """An idle card may still hold what a worker needs, and its counters may lie."""
-        general = untouchable(case) or untrusted(case, self.kind)
+        general = untouchable(case) or untrusted(case, self.kind) or case.refuse_short(self.kind, 7, SPAN_SLACK_RATIO)
         if general is not None:
             return general
-        if case.seen_seconds < WEEK_SECONDS * SPAN_SLACK_RATIO:
-            return case.refuse(
-                self.kind,
-                "history_too_short",
-                seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
-                needed_days=WEEK_SECONDS // DAY_SECONDS,
-            )
         if any(grant.mig_profile for grant in case.grants):
             return case.refuse(self.kind, "mig")
         if case.spare_held_bytes > case.settings.analyzer.idle_held_bytes_min:
-            return case.refuse(
-                self.kind,
-                "framebuffer_held",
-                held_bytes=case.spare_held_bytes,
-                limit_bytes=case.settings.analyzer.idle_held_bytes_min,
-            )
+            limit_bytes = case.settings.analyzer.idle_held_bytes_min
+            return case.refuse(self.kind, "framebuffer_held", held_bytes=case.spare_held_bytes, limit_bytes=limit_bytes)
         return None
 
     def propose(self, solution: Solution) -> Sequence[Draft]:

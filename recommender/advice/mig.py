@@ -11,7 +11,7 @@ from fleet.inventory import CardId, WorkloadId
 from fleet.money.saving import cards_in, saved
 from fleet.sentences import Sentence, sentence
 from fleet.workload_kinds import JOB_KINDS
-from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
+from recommender.advice.case import Case, untouchable, untrusted
 from recommender.harm.risk import level_of
 from recommender.mig.geometry import profile_framebuffer_bytes
 from recommender.mig.instance_size import DAYS_MIN
@@ -35,7 +35,7 @@ class Mig:
         general = untouchable(case) or untrusted(case, self.kind)
         if general is not None:
             return general
-        return self._refuse_shape(case) or self._refuse_need(case)
+        return self._refuse_shape(case) or case.refuse_hidden(self.kind) or case.refuse_short(self.kind, DAYS_MIN)
 
     def _refuse_shape(self, case: Case) -> Refusal | None:
         pod, most = Counter(grant.pod for grant in case.grants).most_common(1)[0]
@@ -48,32 +48,9 @@ class Mig:
         if model is None or model.mig is None:
             return case.refuse(self.kind, "no_mig", card_model=names[0])
         if (smallest := min(grant.framebuffer_bytes for grant in case.grants)) < _most_bytes(model):
-            return case.refuse(
-                self.kind,
-                "unlike_its_model",
-                card_model=model.name,
-                framebuffer_bytes=smallest,
-            )
+            return case.refuse(self.kind, "unlike_its_model", card_model=model.name, framebuffer_bytes=smallest)
         if case.neighbours and not all(grant.mig_profile for grant in case.grants):
             return case.refuse(self.kind, "shares_already", neighbour=case.neighbours[0])
-        return None
-
-    def _refuse_need(self, case: Case) -> Refusal | None:
-        if case.lends:
-            return case.refuse(self.kind, "lent_hides_need")
-        if not case.has_need:
-            return case.refuse(self.kind, "preallocation_hides_need")
-        if case.is_estimated:
-            return case.refuse(self.kind, "pool_estimated")
-        if case.video_ratio_max > case.settings.analyzer.idle_ratio_max:
-            return case.refuse(self.kind, "video_engines", video_ratio=round(case.video_ratio_max, 4))
-        if case.seen_seconds < DAYS_MIN * DAY_SECONDS:
-            return case.refuse(
-                self.kind,
-                "history_too_short",
-                seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
-                needed_days=DAYS_MIN,
-            )
         return None
 
     def propose(self, solution: Solution) -> Sequence[Draft]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleet.decisions import RecommendationKind, Refusal
-from recommender.advice.case import DAY_SECONDS, Case, untouchable
+from recommender.advice.case import Case, untouchable
 from recommender.advice.joining import joins
 from recommender.solution import Draft, Solution
 
@@ -26,17 +26,7 @@ class OffpeakPair:
 
     def refusal(self, case: Case) -> Refusal | None:
         """A habit needs days."""
-        general = untouchable(case)
-        if general is not None:
-            return general
-        if case.seen_seconds < PAIR_DAYS_MIN * DAY_SECONDS:
-            return case.refuse(
-                self.kind,
-                "history_too_short",
-                seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
-                needed_days=PAIR_DAYS_MIN,
-            )
-        return None
+        return untouchable(case) or case.refuse_short(self.kind, PAIR_DAYS_MIN)
 
     def propose(self, solution: Solution) -> Sequence[Draft]:
         """Pods that join cards in this way."""

@@ -43,15 +43,7 @@ class Rehome:
             return general
         if case.is_latency_critical:
             return case.refuse(self.kind, "latency_critical")
-        if case.lends:
-            return case.refuse(self.kind, "lent_hides_need")
-        if not case.has_need:
-            return case.refuse(self.kind, "preallocation_hides_need")
-        if case.is_estimated:
-            return case.refuse(self.kind, "pool_estimated")
-        if case.video_ratio_max > case.settings.analyzer.idle_ratio_max:
-            return case.refuse(self.kind, "video_engines", video_ratio=round(case.video_ratio_max, 4))
-        return None
+        return case.refuse_hidden(self.kind)
 
     def propose(self, solution: Solution) -> Sequence[Draft]:
         """Pods that make room on a node that is shared without them, and a stage of moves to cheaper cards."""

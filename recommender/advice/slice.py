@@ -23,20 +23,11 @@ from recommender.solution import Draft, Solution, confidence_of, needs_of
 
 
 def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:
-    """Why the backend can't put pods of a workload on a card with others; None where it can.
-
-    Args:
-        case: the workload.
-        kind: the advice that is refused.
-    """
+    """Why the backend can't put pods of a workload on a card with others; None where it can."""
     record = case.capability
     name = record.backend
     if case.workload_kind == "Job" and not record.admits_pods:
-        return case.refuse(
-            kind,
-            "job_template_fixed",
-            backend=name,
-        )
+        return case.refuse(kind, "job_template_fixed", backend=name)
     if case.isolation == "hard" and not record.holds_limits:
         return case.refuse(
             kind,
@@ -64,20 +55,9 @@ def _gaps_without_named_cards(case: Case) -> bool:
 def _unfit_template(case: Case, kind: RecommendationKind) -> Refusal | None:
     if case.workload_kind != "Notebook":
         return None
-    if case.capability.grants_by_annotation:
-        return case.refuse(
-            kind,
-            "notebook_takes_no_annotations",
-            backend=case.capability.backend,
-        )
-    if not case.capability.bursts_by_annotation:
-        return None
-    if case.node_policy is CorePolicy.BURST or case.priority is Priority.LOW:
-        return case.refuse(
-            kind,
-            "notebook_takes_no_annotations",
-            backend=case.capability.backend,
-        )
+    is_bursting = case.node_policy is CorePolicy.BURST or case.priority is Priority.LOW
+    if case.capability.grants_by_annotation or (case.capability.bursts_by_annotation and is_bursting):
+        return case.refuse(kind, "notebook_takes_no_annotations", backend=case.capability.backend)
     return None
 
 
@@ -85,12 +65,7 @@ def _unfit_division(case: Case, kind: RecommendationKind) -> Refusal | None:
     division, name = case.capability.division, case.capability.backend
     pods = len({grant.pod_id for grant in case.grants})
     if division is Division.CLAIM and pods > 1:
-        return case.refuse(
-            kind,
-            "claim_is_of_one_card",
-            backend=name,
-            pods=pods,
-        )
+        return case.refuse(kind, "claim_is_of_one_card", backend=name, pods=pods)
     if division in (Division.REPLICAS, Division.EQUAL_PARTS) and (case.is_latency_critical or case.isolation == "hard"):
         wish = "latency" if case.is_latency_critical else "isolation"
         return case.refuse(kind, "neighbours_unknown", backend=name, wish=wish)

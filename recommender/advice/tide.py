@@ -9,7 +9,7 @@ from fleet.decisions import Recommendation, RecommendationKind, Refusal
 from fleet.inventory import AUTOSCALED_LABEL, Priority
 from fleet.money.saving import saved
 from fleet.sentences import Sentence, Value, sentence
-from recommender.advice.case import DAY_SECONDS, Case, untouchable, untrusted
+from recommender.advice.case import Case, untouchable, untrusted
 from recommender.harm.risk import level_of
 from recommender.replica_counts import LOOK_BACK_DAYS
 from recommender.solution import Draft, Solution, confidence_of
@@ -62,12 +62,7 @@ class TideAdvice:
         if case.has_flag(AUTOSCALED_LABEL):
             return case.refuse(self.kind, "autoscaled")
         if case.scalings >= SCALINGS_MIN:
-            return case.refuse(
-                self.kind,
-                "autoscaled",
-                scalings=case.scalings,
-                days=LOOK_BACK_DAYS,
-            )
+            return case.refuse(self.kind, "autoscaled", scalings=case.scalings, days=LOOK_BACK_DAYS)
         return None
 
     def _stays(self, case: Case) -> Refusal | None:
@@ -80,14 +75,7 @@ class TideAdvice:
         replicas = len({grant.pod_id for grant in case.grants})
         if case.warm_replicas >= replicas:
             return case.refuse(self.kind, "warm_replicas", replicas=case.warm_replicas)
-        if case.seen_seconds < DAYS_MIN * DAY_SECONDS:
-            return case.refuse(
-                self.kind,
-                "history_too_short",
-                seen_days=round(case.seen_seconds / DAY_SECONDS, 1),
-                needed_days=DAYS_MIN,
-            )
-        return None
+        return case.refuse_short(self.kind, DAYS_MIN)
 
     def propose(self, solution: Solution) -> Sequence[Draft]:
         """One recommendation per workload that scales in, in a stage that `gputide run tide` plays once approved."""

@@ -28,6 +28,8 @@ from fleet.errors import Misconfigured
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 
+KEPT_RATIO_MIN: Final = 0.9
+"""Speed beside / speed alone that counts as kept."""
 SPEED_RATIO_MAX: Final = 2.0
 """A workload beside another can't be faster than this times its speed alone: such a measurement is wrong."""
 PAIRS_MIN: Final = 40
@@ -115,15 +117,10 @@ class Interference:
     Attributes:
         kept_ratio_min: speed that counts as kept.
         chance_min: chance from which on "keeps" is said; above 1 where no chance is sure enough.
-        precision: of "keeps" over the measured pairs, each predicted by all others; None where nothing is said.
-        recall: share of the pairs that keep their speed of which it is said, likewise.
-        pairs: measured pairs.
     """
 
     kept_ratio_min: float
     chance_min: float
-    precision: float | None
-    recall: float | None
     pairs: int
     _subjects: tuple[Subject, ...] = field(repr=False)
     _victim: Int64 = field(repr=False)
@@ -208,7 +205,7 @@ class _Shape:
 
 
 def learn_interference(
-    measured: Sequence[MeasuredPair], *, kept_ratio_min: float = 0.9, precision_min: float = 0.95
+    measured: Sequence[MeasuredPair], *, kept_ratio_min: float = KEPT_RATIO_MIN, precision_min: float = 0.95
 ) -> Interference:
     """Learns from measured pairs.
 
@@ -237,12 +234,9 @@ def learn_interference(
     kept = np.array([pair.speed_ratio >= kept_ratio_min for pair in pairs], bool)
     chance = _chances(mean + fit.left_out, fit.left_out_spread, kept_ratio_min)
     chance_min = _threshold(chance, kept, precision_min)
-    said = chance >= chance_min
     return Interference(
         kept_ratio_min=kept_ratio_min,
         chance_min=chance_min,
-        precision=float(kept[said].mean()) if said.any() else None,
-        recall=float(said[kept].mean()) if kept.any() else None,
         pairs=len(pairs),
         _subjects=subjects,
         _victim=victim,

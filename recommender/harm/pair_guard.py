@@ -1,20 +1,23 @@
 """Keeps workloads apart that were measured to slow each other down. Called by `placement`, where pairs were measured.
 
-Only pairs of families that were measured are judged; the rest is left to the packing and its canary.
+What the analyzer measured of two workloads on this very fleet counts first, where its interval is on one side of what
+counts as kept; then what measured pairs of a file teach of their families. The rest is left to the packing and its
+canary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fleet.inventory import Priority
+from fleet.inventory import Priority, WorkloadId
+from fleet.profiles import NeighbourEffect, Profiles
 from fleet.schema import Measure
 from fleet.usage import Float32, History
 from recommender.demand import Demand
-from recommender.harm.interference import Interference, Prediction, Subject
+from recommender.harm.interference import KEPT_RATIO_MIN, Interference, Prediction, Subject
 
 FAMILY_LABEL = "gputide.io/family"
 """Label by which workloads name what they are, as measured pairs do; without it a workload's own name counts."""
@@ -27,12 +30,14 @@ class PairGuard:
     Attributes:
         demand: live slices.
         subjects: each row as it runs alone, in the demand's order.
-        interference: what was learned; None where nothing was measured.
+        interference: what was learned of families; None where no pairs were given.
+        at_home: what was measured on this fleet, by victim and neighbour.
     """
 
     demand: Demand
     subjects: tuple[Subject, ...]
     interference: Interference | None
+    at_home: Mapping[tuple[WorkloadId, WorkloadId], NeighbourEffect]
 
     def parted(self, rows: Sequence[int]) -> list[list[int]]:
         """The rows of one card in as many groups as keep everybody's speed, those that stay together first.
@@ -52,25 +57,31 @@ class PairGuard:
             for other in rows
             if victim != other and self.demand.grants[victim].priority is not Priority.LOW
         ]
-        if self.interference is None or not pairs:
-            return None
-        verdicts = self.interference.predict(
-            [self.subjects[victim] for victim, _ in pairs], [self.subjects[other] for _, other in pairs]
-        )
-        blamed = [
-            other for (_, other), said in zip(pairs, verdicts, strict=True) if said.predicted is Prediction.SUFFERS
-        ]
+        blamed, unsure = [], []
+        for victim, other in pairs:
+            grants = self.demand.grants
+            seen = self.at_home.get((grants[victim].workload_id, grants[other].workload_id))
+            if seen is not None and seen.speed_ratio_max < KEPT_RATIO_MIN:
+                blamed.append(other)
+            elif seen is None or seen.speed_ratio_min < KEPT_RATIO_MIN:
+                unsure.append((victim, other))
+        if self.interference is not None and unsure:
+            verdicts = self.interference.predict(
+                [self.subjects[victim] for victim, _ in unsure], [self.subjects[other] for _, other in unsure]
+            )
+            blamed += [
+                other for (_, other), said in zip(unsure, verdicts, strict=True) if said.predicted is Prediction.SUFFERS
+            ]
         if not blamed:
             return None
         return max(blamed, key=lambda row: (self.demand.grants[row].priority is Priority.LOW, blamed.count(row), row))
 
 
-def pair_guard(demand: Demand, history: History, interference: Interference | None) -> PairGuard:
+def pair_guard(demand: Demand, history: History, profiles: Profiles, interference: Interference | None) -> PairGuard:
     """The guard of a plan.
 
     Args:
-        demand: live slices.
-        history: the history they come from.
+        profiles: the analyzer's answer on the history.
         interference: what measured pairs teach; None where there are none.
     """
     place = {(key.namespace, key.pod, key.container, key.card): row for row, key in enumerate(history.slices.keys)}
@@ -85,7 +96,8 @@ def pair_guard(demand: Demand, history: History, interference: Interference | No
         )
         for grant, row in zip(demand.grants, rows, strict=True)
     )
-    return PairGuard(demand=demand, subjects=subjects, interference=interference)
+    at_home = {(profile.workload, one.neighbour): one for profile in profiles.workloads for one in profile.beside}
+    return PairGuard(demand=demand, subjects=subjects, interference=interference, at_home=at_home)
 
 
 def _mean(values: Float32 | None, row: int) -> float | None:

@@ -86,10 +86,8 @@ def shortage_points(
     card is never short.
 
     Args:
-        grants: framebuffer per item.
         type_of: type of each item, (items,), rows of `load`.
         load: demand of each type, share of a card, (types, points).
-        capacity_bytes: framebuffer of a card.
         is_low: True for items of low priority, which are not counted, (items,).
 
     Returns:

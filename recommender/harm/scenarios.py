@@ -71,7 +71,6 @@ def draw_scenarios(
     Args:
         blocks: demand of every row, (rows, days, steps per day).
         type_of: type of each row, (rows,).
-        surprises: learned hazards.
         draws: how many times the days are drawn; the first is the joint replay.
         hazard_factor: multiplies the hazards (a plan for a longer time meets more surprises).
 

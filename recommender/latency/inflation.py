@@ -62,10 +62,8 @@ def inflation_of_hours(
     """What all but a hundredth of a service's requests stay within, hour by hour: P99 shared / P99 alone.
 
     Args:
-        mode: as in `inflation`.
         own_load: mean load by hour, (hours,); NaN = not collected. An hour counts by it, as requests make load.
         neighbour_load: load of all neighbours in the same hours, (hours,).
-        share: hard share.
 
     Returns:
         1 or more; None where in more than a hundredth of its work requests would queue without end; 1 where it never

@@ -29,7 +29,6 @@ class MigStock:
         fixed: profiles held by pods that take no part, on each card that carries one of them beside others.
         empty: cards that nobody holds any more, which may be cut at once.
         busy_nodes: machines that stay in use whatever is done here.
-        node_of: machine of each card.
         closed_nodes: machines of which no card can be cut, for somebody on them must not be restarted.
     """
 
@@ -71,7 +70,6 @@ def seat_instances(stock: MigStock, room: NodeRoom) -> MigSeats:
     """Seats every row of one card model.
 
     Args:
-        stock: cards and rows.
         room: CPU and host memory that the machines have left; what is taken of it is booked.
 
     Returns:
@@ -100,7 +98,6 @@ def layout_now(family: MigFamily, profiles: Sequence[str]) -> MigLayout | None:
 
     Args:
         family: how the card may be cut.
-        profiles: names of the profiles of all instances on the card.
     """
     known = {profile.name: profile for profile in family.profiles}
     if not set(profiles) <= set(known):
@@ -147,7 +144,6 @@ class _Work:
         room: what the machines have left.
         rows_on: rows that take part, by the card they hold now.
         staying: cards that keep their layout.
-        targets: card of each row that has one.
         recut: cards cut so far, in order.
         left: rows without a card yet.
         waiting: the same by profile and workload.

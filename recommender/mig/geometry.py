@@ -159,7 +159,6 @@ def smallest_profile(model: CardModel, *, framebuffer_bytes: int, compute_ratio:
     Profiles with extras (`+me`, `+gfx`) are passed over: a workload that needs media engines asks for them by name.
 
     Args:
-        framebuffer_bytes: framebuffer needed.
         compute_ratio: compute needed, share of the whole card, 0-1.
     """
     if model.mig is None:
@@ -228,7 +227,6 @@ def plan_geometry(
     for the code that seats them.
 
     Args:
-        family: how the cards may be cut.
         demand: instances wanted of each profile, those in use included.
         cards: cards that are there, all of this family; where they don't suffice more are counted.
         strategy: how instances are handed out.

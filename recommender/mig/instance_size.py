@@ -40,9 +40,7 @@ class InstanceAdvice:
         compute_ratio: compute of it, share of the whole card, 0-1.
         need_max_bytes: most framebuffer that a pod needed.
         load_max: most compute that a pod used, share of a whole card.
-        days: days seen.
         violated: steps of active pods that an instance chosen without their day would not have held.
-        active: steps of active pods.
         inflation: P99 latency in the instance / on the whole card; None where nobody asked.
     """
 
@@ -95,8 +93,6 @@ def advise_instance(
 
     Args:
         demand: live slices and their series; what a MIG instance used counts in shares of that instance.
-        rows: its rows, one per pod.
-        model: model of their cards, one that MIG cuts.
         headroom_ratio: kept free above the largest need of framebuffer.
         violation_ratio_max: harm that may be predicted for it, 0-1.
         inflation_max: most that its P99 latency may grow, times that alone; None where it need not answer fast.

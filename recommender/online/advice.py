@@ -157,10 +157,7 @@ def nodes_for(
     Args:
         inventory: what stands there; its live grants are the pods that are expected to come again.
         card_model: model that the pod needs; None for any.
-        cards: cards it asks for.
         card_ratio: share of each of them, 0-1.
-        cpu_cores: CPU it asks for.
-        memory_bytes: host memory it asks for.
         weights: what counts how much.
     """
     state = Occupancy(inventory, inventory.live_grants())

@@ -27,8 +27,6 @@ class Relocation:
 
     Attributes:
         pod: `namespace/pod`.
-        source: card it holds.
-        target: card that has room for it.
     """
 
     pod: str
@@ -37,13 +35,7 @@ class Relocation:
 
 
 class Occupancy:
-    """Who sits on which card and what is left; mutable: rehoming takes room.
-
-    Attributes:
-        cards_of: cards of each node.
-        models: card models.
-        on: grants on each card.
-    """
+    """Who sits on which card and what is left; mutable: rehoming takes room."""
 
     def __init__(self, inventory: Inventory, live: Sequence[Grant]) -> None:
         """Seats the live grants of an inventory."""
@@ -107,8 +99,6 @@ class Occupancy:
         """A place for every pod of these cards; None, and nothing taken, where one finds none.
 
         Args:
-            cards: cards to empty.
-            forbidden: cards that take nobody.
             onto_busy_only: True where a pod may only go to a card that somebody is on already.
         """
         if any(not self._may_leave(card) for card in cards):

@@ -181,20 +181,6 @@ def placement_scores(
     return scores
 
 
-def cards_for(free_milli: NDArray[np.int64], cards: int, card_milli: int) -> tuple[int, ...] | None:
-    """Which cards of one node a pod takes: the fullest that suffice; None where they don't.
-
-    Args:
-        free_milli: free share of each card of the node, thousandths.
-        cards: cards asked for.
-        card_milli: share of each of them.
-    """
-    after = np.empty(len(free_milli), np.int64)
-    if not _take(free_milli, len(free_milli), cards, card_milli, after):
-        return None
-    return tuple(int(card) for card in np.flatnonzero(after != free_milli))
-
-
 def fragmented_milli(nodes: FreeNodes, kinds: PodKinds) -> NDArray[np.float64]:
     """Free share of each node's cards that the expected pods can't use, thousandths of a card, (nodes,)."""
     return np.array(_start(nodes, kinds)[0].fragmented)

@@ -113,7 +113,6 @@ def generate_columns(
     """Columns and a bound for packing these kinds.
 
     Args:
-        kinds: what is packed.
         limits: what a bin may hold and what it costs.
         start: bins of a packing that is known; together they hold every kind.
         rounds_max: rounds after which the bound so far is returned.

@@ -76,7 +76,6 @@ def solve_whole(program: Program, *, nodes_max: int) -> Answer:
     """The least cost in whole columns.
 
     Args:
-        program: what to solve.
         nodes_max: nodes of the search tree after which the best answer so far is returned, with its bound.
 
     Raises:

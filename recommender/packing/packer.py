@@ -30,7 +30,6 @@ class PackingProblem:
         load: predicted high and normal priority demand of one item of a type, share of a card, (types, points),
             float32; 0 for low priority, which never contends with anybody.
         is_low: True for items of low priority, (items,), bool.
-        capacity_bytes: framebuffer of one card.
         slices_max: most items on one card.
     """
 
@@ -93,9 +92,7 @@ class Packer(Protocol):
         """One packing per price, made when it is asked for.
 
         Args:
-            problem: what to pack.
             prices: harm per card, highest first; each packing starts from the one before.
-            seed: seed of the search.
 
         Returns:
             The packings, in the order of the prices, made as they are asked for.

@@ -64,14 +64,12 @@ class Harvest:
         lost_gpu_hours: card-hours done and lost by eviction.
         worker_hours: hours that workers sat on cards.
         evictions: how often one was sent away.
-        by_step: card-hours of work done in each step, kept or lost later, (steps,).
     """
 
     gpu_hours: float
     lost_gpu_hours: float
     worker_hours: float
     evictions: int
-    by_step: NDArray[np.float64]
 
     @property
     def evictions_per_worker_hour(self) -> float:
@@ -107,9 +105,7 @@ def harvest(
     """Plays low priority work on what is left.
 
     Args:
-        leftover: what cards have left.
         wanted: workers that wait or run in each step, (steps,); None for a queue that never ends.
-        rules: what a worker is like.
         seen: what is known of free framebuffer; the steps of `free_ratio` so far unless given.
     """
     left, free_ratio, is_shared = leftover.compute, leftover.free_ratio, leftover.is_shared
@@ -119,22 +115,20 @@ def harvest(
     workers = _Workers(left.shape[0], step_seconds, rules)
     known = seen or (lambda step: free_ratio[:, : step + 1])
     steps = left.shape[1]
-    by_step = np.zeros(steps)
-    worker_hours = 0.0
+    done = worker_hours = 0.0
     endless = left.shape[0] + int(idle_cards.max(initial=0))
     for step in range(steps):
         workers.make_room(step, free_ratio[:, step], is_shared[:, step])
         demand = endless if wanted is None else int(wanted[step])
         workers.fill_whole_cards(step, int(idle_cards[step]), demand)
         workers.start(step, left[:, step], free_ratio[:, step], is_shared[:, step], known, demand)
-        by_step[step] = workers.work(left[:, step])
+        done += workers.work(left[:, step])
         worker_hours += workers.count * step_seconds / 3600.0
     return Harvest(
-        gpu_hours=max(0.0, float(by_step.sum()) - workers.lost),
+        gpu_hours=max(0.0, done - workers.lost),
         lost_gpu_hours=workers.lost,
         worker_hours=worker_hours,
         evictions=workers.evictions,
-        by_step=by_step,
     )
 
 
@@ -221,10 +215,6 @@ class CardPast:
 
     A card that got new pods yesterday has no past of its own that says anything, so its past is put together from its
     pods', wherever they sat, and changes when one comes, goes or ends. Steps must be asked for in order.
-
-    Args:
-        stage: pods and days.
-        played: where they sat.
     """
 
     def __init__(self, stage: Stage, played: Played) -> None:

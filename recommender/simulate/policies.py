@@ -75,7 +75,6 @@ class Table:
         load_bytes_per_second: how fast framebuffer is loaded where no relief says otherwise.
         harvest: what a worker of low priority is like.
         wanted: workers that wait or run in each step, (steps,); None for a queue that never ends.
-        tide: table of the tide.
         holders: what holds low priority back beyond the backend.
     """
 
@@ -100,7 +99,6 @@ class Performance:
         relief: whether cards were relieved at run time.
         reaction_seconds: how long a card is overloaded before it is relieved, None without relief.
         since: start of the days that were played.
-        pods: judged pods.
         cards_before: their cards at first.
         cards_opening: cards after the policy's plan.
         cards_peak: the same with spares at their peak.
@@ -304,10 +302,8 @@ def harvested(played: Played, idle: NDArray[np.int64], table: Table, stage: Stag
     """What low priority got beside a play.
 
     Args:
-        played: the play.
         idle: whole cards that are paid for and empty, (steps,).
         table: what a worker is like, and how many wait.
-        stage: what was played.
         shares: True where workers may sit beside others.
     """
     is_shared = played.used if shares else np.zeros_like(played.used)

@@ -64,7 +64,6 @@ class PlayedRelief:
     """Relief of one play; mutable: it is shown every moment in order, in seconds since the first step.
 
     Args:
-        stage: pods and days.
         seating: where pods sit; read at every look.
     """
 
@@ -92,7 +91,6 @@ class PlayedRelief:
         """Take in how pods fare from now on.
 
         Args:
-            step: the step that it lies in.
             state: how they fare, (rows, 1).
             need_bytes: framebuffer that they need, (rows,).
         """

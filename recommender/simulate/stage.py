@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fleet.decisions import Plan
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Grant, Priority
 from fleet.lending import paging_bytes_per_second
-from fleet.usage import Float32, History, SliceGrid, UsageGrid
+from fleet.usage import Float32, History, SliceGrid
 from recommender.backtest import JUDGED_KINDS, seats_of
 from recommender.demand import Demand, demand_of
 
@@ -122,17 +122,10 @@ def cut_history(history: History, *, cut: datetime, until: datetime) -> Stage:
     """One fold of a history that holds both what was known and what came.
 
     Args:
-        history: grants and usage of the whole time.
         cut: when the plan is made.
         until: end of the last day that is played.
     """
-    inventory = history.inventory
-    grants = tuple(
-        replace(grant, ended_at=None) if grant.ended_at is not None and grant.ended_at >= cut else grant
-        for grant in inventory.grants
-        if grant.started_at < cut
-    )
-    known = replace(inventory, as_of=cut, grants=grants)
+    known = history.inventory.known_at(cut)
     before, whole = (part_of(history, history.slices.since, moment) for moment in (cut, until))
     return stage_of(replace(before, inventory=known), replace(whole, inventory=known))
 
@@ -190,15 +183,7 @@ def part_of(history: History, since: datetime, until: datetime) -> History:
     """The steps of a history between two moments; its inventory as it is."""
     grid = history.slices
     first, last = (round((moment - grid.since).total_seconds() / grid.step_seconds) for moment in (since, until))
-    part: SliceGrid = UsageGrid(
-        keys=grid.keys,
-        since=grid.since + timedelta(seconds=first * grid.step_seconds),
-        step_seconds=grid.step_seconds,
-        steps=last - first,
-        mean={measure: values[:, first:last] for measure, values in grid.mean.items()},
-        peak={measure: values[:, first:last] for measure, values in grid.peak.items()},
-    )
-    return History(inventory=history.inventory, slices=part)
+    return History(inventory=history.inventory, slices=grid.between(first, last))
 
 
 def whole_cards(stage: Stage) -> Opening:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from dashboards.grafana.derived import Thresholds, thresholds_of
 from dashboards.grafana.rule import RecordingRule
 from dashboards.grafana.shipped import ShippedForm, boards, rule_files, rule_groups, shipped
 from dashboards.notify.sending import NotifyMetrics
@@ -24,14 +23,14 @@ from enforcer.relief.runner import ReliefMetrics
 from enforcer.tide.runner import TideMetrics
 from fleet.inventory import READ_LABELS
 from fleet.series import known_names
-from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
+from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings, Settings
 from pipeline.bus.bridge_kafka import BridgeMetrics
 from pipeline.receiver.counts import OWN_METRICS, PREFIX
 from pipeline.rollup.rollup import RollupMetrics
 from wire.own_metrics import OwnMetrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:Prefer using dashboardv2")
-THRESHOLDS: Thresholds = thresholds_of(AnalyzerSettings(), LowPrioritySettings())
+SETTINGS = Settings()
 NAME = re.compile(r"\b(?:gputide[_:][a-z0-9_:]+|DCGM_[A-Z_]+|hami_[a-z_]+|prometheus_[a-z_]+|kube_[a-z_]+)\b")
 FOREIGN = {
     "prometheus_remote_storage_highest_timestamp_in_seconds",
@@ -67,7 +66,7 @@ def given() -> set[str]:
         counted |= {metric.name for metric in own.listed}
         counted |= {f"{metric.name}_bucket" for metric in own.listed if metric.kind == "histogram"}
     recorded = {
-        rule.record for group in rule_groups(THRESHOLDS) for rule in group.rules if isinstance(rule, RecordingRule)
+        rule.record for group in rule_groups(SETTINGS) for rule in group.rules if isinstance(rule, RecordingRule)
     }
     savings = {one.name for one in SAVINGS_FAMILIES}
     return exported | received | counted | recorded | savings | set(known_names()) | FOREIGN
@@ -119,7 +118,7 @@ def test_every_panel_says_why_it_is_empty_and_fits_the_grid() -> None:
 
 def test_panels_and_rules_name_only_series_that_somebody_gives() -> None:
     expressions = [target["expr"] for _, panel in panels() for target in panel["targets"]]
-    expressions += [rule.expression for group in rule_groups(THRESHOLDS) for rule in group.rules]
+    expressions += [rule.expression for group in rule_groups(SETTINGS) for rule in group.rules]
     named = {name for expression in expressions for name in NAME.findall(expression)} - LABELS
     assert len(named) > 60
     assert named <= given()
@@ -137,8 +136,9 @@ def test_state_colours_are_the_tokens() -> None:
 
 
 def test_thresholds_of_the_rules_are_the_settings() -> None:
-    mine = thresholds_of(
-        AnalyzerSettings(idle_ratio_max=0.07, idle_seconds=7200), LowPrioritySettings(watermark_ratio=0.123)
+    mine = Settings(
+        analyzer=AnalyzerSettings(idle_ratio_max=0.07, idle_seconds=7200),
+        low_priority=LowPrioritySettings(watermark_ratio=0.123),
     )
     text = "".join(rule_files(mine).values())
     assert "<= 0.07)" in text
@@ -148,14 +148,14 @@ def test_thresholds_of_the_rules_are_the_settings() -> None:
 
 def test_recorded_series_have_no_gap_for_prometheus() -> None:
     lookback_seconds = 300
-    for group in rule_groups(THRESHOLDS):
+    for group in rule_groups(SETTINGS):
         amount, unit = int(group.interval[:-1]), group.interval[-1]
         assert amount * {"s": 1, "m": 60}[unit] <= lookback_seconds - 60, group.name
 
 
 def test_objects_of_kubernetes_hold_the_same() -> None:
-    plain = shipped(ShippedForm.JSON, THRESHOLDS, namespace="")
-    objects = shipped(ShippedForm.CONFIGMAP, THRESHOLDS, namespace="watch")
+    plain = shipped(ShippedForm.JSON, SETTINGS, namespace="")
+    objects = shipped(ShippedForm.CONFIGMAP, SETTINGS, namespace="watch")
     for name, text in boards().items():
         config_map = yaml.safe_load(objects[f"dashboards/{name}.yaml"])
         assert config_map["metadata"]["namespace"] == "watch"
@@ -176,7 +176,7 @@ def alerts(text: str) -> list[dict[str, Any]]:
 def test_every_alert_names_its_section_of_the_page_operations(repository: Path) -> None:
     page = (repository / "docs" / "operations.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^### (\w+)\n\n(.+)$", page, flags=re.MULTILINE))
-    found = alerts(rule_files(THRESHOLDS)["gputide-alerts.rules.yaml"])
+    found = alerts(rule_files(SETTINGS)["gputide-alerts.rules.yaml"])
     assert {one["alert"] for one in found} == set(sections)
     for one in found:
         assert one["annotations"]["runbook"] == f"docs/operations.md#{one['alert'].lower()}"
@@ -185,6 +185,6 @@ def test_every_alert_names_its_section_of_the_page_operations(repository: Path) 
 
 
 def test_alerts_link_the_pages_where_they_are_served() -> None:
-    text = rule_files(THRESHOLDS, docs_url="https://docs.example/gputide/")["gputide-alerts.rules.yaml"]
+    text = rule_files(SETTINGS, docs_url="https://docs.example/gputide/")["gputide-alerts.rules.yaml"]
     urls = {one["alert"]: one["annotations"]["runbook_url"] for one in alerts(text)}
     assert urls["GputideClusterSilent"] == "https://docs.example/gputide/operations.html#gputideclustersilent"

@@ -15,15 +15,15 @@ from enforcer.safety.harm_budget import (
     Brake,
     Harm,
     HarmBudgets,
-    HarmPolicy,
     judge_workload,
 )
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
+from fleet.settings.guard import GuardSettings
 from tests.enforcer.builders import NOW, a_cluster, a_rollout, some_tools, standard_plan, where
 
 A = WorkloadId("team/Deployment/a")
-POLICY = HarmPolicy(ratio_max=0.01, days=28, slow_burn=1.0, freeze_burn=4.0, restore_burn=14.0)
+POLICY = GuardSettings()
 
 
 def harm(ratio: float, steps: int = 10_000) -> Harm:

@@ -15,7 +15,6 @@ from dashboards.words.advice import verdict_words
 from enforcer.dialect import SeatSlice
 from enforcer.record.journal import Journal, RunRecord, StageState
 from enforcer.record.verdict import verdict_of
-from enforcer.safety.harm_budget import HarmPolicy
 from enforcer.verify import verify
 from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.errors import NotEnoughData, Refused
@@ -313,7 +312,7 @@ def test_services_that_were_taken_back_are_counted_and_the_harm_budget_is_kept_b
         Measured(grants=grants_after(moment), use={}, framebuffer={}, cache={}),
         now=NOW + timedelta(days=2),
         settings=Settings(),
-        harm_policy=HarmPolicy(ratio_max=0.02),
+        harm_ratio_max=0.02,
         undone=frozenset({taken_back.id}),
     )
     assert outcome.harm_budget_ratio == 0.02

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import yaml
 
-from dashboards.grafana.derived import Thresholds
 from dashboards.grafana.shipped import rule_files
+from fleet.settings.settings import Settings
 from gputide.operate.engine_process import kill_process, start_process, wait_until
 from gputide.operate.engines import free_port
 from tests.engines.go_peers import GoPeers
@@ -54,9 +54,9 @@ def chosen(expression: str, **choices: str) -> str:
 
 
 @contextmanager
-def evaluating(peers: GoPeers, folder: Path, thresholds: Thresholds, *targets: str) -> Iterator[str]:
+def evaluating(peers: GoPeers, folder: Path, settings: Settings, *targets: str) -> Iterator[str]:
     """Run a Prometheus on the data in `folder/tsdb`: every second it evaluates the shipped rules and scrapes."""
-    rules = {name: yaml.safe_load(text) for name, text in rule_files(thresholds).items()}
+    rules = {name: yaml.safe_load(text) for name, text in rule_files(settings).items()}
     for name, content in rules.items():
         for group in content["groups"]:
             group["interval"] = "1s"

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from dashboards.grafana.derived import STEP_SECONDS as LONG_STEP_SECONDS
-from dashboards.grafana.derived import thresholds_of
 from dashboards.grafana.rule import AlertRule, RecordingRule
 from dashboards.grafana.shipped import boards, rule_groups
 from fleet.settings.settings import Settings
@@ -32,7 +31,6 @@ from tests.waiting import text_of, until
 pytestmark = pytest.mark.engines
 
 SETTINGS = Settings()
-THRESHOLDS = thresholds_of(SETTINGS.analyzer, SETTINGS.low_priority)
 HOURS = 2
 """Of the raw series; of what the rules look back a day on, there is a day."""
 LAST = ("gputide:namespace:cards", "gputide:workload:activity_ratio:max5m", "gputide:workload:off_peak_limit_ratio")
@@ -47,7 +45,7 @@ def prometheus(go_peers: GoPeers, tmp_path_factory: pytest.TempPathFactory) -> I
     (folder / "history.om").write_text("\n".join([*lines_until(now), "# EOF", ""]), encoding="utf-8")
     made = [str(go_peers.promtool), "tsdb", "create-blocks-from", "openmetrics", "history.om", "tsdb"]
     subprocess.run(made, cwd=folder, check=True, capture_output=True, timeout=120)
-    with evaluating(go_peers, folder, THRESHOLDS) as url:
+    with evaluating(go_peers, folder, SETTINGS) as url:
         until(lambda: all(answer_of(url, name) for name in LAST), seconds_max=60)
         yield url
 
@@ -57,7 +55,7 @@ def lines_until(now: int) -> Iterator[str]:
     times = range(now - HOURS * 3600, now, STEP_SECONDS)
     for series in (*gputide_words(), *other_words(), *server_words(), *own_processes(), *savings_words()):
         yield from series.lines(times)
-    day = range(now - THRESHOLDS.idle_seconds, now, LONG_STEP_SECONDS)
+    day = range(now - SETTINGS.analyzer.idle_seconds, now, LONG_STEP_SECONDS)
     for card in CARDS:
         labels = {"cluster": "c1", "node": card.node, "card": card.uuid, "card_model": MODEL}
         yield from Series(name="gputide:card:activity_ratio:max5m", labels=labels, value=card.duty).lines(day)
@@ -89,7 +87,7 @@ def test_every_choice_offers_something(prometheus: str) -> None:
 
 def test_every_rule_gives_rows(prometheus: str) -> None:
     empty = []
-    for group in rule_groups(THRESHOLDS):
+    for group in rule_groups(SETTINGS):
         for rule in group.rules:
             name = rule.record if isinstance(rule, RecordingRule) else rule.expression
             if not answer_of(prometheus, name):
@@ -101,5 +99,5 @@ def test_prometheus_finds_nothing_wrong_with_a_rule(prometheus: str) -> None:
     rules = json.loads(text_of(f"{prometheus}/api/v1/rules"))
     told = [rule for group in rules["data"]["groups"] for rule in group["rules"]]
     assert {rule["health"] for rule in told} == {"ok"}, [rule for rule in told if rule["health"] != "ok"]
-    alerts = [rule for group in rule_groups(THRESHOLDS) for rule in group.rules if isinstance(rule, AlertRule)]
+    alerts = [rule for group in rule_groups(SETTINGS) for rule in group.rules if isinstance(rule, AlertRule)]
     assert len([rule for rule in told if rule["type"] == "alerting"]) == len(alerts)

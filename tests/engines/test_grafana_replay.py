@@ -6,12 +6,10 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dashboards.grafana.derived import thresholds_of
 from dashboards.grafana.shipped import boards
 from fleet.settings.settings import Settings
 from fleet.units import GIB
@@ -25,7 +23,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.engines
 
 SETTINGS = Settings()
-THRESHOLDS = replace(thresholds_of(SETTINGS.analyzer, SETTINGS.low_priority), idle_seconds=20)
+RULE_SETTINGS = SETTINGS.model_copy(update={"analyzer": SETTINGS.analyzer.model_copy(update={"idle_seconds": 20})})
 """The rules look back on a day; the replay is some seconds old."""
 LAST = (
     "gputide:namespace:cards", "gputide:card:idle_held_bytes", "gputide:counter:distrusted",
@@ -94,7 +92,7 @@ def prometheus(go_peers: GoPeers, tmp_path_factory: pytest.TempPathFactory) -> I
     ]  # fmt: skip
     replay = start_process("replay", command, folder=folder, log=folder / "replay.log", environ=dict(os.environ))
     try:
-        with evaluating(go_peers, folder, THRESHOLDS, address) as url:
+        with evaluating(go_peers, folder, RULE_SETTINGS, address) as url:
             until(lambda: all(answer_of(url, name) for name in LAST), seconds_max=90)
             yield url
     finally:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dashboards.grafana.derived import thresholds_of
 from dashboards.grafana.shipped import prometheus_rule, rule_files, yaml_text
-from fleet.settings.settings import AnalyzerSettings, LowPrioritySettings
+from fleet.settings.settings import AnalyzerSettings, Settings
 from fleet.units import GIB
 from tests.engines.go_peers import GoPeers
 from tests.engines.grafana_fleet import (
@@ -33,7 +32,7 @@ from tests.engines.grafana_fleet import (
 pytestmark = pytest.mark.engines
 
 # Idle after two hours instead of a day: what is played is shorter, the rules are the same.
-THRESHOLDS = thresholds_of(AnalyzerSettings(idle_seconds=7200), LowPrioritySettings())
+SETTINGS = Settings(analyzer=AnalyzerSettings(idle_seconds=7200))
 OWN_HOURS = 6
 OWN_STEPS = OWN_HOURS * 60
 GROWING = ("refused_full_total", "corrupt_bodies_total", "reviews_total")
@@ -42,9 +41,9 @@ WORDS = [gputide_words, dcgm_and_hami_words, dcgm_and_old_hami_words]
 
 
 def test_rule_files_and_the_operators_object_are_valid(go_peers: GoPeers, tmp_path: Path) -> None:
-    for name, text in rule_files(THRESHOLDS).items():
+    for name, text in rule_files(SETTINGS).items():
         (tmp_path / name).write_text(text)
-    groups = prometheus_rule(THRESHOLDS, namespace="monitoring")["spec"]
+    groups = prometheus_rule(SETTINGS, namespace="monitoring")["spec"]
     (tmp_path / "operator.rules.yaml").write_text(yaml_text(groups))
     for path in sorted(tmp_path.iterdir()):
         promtool(go_peers, "check", "rules", "--lint=all", "--lint-fatal", str(path))
@@ -336,7 +335,7 @@ def play(
     only: tuple[str, ...] = (),
 ) -> None:
     """Let promtool play the rules over the series and compare what they say at the end."""
-    for name, text in rule_files(THRESHOLDS).items():
+    for name, text in rule_files(SETTINGS).items():
         content: dict[str, Any] = yaml.safe_load(text)
         if only:
             # Weeks are played: a look at each step does.
@@ -347,7 +346,7 @@ def play(
     inputs = [{"series": one.selector, "values": one.notation(hours * 60)} for one in series]
     inputs += [{"series": selector, "values": values} for selector, values in (more or {}).items()]
     test = {
-        "rule_files": sorted(rule_files(THRESHOLDS)),
+        "rule_files": sorted(rule_files(SETTINGS)),
         "evaluation_interval": interval,
         "tests": [
             {

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fleet.settings.pipeline import ReceiverSettings
 from pipeline.receiver.intake import Intake
-from pipeline.receiver.receiver import WRITE_PATH, Receiver, ReceiverLimits
+from pipeline.receiver.receiver import WRITE_PATH, Receiver
 from pipeline.receiver.senders import Sender
 from wire.http_server import listen
 
@@ -21,10 +22,11 @@ V2 = {**V1, "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2
 def served(
     intake_of_sender: Callable[[Sender], Intake], limits: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[Receiver]:
-    """A receiver with small bounds that serves."""
+    """A receiver that serves, with bounds below those that a user may set."""
     small = {"body_bytes_max": BODY_BYTES_MAX, "pending_requests_max": 4, "stop_seconds": 2.0, **(limits or {})}
     with listen("127.0.0.1", 0, setting="--listen") as listener:
-        started = Receiver(intake_of_sender, listener=listener, limits=ReceiverLimits(**small), **options)
+        bounds = ReceiverSettings.model_construct(**small)
+        started = Receiver(intake_of_sender, listener=listener, limits=bounds, **options)
         started.start()
         try:
             yield started

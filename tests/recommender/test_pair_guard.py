@@ -1,16 +1,19 @@
 """Workloads that were measured to slow each other down do not meet on a card."""
 
 from dataclasses import replace
+from datetime import timedelta
 from itertools import product
 
+import numpy as np
 import pytest
 
 from fleet.decisions import Plan
-from fleet.inventory import Priority
+from fleet.inventory import CardId, Priority
 from fleet.priority_holds import Holders
+from fleet.schema import Measure
 from recommender.harm.interference import Interference, MeasuredPair, Subject, learn_interference
 from recommender.past_outcomes import OwnPast
-from tests.recommender.builders import Service, cluster, plan_of
+from tests.recommender.builders import NOW, Service, cluster, plan_of
 
 GENTLE = ("calm", "small", "mild", "soft")
 HARSH = ("harsh",)
@@ -67,3 +70,29 @@ def test_who_was_never_measured_is_left_to_the_packing(interference: Interferenc
 def test_what_was_measured_is_part_of_what_a_plan_is_made_from(interference: Interference) -> None:
     fleet = cluster(Service(name="calm", level=0.1))
     assert plan_of(fleet).inputs_sha256 != plan_of(fleet, past=OwnPast(interference=interference)).inputs_sha256
+
+
+@pytest.mark.parametrize(
+    ("speed_ratio", "cards"), [(0.7, [["calm", "victim"], ["loud"]]), (1.0, [["calm", "loud", "victim"]])]
+)
+def test_who_slows_a_service_on_this_very_fleet_gets_a_card_of_its_own(
+    speed_ratio: float, cards: list[list[str]]
+) -> None:
+    # The two shared a card until yesterday; a week shows what that did.
+    shared_it = {"card": CardId("GPU-0000"), "framebuffer_granted_bytes": 8 * 2**30}
+    moved = {**shared_it, "pod": "loud-before", "ended_at": NOW - timedelta(days=1)}
+    fleet = cluster(
+        Service(name="victim", level=0.1, changes=shared_it),
+        Service(name="loud", level=0.1, hours=(0, 12), changes=moved),
+        Service(name="loud", level=0.1, hours=(0, 12)),
+        Service(name="calm", level=0.1),
+    )
+    grid = fleet.slices
+    works = np.arange(grid.steps) % 144 < 72
+    latency = np.full((4, grid.steps), np.nan, np.float32)
+    rate = latency.copy()
+    row = next(row for row, key in enumerate(grid.keys) if key.pod.startswith("victim"))
+    rate[row] = 5.0
+    latency[row] = 0.2 / np.where(works, speed_ratio, 1.0) * np.random.default_rng(1).uniform(0.9, 1.1, grid.steps)
+    mean = {**grid.mean, Measure.REQUEST_RATE: rate, Measure.LATENCY_P99: latency}
+    assert sorted(shared(plan_of(replace(fleet, slices=replace(grid, mean=mean, peak=mean))))) == cards

@@ -15,7 +15,6 @@ from recommender.online.placement import (
     FreeNodes,
     PlacementWeights,
     PodKinds,
-    cards_for,
     fragmented_milli,
     place_arrivals,
     placement_scores,
@@ -102,12 +101,6 @@ def test_fragmentation_counts_what_each_expected_pod_cannot_use() -> None:
     # 600 fits the first card only, so 500 is lost to it; two whole cards fit nowhere, so all 1500 are lost to those.
     assert fragmented_milli(free_nodes([1000, 500]), kinds).tolist() == [0.75 * 500 + 0.25 * 1500]
     assert fragmented_milli(free_nodes([1000, 500], cpu_milli=999), kinds).tolist() == [1500.0]
-
-
-def test_cards_for_takes_the_fullest_that_suffice() -> None:
-    assert cards_for(np.array([1000, 400, 600]), 1, 400) == (1,)
-    assert cards_for(np.array([1000, 400, 1000]), 2, 1000) == (0, 2)
-    assert cards_for(np.array([1000, 400, 600]), 2, 1000) is None
 
 
 @settings(max_examples=60, deadline=None)

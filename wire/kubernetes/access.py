@@ -50,7 +50,6 @@ def find_access(
         context: name of a context of it; None for the current one.
         setting: dotted name of the setting that names a kubeconfig, for messages; with `_context` behind it, that of
             the context.
-        environ: the environment.
         service_account: folder of the pod's service account.
 
     Raises:

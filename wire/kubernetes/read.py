@@ -215,7 +215,6 @@ class KubernetesApi:
         """Events after a version, until the server ends the watch, which is no error.
 
         Args:
-            since: version to watch from.
             seconds: longest time until the server ends it.
             http: connections that are used, whose closing ends the watch; None for those of this client.
             stands: called once the server has taken the watch.

@@ -24,7 +24,6 @@ class ApiResource:
         versions: versions that are understood, the preferred one first.
         plural: name in the path.
         kind: as manifests name it; empty where nobody needs it.
-        is_namespaced: lies in a namespace.
         is_optional: a cluster may not serve it (a custom resource), and nothing is wrong then.
         metadata_only: only metadata are asked for, as the rest of the object is not needed.
     """

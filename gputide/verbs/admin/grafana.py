@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dashboards.grafana.derived import thresholds_of
 from dashboards.grafana.shipped import ShippedForm, shipped
 from fleet.durable import unwritable, write_durably
 from fleet.errors import Misconfigured
@@ -51,8 +50,7 @@ def export(
         raise Misconfigured(f"cannot write into {target}: it is a file; name a folder")
     if docs_url is not None and not docs_url.startswith(("http://", "https://")):
         raise Misconfigured(f"cannot use --docs-url {docs_url[:253]!r}: expected http://… or https://…")
-    limits = thresholds_of(settings.analyzer, settings.low_priority)
-    found = shipped(form, limits, namespace=namespace, docs_url=docs_url)
+    found = shipped(form, settings, namespace=namespace, docs_url=docs_url)
     for place, text in found.items():
         path = target / place
         try:

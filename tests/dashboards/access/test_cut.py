@@ -11,6 +11,8 @@ import pytest
 from dashboards.access.namespace_cut import cut_plan, cut_profiles, namespace_of, stage_namespaces
 from fleet.decisions import Refusal
 from fleet.documents import document
+from fleet.inventory import WorkloadId
+from fleet.profiles import NeighbourEffect
 from fleet.sentences import sentence
 from tests.dashboards.embedded import CLUSTER, make_views
 from tests.english import english
@@ -28,6 +30,19 @@ STRANGERS = {
 def test_nothing_of_others_is_left(cut: object) -> None:
     words = set(re.findall(r"[\w.-]+", json.dumps(document(cut), default=str)))
     assert not words & STRANGERS
+
+
+def test_neighbours_of_other_namespaces_are_not_named() -> None:
+    first = next(entry for entry in PROFILES.workloads if entry.namespace in OWN)
+    effects = tuple(
+        NeighbourEffect(
+            neighbour=WorkloadId(name), measured_by="latency_p99_seconds", days=5, speed_ratio=0.8,
+            speed_ratio_min=0.7, speed_ratio_max=0.9,
+        )
+        for name in ("team-12/Job/own", "team-1/Job/other")
+    )  # fmt: skip
+    met = replace(PROFILES, workloads=(replace(first, beside=effects),))
+    assert [one.neighbour for one in cut_profiles(met, OWN).workloads[0].beside] == ["team-12/Job/own"]
 
 
 def test_everything_of_their_own_is_left() -> None:

@@ -15,9 +15,9 @@ import pytest
 from dashboards.notify.chat_formats import Hook, dingtalk, feishu, slack, webhook
 from dashboards.notify.delivery import Patience, TryAgain, send_patiently
 from dashboards.notify.delivery_http import HttpDelivery
-from dashboards.notify.delivery_smtp import MailServer, SmtpDelivery
+from dashboards.notify.delivery_smtp import SmtpDelivery
 from fleet.errors import Misconfigured, Unavailable
-from fleet.settings.notify import MailSecurity
+from fleet.settings.notify import ChannelKind, ChannelSettings
 from tests.dashboards.notify.build import message
 from tests.dashboards.notify.local_services import AUTHORITY, Answer, chat_service, mail_server
 
@@ -168,11 +168,12 @@ def test_addresses_that_would_leak_are_refused_without_showing_them(url: str) ->
 
 def smtp(port: int, **more: Any) -> SmtpDelivery:
     """Return a delivery to a mail server on loopback."""
-    options = {"security": MailSecurity.STARTTLS, "user": None, "password": None, "ca_file": AUTHORITY, **more}
-    server = MailServer(host="127.0.0.1", port=port, timeout_seconds=5, **options)
-    return SmtpDelivery(
-        channel="mail", server=server, sender="gputide@example.com", recipients=["a@example.com", "b@example.com"]
-    )
+    password = more.pop("password", None)
+    settings = ChannelSettings(
+        kind=ChannelKind.MAIL, host="127.0.0.1", port=port, ca_file=more.pop("ca_file", AUTHORITY), **more,
+        sender="gputide@example.com", recipients=("a@example.com", "b@example.com"), secret_file=Path("password"),
+    )  # fmt: skip
+    return SmtpDelivery(channel="mail", server=settings, password=password, timeout_seconds=5)
 
 
 def test_mail_goes_out_by_starttls_and_the_password_not_before() -> None:

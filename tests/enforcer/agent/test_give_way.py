@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from enforcer.agent.give_way import GiveWay, GiveWayRules
+from enforcer.agent.give_way import STALE_SECONDS_MIN, GiveWay
 from enforcer.agent.launches import SeenLaunches
 from enforcer.agent.node_view import SliceView
 from fleet.inventory import Priority
-from fleet.settings.agent import GiveWayManner
+from fleet.settings.agent import AgentSettings, GiveWayManner
 from tests.enforcer.agent.nodes import CARD, OTHER_CARD, key_of, slice_of, view_of
 
 LOW = slice_of(1, Priority.LOW, duty_cycle_ratio=0.4)
-STRICT = GiveWayRules(manner=GiveWayManner.STRICT, quiet_seconds=5.0, release_seconds=0.1)
+STRICT = AgentSettings(give_way=GiveWayManner.STRICT, quiet_seconds=5, release_seconds=0.1)
 
 
 def high(duty: float | None) -> SliceView:
@@ -48,7 +48,7 @@ def sleepers(
 def test_who_sleeps(
     manner: GiveWayManner, duty_of_high: float | None, duty_of_card: float | None, sleeps: bool
 ) -> None:
-    guard = GiveWay(GiveWayRules(manner=manner))
+    guard = GiveWay(AgentSettings(give_way=manner))
     assert sleepers(guard, LOW, high(duty_of_high), duty=duty_of_card) == ([1] if sleeps else [])
 
 
@@ -67,7 +67,7 @@ def test_low_priority_alone_runs_at_full_speed() -> None:
 
 @pytest.mark.parametrize("manner", [GiveWayManner.STRICT, GiveWayManner.PRESSURE])
 def test_it_wakes_when_nobody_worked_for_a_while_and_not_between_two_requests(manner: GiveWayManner) -> None:
-    guard = GiveWay(GiveWayRules(manner=manner, quiet_seconds=5.0))
+    guard = GiveWay(AgentSettings(give_way=manner, quiet_seconds=5))
     asleep = [
         bool(sleepers(guard, LOW, high(0.5 if at in (0, 4) else 0.0), at=float(at), duty=1.0)) for at in range(12)
     ]
@@ -82,7 +82,7 @@ def test_who_is_gone_is_forgotten_at_once() -> None:
 
 
 def test_framebuffer_that_runs_out_puts_low_priority_to_sleep_whatever_else_is_so() -> None:
-    assert sleepers(GiveWay(GiveWayRules(manner=GiveWayManner.OFF)), LOW, high(0.0), short=True) == [1]
+    assert sleepers(GiveWay(AgentSettings(give_way=GiveWayManner.OFF)), LOW, high(0.0), short=True) == [1]
 
 
 def test_container_whose_uid_is_not_known_is_left_awake() -> None:
@@ -329,7 +329,7 @@ def test_nobody_wakes_by_the_clock_alone_while_views_stop(launches: bool) -> Non
     awake = card.awake_seconds
     card.run(20.0, launches=False, duty=0.9, sees=False)
     # Until the bound the last view counts.
-    assert card.awake_seconds - awake <= STRICT.stale_seconds + 0.04
+    assert card.awake_seconds - awake <= STALE_SECONDS_MIN + 0.04
     assert card.is_asleep
     awake = card.awake_seconds
     card.run(1.0, launches=False, duty=0.9)
@@ -340,7 +340,7 @@ def test_believed_container_that_nobody_sees_counts_as_not_measured() -> None:
     card = proven()
     began = card.at
     card.run(10.0, launches=False, sees=False)
-    assert STRICT.stale_seconds - 0.5 <= card.slept[-1] - began <= STRICT.stale_seconds + 0.04
+    assert STALE_SECONDS_MIN - 0.5 <= card.slept[-1] - began <= STALE_SECONDS_MIN + 0.04
     assert card.is_asleep
     # It is believed again as soon as it is seen.
     card.run(0.1, launches=False)
@@ -349,17 +349,17 @@ def test_believed_container_that_nobody_sees_counts_as_not_measured() -> None:
 
 @pytest.mark.parametrize("manner", [GiveWayManner.STRICT, GiveWayManner.PRESSURE])
 def test_last_view_that_showed_work_wakes_nobody_however_short_the_quiet_time(manner: GiveWayManner) -> None:
-    guard = GiveWay(GiveWayRules(manner=manner, quiet_seconds=1.0, stale_seconds=20.0))
+    guard = GiveWay(AgentSettings(give_way=manner, interval_seconds=10.0, quiet_seconds=11))
     assert sleepers(guard, LOW, high(0.9), duty=1.0) == [1]
     for at in (1.0, 5.0, 19.0, 100.5):
         assert guard.is_due(at, frozenset({key_of(9)}))
         assert guard.step(at, {}).asleep == {key_of(1)}
     assert sleepers(guard, LOW, high(0.0), at=101.0, duty=1.0) == [1]
-    assert sleepers(guard, LOW, high(0.0), at=102.1, duty=1.0) == []
+    assert sleepers(guard, LOW, high(0.0), at=112.1, duty=1.0) == []
 
 
 def test_card_that_was_full_stays_so_while_views_stop() -> None:
-    guard = GiveWay(GiveWayRules(manner=GiveWayManner.PRESSURE))
+    guard = GiveWay(AgentSettings(give_way=GiveWayManner.PRESSURE))
     assert sleepers(guard, LOW, high(0.9), duty=1.0) == [1]
     assert sleepers(guard, LOW, high(0.9), at=2.0, duty=0.5) == [1]
     for at in range(3, 60):
@@ -371,7 +371,7 @@ def test_card_that_was_full_stays_so_while_views_stop() -> None:
 @pytest.mark.parametrize("manner", [GiveWayManner.STRICT, GiveWayManner.PRESSURE])
 @pytest.mark.parametrize("duty", [0.5, None])
 def test_card_that_is_missing_from_views_wakes_nobody(manner: GiveWayManner, duty: float | None) -> None:
-    guard = GiveWay(GiveWayRules(manner=manner))
+    guard = GiveWay(AgentSettings(give_way=manner))
     assert sleepers(guard, LOW, high(0.5), duty=1.0) == [1]
     for at in range(1, 30):
         guard.see(replace(view_of(LOW, high(duty), at=at), cards=()), float(at))

@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 
-from enforcer.agent.give_way import GiveWayRules
 from enforcer.agent.loop import AgentLoop, AgentMetrics
 from enforcer.agent.node_agent import AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView
-from enforcer.agent.watermark import WatermarkRules
 from fleet.errors import Misconfigured
 from fleet.inventory import Priority
-from fleet.settings.agent import GiveWayManner
+from fleet.settings.agent import AgentSettings, GiveWayManner
 from tests.enforcer.agent.nodes import CARD, add_region, slice_of, view_of
 from tests.enforcer.agent.test_node_agent import Actions, FakeReader
 from tests.regions.plain_regions import PLAIN
@@ -36,8 +34,7 @@ def run(folder: Path, read_orders: Callable[[AgentLoop], str | None], **how: Any
         FakeReader(view_of()),
         Actions(),
         AgentFolders(containers=folder, state=folder / "state"),
-        give_way=GiveWayRules(),
-        watermark=WatermarkRules(),
+        AgentSettings(),
     )
     waits = {"interval_seconds": 0.1, "pace_seconds": 0.01, "orders_seconds": 0.05}
     loop = AgentLoop(agent, lambda: read_orders(loop), AgentMetrics(OwnMetrics("agent")), **{**waits, **how})
@@ -106,8 +103,7 @@ def test_launches_are_looked_at_while_the_driver_hangs(tmp_path: Path) -> None:
         HangingReader(),
         Actions(),
         AgentFolders(containers=containers, state=tmp_path / "state"),
-        give_way=GiveWayRules(manner=GiveWayManner.STRICT),
-        watermark=WatermarkRules(),
+        AgentSettings(give_way=GiveWayManner.STRICT),
     )
     metrics = AgentMetrics(OwnMetrics("agent"))
     loop = AgentLoop(agent, lambda: None, metrics, interval_seconds=0.1, pace_seconds=0.01, orders_seconds=60.0)

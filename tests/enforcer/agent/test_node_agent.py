@@ -11,18 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.agent.give_way import GiveWayRules
 from enforcer.agent.held_regions import KEEPS_BETWEEN
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_agent import BLIND_SECONDS, Acts, AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView, SliceView
 from enforcer.agent.orders import Orders, orders_text
 from enforcer.agent.region_writing import open_for_writing
-from enforcer.agent.watermark import WatermarkRules
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Priority
 from fleet.regions.fields import LAUNCH_SEEN
-from fleet.settings.agent import GiveWayManner
+from fleet.settings.agent import AgentSettings, GiveWayManner
 from tests.enforcer.agent.nodes import CARD, GIB, OTHER_CARD, START, add_region, key_of, region_path, slice_of, view_of
 from tests.enforcer.agent.test_sleepers import status
 from tests.regions.plain_regions import MIB, PLAIN
@@ -98,8 +96,7 @@ class World:
             self.reader,
             self.actions,
             AgentFolders(containers=self.containers, state=self.state),
-            give_way=GiveWayRules(manner=manner),
-            watermark=WatermarkRules(free_ratio_min=0.05),
+            AgentSettings(give_way=manner, framebuffer_free_ratio_min=0.05),
             clock=lambda: self.now,
         )
 

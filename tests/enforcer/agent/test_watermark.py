@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from enforcer.agent.node_view import SliceView
-from enforcer.agent.watermark import Watermark, WatermarkRules
+from enforcer.agent.watermark import Watermark
 from fleet.inventory import Priority
+from fleet.settings.agent import AgentSettings
 from tests.enforcer.agent.nodes import CARD, GIB, START, slice_of, view_of
 
-RULES = WatermarkRules(free_ratio_min=0.05, settle_seconds=30.0, closed_seconds=600.0)
+RULES = AgentSettings(framebuffer_free_ratio_min=0.05, settle_seconds=30, closed_seconds=600)
 """4 GiB of the card's 80 must stay free."""
 
 
@@ -74,7 +75,7 @@ def test_card_without_low_priority_or_without_a_reading_is_left_alone() -> None:
 
 
 def test_guard_that_is_switched_off_lets_everybody_stay() -> None:
-    assert Watermark(WatermarkRules(free_ratio_min=0.0)).evictions(view_of(low(1, 4), HIGH, free=0)) == ()
+    assert Watermark(AgentSettings(framebuffer_free_ratio_min=0.0)).evictions(view_of(low(1, 4), HIGH, free=0)) == ()
 
 
 def test_low_priority_that_has_a_card_to_itself_may_fill_it() -> None:

@@ -12,10 +12,11 @@ from enforcer.relief.demand_feed import BrokenObjective
 from enforcer.relief.relief_journal import Manner, MovePhase
 from enforcer.relief.runner import ReliefMetrics
 from enforcer.relief.warm_replica import RELIEF_LABEL
-from enforcer.safety.harm_budget import Harm, HarmBudgets, HarmPolicy
+from enforcer.safety.harm_budget import Harm, HarmBudgets
 from fleet.errors import Unavailable
 from fleet.inventory import Priority, WorkloadId
 from fleet.sentences import Sentence, sentence
+from fleet.settings.guard import GuardSettings
 from tests.enforcer.builders import CARD_BYTES, HALF, a_grant, card_id
 from tests.enforcer.relief.builders import POLICY, World, a_world, two_on_a_card
 from tests.scraping import scraped
@@ -155,7 +156,7 @@ def test_service_that_was_harmed_since_its_move_is_not_moved_again(tmp_path: Pat
             spent = Harm(active_steps=100, violated_steps=90)
             return {WorkloadId(f"team/Deployment/{name}"): spent for name in "abd"}
 
-    harm = HarmBudgets(Records(), HarmPolicy())
+    harm = HarmBudgets(Records(), GuardSettings())
     world = a_world(tmp_path, use=dict(FULL), tool_changes={"harm": harm})
     world.run(40)
     moved = world.journal.moves()[0].order.workload
