@@ -8,7 +8,8 @@ from enforcer.simulated.systems import PLAYABLE
 from fleet.capabilities.register import CAPABILITIES, OLDER, Capabilities
 from fleet.decisions import RecommendationKind
 
-_KINDS = tuple(RecommendationKind)
+# No backend carries out what is done by hand.
+_KINDS = tuple(kind for kind in RecommendationKind if kind is not RecommendationKind.SLEEP)
 _HEADING = """# Ways of sharing cards
 
 `enforcer.backend` names one. What a record says here is what the planner reckons with and what the enforcer refuses by;

@@ -28,6 +28,8 @@ class RecommendationKind(StrEnum):
     MIG = "mig"
     REHOME = "rehome"
     FEWER_CARDS = "fewer_cards"
+    SLEEP = "sleep"
+    """Carried out by hand: in no stage of a plan, and none of its totals counts it."""
 
     @property
     def ends_pods(self) -> bool:
@@ -400,6 +402,11 @@ class Plan:
         """Stages that `gputide run tide` plays night by night once they are approved; apply moves nothing for them."""
         tides = {item.id for item in self.recommendations if item.kind is RecommendationKind.TIDE}
         return frozenset(stage.stage for stage in self.stages if not tides.isdisjoint(stage.recommendations))
+
+    @property
+    def by_hand(self) -> tuple[Recommendation, ...]:
+        """Recommendations that stand in no stage: people carry them out, and nothing here does."""
+        return tuple(item for item in self.recommendations if item.kind is RecommendationKind.SLEEP)
 
     @property
     def rollout_stages(self) -> tuple[int, ...]:

@@ -58,6 +58,7 @@ from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.problem import PlanningProblem, PlanScope
 from recommender.proposals import propose
 from recommender.rehome import rehome
+from recommender.sleep_seats import plan_sleep
 from recommender.solution import Solution
 from recommender.tide import Candidate, Tide, tide_of
 
@@ -106,9 +107,11 @@ def make_plan(
     arrangement = _on_other_cards(problem, permits, packing.arrangement)
     frontier = _frontier(problem, packing, arrangement)
     tide = plan_tide(problem, permits, arrangement) if problem.asks_for(RecommendationKind.TIDE) else None
-    solution = Solution(problem=problem, permits=permits, arrangement=arrangement, tide=tide)
+    sleep = plan_sleep(problem, permits, arrangement)
+    solution = Solution(problem=problem, permits=permits, arrangement=arrangement, tide=tide, sleeping=sleep.seats)
     recommendations, stages = propose(solution)
     violation = _violation_ratio(problem, arrangement)
+    stays = limits_left(demand, permits, arrangement, capability)
     return Plan(
         plan_id="",
         created_at=now,
@@ -124,7 +127,7 @@ def make_plan(
         currency=settings.prices.currency,
         totals=_totals(solution, recommendations, violation),
         recommendations=recommendations,
-        refused=_sorted(permits.refused + arrangement.refused + limits_left(demand, permits, arrangement, capability)),
+        refused=_sorted(permits.refused + arrangement.refused + sleep.refused + stays),
         withheld=_withheld(problem, permits, frontier),
         placement=placement_of(demand, arrangement, history.inventory, capability),
         schedule=() if tide is None else tide.schedule,

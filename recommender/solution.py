@@ -25,6 +25,7 @@ from recommender.lent_cards import LentCard
 from recommender.mig.instance_size import InstanceAdvice
 from recommender.placement import Arrangement, Move
 from recommender.problem import PlanningProblem
+from recommender.sleep_seats import SleepingSeat
 from recommender.tide import Tide
 
 
@@ -33,13 +34,13 @@ class Draft:
     """Recommendations that are carried out together.
 
     Attributes:
-        title: of their stage.
+        title: of their stage; None where people carry them out by hand, so that there is none.
         recommendations: in the order in which they are carried out.
         batch: number of the batch of moving workloads that they belong to, from 1; None for a stage of their own.
         turn: place within the batch: 0 makes room, 1 cuts, 2 moves.
     """
 
-    title: Sentence
+    title: Sentence | None
     recommendations: Sequence[Recommendation]
     batch: int | None = None
     turn: int = 0
@@ -53,6 +54,7 @@ class Solution:
         permits: what may be proposed to which workload.
         arrangement: where every pod sits afterwards.
         tide: workloads that scale in at quiet hours; None where none may, or where it frees no card.
+        sleeping: cards that idle models may share asleep.
         batches: workloads that move, in batches (`recommender.proposals`).
     """
 
@@ -60,6 +62,7 @@ class Solution:
     permits: Permits
     arrangement: Arrangement
     tide: Tide | None = None
+    sleeping: Sequence[SleepingSeat] = ()
     batches: Sequence[Sequence[WorkloadId]] = ()
 
     @property

@@ -168,8 +168,11 @@ class RecommenderSettings(Section):
     """Whether services with different busy hours may share a card that holds only one of them, where the backend moves
     framebuffer to host memory; the others' advice is the same either way."""
     host_memory_bytes: Bytes | None = None
-    """Host memory of each node that framebuffer may be moved to; none takes half of what its pods' requests leave of
-    the node's, and moves nothing where the node's is not known."""
+    """Host memory of each node that framebuffer, and weights of models that sleep, may be moved to; none takes half of
+    what its pods' requests leave of the node's, and moves nothing where the node's is not known."""
+    sleep_wait_seconds: Seconds | None = None
+    """How long a request may wait for its model to wake, where idle models sleep with their weights in host memory to
+    share a card; a shorter `gputide.io/ttft-p99-seconds` of a pod holds for it. None advises no such sleep."""
     measured_pairs: Path | None = None
     """CSV of pairs measured on one card (victim, aggressor, speed_ratio …); who suffers there is kept apart."""
 
