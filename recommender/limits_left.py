@@ -25,6 +25,8 @@ def with_limits_lifted(problem: PlanningProblem, permits: Permits, arrangement: 
 
     Their pods are made anew where they are, as far as the moves go and no service misses one for it.
     """
+    if not problem.asks_for(RecommendationKind.SLICE):
+        return arrangement
     demand, cuts, left = problem.demand, dict(arrangement.cuts), moves_left(problem, arrangement)
     for name in _limited_alone(demand, arrangement, problem.capability):
         case, rows = permits.cases[name], problem.rows_of[name]

@@ -110,7 +110,6 @@ def make_plan(
     sleep = plan_sleep(problem, permits, arrangement)
     solution = Solution(problem=problem, permits=permits, arrangement=arrangement, tide=tide, sleeping=sleep.seats)
     recommendations, stages = propose(solution)
-    violation = _violation_ratio(problem, arrangement)
     stays = limits_left(demand, permits, arrangement, capability)
     return Plan(
         plan_id="",
@@ -125,7 +124,7 @@ def make_plan(
         risk=settings.risk.preset,
         backend=capability.backend,
         currency=settings.prices.currency,
-        totals=_totals(solution, recommendations, violation),
+        totals=_totals(solution, recommendations, _violation_ratio(problem, arrangement)),
         recommendations=recommendations,
         refused=_sorted(permits.refused + arrangement.refused + sleep.refused + stays),
         withheld=_withheld(problem, permits, frontier),
@@ -289,9 +288,7 @@ def _on_other_cards(problem: PlanningProblem, permits: Permits, arrangement: Arr
         arrangement = with_mig_instances(problem, permits, arrangement)
     if problem.asks_for(RecommendationKind.REHOME):
         arrangement = with_cheaper_cards(problem, permits, arrangement)
-    if problem.asks_for(RecommendationKind.SLICE):
-        arrangement = with_limits_lifted(problem, permits, arrangement)
-    return arrangement
+    return with_limits_lifted(problem, permits, arrangement)
 
 
 def inputs_digest(history: History, settings: Settings, capability: Capabilities, past: OwnPast) -> str:
