@@ -294,6 +294,34 @@ class Stage:
     safe_alone: bool = True
 
 
+class NodeMode(StrEnum):
+    """How a node hands out its cards."""
+
+    WHOLE = "whole"
+    VGPU = "vgpu"
+    """Slices of a size that each pod asks for."""
+    TIME_SLICING = "time-slicing"
+    MPS = "mps"
+    MIG = "mig"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSwitch:
+    """A node that somebody wants in another mode.
+
+    Attributes:
+        slices: into how many each of its cards may be shared; None where the mode has no such number, or its default is
+            meant.
+        profiles: MIG instances of each of its cards, profile and count, sorted; empty for other modes, and where pods
+            cut cards as they come.
+    """
+
+    node: str
+    mode: NodeMode
+    slices: int | None = None
+    profiles: tuple[tuple[str, int], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySpan:
     """The history a plan was made from."""
@@ -374,6 +402,8 @@ class Plan:
         frontier: other points that were possible.
         calibration_ratio: factor by which forecasts of harm were multiplied because earlier plans harmed more than
             predicted; 1 where none did.
+        node_switch: what its one stage does, where it was made by `gputide admin node mode`; None of all others, which
+            carry out recommendations.
     """
 
     plan_id: str
@@ -396,6 +426,7 @@ class Plan:
     frontier: tuple[FrontierPoint, ...] = ()
     calibration_ratio: float = 1.0
     backend_version: str | None = None
+    node_switch: NodeSwitch | None = None
 
     @property
     def tide_stages(self) -> frozenset[int]:

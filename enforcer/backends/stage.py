@@ -77,6 +77,11 @@ class StageDraft:
     warnings: tuple[str, ...]
 
     @property
+    def origin(self) -> tuple[str, str]:
+        """Id of the plan, and of the first recommendation of the stage, which has one."""
+        return self.plan.plan_id, self.recommendations[0].id
+
+    @property
     def moves(self) -> tuple[Move, ...]:
         """Pods that get another seat, or none; not those that keep what they have until their owner's next run."""
         return tuple(

@@ -34,7 +34,8 @@ def verify(
     Exit status 1 says that a service is over its harm budget (`guard.harm_ratio_max`), interim or final.
     """
     folder = session.folder()
-    chosen = plan_store(folder).get(plan if plan is not None else newest_applied(journal(folder, cluster=cluster)))
+    plans = plan_store(folder)
+    chosen = plans.get(plan if plan is not None else newest_applied(journal(folder, cluster=cluster), plans))
     holders = holders_now(folder, session.settings, chosen.cluster, session.now())
     outcome = verified(folder, session.settings, chosen, session.now(), holders)
     with writing(folder):
