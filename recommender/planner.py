@@ -46,12 +46,13 @@ from recommender.harm.pair_guard import pair_guard
 from recommender.inputs_digest import inputs_digest
 from recommender.latency.guard import latency_guard
 from recommender.lent_cards import LENDING_REASONS, may_gain
+from recommender.limits_left import limits_left, with_limits_lifted
 from recommender.mig.placement import mig_violation_ratio, with_mig_instances
 from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.node_terms import node_terms
 from recommender.past_outcomes import OwnPast
 from recommender.permits import permits_of
-from recommender.placement import Arrangement, arrange, limits_left, moves_left, moves_of, placement_of
+from recommender.placement import Arrangement, arrange, moves_left, moves_of, placement_of
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.problem import PlanningProblem, PlanScope
 from recommender.proposals import propose
@@ -108,7 +109,6 @@ def make_plan(
     sleep = plan_sleep(problem, permits, arrangement)
     solution = Solution(problem=problem, permits=permits, arrangement=arrangement, tide=tide, sleeping=sleep.seats)
     recommendations, stages = propose(solution)
-    violation = _violation_ratio(problem, arrangement)
     stays = limits_left(demand, permits, arrangement, capability)
     return Plan(
         plan_id="",
@@ -123,7 +123,7 @@ def make_plan(
         risk=settings.risk.preset,
         backend=capability.backend,
         currency=settings.prices.currency,
-        totals=_totals(solution, recommendations, violation),
+        totals=_totals(solution, recommendations, _violation_ratio(problem, arrangement)),
         recommendations=recommendations,
         refused=_sorted(permits.refused + arrangement.refused + sleep.refused + stays),
         withheld=_withheld(problem, permits, frontier),
@@ -282,12 +282,12 @@ def _guards(problem: PlanningProblem, permits: Permits) -> Guards:
 
 
 def _on_other_cards(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Arrangement:
-    """The arrangement with instances of cards that are cut by MIG, then with cheaper cards."""
+    """The arrangement with instances of cards that are cut by MIG, then with cheaper cards, then without old limits."""
     if problem.asks_for(RecommendationKind.MIG):
         arrangement = with_mig_instances(problem, permits, arrangement)
     if problem.asks_for(RecommendationKind.REHOME):
         arrangement = with_cheaper_cards(problem, permits, arrangement)
-    return arrangement
+    return with_limits_lifted(problem, permits, arrangement)
 
 
 def _on_shared_nodes(problem: PlanningProblem, permits: Permits, resting: float) -> _Packing:
