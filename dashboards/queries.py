@@ -273,7 +273,7 @@ class Plans(Protocol):
     """Plans and what people decide about them."""
 
     def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
-        """All plans, newest first."""
+        """All plans, newest first, switches of nodes after all others."""
         ...
 
     def plan(self, plan_id: str) -> PlanEntry | None:

@@ -8,7 +8,8 @@ from enforcer.simulated.systems import PLAYABLE
 from fleet.capabilities.register import CAPABILITIES, OLDER, Capabilities
 from fleet.decisions import RecommendationKind
 
-_KINDS = tuple(RecommendationKind)
+# No backend carries out what is done by hand.
+_KINDS = tuple(kind for kind in RecommendationKind if kind is not RecommendationKind.SLEEP)
 _HEADING = """# Ways of sharing cards
 
 `enforcer.backend` names one. What a record says here is what the planner reckons with and what the enforcer refuses by;
@@ -56,6 +57,53 @@ Deployments and DaemonSets; `doctor` shows it, a plan keeps it (`backend_version
 plan whose version enforces something else. A newer version than the newest known counts as that, with a warning; an
 older one than the oldest is refused. `enforcer.backend_version` names the version where the tag does not.
 """
+_TRIED_HEADING = """
+## How far each was tried
+
+**Rendered**: a contract suite and golden files hold what is written. **API server**: a real one took it, with strict
+validation, under the documented rights. **Own scheduler**: `real` where kube-scheduler, a device plugin or mig-parted
+took it in a test, `as recorded` where a double placed it that decides as the real scheduler did in recorded cases.
+**Undone**: every byte was as before, on a real API server or on the simulated cluster alone. **Measured**: no test has
+a card, so what is enforced is read from the source of each backend; `gputide admin probe run` measures it where it
+matters. The tests stand with each backend below.
+"""
+_TRIED_COLUMNS = ("rendered", "API server", "own scheduler", "undone", "measured")
+_PLACED = (
+    "tests/cluster/test_planned_placement.py::test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned"
+)
+_COUNTED = "tests/cluster/test_counted_cards.py"
+_ROLLED = "tests/cluster/test_rollout_backends.py"
+_EMPTIED = f"{_ROLLED}::test_node_is_emptied_changed_and_filled_and_undo_takes_it_all_back"
+_CLAIMED = f"{_ROLLED}::test_claims_are_made_and_carried_out_and_undo_gives_whole_cards_back"
+_HAMI = "tests/cluster/test_apply_and_undo.py::test_program_shows_applies_and_undoes_a_plan_on_a_real_cluster"
+ON_API_SERVER: dict[str, str] = {
+    "whole_cards": f"{_COUNTED}::test_whole_cards_come_to_the_planned_node_and_the_other_is_free",
+    "hami": _HAMI,
+    "volcano": _PLACED,
+    "vgpu_manager": _PLACED,
+    "kai": _PLACED,
+    "nvidia_time_slicing": _EMPTIED,
+    "nvidia_mps": f"{_COUNTED}::test_pods_come_to_the_planned_node_and_the_other_is_free",
+    "mig": _EMPTIED,
+    "dra_mig": _CLAIMED,
+    "dra_shared": _PLACED,
+}
+"""Tests in which a real API server takes what is rendered, by backend."""
+UNDONE_THERE: dict[str, str] = {"hami": _HAMI, "nvidia_time_slicing": _EMPTIED, "mig": _EMPTIED, "dra_mig": _CLAIMED}
+"""Tests in which it is taken back there, byte by byte."""
+UNDONE_SIMULATED: dict[str, str] = dict.fromkeys(
+    ("effectivegpu", "volcano", "mgpu", "vgpu_manager", "kai", "nvidia_mps"),
+    "tests/enforcer/test_simulated_systems.py::test_slices_are_placed_as_planned_and_undone_byte_for_byte",
+)
+"""The test in which it is taken back on the simulated cluster, byte by byte; of those not above."""
+_UNDONE = {"API server": UNDONE_THERE, "simulated": UNDONE_SIMULATED}
+_GAPS: dict[str, str] = {
+    "effectivegpu": "none of its programs is published; what is rendered is HAMi's under other names",
+    "mgpu": "its scheduler and plugin are closed, and none of their decisions was recorded",
+    "kai_nvfractions": "it needs NVIDIA's driver r615 on a card",
+    "dra_consumable": "kube-scheduler 1.36 takes such claims, but opens another card while a planned one is held",
+}
+"""Why a backend was tried by doubles alone."""
 _COLUMNS = (
     "framebuffer", "compute", "core policies", "priority levels", "oversubscription", "live change", "slices per card",
     "mode of a", "size of a slice", "replicas may differ", "fault isolation",
@@ -71,6 +119,7 @@ def backends_page() -> str:
     )
     lines = [heading, *_table([kind.value for kind in _KINDS], _cells)]
     lines += ["", "## What it enforces\n", *_table(_COLUMNS, _facts)]
+    lines += [_TRIED_HEADING, *_table(_TRIED_COLUMNS, _tried)]
     lines += ["", "## Facts behind `part` and `no`, and where they were read"]
     for record in CAPABILITIES:
         lines += ["", f"### {record.backend}\n", *_versions(record)]
@@ -78,11 +127,26 @@ def backends_page() -> str:
         lines += [f"- {kind}, refused: {fact}." for kind, fact in record.refuses]
         lines += [f"- Accepted by {entry.what}: {_where(entry.where)}." for entry in record.accepted_by]
         lines += [f"- Its double places as {entry.what}: {_where(entry.where)}." for entry in record.recorded]
+        lines += [f"- A real API server takes it: `{where}`." for where in _of(ON_API_SERVER, record)]
+        lines += [f"- Undone there exactly: `{where}`." for where in _of(UNDONE_THERE, record)]
+        lines += [f"- Undone exactly on the simulated cluster: `{where}`." for where in _of(UNDONE_SIMULATED, record)]
+        lines += [f"- Not tried with its own programs: {why}." for why in _of(_GAPS, record)]
         if record.is_experimental:
             lines.append("- Experimental: no real scheduler or device plugin has accepted what is rendered for it.")
         lines.append("- Sources, each with what was read there:")
         lines += [f"  - `{source.where}`: {source.facts.replace(' ', ', ')}" for source in record.source]
     return "\n".join(lines) + "\n"
+
+
+def _of(facts: dict[str, str], record: Capabilities) -> list[str]:
+    return [facts[record.backend]] if record.backend in facts else []
+
+
+def _tried(record: Capabilities) -> tuple[str, ...]:
+    undone = next((how for how, where in _UNDONE.items() if record.backend in where), "no")
+    is_tested = any("::" in entry.where for entry in record.accepted_by)
+    placed = "real" if is_tested else "as recorded" if record.recorded else "no"
+    return "yes", "yes" if record.backend in ON_API_SERVER else "no", placed, undone, "no"
 
 
 def _versions(record: Capabilities) -> list[str]:

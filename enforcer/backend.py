@@ -80,6 +80,8 @@ class NodeStep:
             (the stage's changes of this Node) are written: it is cordoned, they are evicted and waited for, and it is
             opened again when it is ready. Empty where running pods may stay.
         advertised: further fields of the node and the values that they have when it is ready, such as what it offers.
+        back: fields of the node and the values that they have once it is taken back. A node with these is closed while
+            it changes even where nobody must leave, and on the way back everybody leaves its cards again.
         registers_mib: cards and the framebuffer that each registers at least when the node is ready, MiB. A node that
             registers more than it has is taken back before pods return to it, for one with a whole card would see that.
         registered_mib: cards and the framebuffer that each registered before, MiB: on the way back none may register
@@ -95,6 +97,7 @@ class NodeStep:
     failed_value: str | None = None
     leaving: tuple[tuple[str, str], ...] = ()
     advertised: tuple[tuple[str, str], ...] = ()
+    back: tuple[tuple[str, str], ...] = ()
     registers_mib: tuple[tuple[str, int], ...] = ()
     registered_mib: tuple[tuple[str, int], ...] = ()
 

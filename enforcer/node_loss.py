@@ -1,22 +1,26 @@
-"""Which services would not survive the loss of a node, before it happens.
+"""Which services would not survive the loss of a node, and where its pods would come up, before it happens.
 
 Pure. For each node that carries pods with cards the cluster is thought of without it: every pod that it carries needs a
 place on the nodes that are left, by what it may run on and by what their cards have to grant. Pods are placed the
 largest first, each on the fullest card that takes it; a scheduler may find room where this does not, and the other way
-round, so what is said is a forecast. Pods of a DaemonSet go with their node and count for nothing. Pods whose cards the
-API does not name are left out. Called by `gputide plan drift`.
+round, so what is said is a forecast. Pods of a DaemonSet go with their node and count for nothing. Where the API names
+no cards, devices are counted by node; shares that nodes don't count either are left out. Called by `gputide plan
+drift`, and by the guard and `gputide admin node mode` for nodes that are to be emptied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from enforcer.admission import unpinned
+from enforcer.admission import SEAT_ANNOTATION, unpinned
+from enforcer.backends.device_plugin import hands_out, offered
 from enforcer.card_room import CardRoom, card_rooms
 from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.node_choice import may_run_on, why_node_closed
+from enforcer.resource_names import Words, listed_words, names_model
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
 from fleet.inventory import WorkloadId
@@ -46,22 +50,17 @@ def node_losses(snapshot: Snapshot, pods: Sequence[Manifest]) -> tuple[NodeLoss,
         pods: all pods of the namespaces that it has seats in.
     """
     manifests = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pod for pod in pods}
-    nodes = dict(snapshot.nodes)
-    healthy = {name: card for name, card in snapshot.cards.items() if card.is_healthy}
+    # Parsed once for all nodes.
+    snapshot = replace(snapshot, nodes=dict(snapshot.nodes))
     by_node: dict[str, list[PodSeat]] = {}
     for seat in snapshot.seats.values():
-        if seat.node is not None and seat.slices and all(part.card is not None for part in seat.slices):
+        if seat.node is not None and seat.slices and all(map(_is_known, seat.slices)):
             by_node.setdefault(seat.node, []).append(seat)
     found = []
     for node, lost in sorted(by_node.items()):
-        left = {name: card for name, card in healthy.items() if card.node != node}
-        rooms = card_rooms((seat for seat in snapshot.seats.values() if seat.node != node), left)
-        homeless = [
-            seat
-            for seat in sorted(lost, key=_size, reverse=True)
-            if workload_parts(seat.workload)[1] != "DaemonSet"
-            and not _finds_room(seat, manifests.get(seat.pod_id), nodes, left, rooms)
-        ]
+        made_anew = [seat for seat in lost if workload_parts(seat.workload)[1] != "DaemonSet"]
+        homes = homes_elsewhere(node, made_anew, snapshot, manifests)
+        homeless = [seat for seat in made_anew if homes[seat.pod_id] is None]
         for workload in sorted({seat.workload for seat in homeless}):
             own = sum(seat.workload == workload for seat in lost)
             found.append(
@@ -76,30 +75,91 @@ def node_losses(snapshot: Snapshot, pods: Sequence[Manifest]) -> tuple[NodeLoss,
     return tuple(found)
 
 
+def homes_elsewhere(
+    node: str, leaving: Iterable[PodSeat], snapshot: Snapshot, pods: Mapping[str, Manifest]
+) -> dict[str, str | None]:
+    """The node on which each pod that leaves a node would come up, None where no other has room; by `namespace/pod`.
+
+    Args:
+        pods: manifests of pods by `namespace/pod`. One that is not among them finds no place, nor does one without an
+            owner, which nobody makes anew.
+    """
+    cards = {name: card for name, card in snapshot.cards.items() if card.is_healthy and card.node != node}
+    staying = [seat for seat in snapshot.seats.values() if seat.node != node]
+    others = {name: other for name, other in snapshot.nodes.items() if name != node and why_node_closed(other) is None}
+    rooms = _Rooms(cards_free=card_rooms(staying, cards), devices_free=_devices_free(staying, others))
+    found: dict[str, str | None] = {}
+    for seat in sorted(leaving, key=_size, reverse=True):
+        pod = pods.get(seat.pod_id)
+        is_made_anew = pod is not None and workload_parts(seat.workload)[1] != "Pod"
+        free = unpinned(pod) if pod is not None and is_made_anew else None
+        fitting = [] if free is None else [name for name in sorted(others) if may_run_on(free, others[name])]
+        usable = {} if free is None else _chosen(free, cards, getattr(snapshot.dialect, "words", None))
+        found[seat.pod_id] = next((name for name in fitting if rooms.takes(seat, name, usable)), None)
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rooms:
+    """What nodes have left; mutable: it changes as pods are placed.
+
+    Attributes:
+        devices_free: devices of a node that nobody asks for, by node and resource.
+    """
+
+    cards_free: dict[str, CardRoom]
+    devices_free: Counter[tuple[str, str]]
+
+    def takes(self, seat: PodSeat, node: str, cards: Mapping[str, StandingCard]) -> bool:
+        """Place a pod on a node and count it there; False where none of these cards there has room."""
+        asked = Counter(part.resource or "" for part in seat.slices if part.card is None)
+        if any(self.devices_free[node, resource] < count for resource, count in asked.items()):
+            return False
+        named = [part for part in seat.slices if part.card is not None]
+        placed = _placed(named, {name for name, card in cards.items() if card.node == node}, self.cards_free)
+        if placed is None:
+            return False
+        for card, part in placed:
+            self.cards_free[card].count(part, 1)
+        self.devices_free.subtract({(node, resource): count for resource, count in asked.items()})
+        return True
+
+
+def _chosen(pod: Manifest, cards: Mapping[str, StandingCard], words: Words | None) -> Mapping[str, StandingCard]:
+    """Cards that a pod may have by the models and cards that it names; of a pinned one the plan named the cards."""
+    said = pod["metadata"].get("annotations") or {}
+    if words is None:
+        return cards
+    used, avoided = said.get(words.use_model, ""), said.get(words.avoid_model, "")
+    is_pinned = SEAT_ANNOTATION in said
+    named = () if is_pinned else listed_words(said.get(words.use_card))
+    barred = listed_words(said.get(words.avoid_card))
+    return {
+        name: card
+        for name, card in cards.items()
+        if (not used or names_model(used, card.device_type)) and not names_model(avoided, card.device_type)
+        if (not named or name in named) and name not in barred
+    }
+
+
+def _devices_free(staying: Iterable[PodSeat], nodes: Mapping[str, Manifest]) -> Counter[tuple[str, str]]:
+    free: Counter[tuple[str, str]] = Counter()
+    for name, node in nodes.items():
+        for resource in node.get("status", {}).get("allocatable") or {}:
+            if hands_out(resource):
+                free[name, resource] = offered(node, resource)
+    for seat in staying:
+        free.subtract((seat.node or "", part.resource or "") for part in seat.slices if part.card is None)
+    return free
+
+
+def _is_known(part: SeatSlice) -> bool:
+    """Whether a share's card is named, or its device is one that nodes count."""
+    return part.card is not None or hands_out(part.resource or "")
+
+
 def _size(seat: PodSeat) -> tuple[int, int, str]:
-    return len(seat.cards), sum(part.framebuffer_mib for part in seat.slices), seat.pod_id
-
-
-def _finds_room(
-    seat: PodSeat,
-    pod: Manifest | None,
-    nodes: Mapping[str, Manifest],
-    cards: Mapping[str, StandingCard],
-    rooms: Mapping[str, CardRoom],
-) -> bool:
-    """Place a pod on one node, and count it there; False where no node has room. A pod without an owner is not made."""
-    if pod is None or workload_parts(seat.workload)[1] == "Pod":
-        return False
-    free = unpinned(pod)
-    for node in sorted({card.node for card in cards.values()}):
-        if node not in nodes or why_node_closed(nodes[node]) is not None or not may_run_on(free, nodes[node]):
-            continue
-        placed = _placed(seat.slices, {name for name, card in cards.items() if card.node == node}, rooms)
-        if placed is not None:
-            for card, part in placed:
-                rooms[card].count(part, 1)
-            return True
-    return False
+    return len(seat.cards) or len(seat.slices), sum(part.framebuffer_mib for part in seat.slices), seat.pod_id
 
 
 def _placed(
@@ -109,7 +169,9 @@ def _placed(
     found: list[tuple[str, SeatSlice]] = []
     for part in slices:
         taken = {card for card, _ in found}
-        fitting = [card for card in cards if card not in taken and rooms[card].takes(part)]
+        # A whole card that is smaller would be granted, but is no place for what runs on this one.
+        large = [card for card in cards if rooms[card].framebuffer_mib >= part.framebuffer_mib]
+        fitting = [card for card in large if card not in taken and rooms[card].takes(part)]
         if not fitting:
             return None
         found.append((min(fitting, key=lambda card: (rooms[card].framebuffer_mib - rooms[card].used_mib, card)), part))

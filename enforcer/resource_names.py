@@ -61,3 +61,8 @@ class Words:
     def grant_resources(self) -> tuple[str, ...]:
         """Resources that make up a grant beside the count: framebuffer, cores and, where there is one, priority."""
         return tuple(name for name in (self.framebuffer, self.cores, self.priority) if name is not None)
+
+
+def names_model(text: str, model: str) -> bool:
+    """Whether one of the words of a choice of models is part of a model's name, as the schedulers compare them."""
+    return any(word.lower() in model.lower() for word in listed_words(text))

@@ -58,6 +58,16 @@ class Snapshot:
         found = [self.wishes.of(key, owner), *(self.wishes.of(key, pod) for pod in self.asking.get(workload, ()))]
         return {value for value in found if value is not None}
 
+    def holders(self, node: str) -> tuple[tuple[str, str], ...]:
+        """Pods (`namespace`, `name`) that hold cards of a node, or say so in words that nobody can read, sorted."""
+        return tuple(
+            sorted(
+                (seat.namespace, seat.pod)
+                for seat in self.seats.values()
+                if seat.node == node and (seat.slices or seat.pod_id in self.doubts)
+            )
+        )
+
     def is_flagged(self, key: str, workload: WorkloadId) -> bool:
         """Whether somebody sets a flag of a workload."""
         return any(map(is_yes, self.asked(key, workload)))

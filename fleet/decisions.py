@@ -28,6 +28,8 @@ class RecommendationKind(StrEnum):
     MIG = "mig"
     REHOME = "rehome"
     FEWER_CARDS = "fewer_cards"
+    SLEEP = "sleep"
+    """Carried out by hand: in no stage of a plan, and none of its totals counts it."""
 
     @property
     def ends_pods(self) -> bool:
@@ -51,6 +53,8 @@ class Need(StrEnum):
     PRIORITY = "priority"
     AGENT = "agent"
     """The agent of the node, which lets low priority sleep."""
+    STRICT_AGENT = "strict_agent"
+    """One that does so whenever somebody above works, beside pods whose requests must be answered fast."""
     GRAPH_PAUSE = "graph_pause"
     """A pause by the agent that stops launches of CUDA graphs as well, as a probe on the node saw it."""
     PROBED_GATE = "probed_gate"
@@ -290,6 +294,34 @@ class Stage:
     safe_alone: bool = True
 
 
+class NodeMode(StrEnum):
+    """How a node hands out its cards."""
+
+    WHOLE = "whole"
+    VGPU = "vgpu"
+    """Slices of a size that each pod asks for."""
+    TIME_SLICING = "time-slicing"
+    MPS = "mps"
+    MIG = "mig"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSwitch:
+    """A node that somebody wants in another mode.
+
+    Attributes:
+        slices: into how many each of its cards may be shared; None where the mode has no such number, or its default is
+            meant.
+        profiles: MIG instances of each of its cards, profile and count, sorted; empty for other modes, and where pods
+            cut cards as they come.
+    """
+
+    node: str
+    mode: NodeMode
+    slices: int | None = None
+    profiles: tuple[tuple[str, int], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySpan:
     """The history a plan was made from."""
@@ -370,6 +402,8 @@ class Plan:
         frontier: other points that were possible.
         calibration_ratio: factor by which forecasts of harm were multiplied because earlier plans harmed more than
             predicted; 1 where none did.
+        node_switch: what its one stage does, where it was made by `gputide admin node mode`; None of all others, which
+            carry out recommendations.
     """
 
     plan_id: str
@@ -392,12 +426,18 @@ class Plan:
     frontier: tuple[FrontierPoint, ...] = ()
     calibration_ratio: float = 1.0
     backend_version: str | None = None
+    node_switch: NodeSwitch | None = None
 
     @property
     def tide_stages(self) -> frozenset[int]:
         """Stages that `gputide run tide` plays night by night once they are approved; apply moves nothing for them."""
         tides = {item.id for item in self.recommendations if item.kind is RecommendationKind.TIDE}
         return frozenset(stage.stage for stage in self.stages if not tides.isdisjoint(stage.recommendations))
+
+    @property
+    def by_hand(self) -> tuple[Recommendation, ...]:
+        """Recommendations that stand in no stage: people carry them out, and nothing here does."""
+        return tuple(item for item in self.recommendations if item.kind is RecommendationKind.SLEEP)
 
     @property
     def rollout_stages(self) -> tuple[int, ...]:

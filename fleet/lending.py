@@ -29,15 +29,16 @@ def paging_bytes_per_second(card_model: str, measured: float | None) -> float:
     """How fast framebuffer of a card moves to host memory or back.
 
     Args:
-        card_model: a model of which nobody knows the link counts as one of the oldest generation.
         measured: what a probe measured, bytes per second; it counts instead.
     """
-    if measured is not None:
-        return measured
+    return PAGED_RATIO * link_bytes_per_second(card_model) if measured is None else measured
+
+
+def link_bytes_per_second(card_model: str) -> float:
+    """What the link of a card carries in one direction; that of the oldest generation where nobody knows it."""
     model = find_model(card_model)
     generation = None if model is None else model.pcie_generation
-    slowest = min(PCIE_BYTES_PER_SECOND)
-    return PAGED_RATIO * PCIE_BYTES_PER_SECOND[slowest if generation is None else generation]
+    return PCIE_BYTES_PER_SECOND[min(PCIE_BYTES_PER_SECOND) if generation is None else generation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

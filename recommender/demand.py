@@ -130,6 +130,22 @@ def touched(history: History) -> NDArray[np.bool_]:
     return found
 
 
+def recorded(history: History, measure: Measure) -> Float32:
+    """Means of a measure of live slices as it was recorded, (rows, steps), NaN where it was not; rows as `demand_of`.
+
+    A live slice has the past of one that it took over from.
+    """
+    grid = history.slices
+    _, rows, _, inherited = _joined(history)
+    values = grid.mean.get(measure)
+    found = _taken(values, rows, grid.steps)
+    for piece in inherited:
+        row = found[piece.row, : piece.stop]
+        own = _taken(values, np.array([piece.source], np.int64), grid.steps)
+        np.copyto(row, own[0, : piece.stop], where=np.isnan(row))
+    return found
+
+
 def _touched(grid: SliceGrid, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     sm, duty, *video = (
         _taken(grid.peak.get(measure), rows, grid.steps) for measure in (Measure.SM_ACTIVE, Measure.DUTY_CYCLE, *VIDEO)

@@ -266,18 +266,31 @@ def _host_memory(
     already may fill what their grants say.
     """
     node, grants = lent.node, problem.demand.grants
-    known = next((one.memory_bytes for one in problem.inventory.nodes if one.node == node), None)
-    stated = problem.settings.recommender.host_memory_bytes
-    if known is None and stated is None:
-        return None
     here = [seat for seat in seats if seat.node == node]
-    rows = {row for seat in here for row in seat.rows} | {row for row, one in enumerate(grants) if one.node == node}
-    pods = {(grants[row].pod_id, grants[row].container): grants[row] for row in rows}
-    asked = sum(grant.memory_request_bytes or 0 for grant in pods.values())
+    room = host_room_bytes(problem, node, [row for seat in here for row in seat.rows])
+    if room is None:
+        return None
     taken = 0.0
     for seat in here:
         granted = sum(_size(grants[row], cuts) for row in seat.rows)
         if seat.card not in cards and len(seat.rows) > 1 and granted > problem.cards[seat.card].framebuffer_bytes:
             taken += granted * (1 - 1 / lent.scaling)
+    return room - taken
+
+
+def host_room_bytes(problem: PlanningProblem, node: str, arriving: Iterable[int]) -> float | None:
+    """Host memory of a node that framebuffer may be moved to, bytes; None where nobody knows.
+
+    Args:
+        arriving: rows of pods that the plan seats there; those that are there today count anyhow.
+    """
+    grants = problem.demand.grants
+    known = next((one.memory_bytes for one in problem.inventory.nodes if one.node == node), None)
+    stated = problem.settings.recommender.host_memory_bytes
+    if known is None and stated is None:
+        return None
+    rows = {*arriving, *(row for row, one in enumerate(grants) if one.node == node)}
+    pods = {(grants[row].pod_id, grants[row].container): grants[row] for row in rows}
+    asked = sum(grant.memory_request_bytes or 0 for grant in pods.values())
     room = np.inf if known is None else max(0.0, float(known - asked))
-    return (HOST_RATIO_MAX * room if stated is None else min(float(stated), room)) - taken
+    return HOST_RATIO_MAX * room if stated is None else min(float(stated), room)

@@ -33,6 +33,7 @@ def permits_of(problem: PlanningProblem) -> Permits:
     demand, only, moves_max = problem.demand, problem.scope.only, problem.moves_max
     cases = _cases(problem)
     withheld = _withheld_by_backend(problem.capability, lends=problem.settings.recommender.lend_framebuffer)
+    withheld += _sleep_withheld(problem)
     off = {item.kind for item in (*withheld, *problem.profiles.withheld) if item.reason not in _FRAMEBUFFER_REASONS}
     kinds: dict[WorkloadId, frozenset[RecommendationKind]] = {}
     refused: list[Refusal] = []
@@ -90,6 +91,16 @@ def _withheld_by_backend(capability: Capabilities, *, lends: bool) -> tuple[With
         reason = _LENT_REASON if spills else _FRAMEBUFFER_REASON
         refused += (Withheld(kind=RecommendationKind.OVERSUBSCRIBE, reason=reason, values=own),)
     return refused
+
+
+def _sleep_withheld(problem: PlanningProblem) -> tuple[Withheld, ...]:
+    """What lies with a server's own allocations can't spill; it can be granted twice where books alone count it."""
+    is_asked = problem.settings.recommender.sleep_wait_seconds is not None
+    record = problem.capability
+    if not is_asked or record.oversubscription is Oversubscription.ACCOUNTING_ONLY:
+        return ()
+    own = (("backend", str(record.backend)),)
+    return (Withheld(kind=RecommendationKind.SLEEP, reason="sleep_books", values=own),)
 
 
 def _ask(

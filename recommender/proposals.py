@@ -48,7 +48,7 @@ def _staged(drafts: Sequence[Draft]) -> list[tuple[Sentence, list[Draft]]]:
     for draft in drafts:
         if draft.batch is not None and groups and groups[-1][1][0].batch == draft.batch:
             groups[-1][1].append(draft)
-        else:
+        elif draft.title is not None:
             groups.append((draft.title, [draft]))
     return groups
 

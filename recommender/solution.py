@@ -25,6 +25,7 @@ from recommender.lent_cards import LentCard
 from recommender.mig.instance_size import InstanceAdvice
 from recommender.placement import Arrangement, Move
 from recommender.problem import PlanningProblem
+from recommender.sleep_seats import SleepingSeat
 from recommender.tide import Tide
 
 
@@ -33,13 +34,13 @@ class Draft:
     """Recommendations that are carried out together.
 
     Attributes:
-        title: of their stage.
+        title: of their stage; None where people carry them out by hand, so that there is none.
         recommendations: in the order in which they are carried out.
         batch: number of the batch of moving workloads that they belong to, from 1; None for a stage of their own.
         turn: place within the batch: 0 makes room, 1 cuts, 2 moves.
     """
 
-    title: Sentence
+    title: Sentence | None
     recommendations: Sequence[Recommendation]
     batch: int | None = None
     turn: int = 0
@@ -53,6 +54,7 @@ class Solution:
         permits: what may be proposed to which workload.
         arrangement: where every pod sits afterwards.
         tide: workloads that scale in at quiet hours; None where none may, or where it frees no card.
+        sleeping: cards that idle models may share asleep.
         batches: workloads that move, in batches (`recommender.proposals`).
     """
 
@@ -60,6 +62,7 @@ class Solution:
     permits: Permits
     arrangement: Arrangement
     tide: Tide | None = None
+    sleeping: Sequence[SleepingSeat] = ()
     batches: Sequence[Sequence[WorkloadId]] = ()
 
     @property
@@ -230,8 +233,14 @@ def confidence_of(evidence: Evidence) -> float:
     return round(evidence.coverage_ratio * days / (days + 1.0), 4)
 
 
-def needs_of(*, is_hard: bool, hold: Hold | None = None, lends: bool = False) -> tuple[Need, ...]:
-    """What must be enforced for a slice: hard, beside low priority that is held back, or of which a part is lent."""
+def needs_of(
+    *, is_hard: bool, hold: Hold | None = None, is_strict: bool = False, lends: bool = False
+) -> tuple[Need, ...]:
+    """What must be enforced for a slice: hard, beside low priority that is held back, or of which a part is lent.
+
+    Args:
+        is_strict: an agent that holds low priority back must do so before the card is full.
+    """
     needs = [Need.FRAMEBUFFER_LIMIT]
     if is_hard:
         needs.append(Need.CORE_LIMIT)
@@ -240,7 +249,7 @@ def needs_of(*, is_hard: bool, hold: Hold | None = None, lends: bool = False) ->
     if lends:
         needs += [Need.OVERSUBSCRIPTION, Need.SPILL]
     if hold in (Hold.AGENT, Hold.GRAPHS):
-        needs.append(Need.AGENT)
+        needs += [Need.AGENT, Need.STRICT_AGENT] if is_strict else [Need.AGENT]
     if hold is Hold.GRAPHS:
         needs.append(Need.GRAPH_PAUSE)
     if hold is Hold.PROBED:

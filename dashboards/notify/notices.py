@@ -158,7 +158,7 @@ def _waiting(entries: Sequence[PlanEntry], now: datetime, telling: Telling) -> I
         plan = entry.plan
         decided = plan.tide_stages if entry.is_tide_only else set(plan.rollout_stages)
         is_open = decided.isdisjoint(entry.approved_stages) and not entry.applied_stages and entry.undone_at is None
-        if not is_open or now >= plan.expires_at or not plan.recommendations:
+        if not is_open or now >= plan.expires_at or not plan.stages:
             continue
         title = "notice.waits" if telling.team is None else "notice.waits_team"
         stages = [words.say("notice.stage", stage=one.stage, title=words.stage(one.title)) for one in plan.stages]

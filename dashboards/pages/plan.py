@@ -36,7 +36,7 @@ from dashboards.view_models.rows import (
     money_words,
     percent_words,
 )
-from dashboards.words.advice import surge_words
+from dashboards.words.advice import remark_words
 from dashboards.words.reading import reader_words, say, say_code
 from enforcer.record.harm import leading_verdict
 from enforcer.record.verdict import verdict_of
@@ -88,7 +88,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         verdict_banner(leading_verdict(entries, outcomes), address, plan.plan_id),
         _title(entry, entries, address, profiles, outcomes),
         _totals(plan),
-        *(html.P(said, className="soft") for said in surge_words(plan, reader_words().language)),
+        *(html.P(said, className="soft") for said in remark_words(plan, reader_words().language)),
         _action_bar(chosen),
         freeze_bar(views, profiles.cluster),
         html.Div(id="plan-message", role="status"),
@@ -106,6 +106,8 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         ),
         card(say("plan.stages"), *rows,
              note=_stages_note(plan, confident), export="stages"),
+        card(say("plan.by_hand"), div("evidence-rows", *evidence(plan, None)), export="by-hand")
+        if plan.by_hand else None,
         card(say("plan.tide"), tide(plan), note=say("plan.left_to_tide"), export="tide")
         if plan.schedule else None,
         relief(views.relief.acts(profiles.cluster), address),

@@ -87,8 +87,11 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
     )
 
 
-def evidence(plan: Plan, stage: Stage) -> Any:
-    """Why, recommendation by recommendation: made when somebody opens it, for it is most of what a page could hold."""
+def evidence(plan: Plan, stage: Stage | None) -> Any:
+    """Why, recommendation by recommendation, of a stage or, without one, of what is done by hand.
+
+    That of a stage is made when somebody opens it, for it is most of what a page could hold.
+    """
     words = reader_words()
     reason_of = {item.id: reason_words(item, READING.get()) for item in plan.recommendations}
     columns = ((say("plan.id"), "t"), (say("plan.kind"), "t"), (say("term.workload"), "t"), (say("plan.pods"), "n"),
@@ -103,7 +106,7 @@ def evidence(plan: Plan, stage: Stage) -> Any:
         ],
         class_name="evidence",
     )  # fmt: skip
-    more = len(stage.recommendations) - ROWS_MAX
+    more = len(plan.by_hand if stage is None else stage.recommendations) - ROWS_MAX
     rest = say("plan.count_more_command", count=more, command="gputide plan show")
     return [rows, html.P(rest, className="soft") if more > 0 else None]
 

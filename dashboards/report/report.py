@@ -22,7 +22,7 @@ from dashboards.report.weeks import WeekFacts
 from dashboards.view_models.quotas import TeamQuota, team_quotas
 from dashboards.view_models.rows import RefusalGroup
 from dashboards.view_models.tenants import Tenant, tenants
-from dashboards.words.advice import headline_words, surge_words
+from dashboards.words.advice import headline_words, remark_words
 from enforcer.record.harm import HarmBudget, harm_budgets, leading_verdict
 from enforcer.record.savings import SavingsStep, savings_steps, week_start
 from enforcer.record.verdict import Level, Verdict, verdict_of
@@ -413,7 +413,7 @@ def _next_plan(entry: PlanEntry | None, now: datetime, words: Words) -> NextPlan
         saving=words.saving(plan.totals.saving_per_week, plan.currency),
         expires_at=plan.expires_at,
         is_expired=is_expired,
-        surge=surge_words(plan, words.language),
+        surge=remark_words(plan, words.language),
         stages=stages,
         command="gputide plan make" if is_expired else entry.approve_command,
     )

@@ -92,9 +92,13 @@ class StoredPlans:
         self._copied_at: float | None = None
 
     def plans(self, cluster: str) -> tuple[PlanEntry, ...]:
-        """All plans of a cluster, newest first; those that its cluster got lately come with a later call."""
+        """All plans of a cluster, newest first, switches of nodes after all others.
+
+        Those that its cluster got lately come with a later call.
+        """
         self._copy()
-        return tuple(self._entry(plan) for plan in reversed(self._plans.plans(cluster)))
+        newest_first = self._plans.plans(cluster)[::-1]
+        return tuple(map(self._entry, sorted(newest_first, key=lambda plan: plan.node_switch is not None)))
 
     def plan(self, plan_id: str) -> PlanEntry | None:
         """One plan; None where there is none of this id."""

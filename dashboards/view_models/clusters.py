@@ -86,9 +86,9 @@ def fleet_totals(lines: Sequence[ClusterLine]) -> FleetTotals:
 
 
 def _line(sighting: ClusterSighting, entries: Sequence[PlanEntry]) -> ClusterLine:
-    if not entries:
+    newest = next((entry for entry in entries if entry.plan.node_switch is None), None)
+    if newest is None:
         return ClusterLine(sighting=sighting)
-    newest = entries[0]
     totals, rolled = newest.plan.totals, newest.plan.rollout_stages
     return ClusterLine(
         sighting=sighting,

@@ -149,9 +149,10 @@ def workload_table(profiles: Profiles) -> GridRows[Profile]:
     )
 
 
-def recommendation_rows(plan: Plan, stage: Stage, *, rows_max: int | None = None) -> list[Row]:
-    """One row per recommendation of a stage, in order of application; the first `rows_max` of them."""
-    return [_recommendation_row(item, plan.currency) for item in _of_stage(plan, stage)[:rows_max]]
+def recommendation_rows(plan: Plan, stage: Stage | None, *, rows_max: int | None = None) -> list[Row]:
+    """One row per recommendation of a stage, in order of application, or by hand; the first `rows_max` of them."""
+    items = plan.by_hand if stage is None else _of_stage(plan, stage)
+    return [_recommendation_row(item, plan.currency) for item in items[:rows_max]]
 
 
 def stage_risk(plan: Plan, stage: Stage) -> str:

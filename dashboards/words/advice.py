@@ -37,16 +37,22 @@ def refusal_words(item: Refusal | Withheld | RefusalGroup, language: Language) -
     return Words(language=language).said(Sentence(code=item.reason, values=item.values), "refused.")
 
 
-def surge_words(plan: Plan, language: Language) -> tuple[str, ...]:
-    """Which free cards a plan needs while it is carried out, and which more would let it change further services."""
+def remark_words(plan: Plan, language: Language) -> tuple[str, ...]:
+    """What no total of a plan says: free cards that it needs or could use meanwhile, and advice for people's hands."""
     words = Words(language=language)
     stuck = Counter(
         str(dict(item.values).get("card_model", "")) for item in plan.refused if item.reason == "no_surge_card"
     )
     needed = plan.totals.surge_cards
+    shared = {dict(clause.values)["card"] for item in plan.by_hand for clause in item.why if clause.code == "sleep"}
     return (
         *((words.say("plan.surge_cards", count=needed),) if needed else ()),
         *(words.say("plan.surge_would_help", count=count, card_model=model) for model, count in sorted(stuck.items())),
+        *(
+            (words.say("plan.sleep_by_hand", count=len(plan.by_hand), cards=words.cards(len(shared))),)
+            if shared
+            else ()
+        ),
     )
 
 

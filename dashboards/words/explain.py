@@ -166,7 +166,8 @@ def _windows(plan: Plan, item: Recommendation, words: Words) -> tuple[str, ...]:
 def _harm(item: Recommendation, words: Words) -> tuple[str, ...]:
     risk = {"confidence_ratio": item.confidence, "risk": words.code("risk", item.risk_level.value)}
     if item.violation_ratio:
-        harm = words.say("explain.harm", violation_ratio=item.violation_ratio, **risk)
+        code = "explain.late" if item.kind is RecommendationKind.SLEEP else "explain.harm"
+        harm = words.say(code, violation_ratio=item.violation_ratio, **risk)
     else:
         harm = words.say("explain.no_harm", **risk)
     inflation = dict(item.evidence.numbers).get(_INFLATION)

@@ -32,6 +32,24 @@ FRAMEBUFFER_LABEL = "nvidia.com/gpu.memory"
 REPLICAS_LABEL = "nvidia.com/gpu.replicas"
 STRATEGY_LABEL = "nvidia.com/gpu.sharing-strategy"
 
+PLUGIN_CONFIGS: tuple[ObjectKey, ...] = (
+    ("ConfigMap", "gpu-operator", "device-plugin-config"),
+    ("ConfigMap", "gpu-operator", "time-slicing-config"),
+    ("ConfigMap", "gpu-operator", "time-slicing-config-all"),
+    ("ConfigMap", "nvidia-device-plugin", "nvidia-device-plugin-configs"),
+    ("ConfigMap", "nvidia-device-plugin", "nvidia-plugin-configs"),
+)
+"""Where installations keep the plugin's configurations, as its documentation and the operator's show it; the first that
+there is counts."""
+
+MIG_CONFIGS: tuple[ObjectKey, ...] = (
+    ("ConfigMap", "gpu-operator", "custom-mig-config"),
+    ("ConfigMap", "gpu-operator", "custom-mig-parted-config"),
+    ("ConfigMap", "gpu-operator", "mig-parted-config"),
+)
+"""Where installations keep layouts of their own, as the operator's documentation shows it; the first that there is
+counts. Its own `default-mig-parted-config` is none of them: the operator writes that back."""
+
 DEVICES_MAX = 64
 """Most devices that a container may ask for; no node has more."""
 
@@ -83,6 +101,10 @@ class DevicePluginDialect(FixedDialect):
             )
             for number in range(min(count, DEVICES_MAX))
         )
+
+
+NODE_DIALECT = DevicePluginDialect((*PLUGIN_CONFIGS, *MIG_CONFIGS))
+"""With all by which a node's cards are handed out in one way or another."""
 
 
 def counted_slice(container: str, node: str, resource: str) -> SeatSlice:

@@ -31,7 +31,8 @@ from enforcer.backends.alike import with_seats_as_they_are
 from enforcer.backends.device_plugin import (
     CARD_RESOURCE,
     CARDS_LABEL,
-    DevicePluginDialect,
+    MIG_CONFIGS,
+    NODE_DIALECT,
     counted_slice,
     label_number,
     offered,
@@ -40,28 +41,19 @@ from enforcer.backends.device_plugin import (
 from enforcer.backends.node_change import by_object, config_changes, config_of, leaving_pods, yaml_map
 from enforcer.backends.node_pin import check_nodes, node_of, nodes_of_workloads, pin_fields
 from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, rendered
-from enforcer.dialect import Dialect, ObjectKey, SeatSlice
+from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.mig import MIG
-from fleet.catalogue import find_model
+from fleet.catalogue import MigFamily, find_model
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Refused
 from fleet.grammars.mig import is_mig_profile
-from fleet.inventory import CardModelName
 from fleet.outcomes import Change
 
 CONFIG_LABEL = "nvidia.com/mig.config"
 STATE_LABEL = "nvidia.com/mig.config.state"
 STRATEGY_LABEL = "nvidia.com/mig.strategy"
-
-MIG_CONFIGS: tuple[ObjectKey, ...] = (
-    ("ConfigMap", "gpu-operator", "custom-mig-config"),
-    ("ConfigMap", "gpu-operator", "custom-mig-parted-config"),
-    ("ConfigMap", "gpu-operator", "mig-parted-config"),
-)
-"""Where installations keep layouts of their own, as the operator's documentation shows it; the first that there is
-counts. Its own `default-mig-parted-config` is none of them: the operator writes that back."""
 
 MIG_CONFIG_FIELD = "data[config.yaml]"
 
@@ -73,7 +65,7 @@ class MigBackend:
     """Cards cut by mig-manager, instances handed out by the device plugin (the port `Backend`)."""
 
     capabilities = MIG
-    dialect: Dialect = DevicePluginDialect(MIG_CONFIGS)
+    dialect: Dialect = NODE_DIALECT
 
     def __init__(self, now: datetime) -> None:
         self._now = now
@@ -174,24 +166,44 @@ def _node_change(
         "make one and name it in the operator's ClusterPolicy as migManager.config.name (its own default is written "
         "back by the operator)",
     )  # fmt: skip
-    entries = node_layouts(count, [layout_of(card) for card in cards if layout_of(card)])
+    changes = cut_changes(draft.origin, config, manifest, count, [layout_of(card) for card in cards if layout_of(card)])
+    leaving = leaving_pods(node, draft, snapshot, "cut (mig-manager resets all of them when one changes its mode)")
+    return changes, cut_step(node, leaving, {**promised, CARD_RESOURCE: count - len(cards) + whole})
+
+
+def cut_changes(
+    origin: tuple[str, str], config: Manifest, node: Manifest, cards: int, layouts: Sequence[Layout]
+) -> list[Change]:
+    """A configuration by which mig-manager cuts a node's cards, and the label that starts it.
+
+    Args:
+        origin: as in `config_changes`.
+        cards: how many the node has; those beyond the layouts stay whole.
+    """
+    entries = node_layouts(cards, layouts)
     digest = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:12]
     name = f"gputide-{digest}"
     text = with_layouts(field_of(config, MIG_CONFIG_FIELD), name, entries)
-    changes = config_changes(draft, config, MIG_CONFIG_FIELD, text, manifest, {CONFIG_LABEL: name})
-    step = NodeStep(
+    return config_changes(origin, config, MIG_CONFIG_FIELD, text, node, {CONFIG_LABEL: name})
+
+
+def cut_step(node: str, leaving: tuple[tuple[str, str], ...], offers: Mapping[str, int]) -> NodeStep:
+    """What is waited for until a node is cut.
+
+    Args:
+        offers: how many devices of each resource it offers then.
+    """
+    return NodeStep(
         node=node,
-        leaving=leaving_pods(node, draft, snapshot, "cut (mig-manager resets all of them when one changes its mode)"),
+        leaving=leaving,
         done_field=f"metadata.labels[{STATE_LABEL}]",
         done_value="success",
         failed_value="failed",
         # The state may still be that of the last cut; what the node offers is not.
         advertised=tuple(
-            (f"status.allocatable[{resource}]", str(number))
-            for resource, number in sorted({**promised, CARD_RESOURCE: count - len(cards) + whole}.items())
+            (f"status.allocatable[{resource}]", str(number)) for resource, number in sorted(offers.items())
         ),
     )
-    return changes, step
 
 
 def _needed(node: str, promised: Mapping[str, int], draft: StageDraft, snapshot: Snapshot) -> list[tuple[str, int]]:
@@ -212,6 +224,18 @@ def _check_node(manifest: Manifest, cards: Sequence[CardPlacement]) -> int:
             f"cannot cut cards of node {cards[0].node}: it has {', '.join(models)}, and nobody tells mig-parted which "
             "number is which"
         )
+    return cards_to_cut(manifest, len(cards))
+
+
+def cards_to_cut(manifest: Manifest, used: int) -> int:
+    """How many cards a node has, all of which can be cut by label.
+
+    Args:
+        used: how many there must be.
+
+    Raises:
+        Refused: its labels say that they can't be, or that it has fewer.
+    """
     name, labels = manifest["metadata"]["name"], manifest["metadata"].get("labels", {})
     if labels.get("nvidia.com/mig.capable") == "false":
         raise Refused(f"cannot cut cards of node {name}: nvidia.com/mig.capable=false")
@@ -222,10 +246,9 @@ def _check_node(manifest: Manifest, cards: Sequence[CardPlacement]) -> int:
             "only where the device plugin's strategy is mixed (operator: mig.strategy=mixed)"
         )
     count = label_number(manifest, CARDS_LABEL)
-    if count is None or count < len(cards):
+    if count is None or count < used:
         raise Refused(
-            f"cannot cut cards of node {name}: by its label {CARDS_LABEL} it has {count} cards, the plan uses "
-            f"{len(cards)}"
+            f"cannot cut cards of node {name}: by its label {CARDS_LABEL} it has {count} cards, the plan uses {used}"
         )
     return count
 
@@ -244,24 +267,42 @@ def _check_card(card: CardPlacement) -> None:
     without = next((part.pod_id for part in card.slices if part.mig_profile is None), None)
     if without is not None:
         raise Refused(f"cannot leave {without} on card {card.card}: it is to be cut, and {without} has no instance")
-    model = find_model(CardModelName(card.card_model))
-    family = None if model is None else model.mig
-    if family is None:
-        raise Refused(f"cannot cut card {card.card}: {card.card_model} is not known to be cut by MIG")
+    check_layout(card.card, card.card_model, layout)
+
+
+def check_layout(card: str, card_model: str, layout: Layout) -> None:
+    """Refuse instances that no card of a model can have together.
+
+    Raises:
+        Refused: naming the card, and what the model has.
+    """
+    family = mig_family(card, card_model)
     profiles = {profile.name: profile for profile in family.profiles}
     memory = compute = 0
     for name, count in layout:
         profile = profiles.get(name)
         if profile is None or not is_mig_profile(name) or count > profile.count_max:
             known = ", ".join(f"{entry.name} x {entry.count_max}" for entry in family.profiles)
-            raise Refused(f"cannot cut {count} x {name} from card {card.card}: {card.card_model} has {known}")
+            raise Refused(f"cannot cut {count} x {name} from card {card}: {card_model} has {known}")
         memory += count * profile.memory_slices
         compute += count * profile.compute_slices
     if memory > family.memory_slices or compute > family.compute_slices:
         raise Refused(
-            f"cannot cut {dict(layout)} from card {card.card}: that is {compute} compute and {memory} memory slices, "
-            f"{card.card_model} has {family.compute_slices} and {family.memory_slices}"
+            f"cannot cut {dict(layout)} from card {card}: that is {compute} compute and {memory} memory slices, "
+            f"{card_model} has {family.compute_slices} and {family.memory_slices}"
         )
+
+
+def mig_family(card: str, card_model: str) -> MigFamily:
+    """What can be cut from cards of a model.
+
+    Raises:
+        Refused: MIG is not known to cut it.
+    """
+    model = find_model(card_model)
+    if model is None or model.mig is None:
+        raise Refused(f"cannot cut card {card}: {card_model} is not known to be cut by MIG")
+    return model.mig
 
 
 def _seat_slice(card: CardPlacement, part: PlacedSlice) -> SeatSlice:

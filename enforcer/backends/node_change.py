@@ -51,14 +51,18 @@ def yaml_map(text: str | None, whose: str) -> dict[object, object]:
 
 
 def config_changes(
-    draft: StageDraft, config: Manifest, field: str, text: str, node: Manifest, label: Mapping[str, str]
+    origin: tuple[str, str], config: Manifest, field: str, text: str, node: Manifest, label: Mapping[str, str]
 ) -> list[Change]:
-    """A configuration with a field of its own for a node, and the node's label by which that field counts for it."""
-    recommendation = draft.recommendations[0].id
+    """A configuration with a field of its own for a node, and the node's label by which that field counts for it.
+
+    Args:
+        origin: id of the plan, and of its recommendation.
+    """
+    plan_id, recommendation = origin
     changes = field_changes(config, {field: text}, recommendation)
     fields = {f"metadata.labels[{name}]": value for name, value in label.items()}
     if any(field_of(node, path) != value for path, value in fields.items()):
-        changes += owner_field_changes(node, fields, draft.plan.plan_id, recommendation)
+        changes += owner_field_changes(node, fields, plan_id, recommendation)
     return changes
 
 

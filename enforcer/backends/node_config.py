@@ -68,7 +68,7 @@ def node_config_changes(draft: StageDraft, snapshot: Snapshot, config: ObjectKey
     for node, mode in modes.items():
         _check_switch(node, mode, draft, snapshot)
     recommendation = draft.recommendations[0].id if draft.recommendations else ""
-    new = _merged(field_of(manifest, NODE_CONFIG_FIELD), wanted, config)
+    new = with_entries(field_of(manifest, NODE_CONFIG_FIELD), wanted, config)
     return NodeChanges(
         changes=tuple(field_changes(manifest, {NODE_CONFIG_FIELD: new}, recommendation)),
         steps=tuple(_step(node, modes.get(node), snapshot, plugin) for node in sorted(wanted)),
@@ -147,7 +147,12 @@ def _step(node: str, mode: str | None, snapshot: Snapshot, plugin: ObjectKey) ->
     )
 
 
-def _merged(text: str | None, wanted: Mapping[str, Mapping[str, Setting]], config: ObjectKey) -> str:
+def with_entries(text: str | None, wanted: Mapping[str, Mapping[str, Setting]], config: ObjectKey) -> str:
+    """A node configuration with settings of some nodes in their entries; what else stands there is kept.
+
+    Raises:
+        Corrupt: it is not HAMi's.
+    """
     try:
         content: dict[str, Any] = json.loads(text or '{"nodeconfig": []}')
         entries: dict[str, dict[str, Any]] = {entry["name"]: dict(entry) for entry in content.get("nodeconfig", [])}

@@ -27,8 +27,9 @@ from enforcer.backends.card_fit import check_isolation, core_percent, is_whole
 from enforcer.backends.device_plugin import (
     CARD_RESOURCE,
     CARDS_LABEL,
+    NODE_DIALECT,
+    PLUGIN_CONFIGS,
     SHARED_RESOURCE,
-    DevicePluginDialect,
     counted_slice,
     label_number,
     offered,
@@ -37,7 +38,7 @@ from enforcer.backends.device_plugin import (
 from enforcer.backends.node_change import by_object, config_changes, config_of, leaving_pods, yaml_map
 from enforcer.backends.node_pin import check_nodes, node_of, nodes_of_workloads, pin_fields
 from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, rendered
-from enforcer.dialect import Dialect, ObjectKey, SeatSlice
+from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities, CorePolicy, equal_part_bytes, equal_part_percent
@@ -51,18 +52,11 @@ from fleet.units import GIB
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 """Label of a node: which key of the plugin's ConfigMap counts for it."""
 
-PLUGIN_CONFIGS: tuple[ObjectKey, ...] = (
-    ("ConfigMap", "gpu-operator", "device-plugin-config"),
-    ("ConfigMap", "gpu-operator", "time-slicing-config"),
-    ("ConfigMap", "gpu-operator", "time-slicing-config-all"),
-    ("ConfigMap", "nvidia-device-plugin", "nvidia-device-plugin-configs"),
-    ("ConfigMap", "nvidia-device-plugin", "nvidia-plugin-configs"),
-)
-"""Where installations keep the plugin's configurations, as its documentation and the operator's show it; the first that
-there is counts."""
-
 _OWN_PREFIX = "gputide-"
 """Of the configurations that are written here."""
+
+_WHOLE_PREFIX = f"{_OWN_PREFIX}whole-"
+"""Of those that share no cards."""
 
 DOUBTED_PERCENTS = frozenset({14, 20, 46})
 """Limits of threads at which a public study reports wrong results under MPS, and none on MIG of the same size."""
@@ -92,7 +86,7 @@ class NvidiaSharingBackend:
     """
 
     capabilities: Capabilities
-    dialect: Dialect = DevicePluginDialect(PLUGIN_CONFIGS)
+    dialect: Dialect = NODE_DIALECT
     section: str
 
     def __init__(self, now: datetime) -> None:
@@ -121,7 +115,7 @@ class NvidiaSharingBackend:
             found, step = self._node_change(node, draft, snapshot)
             changes += found
             steps += [] if step is None else [step]
-            warnings += _freed_warnings(node, _cards_of(node_of(snapshot, node.node)))
+            warnings += _freed_warnings(node, cards_of(node_of(snapshot, node.node)))
             warnings += self._burst_warnings(node)
             warnings += self._portion_warnings(node)
         check_nodes(draft, snapshot, nodes_of)
@@ -192,16 +186,16 @@ class NvidiaSharingBackend:
             "let the device plugin read its configurations from one (chart value config.name; in the operator's "
             "ClusterPolicy devicePlugin.config.name)",
         )  # fmt: skip
-        text = sharing_config(_current_config(config, manifest), self.section, node.replicas)
-        key = f"{_OWN_PREFIX}{self.section.lower()}-{node.replicas}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-        cards = _cards_of(manifest)
+        text = sharing_config(current_config(config, manifest), self.section, node.replicas)
+        key = config_key(self.section, node.replicas, text)
+        cards = cards_of(manifest)
         if cards < len(node.cards):
             raise Refused(
                 f"cannot share cards of node {node.node}: by its label {CARDS_LABEL} or what it offers it has {cards} "
                 f"cards, and the plan uses {len(node.cards)}"
             )
         advertised = cards * node.replicas
-        changes = config_changes(draft, config, f"data[{key}]", text, manifest, {CONFIG_LABEL: key})
+        changes = config_changes(draft.origin, config, f"data[{key}]", text, manifest, {CONFIG_LABEL: key})
         if not changes and offered(manifest, SHARED_RESOURCE) == advertised:
             return [], None
         step = NodeStep(
@@ -244,14 +238,14 @@ def shared_nodes(plan: Plan, nodes_of: Mapping[WorkloadId, tuple[str, ...]]) -> 
     return found
 
 
-def sharing_config(current: str | None, section: str, replicas: int) -> str:
+def sharing_config(current: str | None, section: str | None, replicas: int = 1) -> str:
     """The plugin's configuration of a node that shares its cards; what else stood in the node's own is kept.
 
     Replicas have a resource of their own (`renameByDefault`), and nobody gets two: two are not twice as much.
 
     Args:
         current: what counts for the node now, None where nothing does.
-        section: `timeSlicing` or `mps`.
+        section: `timeSlicing` or `mps`; None where it hands them out whole.
         replicas: per card.
 
     Raises:
@@ -259,13 +253,21 @@ def sharing_config(current: str | None, section: str, replicas: int) -> str:
     """
     held = yaml_map(current, "the device plugin's")
     content: dict[str, object] = {"version": "v1"} | {str(key): one for key, one in held.items() if key != "sharing"}
+    if section is None:
+        return yaml.safe_dump(content, sort_keys=True)
     options: dict[str, object] = {"renameByDefault": True, "failRequestsGreaterThanOne": True}
     options["resources"] = [{"name": CARD_RESOURCE, "replicas": replicas}]
     content["sharing"] = {section: options}
     return yaml.safe_dump(content, sort_keys=True)
 
 
-def _current_config(config: Manifest, node: Manifest) -> str | None:
+def config_key(section: str | None, replicas: int, text: str) -> str:
+    """Under which key of the ConfigMap a configuration of ours stands."""
+    how = _WHOLE_PREFIX if section is None else f"{_OWN_PREFIX}{section.lower()}-{replicas}-"
+    return how + hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def current_config(config: Manifest, node: Manifest) -> str | None:
     """The configuration that counts for a node now: its label's, else the plugin's choice of a default."""
     data = config.get("data") or {}
     chosen = node["metadata"].get("labels", {}).get(CONFIG_LABEL)
@@ -316,7 +318,7 @@ def _freed_warnings(node: SharedNode, cards: int) -> list[str]:
     return [text]
 
 
-def _cards_of(node: Manifest) -> int:
+def cards_of(node: Manifest) -> int:
     """How many cards a node has: by its labels, or by what it offers while it offers them whole."""
     counted = label_number(node, CARDS_LABEL)
     return offered(node, CARD_RESOURCE) if counted is None else counted
@@ -326,7 +328,7 @@ def _check_whole(card: CardPlacement, snapshot: Snapshot) -> None:
     """Whole cards are to be had on nodes that share none."""
     name = card.node or ""
     key = node_of(snapshot, name)["metadata"].get("labels", {}).get(CONFIG_LABEL, "")
-    if key.startswith(_OWN_PREFIX):
+    if key.startswith(_OWN_PREFIX) and not key.startswith(_WHOLE_PREFIX):
         raise Refused(
             f"cannot give a whole card of node {name}: its cards are shared by configuration {key} of an earlier plan; "
             "undo that plan first"

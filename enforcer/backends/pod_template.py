@@ -17,7 +17,7 @@ from enforcer.backends.planned_seats import SEATS_FIELD, TEMPLATE_ANNOTATIONS, s
 from enforcer.backends.stage import Target, check_init_containers
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
 from enforcer.manifest import Manifest, field_of, template_of
-from enforcer.resource_names import Words, listed_words
+from enforcer.resource_names import Words, listed_words, names_model
 from enforcer.snapshot import Snapshot
 from fleet.errors import Refused
 from fleet.grammars.hami import USE_CARD_ANNOTATION
@@ -254,17 +254,12 @@ def _model_annotation(
         raise Refused(f"cannot put {name} on card {min(avoided)}: its template's {words.avoid_card} names it")
     models = {snapshot.cards[card].device_type for card in cards if card in snapshot.cards}
     for model in sorted(models):
-        if _names_model(annotations.get(words.avoid_model, ""), model):
+        if names_model(annotations.get(words.avoid_model, ""), model):
             raise Refused(
                 f"cannot put {name} on a {model}: its template's {words.avoid_model} is "
                 f"{annotations[words.avoid_model]!r}"
             )
     used = annotations.get(words.use_model)
-    if words.use_model is None or used is None or all(_names_model(used, model) for model in models):
+    if words.use_model is None or used is None or all(names_model(used, model) for model in models):
         return {}
     return {words.use_model: ",".join(sorted(models))}
-
-
-def _names_model(text: str, model: str) -> bool:
-    """Whether one of the words of a choice of models is part of a model's name, as the schedulers compare them."""
-    return any(word.lower() in model.lower() for word in listed_words(text))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.backend import Backend, RenderedStage
+from enforcer.backends.node_mode import render_switch
 from enforcer.backends.stage import check_kinds
 from enforcer.dialect import Dialect
 from enforcer.kinds.register import pod_templates
@@ -152,7 +153,10 @@ class RunningBackend:
                     f"cannot apply stage {stage} with {name}: {part} has 0 of {part.wanted} pods ready, and it places "
                     f"the pods of this stage; see kubectl -n {part.namespace} describe {part.kind.lower()} {part.name}"
                 )
-        rendered = self._backend.render(plan, stage, snapshot)
+        if plan.node_switch is None:
+            rendered = self._backend.render(plan, stage, snapshot)
+        else:
+            rendered = render_switch(plan.plan_id, plan.node_switch, snapshot, record)
         self._check_webhook(stage, [move.workload for move in rendered.moves if move.new], snapshot)
         return replace(rendered, warnings=(*self._notes(tag, bool(parts)), *rendered.warnings))
 

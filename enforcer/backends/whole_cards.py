@@ -12,7 +12,7 @@ from datetime import datetime
 
 from enforcer.backend import RenderedStage
 from enforcer.backends.alike import with_all_replicas, with_seats_as_they_are
-from enforcer.backends.device_plugin import CARD_RESOURCE, DevicePluginDialect, counted_slice, resource_fields
+from enforcer.backends.device_plugin import CARD_RESOURCE, NODE_DIALECT, counted_slice, resource_fields
 from enforcer.backends.node_pin import check_nodes, nodes_of_workloads, pin_fields
 from enforcer.backends.stage import Target, check_kinds, draft_stage, rendered
 from enforcer.dialect import Dialect, SeatSlice
@@ -27,7 +27,7 @@ class WholeCardsBackend:
     """No sharing (the port `Backend`)."""
 
     capabilities = WHOLE_CARDS
-    dialect: Dialect = DevicePluginDialect()
+    dialect: Dialect = NODE_DIALECT
 
     def __init__(self, now: datetime) -> None:
         self._now = now

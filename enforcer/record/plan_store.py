@@ -162,10 +162,12 @@ class PlanStore:
     def newest(self, cluster: str | None = None) -> Plan | None:
         """The plan that was made last, of one cluster where it is given; None where there is none.
 
+        Switches of nodes are no such plans: nobody means one of them without a name.
+
         Raises as `plans`.
         """
         found = map(self.get, reversed(self.ids()))
-        return next((plan for plan in found if cluster in (None, plan.cluster)), None)
+        return next((plan for plan in found if cluster in (None, plan.cluster) and plan.node_switch is None), None)
 
     def fingerprint(self, plan_id: str) -> Fingerprint | None:
         """What the cluster looked like when a plan was made, None where that was not kept."""

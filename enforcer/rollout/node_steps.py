@@ -7,15 +7,17 @@ there before counts as old, a node that we closed carries the plan's id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from enforcer.backend import ROUNDED_MIB, NodeStep
 from enforcer.dialect import Dialect
 from enforcer.manifest import Manifest, field_of
+from enforcer.ownership import controller_of
 from enforcer.rollout.patience import PatientCluster
-from enforcer.seat import is_ready
-from fleet.errors import Refused
+from enforcer.seat import is_over, is_ready
+from fleet.errors import Corrupt, Refused
 from fleet.sentences import Sentence, listed, sentence
 from fleet.units import MIB
 
@@ -50,21 +52,23 @@ class NodeSteps:
         self._policy = policy
         self._dialect = dialect
 
-    def empty(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
+    def empty(self, steps: Sequence[NodeStep], plan_id: str, *, is_way_back: bool = False) -> list[Sentence]:
         """Close nodes whose pods must leave, and let those go; before the nodes' own fields are written.
 
+        Where no stage gives them another place they must be ready elsewhere first, but not on the way back: they may
+        have been without a place since, and the node that is opened soon is one.
         The plan's id marks nodes that are closed for it.
         """
         failures: list[Sentence] = []
         for step in steps:
-            if not step.leaving or self._is_ready(step):
+            if not (step.leaving or step.back) or self._is_ready(step):
                 continue
             self._close(step.node, plan_id)
-            held = [why for pod in self._still_there(step) if (why := self._evict(pod, f"evict {'/'.join(pod)}"))]
-            if held:
-                failures += held
-                continue
-            failures += self._wait(step.node, lambda: self._leavers(step))  # noqa: B023 - called at once
+            leaving = self._still_there(step)
+            were_ready = self._ready_of({namespace for namespace, _ in leaving if step.back and not is_way_back})
+            held = [why for pod in leaving if (why := self._evict(pod, f"evict {'/'.join(pod)}"))]
+            held = held or self._wait(step.node, lambda: self._leavers(step))  # noqa: B023 - called at once
+            failures += held or self._wait(step.node, lambda: self._not_up(were_ready))  # noqa: B023 - called at once
         return failures
 
     def settle(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
@@ -97,7 +101,7 @@ class NodeSteps:
             held = self._restart(step, [_identity(pod) for pod in running])
             failures += held
             old = {_identity(pod) for pod in running}
-            if not held and (old or step.registered_mib):
+            if not held and (old or step.registered_mib or step.back):
                 failures += self._wait(step.node, lambda: self._not_back(step, old))  # noqa: B023 - at once
             self._open(step.node, plan_id)
         return failures
@@ -107,7 +111,9 @@ class NodeSteps:
         return sorted({step.node for step in steps if self._registers_more(step) is not None})
 
     def _not_back(self, step: NodeStep, old: set[tuple[str, str]]) -> Sentence | None:
-        return self._registers_more(step) or self._without_plugin(step, old)
+        return (
+            self._registers_more(step) or _unlike(self._node(step.node), step.back) or self._without_plugin(step, old)
+        )
 
     def _registers_more(self, step: NodeStep) -> Sentence | None:
         node = self._cluster.get("Node", "", step.node) if step.registered_mib else None
@@ -186,11 +192,9 @@ class NodeSteps:
         wanted = [*step.advertised]
         if step.done_field is not None and step.done_value is not None:
             wanted.append((step.done_field, step.done_value))
-        for path, value in wanted:
-            # What a node does not offer it either counts as nothing or does not name.
-            found = field_of(node, path) or ("0" if value == "0" else None)
-            if found != value:
-                return sentence("rollout.node_field", field=path, found=str(found), wanted=value)
+        unlike = _unlike(node, wanted)
+        if unlike is not None:
+            return unlike
         if step.done_mode is not None:
             modes = sorted({card.mode or "unknown" for card in self._dialect.cards_of_node(node)})
             if modes != [step.done_mode]:
@@ -221,18 +225,56 @@ class NodeSteps:
         ]
 
     def _still_there(self, step: NodeStep) -> list[tuple[str, str]]:
+        if step.back:
+            # Whoever came before the node was closed holds its cards just as those that were seen.
+            return [_identity(pod) for pod in self._cluster.list_objects("Pod") if self._holds(pod, step.node)]
         pods = [(self._cluster.get("Pod", *name), name) for name in step.leaving]
         return [name for pod, name in pods if pod is not None and pod["spec"].get("nodeName") == step.node]
+
+    def _holds(self, pod: Manifest, node: str) -> bool:
+        """Whether a pod holds cards of a node, or says so in words that nobody can read."""
+        if pod["spec"].get("nodeName") != node or is_over(pod):
+            return False
+        try:
+            return bool(self._dialect.slices_of_pod(pod))
+        except Corrupt:
+            return True
 
     def _leavers(self, step: NodeStep) -> Sentence | None:
         left = self._still_there(step)
         return sentence("rollout.pods_left", count=len(left), pod="/".join(left[0])) if left else None
+
+    def _ready_of(self, namespaces: Collection[str]) -> Counter[tuple[str, str, str]]:
+        """How many pods are ready of each maker (namespace, kind, name); not of Jobs, which begin anew or end."""
+        return Counter(
+            (namespace, *maker)
+            for namespace in sorted(namespaces)
+            for pod in self._cluster.list_objects("Pod", namespace)
+            if is_ready(pod) and pod["metadata"].get("deletionTimestamp") is None
+            if (maker := controller_of(pod)) is not None and maker[0] != "Job"
+        )
+
+    def _not_up(self, were_ready: Counter[tuple[str, str, str]]) -> Sentence | None:
+        """Why pods that left did not come up elsewhere yet; None where as many are ready as were."""
+        missing = were_ready - self._ready_of({namespace for namespace, _, _ in were_ready})
+        maker = min(missing, default=None)
+        return None if maker is None else sentence("rollout.not_up", maker="/".join(maker), count=missing[maker])
 
     def _node(self, name: str) -> Manifest:
         manifest = self._cluster.get("Node", "", name)
         if manifest is None:
             raise Refused(sentence("guard.node_gone", node=name))
         return manifest
+
+
+def _unlike(node: Manifest, fields: Iterable[tuple[str, str]]) -> Sentence | None:
+    """The first field of a node that has another value, None where there is none."""
+    for path, value in fields:
+        # What a node does not offer it either counts as nothing or does not name.
+        found = field_of(node, path) or ("0" if value == "0" else None)
+        if found != value:
+            return sentence("rollout.node_field", field=path, found=str(found), wanted=value)
+    return None
 
 
 def _identity(pod: Manifest) -> tuple[str, str]:

@@ -6,7 +6,7 @@ Called by the rollout when a watch or a guard says no, and by undo, also weeks l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from enforcer.backend import Move, NodeStep, by_workload
 from enforcer.cluster import renew
@@ -98,16 +98,7 @@ def take_back(
     kept: list[Sentence] = []
 
     def configuration() -> None:
-        for intent in reversed(parts.shared):
-            tools.keep_lease()
-            kept.extend(mover.objects.restore(intent))
-            mover.objects.disown(intent)
-        if parts.shared:
-            failures = tools.node_steps().take_back(steps, plan_id)
-            if is_scaled and (scaled := tools.node_steps().scaled(steps)):
-                why = first_of(failures) if failures else sentence("rollout.node_scaled", nodes=listed(scaled, 3))
-                raise Stuck(sentence("rollout.stuck_scaled", plan=plan_id, why=why))
-            kept.extend(failures)
+        kept.extend(_configuration_back(tools, mover, plan_id, objects, parts.shared, steps))
 
     is_scaled = any(step.registers_mib for step in steps)
     if is_scaled:
@@ -146,6 +137,58 @@ def take_back(
     renew(tools.reader)
     left = {dict(item.values).get("workload") for item in kept}
     return (*kept, *failures, *_elsewhere([move for move in back if move.workload not in left], tools.snapshot()))
+
+
+def _configuration_back(
+    tools: RunContext,
+    mover: PodMover,
+    plan_id: str,
+    objects: Sequence[ObjectIntent],
+    shared: Sequence[ObjectIntent],
+    steps: Sequence[NodeStep],
+) -> list[Sentence]:
+    """Restore what pods stand on, and let nodes take it up; returns what was kept."""
+    if not shared:
+        return []
+    returning = steps_back(tools, objects, steps)
+    held = tools.node_steps().empty(returning, plan_id, is_way_back=True)
+    if held:
+        raise Stuck(sentence("rollout.stuck_emptying", plan=plan_id, why=first_of(held)))
+    kept: list[Sentence] = []
+    for intent in reversed(shared):
+        tools.keep_lease()
+        kept.extend(mover.objects.restore(intent))
+        mover.objects.disown(intent)
+    back = {step.node for step in returning}
+    still = [step if step.node in back else replace(step, back=()) for step in steps]
+    failures = tools.node_steps().take_back(still, plan_id)
+    if any(step.registers_mib for step in steps) and (scaled := tools.node_steps().scaled(steps)):
+        why = first_of(failures) if failures else sentence("rollout.node_scaled", nodes=listed(scaled, 3))
+        raise Stuck(sentence("rollout.stuck_scaled", plan=plan_id, why=why))
+    return [*kept, *failures]
+
+
+def steps_back(
+    tools: RunContext, objects: Sequence[ObjectIntent], steps: Sequence[NodeStep], seen: Snapshot | None = None
+) -> list[NodeStep]:
+    """Steps that empty nodes again before they get back the mode that they had; nodes that others changed since stay.
+
+    Args:
+        seen: the cluster as it stands; read where None.
+    """
+    if not any(step.back for step in steps):
+        return []
+    snapshot, writes = seen or tools.snapshot(), tools.mover().objects
+    ours = {
+        intent.name
+        for intent in objects
+        if intent.kind == "Node" and not writes.is_restored(intent, snapshot.nodes.get(intent.name))
+    }
+    return [
+        NodeStep(node=step.node, leaving=snapshot.holders(step.node), advertised=step.back, back=step.back)
+        for step in steps
+        if step.back and step.node in ours
+    ]
 
 
 def _lower(

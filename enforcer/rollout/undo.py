@@ -32,7 +32,7 @@ from enforcer.rollout.intent_writer import taken_back
 from enforcer.rollout.intents import held_owners
 from enforcer.rollout.load import backwards
 from enforcer.rollout.progress import ProgressPhase
-from enforcer.rollout.restore import Parts, take_back
+from enforcer.rollout.restore import Parts, steps_back, take_back
 from enforcer.rollout.run_context import RunContext
 from enforcer.safety.availability import availability_breaches, lowered_workloads
 from enforcer.safety.priority_hold import check_limits_stay
@@ -139,7 +139,9 @@ class Undo:
         """
         tools = self._tools
         snapshot, wave_max = tools.snapshot(), tools.policy.moving.parallel_pods_max
-        check_scaled_nodes(record.moves, *self._steps_of(record), snapshot)
+        returned, stays = self._steps_of(record)
+        check_scaled_nodes(record.moves, returned, stays, snapshot)
+        emptied = steps_back(tools, record.objects, returned, snapshot)
         check_limits_stay(record.plan_id, record.moves, record.objects, self._staying(record), snapshot)
         writes = tools.mover().objects
         # An owner that somebody took back already, or that is gone, does not roll.
@@ -153,7 +155,9 @@ class Undo:
         def way(taken: Collection[str]) -> tuple[list[ObjectIntent], dict[WorkloadId, Sentence]]:
             likely = _where_free(back, snapshot, taken)
             held = held_owners(rest, likely, snapshot, wave_max)
-            stage = StageRecord(plan_id=record.plan_id, stage=record.stages[0], objects=held, moves=likely)
+            stage = StageRecord(
+                plan_id=record.plan_id, stage=record.stages[0], objects=held, moves=likely, node_steps=emptied
+            )
             return held, availability_breaches(stage, snapshot, tools.reader, wave_max, gaps_allowed=False)
 
         held, breaches = way(others)

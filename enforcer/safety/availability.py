@@ -28,6 +28,7 @@ from functools import reduce
 from enforcer.cluster import ClusterReader
 from enforcer.disruption import disruptions_allowed, is_healthy, least_healthy, selects
 from enforcer.manifest import Manifest, workload_parts
+from enforcer.node_loss import homes_elsewhere
 from enforcer.ownership import workload_of_pod
 from enforcer.record.journal import ObjectIntent, StageRecord
 from enforcer.rollout.holding import can_surge, strategy_limit, unavailable_at_once, values_before
@@ -110,6 +111,9 @@ def availability_breaches(
     tolls = _tolls(record, rolling, waves, pods)
     at_once = max([wave_max, *map(len, waves)])
     found: dict[WorkloadId, list[Sentence]] = {}
+    for workload, stranded in _stranded(record, pods).items():
+        why = sentence("availability.stranded", pods=str(stranded))
+        found.setdefault(workload, []).append(why)
     holds = {intent.workload: intent.holds for intent in record.objects}
     for workload, toll in tolls.items():
         owner, count = snapshot.owners[workload], len(snapshot.pods.get(workload, ()))
@@ -123,7 +127,9 @@ def availability_breaches(
         if toll.unavailable > limit.pods:
             what, by = _share(toll.unavailable, count), f"{limit.field}={limit.value}"
             why = sentence("availability.strategy", what=what, by=by, allowed=str(limit.pods))
-            found.setdefault(workload, []).extend((why, _why_no_surge(workload, record, snapshot)))
+            is_moved = any(move.workload == workload for move in record.moves)
+            rest = [_why_no_surge(workload, record, snapshot)] if is_moved else []
+            found.setdefault(workload, []).extend((why, *rest))
     changed = {workload_parts(workload)[0] for workload in tolls}
     budgets: dict[str, list[Manifest]] = {}
     for budget in reader.list_objects("PodDisruptionBudget") if changed else ():
@@ -202,6 +208,26 @@ def _emptied(record: StageRecord, pods: _Pods) -> Counter[WorkloadId]:
         for workload, pod in pods.of(namespace)
         if (namespace, pod["metadata"]["name"]) in leaving
     )
+
+
+def _stranded(record: StageRecord, pods: _Pods) -> Counter[WorkloadId]:
+    """Pods that leave nodes, that the stage gives no other place, and that no other node has room for."""
+    snapshot = pods.snapshot
+    moved = {name for move in record.moves for name in (move.pod_id, move.live_id)}
+    found: Counter[WorkloadId] = Counter()
+    for step in record.node_steps:
+        names = [f"{namespace}/{name}" for namespace, name in step.leaving]
+        left = [snapshot.seats[name] for name in names if name in snapshot.seats and name not in moved]
+        # One of the same name may have come up elsewhere already.
+        seats = [seat for seat in left if seat.node == step.node]
+        manifests = {
+            f"{namespace}/{pod['metadata']['name']}": pod
+            for namespace in {seat.namespace for seat in seats}
+            for _, pod in pods.of(namespace)
+        }
+        homes = homes_elsewhere(step.node, seats, snapshot, manifests)
+        found.update(seat.workload for seat in seats if homes[seat.pod_id] is None)
+    return found
 
 
 def _broken(

@@ -18,13 +18,14 @@ from enforcer.backends.device_plugin import (
     CARD_RESOURCE,
     CARDS_LABEL,
     FRAMEBUFFER_LABEL,
+    PLUGIN_CONFIGS,
     PRODUCT_LABEL,
     REPLICAS_LABEL,
     SHARED_RESOURCE,
     STRATEGY_LABEL,
     devices_of,
 )
-from enforcer.backends.nvidia_sharing import CONFIG_LABEL, PLUGIN_CONFIGS
+from enforcer.backends.nvidia_sharing import CONFIG_LABEL
 from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey
 from enforcer.manifest import Manifest
 from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, PodAsk

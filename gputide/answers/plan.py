@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from shlex import quote
 
 from dashboards.view_models.rows import stage_risk
-from dashboards.words.advice import plan_in_english, reason_words, refusal_words, surge_words, verdict_words
+from dashboards.words.advice import plan_in_english, reason_words, refusal_words, remark_words, verdict_words
 from enforcer.preview import StagePreview, place_lines
 from enforcer.record.verdict import Standing, Verdict, standing_in, verdict_document
 from fleet.capabilities.register import capabilities_of, records_of
@@ -67,7 +67,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
                 f"made from {format_time(plan.history.since)} to {format_time(plan.history.until)}, coverage "
                 f"{format_percent(plan.history.coverage_ratio, digits=1)}; expires {format_time(plan.expires_at)}"
             ),
-            *surge_words(plan, Language.EN),
+            *remark_words(plan, Language.EN),
         ),
         listings=(
             recommendations,
@@ -83,7 +83,8 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             *_proof(plan),
             *_calibration(plan),
             *tide_needs_yes(plan),
-            f"next: gputide plan explain ID · gputide plan diff --plan {plan.plan_id} · gputide plan approve",
+            "next: gputide plan explain ID"
+            + (f" · gputide plan diff --plan {plan.plan_id} · gputide plan approve" if plan.stages else ""),
         ),
     )
 

@@ -156,16 +156,18 @@ def previewed(
         )  # fmt: skip
 
 
-def newest_applied(kept: Journal) -> str:
+def newest_applied(kept: Journal, plans: PlanStore | None = None) -> str:
     """Id of the plan that was applied last.
 
     Args:
         kept: what was changed, of one cluster or of all.
+        plans: where they are given, switches of nodes are passed over, which promise nothing.
 
     Raises:
         NotEnoughData: no plan was ever applied.
     """
-    runs = kept.runs()
-    if not runs:
+    names = dict.fromkeys(run.plan_id for run in reversed(kept.runs()))
+    found = next((name for name in names if plans is None or plans.get(name).node_switch is None), None)
+    if found is None:
         raise NotEnoughData("no plan was ever applied; `gputide plan list` shows what there is")
-    return runs[-1].plan_id
+    return found

@@ -67,6 +67,7 @@ _ADMIN = (
     Verb(name="notify", summary="Send messages to mail and chats.", needs_prices=True),
     Verb(name="grafana", summary="Write dashboards for Grafana and rules for Prometheus."),
     Verb(name="probe", summary="Measure what a node's sharing really enforces."),
+    Verb(name="node", summary="Show how a node hands out its cards, and put it into another mode."),
 )
 
 VERBS: tuple[Verb, ...] = (

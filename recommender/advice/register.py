@@ -20,6 +20,7 @@ from recommender.advice.offpeak import OffpeakPair
 from recommender.advice.oversubscribe import Oversubscribe
 from recommender.advice.reclaim import Reclaim
 from recommender.advice.rehome import Rehome
+from recommender.advice.sleep import Sleep
 from recommender.advice.slice import Slice
 from recommender.advice.tide import TideAdvice
 from recommender.solution import Draft, Solution
@@ -70,5 +71,6 @@ ADVICE: tuple[Advice, ...] = (
     Mig(),
     Rehome(),
     TideAdvice(),
+    Sleep(),
 )
 """Every kind of advice, in the order in which it is applied."""

@@ -110,7 +110,7 @@ class Operator:
     def planned(self, history: History) -> Plan:
         """Replay what was recorded, and make the plan."""
         trace = self.ground.folder / f"trace-{self.namespace}"
-        _record(history, trace)
+        record(history, trace)
         self.call("admin", "replay", str(trace), kubeconfig=self.ground.approver)
         self.call("plan", "make", kubeconfig=self.ground.approver)
         return chosen_plan(open_data_folder(self.data, create=False), None)
@@ -192,7 +192,7 @@ def carry_out(operator: Operator, services: Sequence[Service], spare_cards: int)
     )  # fmt: skip
 
 
-def _record(history: History, folder: Path) -> None:
+def record(history: History, folder: Path) -> None:
     """Write a history as a trace."""
     inventory, grid = history.inventory, history.slices
     number = {(grant.pod_id, grant.card): place for place, grant in enumerate(inventory.grants)}

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from enforcer.backend import Backend, RenderedStage
-from enforcer.backends.mig import MIG_CONFIGS, MigBackend
-from enforcer.backends.nvidia_sharing import PLUGIN_CONFIGS, MpsBackend, TimeSlicingBackend
+from enforcer.backends.device_plugin import MIG_CONFIGS, PLUGIN_CONFIGS
+from enforcer.backends.mig import MigBackend
+from enforcer.backends.nvidia_sharing import MpsBackend, TimeSlicingBackend
 from enforcer.backends.whole_cards import WholeCardsBackend
 from enforcer.cluster import FieldChange
 from enforcer.kubernetes.admission_review import UNSEEN_SECONDS_MAX

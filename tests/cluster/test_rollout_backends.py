@@ -17,10 +17,11 @@ import pytest
 import yaml
 
 from enforcer.backend import Backend
+from enforcer.backends.device_plugin import MIG_CONFIGS, PLUGIN_CONFIGS
 from enforcer.backends.dra import DraMigBackend
 from enforcer.backends.mig import CONFIG_LABEL as MIG_LABEL
-from enforcer.backends.mig import MIG_CONFIGS, STATE_LABEL, MigBackend, instance_resource
-from enforcer.backends.nvidia_sharing import CONFIG_LABEL, PLUGIN_CONFIGS, TimeSlicingBackend
+from enforcer.backends.mig import STATE_LABEL, MigBackend, instance_resource
+from enforcer.backends.nvidia_sharing import CONFIG_LABEL, TimeSlicingBackend
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Ledger
@@ -93,7 +94,10 @@ class PluginDouble:
     def _offered(self, labels: Mapping[str, str]) -> dict[str, str]:
         if labels.get(CONFIG_LABEL) is not None:
             text = self._data(PLUGIN_CONFIGS[0])[labels[CONFIG_LABEL]]
-            (section,) = yaml.safe_load(text)["sharing"].values()
+            sharing = yaml.safe_load(text).get("sharing")
+            if sharing is None:
+                return {"nvidia.com/gpu": str(counted.CARDS), "nvidia.com/gpu.shared": "0"}
+            (section,) = sharing.values()
             replicas = section["resources"][0]["replicas"]
             return {"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": str(counted.CARDS * replicas)}
         found = {"nvidia.com/gpu": str(counted.CARDS), "nvidia.com/gpu.shared": "0", "nvidia.com/mig-3g.20gb": "0"}

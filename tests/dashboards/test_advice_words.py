@@ -13,7 +13,7 @@ import pytest
 
 from analyzer.profile import profile_fleet
 from dashboards.access.namespace_cut import cut_plan
-from dashboards.words.advice import change_words, reason_words, refusal_words, state_words
+from dashboards.words.advice import change_words, reason_words, refusal_words, remark_words, state_words
 from fleet.capabilities.register import CAPABILITIES, MGPU, MIG, VGPU_MANAGER
 from fleet.decisions import Plan, RecommendationKind, Refusal, Withheld
 from fleet.inventory import Inventory, Priority, WorkloadId
@@ -284,3 +284,11 @@ def assert_chinese(text: str) -> None:
     """Names, units and codes may stand in it; English words in a row are a sentence that was left."""
     assert re.search("[\u4e00-\u9fff]", text), text
     assert not re.search(r"[A-Za-z]+ [a-z]+ [a-z]+", text), text
+
+
+def test_what_is_done_by_hand_is_said_to_be_so_in_both_languages() -> None:
+    plan = plan_of(CASES["sleep"], **OPTIONS["sleep"])
+    (english,), (chinese,) = (remark_words(plan, language) for language in Language)
+    assert english.startswith("By hand: 3 models could share 1 card, most of them asleep.")
+    assert english.endswith("no total counts this.")
+    assert chinese == "手动实施：3 个模型大多在休眠，可以共用 1 张卡。gputide 不会让它们休眠或唤醒，合计也不计入。"

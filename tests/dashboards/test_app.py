@@ -23,6 +23,8 @@ from dashboards.queries import RolloutPhase, RolloutProgress
 from dashboards.tokens import DARK, LIGHT, STATE_COLOURS, STATE_INK
 from fleet.errors import Unavailable
 from tests.dashboards.embedded import CLUSTER, HOSTILE, NOW, EmbeddedCluster, make_views, tide_only
+from tests.recommender.builders import plan_of
+from tests.recommender.test_rules import CASES, OPTIONS
 from tests.waiting import until
 
 IDLE = RolloutProgress(phase=RolloutPhase.NOT_STARTED, done=0, total=0)
@@ -234,6 +236,18 @@ def test_stage_of_the_tide_is_approved_on_the_page_and_left_to_its_verb() -> Non
     assert apply_reason(replace(approved, applied_stages=(1,)), (1, number), IDLE) == "these stages are applied"
     assert stage_statuses(approved, [1, number]) == ["✓ approved", "✓ approved, by night"]
     assert "approved" not in stage_statuses(fresh, [number])[0]
+
+
+def test_what_is_done_by_hand_is_shown_apart_from_stages_and_said_to_be_counted_nowhere() -> None:
+    asleep = plan_of(CASES["sleep"], **OPTIONS["sleep"]).by_hand
+    views, cluster = make_views(with_past=False)
+    (entry,) = cluster.plans(CLUSTER)
+    address, profiles = read_address("/plan", f"?cluster={CLUSTER}"), views.fleet.profiles(CLUSTER)
+    plans = EmbeddedCluster(profiles, (replace(entry.plan, recommendations=(*entry.plan.recommendations, *asleep)),))
+    without, page = (str(layout(one, address, profiles)) for one in (views, replace(views, plans=plans)))
+    assert "sleep-0001" not in without
+    assert all(said in page for said in ("sleep-0001", "By hand: 3 models could share 1 card", "/wake_up"))
+    assert "By hand" not in without
 
 
 @pytest.mark.parametrize("is_approved", [False, True])

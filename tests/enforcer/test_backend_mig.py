@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.backend import RenderedStage
-from enforcer.backends.mig import MIG_CONFIGS, MigBackend, instance_resource, node_layouts, with_layouts
+from enforcer.backends.device_plugin import MIG_CONFIGS
+from enforcer.backends.mig import MigBackend, instance_resource, node_layouts, with_layouts
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import PlacedSlice, Plan, RecommendationKind

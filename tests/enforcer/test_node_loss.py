@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from enforcer.manifest import Manifest
 from enforcer.node_loss import NodeLoss, node_losses
@@ -58,3 +61,26 @@ def test_free_card_on_a_node_where_the_pod_may_not_run_is_no_room(tmp_path: Path
     assert losses(cluster) == []
     tied = with_spec(cluster, nodeSelector={"zone": "here"})
     assert losses(cluster, tied) == [("node-0", "team/Deployment/web", 1, 1), ("node-1", "team/Deployment/web", 1, 1)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"nvidia.com/use-gputype": "H100"}, {"nvidia.com/nouse-gputype": "a10"}, {"nvidia.com/use-gpuuuid": "GPU-other"}],
+)
+def test_card_that_a_pod_does_not_choose_is_no_room(said: dict[str, str], tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, [a_grant("web", 0, 0)])
+    (pod,) = cluster.list_objects("Pod")
+    choosy = {**pod, "metadata": {**pod["metadata"], "annotations": {**pod["metadata"]["annotations"], **said}}}
+    assert losses(cluster) == []
+    assert losses(cluster, [choosy]) == [("node-0", "team/Deployment/web", 1, 0)]
+
+
+def test_smaller_card_is_no_room_for_a_whole_one(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, [a_grant("web", 0, 0)])
+    snapshot = take_snapshot(cluster)
+    cards = {
+        name: replace(card, framebuffer_mib=card.framebuffer_mib // (1 if card.node == "node-0" else 2))
+        for name, card in snapshot.cards.items()
+    }
+    (lost,) = node_losses(replace(snapshot, cards=cards), cluster.list_objects("Pod"))
+    assert _short(lost) == ("node-0", "team/Deployment/web", 1, 0)

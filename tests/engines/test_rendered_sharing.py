@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from enforcer.backend import Backend, RenderedStage
-from enforcer.backends.mig import CONFIG_LABEL, MIG_CONFIGS, MigBackend
+from enforcer.backends.device_plugin import MIG_CONFIGS
+from enforcer.backends.mig import CONFIG_LABEL, MigBackend
 from enforcer.backends.nvidia_sharing import MpsBackend, TimeSlicingBackend
 from enforcer.manifest import Manifest
 from enforcer.snapshot import take_snapshot

@@ -12,13 +12,18 @@ from dataclasses import replace
 from typing import Any
 
 from enforcer.backend import Backend, RenderedStage
-from enforcer.backends.device_plugin import CARD_RESOURCE, SHARED_RESOURCE, counted_slice
+from enforcer.backends.device_plugin import (
+    CARD_RESOURCE,
+    MIG_CONFIGS,
+    PLUGIN_CONFIGS,
+    SHARED_RESOURCE,
+    counted_slice,
+)
 from enforcer.backends.dra_claims import CARD_CLASS
 from enforcer.backends.kai import CAPPED, QUEUE_LABEL, SCHEDULER
 from enforcer.backends.mgpu import NODE_LABEL
 from enforcer.backends.mig import CONFIG_LABEL as MIG_LABEL
-from enforcer.backends.mig import MIG_CONFIGS, STATE_LABEL, STRATEGY_LABEL, instance_resource
-from enforcer.backends.nvidia_sharing import PLUGIN_CONFIGS
+from enforcer.backends.mig import STATE_LABEL, STRATEGY_LABEL, instance_resource
 from enforcer.cluster import identity
 from enforcer.dialect import SeatSlice
 from enforcer.manifest import Manifest, set_field
@@ -111,6 +116,15 @@ class BackendCluster:
     def cards_held(self) -> set[CardId]:
         """Cards on which a pod really sits."""
         return {card for cards in self._cards_held.values() for card in cards}
+
+    @property
+    def cards_of_pods(self) -> Mapping[str, tuple[CardId, ...]]:
+        """The cards that each pod really has."""
+        return self._cards_held
+
+    def node_of(self, card: CardId) -> str:
+        """The node that a card is in."""
+        return self._cards[card].node
 
     def carry_out(self, plan: Plan, stage: RenderedStage) -> None:
         """Writes a stage's changes, lets nodes do what they are configured to do, and moves the pods."""

@@ -25,6 +25,7 @@ from tests.recommender.builders import ANY_CONFIDENCE, PER_DAY, Service, cluster
 from tests.recommender.mig_builders import holder, on_a100
 from tests.recommender.test_rehome import PRICES, SMALL
 from tests.recommender.test_rehome import on_a100 as on_a100_beside_l4
+from tests.recommender.test_sleeping import WAIT, asked, model
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -54,11 +55,15 @@ CASES = {
         Service(name="full", level=0.9, used_gib=60.0),
     ),
     "rehome": on_a100_beside_l4(SMALL, Service(name="full", level=0.9, used_gib=60.0)),
+    "sleep": asked(
+        model("seldom"), model("rare"), model("often", level=0.3), model("never"), rate={"often": 0.5, "never": 0.0}
+    ),
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "colocate": {"past": OwnPast(holders=Holders(agents=frozenset({"node-0"})))},
     "mig": {"capability": MIG},
     "rehome": {"settings": PRICES, "only": RecommendationKind.REHOME},
+    "sleep": {"settings": WAIT, "only": RecommendationKind.SLEEP},
 }
 
 

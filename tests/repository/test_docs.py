@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.backends_page import ON_API_SERVER, UNDONE_SIMULATED, UNDONE_THERE
 from fleet.capabilities.register import CAPABILITIES
 from recommender.advice.register import ADVICE
 
@@ -71,7 +72,7 @@ def test_page_of_backends_marks_those_that_nothing_real_has_accepted_and_no_othe
     page = (repository / "docs" / "backends.md").read_text(encoding="utf-8")
     marked = re.findall(r"^\| `(\w+)` \*\*experimental\*\* \|", page, re.MULTILINE)
     experimental = [record.backend for record in CAPABILITIES if record.is_experimental]
-    assert marked == experimental * 2, "in both tables"
+    assert marked == experimental * 3, "in all tables"
     assert set(experimental) == {
         "effectivegpu",
         "volcano",
@@ -91,6 +92,15 @@ def test_what_accepted_a_backend_is_a_test_that_is_there_or_is_said_to_be_none(r
                 assert re.search(rf"^def {name}\b", (repository / file).read_text(encoding="utf-8"), re.MULTILINE), name
             else:
                 assert entry.where.startswith("tried by hand"), entry.where
+
+
+_TRIED_IN = sorted({*ON_API_SERVER.values(), *UNDONE_THERE.values(), *UNDONE_SIMULATED.values()})
+
+
+@pytest.mark.parametrize("where", _TRIED_IN)
+def test_what_tried_a_backend_is_a_test_that_is_there(repository: Path, where: str) -> None:
+    file, _, name = where.partition("::")
+    assert re.search(rf"^def {name}\b", (repository / file).read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_page_of_advice_lists_the_kinds_that_a_rule_permits(repository: Path) -> None:

@@ -1,0 +1,199 @@
+"""Which models of a cluster share which card asleep, on nodes whose host memory holds their weights.
+
+Called by `planner` once every pod has its place: whoever has another place after the plan, or shares a card, is left
+alone. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fleet.decisions import RecommendationKind, Refusal
+from fleet.inventory import FIRST_TOKEN_OBJECTIVE_LABEL, Card, CardModelName, Grant, WorkloadId
+from fleet.schema import Measure
+from fleet.sharing import PREALLOCATED_RATIO
+from fleet.usage import Float32
+from recommender.advice.case import Permits
+from recommender.bin_cards import NodeRoom
+from recommender.consolidate import DAYS_MAX
+from recommender.demand import recorded
+from recommender.footprint_grants import SNAP_BYTES
+from recommender.lent_cards import host_room_bytes
+from recommender.placement import Arrangement
+from recommender.problem import PlanningProblem
+from recommender.sleeping import Nights, Sleeper, as_seen, sleeping_cards
+
+_KIND = RecommendationKind.SLEEP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepingSeat:
+    """A card that models share, most of them asleep.
+
+    Attributes:
+        card: one that a model of them has today.
+        models: who shares it.
+        nights: what that comes to, in their order.
+    """
+
+    card: Card
+    models: Sequence[Sleeper]
+    nights: Nights
+
+    @property
+    def scaling(self) -> float:
+        """By how much more framebuffer is granted on the card than it has."""
+        return max(1.0, sum(model.limit_bytes for model in self.models) / self.card.framebuffer_bytes)
+
+
+def host_bytes_of(models: Sequence[Sleeper]) -> float:
+    """Host memory for the weights of models: a server keeps it while it is awake as well."""
+    return sum(model.weights_bytes for model in models)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepPlan:
+    """Cards that models share asleep, and who may sleep but finds no such card."""
+
+    seats: tuple[SleepingSeat, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+
+def plan_sleep(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> SleepPlan:
+    """Who sleeps where, as far as the preset allows; nobody where the plan is of other advice."""
+    if not problem.asks_for(_KIND):
+        return SleepPlan()
+    alone = {seat.rows[0]: seat.card for seat in arrangement.seats if len(seat.rows) == 1}
+    carved = {item.workload for item in arrangement.carved}
+    grants = problem.demand.grants
+    rows = [
+        problem.rows_of[name][0]
+        for name in sorted(permits.kinds)
+        if _KIND in permits.kinds[name] and name not in carved and name not in arrangement.cuts
+    ]
+    rows = [row for row in rows if alone.get(row) == grants[row].card]
+    if not rows:
+        return SleepPlan()
+    seats: list[SleepingSeat] = []
+    refused: dict[WorkloadId, Refusal] = {}
+    sleepers, unknown = _sleepers(problem, rows)
+    for row in unknown:
+        name = grants[row].workload_id
+        refused[name] = permits.cases[name].refuse(_KIND, "requests_unknown")
+    nodes = _Nodes(problem, arrangement)
+    for (model, capacity), members in sorted(sleepers.items()):
+        found = sleeping_cards(
+            members,
+            capacity_bytes=float(capacity),
+            card_model=model,
+            slices_max=problem.capability.slices_per_card_max,
+            late_ratio_max=problem.violation_limits[problem.settings.risk.preset] / problem.past.calibration_ratio,
+            has_place=lambda models: nodes.place(models, is_tried=True) is not None,
+        )
+        made = [
+            SleepingSeat(card=place, models=tuple(card.models), nights=card.nights)
+            for card in sorted(found, key=lambda one: (-host_bytes_of(one.models), one.models[0].row))
+            if card.nights is not None and (place := nodes.place(card.models)) is not None
+        ]
+        seats += made
+        placed = {one.row for seat in made for one in seat.models}
+        for grant in (grants[one.row] for one in members if one.row not in placed):
+            reason = "sleeps_beside_nobody" if nodes.left(grant.node) else "sleep_host_memory_unknown"
+            case = permits.cases[grant.workload_id]
+            refused[grant.workload_id] = case.refuse(_KIND, reason, node=grant.node)
+    return SleepPlan(seats=tuple(seats), refused=tuple(refused.values()))
+
+
+class _Nodes:
+    """What nodes have left for models that come, and for the weights of those that sleep there; mutable."""
+
+    def __init__(self, problem: PlanningProblem, arrangement: Arrangement) -> None:
+        self._problem = problem
+        self._rows: dict[str, list[int]] = defaultdict(list)
+        for seat in arrangement.seats:
+            self._rows[seat.node] += seat.rows
+        self._room = NodeRoom(problem.inventory, problem.demand.grants)
+        self._left: dict[str, float] = {}
+
+    def left(self, node: str) -> float:
+        """Host memory for weights, bytes; 0 where nobody knows."""
+        if node not in self._left:
+            self._left[node] = host_room_bytes(self._problem, node, self._rows[node]) or 0.0
+        return self._left[node]
+
+    def place(self, models: Sequence[Sleeper], *, is_tried: bool = False) -> Card | None:
+        """The card of one of them on the node with most host memory that takes the others; None where none does.
+
+        Args:
+            is_tried: nothing is booked.
+        """
+        grants = self._problem.demand.grants
+        hosts = {grants[model.row].node: grants[model.row] for model in reversed(models)}
+        for node in sorted(hosts, key=lambda name: (-self.left(name), name)):
+            coming = [grants[model.row] for model in models if grants[model.row].node != node]
+            needed = host_bytes_of(models) + sum(grant.memory_request_bytes or 0 for grant in coming)
+            if needed > self.left(node):
+                return None
+            tried = self._room.copy()
+            if tried.admit(node, coming):
+                if not is_tried:
+                    self._room.book(tried)
+                    self._left[node] -= needed
+                return self._problem.cards[hosts[node].card]
+        return None
+
+
+def _sleepers(
+    problem: PlanningProblem, rows: Sequence[int]
+) -> tuple[dict[tuple[CardModelName, int], list[Sleeper]], list[int]]:
+    """Models by the card model and framebuffer that they have, and rows whose requests nobody counted."""
+    demand, settings = problem.demand, problem.settings
+    steps = min(demand.steps, DAYS_MAX * demand.steps_per_day)
+    rates = recorded(problem.history, Measure.REQUEST_RATE)[:, demand.steps - steps :]
+    running = recorded(problem.history, Measure.REQUESTS_RUNNING)[:, demand.steps - steps :]
+    compute = demand.compute[:, demand.steps - steps :]
+    found: dict[tuple[CardModelName, int], list[Sleeper]] = defaultdict(list)
+    unknown: list[int] = []
+    for row in rows:
+        grant = demand.grants[row]
+        series = (rates[row], running[row], compute[row])
+        if any(_coverage(values) < settings.analyzer.coverage_min for values in series):
+            unknown.append(row)
+            continue
+        rate, at_a_time, asked = (as_seen(values, demand.step_seconds) for values in series)
+        found[grant.card_model, grant.framebuffer_bytes].append(
+            Sleeper(
+                row=row,
+                limit_bytes=_limit_bytes(problem, row),
+                weights_bytes=float(np.nanmax(demand.used_bytes[row])) - (grant.kv_cache_pool_bytes or 0),
+                wait_seconds_max=_wait_seconds(grant, float(settings.recommender.sleep_wait_seconds or 0)),
+                rate=rate,
+                running=at_a_time,
+                compute=asked,
+            )
+        )
+    return found, unknown
+
+
+def _coverage(values: Float32) -> float:
+    return float(np.isfinite(values).mean()) if len(values) else 0.0
+
+
+def _limit_bytes(problem: PlanningProblem, row: int) -> int:
+    """Framebuffer that a model gets while it is awake: what it needed at most, as its server takes it, and headroom."""
+    grant = problem.demand.grants[row]
+    need = float(np.nanmax(problem.demand.need_bytes[row])) / PREALLOCATED_RATIO
+    asked = need * (1.0 + problem.settings.recommender.framebuffer_headroom_ratio)
+    return min(grant.framebuffer_bytes, -(-int(asked) // SNAP_BYTES) * SNAP_BYTES)
+
+
+def _wait_seconds(grant: Grant, most: float) -> float:
+    try:
+        promised = float(grant.label(FIRST_TOKEN_OBJECTIVE_LABEL) or most)
+    except ValueError:
+        return most
+    return min(most, promised) if promised > 0 else most

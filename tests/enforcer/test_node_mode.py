@@ -1,0 +1,403 @@
+"""A node is emptied, put into another mode and given back; what speaks against it is said before anything changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bench.faulty_cluster import Faults
+from enforcer.backend import NodeStep, RenderedStage
+from enforcer.backends.device_plugin import MIG_CONFIGS, NODE_DIALECT
+from enforcer.backends.hami import HamiBackend
+from enforcer.backends.hami_dialect import DEVICE_CONFIG
+from enforcer.backends.kai import KaiBackend
+from enforcer.backends.node_mode import modes_of, present_mode, render_switch, switch_plan
+from enforcer.backends.running import RunningBackend
+from enforcer.backends.volcano import VolcanoBackend
+from enforcer.backends.whole_cards import WholeCardsBackend
+from enforcer.manifest import Manifest, set_field
+from enforcer.record.journal import StageState
+from enforcer.record.plan_store import PlanStore
+from enforcer.rollout.restore import StageResult
+from enforcer.rollout.run_context import RunContext
+from enforcer.rollout.stages import Rollout
+from enforcer.safety.guard import GuardPolicy
+from enforcer.simulated.cluster import SimulatedCluster
+from enforcer.snapshot import take_snapshot
+from fleet.capabilities.register import HAMI, TIME_SLICING
+from fleet.decisions import NodeMode, NodeSwitch, Plan
+from fleet.documents import plan_document, plan_from_json, plan_to_json
+from fleet.errors import Refused
+from fleet.inventory import CardModelName
+from fleet.settings.settings import Settings
+from tests.enforcer.builders import (
+    NOW,
+    OpenGuard,
+    a_cluster,
+    a_grant,
+    an_inventory,
+    an_undo,
+    let_all_go,
+    some_tools,
+    standard_grants,
+    standard_plan,
+)
+from tests.enforcer.plugin_cluster import StandingCluster, a_config, a_node, a_pod, an_owner
+
+ROOM = 12
+"""Cards of three nodes, of which the last is free."""
+WHOLE = NodeSwitch(node="node-1", mode=NodeMode.WHOLE)
+TO_MIG = NodeSwitch(node="node-1", mode=NodeMode.MIG)
+COUNT = "nvidia.com/gpu"
+SHARED = "nvidia.com/gpu.shared"
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def a_switch(switch: NodeSwitch) -> Plan:
+    return switch_plan(switch, HAMI, cluster="c1", version=None, now=NOW, settings=Settings())
+
+
+def a_rollout(tools: RunContext) -> Rollout:
+    return Rollout(tools, RunningBackend(HamiBackend(NOW), version=None, allows_experimental=True, left_out=None))
+
+
+def with_room(folder: Path) -> SimulatedCluster:
+    return let_all_go(a_cluster(folder, cards=ROOM), "Deployment/c")
+
+
+def switched(tools: RunContext, switch: NodeSwitch = WHOLE) -> StageResult:
+    (result,) = a_rollout(tools).apply(a_switch(switch), by="ann")
+    return result
+
+
+def objects(cluster: SimulatedCluster) -> dict[str, object]:
+    """Nodes and configuration as users see them, without the versions that every write moves."""
+    found = {}
+    for kind in ("ConfigMap", "Node", "Deployment", "Notebook", "Job"):
+        for one in cluster.list_objects(kind):
+            metadata = {key: value for key, value in one["metadata"].items() if key != "resourceVersion"}
+            # When pods of an owner get ready is a matter of seconds.
+            status = one.get("status", {}) if kind == "Node" else {}
+            found[f"{kind} {metadata['name']}"] = {**one, "metadata": metadata, "status": status}
+    copied: dict[str, object] = json.loads(json.dumps(found))
+    return copied
+
+
+def offers(cluster: SimulatedCluster, node: str = "node-1") -> str:
+    found = cluster.get("Node", "", node)
+    assert found is not None
+    return str(found["status"]["allocatable"][COUNT])
+
+
+def is_closed(cluster: SimulatedCluster, node: str = "node-1") -> bool:
+    return any((one.get("spec") or {}).get("unschedulable") for one in cluster.list_objects("Node"))
+
+
+def test_node_is_emptied_switched_and_open_again_and_undo_restores_every_byte(tmp_path: Path) -> None:
+    cluster = with_room(tmp_path)
+    before, tools = objects(cluster), some_tools(cluster, tmp_path)
+    assert switched(tools).state is StageState.PROMOTED
+    assert offers(cluster) == "4", "each of four cards is one pod's"
+    assert present_mode("node-1", take_snapshot(cluster)) is NodeMode.WHOLE
+    assert not is_closed(cluster)
+    assert where_nodes(cluster) == {"node-0", "node-2"}
+    an_undo(tools).undo(a_switch(WHOLE).plan_id)
+    assert objects(cluster) == before
+
+
+def where_nodes(cluster: SimulatedCluster) -> set[str]:
+    return {str(pod["spec"]["nodeName"]) for pod in cluster.list_objects("Pod")}
+
+
+def test_pods_that_came_since_leave_before_a_node_is_taken_back(tmp_path: Path) -> None:
+    cluster = with_room(tmp_path)
+    tools, before = some_tools(cluster, tmp_path), objects(cluster)
+    switched(tools)
+    late = [a_grant("late", 0, 4)]
+    cluster.sync(an_inventory([*standard_grants(), *late], ROOM), NOW)
+    (pod,) = [one for one in cluster.list_objects("Pod") if one["metadata"]["name"] == "late-0"]
+    assert pod["spec"]["nodeName"] == "node-1"
+    seen: list[bool] = []
+    tools.step = lambda what: seen.append(is_closed(cluster)) if what.startswith("evict team/late-0") else None
+    let_all_go(cluster, "Deployment/late")
+    an_undo(tools).undo(a_switch(WHOLE).plan_id)
+    assert seen == [True], "it left while its node was closed"
+    after = objects(cluster)
+    assert {name: one for name, one in after.items() if name in before} == before
+
+
+def test_switch_whose_pods_do_not_get_ready_elsewhere_gives_the_node_back(tmp_path: Path) -> None:
+    faults = Faults(never_ready=frozenset({"team/c-0"}))
+    cluster = let_all_go(a_cluster(tmp_path, cards=ROOM, faults=faults), "Deployment/c")
+    before = cluster.get(*DEVICE_CONFIG)
+    result = switched(some_tools(cluster, tmp_path))
+    assert result.state is StageState.RESTORED
+    assert "1 pod of team/ReplicaSet/c-" in str(result.reason)
+    assert "did not get ready elsewhere" in str(result.reason)
+    assert cluster.get(*DEVICE_CONFIG) == before, "nothing of the mode was written"
+    assert not is_closed(cluster)
+
+
+def test_switch_is_refused_where_pods_would_find_no_room_elsewhere(tmp_path: Path) -> None:
+    cluster = let_all_go(a_cluster(tmp_path), "Deployment/c")
+    before = objects(cluster)
+    with pytest.raises(Refused, match=r"team/Deployment/c: no other node has room for 2 of its pods"):
+        switched(some_tools(cluster, tmp_path))
+    assert objects(cluster) == before
+
+
+def test_switch_is_refused_where_it_would_take_more_pods_than_an_owner_allows(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, cards=ROOM)
+    with pytest.raises(Refused, match=r"team/Deployment/c: 2 of 2 pods would be unavailable"):
+        switched(some_tools(cluster, tmp_path))
+
+
+def test_switch_is_refused_where_a_budget_lets_no_pod_go(tmp_path: Path) -> None:
+    cluster = with_room(tmp_path)
+    cluster.create(
+        {
+            "kind": "PodDisruptionBudget",
+            "metadata": {"namespace": "team", "name": "keep"},
+            "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "c"}}},
+        }
+    )
+    with pytest.raises(Refused, match=r"PodDisruptionBudget team/keep \(minAvailable=2\)"):
+        switched(some_tools(cluster, tmp_path))
+
+
+def test_service_of_one_replica_needs_an_explicit_yes(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, [a_grant("only", 0, 4)], cards=8)
+    tools = some_tools(let_all_go(cluster, "Deployment/only"), tmp_path, guard=OpenGuard(GuardPolicy()))
+    with pytest.raises(Refused, match="it has one replica"):
+        switched(tools)
+
+
+def test_mode_that_cards_can_not_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="NVIDIA A10 is not known to be cut by MIG"):
+        switched(some_tools(with_room(tmp_path), tmp_path), TO_MIG)
+
+
+def test_mode_that_a_node_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="node node-1 is in mode vgpu already"):
+        switched(some_tools(with_room(tmp_path), tmp_path), replace(WHOLE, mode=NodeMode.VGPU))
+
+
+def test_node_that_does_not_get_ready_is_given_back_as_it_was(tmp_path: Path) -> None:
+    cluster = SimulatedCluster(tmp_path / "cluster.sqlite")
+    inventory = an_inventory([])
+    cards = tuple(replace(card, card_model=CardModelName("NVIDIA A100-SXM4-80GB")) for card in inventory.cards)
+    cluster.sync(replace(inventory, cards=cards), NOW)
+    before = objects(cluster)
+    result = switched(some_tools(cluster, tmp_path), TO_MIG)
+    assert result.state is StageState.RESTORED
+    assert str(result.reason).endswith("its cards are in mode hami-core, expected mig")
+    assert objects(cluster) == before
+
+
+def test_pod_that_opted_out_keeps_its_node(tmp_path: Path) -> None:
+    grants = [a_grant("mine", 0, 4, labels=(("gputide.io/opt-out", "true"),))]
+    with pytest.raises(Refused, match=r"team/Deployment/mine says gputide\.io/opt-out=true"):
+        switched(some_tools(a_cluster(tmp_path, grants), tmp_path))
+
+
+def test_killed_at_any_step_a_switch_ends_whole_when_it_is_gone_on_with(tmp_path: Path) -> None:
+    steps: list[str] = []
+    (tmp_path / "whole").mkdir()
+    cluster = with_room(tmp_path / "whole")
+    switched(some_tools(cluster, tmp_path / "whole", step=steps.append))
+    wanted = objects(cluster), offers(cluster)
+    for number in range(len(steps)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        cluster = with_room(folder)
+        left = iter(range(number + 1))
+
+        def stop(what: str, left: object = left) -> None:
+            if next(left, None) == number:  # type: ignore[call-overload]  # noqa: B023 - called in this turn
+                raise Killed(what)
+
+        with pytest.raises(Killed):
+            switched(some_tools(cluster, folder, step=stop))
+        switched(some_tools(cluster, folder))
+        assert (objects(cluster), offers(cluster)) == wanted, steps[number]
+
+
+def test_of_two_switches_of_a_node_only_the_last_one_is_taken_back(tmp_path: Path) -> None:
+    cluster = with_room(tmp_path)
+    tools = some_tools(cluster, tmp_path)
+    switched(tools)
+    back = NodeSwitch(node="node-1", mode=NodeMode.VGPU, slices=5)
+    switched(tools, back)
+    an_undo(tools).undo(a_switch(WHOLE).plan_id)
+    assert offers(cluster) == "20"
+    an_undo(tools).undo(a_switch(back).plan_id)
+    assert not is_closed(cluster)
+
+
+def test_switch_is_a_plan_that_is_sealed_and_is_never_the_newest_that_somebody_means(tmp_path: Path) -> None:
+    plan = a_switch(TO_MIG)
+    assert plan_from_json(plan_to_json(plan)) == plan
+    assert "node_switch" not in plan_document(standard_plan()), "plans of before keep their bytes, and so their ids"
+    store = PlanStore(tmp_path)
+    store.add(plan)
+    assert store.newest() is None
+    assert store.get(plan.plan_id).node_switch == TO_MIG
+
+
+# --- NVIDIA's device plugin and mig-manager ---
+
+A100 = "NVIDIA-A100-SXM4-40GB"
+MIXED = {"nvidia.com/mig.strategy": "mixed", "nvidia.com/mig.config": "all-disabled"}
+KEPT = "version: v1\nmig-configs:\n  all-disabled:\n  - devices: all\n    mig-enabled: false\n"
+
+
+def plugin_cluster(*nodes: Manifest, others: Sequence[Manifest] = ()) -> StandingCluster:
+    default = {"default": "version: v1\nflags:\n  failOnInitError: false\n"}
+    return StandingCluster([*nodes, a_config(data=default), a_config(MIG_CONFIGS[0], {"config.yaml": KEPT}), *others])
+
+
+def a100(**how: object) -> Manifest:
+    return a_node("node-0", labels=MIXED, product=A100, **how)  # type: ignore[arg-type]
+
+
+def rendered(cluster: StandingCluster, **how: object) -> RenderedStage:
+    switch = NodeSwitch(node="node-0", **how)  # type: ignore[arg-type]
+    return render_switch("plan-1", switch, take_snapshot(cluster, NODE_DIALECT), TIME_SLICING)
+
+
+def carried_out(cluster: StandingCluster, stage: RenderedStage, **allocatable: int) -> StandingCluster:
+    for change in stage.changes:
+        found = cluster.get(change.kind, change.namespace, change.name)
+        assert found is not None
+        set_field(found, change.field, change.new)
+    node = cluster.get("Node", "", "node-0")
+    assert node is not None
+    node["status"]["allocatable"].update({name: str(count) for name, count in allocatable.items()})
+    return cluster
+
+
+def waited_for(stage: RenderedStage) -> Mapping[str, str]:
+    (step,) = stage.node_steps
+    return {path.removeprefix("status.allocatable[").removesuffix("]"): value for path, value in step.advertised}
+
+
+def label_of(stage: RenderedStage, name: str) -> str:
+    return str(next(change.new for change in stage.changes if change.field == f"metadata.labels[{name}]"))
+
+
+def test_node_shares_each_card_by_a_configuration_of_its_own() -> None:
+    stage = rendered(plugin_cluster(a100()), mode=NodeMode.TIME_SLICING, slices=4)
+    key = label_of(stage, "nvidia.com/device-plugin.config")
+    text = next(str(change.new) for change in stage.changes if change.field == f"data[{key}]")
+    assert yaml.safe_load(text) == {
+        "version": "v1",
+        "flags": {"failOnInitError": False},
+        "sharing": {
+            "timeSlicing": {
+                "renameByDefault": True,
+                "failRequestsGreaterThanOne": True,
+                "resources": [{"name": COUNT, "replicas": 4}],
+            }
+        },
+    }
+    assert waited_for(stage) == {COUNT: "0", SHARED: "16"}
+    assert stage.node_steps[0].back == ((f"status.allocatable[{COUNT}]", "4"), (f"status.allocatable[{SHARED}]", "0"))
+
+
+def test_shared_node_becomes_whole_by_a_configuration_that_shares_nothing() -> None:
+    cluster = plugin_cluster(a100())
+    stage = rendered(cluster, mode=NodeMode.MPS, slices=2)
+    carried_out(cluster, stage, **{COUNT: 0, SHARED: 8})
+    assert present_mode("node-0", take_snapshot(cluster, NODE_DIALECT)) is NodeMode.MPS
+    back = rendered(cluster, mode=NodeMode.WHOLE)
+    key = label_of(back, "nvidia.com/device-plugin.config")
+    text = next(str(change.new) for change in back.changes if change.field == f"data[{key}]")
+    assert yaml.safe_load(text) == {"version": "v1", "flags": {"failOnInitError": False}}
+    assert waited_for(back) == {COUNT: "4", SHARED: "0"}
+
+
+def test_whole_cards_of_a_plan_may_come_to_a_node_that_was_put_into_mode_whole() -> None:
+    cluster = plugin_cluster(a100())
+    carried_out(cluster, rendered(cluster, mode=NodeMode.MPS, slices=2), **{COUNT: 0, SHARED: 8})
+    carried_out(cluster, rendered(cluster, mode=NodeMode.WHOLE), **{COUNT: 4, SHARED: 0})
+    for manifest in (an_owner("a"), a_pod("a", 0, "node-0"), a_pod("a", 1, "node-0")):
+        cluster.put(manifest)
+    snapshot = take_snapshot(cluster, NODE_DIALECT)
+    assert present_mode("node-0", snapshot) is NodeMode.WHOLE
+    assert WholeCardsBackend(NOW).dialect.cards_of_node(snapshot.nodes["node-0"])
+
+
+def test_every_card_of_a_node_is_cut_alike_and_whole_again() -> None:
+    cluster = plugin_cluster(a100())
+    stage = rendered(cluster, mode=NodeMode.MIG, profiles=(("2g.10gb", 2), ("3g.20gb", 1)))
+    name = label_of(stage, "nvidia.com/mig.config")
+    text = next(str(change.new) for change in stage.changes if change.field == "data[config.yaml]")
+    layouts = yaml.safe_load(text)["mig-configs"]
+    assert layouts["all-disabled"] == [{"devices": "all", "mig-enabled": False}]
+    assert layouts[name] == [
+        {"devices": [0, 1, 2, 3], "mig-enabled": True, "mig-devices": {"2g.10gb": 2, "3g.20gb": 1}}
+    ]
+    cut = {"nvidia.com/mig-2g.10gb": "8", "nvidia.com/mig-3g.20gb": "4", COUNT: "0"}
+    assert waited_for(stage) == cut
+    carried_out(cluster, stage, **{resource: int(count) for resource, count in cut.items()})
+    assert present_mode("node-0", take_snapshot(cluster, NODE_DIALECT)) is NodeMode.MIG
+    back = rendered(cluster, mode=NodeMode.WHOLE)
+    assert waited_for(back) == {"nvidia.com/mig-2g.10gb": "0", "nvidia.com/mig-3g.20gb": "0", COUNT: "4"}
+    with pytest.raises(Refused, match="does not share cards that are cut"):
+        rendered(cluster, mode=NodeMode.TIME_SLICING, slices=2)
+
+
+@pytest.mark.parametrize(
+    ("product", "how", "why"),
+    [
+        ("Tesla-T4", {"mode": NodeMode.MIG, "profiles": (("1g.5gb", 7),)}, "Tesla-T4 is not known to be cut by MIG"),
+        (A100, {"mode": NodeMode.MIG, "profiles": (("3g.20gb", 3),)}, "cannot cut 3 x 3g.20gb"),
+        (A100, {"mode": NodeMode.MIG}, "say --profile"),
+        (A100, {"mode": NodeMode.TIME_SLICING}, "expected 2 to 10 of each card"),
+        (A100, {"mode": NodeMode.MPS, "slices": 49}, "expected 2 to 48 of each card"),
+        (A100, {"mode": NodeMode.WHOLE, "slices": 2}, "cannot share each card 2 times in mode whole"),
+        (A100, {"mode": NodeMode.VGPU}, "modes with nvidia_time_slicing: whole, time-slicing, mps, mig"),
+        (A100, {"mode": NodeMode.WHOLE}, "node node-0 is in mode whole already"),
+    ],
+)
+def test_what_a_node_of_the_plugin_can_not_be_is_refused(product: str, how: dict[str, object], why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        rendered(plugin_cluster(a_node("node-0", labels=MIXED, product=product)), **how)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [("Pod", "nobody makes pod team/a-0 anew"), ("DaemonSet", "comes back to it at once")]
+)
+def test_pod_that_would_be_lost_or_come_back_stands_against_a_switch(kind: str, why: str) -> None:
+    pod = a_pod("a", 0, "node-0", kind=kind)
+    if kind == "Pod":
+        del pod["metadata"]["ownerReferences"]
+    with pytest.raises(Refused, match=why):
+        rendered(plugin_cluster(a100(), others=[pod]), mode=NodeMode.TIME_SLICING, slices=2)
+
+
+def test_pods_leave_first_and_jobs_are_said_to_begin_anew() -> None:
+    stage = rendered(
+        plugin_cluster(
+            a100(), others=[an_owner("a"), a_pod("a", 0, "node-0"), a_pod("train", 0, "node-0", kind="Job")]
+        ),
+        mode=NodeMode.TIME_SLICING,
+        slices=2,
+    )
+    (step,) = stage.node_steps
+    assert isinstance(step, NodeStep)
+    assert step.leaving == (("team", "a-0"), ("team", "train-0"))
+    assert any("pods of Jobs begin anew: 1, such as team/train-0" in text for text in stage.warnings)
+
+
+def test_modes_are_those_that_nodes_have_and_pods_do_not() -> None:
+    assert modes_of(VolcanoBackend(NOW).dialect) == (NodeMode.WHOLE, NodeMode.VGPU)
+    assert modes_of(KaiBackend(NOW).dialect) == ()
