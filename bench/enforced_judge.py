@@ -9,10 +9,10 @@ HAMi#1445, Volcengine's help pages on mGPU, coldzerofear/vgpu-manager:README.md,
 - HAMi from 2.8.1 and what mounts its library: every pod of the card has 1-99 % of cores, those above low priority also
   `GPU_CORE_UTILIZATION_POLICY=force` and priority 0, and the low one launches no CUDA graphs;
 - the same where a pause of the library is written by somebody who watches: the agent of the node; graphs pass unless a
-  measurement on that node says that they pause as well;
+  measurement on that node says that they pause as well; one that acts on a full card lets requests of others wait;
 - the same without core limits where a measurement on the node says so;
 - mGPU suspends offline work (`reclaimed-mgpu-core`, `reclaimed_cores`) on nodes whose policy is not native-burst-share;
-- nowhere else.
+- nowhere else, nor for a pod that the library is switched off for, or before one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,16 @@ CORES = {
 MGPU_CORES, MGPU_RECLAIMED = "vke.volcengine.com/mgpu-core", "vke.volcengine.com/reclaimed-mgpu-core"
 PRIORITY = "nvidia.com/priority"
 POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
+DISABLE_ENV = "CUDA_DISABLE_CONTROL"
+TRUE = {"1", "t", "T", "true", "TRUE", "True"}
 PRIORITY_ENV = "CUDA_TASK_PRIORITY"
 QOS = "katalyst.kubewharf.io/qos_level"
 SEATS = "gputide.io/seats"
 SLACK = 0.005
 """Demand over a card or a limit that is noise, and harm that rounding takes."""
 CONTENDED = 1.005
+SLOWED = 1.005
+"""P99 latency beside others / alone from which somebody says that requests wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,7 @@ class World:
         version: of the backend, as numbers; empty where it has none.
         policies: mGPU's policy of each node.
         agents: nodes on which an agent lets low priority sleep.
+        strict: those of them on which it sleeps whenever somebody above it works, not only while the card is full.
         gated: nodes on which a container without a core limit was seen to wait at the gate.
         ungated: nodes on which one with a forced core limit was seen to pass it.
         graphs_pause: nodes on which a pause was seen to stop graphs.
@@ -69,6 +74,7 @@ class World:
     version: tuple[int, ...]
     policies: Mapping[str, str]
     agents: frozenset[str]
+    strict: frozenset[str]
     gated: frozenset[str]
     ungated: frozenset[str]
     graphs_pause: frozenset[str]
@@ -100,21 +106,30 @@ class _Judge:
         for item in self._plan["recommendations"]:
             if item["kind"] != "colocate":
                 continue
-            pods = set(item["pods"])
+            # Harm is said of an average pod and of the worst card: a card counts once for each pod that comes to it.
             cards = [
                 card
                 for card in self._plan["placement"]
-                if _is_mixed(card) and pods & {_pod_id(part) for part in card["slices"]}
+                for part in card["slices"]
+                if _pod_id(part) in set(item["pods"])
             ]
-            unheld = [card for card in cards if not self._is_held(card)]
+            unheld = [card for card in cards if _is_mixed(card) and not self._is_held(card)]
             promises = "priority" in item["needs"] or not re.search(r"contend as equals", item["reason"])
             if unheld and promises:
                 yield f"{item['id']}: promises that low priority yields on {unheld[0]['card']}, and nothing makes it"
-            seen = [self._contended(card) for card in cards] if unheld else [self._cut_off(card) for card in cards]
-            harm = float(np.mean(seen)) if seen else 0.0
-            if item["violation_ratio"] + SLACK < harm / 2:
-                kind = "contend" if unheld else "are cut off by their limits"
-                yield f"{item['id']}: predicts {item['violation_ratio']:.4f}, and its pods {kind} in {harm:.4f}"
+            # What advice does not ask for is not looked for by `apply`, so it can't be counted on either.
+            harmed = [self._harmed(card, counts_on_hold="priority" in item["needs"]) for card in cards] or [0.0]
+            worst = max(clause["values"].get("worst_ratio", 0.0) for clause in item["why"])
+            for said, harm in ((item["violation_ratio"], float(np.mean(harmed))), (worst, max(harmed))):
+                if said + SLACK < harm / 2:
+                    yield f"{item['id']}: predicts {said:.4f}, and its pods are harmed in {harm:.4f}"
+            inflation = dict(item["evidence"]["numbers"]).get("latency_p99_inflation_ratio")
+            if inflation is not None and inflation < SLOWED:
+                yield from (
+                    f"{item['id']}: says that requests are not slowed on {card['card']}, and low priority works there"
+                    for card in cards
+                    if _is_mixed(card) and self._slows(card)
+                )
 
     def shares(self) -> Iterator[str]:
         """Shares of compute that the plan says and the patch does not grant."""
@@ -139,6 +154,8 @@ class _Judge:
             return not is_native and all(self._is_offline(part) for part in lows)
         if world.backend not in GATED or (world.version and world.version < GATED[world.backend]):
             return False
+        if any(map(self._is_outside, parts)):
+            return False
         launches_graphs = any(world.servers.get(_pod_id(part)) in GRAPHS for part in lows)
         if node in world.agents and (not launches_graphs or node in world.graphs_pause):
             return True
@@ -146,7 +163,7 @@ class _Judge:
             return False
         if node in world.gated:
             return True
-        is_limited = all(1 <= (self._percent(part) or 0) <= 99 for part in parts)
+        is_limited = all(1 <= (self._percent(part) or 0) <= 99 and self._policy(part) != "disable" for part in parts)
         is_forced = all(self._is_forced(part) for part in parts if part["priority"] != "low")
         is_ranked = self._owners is None or all(self._is_above(part) == (part["priority"] != "low") for part in parts)
         return node not in world.ungated and is_limited and is_forced and is_ranked
@@ -154,8 +171,7 @@ class _Judge:
     def _is_above(self, part: Mapping[str, Any]) -> bool:
         """Whether the library takes a pod for one of the upper level: without a word it does not."""
         if self._world.backend == "volcano":
-            env = _container(self._owner(part), part).get("env") or ()
-            return any(entry["name"] == PRIORITY_ENV and entry.get("value") == "0" for entry in env)
+            return self._variable(part, PRIORITY_ENV) == "0"
         return self._limits(part).get(PRIORITY) == "0"
 
     def _percent(self, part: Mapping[str, Any]) -> int | None:
@@ -181,8 +197,21 @@ class _Judge:
         if self._owners is None:
             # A Job's template can't be given a variable.
             return part["core_policy"] == "hard" and "/Job/" not in part["workload"]
+        return self._policy(part) == "force"
+
+    def _policy(self, part: Mapping[str, Any]) -> str | None:
+        return self._variable(part, POLICY_ENV)
+
+    def _is_outside(self, part: Mapping[str, Any]) -> bool:
+        """Whether the library is not loaded into a pod: by Volcano's plugin where the variable stands at all."""
+        said = self._variable(part, DISABLE_ENV)
+        return said is not None and (self._world.backend == "volcano" or said in TRUE)
+
+    def _variable(self, part: Mapping[str, Any], name: str) -> str | None:
+        if self._owners is None:
+            return None
         env = _container(self._owner(part), part).get("env") or ()
-        return any(entry["name"] == POLICY_ENV and entry.get("value") == "force" for entry in env)
+        return next((entry.get("value", "") for entry in env if entry["name"] == name), None)
 
     def _is_offline(self, part: Mapping[str, Any]) -> bool:
         if self._owners is None:
@@ -195,20 +224,40 @@ class _Judge:
         assert self._owners is not None
         return self._owners[part["workload"]]
 
-    def _contended(self, card: Mapping[str, Any]) -> float:
-        """Share of the active time of all pods of a card in which together they used more than it has."""
-        rows = self._rows(card["slices"])
-        active = rows > 0.001
-        together = rows.sum(axis=0) > CONTENDED
-        return float((active & together).sum() / max(1, active.sum()))
+    def _harmed(self, card: Mapping[str, Any], *, counts_on_hold: bool) -> float:
+        """Share of the active time of pods that nobody makes wait in which a card, or their limit, had too little.
 
-    def _cut_off(self, card: Mapping[str, Any]) -> float:
-        """Share of the active time of pods above low priority in which they used more than their limit."""
-        above = [part for part in card["slices"] if part["priority"] != "low"]
-        rows = self._rows(above)
-        most = np.array([1.0 if part["core_policy"] != "hard" else part["compute_ratio"] or 1.0 for part in above])
+        Low priority that is not held back is one of them.
+        """
+        yields = not _is_mixed(card) or (counts_on_hold and self._is_held(card))
+        parts = [part for part in card["slices"] if not (yields and part["priority"] == "low")]
+        if not parts:
+            return 0.0
+        rows = self._rows(parts)
+        most = np.array([self._most(part) if _is_mixed(card) else np.inf for part in parts])
+        is_short = (rows.sum(axis=0) > CONTENDED) | (rows > most[:, None] + SLACK)
         active = rows > 0.001
-        return float((active & (rows > most[:, None] + SLACK)).sum() / max(1, active.sum()))
+        return float((active & is_short).sum() / max(1, active.sum()))
+
+    def _most(self, part: Mapping[str, Any]) -> float:
+        """Compute that a pod above low priority gets at most while it shares a card, share of the card."""
+        if part["priority"] == "low":
+            return np.inf
+        if self._owners is None or self._world.backend == SUSPENDS:
+            return (part["compute_ratio"] or np.inf) if part["core_policy"] == "hard" else np.inf
+        return (self._percent(part) or np.inf) / 100 if self._is_forced(part) else np.inf
+
+    def _slows(self, card: Mapping[str, Any]) -> bool:
+        """Whether low priority works beside others that work, because an agent alone holds it, on a full card."""
+        if card["node"] in self._world.strict or not self._is_held(card) or self._world.backend == SUSPENDS:
+            return False
+        lows, others = (
+            self._rows([part for part in card["slices"] if (part["priority"] == "low") is is_low]).sum(axis=0)
+            for is_low in (True, False)
+        )
+        by_gate = replace(self._world, agents=frozenset())
+        is_by_agent = not _Judge(self._plan, self._owners, by_gate)._is_held(card)
+        return is_by_agent and bool(((lows > 0.1) & (others > 0.1)).any())
 
     def _rows(self, parts: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         return np.array([np.nan_to_num(self._world.use[_pod_id(part)]) for part in parts], np.float32)

@@ -1,12 +1,14 @@
 """Small fleets with services and work of low priority, planned and rendered in many worlds, for `backends-enforced`.
 
-A world is a backend and its version, and what is there beside it: agents on all, some or no nodes, and what probes
-measured. gputide is told of it as it is told of a cluster: by pods of its own namespace, and by results of probes. In
-a part of the cases the world changes between plan and apply.
+A world is a backend and its version, and what is there beside it: agents on all, some or no nodes, ready or not, of
+every manner, containers that switch limits off, and what probes measured. gputide is told of it as it is told of a
+cluster: by pods of its own namespace, owners, and results of probes. In a part of the cases the world changes between
+plan and apply, and in a part only some stages are approved, in any order.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,12 +22,12 @@ from dashboards.words.advice import plan_in_english
 from enforcer.agent.presence import nodes_with_agents
 from enforcer.backends.register import BACKENDS
 from enforcer.backends.running import RunningBackend
-from enforcer.manifest import Manifest
+from enforcer.manifest import Manifest, set_field
 from fleet.capabilities.register import capabilities_of
 from fleet.decisions import Plan, RiskLevel
 from fleet.documents import seal_plan
 from fleet.errors import Refused
-from fleet.inventory import Node, Priority
+from fleet.inventory import CardId, Node, Priority
 from fleet.priority_holds import Holders, holders_of
 from fleet.probe_results import ProbeResult
 from fleet.profiles import Profiles
@@ -52,9 +54,19 @@ MGPU_POLICY = "vke.volcengine.com/mgpu-compute-policy"
 POLICIES = ("fixed-share", "guaranteed-burst-share", "native-burst-share")
 SERVERS = ("triton", "vllm", "sglang", None, "pytorch")
 LOW_SERVERS = ("pytorch", "deepspeed", None, "vllm", "tgi")
+LABELS = ((), (("gputide.io/isolation", "hard"),), (("gputide.io/latency-critical", "true"),))
+LABEL_SHARES = (0.8, 0.05, 0.15)
 DAYS = 2
+REPLICAS_MAX = 4
 CHANGED_SHARE = 0.25
 """Share of the cases in which agents stop, or results of probes are taken away, between plan and apply."""
+PARTLY_SHARE = 0.4
+"""Share of the cases in which some stages alone are approved, half of them in another order than the plan's."""
+SWITCHED_SHARE = 0.05
+"""Share of the workloads whose container switches limits off by one of `SWITCHES`."""
+SWITCHES = (("CUDA_DISABLE_CONTROL", "true"), ("GPU_CORE_UTILIZATION_POLICY", "disable"))
+MANNERS = ("strict", "strict", "pressure", "off")
+"""How agents let low priority give way, as often as each is drawn."""
 FLEET_CASES = 20
 """Cases of one fleet, so that it is profiled once."""
 SETTINGS = Settings.model_validate(
@@ -69,14 +81,17 @@ SETTINGS = Settings.model_validate(
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a cluster shows beside its backend."""
+    """What a cluster shows beside its backend, and on which nodes an agent is really at work."""
 
     pods: tuple[Manifest, ...]
+    agents: frozenset[str]
+    strict: frozenset[str]
     results: tuple[ProbeResult, ...]
 
     def holders(self, backend: str) -> Holders:
         """As gputide reads it."""
-        return holders_of(capabilities_of(backend), self.results, nodes_with_agents(self.pods))
+        strict = nodes_with_agents(self.pods, strict_only=True)
+        return holders_of(capabilities_of(backend), self.results, nodes_with_agents(self.pods), strict=strict)
 
     def world(self, backend: str, version: str | None, history: History) -> World:
         """As the judge is told."""
@@ -86,7 +101,8 @@ class Seen:
             backend=backend,
             version=() if version is None else tuple(int(part) for part in version.lstrip("v").split(".")),
             policies={node.node: dict(node.labels).get(MGPU_POLICY, POLICIES[0]) for node in history.inventory.nodes},
-            agents=frozenset(str(pod["spec"]["nodeName"]) for pod in self.pods),
+            agents=self.agents,
+            strict=self.strict,
             gated=frozenset(one.node for one in tried if one.gate_holds and one.granted_compute_ratio is None),
             ungated=frozenset(
                 one.node for one in tried if not one.gate_holds and one.granted_compute_ratio is not None
@@ -104,7 +120,8 @@ class Outcome:
     Attributes:
         faults: where the plan counts on what is not enforced.
         colocations: cards on which low priority sits beside others.
-        is_rendered: its stages were rendered; False where one was refused.
+        is_rendered: all its stages were carried out; False where one was refused, or not approved.
+        is_partly: some of them were.
     """
 
     backend: str
@@ -112,6 +129,7 @@ class Outcome:
     colocations: int
     promises: int
     is_rendered: bool
+    is_partly: bool
 
 
 def outcome_of(number: int) -> Outcome:
@@ -132,33 +150,76 @@ def outcome_of(number: int) -> Outcome:
     plan = seal_plan(replace(plan, backend_version=version))
     document = plan_in_english(plan)
     later = _seen(random, history, backend) if random.uniform() < CHANGED_SHARE else seen
-    owners = _rendered(plan, history, backend, version, later)
-    # What was refused is not carried out: then the plan is judged by the world that it was made in.
-    world = (seen if owners is None else later).world(backend, version, history)
-    return Outcome(
-        backend=f"{backend} {version or ''}".strip(),
-        faults=tuple(faults_of(document, owners, world)),
-        colocations=mixed_cards(document),
-        promises=sum("priority" in item["needs"] for item in document["recommendations"]),
-        is_rendered=owners is not None,
-    )
-
-
-def _rendered(
-    plan: Plan, history: History, backend: str, version: str | None, seen: Seen
-) -> Mapping[str, Manifest] | None:
-    """Owners once every stage is carried out; None where a stage is refused."""
     adapter = dict(BACKENDS)[backend](NOW)
     running = RunningBackend(
-        adapter, version=version, allows_experimental=True, left_out=None, holders=lambda: seen.holders(backend)
+        adapter, version=version, allows_experimental=True, left_out=None, holders=lambda: later.holders(backend)
     )
     standing = BackendCluster(history.inventory, adapter)
-    try:
-        for stage in plan.rollout_stages:
-            standing.carry_out(plan, running.render(plan, stage, standing.snapshot()))
-    except Refused:
-        return None
-    return {str(name): owner for name, owner in standing.snapshot().owners.items()}
+    _switch_off(random, standing, history)
+    done = _carried_out(plan, _approved(random, plan), running, standing)
+    is_whole = len(done) == len(plan.stages)
+    # What is not carried out is judged by what it says of the world that it was made in.
+    faults = [] if is_whole else faults_of(document, None, seen.world(backend, version, history))
+    if done:
+        owners = {str(name): owner for name, owner in standing.snapshot().owners.items()}
+        faults += faults_of(_standing(document, done, standing), owners, later.world(backend, version, history))
+    return Outcome(
+        backend=f"{backend} {version or ''}".strip(),
+        faults=tuple(faults),
+        colocations=mixed_cards(document),
+        promises=sum("priority" in item["needs"] for item in document["recommendations"]),
+        is_rendered=is_whole,
+        is_partly=0 < len(done) < len(plan.stages),
+    )
+
+
+def _approved(random: np.random.Generator, plan: Plan) -> list[int]:
+    """All stages in order, or some of them, in order or not."""
+    stages = [stage.stage for stage in plan.stages]
+    if random.uniform() >= PARTLY_SHARE:
+        return stages
+    some = [stage for stage in stages if random.uniform() < 0.7]
+    return [int(stage) for stage in random.permutation(some)] if random.uniform() < 0.5 else some
+
+
+def _carried_out(plan: Plan, stages: list[int], running: RunningBackend, standing: BackendCluster) -> list[int]:
+    """Stages that are not refused, carried out one after the other; the first that is refused ends it."""
+    done = []
+    for stage in stages:
+        try:
+            rendered = running.render(plan, stage, standing.snapshot())
+        except Refused:
+            break
+        standing.carry_out(plan, rendered)
+        done.append(stage)
+    return done
+
+
+def _standing(document: Mapping[str, Any], done: list[int], cluster: BackendCluster) -> dict[str, Any]:
+    """What was carried out of a plan: the advice of its stages, and every pod on the card that it really has."""
+    chosen = {name for stage in document["stages"] if stage["stage"] in done for name in stage["recommendations"]}
+    parts = {f"{part['namespace']}/{part['pod']}": part for card in document["placement"] for part in card["slices"]}
+    cards: dict[CardId, list[Mapping[str, Any]]] = defaultdict(list)
+    for pod, held in cluster.cards_of_pods.items():
+        for card in held if pod in parts else ():
+            cards[card].append(parts[pod])
+    return {
+        "recommendations": [item for item in document["recommendations"] if item["id"] in chosen],
+        "placement": [
+            {"card": card, "node": cluster.node_of(card), "slices": slices} for card, slices in sorted(cards.items())
+        ],
+    }
+
+
+def _switch_off(random: np.random.Generator, cluster: BackendCluster, history: History) -> None:
+    """Gives some containers a variable by which no limit holds for them."""
+    owners = {
+        (grant.workload_kind, grant.namespace, grant.workload): grant.container for grant in history.inventory.grants
+    }
+    for key, container in sorted(owners.items()):
+        if random.uniform() < SWITCHED_SHARE:
+            name, value = SWITCHES[int(random.integers(0, len(SWITCHES)))]
+            set_field(cluster.manifest(*key), f"spec.template.spec.containers[{container}].env[{name}]", value)
 
 
 @cache
@@ -176,13 +237,13 @@ def _service(random: np.random.Generator, number: int) -> Service:
     return Service(
         name=f"web-{number}",
         kind=str(random.choice(["Deployment", "Deployment", "StatefulSet", "Job", "Notebook"])),
-        replicas=1,
+        replicas=int(random.integers(1, REPLICAS_MAX + 1)),
         level=float(random.uniform(0.05, 0.8)),
         hours=(begin, begin + int(random.integers(2, 8))) if is_at_rest else (0, 24),
         used_gib=float(random.uniform(1.0, 8.0)),
         priority=Priority.HIGH if random.uniform() < 0.7 else Priority.NORMAL,
         server=SERVERS[int(random.integers(0, len(SERVERS)))],
-        labels=(("gputide.io/isolation", "hard"),) if random.uniform() < 0.05 else (),
+        labels=LABELS[int(random.choice(len(LABELS), p=LABEL_SHARES))],
         **_cache(random),
     )
 
@@ -214,10 +275,16 @@ def _with_policy(history: History, policy: str) -> History:
 
 def _seen(random: np.random.Generator, history: History, backend: str) -> Seen:
     nodes = [node.node for node in history.inventory.nodes]
+    # The agents of a cluster have one chart, and so one manner; now and then one of them is not ready.
+    manner, ready = str(random.choice(MANNERS)), {node: random.uniform() < 0.9 for node in nodes}
     agents = _some(random, nodes)
+    at_work = frozenset(node for node in agents if ready[node] and manner != "off")
     probed = _some(random, nodes) if random.uniform() < 0.4 else []
     return Seen(
-        pods=tuple(_agent(node) for node in agents), results=tuple(_result(random, node, backend) for node in probed)
+        pods=tuple(_agent(node, manner, is_ready=ready[node]) for node in agents),
+        agents=at_work,
+        strict=at_work if manner == "strict" else frozenset(),
+        results=tuple(_result(random, node, backend) for node in probed),
     )
 
 
@@ -226,11 +293,14 @@ def _some(random: np.random.Generator, nodes: list[str]) -> list[str]:
     return (nodes[:0], nodes, nodes[1:])[int(random.integers(0, 3))]
 
 
-def _agent(node: str) -> Manifest:
+def _agent(node: str, manner: str, *, is_ready: bool) -> Manifest:
     return {
         "metadata": {"name": f"agent-{node}", "ownerReferences": [{"kind": "DaemonSet", "name": "gputide-agent"}]},
-        "spec": {"nodeName": node, "containers": [{"name": "agent", "args": ["run", "agent"]}]},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "agent", "args": ["run", "agent", "--set", f"agent.give_way={manner}"]}],
+        },
+        "status": {"conditions": [{"type": "Ready", "status": str(is_ready)}]},
     }
 
 

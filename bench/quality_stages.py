@@ -14,6 +14,7 @@ from pathlib import Path
 
 from exporter.synthetic.writer import write_synthetic_fleet
 from exporter.trace.trace import Trace, open_trace
+from fleet.priority_holds import Holders
 from gputide.replay.history import set_stage
 from recommender.simulate.stage import Stage, cut_history
 from tests.recommender.second_fleet import second_fleet
@@ -99,6 +100,12 @@ def generated_folds() -> Iterator[Fold]:
         cut = history.slices.until - timedelta(days=3)
         stage = cut_history(history, cut=cut, until=history.slices.until)
         yield Fold(fleet=f"generated {kind} {seed}", cut=_cut(GENERATED_DAYS), is_tuned=False, stage=stage)
+
+
+def with_agents(stage: Stage) -> Holders:
+    """An agent on every node, as where low priority is harvested beside services."""
+    nodes = frozenset(card.node for card in stage.known.inventory.cards)
+    return Holders(agents=nodes | {grant.node for grant in stage.demand.grants})
 
 
 def _cut(days: int) -> str:

@@ -53,6 +53,8 @@ class Need(StrEnum):
     PRIORITY = "priority"
     AGENT = "agent"
     """The agent of the node, which lets low priority sleep."""
+    STRICT_AGENT = "strict_agent"
+    """One that does so whenever somebody above works, beside pods whose requests must be answered fast."""
     GRAPH_PAUSE = "graph_pause"
     """A pause by the agent that stops launches of CUDA graphs as well, as a probe on the node saw it."""
     PROBED_GATE = "probed_gate"

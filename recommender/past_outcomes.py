@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
@@ -31,12 +32,17 @@ class OwnPast:
     Attributes:
         calibration_ratio: factor on forecasts of harm, 1 … `FACTOR_MAX`.
         scalings: spans in which our own tide moved a workload's replicas, see `replica_counts`.
+        absences: since when and until when our own tide had replicas of a workload away, and how many stayed.
+        night_evictions_per_hour: how often work had to go before its time in nights of the tide, per hour that it ran;
+            None where too few nights say it.
         interference: what measured pairs teach; None where there are none.
         holders: agents that were seen, and what probes saw of the gate of low priority.
     """
 
     calibration_ratio: float = 1.0
     scalings: Mapping[WorkloadId, Sequence[Span]] = field(default_factory=dict)
+    absences: Mapping[WorkloadId, Sequence[tuple[datetime, datetime, int]]] = field(default_factory=dict)
+    night_evictions_per_hour: float | None = None
     interference: Interference | None = None
     holders: Holders = NOBODY
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from fleet.capabilities.capability import (
-    SHARED_PERCENT_MAX,
     Capabilities,
     CorePolicy,
     Division,
     equal_part_bytes,
 )
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal
-from fleet.inventory import CardId, Grant, Inventory, Priority, WorkloadId
+from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from fleet.priority_holds import Hold
 from recommender.advice.case import Permits
 from recommender.bin_cards import Seat
@@ -175,10 +174,13 @@ def arrange(
         return without(homeless)
     moves = _moves_to(seats, found.sharing, demand, displaced)
     moved = {demand.grants[move.row].workload_id for move in moves}
+    # Who has such a limit already may have it without force, which no inventory shows.
+    gated = {move.target for move in moves if move.hold is Hold.CORES}
+    limited = {demand.grants[row].workload_id for seat in seats if seat.card in gated for row in seat.rows}
     cuts = {
         name: cut
         for name, cut in slices.items()
-        if name in moved or any(is_new(cut, demand.grants[row]) for row in problem.rows_of[name])
+        if name in moved | limited or any(is_new(cut, demand.grants[row]) for row in problem.rows_of[name])
     }
     seats += _displaced_seats(problem, packing, displaced)
     seats += rest
@@ -305,28 +307,6 @@ def _resting_seats(resting: Sequence[int], demand: Demand) -> list[Seat]:
     return [
         Seat(card=card, node=demand.grants[rows[0]].node, rows=tuple(sorted(rows))) for card, rows in rows_of.items()
     ]
-
-
-def limits_left(
-    demand: Demand, permits: Permits, arrangement: Arrangement, capability: Capabilities
-) -> tuple[Refusal, ...]:
-    """Workloads that keep a core limit although they have their cards to themselves, and that nobody lifts.
-
-    Such limits let a gate hold low priority; where that has ended they only slow the pods above it.
-    """
-    if not capability.gates_priority_by_cores:
-        return ()
-    alone = {seat.rows[0] for seat in arrangement.seats if len(seat.rows) == 1}
-    percents: dict[WorkloadId, list[int]] = {}
-    for row, grant in enumerate(demand.grants):
-        is_left = row in alone and grant.priority is not Priority.LOW and grant.workload_id not in arrangement.cuts
-        percent = round(grant.compute_granted_ratio * 100) if is_left and grant.mig_profile is None else 100
-        percents.setdefault(grant.workload_id, []).append(percent)
-    return tuple(
-        permits.cases[name].refuse(RecommendationKind.SLICE, "limit_stays", percent=max(found))
-        for name, found in sorted(percents.items())
-        if name in permits.cases and all(1 <= percent <= SHARED_PERCENT_MAX for percent in found)
-    )
 
 
 def placement_of(

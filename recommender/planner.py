@@ -9,10 +9,9 @@ same plan, byte for byte.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -33,11 +32,10 @@ from fleet.decisions import (
 from fleet.inventory import WorkloadId
 from fleet.money.prices import PriceBook
 from fleet.money.saving import cards_in, saved
-from fleet.priority_holds import NOBODY, Holders
 from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
-from fleet.usage import CardGrid, History, SliceGrid
+from fleet.usage import History
 from recommender.advice.case import Permits
 from recommender.bin_cards import NodeRoom, Seat
 from recommender.consolidate import Group, Point
@@ -45,14 +43,16 @@ from recommender.demand import Demand, demand_of
 from recommender.frontier_points import choose, points_of, proven_beyond
 from recommender.group_seats import Guards
 from recommender.harm.pair_guard import pair_guard
+from recommender.inputs_digest import inputs_digest
 from recommender.latency.guard import latency_guard
 from recommender.lent_cards import LENDING_REASONS, may_gain
+from recommender.limits_left import limits_left, with_limits_lifted
 from recommender.mig.placement import mig_violation_ratio, with_mig_instances
 from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.node_terms import node_terms
 from recommender.past_outcomes import OwnPast
 from recommender.permits import permits_of
-from recommender.placement import Arrangement, arrange, limits_left, moves_left, moves_of, placement_of
+from recommender.placement import Arrangement, arrange, moves_left, moves_of, placement_of
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.problem import PlanningProblem, PlanScope
 from recommender.proposals import propose
@@ -109,7 +109,6 @@ def make_plan(
     sleep = plan_sleep(problem, permits, arrangement)
     solution = Solution(problem=problem, permits=permits, arrangement=arrangement, tide=tide, sleeping=sleep.seats)
     recommendations, stages = propose(solution)
-    violation = _violation_ratio(problem, arrangement)
     stays = limits_left(demand, permits, arrangement, capability)
     return Plan(
         plan_id="",
@@ -124,7 +123,7 @@ def make_plan(
         risk=settings.risk.preset,
         backend=capability.backend,
         currency=settings.prices.currency,
-        totals=_totals(solution, recommendations, violation),
+        totals=_totals(solution, recommendations, _violation_ratio(problem, arrangement)),
         recommendations=recommendations,
         refused=_sorted(permits.refused + arrangement.refused + sleep.refused + stays),
         withheld=_withheld(problem, permits, frontier),
@@ -283,41 +282,12 @@ def _guards(problem: PlanningProblem, permits: Permits) -> Guards:
 
 
 def _on_other_cards(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Arrangement:
-    """The arrangement with instances of cards that are cut by MIG, then with cheaper cards."""
+    """The arrangement with instances of cards that are cut by MIG, then with cheaper cards, then without old limits."""
     if problem.asks_for(RecommendationKind.MIG):
         arrangement = with_mig_instances(problem, permits, arrangement)
     if problem.asks_for(RecommendationKind.REHOME):
         arrangement = with_cheaper_cards(problem, permits, arrangement)
-    return arrangement
-
-
-def inputs_digest(history: History, settings: Settings, capability: Capabilities, past: OwnPast) -> str:
-    """SHA-256 of everything a plan is made from: inventory, usage, settings, backend, own past."""
-    digest = hashlib.sha256()
-    digest.update(repr(history.inventory).encode())
-    _digest_grid(digest.update, history.slices)
-    if history.cards is not None:
-        _digest_grid(digest.update, history.cards)
-    digest.update(settings.model_dump_json().encode())
-    digest.update(repr(capability).encode())
-    digest.update(b"" if past.interference is None else repr(past.interference).encode())
-    digest.update(b"" if past.calibration_ratio == 1.0 else repr(past.calibration_ratio).encode())
-    digest.update(b"" if past.holders == NOBODY else repr(_sorted_holders(past.holders)).encode())
-    return digest.hexdigest()
-
-
-def _sorted_holders(holders: Holders) -> list[list[str]]:
-    """The same text in every process, where sets have no order."""
-    places = (holders.agents, holders.strict, holders.gated, holders.ungated, holders.graphs_pause)
-    return [sorted(nodes) for nodes in places]
-
-
-def _digest_grid(update: Callable[[bytes], None], grid: SliceGrid | CardGrid) -> None:
-    update(repr((grid.keys, grid.since, grid.step_seconds, grid.steps)).encode())
-    for table in (grid.mean, grid.peak):
-        for measure in sorted(table):
-            update(measure.value.encode())
-            update(np.ascontiguousarray(table[measure]).tobytes())
+    return with_limits_lifted(problem, permits, arrangement)
 
 
 def _on_shared_nodes(problem: PlanningProblem, permits: Permits, resting: float) -> _Packing:
@@ -405,8 +375,19 @@ def _withheld(problem: PlanningProblem, permits: Permits, points: Sequence[Front
                 values=(("violation_ratio", round(peaks.violation_ratio, 6)), ("limit_ratio", limit)),
             ),
         )
+    rate = _broken_rate(problem)
+    if problem.asks_for(RecommendationKind.TIDE) and rate is not None:
+        allowed = problem.settings.low_priority.evictions_per_hour_max
+        values = (("evictions_per_hour", round(rate, 4)), ("limit_per_hour", allowed))
+        own += (Withheld(kind=RecommendationKind.TIDE, reason="nights_cut_short", values=values),)
     found = {(item.kind, item.reason): item for item in (*problem.profiles.withheld, *permits.withheld, *own)}
     return tuple(found[key] for key in sorted(found))
+
+
+def _broken_rate(problem: PlanningProblem) -> float | None:
+    """How often nights so far ended early, where that is more than work of low priority is promised."""
+    rate = problem.past.night_evictions_per_hour
+    return rate if rate is not None and rate > problem.settings.low_priority.evictions_per_hour_max else None
 
 
 def _sorted(refused: Sequence[Refusal]) -> tuple[Refusal, ...]:
@@ -467,7 +448,9 @@ def _candidates(
 
 
 def plan_tide(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Tide | None:
-    """The tide of a cluster after a plan; None where no window frees a card."""
+    """The tide of a cluster after a plan; None where no window frees a card, or its promise would not be kept."""
+    if _broken_rate(problem) is not None:
+        return None
     demand, history = problem.demand, problem.history
     return tide_of(
         demand,
@@ -477,6 +460,7 @@ def plan_tide(problem: PlanningProblem, permits: Permits, arrangement: Arrangeme
         violation_ratio_max=problem.violation_limits[problem.settings.risk.preset],
         held_by={seat.card: len(seat.rows) for seat in arrangement.seats},
         node_of={seat.card: seat.node for seat in arrangement.seats},
+        window=problem.settings.recommender.tide_window,
     )
 
 
@@ -494,6 +478,7 @@ def _tide_candidates(problem: PlanningProblem, permits: Permits, arrangement: Ar
             free_rows=tuple(row for row in problem.rows_of[name] if row in stays_alone),
             replicas_min=max(1, permits.cases[name].warm_replicas),
             autoscaler=permits.cases[name].autoscaler,
+            absences=tuple(problem.past.absences.get(name, ())),
         )
         for name in sorted(permits.kinds)
         if RecommendationKind.TIDE in permits.kinds[name] and name not in carved

@@ -233,8 +233,14 @@ def confidence_of(evidence: Evidence) -> float:
     return round(evidence.coverage_ratio * days / (days + 1.0), 4)
 
 
-def needs_of(*, is_hard: bool, hold: Hold | None = None, lends: bool = False) -> tuple[Need, ...]:
-    """What must be enforced for a slice: hard, beside low priority that is held back, or of which a part is lent."""
+def needs_of(
+    *, is_hard: bool, hold: Hold | None = None, is_strict: bool = False, lends: bool = False
+) -> tuple[Need, ...]:
+    """What must be enforced for a slice: hard, beside low priority that is held back, or of which a part is lent.
+
+    Args:
+        is_strict: an agent that holds low priority back must do so before the card is full.
+    """
     needs = [Need.FRAMEBUFFER_LIMIT]
     if is_hard:
         needs.append(Need.CORE_LIMIT)
@@ -243,7 +249,7 @@ def needs_of(*, is_hard: bool, hold: Hold | None = None, lends: bool = False) ->
     if lends:
         needs += [Need.OVERSUBSCRIPTION, Need.SPILL]
     if hold in (Hold.AGENT, Hold.GRAPHS):
-        needs.append(Need.AGENT)
+        needs += [Need.AGENT, Need.STRICT_AGENT] if is_strict else [Need.AGENT]
     if hold is Hold.GRAPHS:
         needs.append(Need.GRAPH_PAUSE)
     if hold is Hold.PROBED:

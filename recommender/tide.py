@@ -10,6 +10,7 @@ have been too tight is told by predicting every day seen from the others. Called
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from analyzer.reservation import OUTLOOK, reservation
 from fleet.autoscaling import Autoscaler
 from fleet.decisions import ScheduledReplicas
+from fleet.errors import Misconfigured
 from fleet.inventory import CardId, WorkloadId
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX
 from recommender.demand import Demand
@@ -53,6 +55,7 @@ class Candidate:
         replicas_min: replicas that must stay, at least 1.
         autoscaler: who scales it already: then its lower bound is lowered, and what it makes beyond that is its own
             business; None where nobody does.
+        absences: since when and until when replicas were away by our own doing, and how many stayed.
     """
 
     workload: WorkloadId
@@ -60,6 +63,7 @@ class Candidate:
     free_rows: tuple[int, ...]
     replicas_min: int
     autoscaler: Autoscaler | None = None
+    absences: tuple[tuple[datetime, datetime, int], ...] = ()
 
     @property
     def replicas_kept(self) -> int:
@@ -75,6 +79,7 @@ class Ebb:
         replicas: replicas that stay.
         replicas_all: replicas outside the window, or as many as its autoscaler keeps then.
         rows: rows of the demand of those that leave.
+        frees: cards that are freed in the window.
         load_max: largest demand predicted in the window, cards.
         violation_ratio: share of the active hours of all days seen in which the replicas that stay would have been
             too few, each day predicted from the others, 0-1.
@@ -160,6 +165,7 @@ def tide_of(
     violation_ratio_max: float,
     held_by: Mapping[CardId, int],
     node_of: Mapping[CardId, str],
+    window: str | None = None,
 ) -> Tide | None:
     """The best window, and the services that scale in during it.
 
@@ -170,21 +176,26 @@ def tide_of(
         time_zone: IANA zone in which the window repeats.
         violation_ratio_max: harm that may be predicted for a service by scaling in, 0-1.
         held_by: pods on each card that carries one.
+        window: first hour and the hour after the last, such as `23-08`; None for the best one.
 
     Returns:
         None where no window frees a card.
+
+    Raises:
+        Misconfigured: the window is shorter than `WINDOW_HOURS_MIN` or longer than `WINDOW_HOURS_MAX`.
     """
+    allowed = _allowed(window)
     days = _local_days(since, demand.step_seconds, demand.steps, time_zone)
     forecasts = [
         forecast
         for candidate in sorted(candidates, key=lambda item: item.workload)
-        if (forecast := _forecast(demand, candidate, days)) is not None
+        if (forecast := _forecast(demand, candidate, days, since)) is not None
     ]
     if not forecasts:
         return None
     lengths = np.arange(WINDOW_HOURS_MIN, WINDOW_HOURS_MAX + 1)
     leaving_in = [item.leaving(violation_ratio_max) for item in forecasts]
-    freed = np.sum(leaving_in, axis=0) * lengths[:, None]
+    freed = np.sum(leaving_in, axis=0) * lengths[:, None] * allowed
     if freed.max() <= 0:
         return None
     # Of equal windows the earliest and shortest holds.
@@ -205,6 +216,23 @@ def tide_of(
     )
 
 
+def _allowed(window: str | None) -> NDArray[np.bool_]:
+    """The windows that may be chosen, (lengths, 24)."""
+    allowed = np.ones((WINDOW_HOURS_MAX - WINDOW_HOURS_MIN + 1, HOURS_PER_DAY), bool)
+    if window is None:
+        return allowed
+    start, end = map(int, window.split("-"))
+    hours = (end - start) % HOURS_PER_DAY
+    if not WINDOW_HOURS_MIN <= hours <= WINDOW_HOURS_MAX:
+        raise Misconfigured(
+            f"cannot plan a tide of {hours} h: recommender.tide_window={window}; {WINDOW_HOURS_MIN} to "
+            f"{WINDOW_HOURS_MAX} h are possible"
+        )
+    allowed[:] = False
+    allowed[hours - WINDOW_HOURS_MIN, start] = True
+    return allowed
+
+
 def _local_days(since: datetime, step_seconds: int, steps: int, time_zone: str) -> NDArray[np.int64]:
     """Local hour since some midnight that each step's end falls in, (steps,); day = value // 24."""
     zone = ZoneInfo(time_zone)
@@ -219,14 +247,14 @@ def _local_days(since: datetime, step_seconds: int, steps: int, time_zone: str) 
     return hours[place] if steps else np.zeros(0, np.int64)
 
 
-def _forecast(demand: Demand, candidate: Candidate, hour_of: NDArray[np.int64]) -> _Forecast | None:
+def _forecast(demand: Demand, candidate: Candidate, hour_of: NDArray[np.int64], since: datetime) -> _Forecast | None:
     """Replicas needed by hour of the day; None where too few days were seen."""
     if not len(hour_of):
         return None
     compute = demand.compute[list(candidate.rows)].astype(np.float64)
     seen = np.isfinite(compute).sum(axis=0)
-    # A replica that was not collected counts as the mean of those that were.
-    total = np.nansum(compute, axis=0) / np.maximum(1, seen) * len(candidate.rows)
+    # A replica that was not collected counts as the mean of those that were; one that we had scaled in has no load.
+    total = np.nansum(compute, axis=0) / np.maximum(1, seen) * np.maximum(seen, _running(demand, candidate, since))
     first_day = int(hour_of[0]) // HOURS_PER_DAY
     peaks = np.full((int(hour_of[-1]) // HOURS_PER_DAY - first_day + 1, HOURS_PER_DAY), -1.0)
     known = seen > 0
@@ -244,6 +272,17 @@ def _forecast(demand: Demand, candidate: Candidate, hour_of: NDArray[np.int64]) 
         active = np.isfinite(peaks) & (peaks > ACTIVE_RATIO_MIN * len(candidate.rows))
         violation /= max(1, int(active.sum()))
     return _Forecast(candidate=candidate, peaks=peaks, spare=spare, violation=violation)
+
+
+def _running(demand: Demand, candidate: Candidate, since: datetime) -> NDArray[np.int64]:
+    """Replicas that ran in each step as far as our own doing goes, (steps,)."""
+    running = np.full(demand.steps, len(candidate.rows), np.int64)
+    for begin, end, stayed in candidate.absences:
+        # Replicas leave and return within a step, and its mean is that of those that stay.
+        first, last = ((moment - since).total_seconds() / demand.step_seconds for moment in (begin, end))
+        part = slice(max(0, math.floor(first)), max(0, math.ceil(last)))
+        running[part] = np.minimum(running[part], max(1, stayed))
+    return running
 
 
 def _needed(most: Float64, days: NDArray[np.int64], candidate: Candidate) -> NDArray[np.int64]:

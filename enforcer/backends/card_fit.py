@@ -157,7 +157,9 @@ def check_isolation(card: CardPlacement, snapshot: Snapshot, capabilities: Capab
 
 
 def _priority_warnings(card: CardPlacement, capabilities: Capabilities) -> list[str]:
-    levels = {part.priority is Priority.LOW for part in card.slices}
-    if len(levels) == 2 and capabilities.priority_levels == 1:
-        return [f"low priority beside others: {capabilities.backend} tells no levels apart, so nobody gives way"]
+    levels, name = {part.priority for part in card.slices}, capabilities.backend
+    if Priority.LOW in levels and len(levels) > 1 and capabilities.priority_levels == 1:
+        return [f"low priority beside others: {name} tells no levels apart, so nobody gives way"]
+    if {Priority.HIGH, Priority.NORMAL} <= levels:
+        return [f"normal priority beside high: {name} has one level for both, so they contend as equals"]
     return []

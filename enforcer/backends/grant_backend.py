@@ -15,7 +15,8 @@ from enforcer.backends.card_fit import is_whole
 from enforcer.backends.pod_template import TemplateStyle, seat_fields
 from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, rendered
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
-from enforcer.manifest import Manifest
+from enforcer.kinds.register import pod_templates
+from enforcer.manifest import Manifest, field_of, workload_parts
 from enforcer.resource_names import Words
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
@@ -83,7 +84,13 @@ def render_grants(
             owner, kind, staying, plan_id=plan.plan_id, snapshot=snapshot, words=words, style=family.style
         )
 
-    draft = draft_stage(plan, stage, snapshot, seater)
+    def is_said(targets: Sequence[Target]) -> bool:
+        owner = snapshot.owners.get(targets[0].seat.workload) if targets else None
+        if owner is None or workload_parts(targets[0].seat.workload)[1] == "Job":
+            return True
+        return any(_says(owner, target, family.style.container_fields(target)) for target in targets)
+
+    draft = draft_stage(plan, stage, snapshot, seater, is_said)
     partly = check_kinds(family.capabilities, draft.recommendations)
     fit = family.check(draft, snapshot)
     nodes = family.node_changes(draft, snapshot)
@@ -91,6 +98,12 @@ def render_grants(
     return rendered(
         draft, snapshot, template_fields, now, warnings=warnings, node_changes=nodes.changes, node_steps=nodes.steps
     )
+
+
+def _says(owner: Manifest, target: Target, fields: Mapping[str, str | None]) -> bool:
+    path = f"spec.template.spec.containers[{target.after[0].container}]"
+    own = [template.view(owner) for template in pod_templates(owner) if template.role in ("", target.seat.role)]
+    return all(field_of(view, f"{path}.{name}") == value for view in own for name, value in fields.items())
 
 
 def _unit_warnings(draft: StageDraft, words: Words) -> list[str]:

@@ -100,11 +100,18 @@ class StageDraft:
         )
 
 
-def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater) -> StageDraft:
+def _always(targets: Sequence[Target]) -> bool:
+    return True
+
+
+def draft_stage(
+    plan: Plan, stage: int, snapshot: Snapshot, seater: Seater, is_said: Callable[[Sequence[Target]], bool] = _always
+) -> StageDraft:
     """Which pods a stage brings where.
 
     Args:
         stage: number of the stage, none of the tide's; the ones before it count as applied.
+        is_said: whether the owner of pods that all have their places and grants already says all that goes with them.
 
     Raises:
         Refused: there is no such stage, pods are gone, have no place, or claim what can't be true.
@@ -125,13 +132,15 @@ def draft_stage(plan: Plan, stage: int, snapshot: Snapshot, seater: Seater) -> S
     workloads = dict.fromkeys(snapshot.seats[pod].workload for pod in named if pod in snapshot.seats)
     targets: dict[WorkloadId, tuple[Target, ...]] = {}
     for workload in workloads:
-        entries = []
-        for seat in snapshot.pods[workload]:
-            if seat.pod_id in wanted:
-                advice = recommendations[wanted[seat.pod_id]]
-                entries.append(_target(seat, advice, placed.get(seat.pod_id, ()), seater))
-            else:
-                entries.append(Target(seat=seat, new=None, recommendation=""))
+        aims = [
+            _target(seat, recommendations[wanted[seat.pod_id]], placed.get(seat.pod_id, ()), seater)
+            if seat.pod_id in wanted
+            else Target(seat=seat, new=None, recommendation="")
+            for seat in snapshot.pods[workload]
+        ]
+        entries = [_unless_there(aim) for aim in aims]
+        if all(entry.new is None for entry in entries) and not is_said([aim for aim in aims if aim.new]):
+            entries = aims
         moving = [entry for entry in entries if entry.new is not None]
         doubted = [entry.seat.pod_id for entry in moving if entry.seat.pod_id in snapshot.doubts]
         if doubted:
@@ -298,7 +307,7 @@ def _enforces(capabilities: Capabilities, need: Need) -> bool:
             return capabilities.compute_isolation is not ComputeIsolation.NONE
         case Need.PRIORITY:
             return capabilities.priority_levels > 1
-        case Need.AGENT | Need.GRAPH_PAUSE | Need.PROBED_GATE:
+        case Need.AGENT | Need.STRICT_AGENT | Need.GRAPH_PAUSE | Need.PROBED_GATE:
             return capabilities.gates_priority_by_cores
         case Need.OVERSUBSCRIPTION:
             return capabilities.oversubscription is not Oversubscription.NONE
@@ -356,8 +365,12 @@ def _target(
         raise Refused(
             f"cannot apply {recommendation.id}: the plan has no place for {seat.pod_id}, and does not stop it"
         )
-    is_there = same_slices(without_default_priority(seat.slices, new), new)
-    return Target(seat=seat, new=None if is_there else new, recommendation=recommendation.id)
+    return Target(seat=seat, new=new, recommendation=recommendation.id)
+
+
+def _unless_there(aim: Target) -> Target:
+    is_there = aim.new is not None and same_slices(without_default_priority(aim.seat.slices, aim.new), aim.new)
+    return replace(aim, new=None) if is_there else aim
 
 
 def _notes(targets: Mapping[WorkloadId, Sequence[Target]]) -> list[str]:

@@ -8,16 +8,17 @@ taken back whose limits a later one counts on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from enforcer.backend import Move
 from enforcer.kinds.register import pod_templates
+from enforcer.manifest import Manifest
 from enforcer.record.journal import ObjectIntent
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import SHARED_PERCENT_MAX, Capabilities, CorePolicy
-from fleet.decisions import CardPlacement, Need, Plan, Recommendation
+from fleet.decisions import CardPlacement, Need, PlacedSlice, Plan, Recommendation
 from fleet.errors import Refused
-from fleet.grammars.hami import CORE_POLICY_ENV, core_policy_of
+from fleet.grammars.hami import CORE_POLICY_ENV, DISABLE_CONTROL_ENV, core_policy_of
 from fleet.inventory import Priority, WorkloadId
 from fleet.priority_holds import Holders
 from fleet.sentences import Sentence, sentence
@@ -46,7 +47,7 @@ def check_priority(
         pods = set(item.pods)
         for card in plan.placement:
             is_mixed = len({part.priority is Priority.LOW for part in card.slices}) == 2
-            why = _unheld(item, card, record, holders) if is_mixed else None
+            why = _unheld(item, card, record, holders, snapshot) if is_mixed else None
             if why is None and is_mixed and _counts_on_limits(item, record):
                 why = _unlimited(plan, card, changing, snapshot)
             if why is not None and not pods.isdisjoint(part.pod_id for part in card.slices):
@@ -55,19 +56,28 @@ def check_priority(
                 )
 
 
-def _unheld(item: Recommendation, card: CardPlacement, record: Capabilities, holders: Holders) -> Sentence | None:
+def _unheld(
+    item: Recommendation, card: CardPlacement, record: Capabilities, holders: Holders, snapshot: Snapshot
+) -> Sentence | None:
     """Why low priority is not held back on a card as advice counts on; None where it is."""
     node, backend = card.node or "", record.backend
     if record.priority_levels < 2:
         return sentence("guard.unheld_levels", backend=backend)
     if not record.gates_priority_by_cores:
         return None
-    if Need.GRAPH_PAUSE in item.needs and node not in holders.graphs_pause:
-        return sentence("guard.unheld_graphs", node=node)
-    if Need.AGENT in item.needs:
-        return None if node in holders.agents else sentence("guard.unheld_agent", node=node)
-    if Need.PROBED_GATE in item.needs:
-        return None if node in holders.gated else sentence("guard.unheld_probe", node=node)
+    outside = next((part.pod_id for part in card.slices if _is_outside(part, snapshot)), None)
+    if outside is not None:
+        return sentence("guard.unheld_outside", pod=outside)
+    for need, nodes, why in (
+        (Need.GRAPH_PAUSE, holders.graphs_pause, sentence("guard.unheld_graphs", node=node)),
+        (Need.AGENT, holders.agents, sentence("guard.unheld_agent", node=node)),
+        (Need.STRICT_AGENT, holders.strict, sentence("guard.unheld_strict", node=node)),
+        (Need.PROBED_GATE, holders.gated, sentence("guard.unheld_probe", node=node)),
+    ):
+        if need in item.needs and node not in nodes:
+            return why
+    if not _counts_on_limits(item, record):
+        return None
     if node in holders.ungated:
         return sentence("guard.unheld_gate", node=node)
     for part in card.slices:
@@ -101,14 +111,20 @@ def _unlimited(plan: Plan, card: CardPlacement, changing: Collection[str], snaps
 
 
 def _core_policies(snapshot: Snapshot, workload: WorkloadId, containers: Collection[str]) -> set[str]:
+    found = _containers(snapshot, workload)
+    return {core_policy_of(entry.get("env") or ()) for entry in found if entry["name"] in containers}
+
+
+def _is_outside(part: PlacedSlice, snapshot: Snapshot) -> bool:
+    """Whether a container says that it wants no library, which then neither holds its pod back nor sees it work."""
+    own = (entry for entry in _containers(snapshot, part.workload) if entry["name"] == part.container)
+    return any(env["name"] == DISABLE_CONTROL_ENV for entry in own for env in entry.get("env") or ())
+
+
+def _containers(snapshot: Snapshot, workload: WorkloadId) -> Iterator[Manifest]:
     owner = snapshot.owners.get(workload)
-    found = () if owner is None else pod_templates(owner)
-    return {
-        core_policy_of(entry.get("env") or ())
-        for template in found
-        for entry in (template.body.get("spec") or {}).get("containers") or ()
-        if entry["name"] in containers
-    }
+    for template in () if owner is None else pod_templates(owner):
+        yield from (template.body.get("spec") or {}).get("containers") or ()
 
 
 def _stage_of(plan: Plan, pod: str) -> int | None:

@@ -1,25 +1,25 @@
 """The morning of the tide: what a night took is given back, whatever became of its plan and of other objects.
 
 No new work is admitted; running work is asked to save, then stopped; services scale out, and the night ends when all
-their replicas are ready, in time or late. Work is asked to save by an annotation on the Job and an event, which say
-until when. Nobody's failure keeps others from coming home: each object is written once a step, what failed is said,
-and the next step tries again.
+their replicas are ready, in time or late. Work is asked to save by an annotation, on Jobs by an event too, which say
+until when: for as long as its tier is promised (`fleet.tiers`). A queue that evicts (`HoldAndDrain`) admits nothing new
+meanwhile (`Hold`). Nobody's failure keeps others from coming home: each object is written once a step, what failed is
+said, and the next step tries again.
 
-Source: kubernetes/api:batch/v1/types.go.
+Sources: kubernetes/api:batch/v1/types.go; kubernetes-sigs/kueue:apis/kueue/v1beta1/clusterqueue_types.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from enforcer.backends.planned_seats import SEATS_FIELD
 from enforcer.cluster import ClusterReader, ClusterWriter, Pause
 from enforcer.manifest import Manifest, field_of
-from enforcer.record.journal import ObjectIntent
+from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.intent_writer import IntentWriter
 from enforcer.rollout.patience import Patience, PatientCluster
@@ -29,10 +29,8 @@ from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.errors import GputideError, Refused
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence
+from fleet.tiers import Guarantee, Tier
 from fleet.units import format_time
-
-if TYPE_CHECKING:
-    pass
 
 
 class TideStep(StrEnum):
@@ -54,7 +52,8 @@ class TidePolicy:
         lead_min: giving back begins at least this long before the end.
         plan_age_max: how old a plan may be when a night begins by it: forecasts age.
         release_seconds_max: how long services may take to scale in; then what is free is used, and no more waited for.
-        save_seconds: between asking low priority to save and stopping it.
+        guarantees: what the work of each tier is promised.
+        stop_seconds_max: how long stopping work may keep services from coming home; the rest of it is stopped after.
         home_seconds_max: how long coming home is waited for in one step.
         queues: Kueue's ClusterQueues that low priority waits in.
     """
@@ -62,7 +61,8 @@ class TidePolicy:
     lead_min: timedelta = timedelta(hours=1)
     plan_age_max: timedelta = timedelta(days=14)
     release_seconds_max: float = 1800.0
-    save_seconds: float = 300.0
+    guarantees: Mapping[Tier, Guarantee] = field(default_factory=dict)
+    stop_seconds_max: float = 300.0
     home_seconds_max: float = 3600.0
     poll_seconds: float = 10.0
     queues: tuple[str, ...] = ()
@@ -157,7 +157,7 @@ class Homecoming:
         kept: list[Sentence] = []
 
         def restore(intent: ObjectIntent) -> None:
-            found = self._writer.restore(intent)
+            found = self._writer.restore(self._as_asked(intent))
             for said in found:
                 if said.code == "rollout.keeps_changing":
                     # Nothing was written: the next step tries again.
@@ -165,12 +165,15 @@ class Homecoming:
             kept.extend(found)
 
         # First nobody new, then those who work, then the services. Nobody's failure keeps others from coming home, and
-        # Jobs whose changes take long wait for the services.
-        jobs = [intent for intent in night.admission if intent.kind == "Job"]
-        left = self._each([intent for intent in night.admission if intent.kind != "Job"], restore)
-        said = self._ask_to_save(jobs, began)
-        left |= self._each(jobs, restore, until=cluster.reader.now() + timedelta(seconds=self._policy.save_seconds))
+        # work whose changes take long waits for the services.
+        tier_of = dict(zip(night.admission, night.tiers, strict=True))
+        stopped = [intent for intent in night.admission if intent.fields[0].old != "Hold"]
+        left = self._each([intent for intent in night.admission if intent not in stopped], restore)
+        said = self._ask_to_save({work: self._notice(tier_of[work]) for work in stopped}, began)
+        stop_by = cluster.reader.now() + timedelta(seconds=self._policy.stop_seconds_max)
+        left |= self._each(stopped, restore, until=stop_by)
         left |= self._each(self._seated_first(night.scale), restore)
+        left |= self._each(night.marks, restore)
         late = [intent for intent, why in left.items() if why is _UNREACHED]
         left = {intent: why for intent, why in left.items() if why is not _UNREACHED} | self._each(late, restore)
         short, waited = self._short(night.workloads), 0.0
@@ -191,28 +194,49 @@ class Homecoming:
             step=TideStep.CAME_HOME, moment=moment, night=self._journal.nights()[-1], said=tuple(said)
         )  # fmt: skip
 
-    def _ask_to_save(self, jobs: Sequence[ObjectIntent], now: datetime) -> list[str]:
-        """Ask Jobs that still run to save what they have, and give them the time; who could not be asked."""
-        until = now + timedelta(seconds=self._policy.save_seconds)
-        asked = 0
+    def _notice(self, tier: Tier) -> timedelta:
+        return timedelta(seconds=self._policy.guarantees.get(tier, Guarantee()).notice_seconds)
+
+    def _ask_to_save(self, notices: Mapping[ObjectIntent, timedelta], now: datetime) -> list[str]:
+        """Ask work that still runs to save what it has, and give it the time; who could not be asked."""
+        until = now
 
         def ask(intent: ObjectIntent) -> None:
-            nonlocal asked
-            job = running_job(self._cluster.reader, intent)
-            if job is None:
+            nonlocal until
+            work = self._running(intent)
+            if work is None or not notices[intent]:
                 return
-            asked += 1
+            until = max(until, now + notices[intent])
             try:
-                self._writer.patch(asked_to_save(job, until), Phase.REST)
+                self._writer.patch(_asked_to_save(work, now + notices[intent]), Phase.REST)
             finally:
-                # A Job that reads no annotation may watch events.
-                self._cluster.writer.record_event("Job", intent.namespace, intent.name, "GputideTide", "save now")
+                if intent.kind == "Job":
+                    # One that reads no annotation may watch events.
+                    self._cluster.writer.record_event("Job", intent.namespace, intent.name, "GputideTide", "save now")
 
-        failed = self._each(jobs, ask, until=until)
+        failed = self._each(list(notices), ask, until=now + max(notices.values(), default=timedelta()))
         left = (until - self._cluster.reader.now()).total_seconds()
-        if asked and left > 0:
+        if left > 0:
             self._cluster.pause(left)
         return [f"{intent.workload} could not be asked to save: {why}" for intent, why in failed.items()]
+
+    def _running(self, intent: ObjectIntent) -> Manifest | None:
+        """Work that was let in, while it still runs."""
+        work = self._cluster.reader.get(*intent.key)
+        if work is None:
+            return None
+        if intent.kind == "Job":
+            return None if field_of(work, "spec.suspend") == "true" or _is_over(work) else work
+        return work if field_of(work, _STOP) == "None" or _was_asked(work) else None
+
+    def _as_asked(self, intent: ObjectIntent) -> ObjectIntent:
+        """What is taken back of a queue, which no longer stands as the night opened it once it was asked."""
+        queue = self._cluster.reader.get(*intent.key) if intent.kind == "ClusterQueue" else None
+        if queue is None or not _was_asked(queue):
+            return intent
+        stop, *rest = intent.fields
+        asked = FieldIntent(field=_SAVE_BY, old=None, new=field_of(queue, _SAVE_BY))
+        return replace(intent, fields=(replace(stop, new="Hold"), asked, *rest))
 
     def _seated_first(self, scale: Sequence[ObjectIntent]) -> list[ObjectIntent]:
         """Services whose pods have planned cards, then those whose pods take any free card and might take these."""
@@ -264,24 +288,23 @@ _UNREACHED = "there was no time for it"
 """Said of an object that is left for later, because those before it took long."""
 
 SAVE_BY_ANNOTATION = "gputide.io/save-by"
-"""On a Job: when its pods will be stopped, ISO 8601."""
+"""On a Job or queue: when its pods will be stopped, ISO 8601."""
 
 _SAVE_BY = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
+_STOP = "spec.stopPolicy"
 
 
-def running_job(reader: ClusterReader, intent: ObjectIntent) -> Manifest | None:
-    """The Job of an intent that was let in, while it still runs.
+def _asked_to_save(work: Manifest, until: datetime) -> ObjectIntent:
+    """What asks a Job, or the work of a queue, to save what it has."""
+    asked = tide_intent(work, _SAVE_BY, field_of(work, _SAVE_BY), format_time(until))
+    if work["kind"] == "Job":
+        return asked
+    closed = FieldIntent(field=_STOP, old=field_of(work, _STOP), new="Hold")
+    return replace(asked, fields=(closed, *asked.fields))
 
-    Raises:
-        Unavailable: the cluster can't be reached.
-    """
-    job = reader.get(*intent.key)
-    return None if job is None or field_of(job, "spec.suspend") == "true" or _is_over(job) else job
 
-
-def asked_to_save(job: Manifest, until: datetime) -> ObjectIntent:
-    """The annotation that asks a Job to save what it has."""
-    return tide_intent(job, _SAVE_BY, field_of(job, _SAVE_BY), format_time(until))
+def _was_asked(queue: Manifest) -> bool:
+    return field_of(queue, _STOP) == "Hold" and field_of(queue, _SAVE_BY) is not None
 
 
 def _is_over(job: Manifest) -> bool:

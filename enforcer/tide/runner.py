@@ -6,13 +6,6 @@ scale in as the plan's schedule says, then low priority work is admitted to the 
 as a stage of its plan. Once that approval counts no more, or somebody aborts the night, the morning starts at once. A
 freeze, and a schedule that expires, stop the evening, never the morning: it needs nobody's yes. Nothing is written
 before the ledger knows the state before it.
-
-Low priority work is suspended Jobs that are marked for it, and Kueue's queues. A Job with the label
-`gputide.io/tide: night` is suspended by day (batch/v1: `spec.suspend`; its pods are stopped when it is suspended
-again). A queue of Kueue that is named in the settings is held by day (`spec.stopPolicy` of a ClusterQueue: `Hold`
-admits no new workload, `HoldAndDrain` evicts too; `None` admits).
-
-Sources: kubernetes/api:batch/v1/types.go; kubernetes-sigs/kueue:apis/kueue/v1beta1/clusterqueue_types.go.
 """
 
 from __future__ import annotations
@@ -22,20 +15,22 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from enforcer.cluster import ClusterReader
-from enforcer.manifest import Manifest, field_of
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Approved
+from enforcer.seat import PodSeat
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
 from enforcer.tide.homecoming import Homecoming, TidePolicy, TideResult, TideStep
-from enforcer.tide.scaling import NightScale, night_scale, tide_intent
+from enforcer.tide.leaving import leaving, marks_of
+from enforcer.tide.letting_in import LettingIn, letting_in
+from enforcer.tide.scaling import NightScale, night_scale
 from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.decisions import Plan
 from fleet.durable import Held
 from fleet.errors import GputideError, Refused, Unavailable
 from fleet.inventory import WorkloadId
+from fleet.units import format_time
 
 if TYPE_CHECKING:
     from wire.own_metrics import OwnMetrics
@@ -133,11 +128,13 @@ class TideRunner(Homecoming):
             raise Refused("cannot begin a night by day")
         scale = self.would_scale()
         cards = self._check_plan(scale)
+        seats = leaving(self._plan.schedule, scale.services, self._tools.snapshot().pods)
         self._tools.step("tide begin")
         night = Night(
             plan_id=self._plan.plan_id, night=moment.night, began_at=self._tools.reader.now(), ends_at=moment.ends_at,
             services=scale.services, scale=scale.intents, left=scale.left,
-            workloads=tuple(entry.workload for entry in self._plan.schedule), cards=cards,
+            workloads=tuple(entry.workload for entry in self._plan.schedule), cards=cards, marks=marks_of(seats),
+            frees=self._frees(scale.services, seats),
         )  # fmt: skip
         self._journal.begin(night)
         result = self._go_on(night, moment, dict(scale.left))
@@ -193,33 +190,53 @@ class TideRunner(Homecoming):
                     raise Refused(f"{service} stays as it is: {why}")
             self._writer.patch(intent, Phase.REST)
 
+        # A pod that can't be marked leaves as its controller likes.
+        self._each(night.marks, lambda intent: self._writer.patch(intent, Phase.REST))
         failed = self._each(night.scale, lower)
         kept |= {service_of[intent]: why for intent, why in failed.items()}
         said = list(failed.values())
-        freed = self._freed()
+        freed, machines = self._freed(night)
         # Nobody waits for the cards of a service that stays as it is.
-        waiting = len(self._scheduled_cards(kept) - freed)
+        waiting = len({card for service, card in night.frees if service not in kept} - freed)
         waited = (self._tools.reader.now() - night.began_at).total_seconds()
         if waiting and waited < self._policy.release_seconds_max:
             said.append(f"{waiting} cards of the schedule are not free yet")
             return TideResult(step=TideStep.WAITS, moment=moment, night=night, said=tuple(said))
-        admission = opened(self._tools.reader, self._policy.queues) if freed else ()
+        now, until = self._tools.reader.now(), night.ends_at - self._journal.lead(self._policy.lead_min)
+        rate = self._journal.evictions_per_hour(now)
+        found = letting_in(self._tools.reader, self._policy, now, until, rate) if freed else LettingIn()
         self._tools.step("tide admit")
-        self._journal.admit(night.plan_id, self._tools.reader.now(), admission, sorted(freed))
-        refused = self._each(admission, lambda intent: self._writer.patch(intent, Phase.REST))
-        let_in = len(admission) - len(refused)
-        said += [*refused.values(), f"{len(freed)} cards are free for the night; {let_in} Jobs and queues were let in"]
+        self._journal.admit(night.plan_id, now, until, found.intents, found.tiers, sorted(freed), machines)
+        refused = self._each(found.intents, lambda intent: self._writer.patch(intent, Phase.REST))
+        let_in = len(found.intents) - len(refused)
+        said += [
+            *refused.values(),
+            *(f"{work} is not let in: {why}" for work, why in found.left),
+            f"{len(freed)} cards are free for the night, {len(machines)} machines whole",
+            f"{let_in} Jobs and queues were let in",
+            f"work may run until {format_time(until)}",
+        ]
         return TideResult(step=TideStep.ADMITTED, moment=moment, night=self._journal.nights()[-1], said=tuple(said))
 
-    def _scheduled_cards(self, but: Collection[str] = ()) -> frozenset[str]:
-        return frozenset(
-            str(card) for entry in self._plan.schedule if entry.workload not in but for card in entry.frees
-        )
+    def _frees(self, services: Collection[WorkloadId], seats: Sequence[PodSeat]) -> tuple[tuple[WorkloadId, str], ...]:
+        """Cards that pods leave, each with its service; the plan's, where nobody says on which ones they sit."""
+        found = {(seat.workload, card) for seat in seats for card in seat.cards}
+        seen = {service for service, _ in found}
+        found |= {
+            (entry.workload, str(card))
+            for entry in self._plan.schedule
+            if entry.workload in services and entry.workload not in seen
+            for card in entry.frees
+        }
+        return tuple(sorted(found))
 
-    def _freed(self) -> frozenset[str]:
-        """Cards of the schedule that nobody holds now."""
-        held = {part.card for seat in self._tools.snapshot().seats.values() for part in seat.slices}
-        return self._scheduled_cards() - {str(card) for card in held if card is not None}
+    def _freed(self, night: Night) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Cards that pods leave in a night and that nobody holds now; machines of theirs that hold nobody."""
+        snapshot = self._tools.snapshot()
+        held = {str(part.card) for seat in snapshot.seats.values() for part in seat.slices if part.card is not None}
+        freed = frozenset(card for _, card in night.frees) - held
+        busy = {seat.node for seat in snapshot.seats.values() if seat.slices}
+        return freed, tuple(sorted({card.node for card in snapshot.cards.values() if card.card in freed} - busy))
 
 
 class TideMetrics:
@@ -240,28 +257,3 @@ class TideMetrics:
         self._freed.set(len(night.freed) if night is not None and is_open else 0)
         if night is not None and result.step is TideStep.CAME_HOME:
             self._nights.labels("late" if night.is_late else "in_time").inc()
-
-
-TIDE_LABEL = "gputide.io/tide"
-
-
-def opened(reader: ClusterReader, queues: Sequence[str]) -> tuple[ObjectIntent, ...]:
-    """What lets low priority in: Jobs that wait for the night, and queues.
-
-    Raises:
-        Unavailable: it can't be reached.
-    """
-    found = [
-        tide_intent(job, "spec.suspend", "true", "false")
-        for job in reader.list_objects("Job")
-        if _is_of_the_night(job) and field_of(job, "spec.suspend") == "true"
-    ]
-    for queue in reader.list_objects("ClusterQueue"):
-        policy = field_of(queue, "spec.stopPolicy")
-        if queue["metadata"]["name"] in queues and policy in ("Hold", "HoldAndDrain"):
-            found.append(tide_intent(queue, "spec.stopPolicy", policy, "None"))
-    return tuple(found)
-
-
-def _is_of_the_night(job: Manifest) -> bool:
-    return (job["metadata"].get("labels") or {}).get(TIDE_LABEL) == "night"

@@ -11,8 +11,15 @@ from enforcer.record.journal import ObjectIntent, object_content, object_of
 from enforcer.record.ledger import Ledger
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence, recorded
+from fleet.tiers import Tier
 
 _NIGHTS_REMEMBERED = 14
+_SLACK = timedelta(minutes=1)
+"""Clocks and written seconds are rounded by less."""
+_JUDGED = timedelta(days=14)
+"""Time goes on where no night begins any more because too many ended early; a count of nights would not."""
+_NIGHTS_JUDGED_MIN = 3
+"""Nights that say how often work has to go before its time; fewer prove nothing."""
 _LEAD_FACTOR = 1.25
 """The next night is given this much more than the slowest of those remembered took."""
 
@@ -28,7 +35,14 @@ class Night:
         left: services that kept what they had, and why.
         workloads: services of its schedule.
         cards: cards that it frees at most, as counted when it began.
-        freed: cards of the plan that stood empty then.
+        marks: what is written on pods so that they leave first.
+        frees: cards that they hold, each with the service that gives it.
+        freed: cards of the plan that stood empty when low priority was let in.
+        machines: nodes that held nobody then, and whose cards are among these.
+        tiers: tier of each of `admission`.
+        admitted_at: when it was let in; None where it was not yet.
+        runs_until: until when it was told that it may run.
+        stops_at: when giving back began; None while it has not, as far as is written down.
         gave_back_after_seconds: how long giving back took; None while it is not over.
         is_late: services had everything again only after its end.
     """
@@ -42,9 +56,15 @@ class Night:
     left: tuple[tuple[WorkloadId, str], ...]
     workloads: tuple[WorkloadId, ...]
     cards: int
+    marks: tuple[ObjectIntent, ...]
+    frees: tuple[tuple[WorkloadId, str], ...]
     admission: tuple[ObjectIntent, ...] = ()
     freed: tuple[str, ...] = ()
-    is_admitting: bool = False
+    machines: tuple[str, ...] = ()
+    tiers: tuple[Tier, ...] = ()
+    admitted_at: datetime | None = None
+    runs_until: datetime | None = None
+    stops_at: datetime | None = None
     is_aborted: bool = False
     gave_back_after_seconds: float | None = None
     ended_at: datetime | None = None
@@ -54,6 +74,29 @@ class Night:
     def is_open(self) -> bool:
         """It is not over."""
         return self.ended_at is None
+
+    @property
+    def is_admitting(self) -> bool:
+        """Low priority was let in, or is about to be."""
+        return self.admitted_at is not None
+
+    @property
+    def work_hours(self) -> float:
+        """Hours that work which was let in had, a minute at least; 0 where there was none, or the night is open."""
+        if self.admitted_at is None or self.stops_at is None:
+            return 0.0
+        return max(_SLACK, self.stops_at - self.admitted_at) / timedelta(hours=1)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Work had to go before the moment that it was told."""
+        return self.stops_at is not None and self.runs_until is not None and self.stops_at < self.runs_until - _SLACK
+
+
+def evictions_of(nights: Sequence[Night]) -> float | None:
+    """How often work of these nights had to go before its time, per hour that it ran; None where none was let in."""
+    hours = sum(len(night.freed) * night.work_hours for night in nights)
+    return sum(len(night.freed) for night in nights if night.is_cut_short) / hours if hours else None
 
 
 class TideJournal:
@@ -68,13 +111,18 @@ class TideJournal:
             night.plan_id, night.began_at, "tide_begin", night=night.night.isoformat(),
             ends_at=night.ends_at.isoformat(), services=list(night.services),
             scale=[object_content(entry) for entry in night.scale], left=[list(entry) for entry in night.left],
-            workloads=list(night.workloads), cards=night.cards,
+            workloads=list(night.workloads), cards=night.cards, marks=[object_content(entry) for entry in night.marks],
+            frees=[list(entry) for entry in night.frees],
         )  # fmt: skip
 
-    def admit(self, plan_id: str, at: datetime, admission: Sequence[ObjectIntent], freed: Sequence[str]) -> None:
-        """Services scaled in; low priority is about to be let in."""
+    def admit(
+        self, plan_id: str, at: datetime, until: datetime, admission: Sequence[ObjectIntent], tiers: Sequence[Tier],
+        freed: Sequence[str], machines: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Services scaled in; low priority is about to be let in, until a moment."""
         self._write(
-            plan_id, at, "tide_admit", admission=[object_content(entry) for entry in admission], freed=list(freed)
+            plan_id, at, "tide_admit", admission=[object_content(entry) for entry in admission], tiers=list(tiers),
+            freed=list(freed), machines=list(machines), until=until.isoformat(),
         )  # fmt: skip
 
     def abort(self, plan_id: str, at: datetime, by: str) -> None:
@@ -88,7 +136,7 @@ class TideJournal:
         )
 
     def nights(self) -> tuple[Night, ...]:
-        """All nights, oldest first.
+        """All nights, oldest first. What a record of an earlier version does not say yet keeps no service away.
 
         Raises:
             Corrupt: the ledger was edited.
@@ -108,17 +156,24 @@ class TideJournal:
                         left=tuple((WorkloadId(workload), str(why)) for workload, why in content["left"]),
                         workloads=tuple(map(WorkloadId, content["workloads"])),
                         cards=int(content["cards"]),
+                        marks=tuple(object_of(part) for part in content.get("marks", ())),
+                        frees=tuple((WorkloadId(workload), str(card)) for workload, card in content.get("frees", ())),
                     )
                 )
             elif entry.event == "tide_admit":
                 found[-1].admission = tuple(object_of(part) for part in content["admission"])
                 found[-1].freed = tuple(content["freed"])
-                found[-1].is_admitting = True
+                found[-1].machines = tuple(content.get("machines", ()))
+                found[-1].tiers = tuple(map(Tier, content.get("tiers", [Tier.BATCH] * len(content["admission"]))))
+                found[-1].admitted_at = entry.at
+                found[-1].runs_until = datetime.fromisoformat(content["until"]) if "until" in content else None
             elif entry.event == "tide_abort":
                 found[-1].is_aborted = True
+                found[-1].stops_at = found[-1].stops_at or entry.at
             elif entry.event == "tide_end":
                 found[-1].gave_back_after_seconds = float(content["seconds"])
                 found[-1].ended_at = entry.at
+                found[-1].stops_at = found[-1].stops_at or entry.at - timedelta(seconds=float(content["seconds"]))
                 found[-1].is_late = bool(content["late"])
         return tuple(found)
 
@@ -145,6 +200,35 @@ class TideJournal:
             for service in night.services:
                 found.setdefault(service, []).extend(spans)
         return found
+
+    def absences(self) -> dict[WorkloadId, list[tuple[datetime, datetime, int]]]:
+        """When replicas of each workload were away by our own doing, until when, and how many stayed.
+
+        Of a night under way, until it ends.
+
+        Raises:
+            Corrupt: the audit log was edited.
+        """
+        found: dict[WorkloadId, list[tuple[datetime, datetime, int]]] = {}
+        for night in self.nights():
+            for service, intent in zip(night.services, night.scale, strict=True):
+                stayed = int(intent.fields[0].new or "0")
+                found.setdefault(service, []).append((night.began_at, night.ended_at or night.ends_at, stayed))
+        return found
+
+    def evictions_per_hour(self, now: datetime) -> float | None:
+        """How often work had to go before its time in nights not older than `_JUDGED`, per hour that it ran.
+
+        None where fewer than `_NIGHTS_JUDGED_MIN` of them let any in.
+
+        Raises:
+            Corrupt: the audit log was edited.
+        """
+        since = now - _JUDGED
+        known = [night for night in self.nights() if night.began_at >= since and night.stops_at and night.tiers]
+        if len(known) < _NIGHTS_JUDGED_MIN:
+            return None
+        return evictions_of(known)
 
     def lead(self, least: timedelta) -> timedelta:
         """How long before its end a night must begin to give back: measured, once it was."""

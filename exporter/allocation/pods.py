@@ -44,6 +44,7 @@ from fleet.kv_cache import model_known
 from fleet.selectors import selects_labels
 from fleet.server_arguments import fixed_pool_bytes
 from fleet.servers import MODEL_LABEL, model_of, preallocates, server_of
+from fleet.tiers import tier_of
 
 _OVER = ("Succeeded", "Failed")
 _QUEUE_LABELS = ("kueue.x-k8s.io/queue-name", "kai.scheduler/queue")
@@ -71,7 +72,8 @@ def pod_record(
     state = mapping(status)
     labels = texts(metadata.get("labels"))
     reserves = reserved_cards(annotations, labels) if is_reservation else ()
-    priority, told = _pod_priority(annotations), {**annotations, **labels}
+    told = {**annotations, **labels}
+    priority = _pod_priority(told)
     containers = (
         *(
             _needs(container, priority, device_resources, told, is_init=not _is_sidecar(container))
@@ -170,11 +172,13 @@ def _needs(
     )
 
 
-def _pod_priority(annotations: Mapping[str, str]) -> Priority:
-    """What annotations say of all containers of a pod: Katalyst's level, or MetaX's class of work."""
-    if annotations.get(_QOS_ANNOTATION) == _QOS_RECLAIMED:
+def _pod_priority(told: Mapping[str, str]) -> Priority:
+    """What labels and annotations say of all containers of a pod: Katalyst's level, MetaX's class of work, its tier."""
+    if told.get(_QOS_ANNOTATION) == _QOS_RECLAIMED:
         return Priority.LOW
-    return _APP_CLASSES.get(annotations.get(_APP_CLASS_ANNOTATION, ""), Priority.NORMAL)
+    tier = tier_of(told)
+    own = Priority.NORMAL if tier is None else tier.priority
+    return _APP_CLASSES.get(told.get(_APP_CLASS_ANNOTATION, ""), own)
 
 
 def _is_sidecar(container: Mapping[str, object]) -> bool:

@@ -8,7 +8,8 @@ concerned are played by the rules of `exporter.replay.seats`, and those cards sh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -21,6 +22,7 @@ from exporter.card_families import FRAMEBUFFER_CAPACITY, FRAMEBUFFER_FREE
 from exporter.collector import Snapshot
 from exporter.families import CataloguedFamily, Family, KeptLabels
 from exporter.reader import Block, InventoryChange, Reading, Samples
+from exporter.replay.carried import NO_SERVICE, carried
 from exporter.replay.places import Places
 from exporter.replay.seats import Seating, Table, played
 from exporter.trace.trace import Trace, epoch_ms, from_epoch_ms
@@ -28,6 +30,7 @@ from exporter.trace.usage import Piece, joined
 from fleet.inventory import Card, CardId, Grant
 from fleet.schema import CARD_IDENTITY, SLICE_IDENTITY, Measure
 from fleet.usage import CardKey, SliceKey
+from fleet.workload_kinds import SERVICE_KINDS
 
 STEPS_PER_BLOCK = 144
 """Most steps in a block unless asked otherwise: a day of ten-minute steps."""
@@ -65,6 +68,7 @@ class ReplayReader:
         counts = np.array([len(pair.grants) for pair in trace.pairs], np.int64)
         self._first_grant = np.r_[0, np.cumsum(counts)][: len(counts)].astype(np.int64)
         self._pairs_with_periods = np.flatnonzero(counts > 1)
+        self._service_of_grant = _services(self._places.grants)
         self._row_of_grant = np.full(len(self._places.grants), -1, np.int32)
         self._rows_generation = self._places.generation
         self._slices: list[SliceKey] = []
@@ -106,8 +110,9 @@ class ReplayReader:
         grants = self._grant_numbers(piece)
         runs = ~self._places.is_stopped[grants]
         if not runs.all():
-            kept = np.flatnonzero(runs)
-            piece, grants = piece.part(kept), grants[kept]
+            kept, cells = np.flatnonzero(runs), self._cells(piece.ts_ms)
+            values = carried(piece.values, cells - cells.min(), self._service_of_grant[grants], runs)
+            piece, grants = replace(piece, values=values).part(kept), grants[kept]
         values = dict(piece.values)
         if self._places.is_card_played.any():
             values = self._played(piece.ts_ms, grants, values)
@@ -251,6 +256,20 @@ class ReplayReader:
         step_ms = self._trace.step_seconds * 1000
         at_ms = (found // width + first) * step_ms + epoch_ms(self._trace.since)
         return Piece(keys=(found % width).astype(np.int32), ts_ms=at_ms, values=summed)
+
+
+def _services(grants: Sequence[Grant]) -> NDArray[np.int64]:
+    """Number of the service that each grant belongs to, by container: its replicas carry each other's load."""
+    numbers: dict[tuple[str, str], int] = {}
+    return np.array(
+        [
+            numbers.setdefault((grant.workload_id, grant.container), len(numbers))
+            if grant.workload_kind in SERVICE_KINDS
+            else NO_SERVICE
+            for grant in grants
+        ],
+        np.int64,
+    )
 
 
 def reading_of(block: Block) -> Reading:

@@ -25,7 +25,16 @@ class TideSettings(Section):
     release_seconds_max: Seconds = 1800
     """How long services may take to scale in; then free cards are used."""
     save_seconds: Seconds = 300
-    """Between asking low priority to save and stopping it."""
+    """Between asking work of tier batch to save and stopping it."""
+    batch_hours_min: Annotated[float, Field(ge=0.0, le=16.0)] = 1.0
+    """Work of tier batch is let in only where so many hours are left; how often it may have to go before its time says
+    `low_priority.evictions_per_hour_max`."""
+    mid_save_seconds: Seconds = 900
+    """Between asking work of tier mid to save and stopping it."""
+    mid_hours_min: Annotated[float, Field(ge=0.0, le=16.0)] = 4.0
+    """Work of tier mid is let in only where so many hours are left."""
+    mid_evictions_per_hour_max: Annotated[float, Field(gt=0.0, le=60.0)] = 0.02
+    """Work of tier mid is let in only where nights ended early no more often, per hour of work."""
     home_seconds_max: Seconds = 3600
     """How long services coming back are waited for before they count as late."""
     interval_seconds: Seconds = 60

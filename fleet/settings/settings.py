@@ -51,6 +51,7 @@ from fleet.settings.pipeline import (
 from fleet.settings.prometheus import PrometheusSettings
 from fleet.settings.relief import ProbeSettings, ReliefSettings, TideSettings
 from fleet.settings.scan import ScanSettings
+from fleet.tiers import Guarantee, Tier
 from fleet.units import MIB
 
 _ENVIRONMENT_PREFIX = "GPUTIDE_"
@@ -173,6 +174,9 @@ class RecommenderSettings(Section):
     sleep_wait_seconds: Seconds | None = None
     """How long a request may wait for its model to wake, where idle models sleep with their weights in host memory to
     share a card; a shorter `gputide.io/ttft-p99-seconds` of a pod holds for it. None advises no such sleep."""
+    tide_window: str | None = Field(default=None, pattern=r"^([01]\d|2[0-3])-([01]\d|2[0-3])$")
+    """Local hours in which services scale in, such as 23-08; none for those in which most is freed. Who leaves, and how
+    far, is computed either way."""
     measured_pairs: Path | None = None
     """CSV of pairs measured on one card (victim, aggressor, speed_ratio …); who suffers there is kept apart."""
 
@@ -289,6 +293,24 @@ class Settings(Section):
     notify: NotifySettings = NotifySettings()
     dashboard: DashboardSettings = DashboardSettings()
     energy: EnergySettings = EnergySettings()
+
+    @property
+    def guarantees(self) -> Mapping[Tier, Guarantee]:
+        """What work of each tier of the night is promised."""
+        tide = self.tide
+        return {
+            Tier.MID: Guarantee(
+                hours_min=tide.mid_hours_min,
+                notice_seconds=float(tide.mid_save_seconds),
+                evictions_per_hour_max=tide.mid_evictions_per_hour_max,
+            ),
+            Tier.BATCH: Guarantee(
+                hours_min=tide.batch_hours_min,
+                notice_seconds=float(tide.save_seconds),
+                evictions_per_hour_max=self.low_priority.evictions_per_hour_max,
+            ),
+            Tier.FREE: Guarantee(),
+        }
 
 
 def load_settings(config_path: Path | None, overrides: Mapping[str, str], environ: Mapping[str, str]) -> Settings:

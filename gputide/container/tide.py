@@ -162,7 +162,7 @@ def _policy(settings: Settings) -> TidePolicy:
         lead_min=timedelta(seconds=tide.lead_seconds_min),
         plan_age_max=timedelta(days=tide.plan_age_days_max),
         release_seconds_max=float(tide.release_seconds_max),
-        save_seconds=float(tide.save_seconds),
+        guarantees=settings.guarantees,
         home_seconds_max=float(tide.home_seconds_max),
         queues=tide.queues,
     )

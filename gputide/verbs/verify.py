@@ -12,9 +12,11 @@ from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS, EXIT_FINE
 from fleet.priority_holds import contending
 from gputide.answers.plan import outcome_answer
+from gputide.answers.tiers import tiers_kept
 from gputide.container.cluster import holders_now
 from gputide.container.measured_harm import verified
 from gputide.container.plans import journal, newest_applied, plan_store
+from gputide.container.tide import tide_journal
 from gputide.options import AnyClusterOption, PlanOption, answering
 from gputide.output import Answer
 from gputide.session import Session
@@ -42,6 +44,9 @@ def verify(
         keep_outcome(folder, outcome)
     verdict = verdict_of(outcome)
     answer = outcome_answer(outcome, verdict, chosen.currency)
+    nights = tide_journal(folder).nights()
+    if nights:
+        answer = replace(answer, listings=(*answer.listings, tiers_kept(nights, session.settings.guarantees)))
     free = sorted(contending(chosen, holders) - contending(chosen))
     if free:
         said = f"nothing holds low priority back now where the plan counts on it, so it counts as an equal: {free[0]}"

@@ -6,14 +6,15 @@ Called by the kinds whose `shares` is true.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fleet.decisions import FreedCard, Recommendation, RecommendationKind
 from fleet.inventory import CardId, WorkloadId
 from fleet.money.saving import cards_in, saved
-from fleet.priority_holds import Hold
+from fleet.priority_holds import Hold, first_at_every_moment
 from fleet.sentences import Sentence, sentence
 from recommender.harm.risk import level_of
+from recommender.placement import Move
 from recommender.solution import Draft, Solution, confidence_of, needs_of
 
 _KIND_ORDER = (
@@ -43,7 +44,10 @@ def batch_title(solution: Solution, number: int) -> Sentence:
 
 
 def joins(solution: Solution, kind: RecommendationKind) -> list[Draft]:
-    """Moves of one kind, batch by batch; each workload is numbered over all kinds.
+    """Moves of one kind, batch by batch, numbered over all kinds.
+
+    What holds low priority back differs from card to card of a service, and so does what must be enforced there: pods
+    that come to cards of another hold are a recommendation of their own.
 
     Args:
         solution: where pods move.
@@ -55,22 +59,31 @@ def joins(solution: Solution, kind: RecommendationKind) -> list[Draft]:
     for batch, names in enumerate(solution.batches, start=1):
         made: list[Recommendation] = []
         for name in names:
-            kinds = {move.kind for move in solution.moves_of.get(name, ())}
-            number += bool(kinds)
-            if kinds and kind is next(one for one in _KIND_ORDER if one in kinds):
-                made.append(_join(solution, number, kind, name, solution.freed(emptied.get(name, ()))))
+            cards = set(emptied.get(name, ()))
+            for part in _by_hold(solution.moves_of.get(name, ())):
+                number += 1
+                kinds = {move.kind for move in part}
+                if kind is next(one for one in _KIND_ORDER if one in kinds):
+                    made.append(
+                        _join(solution, number, kind, part, solution.freed(cards & {move.source for move in part}))
+                    )
+                cards -= {move.source for move in part}
         if made:
             drafts.append(Draft(title=batch_title(solution, batch), recommendations=made, batch=batch, turn=2))
     return drafts
 
 
+def _by_hold(moves: Sequence[Move]) -> list[list[Move]]:
+    """Moves of one workload by what holds low priority back where they lead; those beside none go with the first."""
+    holds: list[Hold | None] = [*dict.fromkeys(move.hold for move in moves if move.hold is not None)] or [None]
+    return [[move for move in moves if (move.hold or holds[0]) is hold] for hold in holds if moves]
+
+
 def _join(
-    solution: Solution, number: int, kind: RecommendationKind, name: WorkloadId, freed: tuple[FreedCard, ...]
+    solution: Solution, number: int, kind: RecommendationKind, moves: Sequence[Move], freed: tuple[FreedCard, ...]
 ) -> Recommendation:
-    moves = solution.moves_of[name]
-    holds = {move.hold for move in moves if move.kind is kind}
-    # What holds on the card where least does is all that can be said of a workload.
-    hold = next((hold for hold in Hold if hold in holds), None)
+    name = solution.grants[moves[0].row].workload_id
+    hold = next((move.hold for move in moves if move.hold is not None), None)
     hours = sum({move.target: move.low_hours for move in moves if move.kind is kind}.values())
     ratio = max(move.violation_ratio for move in moves)
     mean = sum(move.violation_ratio for move in moves) / len(moves)
@@ -88,7 +101,12 @@ def _join(
         risk_level=level_of(mean, confidence_of(evidence)),
         confidence=confidence_of(evidence),
         evidence=evidence,
-        needs=needs_of(is_hard=solution.arrangement.cuts[name].is_hard, hold=hold, lends=bool(lends)),
+        needs=needs_of(
+            is_hard=solution.arrangement.cuts[name].is_hard,
+            hold=hold,
+            is_strict=_is_strict(solution, moves),
+            lends=bool(lends),
+        ),
         violation_ratio=mean,
         low_priority_gpu_hours_per_week=sum((move.low_hours for move in moves if move.is_first), start=0.0),
         why=(
@@ -104,6 +122,13 @@ def _join(
             ),
         ),
     )
+
+
+def _is_strict(solution: Solution, moves: Sequence[Move]) -> bool:
+    """Whether low priority must never work beside others: requests were found fast enough on a card because of that."""
+    arrangement, holders = solution.arrangement, solution.problem.past.holders
+    cards = {move.target for move in moves if move.hold and first_at_every_moment(move.hold, holders)}
+    return any(seat.card in cards and arrangement.inflations.keys() & set(seat.rows) for seat in arrangement.seats)
 
 
 def _emptied_by(solution: Solution) -> dict[WorkloadId, list[CardId]]:

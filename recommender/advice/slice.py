@@ -181,9 +181,18 @@ def _cut(solution: Solution, number: int, name: WorkloadId) -> Recommendation:
                 pods=len(rows),
                 whole_bytes=first.framebuffer_bytes,
                 is_low=first.priority is Priority.LOW,
+                lifted=_lifted(solution, rows, cut),
             ),
         ),
     )
+
+
+def _lifted(solution: Solution, rows: Sequence[int], cut: Cut) -> int | None:
+    """The core limit of pods that keep their framebuffer and their cards, and are to have none; None for any others."""
+    grants, moved = [solution.grants[row] for row in rows], {move.row for move in solution.arrangement.moves}
+    percent = max(round(grant.compute_granted_ratio * 100) for grant in grants)
+    is_same = all(grant.framebuffer_granted_bytes == cut.framebuffer_bytes for grant in grants)
+    return percent if is_same and cut.compute_ratio is None and percent < 100 and moved.isdisjoint(rows) else None
 
 
 def _doubt(solution: Solution, rows: Sequence[int]) -> tuple[Sentence, ...]:
@@ -212,14 +221,20 @@ def _pool_why(solution: Solution, row: int, cut: Cut) -> tuple[Sentence, ...]:
     return (sentence("slice_sees_card", **sizes, cut_ratio=found.cut_bytes / card),)
 
 
-def _why(solution: Solution, cut: Cut, *, pods: int, whole_bytes: int, is_low: bool) -> Sentence:
-    """What is granted, as the backend enforces it: a limit, a share that is sure, or none."""
+def _why(solution: Solution, cut: Cut, *, pods: int, whole_bytes: int, is_low: bool, lifted: int | None) -> Sentence:
+    """What is granted, as the backend enforces it: a limit, a share that is sure, or none.
+
+    Args:
+        lifted: core limit that alone goes, percent; None where the slice is another one.
+    """
     values: dict[str, Value] = {
         "pods": pods,
         "need_bytes": round(cut.shown_bytes),
         "framebuffer_bytes": cut.framebuffer_bytes,
         "whole_bytes": whole_bytes,
     }
+    if lifted is not None:
+        return sentence("slice_lift", pods=pods, percent=lifted)
     if cut.compute_ratio is not None:
         # Low priority has its share only as far as others leave it.
         name = "compute_ratio" if cut.is_hard or is_low else "compute_min_ratio"

@@ -16,16 +16,19 @@ from numpy.typing import NDArray
 from analyzer.profile import profile_fleet
 from fleet.capabilities.register import Capabilities
 from fleet.decisions import RiskLevel
+from fleet.priority_holds import NOBODY, Hold, Holders, hold_of
 from fleet.relief.rules import LOAD_BYTES_PER_SECOND, ReliefRules
 from fleet.settings.settings import Settings
 from fleet.usage import History
 from recommender.demand import Demand, demand_of
 from recommender.footprint_grants import SNAP_BYTES
 from recommender.naive import SUM_OF_MAXIMA, naive_packing
+from recommender.past_outcomes import OwnPast
 from recommender.planner import make_plan
 from recommender.policies.first_fit import first_fit_decreasing
 from recommender.policies.right_sizing import Ask, forecast_ask, hindsight_ask, percentile_ask
 from recommender.policies.scaling_in import TideTable, asleep, scaled_in
+from recommender.priority_holds import holds_of
 from recommender.simulate.harvest import CardPast, Harvest, HarvestRules, Leftover, harvest
 from recommender.simulate.play import Played, play
 from recommender.simulate.replan import Replan
@@ -72,6 +75,7 @@ class Table:
         load_bytes_per_second: how fast framebuffer is loaded where no relief says otherwise.
         harvest: what a worker of low priority is like.
         wanted: workers that wait or run in each step, (steps,); None for a queue that never ends.
+        holders: what holds low priority back beyond the backend.
     """
 
     settings: Settings
@@ -83,6 +87,7 @@ class Table:
     wanted: NDArray[np.int64] | None = None
     tide: TideTable = field(default_factory=TideTable)
     time_zone: str = "UTC"
+    holders: Holders = NOBODY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,7 @@ class Performance:
         relief: whether cards were relieved at run time.
         reaction_seconds: how long a card is overloaded before it is relieved, None without relief.
         since: start of the days that were played.
+        pods: judged pods.
         cards_before: their cards at first.
         cards_opening: cards after the policy's plan.
         cards_peak: the same with spares at their peak.
@@ -141,7 +147,8 @@ class Performance:
 
 
 def perform(policy: Policy, stage: Stage, table: Table) -> Performance:
-    """Play one policy on one stage."""
+    """Play one policy on one stage; low priority that nothing holds back under it contends, and counts, as an equal."""
+    stage = replace(stage, is_low=stage.is_low & _held(policy, stage, table))
     if policy is Policy.IDLE_CULLER:
         played, idle = _culled(stage, table)
         return _performance(policy, stage, table, played, harvested(played, idle, table, stage, shares=False))
@@ -159,8 +166,25 @@ def perform(policy: Policy, stage: Stage, table: Table) -> Performance:
         )
     played = play(stage, opening, relief, replan)
     idle = played.cards_peak - played.used.sum(axis=0)
-    got = harvested(played, idle, table, stage, shares=policy is not Policy.WHOLE_CARDS)
+    shares = policy is not Policy.WHOLE_CARDS and _workers_yield(stage, table)
+    got = harvested(played, idle, table, stage, shares=shares)
     return _performance(policy, stage, table, played, got, relief, opening.predicted_violation_ratio)
+
+
+def _held(policy: Policy, stage: Stage, table: Table) -> NDArray[np.bool_]:
+    """Rows that something holds back where they have low priority; a gate that needs core limits only under our plan.
+
+    It lets such pods share a card only between limits that it sets.
+    """
+    holds = holds_of(stage.demand, stage.known.inventory, table.capability, table.holders)
+    none = {Hold.NONE} if policy is Policy.GPUTIDE else {Hold.NONE, Hold.CORES}
+    return np.array([holds.get(grant.workload_id, Hold.NONE) not in none for grant in stage.demand.grants], bool)
+
+
+def _workers_yield(stage: Stage, table: Table) -> bool:
+    """Whether a worker of low priority is held back beside services as they are: nobody gives those a core limit."""
+    nodes = {card.node for card in stage.known.inventory.cards} | {grant.node for grant in stage.demand.grants}
+    return hold_of(table.capability, table.holders, nodes, None) not in (Hold.NONE, Hold.CORES)
 
 
 def opening_of(policy: Policy, stage: Stage, table: Table, *, step: int = 0) -> Opening:
@@ -170,7 +194,8 @@ def opening_of(policy: Policy, stage: Stage, table: Table, *, step: int = 0) -> 
         now = known.inventory.as_of
         settings = table.settings if table.relief is None else _dense(table.settings)
         profiles = profile_fleet(known, settings=settings.analyzer, now=now)
-        plan = make_plan(known, profiles, settings=settings, capability=table.capability, now=now)
+        past = OwnPast(holders=table.holders)
+        plan = make_plan(known, profiles, settings=settings, capability=table.capability, now=now, past=past)
         return opening_of_plan(stage, plan, measured_bytes_per_second=table.capability.spill_bytes_per_second)
     if policy not in _PACKERS:
         return whole_cards(stage)

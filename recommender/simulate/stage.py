@@ -34,7 +34,7 @@ class Stage:
         past: steps of `demand` that lie before the cut.
         since: the cut.
         is_judged: pods whose harm and cards are counted: of a `Deployment` or `StatefulSet`, seen after the cut.
-        is_low: low priority, which others' demand comes before.
+        is_low: low priority, which others' demand comes before where something holds it back.
         is_alone: pods that share a card with no other: isolated, with several cards or a hardware slice.
         is_single: pods that cannot have a second replica, of a `StatefulSet`: to move is to stop.
         is_fixed: pods that relief must not move: alone, opted out, or single and latency-critical.

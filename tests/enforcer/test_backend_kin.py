@@ -294,14 +294,15 @@ def test_needs_beyond_the_record_are_refused(kin: Kin, need: Need) -> None:
     plan = slice_()
     advice = replace(plan.recommendations[0], needs=(need,))
     asked = replace(plan, recommendations=(advice,))
-    record = kin.backend.capabilities
+    record, is_hami = kin.backend.capabilities, kin.name in ("hami", "effectivegpu", "volcano")
     holds = {
         Need.FRAMEBUFFER_LIMIT: True,
         Need.CORE_LIMIT: True,
         Need.PRIORITY: record.priority_levels == 2,
-        Need.AGENT: kin.name in ("hami", "effectivegpu", "volcano"),
-        Need.GRAPH_PAUSE: kin.name in ("hami", "effectivegpu", "volcano"),
-        Need.PROBED_GATE: kin.name in ("hami", "effectivegpu", "volcano"),
+        Need.AGENT: is_hami,
+        Need.STRICT_AGENT: is_hami,
+        Need.GRAPH_PAUSE: is_hami,
+        Need.PROBED_GATE: is_hami,
         Need.OVERSUBSCRIPTION: kin.name in ("hami", "vgpu_manager"),
         Need.SPILL: kin.name == "vgpu_manager",
     }

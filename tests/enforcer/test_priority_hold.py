@@ -64,6 +64,13 @@ def checked(plan: Plan, record: Capabilities = HAMI, holders: Holders = NOBODY) 
             "stops launches of CUDA graphs",
         ),
         (a_promise(Need.AGENT, Need.GRAPH_PAUSE, ratio=None), HAMI, Holders(graphs_pause=NODE), "no agent"),
+        (a_promise(Need.AGENT, Need.STRICT_AGENT, ratio=None), HAMI, Holders(agents=NODE, strict=NODE), None),
+        (
+            a_promise(Need.AGENT, Need.STRICT_AGENT, ratio=None),
+            HAMI,
+            Holders(agents=NODE),
+            "set agent.give_way=strict",
+        ),
         (a_promise(Need.PROBED_GATE, ratio=None), HAMI, Holders(gated=NODE), None),
         (a_promise(Need.PROBED_GATE, ratio=None), HAMI, NOBODY, "no kept result of a probe"),
         (a_promise(ratio=None), MGPU, NOBODY, None),
@@ -100,15 +107,26 @@ def test_agent_that_stopped_since_the_plan_keeps_its_stage_from_being_rendered(t
         backend.render(plan, 1, snapshot)
 
 
-def in_two_stages() -> Plan:
+def test_pod_without_the_library_is_neither_held_back_nor_seen(tmp_path: Path) -> None:
+    plan, snapshot = a_promise(Need.AGENT, ratio=None), take_snapshot(a_cluster(tmp_path))
+    check_priority(plan, plan.recommendations, HAMI, Holders(agents=NODE), snapshot)
+    workload = WorkloadId("team/Deployment/a")
+    owner = copy.deepcopy(snapshot.owners[workload])
+    set_field(owner, "spec.template.spec.containers[server].env[CUDA_DISABLE_CONTROL]", "true")
+    changed = replace(snapshot, owners={**snapshot.owners, workload: owner})
+    with pytest.raises(Refused, match=r"team/a-0, which sits there, sets CUDA_DISABLE_CONTROL"):
+        check_priority(plan, plan.recommendations, HAMI, Holders(agents=NODE), changed)
+
+
+def in_two_stages(first_pod: str = "a-0", second_pod: str = "a-1") -> Plan:
     """Service a is limited by stage 1, and c of low priority comes to its cards by stage 2."""
     share: dict[str, Any] = {"compute_ratio": 0.4, "core_policy": CorePolicy.HARD}
     low = {**share, "priority": Priority.LOW}
-    first = a_recommendation("slice", RecommendationKind.SLICE, ["a-0", "a-1"], ["Deployment/a"], 0)
+    first = a_recommendation("slice", RecommendationKind.SLICE, [first_pod, second_pod], ["Deployment/a"], 0)
     item = a_recommendation("beside", RecommendationKind.COLOCATE, ["c-0", "c-1"], ["Deployment/c"], 2)
     cards = {
-        0: [a_slice("a-0", **share), a_slice("c-0", **low)],
-        1: [a_slice("a-1", **share), a_slice("c-1", **low)],
+        0: [a_slice(first_pod, **share), a_slice("c-0", **low)],
+        1: [a_slice(second_pod, **share), a_slice("c-1", **low)],
     }
     return a_plan(cards, [[first], [replace(item, needs=(Need.PRIORITY,))]])
 
@@ -136,6 +154,21 @@ def test_service_that_lost_its_force_since_is_not_counted_on(tmp_path: Path) -> 
     changed = replace(snapshot, owners={**snapshot.owners, WorkloadId("team/Deployment/a"): owner})
     with pytest.raises(Refused, match=r"team/a-.*, which sits there, has no 1-99 % of cores by force"):
         a_running_backend().render(plan, 2, changed)
+
+
+def test_service_that_has_its_share_without_force_is_given_force(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    Rollout(some_tools(cluster, tmp_path), a_running_backend()).apply(in_two_stages(), stages=[1], by="ann")
+    snapshot = take_snapshot(cluster)
+    seats = sorted(snapshot.pods[WorkloadId("team/Deployment/a")], key=lambda seat: seat.slices[0].card or "")
+    plan = in_two_stages(*(seat.pod_id.removeprefix("team/") for seat in seats))
+    assert not a_running_backend().render(plan, 1, snapshot).changes, "what is there already is not changed again"
+    owner = copy.deepcopy(snapshot.owners[WorkloadId("team/Deployment/a")])
+    policy = "spec.template.spec.containers[server].env[GPU_CORE_UTILIZATION_POLICY]"
+    set_field(owner, policy, None)
+    changed = replace(snapshot, owners={**snapshot.owners, WorkloadId("team/Deployment/a"): owner})
+    made = {change.field: change.new for change in a_running_backend().render(plan, 1, changed).changes}
+    assert made[policy] == "force"
 
 
 def test_stage_is_not_taken_back_under_low_priority_that_counts_on_its_limits(tmp_path: Path) -> None:

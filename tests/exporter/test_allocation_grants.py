@@ -335,6 +335,28 @@ def test_labels_beyond_bounds_are_left_out_and_own_ones_kept():
 
 
 @pytest.mark.parametrize(
+    ("tier", "limits", "priority"),
+    [
+        ("protected", {}, "high"),
+        ("mid", {}, "normal"),
+        ("batch", {}, "low"),
+        ("free", {}, "low"),
+        ("root", {}, "normal"),
+        ("free", {"nvidia.com/priority": "0"}, "high"),
+    ],
+)
+def test_priority_is_that_of_the_tier_where_no_word_of_a_backend_says_one(
+    tier: str, limits: dict[str, str], priority: str
+) -> None:
+    manifest = pod(
+        granted=grant(0) + ";", containers=[container("main", {"nvidia.com/gpu": "1", **limits})],
+        labels={"gputide.io/tier": tier},
+    )  # fmt: skip
+    (info,) = of((NODES, node(cards=1)), (PODS, manifest))["gputide_slice_info"]
+    assert dict(zip(GRANT_LABELS, info, strict=True))["priority"] == priority
+
+
+@pytest.mark.parametrize(
     ("limits", "env", "priority"),
     [
         ({"nvidia.com/gpu": "1"}, [], "normal"),

@@ -117,6 +117,15 @@ class BackendCluster:
         """Cards on which a pod really sits."""
         return {card for cards in self._cards_held.values() for card in cards}
 
+    @property
+    def cards_of_pods(self) -> Mapping[str, tuple[CardId, ...]]:
+        """The cards that each pod really has."""
+        return self._cards_held
+
+    def node_of(self, card: CardId) -> str:
+        """The node that a card is in."""
+        return self._cards[card].node
+
     def carry_out(self, plan: Plan, stage: RenderedStage) -> None:
         """Writes a stage's changes, lets nodes do what they are configured to do, and moves the pods."""
         for change in stage.changes:

@@ -32,14 +32,14 @@ def an_owner(percent: str | None, priority: str, policy: str | None) -> dict[str
 PLAN: dict[str, Any] = {
     "recommendations": [
         {"id": "x", "kind": "colocate", "pods": ["team/web-0"], "needs": ["priority"], "violation_ratio": 0.0,
-         "reason": "it yields"},
+         "reason": "it yields", "evidence": {"numbers": {}}, "why": [{"values": {"worst_ratio": 1.0}}]},
     ],
     "placement": [{"card": "GPU-0", "node": "n", "slices": [a_slice("web", "high"), a_slice("train", "low")]}],
 }  # fmt: skip
 OWNERS = {"team/Deployment/web": an_owner("50", "0", "force"), "team/Deployment/train": an_owner("50", "1", None)}
 WORLD = World(
-    backend="hami", version=(2, 10, 0), policies={}, agents=frozenset(), gated=frozenset(), ungated=frozenset(),
-    graphs_pause=frozenset(), servers={"team/web-0": "triton", "team/train-0": "pytorch"},
+    backend="hami", version=(2, 10, 0), policies={}, agents=frozenset(), strict=frozenset(), gated=frozenset(),
+    ungated=frozenset(), graphs_pause=frozenset(), servers={"team/web-0": "triton", "team/train-0": "pytorch"},
     use={"team/web-0": np.full(4, 0.3, np.float32), "team/train-0": np.full(4, 0.9, np.float32)},
 )  # fmt: skip
 
@@ -92,14 +92,81 @@ def test_equals_that_contend_must_be_predicted() -> None:
     said = copy.deepcopy(PLAN)
     said["recommendations"][0] |= {"needs": [], "reason": "all pods of a card contend as equals"}
     world = replace(WORLD, servers={"team/train-0": "vllm"})
-    assert faults_of(said, OWNERS, world) == ["x: predicts 0.0000, and its pods contend in 1.0000"]
+    assert faults_of(said, OWNERS, world) == ["x: predicts 0.0000, and its pods are harmed in 1.0000"]
     said["recommendations"][0]["violation_ratio"] = 0.9
     assert faults_of(said, OWNERS, world) == []
 
 
 def test_demand_above_a_limit_must_be_predicted() -> None:
     busier = replace(WORLD, use={**WORLD.use, "team/web-0": np.full(4, 0.7, np.float32)})
-    assert faults_of(PLAN, OWNERS, busier) == ["x: predicts 0.0000, and its pods are cut off by their limits in 1.0000"]
+    assert faults_of(PLAN, OWNERS, busier) == ["x: predicts 0.0000, and its pods are harmed in 1.0000"]
+
+
+def in_two_places() -> dict[str, Any]:
+    """A replica of web beside low priority on a second node, m; all that is asked for is what the first one has."""
+    two = copy.deepcopy(PLAN)
+    second = [a_slice("web", "high") | {"pod": "web-1"}, a_slice("batch", "low")]
+    two["placement"].append({"card": "GPU-1", "node": "m", "slices": second})
+    two["recommendations"][0] |= {"pods": ["team/web-0", "team/web-1"], "violation_ratio": 0.0}
+    return two
+
+
+IN_TWO_PLACES = replace(
+    WORLD,
+    use={**WORLD.use, "team/web-1": np.full(4, 0.3, np.float32), "team/batch-0": np.full(4, 0.9, np.float32)},
+    version=(2, 8, 1),
+    agents=HERE,
+    ungated=frozenset({"m"}),
+)
+
+
+def test_what_advice_does_not_ask_for_is_not_counted_on() -> None:
+    """Low priority is held back on one card of two: who says that it contends must predict that of both cards."""
+    two = in_two_places()
+    two["recommendations"][0] |= {"needs": [], "reason": "all pods of a card contend as equals"}
+    assert faults_of(two, None, IN_TWO_PLACES) == ["x: predicts 0.0000, and its pods are harmed in 1.0000"]
+    two["recommendations"][0]["violation_ratio"] = 0.9
+    assert faults_of(two, None, IN_TWO_PLACES) == []
+
+
+def test_harm_is_that_of_an_average_pod_and_of_the_worst_card() -> None:
+    (item,) = (two := in_two_places())["recommendations"]
+    item["violation_ratio"] = 0.5
+    (promise,) = faults_of(two, None, IN_TWO_PLACES)
+    assert "promises" in promise
+    item |= {"violation_ratio": 0.2, "why": [{"values": {"worst_ratio": 0.4}}]}
+    assert faults_of(two, None, IN_TWO_PLACES)[1:] == [
+        "x: predicts 0.2000, and its pods are harmed in 0.5000",
+        "x: predicts 0.4000, and its pods are harmed in 1.0000",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("backend", "workload", "value", "is_held"),
+    [
+        ("hami", "web", "true", False),
+        ("hami", "train", "1", False),
+        ("hami", "web", "false", True),
+        ("volcano", "web", "false", False),
+    ],
+)
+def test_pod_without_the_library_is_not_held_back(backend: str, workload: str, value: str, is_held: bool) -> None:
+    owners = copy.deepcopy(OWNERS)
+    for owner in owners.values():
+        owner["spec"]["template"]["spec"]["containers"][0]["env"].append({"name": "CUDA_TASK_PRIORITY", "value": "0"})
+    owners[f"team/Deployment/{workload}"]["spec"]["template"]["spec"]["containers"][0]["env"].append(
+        {"name": "CUDA_DISABLE_CONTROL", "value": value}
+    )
+    world = replace(WORLD, backend=backend, version=(), agents=HERE)
+    assert any("promises" in fault for fault in faults_of(PLAN, owners, world)) is not is_held
+
+
+def test_requests_are_not_fast_where_the_agent_waits_for_a_full_card() -> None:
+    said = copy.deepcopy(PLAN)
+    said["recommendations"][0]["evidence"]["numbers"] = {"latency_p99_inflation_ratio": 1.0}
+    by_agent = replace(WORLD, agents=HERE, ungated=HERE)
+    assert any("are not slowed" in fault for fault in faults_of(said, OWNERS, by_agent))
+    assert faults_of(said, OWNERS, replace(by_agent, strict=HERE)) == []
 
 
 def test_share_that_is_not_granted_is_a_fault() -> None:

@@ -78,11 +78,44 @@ def test_night_goes_out_is_shown_and_ends_when_asked(program: Program, tmp_path:
     said = program("run", "--once", "--yes").stdout
     assert replicas(tmp_path) == "1"
     said += program("run", "--once", "--yes", now="2026-01-12T00:10:00Z").stdout
-    assert "1 cards are free for the night" in said
+    assert "1 cards are free for the night, 0 machines whole" in said
     assert "under way" in program("show").stdout
     ended = program("abort", "--yes", "--by", "ada", now="2026-01-12T01:00:00Z")
     assert "services came home" in ended.stdout
     assert replicas(tmp_path) == "2"
+
+
+def test_what_each_tier_is_promised_and_got_is_said(program: Program, tmp_path: Path) -> None:
+    cluster = SimulatedCluster.open(tmp_path / "data" / "cluster.sqlite")
+    queue = {
+        "kind": "ClusterQueue",
+        "metadata": {"namespace": "", "name": "night", "labels": {"gputide.io/tier": "mid"}},
+    }
+    cluster.create({**queue, "spec": {"stopPolicy": "Hold"}})
+    cluster.close()
+    options = ["--data-dir", str(tmp_path / "data"), "--now", MIDNIGHT]
+
+    def said(*words: str) -> str:
+        return CliRunner().invoke(app, [*options, *words], catch_exceptions=False).stdout
+
+    assert "a night frees 1 cards, in this order for work of tier mid 4 h at least, 15m to save" in said("plan", "show")
+    said("--set", "tide.queues=night", "run", "tide", "run", "--once", "--yes")
+    program("run", "--once", "--yes", now="2026-01-12T06:30:00Z")
+    (night,) = json.loads(program("show", "--format", "json").stdout)["nights"]
+    assert (night["runs_until"], night["tiers"], night["is_cut_short"]) == ("2026-01-12T06:30:00Z", ["mid"], False)
+    shown = said("run", "tide", "show")
+    assert re.search(r"protected +│ all replicas in time +│ +1 │ +│ 0 nights late +│ yes", shown)
+    assert re.search(r"mid +│ 4 h at least, .* │ +1 │ 6.5 +│ 0.000 an hour +│ yes", shown)
+
+
+def test_night_that_ends_as_soon_as_work_was_let_in_kept_no_promise(program: Program, tmp_path: Path) -> None:
+    cluster = SimulatedCluster.open(tmp_path / "data" / "cluster.sqlite")
+    cluster.create({"kind": "ClusterQueue", "metadata": {"namespace": "", "name": "q"}, "spec": {"stopPolicy": "Hold"}})
+    cluster.close()
+    options = ["--data-dir", str(tmp_path / "data"), "--now", MIDNIGHT, "--set", "tide.queues=q", "run", "tide"]
+    for words in (("run", "--once", "--yes"), ("abort", "--yes")):
+        CliRunner().invoke(app, [*options, *words], catch_exceptions=False)
+    assert re.search(r"batch +│ 1 h at least, .* an hour +│ no ", program("show").stdout)
 
 
 def test_night_comes_home_by_its_own_plan_when_a_newer_one_has_no_tide(program: Program, tmp_path: Path) -> None:

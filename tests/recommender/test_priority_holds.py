@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fleet.capabilities.register import HAMI, MGPU, VOLCANO, Capabilities, CoreP
 from fleet.decisions import Need, Plan, Recommendation, RecommendationKind
 from fleet.inventory import Priority
 from fleet.priority_holds import NOBODY, Hold, Holders, hold_of
+from fleet.units import GIB
 from fleet.usage import History
 from recommender.core_limits import CoreLimits, shared_percents
 from recommender.demand import demand_of
@@ -103,6 +105,39 @@ def test_limit_that_stays_after_low_priority_is_shown_and_named() -> None:
     assert "limit_stays" not in [item.reason for item in free.refused]
 
 
+def test_limit_that_a_plan_set_is_lifted_once_low_priority_has_left() -> None:
+    history = cluster(SELDOM)
+    changes: dict[str, Any] = {
+        "compute_granted_ratio": 0.45,
+        "framebuffer_granted_bytes": 8 * GIB,
+        "labels": (("gputide.io/plan-id", "p"),),
+    }
+    grants = tuple(replace(one, **changes) for one in history.inventory.grants)
+    plan = plan_of(replace(history, inventory=replace(history.inventory, grants=grants)))
+    (item,) = plan.recommendations
+    assert (item.kind, item.cards_freed) == (RecommendationKind.SLICE, 0)
+    assert "45 % of cores" in english(item)
+    ((part,),) = (card.slices for card in plan.placement)
+    assert (part.compute_ratio, part.core_policy, part.framebuffer_bytes) == (None, CorePolicy.BURST, 8 * GIB)
+    assert "limit_stays" not in [one.reason for one in plan.refused]
+
+
+def test_limit_that_a_service_has_already_is_forced_before_low_priority_comes() -> None:
+    """An inventory shows the share, not whether it holds while nobody else works there."""
+    history = cluster(replace(SELDOM, kind="StatefulSet"), LIGHT)
+    limited = {part.pod_id: part for card in plan_of(history).placement for part in card.slices}
+    grants = tuple(
+        replace(one, framebuffer_granted_bytes=part.framebuffer_bytes, compute_granted_ratio=part.compute_ratio or 0.0)
+        if (part := limited[one.pod_id]).priority is Priority.HIGH
+        else one
+        for one in history.inventory.grants
+    )
+    plan = plan_of(replace(history, inventory=replace(history.inventory, grants=grants)))
+    ((card),) = mixed_cards(plan)
+    assert {policy for _, policy in card.values()} == {CorePolicy.HARD}
+    assert "team/StatefulSet/web" in {name for item in plan.recommendations for name in item.workloads}
+
+
 def test_agent_on_every_node_lets_all_burst() -> None:
     plan = planned(replace(BY_DAY, hours=(0, 24)), TRAIN, holders=AGENTS)
     ((card),) = mixed_cards(plan)
@@ -138,6 +173,44 @@ def test_pauses_that_stop_graphs_hold_such_a_server() -> None:
     seen = replace(AGENTS, graphs_pause=frozenset({"node-0"}))
     plan = planned(replace(BY_DAY, hours=(0, 24), level=0.9), vllm, holders=seen)
     assert mixed_cards(plan)
+
+
+def test_what_holds_beside_each_replica_is_said_and_needed_apart() -> None:
+    """Where an agent holds one neighbour back and nothing the other, the first card still counts on the agent."""
+    web = Service(name="web", replicas=2, level=0.8)
+    batch = replace(TRAIN, name="batch", level=0.1, server="vllm", pool_gib=2.0, cache_ratio=0.2, used_gib=6.0)
+    plan = planned(web, replace(TRAIN, level=0.9), batch, holders=AGENTS)
+    beside = {
+        part.pod_id: other.workload.rpartition("/")[2]
+        for card in plan.placement
+        for part in card.slices
+        for other in card.slices
+        if other.priority is Priority.LOW and part.workload.endswith("web")
+    }
+    assert sorted(beside.values()) == ["batch", "train"]
+    held = {
+        name: [Need.AGENT in item.needs for item in joined(plan) for pod in item.pods if beside.get(pod) == name]
+        for name in ("train", "batch")
+    }
+    assert held == {"train": [True], "batch": [False]}
+    assert sum(item.cards_freed for item in plan.recommendations) == plan.totals.cards_freed == 2
+    assert len({item.id for item in plan.recommendations}) == len(plan.recommendations)
+
+
+@pytest.mark.parametrize(
+    ("labels", "strict", "is_needed"),
+    [
+        ((("gputide.io/latency-critical", "true"),), frozenset({"node-0"}), True),
+        ((("gputide.io/latency-critical", "true"),), frozenset(), False),
+        ((), frozenset({"node-0"}), False),
+    ],
+)
+def test_strict_agent_is_needed_where_requests_are_fast_because_of_it(
+    labels: tuple[tuple[str, str], ...], strict: frozenset[str], is_needed: bool
+) -> None:
+    plan = planned(replace(SELDOM, labels=labels), TRAIN, holders=replace(AGENTS, strict=strict))
+    needs = {need for item in joined(plan) for need in item.needs}
+    assert (Need.STRICT_AGENT in needs) is is_needed
 
 
 def test_probe_that_saw_the_gate_fail_ends_the_promise() -> None:

@@ -2,17 +2,24 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dashboards.words.advice import refusal_words
+from fleet.decisions import Plan, RecommendationKind
+from fleet.errors import Misconfigured
 from fleet.inventory import CardId
 from fleet.usage import History
+from fleet.words import Language
 from recommender.demand import Demand, demand_of
+from recommender.past_outcomes import OwnPast
 from recommender.tide import LOAD_MAX, WINDOW_HOURS_MAX, WINDOW_HOURS_MIN, Candidate, Tide, tide_of
-from tests.recommender.builders import Service, cluster
+from tests.recommender.builders import Service, cluster, plan_of
 
 
 def candidates(demand: Demand, *, replicas_min: int = 1) -> list[Candidate]:
@@ -25,7 +32,9 @@ def candidates(demand: Demand, *, replicas_min: int = 1) -> list[Candidate]:
     return found
 
 
-def tide(history: History, *, zone: str = "UTC", limit: float = 0.02, replicas_min: int = 1) -> Tide | None:
+def tide(
+    history: History, *, zone: str = "UTC", limit: float = 0.02, replicas_min: int = 1, window: str | None = None
+) -> Tide | None:
     demand = demand_of(history)
     return tide_of(
         demand,
@@ -35,6 +44,7 @@ def tide(history: History, *, zone: str = "UTC", limit: float = 0.02, replicas_m
         violation_ratio_max=limit,
         held_by=Counter(grant.card for grant in demand.grants),
         node_of={grant.card: grant.node for grant in demand.grants},
+        window=window,
     )
 
 
@@ -56,6 +66,16 @@ def test_the_window_is_local() -> None:
     found = tide(DAY_SHIFT, zone="Asia/Shanghai")
     assert found is not None
     assert found.start_hour == 4  # 20:00 UTC
+
+
+def test_window_that_a_person_sets_is_kept_and_who_leaves_in_it_is_computed() -> None:
+    # At 19:00 eight replicas at 0.8 still work, so nobody can leave then; from 20:00 seven can.
+    assert tide(DAY_SHIFT, window="19-06") is None
+    found = tide(DAY_SHIFT, window="23-06")
+    assert found is not None
+    assert (found.start_hour, found.hours, found.cards_freed) == (23, 7, 7)
+    with pytest.raises(Misconfigured, match=r"recommender\.tide_window=01-03; 4 to 16 h"):
+        tide(DAY_SHIFT, window="01-03")
 
 
 def test_machines_fall_free_whole_where_they_can() -> None:
@@ -114,6 +134,31 @@ def test_a_service_that_is_busier_than_ever_at_this_hour_keeps_more_than_its_hab
     assert ebb.replicas_all == 8
 
 
+def test_replicas_that_our_own_nights_had_away_carried_no_load() -> None:
+    """The rest carried all of it, so the next plan asks for no more than the night did."""
+    history = cluster(Service(name="web", replicas=8, level=0.8, hours=(8, 20)))
+    hour = np.arange(history.slices.steps) * history.slices.step_seconds // 3600 % 24
+    night = (hour >= 20) | (hour < 8)
+    for series in history.slices.mean.values():
+        series[:2, night], series[2:, night] = 0.4, np.nan
+    demand = demand_of(history)
+    days = [history.slices.since + timedelta(days=day) for day in range(-1, 7)]
+    nights = tuple((day + timedelta(hours=20), day + timedelta(hours=32), 2) for day in days)
+
+    def stays(absences: tuple[tuple[datetime, datetime, int], ...]) -> int:
+        (service,) = candidates(demand)
+        found = tide_of(
+            demand, [replace(service, absences=absences)], since=history.slices.since, time_zone="UTC",
+            violation_ratio_max=0.02, held_by=Counter(grant.card for grant in demand.grants),
+            node_of={grant.card: grant.node for grant in demand.grants},
+        )  # fmt: skip
+        assert found is not None
+        return found.ebbs[0].replicas
+
+    assert stays(nights) == 2
+    assert stays(()) == 6
+
+
 def test_a_card_that_others_share_does_not_fall_free() -> None:
     demand = demand_of(DAY_SHIFT)
     shared = [
@@ -161,3 +206,16 @@ def test_what_stays_carries_every_hour_that_was_seen(
         assert 1 <= ebb.replicas < ebb.replicas_all
         assert load <= ebb.replicas * LOAD_MAX + 1e-6
         assert ebb.load_max == pytest.approx(load, rel=1e-5)
+
+
+def test_nights_that_ended_early_too_often_withhold_the_tide() -> None:
+    def planned(rate: float | None) -> Plan:
+        return plan_of(DAY_SHIFT, only=RecommendationKind.TIDE, past=OwnPast(night_evictions_per_hour=rate))
+
+    assert planned(None).schedule
+    assert planned(0.05).schedule
+    plan = planned(0.06)
+    assert plan.schedule == ()
+    (why,) = [item for item in plan.withheld if item.reason == "nights_cut_short"]
+    assert dict(why.values) == {"evictions_per_hour": 0.06, "limit_per_hour": 0.05}
+    assert "0.06" in refusal_words(why, Language.EN)

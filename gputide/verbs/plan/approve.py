@@ -18,6 +18,7 @@ from fleet.settings.settings import Settings
 from fleet.units import format_percent, format_time
 from fleet.words import Language, Words
 from gputide.answers.plan import tide_listing, tide_needs_yes
+from gputide.answers.tiers import tiers_promised
 from gputide.container.enforcer import guard
 from gputide.container.plans import chosen_plan, chosen_stages, open_plans, plan_store
 from gputide.options import ByOption, ClusterOption, PlanOption, answering
@@ -71,6 +72,7 @@ def approve(
         listings=(tide_listing(chosen),) if is_tide else (),
         footnotes=(
             *_doubts(chosen, approval.stages),
+            *(tiers_promised(chosen, session.settings.guarantees) if is_tide else ()),
             *((_nights(chosen, given, folder, session.settings),) if is_tide else ()),
             *unnamed,
             *(() if tides.issuperset(approval.stages) else ["next: gputide apply (dry run), gputide apply --yes"]),

@@ -22,6 +22,7 @@ from fleet.profiles import Profiles
 from fleet.usage import History
 from gputide.answers.fleet import silence_note
 from gputide.answers.plan import plan_answer
+from gputide.answers.tiers import tiers_promised
 from gputide.answers.what_if import Side, assumptions, what_if_answer
 from gputide.container.cluster import backend_version, seen_holders
 from gputide.container.history import for_plan, load_history, load_profiles, profiled
@@ -75,7 +76,8 @@ def make(
     plan = seal_plan(plan)
     with writing(folder):
         keep_plan(folder, session.settings, plan)
-    return plan_answer(plan, (*as_planned, *silence_note(plan.cluster, since)))
+    notes = (*as_planned, *silence_note(plan.cluster, since), *tiers_promised(plan, session.settings.guarantees))
+    return plan_answer(plan, notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,7 @@ class _Planner:
         version = _version(session)
         capability = measured_capability(session.folder(), session.settings, version)
         check_experimental(capability, allowed=session.settings.enforcer.experimental)
+        nights = tide_journal(session.folder())
         with session.progress("planning") as _:
             plan = make_plan(
                 history,
@@ -101,7 +104,9 @@ class _Planner:
                 scope=self.scope,
                 past=OwnPast(
                     calibration_ratio=calibration_of(outcomes),
-                    scalings=tide_journal(session.folder()).scalings(),
+                    scalings=nights.scalings(),
+                    absences=nights.absences(),
+                    night_evictions_per_hour=nights.evictions_per_hour(session.now()),
                     interference=load_interference(session.settings),
                     holders=seen_holders(session.folder(), session.settings, history.inventory.cluster, session.now()),
                 ),

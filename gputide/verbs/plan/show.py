@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from gputide.answers.plan import plan_answer
+from gputide.answers.tiers import tiers_promised
 from gputide.container.plans import chosen_plan, copied_plans
 from gputide.options import AnyClusterOption, PlanOption, answering
 from gputide.output import Answer
@@ -22,4 +23,5 @@ def show(
 ) -> Answer:
     """Show a plan; without --plan the newest, of any cluster unless one is named."""
     copied_plans(session.folder(), session.settings)
-    return plan_answer(chosen_plan(session.folder(), plan, cluster=cluster))
+    chosen = chosen_plan(session.folder(), plan, cluster=cluster)
+    return plan_answer(chosen, tiers_promised(chosen, session.settings.guarantees))

@@ -20,6 +20,7 @@ from fleet.documents import document, iso
 from fleet.errors import Misconfigured, NotEnoughData
 from fleet.settings.settings import LowPrioritySettings
 from fleet.units import format_count, format_percent, format_time, parse_bytes, parse_duration
+from gputide.container.cluster import seen_holders
 from gputide.container.relief import relief_journal
 from gputide.options import answering
 from gputide.output import Answer, Listing
@@ -88,6 +89,7 @@ def simulate(
         load_bytes_per_second=rate,
         harvest=_harvest_rules(session.settings.low_priority),
         time_zone=session.settings.cluster.time_zone,
+        holders=seen_holders(DataFolder(path=session.data_path), session.settings, trace.cluster, until),
     )
     chosen = list(dict.fromkeys(policy or list(Policy)))
     stage = set_stage(trace, cut=cut, until=until)

@@ -17,6 +17,7 @@ from enforcer.tide.tide_journal import Night
 from fleet.errors import EXIT_FINDINGS, EXIT_FINE, GputideError, NotEnoughData, Refused
 from fleet.units import format_duration, format_time
 from gputide.answers.plan import tide_listing
+from gputide.answers.tiers import tiers_kept
 from gputide.container.own_metrics import open_own_metrics
 from gputide.container.plans import chosen_plan
 from gputide.container.tide import (
@@ -63,17 +64,19 @@ def show(session: Session, plan: PlanOption = None) -> Answer:
             tide_listing(chosen),
             Listing(
                 title="Nights",
-                columns=("night", "cards free", "gave back after", "in time"),
+                columns=("night", "cards free", "whole machines", "gave back after", "in time"),
                 rows=[
                     (
                         entry.night.isoformat(),
                         len(entry.freed),
+                        len(entry.machines),
                         "" if entry.gave_back_after_seconds is None else format_duration(entry.gave_back_after_seconds),
                         "under way" if entry.is_open else "late" if entry.is_late else "yes",
                     )
                     for entry in nights[-14:]
                 ],
             ),
+            tiers_kept(nights, session.settings.guarantees),
         ),
     )
 
@@ -227,6 +230,10 @@ def _night(night: Night) -> dict[str, object]:
         "night": night.night.isoformat(),
         "plan_id": night.plan_id,
         "freed": list(night.freed),
+        "machines": list(night.machines),
+        "runs_until": None if night.runs_until is None else format_time(night.runs_until),
+        "tiers": list(night.tiers),
+        "is_cut_short": night.is_cut_short,
         "gave_back_after_seconds": night.gave_back_after_seconds,
         "is_late": night.is_late,
         "is_aborted": night.is_aborted,

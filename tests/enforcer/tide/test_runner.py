@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import time, timedelta
+from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -20,13 +20,15 @@ from enforcer.safety.guard import Guard, GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.tide.calendar import TideCalendar
 from enforcer.tide.homecoming import SAVE_BY_ANNOTATION, TidePolicy, TideStep
-from enforcer.tide.runner import TIDE_LABEL, TideMetrics, TideRunner
+from enforcer.tide.letting_in import RUNS_UNTIL_ANNOTATION, TIDE_LABEL
+from enforcer.tide.runner import TideMetrics, TideRunner
 from enforcer.tide.tide_journal import TideJournal
 from fleet.decisions import Plan, ScheduledReplicas
 from fleet.documents import seal_plan
 from fleet.errors import GputideError, Refused, Unavailable
 from fleet.inventory import WorkloadId
-from tests.enforcer.builders import NOW, a_cluster, a_yes, card_id, some_tools, standard_plan, where, with_tide
+from fleet.tiers import TIER_LABEL, Guarantee, Tier
+from tests.enforcer.builders import NOW, a_cluster, a_grant, a_yes, card_id, some_tools, standard_plan, where, with_tide
 from tests.scraping import scraped
 from wire.kubernetes.refusals import Forbidden
 from wire.own_metrics import OwnMetrics, own_port
@@ -43,6 +45,11 @@ SCHEDULE = tuple(
 PLAN = with_tide(standard_plan(), SCHEDULE)
 TIDE = 3
 """Its stage."""
+GUARANTEES = {
+    Tier.MID: Guarantee(hours_min=4.0, notice_seconds=300.0, evictions_per_hour_max=0.02),
+    Tier.BATCH: Guarantee(hours_min=1.0, notice_seconds=60.0, evictions_per_hour_max=0.05),
+    Tier.FREE: Guarantee(),
+}
 QUEUE = {
     "apiVersion": "kueue.x-k8s.io/v1beta1",
     "kind": "ClusterQueue",
@@ -66,7 +73,9 @@ class World:
     folder: Path
 
     def runner(self, plan: Plan = PLAN) -> TideRunner:
-        policy = TidePolicy(save_seconds=60.0, home_seconds_max=600.0, queues=("night",))
+        policy = TidePolicy(
+            guarantees=GUARANTEES, stop_seconds_max=60.0, home_seconds_max=600.0, queues=("night",)
+        )  # fmt: skip
         return TideRunner(self.tools, self.journal, plan, CALENDAR, policy, lambda: self.plans.approvals(plan.plan_id))
 
     def value(self, kind: str, name: str, field: str, namespace: str = "team") -> str | None:
@@ -333,11 +342,13 @@ class Hiding:
         return getattr(self.cluster, name)
 
 
-def a_night_job(world: World, name: str = "train") -> None:
+def a_night_job(world: World, name: str = "train", tier: str | None = None) -> None:
     job = world.cluster.get("Job", "team", "train")
     assert job is not None
     job["metadata"]["name"] = name
     job["metadata"].setdefault("labels", {})[TIDE_LABEL] = "night"
+    if tier is not None:
+        job["metadata"]["labels"][TIER_LABEL] = tier
     job["spec"]["suspend"] = True
     world.cluster.create(job)
 
@@ -793,3 +804,115 @@ def test_services_with_planned_cards_come_home_before_those_that_would_take_any(
     assert world.runner().step().step is TideStep.CAME_HOME
     homes = [step.rpartition("/")[2] for step in steps if "Deployment" in step]
     assert homes == ["a", "b"]
+
+
+def test_work_is_let_in_by_tier_and_reads_until_when_it_may_run(world: World) -> None:
+    for name, tier in (("a-free", "free"), ("b-batch", "whatever"), ("c-mid", "mid")):
+        a_night_job(world, name, tier)
+    world.night()
+    (night,) = world.journal.nights()
+    assert [intent.name for intent in night.admission] == ["c-mid", "b-batch", "night", "a-free"]
+    assert night.tiers == (Tier.MID, Tier.BATCH, Tier.BATCH, Tier.FREE)
+    until = f"metadata.annotations[{RUNS_UNTIL_ANNOTATION}]"
+    for kind, name, namespace in (("Job", "c-mid", "team"), ("Job", "a-free", "team"), ("ClusterQueue", "night", "")):
+        assert world.value(kind, name, until, namespace) == "2026-01-12T06:30:00Z"
+    world.until(6.6)
+    world.runner().step()
+    save_by = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
+    said = {name: world.value("Job", name, save_by) for name in ("c-mid", "b-batch", "a-free")}
+    assert said["a-free"] is None
+    assert said["b-batch"] is not None
+    assert said["c-mid"] is not None
+    assert (datetime.fromisoformat(said["c-mid"]) - datetime.fromisoformat(said["b-batch"])).total_seconds() == 240.0
+    for name in said:
+        assert (world.value("Job", name, "spec.suspend"), world.value("Job", name, until)) == ("true", None)
+    (night,) = world.journal.nights()
+    assert not night.is_cut_short
+    assert night.work_hours == pytest.approx(6.6, abs=0.1)
+
+
+def test_machine_that_holds_nobody_any_more_is_whole(world: World, tmp_path: Path) -> None:
+    (tmp_path / "apart").mkdir()
+    # Replicas of a sit on two machines of four cards.
+    world.cluster = a_cluster(tmp_path / "apart", [a_grant("a", 0, 0), a_grant("a", 1, 4), a_grant("b", 0, 1)])
+    world.tools = some_tools(world.cluster, tmp_path, guard=Guard(GuardPolicy()))
+    world.night()
+    (night,) = world.journal.nights()
+    assert (night.freed, night.machines) == ((card_id(4),), ("node-1",))
+
+
+def test_night_that_an_earlier_version_began_comes_home(world: World) -> None:
+    world.night()
+    (night,) = world.journal.nights()
+    content = {entry.event: dict(entry.content) for entry in Ledger(world.folder / "tide.jsonl").entries()}
+    for key in ("marks", "frees"):
+        del content["tide_begin"][key]
+    for key in ("tiers", "until", "machines"):
+        del content["tide_admit"][key]
+    older = Ledger(world.folder / "older.jsonl")
+    older.append(list(content.items()), plan_id=PLAN.plan_id, at=night.began_at)
+    world.journal = TideJournal(older)
+    assert world.runner().abort("ada").step is TideStep.CAME_HOME
+    assert world.replicas() == ("2", "2")
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "Hold"
+
+
+def test_work_waits_for_a_night_that_is_long_enough_for_its_tier(world: World) -> None:
+    for name, tier in (("mid", "mid"), ("batch", "batch")):
+        a_night_job(world, name, tier)
+    world.until(3.0)
+    said = " ".join(world.runner().step().said)
+    assert "team/Job/mid is not let in: tier mid: 3.5 h are left, 4 h are promised" in said
+    assert (world.value("Job", "mid", "spec.suspend"), world.value("Job", "batch", "spec.suspend")) == ("true", "false")
+
+
+def test_work_waits_where_nights_ended_early_more_often_than_its_tier_is_promised(world: World) -> None:
+    a_night_job(world, "batch", "batch")
+    a_night_job(world, "free", "free")
+    assert world.journal.evictions_per_hour(world.cluster.now()) is None
+    for _ in range(3):
+        world.night()
+        world.until(2.0)
+        world.runner().abort("ada")
+        world.until(21.9)
+    now = world.cluster.now()
+    assert world.journal.evictions_per_hour(now) == pytest.approx(0.5, abs=0.05)
+    assert world.journal.evictions_per_hour(now + timedelta(days=14)) is None
+    said = " ".join(world.runner().step().said)
+    assert "tier batch: nights ended early 0.5" in said
+    assert (world.value("Job", "batch", "spec.suspend"), world.value("Job", "free", "spec.suspend")) == (
+        "true", "false"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_crashed", [False, True])
+def test_work_of_a_queue_that_evicts_gets_the_notice_of_its_tier(world: World, is_crashed: bool) -> None:
+    world.cluster.delete("ClusterQueue", "", "night")
+    world.cluster.create({**QUEUE, "spec": {"stopPolicy": "HoldAndDrain"}})
+    world.night()
+    seen: list[tuple[datetime, str | None, str | None]] = []
+    save_by = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
+
+    def look(step: str) -> None:
+        stop, asked = (world.value("ClusterQueue", "night", name, "") for name in ("spec.stopPolicy", save_by))
+        seen.append((world.cluster.now(), stop, asked))
+        if is_crashed and step.startswith("restore") and len([entry for entry in seen if entry[1] == "Hold"]) == 1:
+            raise Crash
+
+    world.tools.step = look
+    began = world.cluster.now()
+    if is_crashed:
+        with pytest.raises(Crash):
+            world.runner().abort("ada")
+        world.tools.lease.release(world.tools.holder)
+        world.runner().step()
+    else:
+        world.runner().abort("ada")
+    (held_at, _, until), *_ = [entry for entry in seen if entry[1] == "Hold"]
+    assert until is not None
+    assert (held_at - began).total_seconds() >= 60.0
+    assert datetime.fromisoformat(until) <= held_at
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "HoldAndDrain"
+    for name in (SAVE_BY_ANNOTATION, RUNS_UNTIL_ANNOTATION):
+        assert world.value("ClusterQueue", "night", f"metadata.annotations[{name}]", "") is None
+    assert world.replicas() == ("2", "2")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fleet.capabilities.register import HAMI
 from fleet.decisions import RiskLevel
 from fleet.inventory import Priority
+from fleet.priority_holds import Holders
 from fleet.relief.rules import ReliefRules
 from fleet.schema import Measure
 from fleet.settings.settings import RiskSettings, Settings
@@ -292,6 +293,23 @@ def test_low_priority_pod_never_counts_as_harmed() -> None:
     played = play(found, seats(found, 0, 0))
     assert played.violation_ratio == 0.0
     assert played.active_steps.sum() == PER_DAY
+
+
+AGENTS = Holders(agents=frozenset({"node-0"}))
+
+
+def test_low_priority_that_nothing_holds_back_contends_as_an_equal() -> None:
+    services = (Service(name="a", level=0.3), Service(name="b", level=0.3, priority=Priority.LOW))
+    found = with_demand(stage(*services), flat(0.9, 0.9))
+    bare, held = (perform(Policy.PERCENTILE, found, table(holders=holders)) for holders in (Holders(), AGENTS))
+    assert bare.cards_opening == held.cards_opening == 1
+    assert (bare.violation_ratio, held.violation_ratio) == (1.0, 0.0)
+
+
+def test_workers_sit_beside_services_only_where_something_holds_them_back() -> None:
+    found = stage(Service(name="a", level=0.3), Service(name="b", level=0.3))
+    bare, held = (perform(Policy.PERCENTILE, found, table(holders=holders)) for holders in (Holders(), AGENTS))
+    assert bare.low_priority_gpu_hours == 0.0 < held.low_priority_gpu_hours
 
 
 def test_what_came_later_is_not_in_the_plan() -> None:

@@ -1,0 +1,103 @@
+"""Who is let in at night, in which order and until when: suspended Jobs that are marked for it, and Kueue's queues.
+
+A Job with the label `gputide.io/tide: night` is suspended by day (batch/v1: `spec.suspend`; its pods are stopped when
+it is suspended again). A queue of Kueue that is named in the settings is held by day (`spec.stopPolicy` of a
+ClusterQueue: `Hold` admits no new workload, `HoldAndDrain` evicts too; `None` admits). Both read on themselves until
+when they may run, so that work can end by itself before. What is let in depends on the promise of its tier
+(`fleet.tiers`): not for fewer hours than that, nor where nights had to end before their time more often.
+
+Sources: kubernetes/api:batch/v1/types.go; kubernetes-sigs/kueue:apis/kueue/v1beta1/clusterqueue_types.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from enforcer.cluster import ClusterReader
+from enforcer.manifest import Manifest, field_of
+from enforcer.record.journal import FieldIntent, ObjectIntent
+from enforcer.tide.homecoming import TidePolicy
+from enforcer.tide.scaling import tide_intent
+from fleet.inventory import WorkloadId
+from fleet.tiers import NIGHT_TIERS, Guarantee, Tier, tier_of
+from fleet.units import format_time
+
+TIDE_LABEL = "gputide.io/tide"
+RUNS_UNTIL_ANNOTATION = "gputide.io/runs-until"
+"""On a Job or queue that was let in: when it will be asked to save and be stopped, ISO 8601."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettingIn:
+    """Who is let in.
+
+    Attributes:
+        intents: what is written, those of the tier that is promised most first.
+        tiers: tier of each, in the same order.
+        left: work that waits for another night, and why.
+    """
+
+    intents: tuple[ObjectIntent, ...] = ()
+    tiers: tuple[Tier, ...] = ()
+    left: tuple[tuple[WorkloadId, str], ...] = ()
+
+
+def letting_in(
+    reader: ClusterReader, policy: TidePolicy, now: datetime, until: datetime, evictions_per_hour: float | None
+) -> LettingIn:
+    """Who is let in until a moment.
+
+    Args:
+        evictions_per_hour: how often work of earlier nights had to go before its time, per hour that it ran; None
+            where there were too few nights to say.
+
+    Raises:
+        Unavailable: the cluster can't be reached.
+    """
+    found = [
+        (_tier(job), _until(job, tide_intent(job, "spec.suspend", "true", "false"), until))
+        for job in reader.list_objects("Job")
+        if _labels(job).get(TIDE_LABEL) == "night" and field_of(job, "spec.suspend") == "true"
+    ]
+    for queue in reader.list_objects("ClusterQueue"):
+        stop = field_of(queue, "spec.stopPolicy")
+        if queue["metadata"]["name"] in policy.queues and stop in ("Hold", "HoldAndDrain"):
+            found.append((_tier(queue), _until(queue, tide_intent(queue, "spec.stopPolicy", stop, "None"), until)))
+    hours = (until - now).total_seconds() / 3600.0
+    why = {tier: _broken(policy.guarantees.get(tier, Guarantee()), hours, evictions_per_hour) for tier in NIGHT_TIERS}
+    found.sort(key=lambda entry: NIGHT_TIERS.index(entry[0]))
+    return LettingIn(
+        intents=tuple(intent for tier, intent in found if why[tier] is None),
+        tiers=tuple(tier for tier, _ in found if why[tier] is None),
+        left=tuple((intent.workload, f"tier {tier}: {said}") for tier, intent in found if (said := why[tier])),
+    )
+
+
+def _tier(work: Manifest) -> Tier:
+    """The tier of a Job or queue; one that names none of the night's is batch."""
+    template = ((work.get("spec") or {}).get("template") or {}).get("metadata") or {}
+    tier = tier_of({**(template.get("annotations") or {}), **(template.get("labels") or {}), **_labels(work)})
+    return tier if tier in NIGHT_TIERS else Tier.BATCH
+
+
+def _labels(work: Manifest) -> Mapping[str, str]:
+    return work["metadata"].get("labels") or {}
+
+
+def _until(work: Manifest, intent: ObjectIntent, until: datetime) -> ObjectIntent:
+    """The same, which says until when the work may run."""
+    field = f"metadata.annotations[{RUNS_UNTIL_ANNOTATION}]"
+    said = FieldIntent(field=field, old=field_of(work, field), new=format_time(until))
+    return replace(intent, fields=(*intent.fields, said))
+
+
+def _broken(promised: Guarantee, hours: float, evictions_per_hour: float | None) -> str | None:
+    """Which promise of a tier would not be kept tonight."""
+    if hours < promised.hours_min:
+        return f"{hours:.1f} h are left, {promised.hours_min:g} h are promised"
+    limit = promised.evictions_per_hour_max
+    if limit is not None and evictions_per_hour is not None and evictions_per_hour > limit:
+        return f"nights ended early {evictions_per_hour:.3f} times per hour of work, {limit:g} are promised"
+    return None
