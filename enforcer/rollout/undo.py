@@ -35,6 +35,7 @@ from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.restore import Parts, steps_back, take_back
 from enforcer.rollout.run_context import RunContext
 from enforcer.safety.availability import availability_breaches, lowered_workloads
+from enforcer.safety.node_switches import check_last
 from enforcer.safety.priority_hold import check_limits_stay
 from enforcer.safety.scaled_nodes import check_scaled_nodes
 from enforcer.snapshot import Snapshot
@@ -142,7 +143,7 @@ class Undo:
         """
         tools = self._tools
         snapshot, wave_max = tools.snapshot(), tools.policy.moving.parallel_pods_max
-        self._check_last(record, {*self.applied_plans()} - {record.plan_id, *after}, snapshot)
+        check_last(record, {*self.applied_plans()} - {record.plan_id, *after}, snapshot)
         returned, stays = self._steps_of(record)
         check_scaled_nodes(record.moves, returned, stays, snapshot)
         emptied = steps_back(tools, record.objects, returned, snapshot)
@@ -171,14 +172,6 @@ class Undo:
         by_key = {item.key: item for item in held}
         objects = tuple(by_key.get(item.key, item) for item in record.objects)
         return replace(record, objects=objects), lowered_workloads(breaches)
-
-    @staticmethod
-    def _check_last(record: UndoRecord, others: Collection[str], snapshot: Snapshot) -> None:
-        """Refuse to take away what a later plan's way back leads to: how a node handed out its cards before."""
-        for name in {intent.name for intent in record.objects if intent.kind == "Node"} & snapshot.nodes.keys():
-            mark = field_of(snapshot.nodes[name], f"metadata.annotations[{PLAN_ANNOTATION}]")
-            if mark in others:
-                raise Refused(sentence("guard.undo_later_first", plan=record.plan_id, node=name, later=str(mark)))
 
     def applied_plans(self) -> tuple[str, ...]:
         """Plans of which something is applied, the one applied last first: the order in which they come off."""

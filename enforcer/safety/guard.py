@@ -17,12 +17,12 @@ from enforcer.kinds.register import is_rolled_out, trouble_of
 from enforcer.manifest import field_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_of, is_of_plan
 from enforcer.record.journal import RunRecord, StageRecord
-from enforcer.record.plan_status import STANDING
 from enforcer.record.plan_store import Approval
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
+from enforcer.safety.node_switches import cards_emptied, check_modes
 from enforcer.safety.stage_checks import check_admission, check_quotas
 from enforcer.safety.tide_consent import check_age, check_history, check_staged, claimed_by_night, given_in_time
 from enforcer.snapshot import Snapshot, cards_left_empty
@@ -235,9 +235,7 @@ class Guard:
             Refused: the cards that they leave empty are too many at once, or for how many people approved.
         """
         freed = len(cards_left_empty(plan, set(workloads_of(plan, stages)), snapshot))
-        switched = None if plan.node_switch is None else plan.node_switch.node
-        emptied = sum(card.node == switched for card in snapshot.cards.values())
-        self.check_approvals(plan, stages, approvals, max(freed, emptied))
+        self.check_approvals(plan, stages, approvals, max(freed, cards_emptied(plan, snapshot)))
         self._check_cards_max(plan, freed)
 
     def _check_cards_max(self, plan: Plan, freed: int) -> None:
@@ -279,7 +277,7 @@ class Guard:
         if busy:
             raise Refused(sentence("guard.other_plan_runs", plan=plan.plan_id, other=busy[0]))
         workloads = workloads_of(plan, stages)
-        _check_modes(plan, workloads, runs)
+        check_modes(plan, workloads, runs)
         self.check_wishes(plan, stages, snapshot)
         _check_neighbours(plan, workloads, snapshot)
         _check_keepers(workloads, snapshot)
@@ -437,16 +435,6 @@ def _check_rollouts(workloads: Iterable[WorkloadId], snapshot: Snapshot) -> None
         unready = [seat.pod for seat in snapshot.pods.get(workload, ()) if not seat.is_ready and seat.node]
         if unready:
             raise Refused(sentence("guard.unready", workload=workload, pods=str(len(unready)), such=unready[0]))
-
-
-def _check_modes(plan: Plan, workloads: Sequence[WorkloadId], runs: Iterable[RunRecord]) -> None:
-    """Refuse a plan from before somebody put a node of it into another mode, of which it knows nothing."""
-    nodes = {card.node for card in plan.placement if any(part.workload in workloads for part in card.slices)}
-    for run in runs:
-        steps = [step for own in run.records.values() if own.state in STANDING for step in own.node_steps if step.back]
-        for step in steps if run.began_at > plan.created_at else ():
-            if step.node in nodes:
-                raise Refused(sentence("guard.node_switched", plan=plan.plan_id, node=step.node, other=run.plan_id))
 
 
 def _check_cards(plan: Plan, snapshot: Snapshot) -> None:
