@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.backend import Backend, RenderedStage
-from enforcer.backends.node_mode import render_switch
+from enforcer.backends.node_mode import check_modes, render_switch
 from enforcer.backends.stage import check_kinds
 from enforcer.dialect import Dialect
 from enforcer.kinds.register import pod_templates
@@ -148,6 +148,7 @@ class RunningBackend:
         if any(Need.PRIORITY in item.needs for item in chosen):
             check_priority(plan, chosen, record, self._holders(), snapshot)
         check_limits_lifted(plan, chosen, record, snapshot)
+        check_modes(plan, chosen, snapshot)
         for part in parts:
             if part.wanted > 0 and part.ready == 0:
                 raise Refused(
