@@ -42,6 +42,9 @@ class Sleep:
             return case.refuse(self.kind, "latency_critical")
         if case.isolation == "hard":
             return case.refuse(self.kind, "sleep_isolation")
+        barred = case.refuse_barred(self.kind)
+        if barred is not None:
+            return barred
         server = case.grants[0].server or ""
         if not SLEEP_MODES[server].is_timed:
             return case.refuse(self.kind, "wake_time_unknown", server=server)
