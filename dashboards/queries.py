@@ -74,6 +74,7 @@ class WorkloadHistory:
         compute_max: largest sample of the step.
         framebuffer_used_bytes: largest over its slices.
         framebuffer_need_bytes: real need where pre-allocation hides it; None where unknown.
+        framebuffer_granted_bytes: granted to one slice.
         request_rate: requests per second; None where no server exports it.
         events: what happened meanwhile.
     """

@@ -121,6 +121,7 @@ class FramebufferProfile:
     """Framebuffer of one slice of a workload, bytes, largest over its slices.
 
     Attributes:
+        granted: granted to a slice.
         used_max: most that was used; None where nothing was collected.
         need_max: most that was needed; None where pre-allocation hides it.
         preallocated: True where the server takes its share at start.

@@ -82,6 +82,7 @@ class Ebb:
         replicas: replicas that stay.
         replicas_all: replicas outside the window, or as many as its autoscaler keeps then.
         rows: rows of the demand of those that leave.
+        frees: cards that are freed in the window.
         load_max: largest demand predicted in the window, cards.
         violation_ratio: share of the active hours of all days seen in which the replicas that stay would have been
             too few, each day predicted from the others, and of a night unlike those seen until it is home, 0-1.

@@ -42,6 +42,7 @@ class Reader:
     """Who reads a page.
 
     Attributes:
+        role: their highest role.
         can_sign_out: whether there is a session to end.
     """
 

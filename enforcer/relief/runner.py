@@ -59,6 +59,7 @@ class ReliefLook:
         said: what people should know, one sentence each.
         is_busy: something is under way: the next look should come soon.
         blocked: why it did nothing; None where it did what was due.
+        ended: how many moves it ended, by how they ended.
     """
 
     overloads: tuple[Overload, ...] = ()

@@ -195,6 +195,7 @@ class StrategyLimit:
 
     Attributes:
         value: its value, or its default.
+        pods: how many pods it lets be unavailable at once.
     """
 
     field: str

@@ -207,7 +207,7 @@ def set_since(intent: ObjectIntent, field: str, value: str | None) -> Sentence:
 
 
 def _shown(value: str | None) -> str:
-    """A value as it is said and written down: whoever may write the field may write a quarter of a megabyte."""
+    """A value as it is said and written down: a tenant may write a quarter of a megabyte."""
     return repr(value if value is None else value[:_SHOWN_LETTERS_MAX])
 
 

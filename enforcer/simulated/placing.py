@@ -21,6 +21,7 @@ class Rules:
         misfit: why a card can't take one container's share; None where it can.
         order: the cards in the order whose last is tried first, from their order for the container before; the
             register's is that of their names.
+        grant: what a container is granted on a card.
         node_score: of what the pod asks, the node, its cards and what it would take there; the highest node is taken,
             of several the first.
     """

@@ -43,6 +43,7 @@ class NodeSharing:
 
     Attributes:
         scaling: factor of framebuffer that may be granted.
+        slices_max: slices of each card.
     """
 
     slices_max: int

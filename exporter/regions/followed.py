@@ -31,6 +31,7 @@ class FollowedRegion:
         fd: the open file; its opener closes it.
         layout: its layout; None before the first look, and after one that could not be read.
         card_bytes: the number of its cards and all their ids, as they stood there at the last look.
+        cards: ids of its cards, by their place.
         framebuffers: what `card_framebuffers` was taken from.
         card_framebuffers: framebuffer of each, bytes; NaN = not known.
         doubts_of_cards: bit set of doubts about them.

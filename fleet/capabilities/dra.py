@@ -121,7 +121,7 @@ _COUNTED = (
     "the scheduler counts framebuffer by each pod's claim, and nothing stops a process from taking more; compute is "
     "not limited; which pods of a node share a card is its choice, by framebuffer alone, so a node gets slices for one "
     "card, or slices of which any that fit a card may share it, sized up to fill it; a pod that comes while a planned "
-    "card is still held opens another one, and then fewer cards fall free than planned"
+    "card is still held opens another one, and then fewer cards become free than planned"
 )
 
 DRA_CONSUMABLE = Capabilities(

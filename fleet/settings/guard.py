@@ -76,7 +76,7 @@ class GuardSettings(Section):
     harm_slow_burn: Annotated[float, Field(ge=0.0)] = 1.0
     """Burn rate of a harm budget from which its workload's changes go one at a time; 1 spends it in its time."""
     harm_freeze_burn: Annotated[float, Field(ge=0.0)] = 4.0
-    """Burn rate from which nothing more of a plan is changed."""
+    """Burn rate from which nothing more of a plan is changed; nor is it once the budget is spent."""
     harm_restore_burn: Annotated[float, Field(ge=0.0)] = 14.0
     """Burn rate from which the stage under way is taken back."""
 

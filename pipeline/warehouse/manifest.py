@@ -25,6 +25,7 @@ class PartFile:
     """One file of one partition.
 
     Attributes:
+        date: UTC date of the partition.
         cluster: cluster of the partition, as it came.
         path: below the warehouse's folder.
         is_index: True for an index of counted samples, False for rows of the table.

@@ -7,8 +7,10 @@ canary.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 
@@ -42,7 +44,9 @@ class PairGuard:
     def parted(self, rows: Sequence[int]) -> list[list[int]]:
         """The rows of one card in as many groups as keep everybody's speed, those that stay together first.
 
-        Of two that must part, the one of low priority leaves, else the one that slows; nobody is moved twice.
+        Who must part from most leaves first: a service that many slow gets a card of its own, and not each of these.
+        What it reports of itself then moves it, not all others. Of two, the one of low priority leaves, else the one
+        that slows; nobody is moved twice.
         """
         kept, left = list(rows), []
         while (culprit := self._culprit(kept)) is not None:
@@ -51,30 +55,30 @@ class PairGuard:
         return [kept, *left]
 
     def _culprit(self, rows: Sequence[int]) -> int | None:
-        pairs = [
-            (victim, other)
-            for victim in rows
-            for other in rows
-            if victim != other and self.demand.grants[victim].priority is not Priority.LOW
-        ]
-        blamed, unsure = [], []
-        for victim, other in pairs:
-            grants = self.demand.grants
+        if self.interference is None and not self.at_home:
+            return None
+        grants = self.demand.grants
+        apart: list[tuple[int, int]] = []
+        unsure: list[tuple[int, int]] = []
+        for victim, other in permutations(rows, 2):
+            if grants[victim].priority is Priority.LOW:
+                continue
             seen = self.at_home.get((grants[victim].workload_id, grants[other].workload_id))
             if seen is not None and seen.speed_ratio_max < KEPT_RATIO_MIN:
-                blamed.append(other)
+                apart.append((victim, other))
             elif seen is None or seen.speed_ratio_min < KEPT_RATIO_MIN:
                 unsure.append((victim, other))
         if self.interference is not None and unsure:
             verdicts = self.interference.predict(
                 [self.subjects[victim] for victim, _ in unsure], [self.subjects[other] for _, other in unsure]
             )
-            blamed += [
-                other for (_, other), said in zip(unsure, verdicts, strict=True) if said.predicted is Prediction.SUFFERS
-            ]
-        if not blamed:
+            apart += [pair for pair, said in zip(unsure, verdicts, strict=True) if said.predicted is Prediction.SUFFERS]
+        if not apart:
             return None
-        return max(blamed, key=lambda row: (self.demand.grants[row].priority is Priority.LOW, blamed.count(row), row))
+        # Two that slow each other are one pair.
+        pairs = Counter(row for pair in {frozenset(pair) for pair in apart} for row in pair)
+        slows = Counter(other for _, other in apart)
+        return max(pairs, key=lambda row: (pairs[row], grants[row].priority is Priority.LOW, slows[row], row))
 
 
 def pair_guard(demand: Demand, history: History, profiles: Profiles, interference: Interference | None) -> PairGuard:

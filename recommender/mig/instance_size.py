@@ -41,6 +41,7 @@ class InstanceAdvice:
         need_max_bytes: most framebuffer that a pod needed.
         load_max: most compute that a pod used, share of a whole card.
         violated: steps of active pods that an instance chosen without their day would not have held.
+        active: steps of active pods.
         inflation: P99 latency in the instance / on the whole card; None where nobody asked.
     """
 

@@ -44,6 +44,7 @@ class Played:
         contended_steps: of them contended.
         framebuffer_steps: of them short of framebuffer or on a full card.
         asked: demand of the counted pods, card-steps.
+        low_asked: demand of the pods of low priority, card-steps.
         switches: how often lent framebuffer came back to its card, per row.
         switch_seconds: how long each row waited while framebuffer moved, in all.
         host_bytes: lent framebuffer in host memory, in each step, of all cards, (steps,).
@@ -65,6 +66,8 @@ class Played:
     framebuffer_steps: NDArray[np.float64]
     asked: float
     served: float
+    low_asked: float
+    low_served: float
     moves: int
     switches: NDArray[np.int64]
     switch_seconds: NDArray[np.float64]
@@ -121,7 +124,7 @@ class _Game:
         self._done_at = np.full(rows, NEVER)
         self._is_down = np.zeros(rows, bool)
         self._sums = np.zeros((4, rows))
-        self._asked = self._served = 0.0
+        self._asked = self._served = self._low_asked = self._low_served = 0.0
         self._moves = 0
         self._peak = np.zeros(len(stage.models), np.int64)
         self._used = np.zeros((cards, stage.steps), bool)
@@ -244,6 +247,8 @@ class _Game:
             framebuffer_steps=framebuffer,
             asked=self._asked,
             served=self._served,
+            low_asked=self._low_asked,
+            low_served=self._low_served,
             moves=self._moves,
             switches=self._switches,
             switch_seconds=self._waited,
@@ -290,6 +295,8 @@ class _Game:
         self._asked += share * float(demand[counted].sum())
         served = np.nan_to_num(state.served_ratio[:, 0])
         self._served += share * float(served[counted].sum())
+        self._low_asked += share * float(demand[self._stage.is_low].sum())
+        self._low_served += share * float(served[self._stage.is_low].sum())
         used = self._cards_in_use() & self._is_counted
         self._peak = np.maximum(self._peak, np.bincount(self._seating.model[used], minlength=len(self._peak)))
 

@@ -99,6 +99,7 @@ class Performance:
         relief: whether cards were relieved at run time.
         reaction_seconds: how long a card is overloaded before it is relieved, None without relief.
         since: start of the days that were played.
+        pods: judged pods.
         cards_before: their cards at first.
         cards_opening: cards after the policy's plan.
         cards_peak: the same with spares at their peak.

@@ -7,11 +7,16 @@ from itertools import product
 import numpy as np
 import pytest
 
+from analyzer.profile import profile_fleet
 from fleet.decisions import Plan
 from fleet.inventory import CardId, Priority
 from fleet.priority_holds import Holders
+from fleet.profiles import NeighbourEffect
 from fleet.schema import Measure
+from fleet.settings.settings import AnalyzerSettings
+from recommender.demand import demand_of
 from recommender.harm.interference import Interference, MeasuredPair, Subject, learn_interference
+from recommender.harm.pair_guard import pair_guard
 from recommender.past_outcomes import OwnPast
 from tests.recommender.builders import NOW, Service, cluster, plan_of
 
@@ -70,6 +75,30 @@ def test_who_was_never_measured_is_left_to_the_packing(interference: Interferenc
 def test_what_was_measured_is_part_of_what_a_plan_is_made_from(interference: Interference) -> None:
     fleet = cluster(Service(name="calm", level=0.1))
     assert plan_of(fleet).inputs_sha256 != plan_of(fleet, past=OwnPast(interference=interference)).inputs_sha256
+
+
+@pytest.mark.parametrize("priority", [Priority.NORMAL, Priority.LOW])
+def test_who_says_that_all_others_slow_it_leaves_itself(priority: Priority) -> None:
+    others = [Service(name=name, level=0.1, priority=priority) for name in ("a", "b", "c")]
+    fleet = cluster(Service(name="victim", level=0.1), *others)
+    demand = demand_of(fleet)
+    effects = [
+        NeighbourEffect(
+            neighbour=grant.workload_id, measured_by="latency_p99_seconds", days=9, speed_ratio=0.5,
+            speed_ratio_min=0.4, speed_ratio_max=0.6,
+        )
+        for grant in demand.grants
+        if grant.workload != "victim"
+    ]  # fmt: skip
+    profiles = profile_fleet(fleet, settings=AnalyzerSettings(), now=NOW)
+    said = [replace(one, beside=tuple(effects) if "victim" in one.workload else ()) for one in profiles.workloads]
+    guard = pair_guard(demand, fleet, replace(profiles, workloads=tuple(said)), None)
+    groups = guard.parted(range(len(demand.grants)))
+    assert [sorted(demand.grants[row].workload for row in rows) for rows in groups] == [["a", "b", "c"], ["victim"]]
+    # Of two the one that slows leaves, whoever it is.
+    pair = [row for row, grant in enumerate(demand.grants) if grant.workload in ("a", "victim")]
+    kept, left = guard.parted(pair)
+    assert [demand.grants[row].workload for row in (*kept, *left)] == ["victim", "a"]
 
 
 @pytest.mark.parametrize(
