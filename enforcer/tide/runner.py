@@ -5,8 +5,8 @@ scale in as the plan's schedule says, then low priority work is admitted to the 
 `enforcer.tide.homecoming`. A crash at any moment is gone on from. A night begins by a schedule that a person approved
 as a stage of its plan. Once that approval counts no more, or somebody aborts the night, the morning starts at once. A
 freeze, and a schedule that expires, stop the evening, never the morning: it needs nobody's yes. A service that needs
-its replicas while the night runs comes home alone, at once, in a frozen cluster too. Nothing is written before the ledger
-knows the state before it.
+its replicas while the night runs comes home alone, at once, in a frozen cluster too. Nothing is written before the
+ledger knows the state before it.
 """
 
 from __future__ import annotations
