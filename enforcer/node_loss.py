@@ -23,7 +23,8 @@ from enforcer.node_choice import may_run_on, why_node_closed
 from enforcer.resource_names import Words, listed_words, names_model
 from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
-from fleet.inventory import WorkloadId
+from fleet.errors import Refused
+from fleet.inventory import OPT_OUT_LABEL, WorkloadId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,28 @@ def homes_elsewhere(
         fitting = [] if free is None else [name for name in sorted(others) if may_run_on(free, others[name])]
         usable = {} if free is None else _chosen(free, cards, getattr(snapshot.dialect, "words", None))
         found[seat.pod_id] = next((name for name in fitting if rooms.takes(seat, name, usable)), None)
+    return found
+
+
+def pods_leaving(node: str, snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
+    """Pods (`namespace`, `name`) that hold cards of a node and must leave it, sorted.
+
+    Raises:
+        Refused: one of them would be lost, would come back at once, or may not be touched.
+    """
+    found = snapshot.holders(node)
+    for seat in (snapshot.seats[f"{namespace}/{name}"] for namespace, name in found):
+        kind = workload_parts(seat.workload)[1]
+        if kind == "Pod":
+            raise Refused(
+                f"cannot empty node {node}: nobody makes pod {seat.pod_id} anew; delete it, or wait for its end"
+            )
+        if kind == "DaemonSet":
+            raise Refused(f"cannot empty node {node}: pod {seat.pod_id} of a DaemonSet comes back to it at once")
+        if snapshot.is_flagged(OPT_OUT_LABEL, seat.workload):
+            raise Refused(
+                f"cannot empty node {node}: {seat.workload} says {OPT_OUT_LABEL}=true, and {seat.pod_id} is there"
+            )
     return found
 
 

@@ -181,7 +181,8 @@ def cut_changes(
         cards: how many the node has; those beyond the layouts stay whole.
     """
     entries = node_layouts(cards, layouts)
-    digest = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:12]
+    # Of one node, so that an undo takes no other's.
+    digest = hashlib.sha256(json.dumps([node["metadata"]["name"], entries], sort_keys=True).encode()).hexdigest()[:12]
     name = f"gputide-{digest}"
     text = with_layouts(field_of(config, MIG_CONFIG_FIELD), name, entries)
     return config_changes(origin, config, MIG_CONFIG_FIELD, text, node, {CONFIG_LABEL: name})

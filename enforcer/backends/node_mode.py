@@ -43,6 +43,7 @@ from enforcer.backends.stage import field_changes, owner_field_changes
 from enforcer.backends.volcano import NODE_CONFIG, PLUGIN, VolcanoDialect
 from enforcer.dialect import Dialect, StandingCard
 from enforcer.manifest import Manifest, field_of, workload_parts
+from enforcer.node_loss import pods_leaving
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.nvidia_sharing import MPS, TIME_SLICING
@@ -51,11 +52,11 @@ from fleet.decisions import HistorySpan, NodeMode, NodeSwitch, Plan, Stage, Tota
 from fleet.documents import seal_plan
 from fleet.errors import Refused
 from fleet.grammars.mig import profile_of_resource
-from fleet.inventory import OPT_OUT_LABEL
 from fleet.money.saving import saved
 from fleet.outcomes import Change
 from fleet.sentences import sentence
 from fleet.settings.settings import Settings
+from fleet.workload_kinds import SERVICE_KINDS
 
 _REPLICAS: Mapping[NodeMode, tuple[str, Capabilities]] = {
     NodeMode.TIME_SLICING: ("timeSlicing", TIME_SLICING),
@@ -181,13 +182,17 @@ def render_switch(plan_id: str, switch: NodeSwitch, snapshot: Snapshot, record: 
         # The mark says whose mode it is: of several switches of a node only the last one is taken back.
         changes = [*changes, *owner_field_changes(manifest, {}, plan_id, "")]
     paths = dict.fromkeys([*map(_allocatable, offers_of(switch.node, snapshot)), *dict(step.advertised)])
+    if not paths:
+        raise Refused(f"cannot switch node {switch.node}: it offers no devices; see to its device plugin")
     back = tuple((path, field_of(manifest, path) or "0") for path in paths)
+    leaving = pods_leaving(switch.node, snapshot)
+    _check_settled(switch.node, leaving, snapshot)
     return RenderedStage(
         stage=1,
         changes=tuple(by_object(changes)),
         moves=(),
         warnings=tuple(_warnings(switch, snapshot)),
-        node_steps=(replace(step, leaving=_leaving(switch.node, snapshot), back=back),),
+        node_steps=(replace(step, leaving=leaving, back=back),),
     )
 
 
@@ -292,7 +297,7 @@ def _plugin_switch(wanted: _Wanted, snapshot: Snapshot) -> tuple[list[Change], N
         "ClusterPolicy devicePlugin.config.name)",
     )  # fmt: skip
     text = sharing_config(current_config(config, manifest), section, replicas)
-    key = config_key(section, replicas, text)
+    key = config_key(switch.node, section, replicas, text)
     changes = config_changes((wanted.plan_id, ""), config, f"data[{key}]", text, manifest, {CONFIG_LABEL: key})
     offers = {
         CARD_RESOURCE: cards if section is None else 0,
@@ -359,26 +364,19 @@ def _shows(step: NodeStep, node: Manifest, snapshot: Snapshot) -> bool:
     )
 
 
-def _leaving(node: str, snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
-    """Pods that must leave a node.
-
-    Raises:
-        Refused: one of them would be lost, would come back at once, or may not be touched.
-    """
-    found = snapshot.holders(node)
-    for seat in (snapshot.seats[f"{namespace}/{name}"] for namespace, name in found):
-        kind = workload_parts(seat.workload)[1]
-        if kind == "Pod":
+def _check_settled(node: str, leaving: Sequence[tuple[str, str]], snapshot: Snapshot) -> None:
+    """Refuse to take pods from a service of which others are not ready: it rolls, or is short of pods already."""
+    for workload in sorted({snapshot.seats["/".join(pod)].workload for pod in leaving}):
+        # One that is over has a node and no share of a card.
+        short = [
+            seat.pod_id
+            for seat in snapshot.pods[workload]
+            if not seat.is_ready and seat.node != node and (seat.slices or seat.node is None)
+        ]
+        if short and workload_parts(workload)[1] in SERVICE_KINDS:
             raise Refused(
-                f"cannot empty node {node}: nobody makes pod {seat.pod_id} anew; delete it, or wait for its end"
+                f"cannot empty node {node}: {len(short)} pods of {workload} elsewhere are not ready, such as {short[0]}"
             )
-        if kind == "DaemonSet":
-            raise Refused(f"cannot empty node {node}: pod {seat.pod_id} of a DaemonSet comes back to it at once")
-        if snapshot.is_flagged(OPT_OUT_LABEL, seat.workload):
-            raise Refused(
-                f"cannot empty node {node}: {seat.workload} says {OPT_OUT_LABEL}=true, and {seat.pod_id} is there"
-            )
-    return found
 
 
 def _warnings(switch: NodeSwitch, snapshot: Snapshot) -> list[str]:

@@ -66,7 +66,7 @@ def node_of(snapshot: Snapshot, name: str) -> Manifest:
     """
     node = snapshot.nodes.get(name)
     if node is None:
-        raise Refused(f"cannot place pods on node {name}: it is gone since the plan")
+        raise Refused(f"there is no node {name}, or no longer")
     return node
 
 

@@ -187,7 +187,7 @@ class NvidiaSharingBackend:
             "ClusterPolicy devicePlugin.config.name)",
         )  # fmt: skip
         text = sharing_config(current_config(config, manifest), self.section, node.replicas)
-        key = config_key(self.section, node.replicas, text)
+        key = config_key(node.node, self.section, node.replicas, text)
         cards = cards_of(manifest)
         if cards < len(node.cards):
             raise Refused(
@@ -261,10 +261,10 @@ def sharing_config(current: str | None, section: str | None, replicas: int = 1) 
     return yaml.safe_dump(content, sort_keys=True)
 
 
-def config_key(section: str | None, replicas: int, text: str) -> str:
-    """Under which key of the ConfigMap a configuration of ours stands."""
+def config_key(node: str, section: str | None, replicas: int, text: str) -> str:
+    """Under which key our configuration of a node stands: one of its own, so that an undo takes no other's."""
     how = _WHOLE_PREFIX if section is None else f"{_OWN_PREFIX}{section.lower()}-{replicas}-"
-    return how + hashlib.sha256(text.encode()).hexdigest()[:8]
+    return how + hashlib.sha256(f"{node}\n{text}".encode()).hexdigest()[:8]
 
 
 def current_config(config: Manifest, node: Manifest) -> str | None:

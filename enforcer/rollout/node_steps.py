@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from enforcer.backend import ROUNDED_MIB, NodeStep
 from enforcer.dialect import Dialect
@@ -52,12 +53,17 @@ class NodeSteps:
         self._policy = policy
         self._dialect = dialect
 
-    def empty(self, steps: Sequence[NodeStep], plan_id: str, *, is_way_back: bool = False) -> list[Sentence]:
+    def empty(
+        self, steps: Sequence[NodeStep], plan_id: str, homeless: Collection[tuple[str, str]] = ()
+    ) -> list[Sentence]:
         """Close nodes whose pods must leave, and let those go; before the nodes' own fields are written.
 
-        Where no stage gives them another place they must be ready elsewhere first, but not on the way back: they may
-        have been without a place since, and the node that is opened soon is one.
+        Where no stage gives them another place, one pod of each maker leaves at a time, and the next one when as many
+        are ready as were; a pod that nobody looked at before stays, and the node with it.
         The plan's id marks nodes that are closed for it.
+
+        Args:
+            homeless: pods that no other node has room for, which are not waited for.
         """
         failures: list[Sentence] = []
         for step in steps:
@@ -65,10 +71,19 @@ class NodeSteps:
                 continue
             self._close(step.node, plan_id)
             leaving = self._still_there(step)
-            were_ready = self._ready_of({namespace for namespace, _ in leaving if step.back and not is_way_back})
-            held = [why for pod in leaving if (why := self._evict(pod, f"evict {'/'.join(pod)}"))]
-            held = held or self._wait(step.node, lambda: self._leavers(step))  # noqa: B023 - called at once
-            failures += held or self._wait(step.node, lambda: self._not_up(were_ready))  # noqa: B023 - called at once
+            strangers = sorted({*map(_identity, leaving)} - {*step.leaving})
+            if strangers:
+                failures.append(sentence("rollout.pod_came", pod="/".join(strangers[0]), node=step.node))
+                continue
+            were_ready = self._ready_of({namespace for namespace, _ in step.leaving if step.back}, homeless)
+            for wave in _waves(leaving) if step.back else [leaving]:
+                held = [why for pod in map(_identity, wave) if (why := self._evict(pod, f"evict {'/'.join(pod)}"))]
+                held = held or self._wait(step.node, lambda: self._not_up(were_ready))  # noqa: B023 - called at once
+                failures += held
+                if held:
+                    break
+            else:
+                failures += self._wait(step.node, lambda: self._leavers(step))  # noqa: B023 - called at once
         return failures
 
     def settle(self, steps: Sequence[NodeStep], plan_id: str) -> list[Sentence]:
@@ -139,13 +154,21 @@ class NodeSteps:
 
     def _close(self, node: str, plan_id: str) -> None:
         manifest = self._node(node)
+        other = field_of(manifest, _CLOSED)
+        if other not in (None, plan_id):
+            raise Refused(sentence("guard.node_closed_for", node=node, plan=str(other)))
         if field_of(manifest, _UNSCHEDULABLE) == "true":
             # Somebody else closed it, who opens it again; or we did before a crash.
             return
         self._write(manifest, {_UNSCHEDULABLE: "true", _CLOSED: plan_id}, f"close {node}")
 
+    def is_closed_for(self, node: str, plan_id: str) -> bool:
+        """Whether a node was closed to new pods for a plan, and not opened since."""
+        manifest = self._cluster.get("Node", "", node)
+        return manifest is not None and field_of(manifest, _CLOSED) == plan_id
+
     def _open(self, node: str, plan_id: str) -> None:
-        manifest = self._cluster.reader.get("Node", "", node)
+        manifest = self._cluster.get("Node", "", node)
         if manifest is not None and field_of(manifest, _CLOSED) == plan_id:
             self._write(manifest, {_UNSCHEDULABLE: None, _CLOSED: None}, f"open {node}")
 
@@ -224,12 +247,12 @@ class NodeSteps:
             if pod["spec"].get("nodeName") == step.node and _family(_identity(pod)) in families
         ]
 
-    def _still_there(self, step: NodeStep) -> list[tuple[str, str]]:
+    def _still_there(self, step: NodeStep) -> list[Manifest]:
         if step.back:
-            # Whoever came before the node was closed holds its cards just as those that were seen.
-            return [_identity(pod) for pod in self._cluster.list_objects("Pod") if self._holds(pod, step.node)]
-        pods = [(self._cluster.get("Pod", *name), name) for name in step.leaving]
-        return [name for pod, name in pods if pod is not None and pod["spec"].get("nodeName") == step.node]
+            # A pod that came before the node was closed holds its cards just as those that were seen.
+            return [pod for pod in self._cluster.list_objects("Pod") if self._holds(pod, step.node)]
+        pods = [self._cluster.get("Pod", *name) for name in step.leaving]
+        return [pod for pod in pods if pod is not None and pod["spec"].get("nodeName") == step.node]
 
     def _holds(self, pod: Manifest, node: str) -> bool:
         """Whether a pod holds cards of a node, or says so in words that nobody can read."""
@@ -242,15 +265,17 @@ class NodeSteps:
 
     def _leavers(self, step: NodeStep) -> Sentence | None:
         left = self._still_there(step)
-        return sentence("rollout.pods_left", count=len(left), pod="/".join(left[0])) if left else None
+        return sentence("rollout.pods_left", count=len(left), pod="/".join(_identity(left[0]))) if left else None
 
-    def _ready_of(self, namespaces: Collection[str]) -> Counter[tuple[str, str, str]]:
+    def _ready_of(
+        self, namespaces: Collection[str], without: Collection[tuple[str, str]] = ()
+    ) -> Counter[tuple[str, str, str]]:
         """How many pods are ready of each maker (namespace, kind, name); not of Jobs, which begin anew or end."""
         return Counter(
             (namespace, *maker)
             for namespace in sorted(namespaces)
             for pod in self._cluster.list_objects("Pod", namespace)
-            if is_ready(pod) and pod["metadata"].get("deletionTimestamp") is None
+            if is_ready(pod) and pod["metadata"].get("deletionTimestamp") is None and _identity(pod) not in without
             if (maker := controller_of(pod)) is not None and maker[0] != "Job"
         )
 
@@ -275,6 +300,14 @@ def _unlike(node: Manifest, fields: Iterable[tuple[str, str]]) -> Sentence | Non
         if found != value:
             return sentence("rollout.node_field", field=path, found=str(found), wanted=value)
     return None
+
+
+def _waves(pods: Sequence[Manifest]) -> list[list[Manifest]]:
+    """Pods in turns, of each maker one."""
+    by_maker: dict[tuple[str, tuple[str, str] | None], list[Manifest]] = {}
+    for pod in pods:
+        by_maker.setdefault((pod["metadata"]["namespace"], controller_of(pod)), []).append(pod)
+    return [[pod for pod in turn if pod is not None] for turn in zip_longest(*by_maker.values())]
 
 
 def _identity(pod: Manifest) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enforcer.backend import Move, NodeStep, by_workload
 from enforcer.cluster import renew
 from enforcer.kinds.register import is_rolled_out
+from enforcer.node_loss import pods_leaving
 from enforcer.record.journal import ObjectIntent, StageRecord, StageState
 from enforcer.rollout.holding import Phase, known_as_lowered, lowered_once
 from enforcer.rollout.landing import landing_of
@@ -18,6 +19,7 @@ from enforcer.rollout.load import Load, backwards
 from enforcer.rollout.pod_mover import PodMover
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.run_context import RunContext
+from enforcer.safety.availability import availability_breaches, lowered_workloads, stranded_pods
 from enforcer.snapshot import Snapshot
 from fleet.errors import Unavailable
 from fleet.inventory import WorkloadId
@@ -151,7 +153,7 @@ def _configuration_back(
     if not shared:
         return []
     returning = steps_back(tools, objects, steps)
-    held = tools.node_steps().empty(returning, plan_id, is_way_back=True)
+    held = tools.node_steps().empty(returning, plan_id, _homeless(tools, plan_id, returning) if returning else ())
     if held:
         raise Stuck(sentence("rollout.stuck_emptying", plan=plan_id, why=first_of(held)))
     kept: list[Sentence] = []
@@ -160,12 +162,31 @@ def _configuration_back(
         kept.extend(mover.objects.restore(intent))
         mover.objects.disown(intent)
     back = {step.node for step in returning}
-    still = [step if step.node in back else replace(step, back=()) for step in steps]
+    # A node that is still closed for this plan was written back before a crash, and may not be ready yet.
+    still = [
+        replace(step, back=())
+        if step.back and step.node not in back and not tools.node_steps().is_closed_for(step.node, plan_id)
+        else step
+        for step in steps
+    ]
     failures = tools.node_steps().take_back(still, plan_id)
     if any(step.registers_mib for step in steps) and (scaled := tools.node_steps().scaled(steps)):
         why = first_of(failures) if failures else sentence("rollout.node_scaled", nodes=listed(scaled, 3))
         raise Stuck(sentence("rollout.stuck_scaled", plan=plan_id, why=why))
     return [*kept, *failures]
+
+
+def _homeless(tools: RunContext, plan_id: str, steps: Sequence[NodeStep]) -> frozenset[tuple[str, str]]:
+    """Pods that a way back leaves without a place, as no other node has room for them and somebody said yes to that.
+
+    Raises:
+        Refused: nobody did, or owners would lose more pods than they allow: who asked for the way back may have looked
+            long ago.
+    """
+    way, snapshot = StageRecord(plan_id=plan_id, stage=0, node_steps=list(steps)), tools.snapshot()
+    breaches = availability_breaches(way, snapshot, tools.reader, 1, gaps_allowed=False)
+    tools.guard.check_undo(plan_id, lowered_workloads(breaches))
+    return stranded_pods(way, snapshot, tools.reader)
 
 
 def steps_back(
@@ -175,17 +196,23 @@ def steps_back(
 
     Args:
         seen: the cluster as it stands; read where None.
+
+    Raises:
+        Refused: a pod on one of them would be lost, would come back at once, or may not be touched.
     """
     if not any(step.back for step in steps):
         return []
     snapshot, writes = seen or tools.snapshot(), tools.mover().objects
-    ours = {
-        intent.name
-        for intent in objects
-        if intent.kind == "Node" and not writes.is_restored(intent, snapshot.nodes.get(intent.name))
-    }
+    ours = set()
+    for intent in objects:
+        if intent.kind == "Node" and (node := snapshot.nodes.get(intent.name)) is not None:
+            standing = {part.field for part in writes.has_come_back(intent, node)}
+            # What counts is the label by which a node hands out its cards; where it has none, whose mark it carries.
+            labels = {part.field for part in intent.fields if part.field.startswith("metadata.labels[")}
+            if standing & (labels or standing):
+                ours.add(intent.name)
     return [
-        NodeStep(node=step.node, leaving=snapshot.holders(step.node), advertised=step.back, back=step.back)
+        NodeStep(node=step.node, leaving=pods_leaving(step.node, snapshot), advertised=step.back, back=step.back)
         for step in steps
         if step.back and step.node in ours
     ]

@@ -35,6 +35,7 @@ from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.restore import Parts, steps_back, take_back
 from enforcer.rollout.run_context import RunContext
 from enforcer.safety.availability import availability_breaches, lowered_workloads
+from enforcer.safety.node_switches import check_last
 from enforcer.safety.priority_hold import check_limits_stay
 from enforcer.safety.scaled_nodes import check_scaled_nodes
 from enforcer.snapshot import Snapshot
@@ -127,18 +128,22 @@ class Undo:
                     )
         return tuple(found)
 
-    def way_back(self, record: UndoRecord) -> tuple[UndoRecord, tuple[Sentence, ...]]:
+    def way_back(self, record: UndoRecord, *, after: Collection[str] = ()) -> tuple[UndoRecord, tuple[Sentence, ...]]:
         """An undo with the way in which each owner rolls back, surge-first where the old seats have room.
+
+        Args:
+            after: plans that are undone before.
 
         Returns:
             The undo, and the workloads of which it leaves fewer pods ready than their owners allow, and why.
 
         Raises:
             Refused: others rely on the framebuffer that a node of it lends, or on core limits of it, or pods would come
-                back beside that.
+                back beside that; a later plan changed a node of it; or a node must be emptied that can't be.
         """
         tools = self._tools
         snapshot, wave_max = tools.snapshot(), tools.policy.moving.parallel_pods_max
+        check_last(record, {*self.applied_plans()} - {record.plan_id, *after}, snapshot)
         returned, stays = self._steps_of(record)
         check_scaled_nodes(record.moves, returned, stays, snapshot)
         emptied = steps_back(tools, record.objects, returned, snapshot)

@@ -51,12 +51,14 @@ class _Toll:
         evicted: most pods that are evicted at once.
         leaving: pods that go for good.
         missing: pods that are not ready now because the stage was begun.
+        is_emptied: pods leave a node, and the stage gives them no other place.
     """
 
     rolling: int = 0
     evicted: int = 0
     leaving: int = 0
     missing: int = 0
+    is_emptied: bool = False
 
     @property
     def unavailable(self) -> int:
@@ -111,15 +113,17 @@ def availability_breaches(
     tolls = _tolls(record, rolling, waves, pods)
     at_once = max([wave_max, *map(len, waves)])
     found: dict[WorkloadId, list[Sentence]] = {}
-    for workload, stranded in _stranded(record, pods).items():
-        why = sentence("availability.stranded", pods=str(stranded))
-        found.setdefault(workload, []).append(why)
+    stranded = Counter(snapshot.seats[f"{namespace}/{name}"].workload for namespace, name in _stranded(record, pods))
+    for workload, count in stranded.items():
+        found.setdefault(workload, []).append(sentence("availability.stranded", pods=str(count)))
     holds = {intent.workload: intent.holds for intent in record.objects}
     for workload, toll in tolls.items():
-        owner, count = snapshot.owners[workload], len(snapshot.pods.get(workload, ()))
-        limit = strategy_limit(owner, count, values_before(owner, holds.get(workload, ())))
+        owner, count = snapshot.owners.get(workload), len(snapshot.pods.get(workload, ()))
+        limit = None if owner is None else strategy_limit(owner, count, values_before(owner, holds.get(workload, ())))
         # A workload that was scaled to none has no pod to lose.
         if limit is None or not toll.unavailable or not count:
+            if toll.is_emptied and not gaps_allowed:
+                found.setdefault(workload, []).append(sentence("availability.gap_unsaid"))
             continue
         if not gaps_allowed and (count < 2 or snapshot.is_flagged(LATENCY_CRITICAL_LABEL, workload)):
             why = sentence("availability.gap_critical" if count > 1 else "availability.gap_single")
@@ -186,6 +190,10 @@ def _tolls(
         if workload in snapshot.owners:
             toll = found.setdefault(workload, _Toll())
             toll.evicted = max(toll.evicted, count)
+    for namespace, name in _unplaced(record, snapshot):
+        toll = found.setdefault(snapshot.seats[f"{namespace}/{name}"].workload, _Toll())
+        # One of each maker goes at a time.
+        toll.evicted, toll.is_emptied = max(toll.evicted, 1), True
     return found
 
 
@@ -201,7 +209,7 @@ def _unavailable(unit: OrderedUnit, intent: ObjectIntent, snapshot: Snapshot) ->
 
 def _emptied(record: StageRecord, pods: _Pods) -> Counter[WorkloadId]:
     """Pods that leave nodes which are emptied: they find no place before their nodes are ready again."""
-    leaving = {pod for step in record.node_steps for pod in step.leaving}
+    leaving = {pod for step in record.node_steps for pod in step.leaving} - {*_unplaced(record, pods.snapshot)}
     return Counter(
         workload
         for namespace in {namespace for namespace, _ in leaving}
@@ -210,23 +218,35 @@ def _emptied(record: StageRecord, pods: _Pods) -> Counter[WorkloadId]:
     )
 
 
-def _stranded(record: StageRecord, pods: _Pods) -> Counter[WorkloadId]:
-    """Pods that leave nodes, that the stage gives no other place, and that no other node has room for."""
-    snapshot = pods.snapshot
-    moved = {name for move in record.moves for name in (move.pod_id, move.live_id)}
-    found: Counter[WorkloadId] = Counter()
-    for step in record.node_steps:
-        names = [f"{namespace}/{name}" for namespace, name in step.leaving]
-        left = [snapshot.seats[name] for name in names if name in snapshot.seats and name not in moved]
+def _unplaced(record: StageRecord, snapshot: Snapshot) -> dict[tuple[str, str], str]:
+    """Pods that leave nodes which are given another mode, and so have no place by the stage, and their nodes."""
+    return {
+        pod: step.node
+        for step in record.node_steps
+        if step.back
+        for pod in step.leaving
         # One of the same name may have come up elsewhere already.
-        seats = [seat for seat in left if seat.node == step.node]
-        manifests = {
-            f"{namespace}/{pod['metadata']['name']}": pod
-            for namespace in {seat.namespace for seat in seats}
-            for _, pod in pods.of(namespace)
-        }
-        homes = homes_elsewhere(step.node, seats, snapshot, manifests)
-        found.update(seat.workload for seat in seats if homes[seat.pod_id] is None)
+        if (seat := snapshot.seats.get("/".join(pod))) is not None and seat.node == step.node
+    }
+
+
+def stranded_pods(record: StageRecord, snapshot: Snapshot, reader: ClusterReader) -> frozenset[tuple[str, str]]:
+    """Pods (`namespace`, `name`) that leave nodes which are given another mode, and that no other node has room for."""
+    return frozenset(_stranded(record, _Pods(reader, snapshot)))
+
+
+def _stranded(record: StageRecord, pods: _Pods) -> list[tuple[str, str]]:
+    snapshot, unplaced = pods.snapshot, _unplaced(record, pods.snapshot)
+    manifests = {
+        f"{namespace}/{pod['metadata']['name']}": pod
+        for namespace in {namespace for namespace, _ in unplaced}
+        for _, pod in pods.of(namespace)
+    }
+    found: list[tuple[str, str]] = []
+    for node in sorted(set(unplaced.values())):
+        own = {name: snapshot.seats["/".join(name)] for name, there in unplaced.items() if there == node}
+        homes = homes_elsewhere(node, own.values(), snapshot, manifests)
+        found += [name for name, seat in own.items() if homes[seat.pod_id] is None]
     return found
 
 

@@ -22,6 +22,7 @@ from enforcer.safety.availability import availability_breaches, availability_ref
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
 from enforcer.safety.gitops import gitops_manager
+from enforcer.safety.node_switches import cards_emptied, check_modes
 from enforcer.safety.stage_checks import check_admission, check_quotas
 from enforcer.safety.tide_consent import check_age, check_history, check_staged, claimed_by_night, given_in_time
 from enforcer.snapshot import Snapshot, cards_left_empty
@@ -228,11 +229,13 @@ class Guard:
     def check_freed(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], snapshot: Snapshot) -> None:
         """Refuse stages that free more cards than the policy allows, by the cluster and not by what the plan claims.
 
+        A node that is given another mode is emptied, so that all its cards count for how many people must approve.
+
         Raises:
             Refused: the cards that they leave empty are too many at once, or for how many people approved.
         """
         freed = len(cards_left_empty(plan, set(workloads_of(plan, stages)), snapshot))
-        self.check_approvals(plan, stages, approvals, freed)
+        self.check_approvals(plan, stages, approvals, max(freed, cards_emptied(plan, snapshot)))
         self._check_cards_max(plan, freed)
 
     def _check_cards_max(self, plan: Plan, freed: int) -> None:
@@ -267,13 +270,14 @@ class Guard:
         """Refuse a plan that the cluster no longer fits.
 
         Raises:
-            Refused: inputs changed, a workload opted out, a latency-critical one is to be stopped, or another rollout
-                is in progress.
+            Refused: inputs or the mode of a node changed, a workload opted out, a latency-critical one is to be
+                stopped, or another rollout is in progress.
         """
         busy = [run.plan_id for run in runs if run.is_open and run.plan_id != plan.plan_id]
         if busy:
             raise Refused(sentence("guard.other_plan_runs", plan=plan.plan_id, other=busy[0]))
         workloads = workloads_of(plan, stages)
+        check_modes(plan, workloads, runs)
         self.check_wishes(plan, stages, snapshot)
         _check_neighbours(plan, workloads, snapshot)
         _check_keepers(workloads, snapshot)

@@ -65,7 +65,8 @@ class GuardSettings(Section):
     saving_per_apply_max: Price | None = None
     """Most that the stages of one apply may save in a week, in `prices.currency`: how much may change at once."""
     two_approvals_cards_min: Count | None = None
-    """Freed cards of one apply from which two different people must have approved; none for one person always."""
+    """Freed cards of one apply, or cards of a node that gets another mode, from which two different people must have
+    approved; none for one person always."""
     gaps_allowed: bool = False
     """Whether services of one replica and latency-critical ones may lose a pod for a while: an explicit yes. With it
     plans also hold services that find no free card to change cards without a gap."""

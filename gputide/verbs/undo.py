@@ -60,7 +60,7 @@ def undo(
         if not yes:
             plans = hands.applied_plans() if plan_id is None else (plan_id,)
             found = [hands.preview(name, stages=stage, recommendation=recommendation) for name in plans]
-            ways = [hands.way_back(record) for record in found]
+            ways = [hands.way_back(record, after=plans[:number]) for number, record in enumerate(found)]
             answer = _previewed(
                 [record for record, _ in ways],
                 [item for record in found for item in hands.kept_now(record)],

@@ -82,7 +82,8 @@ def serve(api: Api, namespace: str) -> None:
     api.create(path, {"metadata": {"name": APP}, "spec": budget})
     deployment(
         api, namespace, APP, replicas=REPLICAS, limits={"nvidia.com/gpu": "1"},
-        pod_spec={"nodeSelector": {"for": namespace}}, spec={"strategy": {"type": "Recreate"}},
+        pod_spec={"nodeSelector": {"for": namespace}, "volumes": [{"name": "cache", "emptyDir": {}}]},
+        spec={"strategy": {"type": "Recreate"}},
     )  # fmt: skip
     until_ready(api, namespace, APP, REPLICAS)
 
@@ -181,8 +182,8 @@ def test_command_line_asks_for_a_yes_switches_and_takes_back(
     dry = call(*wanted, "--format", "json")
     assert dry.status == 0, dry.err
     (other,) = {*nodes} - {node}
-    homes = [(pod["comes_up_on"], pod["disruption_budgets"]) for pod in dry.document["leaving"]]
-    assert set(homes) == {(other, f"{APP} (allows 1)")}
+    homes = [(pod["comes_up_on"], pod["disruption_budgets"], pod["data_at_stake"]) for pod in dry.document["leaving"]]
+    assert set(homes) == {(other, f"{APP} (allows 1)", "cache (emptied)")}
     assert standing(api, node) == before
     unsaid = call(*wanted, "--yes")
     assert unsaid.status == 4, "the writer may not approve"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,18 +22,20 @@ from enforcer.backends.node_mode import modes_of, present_mode, render_switch, s
 from enforcer.backends.running import RunningBackend
 from enforcer.backends.volcano import VolcanoBackend
 from enforcer.backends.whole_cards import WholeCardsBackend
+from enforcer.cluster import FieldChange
 from enforcer.manifest import Manifest, set_field
 from enforcer.record.journal import StageState
 from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.restore import StageResult
 from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Rollout
-from enforcer.safety.guard import GuardPolicy
+from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.seat import is_ready
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.capabilities.register import HAMI, TIME_SLICING
 from fleet.decisions import NodeMode, NodeSwitch, Plan
-from fleet.documents import plan_document, plan_from_json, plan_to_json
+from fleet.documents import plan_document, plan_from_json, plan_to_json, seal_plan
 from fleet.errors import Refused
 from fleet.inventory import CardModelName
 from fleet.settings.settings import Settings
@@ -40,6 +44,7 @@ from tests.enforcer.builders import (
     OpenGuard,
     a_cluster,
     a_grant,
+    a_yes,
     an_inventory,
     an_undo,
     let_all_go,
@@ -156,8 +161,102 @@ def test_switch_is_refused_where_pods_would_find_no_room_elsewhere(tmp_path: Pat
 
 def test_switch_is_refused_where_it_would_take_more_pods_than_an_owner_allows(tmp_path: Path) -> None:
     cluster = a_cluster(tmp_path, cards=ROOM)
-    with pytest.raises(Refused, match=r"team/Deployment/c: 2 of 2 pods would be unavailable"):
+    owner = cluster.get("Deployment", "team", "c")
+    assert owner is not None
+    wanted = [
+        FieldChange(field=f"spec.strategy.rollingUpdate.{name}", value=value)
+        for name, value in (("maxSurge", "1"), ("maxUnavailable", "0"))
+    ]
+    cluster.patch("Deployment", "team", "c", wanted, owner["metadata"]["resourceVersion"])
+    with pytest.raises(Refused, match=r"team/Deployment/c: 1 of 2 pods would be unavailable"):
         switched(some_tools(cluster, tmp_path))
+
+
+def ready_of(cluster: SimulatedCluster, name: str, away_from: str = "") -> int:
+    pods = [pod for pod in cluster.list_objects("Pod") if pod["metadata"]["name"].startswith(f"{name}-")]
+    return sum(is_ready(pod) and pod["spec"].get("nodeName") != away_from for pod in pods)
+
+
+def test_pods_of_one_owner_leave_one_after_the_other_even_where_all_may(tmp_path: Path) -> None:
+    cluster, seen = with_room(tmp_path), []
+    tools = some_tools(cluster, tmp_path, step=lambda _: seen.append(ready_of(cluster, "c")))
+    assert switched(tools).state is StageState.PROMOTED
+    an_undo(tools).undo(a_switch(WHOLE).plan_id)
+    assert min(seen) == 1
+
+
+def test_pod_that_came_before_the_node_was_closed_is_left_alone(tmp_path: Path) -> None:
+    services = standard_grants()[:6]
+    cluster = let_all_go(a_cluster(tmp_path, services, cards=ROOM), "Deployment/c")
+    steps: list[str] = []
+
+    def come(what: str) -> None:
+        steps.append(what)
+        if what == "close node-1":
+            cluster.sync(an_inventory([*services, a_grant("late", 0, 6, kind="Pod")], ROOM), NOW)
+
+    result = switched(some_tools(cluster, tmp_path, step=come))
+    assert result.state is StageState.RESTORED
+    assert "team/late-0 came to node node-1 meanwhile" in str(result.reason)
+    assert not [what for what in steps if what.startswith("evict")]
+    assert not is_closed(cluster)
+
+
+@pytest.mark.parametrize("kind", ["Job", "Notebook", "Forecaster"])
+def test_pod_of_which_nothing_says_that_it_may_go_needs_an_explicit_yes(kind: str, tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, [a_grant("own", 0, 4, kind=kind)], cards=ROOM)
+    with pytest.raises(Refused, match="begin their work anew, and nothing says how many of them may"):
+        switched(some_tools(cluster, tmp_path, guard=OpenGuard(GuardPolicy())))
+    assert switched(some_tools(cluster, tmp_path)).state is StageState.PROMOTED
+
+
+def with_late(cluster: SimulatedCluster, kind: str = "Deployment", others: int = 8) -> SimulatedCluster:
+    """The cluster, in which one more pod has come to the node since."""
+    cluster.sync(an_inventory([*standard_grants()[:others], a_grant("late", 0, 4, kind=kind)], ROOM), NOW)
+    cluster.pause(600.0)
+    return let_all_go(cluster, "Deployment/late") if kind == "Deployment" else cluster
+
+
+@pytest.mark.parametrize(("others", "ready"), [(6, 1), (8, 0)], ids=["room", "none"])
+def test_undo_waits_for_pods_that_have_room_elsewhere_though_gaps_are_allowed(
+    others: int, ready: int, tmp_path: Path
+) -> None:
+    grants = standard_grants()[:others]
+    cluster = let_all_go(a_cluster(tmp_path, grants, cards=ROOM), "Deployment/c")
+    switched(some_tools(cluster, tmp_path))
+    with_late(cluster, others=others)
+    seen: dict[str, int] = {}
+    tools = some_tools(cluster, tmp_path, step=lambda what: seen.setdefault(what, ready_of(cluster, "late", "node-1")))
+    an_undo(tools).undo(a_switch(WHOLE).plan_id)
+    assert seen["restore /Node/node-1"] == ready
+
+
+def test_undo_that_is_gone_on_with_looks_again_at_who_must_leave(tmp_path: Path) -> None:
+    cluster = with_room(tmp_path)
+    switched(some_tools(cluster, tmp_path))
+
+    def stop(what: str) -> None:
+        if what == "close node-1":
+            raise Killed(what)
+
+    with pytest.raises(Killed):
+        an_undo(some_tools(cluster, tmp_path, step=stop)).undo(a_switch(WHOLE).plan_id)
+    with_late(cluster)
+    undo = an_undo(some_tools(cluster, tmp_path, guard=OpenGuard(GuardPolicy())))
+    with pytest.raises(Refused, match="no other node has room for 1 of its pods"):
+        undo.resume(a_switch(WHOLE).plan_id)
+    assert ready_of(cluster, "late") == 1
+
+
+def test_undo_leaves_a_pod_alone_that_nobody_makes_anew(tmp_path: Path) -> None:
+    cluster = with_room(tmp_path)
+    tools = some_tools(cluster, tmp_path)
+    switched(tools)
+    with_late(cluster, "Pod")
+    with pytest.raises(Refused, match="nobody makes pod team/late-0 anew"):
+        an_undo(tools).undo(a_switch(WHOLE).plan_id)
+    assert not is_closed(cluster)
+    assert offers(cluster) == "4"
 
 
 def test_switch_is_refused_where_a_budget_lets_no_pod_go(tmp_path: Path) -> None:
@@ -178,6 +277,16 @@ def test_service_of_one_replica_needs_an_explicit_yes(tmp_path: Path) -> None:
     tools = some_tools(let_all_go(cluster, "Deployment/only"), tmp_path, guard=OpenGuard(GuardPolicy()))
     with pytest.raises(Refused, match="it has one replica"):
         switched(tools)
+
+
+def test_switch_of_a_node_of_many_cards_needs_two_people(tmp_path: Path) -> None:
+    guard = Guard(GuardPolicy(gaps_allowed=True, two_approvals_cards_min=4))
+    cluster, plan = with_room(tmp_path), a_switch(WHOLE)
+    rollout = a_rollout(some_tools(cluster, tmp_path, guard=guard))
+    with pytest.raises(Refused, match=r"4 cards are .* guard\.two_approvals_cards_min=4"):
+        rollout.apply(plan, by="ann", approved=lambda: a_yes(plan, 1))
+    both = [*a_yes(plan, 1), *a_yes(plan, 1, by="ben")]
+    assert rollout.apply(plan, by="ann", approved=lambda: both)[0].state is StageState.PROMOTED
 
 
 def test_mode_that_cards_can_not_have_is_refused(tmp_path: Path) -> None:
@@ -230,16 +339,68 @@ def test_killed_at_any_step_a_switch_ends_whole_when_it_is_gone_on_with(tmp_path
         assert (objects(cluster), offers(cluster)) == wanted, steps[number]
 
 
-def test_of_two_switches_of_a_node_only_the_last_one_is_taken_back(tmp_path: Path) -> None:
+def test_killed_at_any_step_an_undo_ends_whole_when_it_is_gone_on_with(tmp_path: Path) -> None:
+    def begun(folder: Path) -> tuple[SimulatedCluster, dict[str, object]]:
+        folder.mkdir()
+        cluster = with_room(folder)
+        before = objects(cluster)
+        switched(some_tools(cluster, folder))
+        return cluster, before
+
+    steps: list[str] = []
+    cluster, _ = begun(tmp_path / "whole")
+    an_undo(some_tools(cluster, tmp_path / "whole", step=steps.append)).undo(a_switch(WHOLE).plan_id)
+    for number in range(len(steps)):
+        folder = tmp_path / str(number)
+        cluster, before = begun(folder)
+        left = iter(range(number + 1))
+
+        def stop(what: str, left: object = left) -> None:
+            if next(left, None) == number:  # type: ignore[call-overload]  # noqa: B023 - called in this turn
+                raise Killed(what)
+
+        with pytest.raises(Killed):
+            an_undo(some_tools(cluster, folder, step=stop)).undo(a_switch(WHOLE).plan_id)
+        offered: dict[str, str] = {}
+        see = partial(_note, offered, cluster)
+        undo = an_undo(some_tools(cluster, folder, step=see))
+        if undo.resume(a_switch(WHOLE).plan_id) is None:
+            undo.undo(a_switch(WHOLE).plan_id)
+        assert objects(cluster) == before, steps[number]
+        assert offered.get("open node-1", "40") == "40", steps[number]
+
+
+def _note(offered: dict[str, str], cluster: SimulatedCluster, what: str) -> None:
+    offered[what] = offers(cluster)
+
+
+def test_of_two_switches_of_a_node_the_last_one_is_taken_back_first(tmp_path: Path) -> None:
     cluster = with_room(tmp_path)
-    tools = some_tools(cluster, tmp_path)
+    tools, before = some_tools(cluster, tmp_path), objects(cluster)
     switched(tools)
     back = NodeSwitch(node="node-1", mode=NodeMode.VGPU, slices=5)
     switched(tools, back)
-    an_undo(tools).undo(a_switch(WHOLE).plan_id)
+    with pytest.raises(Refused, match=f"undo plan {a_switch(back).plan_id} first"):
+        an_undo(tools).undo(a_switch(WHOLE).plan_id)
     assert offers(cluster) == "20"
+    undo = an_undo(tools)
+    undo.way_back(undo.preview(a_switch(WHOLE).plan_id), after=[a_switch(back).plan_id])
     an_undo(tools).undo(a_switch(back).plan_id)
-    assert not is_closed(cluster)
+    assert offers(cluster) == "4"
+    an_undo(tools).undo(a_switch(WHOLE).plan_id)
+    assert objects(cluster) == before
+
+
+def test_plan_from_before_a_node_was_switched_is_refused(tmp_path: Path) -> None:
+    cluster = let_all_go(a_cluster(tmp_path, cards=ROOM), "Deployment/c")
+    tools, early = some_tools(cluster, tmp_path), replace(standard_plan(), created_at=NOW - timedelta(hours=1))
+    plan = seal_plan(replace(early, stages=early.stages[1:]))
+    switched(tools)
+    with pytest.raises(Refused, match="put node node-1 into another mode since it was made"):
+        a_rollout(tools).apply(plan, by="ann")
+    an_undo(tools).undo(a_switch(WHOLE).plan_id)
+    with pytest.raises(Refused, match="pods that it does not know"):
+        a_rollout(tools).apply(plan, by="ann")
 
 
 def test_switch_is_a_plan_that_is_sealed_and_is_never_the_newest_that_somebody_means(tmp_path: Path) -> None:
@@ -312,6 +473,22 @@ def test_node_shares_each_card_by_a_configuration_of_its_own() -> None:
     assert stage.node_steps[0].back == ((f"status.allocatable[{COUNT}]", "4"), (f"status.allocatable[{SHARED}]", "0"))
 
 
+@pytest.mark.parametrize(
+    "how", [{"mode": NodeMode.MPS, "slices": 2}, {"mode": NodeMode.MIG, "profiles": (("3g.20gb", 2),)}]
+)
+def test_nodes_in_the_same_mode_have_configurations_of_their_own(how: dict[str, object]) -> None:
+    """The undo of one takes its configuration away, which the label of the other would still name."""
+    cluster = plugin_cluster(a100(), a_node("node-1", labels=MIXED, product=A100))
+    first = carried_out(cluster, rendered(cluster, **how))
+    switch = NodeSwitch(node="node-1", **how)  # type: ignore[arg-type]
+    second = render_switch("plan-2", switch, take_snapshot(first, NODE_DIALECT), TIME_SLICING)
+    named = {change.new for change in second.changes if change.field.startswith("metadata.labels[")}
+    node = first.get("Node", "", "node-0")
+    assert node is not None
+    assert named.isdisjoint(node["metadata"]["labels"].values())
+    assert any(change.kind == "ConfigMap" for change in second.changes)
+
+
 def test_shared_node_becomes_whole_by_a_configuration_that_shares_nothing() -> None:
     cluster = plugin_cluster(a100())
     stage = rendered(cluster, mode=NodeMode.MPS, slices=2)
@@ -382,6 +559,16 @@ def test_pod_that_would_be_lost_or_come_back_stands_against_a_switch(kind: str, 
         del pod["metadata"]["ownerReferences"]
     with pytest.raises(Refused, match=why):
         rendered(plugin_cluster(a100(), others=[pod]), mode=NodeMode.TIME_SLICING, slices=2)
+
+
+def test_service_whose_other_pods_are_not_ready_keeps_those_that_are() -> None:
+    short = a_pod("a", 1, "node-1")
+    short["status"]["containerStatuses"] = [{"ready": False}]
+    others = [an_owner("a"), a_pod("a", 0, "node-0"), short]
+    with pytest.raises(Refused, match="1 pods of team/Deployment/a elsewhere are not ready, such as team/a-1"):
+        rendered(plugin_cluster(a100(), others=others), mode=NodeMode.TIME_SLICING, slices=2)
+    short["status"]["phase"] = "Succeeded"
+    assert rendered(plugin_cluster(a100(), others=others), mode=NodeMode.TIME_SLICING, slices=2).node_steps
 
 
 def test_pods_leave_first_and_jobs_are_said_to_begin_anew() -> None:

@@ -14,11 +14,11 @@ from enforcer.backend import NodeStep
 from enforcer.backends.hami_dialect import DEVICE_CONFIG, HAMI_DIALECT
 from enforcer.cluster import FieldChange
 from enforcer.manifest import Manifest, set_field
-from enforcer.record.journal import Journal, StageRecord
+from enforcer.record.journal import FieldIntent, Journal, ObjectIntent, StageRecord
 from enforcer.record.ledger import Ledger
 from enforcer.rollout.intents import object_intents
 from enforcer.rollout.node_steps import CLOSED_ANNOTATION, NodeStepPolicy, NodeSteps
-from enforcer.rollout.restore import Stuck, take_back
+from enforcer.rollout.restore import Stuck, steps_back, take_back
 from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.undo import Undo
 from enforcer.snapshot import take_snapshot
@@ -184,6 +184,32 @@ def test_node_that_somebody_else_closed_stays_closed() -> None:
     cluster.node()["status"]["allocatable"] = {"nvidia.com/mig-1g.6gb": "4"}
     hands(cluster).settle([CUT], "plan-1")
     assert cluster.node()["spec"]["unschedulable"] is True
+
+
+def test_node_that_is_closed_for_another_plan_is_left_to_it() -> None:
+    cluster = ActingCluster()
+    hands(cluster).empty([replace(CUT, leaving=CUT.leaving[:1])], "plan-1")
+    with pytest.raises(Refused, match="node-1 is closed for plan plan-1"):
+        hands(cluster).empty([CUT], "plan-2")
+    assert cluster.evicted == ["c-0"]
+
+
+def test_node_that_was_written_back_before_a_crash_is_waited_for_before_it_opens(tmp_path: Path) -> None:
+    class Slow(ActingCluster):
+        def pause(self, seconds: float) -> None:
+            super().pause(seconds)
+            self.node()["status"]["allocatable"]["nvidia.com/gpu"] = "4"
+
+    cluster = Slow()
+    cluster.node()["status"] = {"allocatable": {"nvidia.com/gpu": "0"}}
+    cluster.node()["spec"] = {"unschedulable": True}
+    cluster.node()["metadata"]["annotations"][CLOSED_ANNOTATION] = "plan-1"
+    step = NodeStep(node="node-1", back=(("status.allocatable[nvidia.com/gpu]", "4"),))
+    rendered = HAMI.backend.render(oversubscribe(), 1, take_snapshot(ActingCluster()))
+    (config,) = [entry for entry in object_intents(rendered) if entry.kind == "ConfigMap"]
+    assert take_back(tools_for(cluster, tmp_path), "plan-1", 1, [config], [], [step]) == ()
+    assert cluster.slept
+    assert "unschedulable" not in cluster.node()["spec"]
 
 
 def test_node_that_gives_up_is_not_waited_for() -> None:
@@ -357,6 +383,26 @@ def test_node_that_lends_goes_back_before_its_pods_do(tmp_path: Path, lends: boo
     assert {what.split()[0] for what in cluster.patched} == {"ConfigMap", "Deployment"}
     assert cluster.patched[0].startswith("ConfigMap") is lends
     assert cluster.patched[-1].startswith("ConfigMap") is not lends
+
+
+def test_node_that_somebody_labelled_otherwise_since_is_not_emptied(tmp_path: Path) -> None:
+    cluster = ActingCluster()
+    label, mark = "metadata.labels[nvidia.com/device-plugin.config]", "metadata.annotations[gputide.io/plan-id]"
+    fields = tuple(FieldIntent(field=field, old=None, new="ours") for field in (label, mark))
+    intent = ObjectIntent(
+        kind="Node", namespace="", name="node-1", resource_version="1", recommendation="", fields=fields
+    )
+    step = NodeStep(node="node-1", back=(("status.allocatable[nvidia.com/gpu]", "4"),))
+
+    def emptied() -> list[str]:
+        return [one.node for one in steps_back(tools_for(cluster, tmp_path), [intent], [step])]
+
+    assert emptied() == []
+    for field in (label, mark):
+        set_field(cluster.node(), field, "ours")
+    assert emptied() == ["node-1"]
+    set_field(cluster.node(), label, "theirs")
+    assert emptied() == []
 
 
 def test_recommendation_that_leaves_its_node_scaled_is_not_undone_by_itself(tmp_path: Path) -> None:

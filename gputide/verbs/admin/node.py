@@ -9,6 +9,7 @@ import typer
 
 from enforcer.backends.node_mode import modes_of, offers_of, present_mode, render_switch, switch_plan, with_defaults
 from enforcer.disruption import disruptions_allowed, selects
+from enforcer.manifest import Manifest
 from enforcer.node_loss import homes_elsewhere
 from enforcer.record.fingerprint import fingerprint_of
 from enforcer.record.journal import StageState
@@ -119,7 +120,7 @@ def _previewed(session: Session, folder: DataFolder, switch: NodeSwitch) -> Answ
 
 
 def _leaving(node: str, cluster: LiveCluster, snapshot: Snapshot) -> Listing:
-    """Pods that hold cards of a node, where each would come up, and the disruption budgets that bind its eviction."""
+    """Pods that hold cards of a node, where each would come up, and what binds or harms its eviction."""
     seats = [snapshot.seats[f"{namespace}/{name}"] for namespace, name in snapshot.holders(node)]
     pods = [
         pod
@@ -139,10 +140,24 @@ def _leaving(node: str, cluster: LiveCluster, snapshot: Snapshot) -> Listing:
             for budget, selected in budgets
             if manifests.get(seat.pod_id) in selected
         ]
-        rows.append((seat.pod_id, seat.workload, homes[seat.pod_id] or "no room", ", ".join(own) or "none"))
+        data = ", ".join(_data_at_stake(manifests.get(seat.pod_id, {}))) or "none"
+        rows.append((seat.pod_id, seat.workload, homes[seat.pod_id] or "no room", ", ".join(own) or "none", data))
     return Listing(
-        title="Pods that must leave", columns=("pod", "workload", "comes up on", "disruption budgets"), rows=rows
+        title="Pods that must leave",
+        columns=("pod", "workload", "comes up on", "disruption budgets", "data at stake"),
+        rows=rows,
     )
+
+
+def _data_at_stake(pod: Manifest) -> list[str]:
+    """Volumes of a pod that eviction empties, and those that may keep it from coming up on another node."""
+    volumes = pod.get("spec", {}).get("volumes") or ()
+    lost = [
+        f"{volume['name']} (emptied)"
+        for volume in volumes
+        if volume.get("emptyDir") is not None and volume["emptyDir"].get("medium") != "Memory"
+    ]
+    return [*lost, *(f"{volume['name']} (claimed)" for volume in volumes if "persistentVolumeClaim" in volume)]
 
 
 def _switched(session: Session, enforcer: Enforcer, switch: NodeSwitch, *, by: str) -> Answer:
