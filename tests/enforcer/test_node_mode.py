@@ -499,7 +499,7 @@ def test_nodes_in_the_same_mode_have_configurations_of_their_own(how: dict[str, 
     first = carried_out(cluster, rendered(cluster, **how))
     switch = NodeSwitch(node="node-1", **how)  # type: ignore[arg-type]
     second = render_switch("plan-2", switch, take_snapshot(first, NODE_DIALECT), TIME_SLICING)
-    named = {change.new for change in second.changes if change.field.startswith("metadata.labels[")}
+    named = {change.new for change in second.changes if change.field.startswith("metadata.labels[nvidia.com/")}
     node = first.get("Node", "", "node-0")
     assert node is not None
     assert named.isdisjoint(node["metadata"]["labels"].values())
