@@ -39,7 +39,6 @@ from enforcer.node_choice import may_run_on, why_node_closed
 from fleet.errors import Corrupt, Misconfigured
 from fleet.grammars import hami, vgpumanager
 from fleet.grammars.hami import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, PRIORITY_RESOURCE, USE_CARD_ANNOTATION
-from fleet.inventory import PLAN_LABEL
 from fleet.units import parse_quantity
 
 SEATS_ANNOTATION = "gputide.io/seats"
@@ -54,7 +53,7 @@ SEAT_ANNOTATION = "gputide.io/seat"
 UNPINNED_ANNOTATION = "gputide.io/unpinned"
 """On a pod of a workload with planned seats that goes wherever a card fits: why."""
 
-PLAN_ANNOTATION = PLAN_LABEL
+PLAN_ANNOTATION = "gputide.io/plan-id"
 PREVIOUS_ANNOTATION = "gputide.io/previous"
 
 GRANT_RESOURCES = (FRAMEBUFFER_RESOURCE, CORES_RESOURCE, PRIORITY_RESOURCE)

@@ -211,8 +211,10 @@ INTER_TOKEN_OBJECTIVE_LABEL = "gputide.io/itl-p99-seconds"
 """The same of the time between two tokens."""
 WISH_LABELS = (OPT_OUT_LABEL, LATENCY_CRITICAL_LABEL, WARM_REPLICAS_LABEL, ISOLATION_LABEL)
 """What tenants ask for."""
-PLAN_LABEL = "gputide.io/plan-id"
-"""Of an owner that a plan changed, and of its pods: the plan."""
+NODE_MODE_LABEL = "gputide.io/node-mode"
+"""Of a node that somebody put into a mode (`fleet.decisions.NodeMode`): which; no plan shares its cards otherwise."""
+CORE_LIMIT_LABEL = "gputide.io/core-limit"
+"""Of pods that a plan holds to a core limit at every moment: which, percent of a card."""
 KEPT_APART_LABEL = "gputide.io/apart"
 """Label of nodes, such as kubernetes.io/hostname, in each of whose values at most one pod of the workload may run. The
 cluster exporter reads it from the pod's own required anti-affinity."""

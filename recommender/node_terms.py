@@ -1,7 +1,8 @@
 """What nodes say of sharing their cards, where a backend has one way for all of a node's pods.
 
-Some backends label a node with the core policy of all its pods, some know one size of card per node. A workload has
-one pod template, so its pods share only where all their nodes say the same. Called by `permits`; pure.
+Some backends label a node with the core policy of all its pods, some know one size of card per node, and a person may
+have put a node into a mode. A workload has one pod template, so its pods share only where all their nodes say the same.
+Called by `permits`; pure.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fleet.capabilities.register import Capabilities, CorePolicy
-from fleet.inventory import Grant, Inventory
+from fleet.decisions import NodeMode
+from fleet.inventory import NODE_MODE_LABEL, Grant, Inventory
 from fleet.sentences import Sentence, sentence
 from fleet.units import GIB
 
@@ -55,10 +57,14 @@ def node_terms(inventory: Inventory, grants: Iterable[Grant], capability: Capabi
             if len(kinds) > 1:
                 shown = ", ".join(f"{model or '?'} ({size / GIB:.0f} GiB)" for model, size in sorted(kinds))
                 barred[name] = sentence("several_sizes", node=name, cards=shown, backend=capability.backend)
+    labels = {node.node: dict(node.labels) for node in inventory.nodes}
+    for name in models:
+        mode = labels.get(name, {}).get(NODE_MODE_LABEL)
+        if mode == NodeMode.WHOLE or (mode == NodeMode.MIG and not capability.cuts_by_mig):
+            barred[name] = sentence("node_mode", node=name, mode=mode)
     policies: dict[str, CorePolicy] = {}
     if capability.node_policy_label is not None:
         known = dict(capability.node_policies)
-        labels = {node.node: dict(node.labels) for node in inventory.nodes}
         usual = capability.node_policies[0][0]
         for name in models:
             value = labels.get(name, {}).get(capability.node_policy_label, usual)

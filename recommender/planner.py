@@ -33,8 +33,10 @@ from fleet.inventory import WorkloadId
 from fleet.money.prices import PriceBook
 from fleet.money.saving import cards_in, saved
 from fleet.profiles import Profiles
+from fleet.relief.rules import LOAD_BYTES_PER_SECOND
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN
+from fleet.tiers import Tier
 from fleet.usage import History
 from recommender.advice.case import Permits
 from recommender.bin_cards import NodeRoom, Seat
@@ -471,6 +473,8 @@ def _tide_candidates(problem: PlanningProblem, permits: Permits, arrangement: Ar
         if len(seat.rows) == 1 and problem.demand.grants[seat.rows[0]].card == seat.card
     }
     carved = {item.workload for item in arrangement.carved}
+    # It is looked for; work on its cards gets the notice of the tier that nearly all work has; then weights are loaded.
+    home_seconds = problem.settings.tide.interval_seconds + problem.settings.guarantees[Tier.BATCH].notice_seconds
     return [
         Candidate(
             workload=name,
@@ -479,7 +483,16 @@ def _tide_candidates(problem: PlanningProblem, permits: Permits, arrangement: Ar
             replicas_min=max(1, permits.cases[name].warm_replicas),
             autoscaler=permits.cases[name].autoscaler,
             absences=tuple(problem.past.absences.get(name, ())),
+            home_seconds=home_seconds + _load_seconds(problem.demand, problem.rows_of[name]),
         )
         for name in sorted(permits.kinds)
         if RecommendationKind.TIDE in permits.kinds[name] and name not in carved
     ]
+
+
+def _load_seconds(demand: Demand, rows: Sequence[int]) -> float:
+    """How long a replica takes to load what it holds; what nobody measured counts as its whole card."""
+    held = float(np.nan_to_num(demand.used_bytes[list(rows)]).max(initial=0.0)) or max(
+        float(demand.grants[row].framebuffer_bytes) for row in rows
+    )
+    return held / LOAD_BYTES_PER_SECOND

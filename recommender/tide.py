@@ -5,7 +5,8 @@ is predicted from the same hour of all days seen, with a margin that shrinks wit
 coming day asks for after how the last one went (`analyzer.reservation`); from that, how many replicas carry it. One
 window of the day is then chosen for the whole cluster, for what is freed is used together: that in which the most card
 hours are freed. Replicas leave the cards of machines that are freed whole, as far as they can. How often a window would
-have been too tight is told by predicting every day seen from the others. Called by `planner`; pure.
+have been too tight is told by predicting every day seen from the others; for nights unlike any seen, by the rule of
+succession, what a service lacks until it is home again (`enforcer.tide.early_home`). Called by `planner`; pure.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Candidate:
         autoscaler: who scales it already: then its lower bound is lowered, and what it makes beyond that is its own
             business; None where nobody does.
         absences: since when and until when replicas were away by our own doing, and how many stayed.
+        home_seconds: from when the replicas that stay are too few until the others serve.
     """
 
     workload: WorkloadId
@@ -64,6 +66,7 @@ class Candidate:
     replicas_min: int
     autoscaler: Autoscaler | None = None
     absences: tuple[tuple[datetime, datetime, int], ...] = ()
+    home_seconds: float = 0.0
 
     @property
     def replicas_kept(self) -> int:
@@ -82,7 +85,7 @@ class Ebb:
         frees: cards that are freed in the window.
         load_max: largest demand predicted in the window, cards.
         violation_ratio: share of the active hours of all days seen in which the replicas that stay would have been
-            too few, each day predicted from the others, 0-1.
+            too few, each day predicted from the others, and of a night unlike those seen until it is home, 0-1.
         autoscaler: whose lower bound is lowered; None where the replicas themselves are counted down.
     """
 
@@ -143,12 +146,15 @@ class _Forecast:
         peaks: the most that all its replicas showed by day and hour, cards, (days, 24), NaN where not collected.
         spare: replicas that each window does not need.
         violation: share of the active hours seen that pass what stays in each window.
+        unlike: share of them that nights unlike any seen would take until the service is home; no days seen speak
+            against it, so it is said and forbids no window.
     """
 
     candidate: Candidate
     peaks: Float64
     spare: NDArray[np.int64]
     violation: Float64
+    unlike: float
 
     def leaving(self, violation_ratio_max: float) -> NDArray[np.int64]:
         """Replicas that may leave in each window; 0 where the days seen say that it would be too tight."""
@@ -174,7 +180,7 @@ def tide_of(
         candidates: services that may scale in.
         since: start of the series, UTC.
         time_zone: IANA zone in which the window repeats.
-        violation_ratio_max: harm that may be predicted for a service by scaling in, 0-1.
+        violation_ratio_max: harm that the days seen may predict for a service by scaling in, 0-1.
         held_by: pods on each card that carries one.
         window: first hour and the hour after the last, such as `23-08`; None for the best one.
 
@@ -266,12 +272,15 @@ def _forecast(demand: Demand, candidate: Candidate, hour_of: NDArray[np.int64], 
     tomorrow = _foretold_tomorrow(np.where(known, total, np.nan), hour_of, demand.step_seconds)
     needed = np.maximum(_needed(np.nanmax(peaks, axis=0), days, candidate), _carrying(tomorrow, candidate))
     spare = np.maximum(0, candidate.replicas_kept - _highest_by_window(needed))
-    violation = np.zeros(spare.shape)
+    violation, unlike = np.zeros(spare.shape), 0.0
     if spare.max() > 0:
         _count_violated(peaks, *_foretold_from_others(peaks, candidate), violation)
         active = np.isfinite(peaks) & (peaks > ACTIVE_RATIO_MIN * len(candidate.rows))
-        violation /= max(1, int(active.sum()))
-    return _Forecast(candidate=candidate, peaks=peaks, spare=spare, violation=violation)
+        active_hours = max(1, int(active.sum()))
+        violation /= active_hours
+        # Of n nights, each unlike all others once in n + 2 (Laplace's rule of succession).
+        unlike = len(peaks) / (len(peaks) + 2) * candidate.home_seconds / 3600.0 / active_hours
+    return _Forecast(candidate=candidate, peaks=peaks, spare=spare, violation=violation, unlike=unlike)
 
 
 def _running(demand: Demand, candidate: Candidate, since: datetime) -> NDArray[np.int64]:
@@ -403,7 +412,7 @@ def _ebb(demand: Demand, forecast: _Forecast, rows: Sequence[int], start: int, h
         rows=tuple(sorted(rows)),
         frees=tuple(sorted(demand.grants[row].card for row in rows)),
         load_max=float(np.nanmax(forecast.peaks[:, window])),
-        violation_ratio=float(forecast.violation[hours - WINDOW_HOURS_MIN, start]),
+        violation_ratio=float(forecast.violation[hours - WINDOW_HOURS_MIN, start]) + forecast.unlike,
         autoscaler=candidate.autoscaler,
     )
 

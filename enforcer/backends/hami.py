@@ -25,7 +25,7 @@ from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.pod_template import Limits, TemplateStyle
 from enforcer.backends.stage import StageDraft, Target, field_changes
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
-from enforcer.manifest import Manifest
+from enforcer.manifest import Manifest, workload_parts
 from enforcer.resource_names import Words
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.register import HAMI, Capabilities, CorePolicy
@@ -37,12 +37,12 @@ from fleet.grammars.hami import (
     DISABLE_CONTROL_ENV,
     NODE_HANDSHAKE_ANNOTATION,
     core_policy_of,
+    disables_control,
 )
-from fleet.inventory import Priority
+from fleet.inventory import CORE_LIMIT_LABEL, Priority
 from fleet.outcomes import Change
 from fleet.units import MIB
 
-_TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _HANDSHAKE = f"metadata.annotations[{NODE_HANDSHAKE_ANNOTATION}]"
 
 
@@ -94,7 +94,12 @@ def hami_family(capabilities: Capabilities, dialect: HamiDialect, plan: Plan, mo
     return GrantFamily(
         capabilities=capabilities,
         seat_of=hami_seat,
-        style=TemplateStyle(limits_of=hami_limits, container_fields=core_policy_fields(plan), switch_off=_switch_off),
+        style=TemplateStyle(
+            limits_of=hami_limits,
+            container_fields=core_policy_fields(plan),
+            annotations=core_limit_mark(plan),
+            switch_off=_switch_off,
+        ),
         check=check,
         node_changes=node_changes,
     )
@@ -153,12 +158,7 @@ def hami_limits(slices: Sequence[SeatSlice], words: Words) -> Limits:
 
 
 def _switch_off(container: Manifest, counts_as_it_is: bool) -> str | None:
-    """The device plugin leaves its library out where the value is true by Go's strconv.ParseBool.
-
-    Source: Project-HAMi/HAMi:pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go (Allocate).
-    """
-    values = (entry.get("value") for entry in container.get("env") or () if entry["name"] == DISABLE_CONTROL_ENV)
-    if any(value in _TRUE for value in values):
+    if disables_control(container.get("env") or (), HAMI.backend):
         return DISABLE_CONTROL_ENV
     return CORE_POLICY_ENV if counts_as_it_is and lifts_core_limit(container) else None
 
@@ -194,6 +194,22 @@ def core_policy_fields(plan: Plan) -> Callable[[Target], Mapping[str, str | None
         return {f"env[{CORE_POLICY_ENV}]": None if example.seat.pod_id in bursting else "force"}
 
     return fields
+
+
+def core_limit_mark(plan: Plan) -> Callable[[Target], Mapping[str, str | None]]:
+    """Says on pods that their core limit is a plan's, and which: a share or a limit of anybody else has no such mark.
+
+    A Notebook's pods take no annotations.
+    """
+    core_policy = core_policy_fields(plan)
+
+    def mark(example: Target) -> Mapping[str, str | None]:
+        if workload_parts(example.seat.workload)[1] == "Notebook":
+            return {}
+        is_forced = "force" in core_policy(example).values()
+        return {CORE_LIMIT_LABEL: str(example.after[0].core_percent) if is_forced else None}
+
+    return mark
 
 
 def cordon_changes(

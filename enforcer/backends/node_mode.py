@@ -13,7 +13,7 @@ NVIDIA/mig-parted:cmd/nvidia-mig-manager/main.go.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -48,10 +48,11 @@ from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.nvidia_sharing import MPS, TIME_SLICING
 from fleet.catalogue import find_model
-from fleet.decisions import HistorySpan, NodeMode, NodeSwitch, Plan, Stage, Totals
+from fleet.decisions import HistorySpan, NodeMode, NodeSwitch, Plan, Recommendation, Stage, Totals
 from fleet.documents import seal_plan
 from fleet.errors import Refused
 from fleet.grammars.mig import profile_of_resource
+from fleet.inventory import NODE_MODE_LABEL
 from fleet.money.saving import saved
 from fleet.outcomes import Change
 from fleet.sentences import sentence
@@ -178,9 +179,11 @@ def render_switch(plan_id: str, switch: NodeSwitch, snapshot: Snapshot, record: 
     manifest = node_of(snapshot, switch.node)
     if _shows(step, manifest, snapshot):
         raise Refused(f"node {switch.node} is in mode {switch.mode} already")
-    if not any(change.kind == "Node" for change in changes):
-        # The mark says whose mode it is: of several switches of a node only the last one is taken back.
-        changes = [*changes, *owner_field_changes(manifest, {}, plan_id, "")]
+    # The marks say whose mode it is: of several switches only the last one is taken back, and plans heed it.
+    fields = {change.field: change.new for change in changes if change.kind == "Node" and "labels" in change.field}
+    fields[f"metadata.labels[{NODE_MODE_LABEL}]"] = switch.mode.value
+    others = [change for change in changes if change.kind != "Node"]
+    changes = [*others, *owner_field_changes(manifest, fields, plan_id, "")]
     paths = dict.fromkeys([*map(_allocatable, offers_of(switch.node, snapshot)), *dict(step.advertised)])
     if not paths:
         raise Refused(f"cannot switch node {switch.node}: it offers no devices; see to its device plugin")
@@ -194,6 +197,20 @@ def render_switch(plan_id: str, switch: NodeSwitch, snapshot: Snapshot, record: 
         warnings=tuple(_warnings(switch, snapshot)),
         node_steps=(replace(step, leaving=leaving, back=back),),
     )
+
+
+def check_modes(plan: Plan, chosen: Iterable[Recommendation], snapshot: Snapshot) -> None:
+    """Refuse a stage that shares a card of a node whose cards somebody wants to be whole.
+
+    Raises:
+        Refused: naming the node and its mark.
+    """
+    changing = {pod for item in chosen for pod in item.pods}
+    for card in plan.placement:
+        pods = {part.pod_id for part in card.slices}
+        labels = snapshot.nodes.get(card.node or "", {}).get("metadata", {}).get("labels", {})
+        if len(pods) > 1 and not pods.isdisjoint(changing) and labels.get(NODE_MODE_LABEL) == NodeMode.WHOLE:
+            raise Refused(sentence("guard.node_whole", plan=plan.plan_id, node=card.node or "", card=str(card.card)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

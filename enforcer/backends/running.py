@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.backend import Backend, RenderedStage
-from enforcer.backends.node_mode import render_switch
+from enforcer.backends.node_mode import check_modes, render_switch
 from enforcer.backends.stage import check_kinds
 from enforcer.dialect import Dialect
 from enforcer.kinds.register import pod_templates
 from enforcer.manifest import Manifest, template_of, workload_parts
-from enforcer.safety.priority_hold import check_priority
+from enforcer.safety.priority_hold import check_limits_lifted, check_priority
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.register import check_experimental, records_of
@@ -147,6 +147,8 @@ class RunningBackend:
         check_kinds(record, chosen)
         if any(Need.PRIORITY in item.needs for item in chosen):
             check_priority(plan, chosen, record, self._holders(), snapshot)
+        check_limits_lifted(plan, chosen, record, snapshot)
+        check_modes(plan, chosen, snapshot)
         for part in parts:
             if part.wanted > 0 and part.ready == 0:
                 raise Refused(

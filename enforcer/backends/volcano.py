@@ -15,7 +15,7 @@ from datetime import datetime
 from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, check_cards, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
-from enforcer.backends.hami import core_policy_fields, lifts_core_limit, registered_seat
+from enforcer.backends.hami import core_limit_mark, core_policy_fields, lifts_core_limit, registered_seat
 from enforcer.backends.hami_dialect import cards_of_register, memory_factor, nvidia_section, slices_of_grants
 from enforcer.backends.node_config import node_config_changes
 from enforcer.backends.pod_template import Limits, TemplateStyle
@@ -28,7 +28,7 @@ from enforcer.snapshot import Snapshot
 from fleet.capabilities.register import VOLCANO
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Refused
-from fleet.grammars.hami import CORE_POLICY_ENV, DISABLE_CONTROL_ENV, PRIORITY_ENV
+from fleet.grammars.hami import CORE_POLICY_ENV, DISABLE_CONTROL_ENV, PRIORITY_ENV, disables_control
 from fleet.grammars.volcano import (
     CORES_RESOURCE,
     COUNT_RESOURCE,
@@ -118,7 +118,7 @@ class VolcanoBackend:
             style=TemplateStyle(
                 limits_of=_limits,
                 container_fields=_container_fields(plan),
-                annotations=self._annotations,
+                annotations=lambda example: {**core_limit_mark(plan)(example), **self._annotations(example)},
                 scheduler_name=SCHEDULER,
                 switch_off=_switch_off,
             ),
@@ -195,8 +195,7 @@ def _container_fields(plan: Plan) -> Callable[[Target], Mapping[str, str | None]
 
 
 def _switch_off(container: Manifest, counts_as_it_is: bool) -> str | None:
-    """Its plugin leaves the library out where the variable is there, whatever its value."""
-    if any(entry["name"] == DISABLE_CONTROL_ENV for entry in container.get("env") or ()):
+    if disables_control(container.get("env") or (), VOLCANO.backend):
         return DISABLE_CONTROL_ENV
     return CORE_POLICY_ENV if counts_as_it_is and lifts_core_limit(container) else None
 

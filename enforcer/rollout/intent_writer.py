@@ -22,6 +22,7 @@ from fleet.sentences import Sentence, sentence
 
 TRIES_MAX = 5
 """How often an object that changes while it is written is looked at anew."""
+_SHOWN_LETTERS_MAX = 200
 
 
 class IntentWriter:
@@ -202,7 +203,12 @@ def taken_back(part: FieldIntent, value: str | None) -> tuple[str | None, bool]:
 def set_since(intent: ObjectIntent, field: str, value: str | None) -> Sentence:
     """Says that a field is as somebody else set it, and stays so."""
     who = sentence("rollout.somebody")
-    return sentence("rollout.set_since", workload=intent.workload, field=field, who=who, value=repr(value))
+    return sentence("rollout.set_since", workload=intent.workload, field=field, who=who, value=_shown(value))
+
+
+def _shown(value: str | None) -> str:
+    """A value as it is said and written down: a tenant may write a quarter of a megabyte."""
+    return repr(value if value is None else value[:_SHOWN_LETTERS_MAX])
 
 
 def _fields(intent: ObjectIntent) -> list[str]:
@@ -221,7 +227,7 @@ def _refuse_changed(current: Manifest | None, intent: ObjectIntent) -> None:
     for part in intent.fields:
         value = field_of(current, part.field)
         if not any(values_equal(part.field, value, known) for known in (part.old, part.new)):
-            then, now = repr(part.old), repr(value)
+            then, now = _shown(part.old), _shown(value)
             raise Refused(sentence("guard.field_changed", what=what, field=part.field, then=then, now=now))
 
 

@@ -2,8 +2,8 @@
 
 A plan says for each co-location what it counts on: the backend's own levels, its gate between pods with core limits, a
 gate that a probe saw, or the agent of the node. Each is looked for in the cluster before anything is rendered, by
-`apply` and by its dry run alike: the gate also in limits of the pods that the stage does not change. Nor is a stage
-taken back whose limits a later one counts on.
+`apply` and by its dry run alike: the gate also in limits of the pods that the stage does not change. Nor is a limit
+lifted beside a pod that came since the plan, nor a stage taken back whose limits a later one counts on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import SHARED_PERCENT_MAX, Capabilities, CorePolicy
 from fleet.decisions import CardPlacement, Need, PlacedSlice, Plan, Recommendation
 from fleet.errors import Refused
-from fleet.grammars.hami import CORE_POLICY_ENV, DISABLE_CONTROL_ENV, core_policy_of
+from fleet.grammars.hami import CORE_POLICY_ENV, core_policy_of, disables_control
 from fleet.inventory import Priority, WorkloadId
 from fleet.priority_holds import Holders
 from fleet.sentences import Sentence, sentence
@@ -47,10 +47,12 @@ def check_priority(
         pods = set(item.pods)
         for card in plan.placement:
             is_mixed = len({part.priority is Priority.LOW for part in card.slices}) == 2
-            why = _unheld(item, card, record, holders, snapshot) if is_mixed else None
-            if why is None and is_mixed and _counts_on_limits(item, record):
+            if not is_mixed or pods.isdisjoint(part.pod_id for part in card.slices):
+                continue
+            why = _unheld(item, card, record, holders, snapshot)
+            if why is None and _counts_on_limits(item, record):
                 why = _unlimited(plan, card, changing, snapshot)
-            if why is not None and not pods.isdisjoint(part.pod_id for part in card.slices):
+            if why is not None:
                 raise Refused(
                     sentence("guard.priority_unheld", plan=plan.plan_id, item=item.id, card=str(card.card), why=why)
                 )
@@ -65,7 +67,7 @@ def _unheld(
         return sentence("guard.unheld_levels", backend=backend)
     if not record.gates_priority_by_cores:
         return None
-    outside = next((part.pod_id for part in card.slices if _is_outside(part, snapshot)), None)
+    outside = next((part.pod_id for part in card.slices if _is_outside(part, record, snapshot)), None)
     if outside is not None:
         return sentence("guard.unheld_outside", pod=outside)
     for need, nodes, why in (
@@ -115,10 +117,10 @@ def _core_policies(snapshot: Snapshot, workload: WorkloadId, containers: Collect
     return {core_policy_of(entry.get("env") or ()) for entry in found if entry["name"] in containers}
 
 
-def _is_outside(part: PlacedSlice, snapshot: Snapshot) -> bool:
+def _is_outside(part: PlacedSlice, record: Capabilities, snapshot: Snapshot) -> bool:
     """Whether a container says that it wants no library, which then neither holds its pod back nor sees it work."""
     own = (entry for entry in _containers(snapshot, part.workload) if entry["name"] == part.container)
-    return any(env["name"] == DISABLE_CONTROL_ENV for entry in own for env in entry.get("env") or ())
+    return any(disables_control(entry.get("env") or (), record.backend) for entry in own)
 
 
 def _containers(snapshot: Snapshot, workload: WorkloadId) -> Iterator[Manifest]:
@@ -130,6 +132,32 @@ def _containers(snapshot: Snapshot, workload: WorkloadId) -> Iterator[Manifest]:
 def _stage_of(plan: Plan, pod: str) -> int | None:
     ids = {item.id for item in plan.recommendations if pod in item.pods}
     return min((entry.stage for entry in plan.stages if not ids.isdisjoint(entry.recommendations)), default=None)
+
+
+def check_limits_lifted(
+    plan: Plan, chosen: Collection[Recommendation], record: Capabilities, snapshot: Snapshot
+) -> None:
+    """Refuse a stage that lifts the core limit of a pod on a card that this no longer has to itself.
+
+    Raises:
+        Refused: naming both pods and the card.
+    """
+    changing = {pod for item in chosen for pod in item.pods if record.gates_priority_by_cores}
+    lifted = [
+        (card.card, seat)
+        for card in plan.placement
+        for part in card.slices
+        if part.pod_id in changing and part.compute_ratio is None
+        for seat in [snapshot.seats.get(part.pod_id)]
+        if seat is not None
+        and any(one.card == card.card and 1 <= one.core_percent <= SHARED_PERCENT_MAX for one in seat.slices)
+    ]
+    for card, own in lifted:
+        for seat in snapshot.seats.values():
+            if card in seat.cards and seat.workload != own.workload:
+                raise Refused(
+                    sentence("guard.limit_shared", plan=plan.plan_id, pod=own.pod_id, other=seat.pod_id, card=str(card))
+                )
 
 
 def check_limits_stay(

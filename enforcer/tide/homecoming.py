@@ -41,6 +41,8 @@ class TideStep(StrEnum):
     WAITS = "waits"
     """Services are still scaling in."""
     ADMITTED = "admitted"
+    HOME_EARLY = "home_early"
+    """Services that need their replicas in the night got them."""
     CAME_HOME = "came_home"
 
 
@@ -154,15 +156,13 @@ class Homecoming:
     def _come_home(self, night: Night, moment: TideMoment) -> TideResult:
         cluster = self._cluster
         began = cluster.reader.now()
+        if night.stops_at is None:
+            # What began to come home is not sent out again, and what work lost is known, however long it takes.
+            self._journal.go_home(night.plan_id, began)
         kept: list[Sentence] = []
 
         def restore(intent: ObjectIntent) -> None:
-            found = self._writer.restore(self._as_asked(intent))
-            for said in found:
-                if said.code == "rollout.keeps_changing":
-                    # Nothing was written: the next step tries again.
-                    raise Refused(said)
-            kept.extend(found)
+            kept.extend(self._restore(intent))
 
         # First nobody new, then those who work, then the services. Nobody's failure keeps others from coming home, and
         # work whose changes take long waits for the services.
@@ -193,6 +193,18 @@ class Homecoming:
         return TideResult(
             step=TideStep.CAME_HOME, moment=moment, night=self._journal.nights()[-1], said=tuple(said)
         )  # fmt: skip
+
+    def _restore(self, intent: ObjectIntent) -> tuple[Sentence, ...]:
+        """Give one object back; what is kept, because somebody changed it since.
+
+        Raises:
+            Refused: it changes all the time; nothing was written, so the next step tries again.
+        """
+        found = self._writer.restore(self._as_asked(intent))
+        for said in found:
+            if said.code == "rollout.keeps_changing":
+                raise Refused(said)
+        return found
 
     def _notice(self, tier: Tier) -> timedelta:
         return timedelta(seconds=self._policy.guarantees.get(tier, Guarantee()).notice_seconds)
@@ -253,7 +265,7 @@ class Homecoming:
     def _each(
         self,
         intents: Sequence[ObjectIntent],
-        work: Callable[[ObjectIntent], None],
+        work: Callable[[ObjectIntent], object],
         *,
         until: datetime | None = None,
     ) -> dict[ObjectIntent, str]:

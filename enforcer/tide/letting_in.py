@@ -27,6 +27,7 @@ from fleet.units import format_time
 TIDE_LABEL = "gputide.io/tide"
 RUNS_UNTIL_ANNOTATION = "gputide.io/runs-until"
 """On a Job or queue that was let in: when it will be asked to save and be stopped, ISO 8601."""
+_TIME_LETTERS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +69,25 @@ def letting_in(
     hours = (until - now).total_seconds() / 3600.0
     why = {tier: _broken(policy.guarantees.get(tier, Guarantee()), hours, evictions_per_hour) for tier in NIGHT_TIERS}
     found.sort(key=lambda entry: NIGHT_TIERS.index(entry[0]))
+    left = {
+        intent.workload: said
+        for tier, intent in found
+        if (said := _too_long(intent) or (why[tier] and f"tier {tier}: {why[tier]}"))
+    }
+    let_in = [(tier, intent) for tier, intent in found if intent.workload not in left]
     return LettingIn(
-        intents=tuple(intent for tier, intent in found if why[tier] is None),
-        tiers=tuple(tier for tier, _ in found if why[tier] is None),
-        left=tuple((intent.workload, f"tier {tier}: {said}") for tier, intent in found if (said := why[tier])),
+        intents=tuple(intent for _, intent in let_in),
+        tiers=tuple(tier for tier, _ in let_in),
+        left=tuple(left.items()),
     )
+
+
+def _too_long(intent: ObjectIntent) -> str | None:
+    """Why what a tenant wrote of a Job is not kept: the audit log would grow by a quarter of a megabyte a night."""
+    until = intent.fields[-1].old or ""
+    if len(until) <= _TIME_LETTERS_MAX:
+        return None
+    return f"its {RUNS_UNTIL_ANNOTATION} is no time, but {len(until)} letters; take it away"
 
 
 def _tier(work: Manifest) -> Tier:

@@ -4,23 +4,26 @@ The runner takes one step whenever it is called, decided anew from clock, ledger
 scale in as the plan's schedule says, then low priority work is admitted to the freed cards; the morning is
 `enforcer.tide.homecoming`. A crash at any moment is gone on from. A night begins by a schedule that a person approved
 as a stage of its plan. Once that approval counts no more, or somebody aborts the night, the morning starts at once. A
-freeze, and a schedule that expires, stop the evening, never the morning: it needs nobody's yes. Nothing is written
-before the ledger knows the state before it.
+freeze, and a schedule that expires, stop the evening, never the morning: it needs nobody's yes. A service that needs
+its replicas while the night runs comes home alone, at once, in a frozen cluster too. Nothing is written before the
+ledger knows the state before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from enforcer.manifest import workload_parts
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Approved
 from enforcer.seat import PodSeat
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
+from enforcer.tide.early_home import Busy, in_need, too_busy, work_in_the_way
 from enforcer.tide.homecoming import Homecoming, TidePolicy, TideResult, TideStep
 from enforcer.tide.leaving import leaving, marks_of
 from enforcer.tide.letting_in import LettingIn, letting_in
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
     from wire.own_metrics import OwnMetrics
 
 
+_KUEUE = "kueue.x-k8s.io/"
+"""Labels of Jobs that a queue let in, and of their pods."""
+
+
 class TideRunner(Homecoming):
     """Moves the tide of one plan.
 
@@ -44,14 +51,17 @@ class TideRunner(Homecoming):
     Args:
         alone: holds what only one process may do at a time that scales services in, beside the lease; coming home does
             without both.
+        busy: how busy pods are now; what can't be asked keeps no night from going on, and is said.
     """
 
     def __init__(
         self, tools: RunContext, journal: TideJournal, plan: Plan, calendar: TideCalendar, policy: TidePolicy,
         approved: Approved = tuple, *, alone: Callable[[], AbstractContextManager[None]] = nullcontext,
+        busy: Callable[[], Busy] = Busy,
     ) -> None:  # fmt: skip
         super().__init__(tools.reader, tools.writer, tools.pause, journal, policy, step=tools.step)
         self._tools, self._plan, self._calendar, self._approved, self._alone = tools, plan, calendar, approved, alone
+        self._busy = busy
 
     def moment(self) -> TideMoment:
         """Where the cluster's clock stands."""
@@ -59,7 +69,20 @@ class TideRunner(Homecoming):
 
     def would_scale(self) -> NightScale:
         """Who would scale in if a night began now; changes nothing."""
-        return night_scale(self._plan.schedule, self._tools.reader)
+        scale = night_scale(self._plan.schedule, self._tools.reader)
+        busy, _ = self._ask_busy()
+        schedule = [entry for entry in self._plan.schedule if entry.workload in scale.services]
+        kept = too_busy(schedule, self._tools.snapshot().pods, busy) if busy.demand_ratio else {}
+        going = [
+            (service, intent)
+            for service, intent in zip(scale.services, scale.intents, strict=True)
+            if service not in kept
+        ]
+        return NightScale(
+            services=tuple(service for service, _ in going),
+            intents=tuple(intent for _, intent in going),
+            left=(*scale.left, *kept.items()),
+        )
 
     def why_not(self) -> str | None:
         """What stands against beginning a night now, whatever the hour; None for nothing."""
@@ -87,18 +110,104 @@ class TideRunner(Homecoming):
         is_over = moment.phase is not TidePhase.NIGHT
         if night is None:
             return TideResult(step=TideStep.NOTHING, moment=moment, night=None) if is_over else self._begin(moment)
-        if is_over or night.is_aborted or moment.night != night.night:
+        if is_over or night.stops_at is not None or moment.night != night.night:
             return self._come_home(night, moment)
         if (why := self._withdrawn(night)) is not None:
             # Written down, so that a yes that comes later does not send half a night out again.
             self._journal.abort(night.plan_id, self._tools.reader.now(), f"gputide: {why}")
             home = self._come_home(night, moment)
             return replace(home, said=(f"this night ends: {why}", *home.said))
-        if night.is_admitting:
-            return TideResult(step=TideStep.NOTHING, moment=moment, night=night)
+        is_early, said = self._home_early(night)
+        if is_early or night.is_admitting:
+            step = TideStep.HOME_EARLY if is_early else TideStep.NOTHING
+            return TideResult(step=step, moment=moment, night=self._journal.open_night(), said=tuple(said))
         self._tools.guard.check_frozen(self._tools.reader)
         with self._going_out():
-            return self._go_on(night, moment)
+            result = self._go_on(night, moment)
+        return replace(result, said=(*said, *result.said))
+
+    def needs(self) -> tuple[dict[WorkloadId, str], tuple[str, ...]]:
+        """Services of the night under way that need their replicas back now, and why; why nobody can say it."""
+        night = self._journal.open_night()
+        if night is None:
+            return {}, ()
+        busy, said = self._ask_busy()
+        return in_need(night.services, self._tools.snapshot().pods, busy.crowded), said
+
+    def _ask_busy(self) -> tuple[Busy, tuple[str, ...]]:
+        """How busy pods are now, and why nobody can say it."""
+        try:
+            return self._busy(), ()
+        except GputideError as exc:
+            return Busy(), (f"nobody says how busy the services are: {exc}",)
+
+    def _home_early(self, night: Night) -> tuple[bool, list[str]]:
+        """Give services their replicas back that need them, and the cards that they left, where pods wait for one.
+
+        Returns:
+            Whether anything was written, and what to say.
+        """
+        needs, troubles = self.needs()
+        said, away = list(troubles), list[ObjectIntent]()
+        service_of = dict(zip(night.scale, night.services, strict=True))
+
+        def look(intent: ObjectIntent) -> None:
+            if self._writer.stands(intent, self._tools.reader.get(*intent.key)):
+                away.append(intent)
+
+        said += self._each([intent for intent in night.scale if service_of[intent] in needs], look).values()
+        if away:
+            why = {service_of[intent]: needs[service_of[intent]] for intent in away}
+            self._tools.step("tide home early")
+            self._journal.home_early(night.plan_id, self._tools.reader.now(), why)
+            said += [f"{service} comes home early: {text}" for service, text in why.items()]
+            said += self._each(self._seated_first(away), self._restore).values()
+            # Those that find an empty card take it, and nobody has to go.
+            self._cluster.pause(self._policy.poll_seconds)
+        stopped = self._make_room(night, needs)
+        return bool(away or stopped), [*said, *stopped]
+
+    def _make_room(self, night: Night, needs: Collection[WorkloadId]) -> list[str]:
+        """Stop the work that holds cards which services left and need now; it gets the notice of its tier."""
+        if not needs:
+            return []
+        pods, now = self._tools.snapshot().pods, self._tools.reader.now()
+        running: list[ObjectIntent] = []
+
+        def look(intent: ObjectIntent) -> None:
+            if self._running(intent) is not None:
+                running.append(intent)
+
+        self._each(night.admission, look)
+        tier_of = dict(zip(night.admission, night.tiers, strict=True))
+        work = {intent: tier_of[intent] for intent in running}
+        queued = self._queued(night, pods) if any(intent.kind == "ClusterQueue" for intent in work) else ()
+        going: dict[ObjectIntent, frozenset[str]] = {}
+        for service in sorted(needs):
+            going |= work_in_the_way(night, service, pods, work, queued)
+        if not going:
+            return []
+        self._tools.step("tide take back")
+        self._journal.take_back(night.plan_id, now, sorted(frozenset().union(*going.values())))
+        said = [f"{work.workload} goes early: services need {len(cards)} cards" for work, cards in going.items()]
+        said += self._ask_to_save({intent: self._notice(tier_of[intent]) for intent in going}, now)
+        return [*said, *self._each(list(going), self._restore).values()]
+
+    def _queued(self, night: Night, pods: Mapping[WorkloadId, Sequence[PodSeat]]) -> list[WorkloadId]:
+        """Workloads on cards of the night that a queue of Kueue let in, as they or their pods say."""
+        found = []
+        for workload, seats in pods.items():
+            seat = next((seat for seat in seats if not {*seat.cards}.isdisjoint(night.freed)), None)
+            if seat is None or workload in night.workloads:
+                continue
+            namespace, kind, name = workload_parts(workload)
+            for key in (("Pod", namespace, seat.pod), (kind, namespace, name)):
+                with suppress(GputideError):
+                    labels = ((self._tools.reader.get(*key) or {}).get("metadata") or {}).get("labels") or {}
+                    if any(label.startswith(_KUEUE) for label in labels):
+                        found.append(workload)
+                        break
+        return found
 
     def _begin(self, moment: TideMoment) -> TideResult:
         """Go out, unless something stands against it: a night that does not begin is no failure."""
@@ -179,7 +288,7 @@ class TideRunner(Homecoming):
             left: services that stay as they are, as was just seen; None to look.
         """
         service_of = dict(zip(night.scale, night.services, strict=True))
-        kept = dict(night.left)
+        kept = dict(night.left) | dict.fromkeys(night.home_early, "it came home early")
 
         def lower(intent: ObjectIntent) -> None:
             service = service_of[intent]
@@ -192,7 +301,7 @@ class TideRunner(Homecoming):
 
         # A pod that can't be marked leaves as its controller likes.
         self._each(night.marks, lambda intent: self._writer.patch(intent, Phase.REST))
-        failed = self._each(night.scale, lower)
+        failed = self._each([intent for intent in night.scale if service_of[intent] not in night.home_early], lower)
         kept |= {service_of[intent]: why for intent, why in failed.items()}
         said = list(failed.values())
         freed, machines = self._freed(night)

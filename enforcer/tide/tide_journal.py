@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -45,6 +45,8 @@ class Night:
         stops_at: when giving back began; None while it has not, as far as is written down.
         gave_back_after_seconds: how long giving back took; None while it is not over.
         is_late: services had everything again only after its end.
+        home_early: services that came home before its end, because they needed it, each since when.
+        taken_back: cards that work was taken off before its time, because such a service needed them, each since when.
     """
 
     plan_id: str
@@ -69,6 +71,8 @@ class Night:
     gave_back_after_seconds: float | None = None
     ended_at: datetime | None = None
     is_late: bool = False
+    home_early: dict[WorkloadId, datetime] = field(default_factory=dict)
+    taken_back: dict[str, datetime] = field(default_factory=dict)
 
     @property
     def is_open(self) -> bool:
@@ -92,11 +96,22 @@ class Night:
         """Work had to go before the moment that it was told."""
         return self.stops_at is not None and self.runs_until is not None and self.stops_at < self.runs_until - _SLACK
 
+    @property
+    def card_hours(self) -> float:
+        """Hours that work had on all freed cards together; 0 where there was none, or the night is open."""
+        lost = sum(
+            (self.stops_at - max(since, self.admitted_at)) / timedelta(hours=1)
+            for since in self.taken_back.values()
+            if self.admitted_at is not None and self.stops_at is not None and since < self.stops_at
+        )
+        return max(0.0, len(self.freed) * self.work_hours - lost)
+
 
 def evictions_of(nights: Sequence[Night]) -> float | None:
     """How often work of these nights had to go before its time, per hour that it ran; None where none was let in."""
-    hours = sum(len(night.freed) * night.work_hours for night in nights)
-    return sum(len(night.freed) for night in nights if night.is_cut_short) / hours if hours else None
+    hours = sum(night.card_hours for night in nights)
+    early = sum(len(night.freed) if night.is_cut_short else len(night.taken_back) for night in nights)
+    return early / hours if hours else None
 
 
 class TideJournal:
@@ -128,6 +143,18 @@ class TideJournal:
     def abort(self, plan_id: str, at: datetime, by: str) -> None:
         """Somebody ends the night early."""
         self._write(plan_id, at, "tide_abort", by=by)
+
+    def home_early(self, plan_id: str, at: datetime, needs: Mapping[WorkloadId, str]) -> None:
+        """Services are about to come home before the end, each with what it needs; written before they do."""
+        self._write(plan_id, at, "tide_home_early", needs=dict(needs))
+
+    def take_back(self, plan_id: str, at: datetime, cards: Sequence[str]) -> None:
+        """Work is about to be taken off cards before its time."""
+        self._write(plan_id, at, "tide_take_back", cards=list(cards))
+
+    def go_home(self, plan_id: str, at: datetime) -> None:
+        """All services are about to come home."""
+        self._write(plan_id, at, "tide_go_home")
 
     def end(self, plan_id: str, at: datetime, *, seconds: float, is_late: bool, kept: Sequence[Sentence]) -> None:
         """Everything is given back."""
@@ -170,6 +197,14 @@ class TideJournal:
             elif entry.event == "tide_abort":
                 found[-1].is_aborted = True
                 found[-1].stops_at = found[-1].stops_at or entry.at
+            elif entry.event == "tide_go_home":
+                found[-1].stops_at = found[-1].stops_at or entry.at
+            elif entry.event == "tide_home_early":
+                for service in content["needs"]:
+                    found[-1].home_early.setdefault(WorkloadId(service), entry.at)
+            elif entry.event == "tide_take_back":
+                for card in content["cards"]:
+                    found[-1].taken_back.setdefault(str(card), entry.at)
             elif entry.event == "tide_end":
                 found[-1].gave_back_after_seconds = float(content["seconds"])
                 found[-1].ended_at = entry.at
@@ -198,7 +233,8 @@ class TideJournal:
                 home = night.ended_at - timedelta(seconds=night.gave_back_after_seconds or 0.0)
                 spans.append((home, night.ended_at))
             for service in night.services:
-                found.setdefault(service, []).extend(spans)
+                early = night.home_early.get(service)
+                found.setdefault(service, []).extend([*spans, *(() if early is None else ((early, early),))])
         return found
 
     def absences(self) -> dict[WorkloadId, list[tuple[datetime, datetime, int]]]:
@@ -213,7 +249,8 @@ class TideJournal:
         for night in self.nights():
             for service, intent in zip(night.services, night.scale, strict=True):
                 stayed = int(intent.fields[0].new or "0")
-                found.setdefault(service, []).append((night.began_at, night.ended_at or night.ends_at, stayed))
+                home = night.home_early.get(service) or night.ended_at or night.ends_at
+                found.setdefault(service, []).append((night.began_at, home, stayed))
         return found
 
     def evictions_per_hour(self, now: datetime) -> float | None:
@@ -225,7 +262,7 @@ class TideJournal:
             Corrupt: the audit log was edited.
         """
         since = now - _JUDGED
-        known = [night for night in self.nights() if night.began_at >= since and night.stops_at and night.tiers]
+        known = [night for night in self.nights() if since <= night.began_at <= now and night.stops_at and night.tiers]
         if len(known) < _NIGHTS_JUDGED_MIN:
             return None
         return evictions_of(known)

@@ -68,6 +68,7 @@ AVOID_MODEL_ANNOTATION = "nvidia.com/nouse-gputype"
 NODE_POLICY_ANNOTATION = "hami.io/node-scheduler-policy"
 CARD_POLICY_ANNOTATION = "hami.io/gpu-scheduler-policy"
 
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _MIG_PLACE = re.compile(r"(?P<card>[^\[\]]+)\[(?P<place>[A-Za-z0-9._]{1,63}-\d{1,4})\]", re.ASCII)
 
 
@@ -81,6 +82,16 @@ def core_policy_of(env: Iterable[Mapping[str, Any]]) -> str:
     if not found:
         return "default"
     return "disable" if "valueFrom" in found[-1] else str(found[-1].get("value") or "default").strip().lower()
+
+
+def disables_control(env: Iterable[Mapping[str, Any]], backend: str) -> bool:
+    """Whether a container's variables keep the device plugin from giving it the library.
+
+    HAMi's plugin goes by Go's strconv.ParseBool, Volcano's by the name alone; a value from elsewhere counts as true.
+    Source: Project-HAMi/HAMi:pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go (Allocate).
+    """
+    found = [entry for entry in env if entry.get("name") == DISABLE_CONTROL_ENV]
+    return any(backend == "volcano" or "valueFrom" in entry or entry.get("value") in _TRUE for entry in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,10 @@ def tiers_promised(plan: Plan, guarantees: Mapping[Tier, Guarantee]) -> tuple[st
 def tiers_kept(nights: Sequence[Night], guarantees: Mapping[Tier, Guarantee]) -> Listing:
     """What each tier was promised and what it got, over nights that are over."""
     over = [night for night in nights if not night.is_open]
-    late = sum(night.is_late for night in over)
+    late, early = sum(night.is_late for night in over), sum(len(night.home_early) for night in nights)
+    services = f"{late} nights late, {early} services home early"
     rows: list[tuple[str, str, int, str, str, str]] = [
-        (Tier.PROTECTED, "all replicas in time", len(over), "", f"{late} nights late", _word(late == 0, bool(over)))
+        (Tier.PROTECTED, "all replicas in time", len(over), "", services, _word(late == 0, bool(over)))
     ]
     for tier in NIGHT_TIERS:
         promised = guarantees.get(tier, Guarantee())

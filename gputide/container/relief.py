@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from enforcer.dialect import Dialect
 from enforcer.record.ledger import Ledger
 from enforcer.relief.demand_feed import (
     AllObjectives,
@@ -19,13 +21,16 @@ from enforcer.relief.demand_feed import (
 from enforcer.relief.feed_agents import AgentFeed
 from enforcer.relief.feed_replay import ReplayFeed
 from enforcer.relief.moving import Patience
+from enforcer.relief.overload import overloads
 from enforcer.relief.relief_context import ReliefContext, ReliefPolicy
 from enforcer.relief.relief_journal import ReliefJournal
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.simulated.cluster import SimulatedCluster
+from enforcer.tide.early_home import Busy
 from fleet.data_folder import DataFolder
-from fleet.errors import Misconfigured
+from fleet.errors import Misconfigured, Unavailable
+from fleet.relief.overload import Cause
 from fleet.settings.settings import Settings
 from gputide.container.cluster import LiveCluster, backend, moment_of_change, open_cluster_to_change, own_cluster
 from gputide.container.enforcer import guard, harm_budgets, lease_holder
@@ -88,31 +93,82 @@ def open_relief(folder: DataFolder, settings: Settings, now: datetime, *, at_onc
             harm=harm_budgets(folder, settings),
         )
         runner = ReliefRunner(tools, policy)
-        if isinstance(cluster, SimulatedCluster):
-            measurements = WarehouseMeasurements(folder, settings, cluster=own_cluster(folder, settings))
-            replayed = ReplayFeed(cluster, dialect, measurements.history, cluster.now)
-            yield OpenRelief(runner=runner, feed=replayed, cluster=cluster)
-            return
-        if not settings.relief.agents:
-            raise Misconfigured("cannot relieve cards: relief.agents is empty; name where node agents answer")
-        relief = settings.relief
-        feed = AgentFeed(
-            relief.agents,
-            wait_seconds=relief.wait_seconds,
-            tls=Tls(
-                authority_file=relief.agents_ca_file,
-                server_name=relief.agents_server_name,
-                certificate_file=relief.agents_certificate_file,
-                key_file=relief.agents_key_file,
-            ),
-            credentials=None if relief.agents_token_file is None else TokenFile(relief.agents_token_file),
-        )
-        feed.start()
-        try:
-            yield OpenRelief(runner=runner, feed=feed, cluster=cluster)
-        finally:
-            feed.close()
-            runner.stop()
+        with demand_feed(folder, settings, cluster, dialect) as feed:
+            try:
+                yield OpenRelief(runner=runner, feed=feed, cluster=cluster)
+            finally:
+                if not isinstance(cluster, SimulatedCluster):
+                    runner.stop()
+
+
+@contextmanager
+def demand_feed(folder: DataFolder, settings: Settings, cluster: LiveCluster, dialect: Dialect) -> Iterator[DemandFeed]:
+    """What shows how busy cards are: node agents; of the simulated cluster the usage that was recorded last.
+
+    Raises:
+        Misconfigured: there is no way to an agent.
+    """
+    if isinstance(cluster, SimulatedCluster):
+        measurements = WarehouseMeasurements(folder, settings, cluster=own_cluster(folder, settings))
+        yield ReplayFeed(cluster, dialect, measurements.history, cluster.now)
+        return
+    if not settings.relief.agents:
+        raise Misconfigured("cannot ask how busy cards are: relief.agents is empty; name where node agents answer")
+    relief = settings.relief
+    feed = AgentFeed(
+        relief.agents,
+        wait_seconds=relief.wait_seconds,
+        tls=Tls(
+            authority_file=relief.agents_ca_file,
+            server_name=relief.agents_server_name,
+            certificate_file=relief.agents_certificate_file,
+            key_file=relief.agents_key_file,
+        ),
+        credentials=None if relief.agents_token_file is None else TokenFile(relief.agents_token_file),
+    )
+    feed.start()
+    try:
+        yield feed
+    finally:
+        feed.close()
+
+
+def busy_pods(folder: DataFolder, settings: Settings, cluster: LiveCluster, dialect: Dialect) -> Busy:
+    """What pods use now, and those on cards that are filled up or where an objective is broken; for the tide.
+
+    What relief moves pods for, but from where a card counts as likely to be full: replicas take minutes to come.
+    Framebuffer counts for nothing, because more replicas do not empty it.
+
+    Raises:
+        Unavailable: no node says how busy its cards are.
+        Misconfigured: nobody can be asked.
+        NotEnoughData: nothing was recorded.
+    """
+    rules = relief_policy(settings).rules
+    full_ratio = min(rules.full_ratio, rules.busy_ratio)
+    rules = replace(rules, full_ratio=full_ratio, relieved_ratio=full_ratio, free_ratio_min=0.0)
+    broken: dict[str, str] = {}
+    with suppress(Unavailable):  # cards are measured by others than objectives
+        broken = {entry.pod_id: entry.query for entry in _objectives(settings, cluster).broken()}
+    with demand_feed(folder, settings, cluster, dialect) as feed:
+        until, views = time.monotonic() + settings.relief.wait_seconds, feed.views(0.0)
+        # A feed comes back as soon as one node is in trouble; those that answer later may be too.
+        while isinstance(feed, AgentFeed) and (left := until - time.monotonic()) > 0:
+            views = feed.views(left)
+    if not views:
+        raise Unavailable("no node says how busy its cards are")
+    uses: dict[str, list[float]] = {}
+    for part in (part for view in views.values() for part in view.slices):
+        if part.duty_cycle_ratio is not None:
+            uses.setdefault(part.pod_id, []).append(part.duty_cycle_ratio)
+    crowded = {
+        part.pod_id: str(entry.reason) if entry.cause is Cause.OBJECTIVE else f"{full_ratio:.0%} of its card or more"
+        for entry in overloads(views, rules, broken)
+        for part in views[entry.node].slices
+        if part.card == entry.card
+    }
+    demand = {pod: sum(ratios) / len(ratios) for pod, ratios in uses.items()}
+    return Busy(demand_ratio=demand, crowded=crowded, full_ratio=full_ratio)
 
 
 def relief_policy(settings: Settings) -> ReliefPolicy:

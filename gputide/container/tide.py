@@ -20,6 +20,7 @@ from fleet.settings.settings import Settings
 from gputide.container.cluster import LiveCluster, open_cluster_to_change, own_cluster
 from gputide.container.enforcer import guard, open_enforcer
 from gputide.container.plans import chosen_plan, copied_plans
+from gputide.container.relief import busy_pods
 
 
 def tide_calendar(plan: Plan, settings: Settings) -> TideCalendar:
@@ -124,6 +125,7 @@ def open_tide(
         yield TideRunner(
             enforcer.tools, tide_journal(folder), plan, calendar, _policy(settings),
             lambda: enforcer.plans.approvals(plan.plan_id), alone=lambda: writing(folder),
+            busy=lambda: busy_pods(folder, settings, enforcer.cluster, enforcer.tools.dialect),
         )  # fmt: skip
 
 
@@ -148,7 +150,7 @@ def open_homecoming(
 
 def is_homeward(night: Night, folder: DataFolder, settings: Settings, now: datetime) -> bool:
     """Whether what a night took is due to be given back, by its record alone."""
-    return night.is_aborted or now >= night.ends_at - tide_journal(folder).lead(_policy(settings).lead_min)
+    return night.stops_at is not None or now >= night.ends_at - tide_journal(folder).lead(_policy(settings).lead_min)
 
 
 def _count(opened: ExitStack, cluster: LiveCluster, metrics: TideMetrics | None) -> None:

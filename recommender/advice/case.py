@@ -171,6 +171,12 @@ class Case:
         """A refusal of this workload; `values` are the numbers and names in the message `refused.REASON`."""
         return Refusal(workload=self.workload, reason=reason, kind=kind, values=tuple(values.items()))
 
+    def refuse_barred(self, kind: RecommendationKind) -> Refusal | None:
+        """A refusal where pods of its nodes can't share; None where they can."""
+        if self.node_bar is None:
+            return None
+        return self.refuse(kind, "node_shares_nothing", bar=self.node_bar.code, **dict(self.node_bar.values))
+
     def refuse_short(self, kind: RecommendationKind, days: int, slack_ratio: float = 1.0) -> Refusal | None:
         """A refusal where it was seen for less than so many days (times the slack); None where it was not."""
         if self.seen_seconds >= days * DAY_SECONDS * slack_ratio:

@@ -44,7 +44,7 @@ class Sleep:
             return case.refuse(self.kind, "latency_critical")
         if case.isolation == "hard":
             return case.refuse(self.kind, "sleep_isolation")
-        return self._kept_awake(case) or self._unknown(case)
+        return case.refuse_barred(self.kind) or self._kept_awake(case) or self._unknown(case)
 
     def _kept_awake(self, case: Case) -> Refusal | None:
         """Whose replicas somebody counts or keeps warm: one pod is then not all that is asked, or must not rest."""

@@ -40,9 +40,9 @@ def unshareable(case: Case, kind: RecommendationKind) -> Refusal | None:
         return case.refuse(kind, "node_policy_is_burst")
     if _gaps_without_named_cards(case):
         return case.refuse(kind, "gap_of_backend", backend=name)
-    if case.node_bar is not None:
-        return case.refuse(kind, "node_shares_nothing", bar=case.node_bar.code, **dict(case.node_bar.values))
-    return _unfit_template(case, kind) or _unfit_division(case, kind) or _unbounded(case, kind)
+    return (
+        case.refuse_barred(kind) or _unfit_template(case, kind) or _unfit_division(case, kind) or _unbounded(case, kind)
+    )
 
 
 def _gaps_without_named_cards(case: Case) -> bool:

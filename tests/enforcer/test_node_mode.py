@@ -34,7 +34,7 @@ from enforcer.seat import is_ready
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.capabilities.register import HAMI, TIME_SLICING
-from fleet.decisions import NodeMode, NodeSwitch, Plan
+from fleet.decisions import NodeMode, NodeSwitch, Plan, RecommendationKind
 from fleet.documents import plan_document, plan_from_json, plan_to_json, seal_plan
 from fleet.errors import Refused
 from fleet.inventory import CardModelName
@@ -44,6 +44,9 @@ from tests.enforcer.builders import (
     OpenGuard,
     a_cluster,
     a_grant,
+    a_plan,
+    a_recommendation,
+    a_slice,
     a_yes,
     an_inventory,
     an_undo,
@@ -116,6 +119,20 @@ def test_node_is_emptied_switched_and_open_again_and_undo_restores_every_byte(tm
     assert where_nodes(cluster) == {"node-0", "node-2"}
     an_undo(tools).undo(a_switch(WHOLE).plan_id)
     assert objects(cluster) == before
+
+
+def test_plan_shares_no_card_of_a_node_that_somebody_wants_whole(tmp_path: Path) -> None:
+    cluster = with_room(tmp_path)
+    first = a_slice("a-0", compute_ratio=0.4), a_slice("b-0", compute_ratio=0.4)
+    item = a_recommendation("join", RecommendationKind.SLICE, ["a-0", "b-0"], ["Deployment/a", "Deployment/b"], 1)
+    plan, running = (
+        a_plan({4: list(first)}, [[item]]),
+        RunningBackend(HamiBackend(NOW), version="v2.10.0", allows_experimental=False, left_out=None),
+    )
+    assert running.render(plan, 1, take_snapshot(cluster)).changes
+    switched(some_tools(cluster, tmp_path))
+    with pytest.raises(Refused, match="node node-1 was put into mode whole by hand since"):
+        running.render(plan, 1, take_snapshot(cluster))
 
 
 def where_nodes(cluster: SimulatedCluster) -> set[str]:
@@ -482,7 +499,7 @@ def test_nodes_in_the_same_mode_have_configurations_of_their_own(how: dict[str, 
     first = carried_out(cluster, rendered(cluster, **how))
     switch = NodeSwitch(node="node-1", **how)  # type: ignore[arg-type]
     second = render_switch("plan-2", switch, take_snapshot(first, NODE_DIALECT), TIME_SLICING)
-    named = {change.new for change in second.changes if change.field.startswith("metadata.labels[")}
+    named = {change.new for change in second.changes if change.field.startswith("metadata.labels[nvidia.com/")}
     node = first.get("Node", "", "node-0")
     assert node is not None
     assert named.isdisjoint(node["metadata"]["labels"].values())

@@ -13,7 +13,7 @@ import pytest
 from enforcer.agent.presence import nodes_with_agents
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.running import RunningBackend
-from enforcer.manifest import Manifest, set_field
+from enforcer.manifest import Manifest, field_of, set_field
 from enforcer.preview import preview
 from enforcer.rollout.stages import Rollout
 from enforcer.safety.priority_hold import check_priority
@@ -112,8 +112,12 @@ def test_pod_without_the_library_is_neither_held_back_nor_seen(tmp_path: Path) -
     check_priority(plan, plan.recommendations, HAMI, Holders(agents=NODE), snapshot)
     workload = WorkloadId("team/Deployment/a")
     owner = copy.deepcopy(snapshot.owners[workload])
-    set_field(owner, "spec.template.spec.containers[server].env[CUDA_DISABLE_CONTROL]", "true")
     changed = replace(snapshot, owners={**snapshot.owners, workload: owner})
+    set_field(owner, "spec.template.spec.containers[server].env[CUDA_DISABLE_CONTROL]", "false")
+    check_priority(plan, plan.recommendations, HAMI, Holders(agents=NODE), changed)
+    with pytest.raises(Refused, match=r"team/a-0, which sits there, sets CUDA_DISABLE_CONTROL"):
+        check_priority(plan, plan.recommendations, VOLCANO, Holders(agents=NODE), changed)
+    set_field(owner, "spec.template.spec.containers[server].env[CUDA_DISABLE_CONTROL]", "true")
     with pytest.raises(Refused, match=r"team/a-0, which sits there, sets CUDA_DISABLE_CONTROL"):
         check_priority(plan, plan.recommendations, HAMI, Holders(agents=NODE), changed)
 
@@ -179,6 +183,48 @@ def test_stage_is_not_taken_back_under_low_priority_that_counts_on_its_limits(tm
         an_undo(tools).undo(plan.plan_id, stages=[1])
     assert an_undo(tools).undo(plan.plan_id, stages=[2]).stages == (2,)
     assert an_undo(tools).undo(plan.plan_id, stages=[1]).stages == (1,)
+
+
+MARK = "spec.template.metadata.annotations[gputide.io/core-limit]"
+
+
+def lifting(snapshot: Snapshot) -> Plan:
+    """Service a has its cards to itself, and bursts again where it is."""
+    seats = sorted(snapshot.pods[WorkloadId("team/Deployment/a")], key=lambda seat: seat.slices[0].card or "")
+    names = [seat.pod for seat in seats]
+    free: dict[str, Any] = {"compute_ratio": None, "core_policy": CorePolicy.BURST}
+    item = a_recommendation("lift", RecommendationKind.SLICE, names, ["Deployment/a"], 0)
+    return a_plan({card: [a_slice(name, **free)] for card, name in enumerate(names)}, [[item]])
+
+
+def test_limit_of_a_plan_is_marked_lifted_and_comes_back_with_its_mark(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path)
+    tools, plan = some_tools(cluster, tmp_path), in_two_stages()
+    workload = WorkloadId("team/Deployment/a")
+
+    def stands() -> tuple[str | None, set[int]]:
+        snapshot = take_snapshot(cluster)
+        cores = {part.core_percent for seat in snapshot.pods[workload] for part in seat.slices}
+        return field_of(snapshot.owners[workload], MARK), cores
+
+    before = stands()
+    Rollout(tools, a_running_backend()).apply(plan, stages=[1], by="ann")
+    assert stands() == ("40", {40})
+    lift = lifting(take_snapshot(cluster))
+    Rollout(tools, a_running_backend()).apply(lift, by="ann")
+    assert stands() == (None, {0})
+    an_undo(tools).undo(lift.plan_id)
+    assert stands() == ("40", {40})
+    an_undo(tools).undo(plan.plan_id)
+    assert stands() == before
+
+
+def test_limit_is_not_lifted_beside_a_pod_that_came_since_the_plan(tmp_path: Path) -> None:
+    cluster, plan = a_cluster(tmp_path), in_two_stages()
+    Rollout(some_tools(cluster, tmp_path), a_running_backend()).apply(plan, by="ann")
+    snapshot = take_snapshot(cluster)
+    with pytest.raises(Refused, match=r"it lifts the core limit of team/a-.*, and team/c-.* came there since"):
+        a_running_backend().render(lifting(snapshot), 1, snapshot)
 
 
 def an_agent(**changes: Any) -> Manifest:

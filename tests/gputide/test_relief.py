@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from enforcer.backends.hami_dialect import HAMI_DIALECT
 from enforcer.record.ledger import Ledger
 from enforcer.relief.relief_journal import ASSUMED_REACTION_SECONDS, ReliefJournal, TimingSource, relief_timing
+from enforcer.simulated.cluster import SimulatedCluster
 from fleet.data_folder import open_data_folder
 from fleet.relief.rules import LOAD_BYTES_PER_SECOND
+from fleet.settings.relief import ReliefSettings
+from fleet.settings.settings import Settings
 from fleet.units import GIB
+from gputide.container.cluster import open_cluster_to_change
+from gputide.container.relief import busy_pods
 from tests.enforcer.relief.test_squeeze import an_order, carry_out
 from tests.gputide.conftest import Program
 from tests.scraping import OWN_PORT, own_url, scraped
@@ -43,6 +50,23 @@ def test_recorded_overloads_are_shown_and_nothing_is_changed_without_yes(replaye
     done = program(replayed, *EVERYTHING, "run", "relief", "once", "--yes")
     assert done.status == 1, done.err
     assert "cards are overloaded" in done.out
+
+
+def test_tide_reads_the_pods_whose_cards_fill_up_from_what_relief_sees(replayed: Path) -> None:
+    folder = open_data_folder(replayed, create=False)
+    with closing(SimulatedCluster.open(replayed / "cluster.sqlite")) as recorded:
+        now = recorded.now()
+
+    def crowded(**relief: float) -> dict[str, str]:
+        settings = Settings(relief=ReliefSettings(**relief))  # type: ignore[arg-type]
+        with open_cluster_to_change(folder, settings, now) as cluster:
+            return dict(busy_pods(folder, settings, cluster, HAMI_DIALECT).crowded)
+
+    most, some = crowded(full_ratio=0.01), crowded()
+    assert some.keys() < most.keys()
+    assert set(some.values()) <= {"80% of its card or more"}
+    # What is measured of no pod says nothing of it, and a later limit of relief is no later one of the tide.
+    assert crowded(full_ratio=1.0) == some
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,9 @@ def test_night_goes_out_is_shown_and_ends_when_asked(program: Program, tmp_path:
     assert replicas(tmp_path) == "1"
     said += program("run", "--once", "--yes", now="2026-01-12T00:10:00Z").stdout
     assert "1 cards are free for the night, 0 machines whole" in said
+    due = program("check", "--format", "json", now="2026-01-12T00:20:00Z")
+    assert json.loads(due.stdout)["in_need"] == []
+    assert "nobody says how busy the services are: nothing was recorded yet" in program("check").stdout
     assert "under way" in program("show").stdout
     ended = program("abort", "--yes", "--by", "ada", now="2026-01-12T01:00:00Z")
     assert "services came home" in ended.stdout
@@ -104,7 +107,7 @@ def test_what_each_tier_is_promised_and_got_is_said(program: Program, tmp_path: 
     (night,) = json.loads(program("show", "--format", "json").stdout)["nights"]
     assert (night["runs_until"], night["tiers"], night["is_cut_short"]) == ("2026-01-12T06:30:00Z", ["mid"], False)
     shown = said("run", "tide", "show")
-    assert re.search(r"protected +│ all replicas in time +│ +1 │ +│ 0 nights late +│ yes", shown)
+    assert re.search(r"protected +│ all replicas in time +│ +1 │ +│ 0 nights late, 0 services home early +│ yes", shown)
     assert re.search(r"mid +│ 4 h at least, .* │ +1 │ 6.5 +│ 0.000 an hour +│ yes", shown)
 
 

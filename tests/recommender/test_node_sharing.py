@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.capabilities.register import MPS, TIME_SLICING, Capabilities
+from fleet.capabilities.register import HAMI, MPS, TIME_SLICING, Capabilities
 from fleet.decisions import Plan, RecommendationKind
 from fleet.inventory import Node
 from recommender.node_sharing import portions_of
+from tests.english import english
 from tests.recommender.builders import Service, cluster, plan_of
 
 SMALL = tuple(Service(name=f"small-{number}", level=0.1, used_gib=3.0) for number in range(7))
@@ -47,6 +48,18 @@ def test_a_node_with_somebody_who_must_not_be_restarted_is_not_shared(backend: C
     keeper = replace(BUSY, labels=((label, "true"),))
     plan = plan_of(cluster(*SMALL[:3], keeper), capability=backend)
     assert not plan.stages
+
+
+@pytest.mark.parametrize("backend", [HAMI, TIME_SLICING])
+@pytest.mark.parametrize(("mode", "is_shared"), [("whole", False), ("mig", False), ("vgpu", True)])
+def test_a_node_that_somebody_put_into_a_mode_is_shared_in_no_other(
+    backend: Capabilities, mode: str, is_shared: bool
+) -> None:
+    history = cluster(*SMALL)
+    nodes = tuple(replace(node, labels=(("gputide.io/node-mode", mode),)) for node in history.inventory.nodes)
+    plan = plan_of(replace(history, inventory=replace(history.inventory, nodes=nodes)), capability=backend)
+    assert bool(plan.stages) is is_shared
+    assert any("put into mode" in english(item) for item in plan.refused) is not is_shared
 
 
 @BOTH

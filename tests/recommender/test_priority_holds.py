@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from recommender.harm.risk import contention_harm
 from recommender.latency.inflation import SharingMode, inflation_of_hours
 from recommender.past_outcomes import OwnPast
 from tests.english import english
-from tests.recommender.builders import Service, cluster, plan_of
+from tests.recommender.builders import NOW, Service, cluster, plan_of
 
 AGENTS = Holders(agents=frozenset({"node-0"}))
 BY_DAY = Service(name="web", level=0.3, hours=(8, 20))
@@ -105,21 +106,65 @@ def test_limit_that_stays_after_low_priority_is_shown_and_named() -> None:
     assert "limit_stays" not in [item.reason for item in free.refused]
 
 
-def test_limit_that_a_plan_set_is_lifted_once_low_priority_has_left() -> None:
-    history = cluster(SELDOM)
+def limited(*services: Service, mark: str | None = "45", days: int = 7) -> History:
+    """Services above low priority with 45 % of cores, as a plan or somebody else left them."""
+    history = cluster(*services, days=days)
     changes: dict[str, Any] = {
         "compute_granted_ratio": 0.45,
         "framebuffer_granted_bytes": 8 * GIB,
-        "labels": (("gputide.io/plan-id", "p"),),
+        "labels": () if mark is None else (("gputide.io/core-limit", mark),),
     }
-    grants = tuple(replace(one, **changes) for one in history.inventory.grants)
-    plan = plan_of(replace(history, inventory=replace(history.inventory, grants=grants)))
+    grants = tuple(one if one.priority is Priority.LOW else replace(one, **changes) for one in history.inventory.grants)
+    return replace(history, inventory=replace(history.inventory, grants=grants))
+
+
+def lifts(plan: Plan) -> set[str]:
+    return {
+        name.rpartition("/")[2]
+        for item in plan.recommendations
+        for name in item.workloads
+        if any(why.code == "slice_lift" for why in item.why)
+    }
+
+
+def test_limit_that_a_plan_set_is_lifted_once_low_priority_has_left() -> None:
+    plan = plan_of(limited(SELDOM))
     (item,) = plan.recommendations
     assert (item.kind, item.cards_freed) == (RecommendationKind.SLICE, 0)
     assert "45 % of cores" in english(item)
     ((part,),) = (card.slices for card in plan.placement)
     assert (part.compute_ratio, part.core_policy, part.framebuffer_bytes) == (None, CorePolicy.BURST, 8 * GIB)
     assert "limit_stays" not in [one.reason for one in plan.refused]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [limited(SELDOM, mark=None), limited(SELDOM, mark="30"), limited(SELDOM, days=3)],
+    ids=["share of nobody knows whom", "changed by a person since", "low priority may come every week"],
+)
+def test_limit_that_is_not_surely_left_over_stays_and_is_named(history: History) -> None:
+    plan = plan_of(history)
+    assert not lifts(plan)
+    assert [one.reason for one in plan.refused if one.workload.endswith("web")] == ["limit_stays"]
+
+
+@pytest.mark.parametrize(("ended_days", "is_lifted"), [(2, False), (8, True)])
+def test_limit_outlasts_low_priority_that_may_come_again(ended_days: int, is_lifted: bool) -> None:
+    history = limited(SELDOM)
+    (web,) = history.inventory.grants
+    low = replace(
+        web, pod="train-0", workload_kind="Job", workload="train", priority=Priority.LOW,
+        started_at=NOW - timedelta(days=9), ended_at=NOW - timedelta(days=ended_days),
+    )  # fmt: skip
+    plan = plan_of(replace(history, inventory=replace(history.inventory, grants=(web, low))))
+    assert lifts(plan) == ({"web"} if is_lifted else set())
+
+
+def test_service_that_is_too_large_for_the_moves_left_keeps_no_limit_of_others() -> None:
+    busy = replace(SELDOM, name="b", level=0.9)
+    history = limited(replace(busy, name="a", replicas=3), busy)
+    assert lifts(plan_of(history)) == {"a", "b"}
+    assert lifts(plan_of(history, moves_max=2)) == {"b"}
 
 
 def test_limit_that_a_service_has_already_is_forced_before_low_priority_comes() -> None:

@@ -81,6 +81,14 @@ def test_idle_models_share_cards_and_nothing_of_it_is_applied() -> None:
     assert plan.totals.cards_freed == 0
 
 
+def test_no_model_sleeps_on_a_node_whose_cards_somebody_wants_whole() -> None:
+    history = asked(*FLEET)
+    nodes = tuple(replace(one, labels=(("gputide.io/node-mode", "whole"),)) for one in history.inventory.nodes)
+    plan = planned(replace(history, inventory=replace(history.inventory, nodes=nodes)))
+    assert not groups(plan)
+    assert reasons(plan) == {"node_shares_nothing"}
+
+
 def test_the_rest_of_a_plan_is_the_same_with_it() -> None:
     small = tuple(Service(name=f"small-{number}", level=0.1, used_gib=10.0) for number in range(3))
     history = asked(*FLEET, *small)

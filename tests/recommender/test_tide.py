@@ -219,3 +219,22 @@ def test_nights_that_ended_early_too_often_withhold_the_tide() -> None:
     (why,) = [item for item in plan.withheld if item.reason == "nights_cut_short"]
     assert dict(why.values) == {"evictions_per_hour": 0.06, "limit_per_hour": 0.05}
     assert "0.06" in refusal_words(why, Language.EN)
+
+
+def test_nights_unlike_those_seen_are_harm_until_the_service_is_home_and_less_the_more_were_seen() -> None:
+    def said(days: int, home_seconds: float, limit: float = 0.02) -> float | None:
+        history = cluster(Service(name="web", replicas=8, level=0.8, hours=(8, 20)), days=days)
+        demand = demand_of(history)
+        found = tide_of(
+            demand, [replace(item, home_seconds=home_seconds) for item in candidates(demand)],
+            since=history.slices.since, time_zone="UTC", violation_ratio_max=limit,
+            held_by=Counter(grant.card for grant in demand.grants),
+            node_of={grant.card: grant.node for grant in demand.grants},
+        )  # fmt: skip
+        return None if found is None else found.ebbs[0].violation_ratio
+
+    # Active 12 h a day: one night in 9 lacks replicas for 432 s of them.
+    assert said(7, 432.0) == pytest.approx(432 / 9 / (12 * 3600))
+    assert said(14, 432.0) == pytest.approx(432 / 16 / (12 * 3600))
+    assert said(7, 0.0) == 0.0
+    assert said(7, 432.0, limit=0.001) == said(7, 432.0), "what no day seen says forbids nothing"

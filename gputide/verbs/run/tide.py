@@ -15,6 +15,7 @@ from enforcer.tide.runner import TideMetrics, TideRunner
 from enforcer.tide.scaling import NightScale
 from enforcer.tide.tide_journal import Night
 from fleet.errors import EXIT_FINDINGS, EXIT_FINE, GputideError, NotEnoughData, Refused
+from fleet.inventory import WorkloadId
 from fleet.units import format_duration, format_time
 from gputide.answers.plan import tide_listing
 from gputide.answers.tiers import tiers_kept
@@ -64,12 +65,13 @@ def show(session: Session, plan: PlanOption = None) -> Answer:
             tide_listing(chosen),
             Listing(
                 title="Nights",
-                columns=("night", "cards free", "whole machines", "gave back after", "in time"),
+                columns=("night", "cards free", "whole machines", "home early", "gave back after", "in time"),
                 rows=[
                     (
                         entry.night.isoformat(),
                         len(entry.freed),
                         len(entry.machines),
+                        len(entry.home_early),
                         "" if entry.gave_back_after_seconds is None else format_duration(entry.gave_back_after_seconds),
                         "under way" if entry.is_open else "late" if entry.is_late else "yes",
                     )
@@ -87,8 +89,10 @@ def check(session: Session, plan: PlanOption = None) -> Answer:
     """Say what is due now, without doing it; exit status 1 where a night is under way and services are short."""
     with _opened(session, plan) as (tide, trouble):
         moment, short, scale, why_not = tide.moment(), tide.short(), NightScale(), trouble
+        needs, unknown = dict[WorkloadId, str](), tuple[str, ...]()
         if isinstance(tide, TideRunner):
             scale, why_not = tide.would_scale(), tide.why_not()
+            needs, unknown = tide.needs()
     return Answer(
         document={
             "phase": moment.phase.value,
@@ -102,6 +106,7 @@ def check(session: Session, plan: PlanOption = None) -> Answer:
             ],
             "left": [{"workload": workload, "why": why} for workload, why in scale.left],
             "short": [{"workload": workload, "why": why} for workload, why in short.items()],
+            "in_need": [{"workload": workload, "why": why} for workload, why in needs.items()],
         },
         headline=(f"it is {_phase(moment)}",),
         listings=(
@@ -119,6 +124,8 @@ def check(session: Session, plan: PlanOption = None) -> Answer:
             *(() if why_not is None else (f"no night would begin: {why_not}",)),
             *(f"{workload} stays as it is: {why}" for workload, why in scale.left),
             *(f"{workload}: {why}" for workload, why in short.items()),
+            *(f"{workload} needs its replicas back: {why}" for workload, why in needs.items()),
+            *unknown,
         ),
         status=EXIT_FINDINGS if short and moment.phase is TidePhase.DAY else EXIT_FINE,
     )
@@ -234,6 +241,8 @@ def _night(night: Night) -> dict[str, object]:
         "runs_until": None if night.runs_until is None else format_time(night.runs_until),
         "tiers": list(night.tiers),
         "is_cut_short": night.is_cut_short,
+        "home_early": [{"workload": name, "at": format_time(at)} for name, at in night.home_early.items()],
+        "taken_back": list(night.taken_back),
         "gave_back_after_seconds": night.gave_back_after_seconds,
         "is_late": night.is_late,
         "is_aborted": night.is_aborted,

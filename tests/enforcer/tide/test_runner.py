@@ -12,17 +12,20 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from enforcer.cluster import FieldChange
+from enforcer.dialect import SeatSlice
 from enforcer.manifest import field_of
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import PlanStore
 from enforcer.rollout.run_context import RunContext
 from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.seat import PodSeat
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.tide.calendar import TideCalendar
-from enforcer.tide.homecoming import SAVE_BY_ANNOTATION, TidePolicy, TideStep
+from enforcer.tide.early_home import Busy, in_need
+from enforcer.tide.homecoming import SAVE_BY_ANNOTATION, Homecoming, TidePolicy, TideStep
 from enforcer.tide.letting_in import RUNS_UNTIL_ANNOTATION, TIDE_LABEL
 from enforcer.tide.runner import TideMetrics, TideRunner
-from enforcer.tide.tide_journal import TideJournal
+from enforcer.tide.tide_journal import TideJournal, evictions_of
 from fleet.decisions import Plan, ScheduledReplicas
 from fleet.documents import seal_plan
 from fleet.errors import GputideError, Refused, Unavailable
@@ -72,11 +75,19 @@ class World:
     plans: PlanStore
     folder: Path
 
-    def runner(self, plan: Plan = PLAN) -> TideRunner:
+    def runner(self, plan: Plan = PLAN, busy: Callable[[], Busy] = Busy) -> TideRunner:
         policy = TidePolicy(
             guarantees=GUARANTEES, stop_seconds_max=60.0, home_seconds_max=600.0, queues=("night",)
         )  # fmt: skip
-        return TideRunner(self.tools, self.journal, plan, CALENDAR, policy, lambda: self.plans.approvals(plan.plan_id))
+        return TideRunner(
+            self.tools,
+            self.journal,
+            plan,
+            CALENDAR,
+            policy,
+            lambda: self.plans.approvals(plan.plan_id),
+            busy=busy,
+        )
 
     def value(self, kind: str, name: str, field: str, namespace: str = "team") -> str | None:
         manifest = self.cluster.get(kind, namespace, name)
@@ -878,6 +889,7 @@ def test_work_waits_where_nights_ended_early_more_often_than_its_tier_is_promise
     now = world.cluster.now()
     assert world.journal.evictions_per_hour(now) == pytest.approx(0.5, abs=0.05)
     assert world.journal.evictions_per_hour(now + timedelta(days=14)) is None
+    assert world.journal.evictions_per_hour(now - timedelta(days=4)) is None, "a clock that was ahead judges nobody"
     said = " ".join(world.runner().step().said)
     assert "tier batch: nights ended early 0.5" in said
     assert (world.value("Job", "batch", "spec.suspend"), world.value("Job", "free", "spec.suspend")) == (
@@ -916,3 +928,232 @@ def test_work_of_a_queue_that_evicts_gets_the_notice_of_its_tier(world: World, i
     for name in (SAVE_BY_ANNOTATION, RUNS_UNTIL_ANNOTATION):
         assert world.value("ClusterQueue", "night", f"metadata.annotations[{name}]", "") is None
     assert world.replicas() == ("2", "2")
+
+
+def full(*pods: str) -> Callable[[], Busy]:
+    return lambda: Busy(crowded={f"team/{pod}": "it is full" for pod in pods})
+
+
+def test_service_that_is_busier_now_than_its_night_was_predicted_keeps_what_it_has(world: World) -> None:
+    uses = {"team/a-0": 0.5, "team/a-1": 0.3, "team/b-0": 0.3}
+
+    def busy() -> Busy:
+        return Busy(demand_ratio=uses, full_ratio=0.8)
+
+    said: list[str] = []
+    while (result := world.runner(busy=busy).step()).step is not TideStep.ADMITTED:
+        said += result.said
+        world.cluster.pause(60.0)
+    assert world.replicas() == ("2", "1")
+    assert "team/Deployment/a stays as it is: it needs 0.8 replicas' cards now, the night's forecast was 1" in [
+        *said, *result.said
+    ]  # fmt: skip
+
+
+def test_service_whose_replicas_fill_up_comes_home_alone_at_once_and_stays(world: World) -> None:
+    world.night()
+    world.until(2.0)
+    early = world.runner(busy=full("a-0")).step()
+    assert early.step is TideStep.HOME_EARLY
+    assert "team/Deployment/a comes home early: 1 of the 1 replicas that it left are full: it is full" in early.said
+    assert world.replicas() == ("2", "1")
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "None"
+    # It was full before the others came; that it is no longer does not send it out again.
+    assert world.runner().step().step is TideStep.NOTHING
+    assert world.replicas() == ("2", "1")
+    (night,) = world.journal.nights()
+    (away,) = world.journal.absences()[WorkloadId("team/Deployment/a")]
+    assert away[1] == night.home_early[WorkloadId("team/Deployment/a")] < night.ends_at
+    assert night.taken_back == {}, "an empty card is taken, and nobody goes"
+    world.until(4.6)
+    assert world.runner().step().step is TideStep.CAME_HOME
+    assert world.replicas() == ("2", "2")
+
+
+@pytest.mark.parametrize("why", ["frozen", "lease", "half"])
+def test_service_in_need_comes_home_whatever_keeps_others_from_going_out(world: World, why: str) -> None:
+    if why == "half":
+        half_a_night(world)
+    else:
+        world.night()
+    if why == "lease":
+        assert world.cluster.acquire("another", 30.0)
+    else:
+        freeze = {"kind": "ConfigMap", "metadata": {"name": "gputide-freeze", "namespace": "gputide"}}
+        world.cluster.create(freeze)
+    assert world.runner(busy=full("a-0", "b-0")).step().step is TideStep.HOME_EARLY
+    assert world.replicas() == ("2", "2")
+
+
+def test_half_a_night_does_not_lower_a_service_that_came_home(world: World) -> None:
+    half_a_night(world)
+    (night,) = world.journal.nights()
+    world.journal.home_early(night.plan_id, world.cluster.now(), {WorkloadId("team/Deployment/b"): "it is full"})
+    world.night()
+    assert world.replicas() == ("1", "2")
+
+
+def test_night_of_which_nobody_says_how_busy_services_are_goes_on_and_says_so(world: World) -> None:
+    def unknown() -> Busy:
+        raise Unavailable("no node says how busy its cards are")
+
+    world.night()
+    result = world.runner(busy=unknown).step()
+    assert result.step is TideStep.NOTHING
+    assert result.said == ("nobody says how busy the services are: no node says how busy its cards are",)
+    assert world.replicas() == ("1", "1")
+
+
+def test_service_that_nobody_may_change_keeps_no_other_from_coming_home_early(world: World) -> None:
+    world.night()
+    missing = Forbidden("a right is missing")
+    world.tools.writer = Denying(cluster=world.cluster, denied={"Deployment/a"}, error=missing)
+    early = world.runner(busy=full("a-0", "b-0")).step()
+    assert any("a right is missing" in text for text in early.said)
+    assert world.replicas() == ("1", "2")
+    world.tools.writer = world.cluster
+    world.runner(busy=full("a-0")).step()
+    assert world.replicas() == ("2", "2")
+
+
+def a_crowded_night(world: World, folder: Path, *, tier: str = "batch", queued: bool = False) -> None:
+    """Work sits on the only cards that services left: its own machine is gone."""
+    folder.mkdir()
+    owners = [
+        a_grant(name, number, card) for name, number, card in (("a", 0, 0), ("a", 1, 1), ("b", 0, 2), ("b", 1, 3))
+    ]
+    world.cluster = a_cluster(folder, [*owners, a_grant("train", 0, 4, kind="Job"), a_grant("train", 1, 5, kind="Job")])
+    world.tools = some_tools(world.cluster, folder, guard=Guard(GuardPolicy()))
+    world.cluster.create({**QUEUE, "spec": {"stopPolicy": "HoldAndDrain"}})
+    if queued:
+        set_of_job(world, "metadata.labels[kueue.x-k8s.io/queue-name]", "team")
+    else:
+        set_of_job(world, f"metadata.labels[{TIDE_LABEL}]", "night")
+        set_of_job(world, f"metadata.labels[{TIER_LABEL}]", tier)
+    set_of_job(world, "spec.suspend", "true")
+    world.cluster.delete("Node", "", "node-1")
+    world.night()
+    if queued:
+        set_of_job(world, "spec.suspend", "false")
+    world.cluster.pause(60.0)
+    assert {where(world.cluster)["train-0"], where(world.cluster)["train-1"]} == {(1, 24), (3, 24)}
+
+
+def set_of_job(world: World, name: str, value: str) -> None:
+    job = world.cluster.get("Job", "team", "train")
+    assert job is not None
+    version = job["metadata"]["resourceVersion"]
+    world.cluster.patch("Job", "team", "train", [FieldChange(field=name, value=value)], version)
+
+
+@pytest.mark.parametrize("is_crashed", [False, True])
+def test_work_on_the_cards_of_a_service_in_need_gets_its_notice_and_goes(
+    world: World, tmp_path: Path, is_crashed: bool
+) -> None:
+    a_crowded_night(world, tmp_path / "crowded")
+    began = world.cluster.now()
+    if is_crashed:
+
+        def crash(step: str) -> None:
+            if step == "restore team/Job/train":
+                raise Crash
+
+        world.tools.step = crash
+        with pytest.raises(Crash):
+            world.runner(busy=full("a-0")).step()
+        world.tools.step = lambda _: None
+    world.runner(busy=full("a-0")).step()
+    assert (world.value("Job", "train", "spec.suspend"), world.replicas()) == ("true", ("2", "1"))
+    assert (world.cluster.now() - began).total_seconds() >= 60.0
+    assert world.value("Job", "train", f"metadata.annotations[{SAVE_BY_ANNOTATION}]") is not None
+    world.cluster.pause(60.0)
+    assert where(world.cluster)["a-1"] in {(1, 24), (3, 24)}
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "None"
+    (night,) = world.journal.nights()
+    assert set(night.taken_back) == {card_id(1), card_id(3)}
+    world.until(6.5)
+    world.runner().step()
+    (night,) = world.journal.nights()
+    assert not night.is_cut_short
+    assert (evictions_of([night]) or 0.0) > 1.0, "work ran for minutes and had to go"
+    assert world.value("Job", "train", "spec.suspend") == "true"
+
+
+def test_queue_whose_work_holds_the_cards_of_a_service_in_need_is_drained(world: World, tmp_path: Path) -> None:
+    a_crowded_night(world, tmp_path / "crowded", queued=True)
+    early = world.runner(busy=full("a-0")).step()
+    assert any("ClusterQueue/night goes early: services need 2 cards" in text for text in early.said)
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "HoldAndDrain"
+    assert world.runner(busy=full("a-0")).step().step is TideStep.NOTHING, "nobody is left who could go"
+
+
+def test_pods_that_no_queue_let_in_close_no_queue(world: World, tmp_path: Path) -> None:
+    a_crowded_night(world, tmp_path / "crowded", queued=True)
+    job = world.cluster.get("Job", "team", "train")
+    assert job is not None
+    del job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
+    world.cluster.create(job)
+    world.runner(busy=full("a-0")).step()
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "None"
+    (night,) = world.journal.nights()
+    assert night.taken_back == {}
+
+
+def test_half_of_its_replicas_must_be_full_or_one_wait_before_a_service_is_in_need() -> None:
+    def pod(number: int, *, is_waiting: bool = False) -> PodSeat:
+        part = SeatSlice(container="main", card=None, framebuffer_mib=1, core_percent=100)
+        return PodSeat(
+            namespace="team", pod=f"a-{number}", workload=service, node=None if is_waiting else "node-0",
+            slices=() if is_waiting else (part,), is_ready=True, restarts=0, is_oom_killed=False,
+            resource_version="1", deletion_cost=None,
+        )  # fmt: skip
+
+    service = WorkloadId("team/Deployment/a")
+    three = [pod(number) for number in range(3)]
+    assert in_need([service], {service: three}, full("a-0")().crowded) == {}
+    assert "2 of the 3 replicas" in in_need([service], {service: three}, full("a-0", "a-1")().crowded)[service]
+    assert (
+        in_need([service], {service: [*three, pod(3, is_waiting=True)]}, {})[service] == "1 pods of it wait for a card"
+    )
+    assert in_need([service], {}, full("a-0")().crowded) == {}
+
+
+def test_night_that_began_to_come_home_is_not_sent_out_again_and_counts_as_cut_short(world: World) -> None:
+    """Such as one whose plan could not be read for a while, and a service that takes long."""
+    world.night()
+    world.until(1.0)
+    world.tools.writer = Denying(cluster=world.cluster, denied={"Deployment/a"})
+    policy = TidePolicy(guarantees=GUARANTEES, stop_seconds_max=60.0, home_seconds_max=60.0, queues=("night",))
+    alone = Homecoming(world.cluster, world.tools.writer, world.cluster.pause, world.journal, policy)
+    assert alone.step().step is TideStep.WAITS
+    world.tools.writer = world.cluster
+    world.until(1.0)
+    assert world.runner().step().step is TideStep.CAME_HOME
+    assert world.replicas() == ("2", "2")
+    (night,) = world.journal.nights()
+    assert night.is_cut_short
+    assert night.work_hours == pytest.approx(1.0, abs=0.1)
+
+
+def test_job_that_says_more_of_itself_than_a_time_waits_and_is_not_written_down(world: World) -> None:
+    a_night_job(world)
+    a_night_job(world, "polite")
+    set_of_job(world, f"metadata.annotations[{RUNS_UNTIL_ANNOTATION}]", "x" * 200_000)
+    said: list[str] = []
+    while (result := world.runner().step()).step is TideStep.WAITS:
+        said += result.said
+        world.cluster.pause(60.0)
+    said += result.said
+    assert any("team/Job/train is not let in" in text and len(text) < 300 for text in said)
+    (night,) = world.journal.nights()
+    assert {intent.name for intent in night.admission} == {"polite", "night"}
+    assert (world.folder / "tide.jsonl").stat().st_size < 20_000
+
+
+def test_what_a_tenant_writes_on_its_job_in_the_night_does_not_fill_the_audit_log(world: World) -> None:
+    a_night_job(world)
+    world.night()
+    set_of_job(world, f"metadata.annotations[{RUNS_UNTIL_ANNOTATION}]", "x" * 200_000)
+    assert all(len(text) < 1000 for text in world.runner().abort("ada").said)
+    assert world.value("Job", "train", "spec.suspend") == "true"
+    assert (world.folder / "tide.jsonl").stat().st_size < 20_000

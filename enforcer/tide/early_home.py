@@ -1,0 +1,96 @@
+"""Which services need their replicas, before and in a night, and which work holds the cards that they left. Pure.
+
+A service is in need where half or more of its replicas that sit on cards fill them up (`fleet.relief.overload`), or
+where a pod of it waits for a card. It takes back no more than it left: work on other cards stays, whatever it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from enforcer.record.journal import ObjectIntent
+from enforcer.tide.leaving import SeatsOf
+from enforcer.tide.tide_journal import Night
+from fleet.decisions import ScheduledReplicas
+from fleet.inventory import WorkloadId
+from fleet.tiers import NIGHT_TIERS, Tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """How busy pods are now, by `namespace/pod`; a pod that nobody measured is left out.
+
+    Attributes:
+        demand_ratio: compute that a pod uses of each of its cards, 0-1.
+        crowded: pods on cards that fill up, and why.
+        full_ratio: use of a card from which it fills up, 0-1.
+    """
+
+    demand_ratio: Mapping[str, float] = field(default_factory=dict)
+    crowded: Mapping[str, str] = field(default_factory=dict)
+    full_ratio: float = 1.0
+
+
+def too_busy(schedule: Sequence[ScheduledReplicas], pods: SeatsOf, busy: Busy) -> dict[WorkloadId, str]:
+    """Services whose replicas do so much now that those which are to stay would fill up, and why."""
+    found = {}
+    for entry in schedule:
+        seats = [seat for seat in pods.get(entry.workload, ()) if seat.node is not None and seat.slices]
+        known = [busy.demand_ratio[seat.pod_id] for seat in seats if seat.pod_id in busy.demand_ratio]
+        if known and sum(known) / len(known) * len(seats) >= entry.replicas * busy.full_ratio:
+            used = sum(known) / len(known) * len(seats)
+            found[entry.workload] = (
+                f"it needs {used:.1f} replicas' cards now, the night's forecast was {entry.replicas}"
+            )
+    return found
+
+
+def in_need(services: Collection[WorkloadId], pods: SeatsOf, crowded: Mapping[str, str]) -> dict[WorkloadId, str]:
+    """Services that need their replicas back, and why.
+
+    Args:
+        crowded: see `Busy`.
+    """
+    found = {}
+    for service in services:
+        seats = pods.get(service, ())
+        seated = [seat for seat in seats if seat.node is not None and seat.slices]
+        full = [crowded[seat.pod_id] for seat in seated if seat.pod_id in crowded]
+        waiting = sum(seat.node is None for seat in seats)
+        if full and 2 * len(full) >= len(seated):
+            found[service] = f"{len(full)} of the {len(seated)} replicas that it left are full: {full[0]}"
+        elif waiting:
+            found[service] = f"{waiting} pods of it wait for a card"
+    return found
+
+
+def work_in_the_way(
+    night: Night, service: WorkloadId, pods: SeatsOf, work: Mapping[ObjectIntent, Tier], queued: Collection[WorkloadId]
+) -> dict[ObjectIntent, frozenset[str]]:
+    """Work on the cards that a service left, without which pods of it get no card, each with all cards that it leaves.
+
+    Kueue stops what it admitted by the queue alone, so a queue goes as a whole: of several the one of the lowest tier,
+    which is no longer among them at the next look. Jobs of the lowest tier go first.
+
+    Args:
+        work: what was let in and still runs, and its tier.
+        queued: workloads that a queue let in.
+    """
+    freed = {*night.freed}
+    cards_of = {name: frozenset(card for seat in seats for card in seat.cards) & freed for name, seats in pods.items()}
+    own = {card for name, card in night.frees if name == service} & freed
+    seats = pods.get(service, ())
+    each = max((len(seat.cards) for seat in seats), default=0) or 1
+    missing = each * sum(seat.node is None for seat in seats) - len(own - frozenset().union(*cards_of.values()))
+    found: dict[ObjectIntent, frozenset[str]] = {}
+    jobs = [intent for intent in work if intent.kind == "Job"]
+    queues = [intent for intent in work if intent.kind == "ClusterQueue" and intent.fields[0].old == "HoldAndDrain"]
+    by_queues = frozenset[str]().union(*(cards_of.get(name, ()) for name in queued))
+    for intent in sorted([*jobs, *queues], key=lambda entry: (-NIGHT_TIERS.index(work[entry]), entry.workload)):
+        cards = cards_of.get(intent.workload, frozenset()) if intent.kind == "Job" else by_queues
+        if missing > 0 and cards & own:
+            found[intent] = cards
+            missing -= len(cards & own)
+            own -= cards
+    return found
