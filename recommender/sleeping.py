@@ -29,7 +29,7 @@ _UNITS = 80
 """Parts of a card in which framebuffer is counted, sizes rounded up."""
 _HALF_SECONDS = 1800
 _TIME_STEPS = 12
-_TRIED_MAX = 48
+_TRIED_MAX = 200
 """Cards that are tried for a model: of thousands of models each would otherwise be tried beside each."""
 _REST_MAX = 9.0
 """Longest rest, seconds, as a power of ten: finite, for a model without any request rests as well."""
