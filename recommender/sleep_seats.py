@@ -16,18 +16,29 @@ from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import FIRST_TOKEN_OBJECTIVE_LABEL, Card, CardModelName, Grant, WorkloadId
 from fleet.schema import Measure
 from fleet.sharing import PREALLOCATED_RATIO
+from fleet.sleeping import ASLEEP_BYTES
 from fleet.usage import Float32
 from recommender.advice.case import Permits
 from recommender.bin_cards import NodeRoom
 from recommender.consolidate import DAYS_MAX
 from recommender.demand import recorded
 from recommender.footprint_grants import SNAP_BYTES
+from recommender.harm.pair_guard import pair_guard
 from recommender.lent_cards import host_room_bytes
 from recommender.placement import Arrangement
 from recommender.problem import PlanningProblem
 from recommender.sleeping import Nights, Sleeper, as_seen, sleeping_cards
 
 _KIND = RecommendationKind.SLEEP
+_BUSY_MAX = 0.99
+_DUTY_STEP = 0.01
+"""Duty cycles are counted in whole percent, and any work may count as one."""
+_RATE_MIN = 1 / 86400
+"""Requests per second that any model may have at any hour: of one that nobody asked so far, none must find no room."""
+_REQUESTS_KNOWN = 50
+"""Requests after which the history of a model counts as much as that nothing is known of it."""
+_NEIGHBOURS = 3
+"""Sleeping neighbours beside which a model of which nothing is known may take all the rest of a card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +94,16 @@ def plan_sleep(problem: PlanningProblem, permits: Permits, arrangement: Arrangem
     sleepers, unknown = _sleepers(problem, rows)
     for row in unknown:
         name = grants[row].workload_id
-        refused[name] = permits.cases[name].refuse(_KIND, "requests_unknown")
+        is_seen = np.isfinite(problem.demand.used_bytes[row]).any()
+        reason = "requests_unknown" if is_seen else "preallocation_hides_need"
+        refused[name] = permits.cases[name].refuse(_KIND, reason)
     nodes = _Nodes(problem, arrangement)
+    guard = pair_guard(problem.demand, problem.history, problem.profiles, problem.past.interference)
+
+    def has_place(models: Sequence[Sleeper]) -> bool:
+        together = len(guard.parted([model.row for model in models])) == 1
+        return together and nodes.place(models, is_tried=True) is not None
+
     for (model, capacity), members in sorted(sleepers.items()):
         found = sleeping_cards(
             members,
@@ -92,7 +111,7 @@ def plan_sleep(problem: PlanningProblem, permits: Permits, arrangement: Arrangem
             card_model=model,
             slices_max=problem.capability.slices_per_card_max,
             late_ratio_max=problem.violation_limits[problem.settings.risk.preset] / problem.past.calibration_ratio,
-            has_place=lambda models: nodes.place(models, is_tried=True) is not None,
+            has_place=has_place,
         )
         made = [
             SleepingSeat(card=place, models=tuple(card.models), nights=card.nights)
@@ -150,28 +169,36 @@ class _Nodes:
 def _sleepers(
     problem: PlanningProblem, rows: Sequence[int]
 ) -> tuple[dict[tuple[CardModelName, int], list[Sleeper]], list[int]]:
-    """Models by the card model and framebuffer that they have, and rows whose requests nobody counted."""
+    """Models by the card model and framebuffer that they have, and rows of which too little is known."""
     demand, settings = problem.demand, problem.settings
     steps = min(demand.steps, DAYS_MAX * demand.steps_per_day)
     rates = recorded(problem.history, Measure.REQUEST_RATE)[:, demand.steps - steps :]
     running = recorded(problem.history, Measure.REQUESTS_RUNNING)[:, demand.steps - steps :]
     compute = demand.compute[:, demand.steps - steps :]
+    # What a tenant counts may be too little, and others would wait for it: its card shows how long kernels ran.
+    duty = recorded(problem.history, Measure.DUTY_CYCLE)[:, demand.steps - steps :]
+    worked = np.clip(duty - _DUTY_STEP, 0.0, _BUSY_MAX)
     found: dict[tuple[CardModelName, int], list[Sleeper]] = defaultdict(list)
     unknown: list[int] = []
     for row in rows:
         grant = demand.grants[row]
         series = (rates[row], running[row], compute[row])
-        if any(_coverage(values) < settings.analyzer.coverage_min for values in series):
+        is_hidden = float(np.nansum(rates[row])) <= 0 < float(np.nan_to_num(worked[row]).max(initial=0.0))
+        is_short = any(_coverage(values) < settings.analyzer.coverage_min for values in series)
+        if is_hidden or is_short or not np.isfinite(demand.used_bytes[row]).any():
             unknown.append(row)
             continue
-        rate, at_a_time, asked = (as_seen(values, demand.step_seconds) for values in series)
+        rate, at_a_time, asked = (
+            as_seen(values, demand.step_seconds)
+            for values in (rates[row], np.fmax(running[row], -np.log1p(-worked[row])), compute[row])
+        )
         found[grant.card_model, grant.framebuffer_bytes].append(
             Sleeper(
                 row=row,
-                limit_bytes=_limit_bytes(problem, row),
+                limit_bytes=_limit_bytes(problem, row, float(np.nansum(rates[row])) * demand.step_seconds),
                 weights_bytes=float(np.nanmax(demand.used_bytes[row])) - (grant.kv_cache_pool_bytes or 0),
                 wait_seconds_max=_wait_seconds(grant, float(settings.recommender.sleep_wait_seconds or 0)),
-                rate=rate,
+                rate=np.maximum(rate, _RATE_MIN),
                 running=at_a_time,
                 compute=asked,
             )
@@ -183,11 +210,17 @@ def _coverage(values: Float32) -> float:
     return float(np.isfinite(values).mean()) if len(values) else 0.0
 
 
-def _limit_bytes(problem: PlanningProblem, row: int) -> int:
-    """Framebuffer that a model gets while it is awake: what it needed at most, as its server takes it, and headroom."""
+def _limit_bytes(problem: PlanningProblem, row: int, requests: float) -> int:
+    """Framebuffer that a model gets while it is awake: what it needed at most, as its server takes it, and headroom.
+
+    Few requests show little of a need. So between that and what a card has beside a few models that sleep stands a
+    credibility-weighted mean (Bühlmann 1967), with n / (n + k) for what n requests showed.
+    """
     grant = problem.demand.grants[row]
     need = float(np.nanmax(problem.demand.need_bytes[row])) / PREALLOCATED_RATIO
     asked = need * (1.0 + problem.settings.recommender.framebuffer_headroom_ratio)
+    unseen = _REQUESTS_KNOWN / (_REQUESTS_KNOWN + requests)
+    asked += unseen * max(0.0, grant.framebuffer_bytes - _NEIGHBOURS * ASLEEP_BYTES - asked)
     return min(grant.framebuffer_bytes, -(-int(asked) // SNAP_BYTES) * SNAP_BYTES)
 
 

@@ -5,8 +5,8 @@ request fall asleep, the one that rested longest first, until it does; a model w
 late when it waits longer than its service allows. Two things make it wait: those that have requests leave no room, or
 the weights take too long. How often the first happens follows from how likely each model has a request (Poisson
 arrivals: 1 - exp(-requests running)), as a sum over independent models; how often a model is found asleep from the
-approximation of Che, Tung and Wang (IEEE JSAC 2002) for caches that drop what was used least recently. Every step of
-the history counts as busy as the busiest within half an hour of it: habits shift. Called by `planner`; pure.
+approximation of Che, Tung and Wang (IEEE JSAC 2002) for caches that drop what was used least recently. Every hour of
+the history is as busy as the busiest of it and of the half hours beside it: habits shift. Called by `planner`; pure.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +24,18 @@ from fleet.sharing import CONTENTION_RATIO_MAX
 from fleet.sleeping import ASLEEP_BYTES, weights_seconds
 
 Floats = NDArray[np.float64]
+Chances = NDArray[np.float32]
 _UNITS = 80
 """Parts of a card in which framebuffer is counted, sizes rounded up."""
-_NEAR_SECONDS = 1800
-_TIME_STEPS = 40
+_HALF_SECONDS = 1800
+_TIME_STEPS = 12
+_TRIED_MAX = 48
+"""Cards that are tried for a model: of thousands of models each would otherwise be tried beside each."""
 _REST_MAX = 9.0
 """Longest rest, seconds, as a power of ten: finite, for a model without any request rests as well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sleeper:
     """One model that may sleep.
 
@@ -39,9 +44,9 @@ class Sleeper:
         limit_bytes: framebuffer that it may take while it is awake.
         weights_bytes: what moves when it falls asleep or wakes.
         wait_seconds_max: how long a request may wait for it.
-        rate: requests per second, (steps,).
-        running: requests that run at a time, on average, (steps,).
-        compute: what it asks of a card's compute, 0-1, (steps,).
+        rate: requests per second, (hours,).
+        running: requests that run at a time, on average, (hours,).
+        compute: what it asks of a card's compute, 0-1, (hours,).
     """
 
     row: int
@@ -51,6 +56,21 @@ class Sleeper:
     rate: Floats
     running: Floats
     compute: Floats
+
+    @cached_property
+    def busy(self) -> Floats:
+        """How likely it has a request, 0-1, (hours,)."""
+        return np.asarray(-np.expm1(-self.running), np.float64)
+
+    @cached_property
+    def rate_total(self) -> float:
+        """Sum of its rates."""
+        return float(self.rate.sum())
+
+    @cached_property
+    def busy_mean(self) -> float:
+        """How likely it has a request, on average."""
+        return float(self.busy.mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,44 +94,60 @@ class SleepingCard:
     def __init__(self, capacity_bytes: float, card_model: str) -> None:
         self.models: list[Sleeper] = []
         self.nights: Nights | None = None
+        self.busy_units = 0.0
+        """How full models with a request make it on average."""
+        self._compute: Floats = np.zeros(1)
         self._unit = capacity_bytes / _UNITS
         self._card_model = card_model
         # P(models with a request take more than x units), without each model in turn, and with all of them.
-        self._above: list[Floats] = []
-        self._above_all: Floats | None = None
+        self._above: list[Chances] = []
+        self._above_all: Chances | None = None
 
-    @property
-    def busy_units(self) -> float:
-        """How full models with a request make it on average."""
-        return sum(self._units(model) * float(_busy(model).mean()) for model in self.models)
+    def may_take(self, new: Sleeper, late_ratio_max: float) -> bool:
+        """Whether one model more is worth a closer look: those with requests leave room for it often enough."""
+        place = self._room(len(self.models) + 1) - self._units(new)
+        return place >= 0 and (
+            self._above_all is None or float(new.rate @ self._above_all[place]) <= late_ratio_max * new.rate_total
+        )
 
     def nights_with(self, new: Sleeper, late_ratio_max: float) -> Nights | None:
         """What sleeping would come to with one model more; None where any model's requests would be late too often."""
         models = [*self.models, new]
         room = self._room(len(models))
-        units, busy = self._units(new), _busy(new)
+        units = self._units(new)
         places = [room - self._units(model) for model in models]
         if min(places) < 0:
             return None
-        crowded = [_joined_at(above, place, units, busy) for above, place in zip(self._above, places, strict=False)]
-        steps = len(new.rate)
-        crowded.append(np.zeros(steps) if self._above_all is None else self._above_all[:, places[-1]])
-        contended = np.sum([model.compute for model in models], axis=0) > CONTENTION_RATIO_MAX
+        contended = self._compute + new.compute > CONTENTION_RATIO_MAX
+        crowded = []
+        for number in reversed(range(len(models))):
+            if number == len(self.models):
+                chance = np.zeros(len(new.rate)) if self._above_all is None else self._above_all[places[-1]]
+            else:
+                chance = _joined_at(self._above[number], places[number], units, new.busy)
+            crowded.append(np.maximum(chance, contended))
+            rate = models[number].rate
+            if float(rate @ crowded[-1]) > late_ratio_max * models[number].rate_total:
+                return None
         rates = np.array([model.rate for model in models])
-        late = rates * np.maximum(np.array(crowded), contended)
-        if _exceeds(late, rates, late_ratio_max):
-            return None
-        nights = self._nights(models, rates, late, room)
+        nights = self._nights(models, rates, rates * np.array(crowded[::-1]), room)
         return None if (nights.late_ratio > late_ratio_max).any() else nights
 
     def take(self, new: Sleeper, nights: Nights) -> None:
         """Adds a model for which `nights_with` gave an answer."""
-        units, busy = self._units(new), _busy(new)
-        alone = np.zeros((len(busy), _UNITS)) if self._above_all is None else self._above_all
-        self._above = [_joined(above, units, busy) for above in self._above] + [alone]
-        self._above_all = _joined(alone, units, busy)
+        units = self._units(new)
+        alone = np.zeros((_UNITS, len(new.rate)), np.float32) if self._above_all is None else self._above_all
+        # Nobody asks how likely others take more than they may beside a model: its own part of the card is left out.
+        self._above = [_joined(above, units, new.busy) for above in self._above] + [alone[: _UNITS - units + 1].copy()]
+        self._above_all = _joined(alone, units, new.busy)
         self.models.append(new)
         self.nights = nights
+        self.busy_units += units * new.busy_mean
+        self._compute = self._compute + new.compute
+
+    def close(self) -> None:
+        """Forgets what only one model more would need."""
+        self._above, self._above_all = [], None
 
     def _units(self, model: Sleeper) -> int:
         """What a model takes beyond what it keeps asleep."""
@@ -160,12 +196,18 @@ def sleeping_cards(
     Returns:
         Cards with at least two models each.
     """
+    full: list[SleepingCard] = []
     cards: list[SleepingCard] = []
-    for model in sorted(sleepers, key=lambda one: (-one.limit_bytes * float(_busy(one).mean()), one.row)):
-        for card in sorted(cards, key=lambda one: -one.busy_units):
-            nights = None if len(card.models) >= slices_max else card.nights_with(model, late_ratio_max)
+    for model in sorted(sleepers, key=lambda one: (-one.limit_bytes * one.busy_mean, one.row)):
+        fullest = sorted(cards, key=lambda one: -one.busy_units)
+        for card in islice((one for one in fullest if one.may_take(model, late_ratio_max)), _TRIED_MAX):
+            nights = card.nights_with(model, late_ratio_max)
             if nights is not None and has_place([*card.models, model]):
                 card.take(model, nights)
+                if len(card.models) >= slices_max:
+                    card.close()
+                    cards.remove(card)
+                    full.append(card)
                 break
         else:
             alone = SleepingCard(capacity_bytes, card_model)
@@ -173,14 +215,14 @@ def sleeping_cards(
             if nights is not None:
                 alone.take(model, nights)
                 cards.append(alone)
-    return [card for card in cards if len(card.models) > 1]
+    return [card for card in (*full, *cards) if len(card.models) > 1]
 
 
 def as_seen(values: NDArray[np.float32], step_seconds: int) -> Floats:
-    """A row of the history as it is planned with, (steps,).
+    """A row of the history as it is planned with, hour by hour, or by two steps where these are longer, (hours,).
 
     What was not collected counts as the most of that time of other days, or of all where that is not known either, and
-    every step as the most within half an hour of it.
+    every hour as the most of it and of the half hours beside it.
     """
     seen = np.asarray(np.isfinite(values), bool)
     filled = np.where(seen, values, -1.0).astype(np.float64)
@@ -188,30 +230,22 @@ def as_seen(values: NDArray[np.float32], step_seconds: int) -> Floats:
     for time in range(min(per_day, len(filled))):
         usual = float(filled[time::per_day].max())
         filled[time::per_day][~seen[time::per_day]] = usual if usual >= 0 else most
-    near = _NEAR_SECONDS // step_seconds
-    padded = np.pad(filled, near, mode="edge")
-    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 2 * near + 1).max(axis=1), np.float64)
+    steps = max(1, _HALF_SECONDS // step_seconds)
+    halves = np.maximum.reduceat(filled, np.arange(0, len(filled), steps))
+    padded = np.pad(halves, (1, 1 + len(halves) % 2), mode="edge")
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 4)[::2].max(axis=1), np.float64)
 
 
-def _busy(model: Sleeper) -> Floats:
-    return np.asarray(1.0 - np.exp(-model.running), np.float64)
-
-
-def _exceeds(late: Floats, rates: Floats, ratio: float) -> bool:
-    return bool((late.sum(axis=1) > ratio * rates.sum(axis=1)).any())
-
-
-def _joined(above: Floats, units: int, busy: Floats) -> Floats:
+def _joined(above: Chances, units: int, busy: Floats) -> Chances:
     """P(sum > x), x = 0 … units of a card - 1, once one more model takes some units in a share of the time."""
     moved = np.ones_like(above)
-    if units < above.shape[1]:
-        moved[:, units:] = above[:, : above.shape[1] - units]
-    return np.asarray((1.0 - busy)[:, None] * above + busy[:, None] * moved, np.float64)
+    moved[units:] = above[: max(0, len(above) - units)]
+    return np.asarray(above + busy.astype(np.float32) * (moved - above))
 
 
-def _joined_at(above: Floats, place: int, units: int, busy: Floats) -> Floats:
-    moved = above[:, place - units] if place >= units else 1.0
-    return np.asarray((1.0 - busy) * above[:, place] + busy * moved, np.float64)
+def _joined_at(above: Chances, place: int, units: int, busy: Floats) -> Floats:
+    moved = above[place - units] if place >= units else 1.0
+    return np.asarray(above[place] + busy * (moved - above[place]), np.float64)
 
 
 def _rest_seconds(sizes: NDArray[np.int64], rates: Floats, running: Floats, room: int) -> Floats:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from fleet.decisions import Recommendation, RecommendationKind, Refusal
+from fleet.inventory import AUTOSCALED_LABEL
 from fleet.money.saving import saved
 from fleet.sentences import sentence
 from fleet.sleeping import SLEEP_MODES
@@ -42,9 +44,17 @@ class Sleep:
             return case.refuse(self.kind, "latency_critical")
         if case.isolation == "hard":
             return case.refuse(self.kind, "sleep_isolation")
-        barred = case.refuse_barred(self.kind)
-        if barred is not None:
-            return barred
+        return case.refuse_barred(self.kind) or self._kept_awake(case) or self._unknown(case)
+
+    def _kept_awake(self, case: Case) -> Refusal | None:
+        """Whose replicas somebody counts or keeps warm: one pod is then not all that is asked, or must not rest."""
+        if case.has_flag(AUTOSCALED_LABEL):
+            return case.refuse(self.kind, "autoscaled")
+        if case.warm_replicas:
+            return case.refuse(self.kind, "warm_standby", replicas=case.warm_replicas)
+        return None
+
+    def _unknown(self, case: Case) -> Refusal | None:
         server = case.grants[0].server or ""
         if not SLEEP_MODES[server].is_timed:
             return case.refuse(self.kind, "wake_time_unknown", server=server)
@@ -98,7 +108,12 @@ def _sleep(solution: Solution, number: int, seat: SleepingSeat, place: int) -> R
                 needs=mode.needs,
                 sleep=mode.sleep,
                 wake=mode.wake,
-                scaling=round(seat.scaling, 2),
+                # A node has one factor, and with less than that some limit does not fit.
+                scaling=max(
+                    math.ceil(one.scaling * 100 - 1e-6) / 100
+                    for one in solution.sleeping
+                    if one.card.node == seat.card.node
+                ),
                 wait_seconds_max=round(model.wait_seconds_max, 2),
             ),
         ),

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dashboards.access.namespace_cut import cut_plan, cut_profiles, namespace_of, stage_namespaces
-from fleet.decisions import Refusal
+from fleet.decisions import RecommendationKind, Refusal
 from fleet.documents import document
 from fleet.inventory import WorkloadId
 from fleet.profiles import NeighbourEffect
@@ -67,6 +67,17 @@ def test_totals_of_a_cut_plan_are_those_of_what_is_shown() -> None:
     assert not cut.frontier
     assert not cut.withheld
     assert not cut.settings
+
+
+def test_what_is_done_by_hand_counts_in_no_total_of_a_team() -> None:
+    """Its requests may be late, and its pods restart, only where people carry it out."""
+    first = next(item for item in cut_plan(PLAN, OWN).recommendations if item.pods)
+    by_hand = replace(
+        first, id="sleep-0001", kind=RecommendationKind.SLEEP, cards_freed=0, freed=(), violation_ratio=0.9
+    )
+    cut = cut_plan(replace(PLAN, recommendations=(*PLAN.recommendations, by_hand)), OWN)
+    assert cut.by_hand
+    assert cut.totals == cut_plan(PLAN, OWN).totals
 
 
 def test_stage_touches_those_who_come_to_share_a_card_too() -> None:
