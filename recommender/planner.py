@@ -45,7 +45,6 @@ from recommender.demand import Demand, demand_of
 from recommender.frontier_points import choose, points_of, proven_beyond
 from recommender.group_seats import Guards
 from recommender.harm.pair_guard import pair_guard
-from recommender.inputs_digest import inputs_digest
 from recommender.latency.guard import latency_guard
 from recommender.lent_cards import LENDING_REASONS, may_gain
 from recommender.limits_left import limits_left, with_limits_lifted
@@ -56,7 +55,7 @@ from recommender.past_outcomes import OwnPast
 from recommender.permits import permits_of
 from recommender.placement import Arrangement, arrange, moves_left, moves_of, placement_of
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
-from recommender.problem import PlanningProblem, PlanScope
+from recommender.problem import PlanningProblem, PlanScope, inputs_digest
 from recommender.proposals import propose
 from recommender.rehome import rehome
 from recommender.sleep_seats import plan_sleep

@@ -2,8 +2,9 @@
 
 A plan says for each co-location what it counts on: the backend's own levels, its gate between pods with core limits, a
 gate that a probe saw, or the agent of the node. Each is looked for in the cluster before anything is rendered, by
-`apply` and by its dry run alike: the gate also in limits of the pods that the stage does not change. Nor is a limit
-lifted beside a pod that came since the plan, nor a stage taken back whose limits a later one counts on.
+`apply` and by its dry run alike: the gate also in limits, and the level in words, of pods that the stage does not
+change. Nor is a limit lifted beside a pod that came since the plan, nor a stage taken back whose limits a later one
+counts on.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def check_priority(
             why = _unheld(item, card, record, holders, snapshot)
             if why is None and _counts_on_limits(item, record):
                 why = _unlimited(plan, card, changing, snapshot)
+            if why is None and not record.gates_priority_by_cores:
+                why = _unranked(plan, card, changing, snapshot)
             if why is not None:
                 raise Refused(
                     sentence("guard.priority_unheld", plan=plan.plan_id, item=item.id, card=str(card.card), why=why)
@@ -109,6 +112,20 @@ def _unlimited(plan: Plan, card: CardPlacement, changing: Collection[str], snaps
             if stage is None:
                 return sentence("guard.unheld_standing", pod=seat.pod_id)
             return sentence("guard.unheld_before", pod=seat.pod_id, stage=stage)
+    return None
+
+
+def _unranked(plan: Plan, card: CardPlacement, changing: Collection[str], snapshot: Snapshot) -> Sentence | None:
+    """Which pod of low priority on a card, of those that the stage does not change, says nothing of it as it stands."""
+    low = {part.workload for part in card.slices if part.priority is Priority.LOW}
+    for seat in snapshot.seats.values():
+        # Where no pod says which card it has, its workload counts, whose pods change together.
+        words = [part.priority for part in seat.slices if part.card in (card.card, None)]
+        if seat.workload in low and seat.pod_id not in changing and None in words:
+            stage = _stage_of(plan, seat.pod_id)
+            if stage is None:
+                return sentence("guard.unheld_unranked", pod=seat.pod_id)
+            return sentence("guard.unheld_unranked_before", pod=seat.pod_id, stage=stage)
     return None
 
 

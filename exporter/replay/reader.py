@@ -22,9 +22,8 @@ from exporter.card_families import FRAMEBUFFER_CAPACITY, FRAMEBUFFER_FREE
 from exporter.collector import Snapshot
 from exporter.families import CataloguedFamily, Family, KeptLabels
 from exporter.reader import Block, InventoryChange, Reading, Samples
-from exporter.replay.carried import NO_SERVICE, carried
 from exporter.replay.places import Places
-from exporter.replay.seats import Seating, Table, played
+from exporter.replay.seats import NO_SERVICE, Seating, Table, carried, played
 from exporter.trace.trace import Trace, epoch_ms, from_epoch_ms
 from exporter.trace.usage import Piece, joined
 from fleet.inventory import Card, CardId, Grant

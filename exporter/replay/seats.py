@@ -2,7 +2,8 @@
 
 A replay plays every pod's recorded demand on the card that the (simulated) cluster says it sits on now, by the formulas
 of `fleet.sharing`: contention caps compute, the grant bounds the framebuffer, a server that pre-allocates takes its
-share of the new grant. Called by `exporter.replay.reader`; the command line wires the cluster in as a `Seating`.
+share of the new grant. Replicas that run carry what others of their service had that are away: requests for those go
+to them. Called by `exporter.replay.reader`; the command line wires the cluster in as a `Seating`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from fleet.errors import Corrupt
 from fleet.inventory import Card, CardId, Grant, Priority
-from fleet.schema import Measure
+from fleet.schema import MEASURES, Measure
 from fleet.sharing import PREALLOCATED_RATIO, Seats, fare, framebuffer_need, replayed_framebuffer
 from fleet.units import MIB
 
@@ -26,6 +27,18 @@ COMPUTE_STEP_RATIO = 0.01
 
 LATENCY_FACTOR_MAX = 100.0
 """How much longer a request may take in a replay because its pod was not served."""
+
+NO_SERVICE = -1
+_LOAD = frozenset(
+    {
+        Measure.DUTY_CYCLE, Measure.SM_ACTIVE, Measure.MEMORY_ACTIVE, Measure.ENCODER, Measure.DECODER,
+        Measure.KV_CACHE_USAGE, Measure.REQUEST_RATE, Measure.PROMPT_TOKEN_RATE, Measure.GENERATED_TOKEN_RATE,
+        Measure.REQUESTS_RUNNING,
+    }
+)  # fmt: skip
+"""Measures that grow with the requests; framebuffer, power and temperature stay as they are, a latency too."""
+_MOST = {column.measure: column.value_max for column in MEASURES}
+_BELOW_ONE = 1.0 - 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,3 +258,39 @@ def _columns(table: Table) -> Seats:
         kept_bytes=np.full(len(table.current), np.inf),
         capacity_bytes=np.array(capacity, np.float64),
     )
+
+
+def carried(
+    values: Mapping[Measure, NDArray[np.float64]],
+    cells: NDArray[np.int64],
+    services: NDArray[np.int64],
+    runs: NDArray[np.bool_],
+) -> dict[Measure, NDArray[np.float64]]:
+    """Values of all samples, in which those of replicas that run have grown by an equal part of what others had.
+
+    Args:
+        values: per measure, (samples,); NaN where a sample holds none.
+        cells: step of each sample, (samples,), at least 0.
+        services: number of its service; `NO_SERVICE` where replicas are not alike, (samples,).
+        runs: False for samples of replicas that are away, (samples,).
+    """
+    width = int(cells.max(initial=0)) + 1
+    codes = np.maximum(services, 0) * width + cells
+    is_service = services != NO_SERVICE
+    here, gone = runs & is_service, ~runs & is_service
+    size = int(codes.max(initial=0)) + 1
+    siblings = np.bincount(codes[here], minlength=size)
+    found = dict(values)
+    for measure in _LOAD & values.keys():
+        # Kernels of replicas know nothing of each other: idle together = idle × idle.
+        is_duty = measure is Measure.DUTY_CYCLE
+        amount = -np.log1p(-np.minimum(values[measure], _BELOW_ONE)) if is_duty else values[measure]
+        known = gone & np.isfinite(amount)
+        left = np.bincount(codes[known], weights=amount[known], minlength=size)
+        part = np.divide(left, siblings, out=np.zeros(size), where=siblings > 0)[codes[here]]
+        grown = amount[here] + part
+        column = values[measure].copy()
+        with_more = -np.expm1(-grown) if is_duty else np.minimum(grown, _MOST[measure])
+        column[here] = np.where(part > 0, with_more, column[here])
+        found[measure] = column
+    return found

@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from enforcer.backends.mgpu import MGPU_DIALECT, MgpuBackend
+from enforcer.backends.running import RunningBackend
 from enforcer.manifest import Manifest, set_field, template_of
 from enforcer.snapshot import take_snapshot
 from fleet.capabilities.register import CorePolicy
-from fleet.decisions import Plan, RecommendationKind
+from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.errors import Corrupt, Refused
 from fleet.inventory import Priority
 from tests.enforcer.builders import NOW, a_plan, a_recommendation, a_slice
@@ -242,3 +243,20 @@ def test_cards_of_a_node_are_counted_from_what_it_offers() -> None:
     assert [(card.card, card.framebuffer_mib) for card in cards] == [
         (f"node-0/{CORE}/{number}", CARD_MIB) for number in range(4)
     ]
+
+
+def test_service_joins_low_priority_only_where_that_says_that_it_is() -> None:
+    service, low = a_share("a-0"), a_share("c-0", priority=LOW)
+    first = a_recommendation("small", RecommendationKind.SLICE, ["c-0"], ["Deployment/c"], 0)
+    join = a_recommendation("join", RecommendationKind.COLOCATE, ["a-0"], ["Deployment/a"], 1)
+    plan = a_plan({0: [service, low]}, [[first], [replace(join, needs=(Need.PRIORITY,))]])
+    cluster = one_of_each()
+    backend = RunningBackend(MgpuBackend(NOW), version=None, allows_experimental=True, left_out=None)
+    with pytest.raises(Refused, match=r"team/c-0, which sits there, does not say .* until stage 1 is applied"):
+        backend.render(plan, 2, take_snapshot(cluster, MGPU_DIALECT))
+    for kind, name in (("Pod", "c-0"), ("Deployment", "c")):
+        manifest = cluster.get(kind, "team", name)
+        assert manifest is not None
+        annotations = template_of(manifest)["metadata"] if kind == "Deployment" else manifest["metadata"]
+        annotations.setdefault("annotations", {})["katalyst.kubewharf.io/qos_level"] = "reclaimed_cores"
+    assert backend.render(plan, 2, take_snapshot(cluster, MGPU_DIALECT)).changes

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.replay.carried import NO_SERVICE, carried
 from exporter.replay.reader import ReplayReader
-from exporter.replay.seats import Enforced, Seat
+from exporter.replay.seats import NO_SERVICE, Enforced, Seat, carried
 from exporter.trace.trace import open_trace
 from fleet.schema import Measure
 from tests.exporter.builders import TraceFiles, at, card, pod, row
