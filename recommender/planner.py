@@ -459,7 +459,6 @@ def plan_tide(problem: PlanningProblem, permits: Permits, arrangement: Arrangeme
         since=history.slices.since,
         time_zone=history.inventory.time_zone,
         violation_ratio_max=problem.violation_limits[problem.settings.risk.preset],
-        held_by={seat.card: len(seat.rows) for seat in arrangement.seats},
         node_of={seat.card: seat.node for seat in arrangement.seats},
         window=problem.settings.recommender.tide_window,
     )

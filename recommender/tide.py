@@ -169,7 +169,6 @@ def tide_of(
     since: datetime,
     time_zone: str,
     violation_ratio_max: float,
-    held_by: Mapping[CardId, int],
     node_of: Mapping[CardId, str],
     window: str | None = None,
 ) -> Tide | None:
@@ -181,7 +180,7 @@ def tide_of(
         since: start of the series, UTC.
         time_zone: IANA zone in which the window repeats.
         violation_ratio_max: harm that the days seen may predict for a service by scaling in, 0-1.
-        held_by: pods on each card that carries one.
+        node_of: node of each card that carries a pod.
         window: first hour and the hour after the last, such as `23-08`; None for the best one.
 
     Returns:
@@ -210,7 +209,7 @@ def tide_of(
     leaving = {
         item.candidate.workload: int(able[length, start]) for item, able in zip(forecasts, leaving_in, strict=True)
     }
-    chosen = _choose_cards(demand, [item.candidate for item in forecasts], leaving, held_by, node_of)
+    chosen = _choose_cards(demand, [item.candidate for item in forecasts], leaving, node_of)
     ebbs = tuple(_ebb(demand, item, chosen[item.candidate.workload], start, hours) for item in forecasts)
     ebbs = tuple(ebb for ebb in ebbs if ebb.frees)
     return Tide(
@@ -218,7 +217,7 @@ def tide_of(
         hours=hours,
         time_zone=time_zone,
         ebbs=ebbs,
-        nodes_freed=_freed_nodes({card for ebb in ebbs for card in ebb.frees}, held_by, node_of),
+        nodes_freed=_freed_nodes({card for ebb in ebbs for card in ebb.frees}, node_of),
     )
 
 
@@ -373,7 +372,6 @@ def _choose_cards(
     demand: Demand,
     candidates: Sequence[Candidate],
     leaving: Mapping[WorkloadId, int],
-    held_by: Mapping[CardId, int],
     node_of: Mapping[CardId, str],
 ) -> dict[WorkloadId, list[int]]:
     """Rows that leave: those of whole machines first, the machines with the fewest cards in use before all others."""
@@ -381,7 +379,7 @@ def _choose_cards(
     chosen: dict[WorkloadId, list[int]] = defaultdict(list)
     row_of = {demand.grants[row].card: (item.workload, row) for item in candidates for row in item.free_rows}
     cards_of: dict[str, list[CardId]] = defaultdict(list)
-    for card in sorted(held_by):
+    for card in sorted(node_of):
         cards_of[node_of[card]].append(card)
     for node in sorted(cards_of, key=lambda name: (len(cards_of[name]), name)):
         cards = cards_of[node]
@@ -417,6 +415,6 @@ def _ebb(demand: Demand, forecast: _Forecast, rows: Sequence[int], start: int, h
     )
 
 
-def _freed_nodes(freed: set[CardId], held_by: Mapping[CardId, int], node_of: Mapping[CardId, str]) -> tuple[str, ...]:
-    busy = {node_of[card] for card in held_by if card not in freed}
+def _freed_nodes(freed: set[CardId], node_of: Mapping[CardId, str]) -> tuple[str, ...]:
+    busy = {node_of[card] for card in node_of if card not in freed}
     return tuple(sorted({node_of[card] for card in freed} - busy))

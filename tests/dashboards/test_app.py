@@ -246,7 +246,7 @@ def test_what_is_done_by_hand_is_shown_apart_from_stages_and_said_to_be_counted_
     plans = EmbeddedCluster(profiles, (replace(entry.plan, recommendations=(*entry.plan.recommendations, *asleep)),))
     without, page = (str(layout(one, address, profiles)) for one in (views, replace(views, plans=plans)))
     assert "sleep-0001" not in without
-    assert all(said in page for said in ("sleep-0001", "By hand: 3 models could share 1 card", "/wake_up"))
+    assert all(said in page for said in ("sleep-0001", "By hand: 4 models could share 2 cards", "/wake_up"))
     assert "By hand" not in without
 
 

@@ -42,7 +42,6 @@ def tide(
         since=history.slices.since,
         time_zone=zone,
         violation_ratio_max=limit,
-        held_by=Counter(grant.card for grant in demand.grants),
         node_of={grant.card: grant.node for grant in demand.grants},
         window=window,
     )
@@ -149,7 +148,7 @@ def test_replicas_that_our_own_nights_had_away_carried_no_load() -> None:
         (service,) = candidates(demand)
         found = tide_of(
             demand, [replace(service, absences=absences)], since=history.slices.since, time_zone="UTC",
-            violation_ratio_max=0.02, held_by=Counter(grant.card for grant in demand.grants),
+            violation_ratio_max=0.02,
             node_of={grant.card: grant.node for grant in demand.grants},
         )  # fmt: skip
         assert found is not None
@@ -166,7 +165,6 @@ def test_a_card_that_others_share_does_not_fall_free() -> None:
     ]
     found = tide_of(
         demand, shared, since=DAY_SHIFT.slices.since, time_zone="UTC", violation_ratio_max=1.0,
-        held_by=Counter(grant.card for grant in demand.grants),
         node_of={grant.card: grant.node for grant in demand.grants},
     )  # fmt: skip
     assert found is None
@@ -228,7 +226,6 @@ def test_nights_unlike_those_seen_are_harm_until_the_service_is_home_and_less_th
         found = tide_of(
             demand, [replace(item, home_seconds=home_seconds) for item in candidates(demand)],
             since=history.slices.since, time_zone="UTC", violation_ratio_max=limit,
-            held_by=Counter(grant.card for grant in demand.grants),
             node_of={grant.card: grant.node for grant in demand.grants},
         )  # fmt: skip
         return None if found is None else found.ebbs[0].violation_ratio
