@@ -65,8 +65,8 @@ def test_smaller_workers_get_more_done_and_are_evicted_within_the_limit(
     # Work is placed beside services only where something holds it back: mGPU does so itself.
     def played(workers: str) -> dict[str, Any]:
         said = program(
-            tmp_path, "--set", "enforcer.backend=mgpu", "--set", f"low_priority.worker_ratios={workers}", "plan", "simulate", str(small_fleet),
-            "--policy", "gputide", "--format", "json",
+            tmp_path, "--set", "enforcer.backend=mgpu", "--set", f"low_priority.worker_ratios={workers}",
+            "plan", "simulate", str(small_fleet), "--policy", "gputide", "--format", "json",
         )  # fmt: skip
         assert said.status == 0, said.err
         found: dict[str, Any] = json.loads(said.out)["performances"][0]
