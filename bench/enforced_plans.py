@@ -1,7 +1,7 @@
 """Small fleets with services and work of low priority, planned and rendered in many worlds, for `backends-enforced`.
 
 A world is a backend and its version, and what is there beside it: agents on all, some or no nodes, ready or not, of
-every manner, containers that switch limits off, and what probes measured. gputide is told of it as it is told of a
+every manner, containers that switch limits off, and what probes measured. gputide sees it as it sees a
 cluster: by pods of its own namespace, owners, and results of probes. In a part of the cases the world changes between
 plan and apply, and in a part only some stages are approved, in any order.
 """
@@ -94,7 +94,7 @@ class Seen:
         return holders_of(capabilities_of(backend), self.results, nodes_with_agents(self.pods), strict=strict)
 
     def world(self, backend: str, version: str | None, history: History) -> World:
-        """As the judge is told."""
+        """As the judge sees it."""
         tried = [result for result in self.results if result.gate_holds is not None]
         grants, mean = history.inventory.grants, history.slices.mean[Measure.SM_ACTIVE]
         return World(

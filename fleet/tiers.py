@@ -53,7 +53,7 @@ class Guarantee:
     Attributes:
         hours_min: it is let in only where so many hours are left before it must go.
         notice_seconds: between being asked to save and being stopped, at least.
-        evictions_per_hour_max: how often it may have to go before the moment that it was told, per hour that it runs;
+        evictions_per_hour_max: how often it may have to go before the moment that was announced, per hour that it runs;
             None where nothing is promised.
     """
 

@@ -1,6 +1,6 @@
 """Which models of a cluster share which card asleep, on nodes whose host memory holds their weights.
 
-Called by `planner` once every pod has its place: whoever has another place after the plan, or shares a card, is left
+Called by `planner` once every pod has its place: one that has another place after the plan, or shares a card, is left
 alone. Pure.
 """
 

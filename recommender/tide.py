@@ -5,7 +5,7 @@ is predicted from the same hour of all days seen, with a margin that shrinks wit
 coming day asks for after how the last one went (`analyzer.reservation`); from that, how many replicas carry it. One
 window of the day is then chosen for the whole cluster, for what is freed is used together: that in which the most card
 hours are freed. Replicas leave the cards of machines that are freed whole, as far as they can. How often a window would
-have been too tight is told by predicting every day seen from the others; for nights unlike any seen, by the rule of
+have been too tight is found by predicting every day seen from the others; for nights unlike any seen, by the rule of
 succession, what a service lacks until it is home again (`enforcer.tide.early_home`). Called by `planner`; pure.
 """
 

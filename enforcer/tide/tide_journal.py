@@ -41,7 +41,7 @@ class Night:
         machines: nodes that held nobody then, and whose cards are among these.
         tiers: tier of each of `admission`.
         admitted_at: when it was let in; None where it was not yet.
-        runs_until: until when it was told that it may run.
+        runs_until: until when it may run, as it reads on itself.
         stops_at: when giving back began; None while it has not, as far as is written down.
         gave_back_after_seconds: how long giving back took; None while it is not over.
         is_late: services had everything again only after its end.
@@ -93,7 +93,7 @@ class Night:
 
     @property
     def is_cut_short(self) -> bool:
-        """Work had to go before the moment that it was told."""
+        """Work had to go before the moment that was announced to it."""
         return self.stops_at is not None and self.runs_until is not None and self.stops_at < self.runs_until - _SLACK
 
     @property

@@ -72,14 +72,14 @@ def pod_record(
     state = mapping(status)
     labels = texts(metadata.get("labels"))
     reserves = reserved_cards(annotations, labels) if is_reservation else ()
-    told = {**annotations, **labels}
-    priority = _pod_priority(told)
+    said = {**annotations, **labels}
+    priority = _pod_priority(said)
     containers = (
         *(
-            _needs(container, priority, device_resources, told, is_init=not _is_sidecar(container))
+            _needs(container, priority, device_resources, said, is_init=not _is_sidecar(container))
             for container in inits[:_CONTAINERS_MAX]
         ),
-        *(_needs(container, priority, device_resources, told, is_init=False) for container in mains[:_CONTAINERS_MAX]),
+        *(_needs(container, priority, device_resources, said, is_init=False) for container in mains[:_CONTAINERS_MAX]),
     )
     node = text(spec.get("nodeName")) or None
     phase = state.get("phase")
@@ -146,7 +146,7 @@ def _needs(
     container: Mapping[str, object],
     priority: Priority,
     device_resources: AbstractSet[str],
-    told: Mapping[str, str],
+    said: Mapping[str, str],
     *,
     is_init: bool,
 ) -> ContainerNeeds:
@@ -158,7 +158,7 @@ def _needs(
     set_priority = _set_priority(container, limits)
     claims = tuple(text(claim.get("name")) for claim in objects(resources.get("claims")))
     command = _command(container)
-    server = server_of(text(container.get("image")), command, told)
+    server = server_of(text(container.get("image")), command, said)
     return ContainerNeeds(
         container=text(container.get("name")),
         devices=tuple(sorted(devices.items())),
@@ -172,13 +172,13 @@ def _needs(
     )
 
 
-def _pod_priority(told: Mapping[str, str]) -> Priority:
+def _pod_priority(said: Mapping[str, str]) -> Priority:
     """What labels and annotations say of all containers of a pod: Katalyst's level, MetaX's class of work, its tier."""
-    if told.get(_QOS_ANNOTATION) == _QOS_RECLAIMED:
+    if said.get(_QOS_ANNOTATION) == _QOS_RECLAIMED:
         return Priority.LOW
-    tier = tier_of(told)
+    tier = tier_of(said)
     own = Priority.NORMAL if tier is None else tier.priority
-    return _APP_CLASSES.get(told.get(_APP_CLASS_ANNOTATION, ""), own)
+    return _APP_CLASSES.get(said.get(_APP_CLASS_ANNOTATION, ""), own)
 
 
 def _is_sidecar(container: Mapping[str, object]) -> bool:
@@ -262,7 +262,7 @@ def _claims(spec: Mapping[str, object], status: Mapping[str, object]) -> tuple[t
 def _model_served(containers: Sequence[Mapping[str, object]]) -> dict[str, str]:
     """The published model that a pod's server serves, as its command names it; nothing where several serve one each.
 
-    No other word of a command is said: it may be a secret.
+    No other word of a command is repeated: it may be a secret.
     """
     commands = [
         command

@@ -95,7 +95,7 @@ def test_who_says_that_all_others_slow_it_leaves_itself(priority: Priority) -> N
     guard = pair_guard(demand, fleet, replace(profiles, workloads=tuple(said)), None)
     groups = guard.parted(range(len(demand.grants)))
     assert [sorted(demand.grants[row].workload for row in rows) for rows in groups] == [["a", "b", "c"], ["victim"]]
-    # Of two the one that slows leaves, whoever it is.
+    # Of two the one that slows leaves, no matter which it is.
     pair = [row for row, grant in enumerate(demand.grants) if grant.workload in ("a", "victim")]
     kept, left = guard.parted(pair)
     assert [demand.grants[row].workload for row in (*kept, *left)] == ["victim", "a"]
