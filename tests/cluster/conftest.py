@@ -21,7 +21,7 @@ from fleet.errors import Unavailable
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
 from tests.cluster.served_admission import ServedAdmission
-from tests.control_plane import ControlPlane, KubernetesPrograms, kubernetes_programs
+from tests.control_plane import ControlPart, ControlPlane, KubernetesPrograms, kubernetes_programs
 
 CACHE = os.environ.get("GPUTIDE_CLUSTER_CACHE")  # read before the suite hides the developer's variables
 ACCOUNT_SECONDS_MAX = 120.0
@@ -71,6 +71,19 @@ def writer_kubeconfig(control_plane: ControlPlane, api: Api) -> Path:
         for manifest in yaml.safe_load_all(page.read_text(encoding="utf-8")):
             api.apply(manifest)
     return control_plane.kubeconfig_of_token("writer", api.token("gputide", "gputide-writer"))
+
+
+@pytest.fixture
+def kill_api_server(control_plane: ControlPlane) -> Iterator[Callable[[], None]]:
+    """Return what kills the API server; afterwards its clients in the control plane start afresh.
+
+    Each of them would wait for up to a minute before it asks again (backoff of client-go's reflectors: 30 s with a
+    jitter of 1), and they wait for one another: the node is ready by one, untainted by the next, chosen by the third.
+    """
+    yield lambda: control_plane.kill(ControlPart.API_SERVER)
+    for part in (ControlPart.CONTROLLERS, ControlPart.SCHEDULER, ControlPart.KWOK):
+        control_plane.kill(part)
+    control_plane.start()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog, Write
 from tests.cluster.workloads import deployment, pods, sharing_node, until, until_ready
 from tests.contracts.cluster import NOTE, ClusterContract, LeaseContract, version_of
-from tests.control_plane import ControlPart, ControlPlane, User
+from tests.control_plane import ControlPlane, User
 
 pytestmark = pytest.mark.cluster
 
@@ -302,10 +302,10 @@ def test_lease_of_a_holder_whose_clock_is_wrong_counts_by_our_own_time(
 
 
 def test_cluster_that_is_away_is_unavailable_and_is_used_again_when_it_is_back(
-    control_plane: ControlPlane, cluster: KubernetesCluster, team: str
+    control_plane: ControlPlane, kill_api_server: Callable[[], None], cluster: KubernetesCluster, team: str
 ) -> None:
     version = version_of(cluster, team)
-    control_plane.kill(ControlPart.API_SERVER)
+    kill_api_server()
     with pytest.raises(Unavailable):
         cluster.get("Deployment", team, "a")
     with pytest.raises(Unavailable):

@@ -20,7 +20,7 @@ from fleet.inventory import AUTOSCALED_LABEL
 from fleet.schema import GRANT_LABELS
 from fleet.units import MIB
 from tests.cluster.api import Api
-from tests.control_plane import ControlPart, ControlPlane, User
+from tests.control_plane import ControlPlane, User
 from wire.kubernetes.read import EventKind
 from wire.kubernetes.refusals import Expired
 
@@ -210,15 +210,16 @@ def test_version_and_token_that_etcd_has_forgotten_are_expired(
 
 
 def test_api_server_that_was_killed_is_read_on_and_nothing_is_forgotten_meanwhile(
-    control_plane: ControlPlane, api: Api, namespace: str, collector: AllocationCollector
-):
+    control_plane: ControlPlane, kill_api_server: Callable[[], None], api: Api, namespace: str,
+    collector: AllocationCollector,
+):  # fmt: skip
     hami_node(api, "node-killed")
     api.pod(namespace, "p", nodeName="node-killed", annotations=hami(8000, node="node-killed"))
     mine = lambda: [  # noqa: E731 - asked again and again
         value for labels, value in values(collector.snapshot(), SLICES).items() if labels[1] == namespace
     ]
     until(lambda: mine() == [8000 * MIB])
-    control_plane.kill(ControlPart.API_SERVER)
+    kill_api_server()
     until(lambda: "unavailable" in dict(state(collector, Watched.PODS).errors))
     assert mine() == [8000 * MIB]
     control_plane.start()
@@ -255,9 +256,7 @@ def test_claim_that_the_scheduler_allocates_is_a_grant(api: Api, namespace: str,
         namespace, "p", containers=[user], resourceClaims=[{"name": "card", "resourceClaimName": "claim"}]
     )  # fmt: skip
     place = ("c1", "node-dra", CARD, "NVIDIA A10")
-    # A scheduler whose server was away, as in the test before, waits for up to a minute before it asks again (backoff
-    # of client-go's reflectors: 30 s with a jitter of 1).
-    until(lambda: values(collector.snapshot(), "gputide_card_tenants").get(place) == 1, seconds=150)
+    until(lambda: values(collector.snapshot(), "gputide_card_tenants").get(place) == 1)
     granted = {labels[:4]: value for labels, value in values(collector.snapshot(), SLICES).items()}
     assert granted["c1", namespace, "p", "main"] == 24_000 * MIB
     assert ("c1", "node-dra", "dra", "") in values(collector.snapshot(), "gputide_node_sharing_info")

@@ -24,9 +24,12 @@ CUT = "2026-01-14"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put every test that calls the program into the tier `long`; it runs beside those that wait for engines."""
+    """Put every test that calls the program, and needs no cluster, into the tier `long`.
+
+    It runs beside those that wait for engines.
+    """
     for item in items:
-        if "program" in getattr(item, "fixturenames", ()):
+        if "program" in getattr(item, "fixturenames", ()) and item.get_closest_marker("cluster") is None:
             item.add_marker(pytest.mark.long)
 
 
