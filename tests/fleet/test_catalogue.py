@@ -54,6 +54,18 @@ def test_each_models_facts_hold_together(model: CardModel) -> None:
                 assert profile.count_max * profile.sms <= model.sms
 
 
+def test_a_profile_is_of_its_card_and_not_of_its_name() -> None:
+    found = {
+        name: next(profile for profile in model.mig.profiles if profile.name == "1g.35gb")
+        for name in ("NVIDIA H200", "NVIDIA GB300")
+        if (model := find_model(name)) is not None and model.mig is not None
+    }
+    assert {name: (profile.count_max, profile.memory_slices) for name, profile in found.items()} == {
+        "NVIDIA H200": (4, 2),
+        "NVIDIA GB300": (7, 1),
+    }
+
+
 def test_models_without_a_trustworthy_price_have_none() -> None:
     assert [
         model.price for model in catalogue() if model.name in ("NVIDIA H20", "NVIDIA L20", "NVIDIA A800-SXM4-80GB")

@@ -48,6 +48,12 @@ def layout(text: str) -> tuple[MigPlacement, ...]:
         (A30, "2g.12gb@0 1g.6gb@2 1g.6gb@3"),
         (A30, "1g.6gb+me@0 1g.6gb@1 2g.12gb@2"),
         (FAMILIES["rtx-pro-6000-96gb"], "2g.48gb@0 1g.24gb@2 1g.24gb+me@3"),
+        # What NVIDIA's mig-manager calls balanced (NVIDIA/mig-parted:deployments/systemd/config-default.yaml).
+        (FAMILIES["gb200-186gb"], "1g.23gb@0 1g.23gb@1 2g.47gb@2 3g.93gb@4"),
+        (FAMILIES["b300-269gb"], "1g.34gb@0 1g.34gb@1 2g.67gb@2 3g.135gb@4"),
+        (FAMILIES["gb300-278gb"], "1g.35gb@0 1g.35gb@1 2g.70gb@2 3g.139gb@4"),
+        (FAMILIES["gh200-144gb"], "1g.18gb@0 1g.18gb@1 2g.36gb@2 3g.72gb@4"),
+        (FAMILIES["rtx-pro-6000-96gb"], "2g.48gb-me@0 1g.24gb-me@2 1g.24gb+me.all@3"),
     ],
 )
 def test_layout_that_the_guide_shows_is_valid(family: MigFamily, text: str) -> None:
@@ -69,6 +75,7 @@ def test_layout_that_the_guide_shows_is_valid(family: MigFamily, text: str) -> N
         (A30, "1g.6gb+me@0 2g.12gb+me@2", "one instance has the media engines, whatever its profile"),
         (A30, "4g.24gb@0 1g.6gb@0", "4g is the whole card"),
         (A30, "2g.12gb@1", "2g starts at 0 or 2"),
+        (FAMILIES["rtx-pro-5000-48gb"], "2g.48gb@0 1g.24gb@1", "2g is the whole card"),
     ],
 )
 def test_layout_that_no_card_can_have_is_not_valid(family: MigFamily, text: str, why: str) -> None:
