@@ -52,6 +52,7 @@ class StandingCard:
         framebuffer_mib: framebuffer that may be granted, MiB.
         mode: the way in which its node shares it (`hami-core`, `mig`, …), None where the register says none.
         is_healthy: the register does not call it broken.
+        closed_by: why no new pod gets it, and by whom; None where nobody closed it.
     """
 
     card: str
@@ -61,6 +62,7 @@ class StandingCard:
     slices_max: int
     mode: str | None = None
     is_healthy: bool = True
+    closed_by: str | None = None
 
     @property
     def is_counted(self) -> bool:

@@ -46,11 +46,19 @@ from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.dra import DRA_MIG, DRA_SHARED
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Refused
-from fleet.grammars.claims import NVIDIA_DRIVER, ClaimAllocation, PublishedDevice, parse_claim, parse_published
+from fleet.grammars.claims import (
+    NVIDIA_DRIVER,
+    ClaimAllocation,
+    DeviceTaint,
+    PublishedDevice,
+    parse_claim,
+    parse_published,
+    parse_taint_rule,
+)
 from fleet.inventory import WorkloadId
 from fleet.units import GIB, MIB
 
-_LISTED = ("ResourceClaim", "ResourceClaimTemplate", "ResourceSlice")
+_LISTED = ("ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", "DeviceTaintRule")
 
 Device = tuple[str, str]
 """Pool and name of a device of NVIDIA's driver."""
@@ -91,8 +99,9 @@ class DraDialect(FixedDialect):
                 continue
             if claim is not None:
                 claims[claim.namespace, claim.claim] = claim
+        rules = [rule for one in listed.get("DeviceTaintRule", ()) if (rule := parse_taint_rule(one)) is not None]
         devices = {
-            (device.pool, device.device): device
+            (device.pool, device.device): replace(device, taints=device.tainted(rules))
             for manifest in listed.get("ResourceSlice", ())
             if manifest.get("spec", {}).get("driver") == NVIDIA_DRIVER
             for device in parse_published(manifest)
@@ -137,6 +146,7 @@ class DraDialect(FixedDialect):
         name = node["metadata"]["name"]
         mib: dict[str, int] = {}
         models: dict[str, str] = {}
+        closed: dict[str, DeviceTaint] = {}
         for (pool, _), device in sorted(self._devices.items()):
             card = device.parent or device.uuid
             if pool != name or card is None:
@@ -145,6 +155,9 @@ class DraDialect(FixedDialect):
             # A cut card is known by its instances alone, or, where it may be cut anew, beside them.
             mib[card] = max(mib.get(card, 0), own) if device.parent is None else mib.get(card, 0) + own
             models.setdefault(card, device.product or "")
+            taint = next((taint for taint in device.taints if taint.closes), None)
+            if device.parent is None and taint is not None:
+                closed[card] = taint
         return tuple(
             StandingCard(
                 card=card,
@@ -152,14 +165,17 @@ class DraDialect(FixedDialect):
                 node=name,
                 framebuffer_mib=framebuffer_mib,
                 slices_max=DRA_SHARED.slices_per_card_max,
+                closed_by=str(closed[card]) if card in closed else None,
             )
             for card, framebuffer_mib in mib.items()
         )
 
     def instances_of(self, card: str) -> Counter[str]:
-        """How many instances of each profile the driver publishes of a card."""
+        """How many instances of each profile the driver publishes of a card; tainted ones are given to nobody."""
         return Counter(
-            device.profile for device in self._devices.values() if device.parent == card and device.profile is not None
+            device.profile
+            for device in self._devices.values()
+            if device.parent == card and device.profile is not None and not any(taint.closes for taint in device.taints)
         )
 
     def _slices(self, container: str, claim: ClaimAllocation, shared: str | None) -> list[SeatSlice]:
@@ -224,6 +240,7 @@ class DraBackend:
 
     def _check(self, card: CardPlacement, snapshot: Snapshot) -> None:
         """Refuse what claims can't hold."""
+        check_open(card, snapshot)
         instances = [part for part in card.slices if part.mig_profile is not None]
         if instances and self.capabilities is not DRA_MIG:
             raise Refused(
@@ -299,6 +316,20 @@ def _is_shared(card: CardPlacement) -> bool:
     return len({part.pod_id for part in card.slices}) > 1 and all(part.mig_profile is None for part in card.slices)
 
 
+def check_open(card: CardPlacement, snapshot: Snapshot) -> None:
+    """Refuse pods that would come to a card that somebody closed to them.
+
+    Raises:
+        Refused: with the taint, and whose it is.
+    """
+    standing = snapshot.cards.get(card.card)
+    if standing is not None and standing.closed_by is not None:
+        raise Refused(
+            f"cannot put pods on card {card.card}: it has the taint {standing.closed_by}, and no claim of a plan "
+            "tolerates it"
+        )
+
+
 def _check_shared(card: CardPlacement, pods: set[str]) -> None:
     namespaces = sorted({part.namespace for part in card.slices})
     if len(namespaces) > 1:
@@ -332,7 +363,8 @@ def _check_instances(card: CardPlacement, snapshot: Snapshot) -> None:
     for profile, count in sorted((str(profile), count) for profile, count in wanted.items()):
         if there[profile] < count:
             raise Refused(
-                f"cannot claim {count} x {profile} of card {card.card}: the driver publishes {there[profile]}; cut the "
+                f"cannot claim {count} x {profile} of card {card.card}: the driver publishes {there[profile]} without "
+                "a taint; cut the "
                 "card first (enforcer.backend=mig with mig-manager, or the driver's gate DynamicMIG)"
             )
 

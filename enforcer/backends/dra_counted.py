@@ -17,7 +17,7 @@ from operator import itemgetter
 
 from enforcer.backend import RenderedStage
 from enforcer.backends.device_plugin import counted_slice
-from enforcer.backends.dra import DraDialect, claim_fields
+from enforcer.backends.dra import DraDialect, check_open, claim_fields
 from enforcer.backends.dra_claims import CARD_CLASS, Claim, claim_manifest, counted_claim
 from enforcer.backends.node_shares import NodeSharesBackend, one_share
 from enforcer.backends.stage import StageDraft, Target
@@ -25,6 +25,7 @@ from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.dra import DRA_CONSUMABLE
+from fleet.decisions import CardPlacement
 from fleet.errors import Refused
 from fleet.grammars.claims import ClaimAllocation
 from fleet.units import MIB
@@ -37,8 +38,12 @@ class DraCountedDialect(DraDialect):
     """Claims by what they consume of which node's cards (the port `ListingDialect`)."""
 
     def shareable_mib(self, node: str) -> int | None:
-        """MiB of each of a node's cards, the smallest; None where one of them may be held by one claim only."""
-        cards = [device for (pool, _), device in self._devices.items() if pool == node and device.parent is None]
+        """MiB of each of a node's open cards, the smallest; None where one of them may be held by one claim only."""
+        cards = [
+            device
+            for (pool, _), device in self._devices.items()
+            if pool == node and device.parent is None and not any(taint.closes for taint in device.taints)
+        ]
         sizes = [device.framebuffer_bytes for device in cards if device.is_shareable and device.framebuffer_bytes]
         return min(sizes) // MIB if sizes and len(sizes) == len(cards) else None
 
@@ -92,8 +97,13 @@ class DraCountedBackend(NodeSharesBackend):
         return found
 
     def free_cards(self, node: str, snapshot: Snapshot) -> int:
-        """Cards that the driver publishes; see the base."""
-        return sum(card.node == node for card in snapshot.cards.values())
+        """Cards that the driver publishes and nobody closed; see the base."""
+        return sum(card.node == node and card.closed_by is None for card in snapshot.cards.values())
+
+    def _check_card(self, card: CardPlacement, snapshot: Snapshot) -> None:
+        """Refuse closed cards as well; see the base."""
+        check_open(card, snapshot)
+        super()._check_card(card, snapshot)
 
     def with_objects(self, stage: RenderedStage, draft: StageDraft) -> RenderedStage:
         """The stage with the templates of claims that it names; see the base."""

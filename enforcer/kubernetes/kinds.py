@@ -89,6 +89,7 @@ API_KINDS: Mapping[str, ApiResource] = {
         _custom("resource.k8s.io", _DRA_VERSIONS, "ResourceClaimTemplate", "resourceclaimtemplates"),
         _custom("resource.k8s.io", _DRA_VERSIONS, "DeviceClass", "deviceclasses", is_namespaced=False),
         _custom("resource.k8s.io", _DRA_VERSIONS, "ResourceSlice", "resourceslices", is_namespaced=False),
+        _custom("resource.k8s.io", "v1 v1beta2 v1alpha3", "DeviceTaintRule", "devicetaintrules", is_namespaced=False),
         _custom("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups"),
         _custom("scheduling.volcano.sh", "v1beta1", "Queue", "queues", is_namespaced=False),
         _custom("kueue.x-k8s.io", "v1beta2 v1beta1", "Workload", "workloads"),

@@ -1,17 +1,19 @@
-"""What Kubernetes' dynamic resource allocation says of cards: claims with their results, and slices with their devices.
+"""What Kubernetes' dynamic resource allocation says of cards: claims with their results, slices with devices, taints.
 
 A claim's allocation names driver, pool and device; which card that is stands in the driver's ResourceSlice, as the
-attribute `uuid`. Read from manifests as the API serves them; called by the exporter's attribution and the scheduler
-layer. Pure.
+attribute `uuid`. A device is closed to new pods by a taint, which its driver writes there or an administrator in a
+DeviceTaintRule (v1alpha3 to Kubernetes 1.35, v1beta2 in 1.36, v1 from 1.37 on). Read from manifests as the API serves
+them; called by the exporter's attribution, the scheduler layer and the enforcer. Pure.
 
-Sources: kubernetes/api:resource/v1/types.go (ResourceClaimStatus, DeviceRequestAllocationResult, ResourceSlice),
+Sources: kubernetes/api:resource/v1/types.go (ResourceClaimStatus, DeviceRequestAllocationResult, ResourceSlice,
+DeviceTaint, DeviceTaintSelector), resource/v1alpha3/types.go of 1.34 (selectors by class and CEL),
 kubernetes-sigs/dra-driver-nvidia-gpu:cmd/gpu-kubelet-plugin/deviceinfo.go, Project-HAMi/k8s-dra-driver:README.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -24,6 +26,8 @@ from fleet.units import parse_quantity
 NVIDIA_DRIVER = "gpu.nvidia.com"
 HAMI_DRIVER = "hami-core-gpu.project-hami.io"
 
+_CLOSING = ("NoSchedule", "NoExecute")
+"""Effects by which no claim gets the device that does not tolerate them; all others count as none."""
 _NAME_LENGTH_MAX = 253
 _QUANTITY_MAX = Decimal(2**50)
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?", re.ASCII)
@@ -69,6 +73,48 @@ class ClaimAllocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTaint:
+    """A taint of a device.
+
+    Attributes:
+        effect: `NoSchedule`, `NoExecute` (which also evicts), or `None`, by which its author only says something.
+        by: who made it: `driver NAME` or `DeviceTaintRule NAME`.
+    """
+
+    key: str
+    value: str
+    effect: str
+    by: str
+
+    @property
+    def closes(self) -> bool:
+        """Whether no new pod gets the device; no claim of ours tolerates anything."""
+        return self.effect in _CLOSING
+
+    def __str__(self) -> str:
+        """As `KEY=VALUE:EFFECT of DeviceTaintRule NAME`."""
+        return f"{self.key}={self.value}:{self.effect} of {self.by}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaintRule:
+    """An administrator's taint of all devices that a selector means; a part of it that is None means any."""
+
+    taint: DeviceTaint
+    driver: str | None
+    pool: str | None
+    device: str | None
+
+    def covers(self, device: PublishedDevice) -> bool:
+        """Whether a device is meant."""
+        return (
+            self.driver in (None, device.driver)
+            and self.pool in (None, device.pool)
+            and self.device in (None, device.device)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedDevice:
     """One device that a driver publishes.
 
@@ -81,6 +127,7 @@ class PublishedDevice:
         core_percent: cores that may be consumed of it, percent; None where they are not counted.
         product: model as the driver prints it; None where it says none.
         is_shareable: several claims may hold a part of it each (`allowMultipleAllocations`).
+        taints: what its driver says of it.
     """
 
     driver: str
@@ -93,6 +140,11 @@ class PublishedDevice:
     core_percent: float | None = None
     product: str | None = None
     is_shareable: bool = False
+    taints: tuple[DeviceTaint, ...] = ()
+
+    def tainted(self, rules: Iterable[TaintRule]) -> tuple[DeviceTaint, ...]:
+        """All its taints, those of its driver first."""
+        return *self.taints, *(rule.taint for rule in rules if rule.covers(self))
 
 
 def parse_claim(manifest: Mapping[str, object]) -> ClaimAllocation | None:
@@ -133,6 +185,37 @@ def parse_published(manifest: Mapping[str, object]) -> tuple[PublishedDevice, ..
     return tuple(_published(json_object(entry, what), driver, pool) for entry in _entries(spec, "devices", what))
 
 
+def parse_taint_rule(manifest: Mapping[str, object]) -> TaintRule | None:
+    """Reads a DeviceTaintRule; None for one that selects no device.
+
+    Up to Kubernetes 1.34 a rule could also select by class and by CEL, which nobody evaluates here: it counts for every
+    device that the rest of it means, so that none is taken for open that is not.
+
+    Raises:
+        Corrupt: not such an object.
+    """
+    what = "DeviceTaintRule"
+    name = _name(json_object(manifest.get("metadata"), what), "name", what)
+    spec = json_object(manifest.get("spec"), what)
+    if not isinstance(spec.get("deviceSelector"), dict):
+        return None
+    selector = json_object(spec["deviceSelector"], what)
+    driver, pool, device = (
+        _name(selector, part, what) if selector.get(part) else None for part in ("driver", "pool", "device")
+    )
+    taint = _taint(json_object(spec.get("taint"), what), f"{what} {name}", what)
+    return TaintRule(taint=taint, driver=driver, pool=pool, device=device)
+
+
+def _taint(entry: Mapping[str, object], by: str, what: str) -> DeviceTaint:
+    return DeviceTaint(
+        key=_name(entry, "key", what),
+        value=_name(entry, "value", what) if entry.get("value") else "",
+        effect=_name(entry, "effect", what),
+        by=by,
+    )
+
+
 def _claimed(entry: Mapping[str, object]) -> ClaimedDevice:
     what = "ResourceClaim"
     consumed = _quantities(entry.get("consumedCapacity") or {}, what)
@@ -171,6 +254,9 @@ def _published(entry: Mapping[str, object], driver: str, pool: str) -> Published
         core_percent=None if cores is None else float(cores),
         product=_text_attribute(attributes, "productName"),
         is_shareable=known.get("allowMultipleAllocations") is True,
+        taints=tuple(
+            _taint(json_object(taint, what), f"driver {driver}", what) for taint in _entries(known, "taints", what)
+        ),
     )
 
 

@@ -270,7 +270,9 @@ def test_instances_that_nobody_publishes_are_not_claimed() -> None:
         [[a_recommendation("mig-1", RecommendationKind.MIG, ["a-0", "b-0"], OWNERS, 1)]],
     )
     alone = replace(plan, placement=plan.placement[:1])
-    with pytest.raises(Refused, match=r"2 x 3g.20gb of card .*: the driver publishes 0; cut the card first"):
+    with pytest.raises(
+        Refused, match=r"2 x 3g.20gb of card .*: the driver publishes 0 without a taint; cut the card first"
+    ):
         rendered(MIG, alone)
 
 
@@ -317,6 +319,74 @@ def test_what_one_claim_cannot_say_is_refused_naming_the_fact(
 def test_plan_cannot_write_an_expression_of_its_own(cards: list[str], profile: str | None, fact: str) -> None:
     with pytest.raises(Refused, match=fact):
         own_claim("a", cards, profile=profile, count=1)
+
+
+def taint_rule(effect: str = "NoSchedule", **selector: str) -> Manifest:
+    return {
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "broken-link", "resourceVersion": "1"},
+        "spec": {"deviceSelector": selector, "taint": {"key": "ops.example.com/link", "value": "x", "effect": effect}},
+    }
+
+
+ON_CARD_6 = {"driver": "gpu.nvidia.com", "pool": "node-1", "device": "gpu-2"}
+
+
+@pytest.mark.parametrize(
+    ("effect", "selector"),
+    [
+        ("NoSchedule", ON_CARD_6),
+        ("NoExecute", {"pool": "node-1"}),
+        ("NoSchedule", {}),
+        ("NoExecute", {"device": "gpu-2"}),
+    ],
+)
+def test_no_pod_is_sent_to_a_card_that_an_administrator_closed(effect: str, selector: Mapping[str, str]) -> None:
+    rule = taint_rule(effect, **selector)
+    taint = rf"ops\.example\.com/link=x:{effect} of DeviceTaintRule broken-link"
+    with pytest.raises(Refused, match=rf"on card {card_id(6)}: it has the taint {taint}"):
+        rendered(SHARED, one_card(), [*objects(), rule])
+    with pytest.raises(Refused, match=taint):
+        counted(halves(), [*shareable_objects(), taint_rule(effect)])
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        taint_rule("None", **ON_CARD_6),
+        taint_rule("PreferNoSchedule", **ON_CARD_6),
+        taint_rule(**{**ON_CARD_6, "driver": "other.example.com"}),
+        taint_rule(**{**ON_CARD_6, "pool": "node-0"}),
+        taint_rule(device="gpu-1"),
+        {**taint_rule(), "spec": {"taint": taint_rule()["spec"]["taint"]}},
+    ],
+    ids=["says only", "unknown effect", "another driver", "another node", "the card that is left", "selects nothing"],
+)
+def test_rule_that_does_not_close_the_card_stops_no_stage(rule: Manifest) -> None:
+    assert rendered(SHARED, one_card(), [*objects(), rule]).moves
+
+
+def test_what_its_driver_taints_is_not_claimed_card_or_instance() -> None:
+    for place, backend, plan, fact in (
+        (2, SHARED, one_card(), rf"on card {card_id(6)}: .*broken=:NoExecute of driver gpu.nvidia.com"),
+        (0, MIG, instances(), r"2 x 3g.20gb of card .*: the driver publishes 1 without a taint"),
+    ):
+        given = objects()
+        (slices,) = [entry for entry in given if entry["metadata"]["name"] == "slice-1"]
+        devices = [one for one in slices["spec"]["devices"] if one["name"].startswith(f"gpu-{place}")]
+        devices[0]["taints"] = [{"key": "broken", "effect": "NoExecute"}]
+        with pytest.raises(Refused, match=fact):
+            rendered(backend, plan, given)
+
+
+def test_closed_card_of_a_node_counts_neither_as_free_nor_by_its_size() -> None:
+    given = shareable_objects()
+    (slices,) = [entry for entry in given if entry["metadata"]["name"] == "slice-1"]
+    slices["spec"]["devices"][3] |= {"capacity": {"memory": {"value": "1Gi"}}}
+    cluster = StandingCluster([*given, taint_rule(pool="node-1", device="gpu-3")])
+    snapshot = take_snapshot(cluster, COUNTED.dialect)
+    assert (COUNTED.free_cards("node-0", snapshot), COUNTED.free_cards("node-1", snapshot)) == (4, 3)
+    assert COUNTED.shareable_mib(snapshot.nodes["node-1"], snapshot) == 24 * 1024
 
 
 def test_claim_that_is_not_reserved_for_a_pod_gives_it_nothing() -> None:

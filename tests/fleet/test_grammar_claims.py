@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
-from fleet.grammars.claims import ClaimedDevice, parse_claim, parse_published
+from fleet.grammars.claims import ClaimedDevice, PublishedDevice, parse_claim, parse_published, parse_taint_rule
 
 CARD = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
 INSTANCE = "MIG-6a96bd8b-0c4e-5f1c-8e3a-0d6f2b7c9a11"
@@ -78,6 +78,28 @@ def test_a_published_mig_instance_names_its_card_and_profile() -> None:
     assert (published.uuid, published.parent, published.profile) == (INSTANCE, CARD, "1g.10gb")
 
 
+@pytest.mark.parametrize("is_basic", [True, False])
+def test_a_driver_says_which_of_its_devices_is_closed(is_basic: bool) -> None:
+    evicts = {"key": "health", "value": "xid-79", "effect": "NoExecute", "timeAdded": "2026-11-01T00:00:00Z"}
+    known = {"taints": [evicts, {"key": "degraded", "effect": "None"}]}
+    device = {"name": "gpu-0", **({"basic": known} if is_basic else known)}
+    (published,) = parse_published({"spec": {"driver": "d", "pool": {"name": "n"}, "devices": [device]}})
+    assert [(str(taint), taint.closes) for taint in published.taints] == [
+        ("health=xid-79:NoExecute of driver d", True),
+        ("degraded=:None of driver d", False),
+    ]
+
+
+def test_rule_of_an_old_version_counts_for_all_that_it_may_mean() -> None:
+    rule = parse_taint_rule(
+        {"metadata": {"name": "r"}, "spec": {"deviceSelector": {"deviceClassName": "gpu", "driver": "d"},
+                                             "taint": {"key": "k", "effect": "NoSchedule"}}}
+    )  # fmt: skip
+    assert rule is not None
+    cards = [PublishedDevice(driver=driver, pool="n", device="gpu-0") for driver in "de"]
+    assert [str(taint) for card in cards for taint in card.tainted([rule])] == ["k=:NoSchedule of DeviceTaintRule r"]
+
+
 def test_a_uuid_that_is_none_is_left_out() -> None:
     device = {"name": "gpu-0", "attributes": {"uuid": {"string": "\x1b[31m"}, "parentUUID": {"int": 4}}}
     (published,) = parse_published({"spec": {"driver": "d", "pool": {"name": "n"}, "devices": [device]}})
@@ -112,7 +134,7 @@ JSON = st.recursive(
             st.sampled_from(
                 ["metadata", "status", "allocation", "devices", "results", "reservedFor", "spec", "pool", "name",
                  "namespace", "driver", "device", "consumedCapacity", "memory", "attributes", "uuid", "basic",
-                 "capacity"]
+                 "capacity", "taints", "taint", "key", "effect", "deviceSelector"]
             ),
             inner,
             max_size=4,
@@ -124,7 +146,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["metadata", "status", "spec"]), JSON, max_size=3))
 def test_any_manifest_is_read_or_corrupt(manifest) -> None:
-    for read in (parse_claim, parse_published):
+    for read in (parse_claim, parse_published, parse_taint_rule):
         try:
             read(manifest)
         except Corrupt as error:
