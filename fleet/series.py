@@ -8,6 +8,8 @@ Sources of the table: NVIDIA/dcgm-exporter:etc/default-counters.csv and internal
 Project-HAMi/HAMi:cmd/scheduler/metrics.go and cmd/vGPUmonitor/metrics.go (names from v2.9 on; the older ones with
 `--legacy-metrics`), Project-HAMi/volcano-vgpu-device-plugin:cmd/vgpu-monitor/metrics.go,
 volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/metrics.go,
+kai-scheduler/kai-gpu-fractioning:fractioning-manager/metricsd/internal/metrics/exporter.go (a pod's sum over processes
+of NVML's utilisation, at most 100),
 kubernetes/kube-state-metrics:docs/metrics/workload/pod-metrics.md; those of inference servers: `fleet.server_series`.
 """
 
@@ -207,6 +209,10 @@ _HAMI_LEGACY = _LabelNames(
     pod=("podname",),
     container=("ctrname",),
 )
+# Of a pod and not of a container: a label `container` is that of the exporter that was scraped.
+_KAI = _LabelNames(
+    node=("node", "kubernetes_node"), card=("gpu_uuid",), namespace=_EXPORTED_POD.namespace, pod=_EXPORTED_POD.pod
+)
 _VOLCANO = _LabelNames(node=("NodeName",), card=("devID",), pod=("podName",))
 # A rule's series has no `exported_…`; with labels of a target it was scraped, and anybody may write that.
 _RECORDED = _LabelNames(
@@ -270,6 +276,16 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
         "vGPU_device_memory_usage_in_bytes": _slice(_HAMI_LEGACY, Measure.FRAMEBUFFER_USED),
         "Device_utilization_desc_of_container": _slice(_HAMI_LEGACY, Measure.DUTY_CYCLE, _PERCENT, 1.0),
         "vGPU_device_memory_limit_in_bytes": _fact(Subject.GRANT, _HAMI_LEGACY, _GRANTED_BYTES),
+        # KAI's GPU fractioning, under the name of its operator and under the one before; where an administrator named
+        # them anew they stay unknown. `…_normalized` is a share of the grant, cut at 100: no measure of ours.
+        **{
+            f"{prefix}_gpu_{name}": alias
+            for prefix in ("gpu_fractioning", "gpu_sharing")
+            for name, alias in (
+                ("memory_used_bytes", _slice(_KAI, Measure.FRAMEBUFFER_USED)),
+                ("sm_utilization_percent", _slice(_KAI, Measure.DUTY_CYCLE, _PERCENT)),
+            )
+        },
         # HAMi, scheduler.
         "hami_vgpu_memory_allocated_bytes": _fact(Subject.GRANT, _HAMI, _GRANTED_BYTES),
         "hami_vgpu_core_allocated_ratio": _fact(Subject.GRANT, _HAMI, _GRANTED_RATIO, _PERCENT),

@@ -53,7 +53,7 @@ CARD_GRANTED = gauge(
 )
 CARD_FREE = gauge(
     "gputide_card_framebuffer_left_to_grant_bytes",
-    "Framebuffer of a card that may still be granted, bytes; 0 where more is granted than may be.",
+    "Framebuffer of a card that may still be granted, bytes; 0 where more is granted than may be, or it is cordoned.",
     CARD_IDENTITY,
 )
 CARD_COMPUTE_GRANTED = gauge(
@@ -62,12 +62,19 @@ CARD_COMPUTE_GRANTED = gauge(
     CARD_IDENTITY,
 )
 CARD_COMPUTE_FREE = gauge(
-    "gputide_card_compute_free_ratio", "Compute of a card that may still be granted, share of the card.", CARD_IDENTITY
+    "gputide_card_compute_free_ratio",
+    "Compute of a card that may still be granted, share of the card; 0 where it is cordoned.",
+    CARD_IDENTITY,
 )
 CARD_TENANTS = gauge("gputide_card_tenants", "Pods that were granted a slice of a card.", CARD_IDENTITY)
 CARD_SLICES_MAX = gauge("gputide_card_slices_max", "Slices that a card is split into at most.", CARD_IDENTITY)
 CARD_HEALTHY = gauge("gputide_card_healthy", "1 where the device plugin calls a card healthy, else 0.", CARD_IDENTITY)
 CARD_CORDONED = gauge("gputide_card_cordoned", "1 where nothing new is granted on a card, else 0.", CARD_IDENTITY)
+CARD_TAINT_INFO = info(
+    "gputide_card_taint_info",
+    "A taint of a card that claims hand out, and who made it: its driver, or a DeviceTaintRule.",
+    (*CARD_IDENTITY, "key", "value", "effect", "by"),
+)
 
 NODE_GRANT_INFO = info(NODE_INFO, "A node that has cards.", NODE_INFO_LABELS)
 NODE_SHARING_INFO = info(
@@ -135,7 +142,7 @@ QUOTA_USED = gauge("gputide_quota_used", "What a namespace holds of a resource, 
 
 FAMILIES_OF_NODES: tuple[CataloguedFamily, ...] = (
     NODE_GRANT_INFO, NODE_SHARING_INFO, NODE_MIG_INFO, NODE_DEVICES, NODE_UNREADABLE, CARD_GRANT_INFO,
-    CARD_SHARING_INFO, CARD_GRANTABLE, CARD_SLICES_MAX, CARD_HEALTHY, CARD_CORDONED,
+    CARD_SHARING_INFO, CARD_GRANTABLE, CARD_SLICES_MAX, CARD_HEALTHY, CARD_CORDONED, CARD_TAINT_INFO,
 )  # fmt: skip
 """Shown when all nodes have been read."""
 

@@ -106,6 +106,10 @@ class Index:
         """Devices that drivers publish for a node, in the order of their slices' names."""
         return [device for key in sorted(self._slices_on.at(node)) for device in self._slices[key].devices]
 
+    def published_nodes(self) -> list[str]:
+        """Nodes for which drivers publish devices."""
+        return self._slices_on.places()
+
     def _link_autoscaler(self, key: Key, record: AutoscalerRecord, *, is_there: bool) -> None:
         entry = (list(AutoscalerKind).index(record.autoscaler.kind), key)
         self._autoscalers.set((record.namespace, record.target_kind, record.target), entry, is_there=is_there)
@@ -167,6 +171,10 @@ class Links(Generic[_Place, _Entry]):
             entries.pop(entry, None)
             if not entries:
                 del self._entries[place]
+
+    def places(self) -> list[_Place]:
+        """Every place that something is linked to."""
+        return list(self._entries)
 
     def at(self, place: _Place) -> AbstractSet[_Entry]:
         """What is linked to a place."""

@@ -28,7 +28,7 @@ from exporter.cluster.reader import Watched
 from fleet.autoscaling import Autoscaler, AutoscalerKind
 from fleet.errors import Corrupt
 from fleet.gpu_policy import gpu_policy
-from fleet.grammars.claims import parse_claim, parse_published
+from fleet.grammars.claims import parse_claim, parse_published, parse_taint_rule
 from wire.kubernetes.page import Manifest
 
 _HPA_MIN = 1
@@ -131,6 +131,7 @@ _OF_ONE_OBJECT = {
     Watched.WORKLOADS: workload_record,
     Watched.KAI_QUEUES: kai_queue_record,
     Watched.RESOURCE_CLAIMS: parse_claim,
+    Watched.TAINT_RULES: parse_taint_rule,
     Watched.POD_AUTOSCALERS: pod_autoscaler_record,
     Watched.SCALED_OBJECTS: scaled_object_record,
     Watched.GPU_POLICIES: gpu_policy,

@@ -15,6 +15,7 @@ from exporter.allocation.records import (
     CardRecord,
     CardShare,
     ContainerNeeds,
+    GroupShare,
     Key,
     NodeRecord,
     OwnerLinkRecord,
@@ -24,7 +25,7 @@ from exporter.allocation.records import (
 from exporter.allocation.tables import Labels
 from exporter.series_blocks import card_info_labels, grant_info_labels, node_info_labels
 from fleet.autoscaling import Autoscaler
-from fleet.grammars.claims import ClaimAllocation, PublishedDevice
+from fleet.grammars.claims import ClaimAllocation, PublishedDevice, TaintRule
 from fleet.inventory import AUTOSCALED_LABEL, Card, CardId, CardModelName, Grant, Node
 from fleet.schema import CARD_INFO_LABELS, GRANT_LABELS, NODE_INFO_LABELS
 
@@ -76,19 +77,15 @@ def holdings_of(
     """
     holdings = [_annotated(share, cards) for share in pod.shares]
     for group_share in pod.groups:
-        for group in group_share.groups:
-            card = index.card_of_group(group)
-            if card is not None:
-                granted, ratio = group_share.framebuffer_bytes, group_share.ratio
-                if granted is None and ratio is not None and card in cards:
-                    whole = cards[card].framebuffer_bytes
-                    granted = None if whole is None else int(whole * ratio)
-                # KAI keeps nobody from using more compute than its share.
-                holdings.append(
-                    Holding(
-                        container=group_share.container, card=card, framebuffer_bytes=granted, compute_ratio=None
-                    )
-                )  # fmt: skip
+        for card in _cards_shared(group_share, cards, index):
+            granted, ratio = group_share.framebuffer_bytes, group_share.ratio
+            if granted is None and ratio is not None and card in cards:
+                whole = cards[card].framebuffer_bytes
+                granted = None if whole is None else int(whole * ratio)
+            # KAI keeps nobody from using more compute than its share.
+            holdings.append(
+                Holding(container=group_share.container, card=card, framebuffer_bytes=granted, compute_ratio=None)
+            )
     for name, claim in pod.claims:
         allocation = claims.get((pod.namespace, claim))
         if allocation is not None and pod.uid in allocation.reserved_for:
@@ -116,10 +113,15 @@ def card_books(holders: Iterable[tuple[Holding, ...]]) -> CardBooks:
     return CardBooks(granted_bytes=granted, granted_ratio=percent / 10_000, tenants=tenants)
 
 
-def published_card(device: PublishedDevice) -> CardRecord | None:
-    """The card that a driver publishes; None for MIG instances and for devices without a UUID."""
+def published_card(device: PublishedDevice, rules: Iterable[TaintRule]) -> CardRecord | None:
+    """The card that a driver publishes; None for MIG instances and for devices without a UUID.
+
+    Args:
+        rules: administrators' taints, of whatever devices.
+    """
     if device.uuid is None or device.parent is not None or device.profile is not None:
         return None
+    taints = device.tainted(rules)
     return CardRecord(
         card=device.uuid,
         card_model=sys.intern(device.product or ""),
@@ -127,6 +129,8 @@ def published_card(device: PublishedDevice) -> CardRecord | None:
         grantable_bytes=device.framebuffer_bytes,
         compute_ratio=None if device.core_percent is None else device.core_percent / 100,
         backend=SharingBackend.DRA,
+        is_cordoned=any(taint.closes for taint in taints),
+        taints=taints,
     )
 
 
@@ -244,6 +248,13 @@ def devices_milli(containers: Iterable[ContainerNeeds]) -> dict[str, int]:
             else:
                 together[resource] = together.get(resource, 0) + milli
     return {resource: max(together.get(resource, 0), alone.get(resource, 0)) for resource in {**together, **alone}}
+
+
+def _cards_shared(share: GroupShare, cards: Mapping[str, CardRecord], index: Index) -> list[str]:
+    """The cards that a container sees, as long as all are its node's; else those that its groups' reservations hold."""
+    if share.cards and all(card in cards for card in share.cards):
+        return list(share.cards)
+    return [card for group in share.groups if (card := index.card_of_group(group)) is not None]
 
 
 def _annotated(share: CardShare, cards: Mapping[str, CardRecord]) -> Holding:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from fleet.autoscaling import Autoscaler
 from fleet.gpu_policy import GpuPolicy
-from fleet.grammars.claims import ClaimAllocation, PublishedDevice
+from fleet.grammars.claims import ClaimAllocation, DeviceTaint, PublishedDevice, TaintRule
 from fleet.inventory import Priority
 
 
@@ -96,12 +96,14 @@ class GroupShare:
         groups: names of the groups, one per card.
         framebuffer_bytes: framebuffer of each card, bytes; None where it asked by ratio.
         ratio: share of each card, 0-1; None where it asked by framebuffer.
+        cards: UUIDs of the cards that the container sees; empty where only the groups are known.
     """
 
     container: str
     groups: tuple[str, ...]
     framebuffer_bytes: int | None
     ratio: float | None
+    cards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +185,7 @@ class CardRecord:
         mode: how it is shared, in the backend's own word; None where not said.
         is_healthy: False takes it out of scheduling; None where not said.
         is_cordoned: nothing new is granted on it.
+        taints: what its driver and administrators say of it, where claims hand it out.
     """
 
     card: str
@@ -195,6 +198,7 @@ class CardRecord:
     mode: str | None = None
     is_healthy: bool | None = None
     is_cordoned: bool = False
+    taints: tuple[DeviceTaint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +316,7 @@ Record = (
     | WaitingRecord
     | ClaimAllocation
     | PublishedRecord
+    | TaintRule
     | AutoscalerRecord
     | GpuPolicy
 )

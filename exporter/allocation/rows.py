@@ -117,14 +117,19 @@ def card_rows(cluster: str, node: str, card: CardRecord, books: CardBooks) -> It
     if card.grantable_bytes is not None:
         yield families.CARD_GRANTABLE, labels, float(card.grantable_bytes)
         if books.granted_bytes is not None:
-            yield families.CARD_FREE, labels, float(max(0, card.grantable_bytes - books.granted_bytes))
+            left = 0 if card.is_cordoned else max(0, card.grantable_bytes - books.granted_bytes)
+            yield families.CARD_FREE, labels, float(left)
     if card.compute_ratio is not None:
-        yield families.CARD_COMPUTE_FREE, labels, max(0.0, round(card.compute_ratio - books.granted_ratio, 4))
+        left_ratio = 0.0 if card.is_cordoned else max(0.0, round(card.compute_ratio - books.granted_ratio, 4))
+        yield families.CARD_COMPUTE_FREE, labels, left_ratio
     if card.slices_max is not None:
         yield families.CARD_SLICES_MAX, labels, float(card.slices_max)
     if card.is_healthy is not None:
         yield families.CARD_HEALTHY, labels, float(card.is_healthy)
+    if card.is_healthy is not None or card.is_cordoned:
         yield families.CARD_CORDONED, labels, float(card.is_cordoned)
+    for taint in card.taints:
+        yield families.CARD_TAINT_INFO, (*labels, taint.key, taint.value, taint.effect, taint.by), 1.0
 
 
 def books_rows(labels: Labels, books: CardBooks) -> Iterator[Row]:

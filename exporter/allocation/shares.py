@@ -179,7 +179,7 @@ def _group_shares(
     annotations: Mapping[str, str], labels: Mapping[str, str], containers: Sequence[str], inits: int
 ) -> tuple[GroupShare, ...]:
     share = parse_kai_share(annotations, labels)
-    if share is None or not share.groups or len(containers) <= inits:
+    if share is None or not (share.groups or share.on_cards) or len(containers) <= inits:
         return ()
     container = share.container or containers[inits]
     if container not in containers:
@@ -191,6 +191,7 @@ def _group_shares(
             groups=tuple(sys.intern(group) for group in share.groups),
             framebuffer_bytes=None if mib is None else mib * MIB,
             ratio=share.ratio,
+            cards=tuple(sys.intern(card) for card in share.on_cards),
         ),
     )
 

@@ -41,7 +41,7 @@ from exporter.allocation.waiting import REASONS
 from exporter.cluster.reader import Watched
 from exporter.families import Family
 from fleet.gpu_policy import GpuPolicy, policy_wishes
-from fleet.grammars.claims import ClaimAllocation
+from fleet.grammars.claims import ClaimAllocation, TaintRule
 
 OWNER_KINDS = frozenset({Watched.REPLICA_SETS, Watched.STATEFUL_SETS, Watched.JOBS})
 """Kinds that own pods and are owned themselves."""
@@ -163,6 +163,10 @@ class Allocation:
                 self._mark_node(record.node)
             case PublishedRecord():
                 self._mark_published(record)
+            case TaintRule():
+                # Administrators write few, and a selector may mean any device.
+                for node in self._index.published_nodes():
+                    self._mark_node(node)
             case OwnedRecord():
                 self._mark_pods(self._index.pods_of_owner.at(record.uid))
             case ClaimAllocation():
@@ -206,8 +210,10 @@ class Allocation:
         cards = {} if node is None else {card.card: card for card in node.cards}
         if node is not None and node.numbered and self._is_numbered(node):
             cards |= {card.card: card for card in node.numbered}
+        shelf = self._shelves[Watched.TAINT_RULES]
+        rules = [rule for _, rule in sorted(shelf.items()) if isinstance(rule, TaintRule)]
         for device in self._index.published_on(name):
-            card = published_card(device)
+            card = published_card(device, rules)
             if card is not None:
                 cards.setdefault(card.card, card)
         reserved = self._index.reserved_on(name)

@@ -88,14 +88,19 @@ class Sources:
         return held
 
     def of_groups(self, record: PodRecord) -> list[Held]:
-        """What the pod shares of cards that KAI's reservation pods hold."""
+        """What the pod shares of cards: those that KAI lets it see, else those that KAI's reservation pods hold."""
         held = []
         for share in record.groups:
-            for group in share.groups:
+            named = [self._cards.of_name(card) for card in share.cards]
+            is_seen = bool(named) and None not in named
+            seen = [unit for unit in named if unit is not None and is_seen]
+            for group in () if is_seen else share.groups:
                 unit = self._groups.get(group)
                 if unit is None:
                     self._find(FindingKind.UNKNOWN_GROUP, record, share.container, detail=shown(group))
-                    continue
+                else:
+                    seen.append(unit)
+            for unit in seen:
                 granted, whole = share.framebuffer_bytes, unit.framebuffer_bytes
                 if granted is None and share.ratio is not None and whole is not None:
                     granted = int(whole * share.ratio)
@@ -103,7 +108,7 @@ class Sources:
                     Held(
                         container=share.container,
                         unit=unit,
-                        source=GrantSource.RESERVATION_POD,
+                        source=GrantSource.ANNOTATION if is_seen else GrantSource.RESERVATION_POD,
                         framebuffer_bytes=_believable(granted, unit),
                         # KAI keeps nobody from using more compute than its share.
                         compute_ratio=1.0,

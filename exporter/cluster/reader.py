@@ -32,6 +32,7 @@ class Watched(StrEnum):
     KAI_QUEUES = "queues.scheduling.run.ai"
     RESOURCE_CLAIMS = "resourceclaims.resource.k8s.io"
     RESOURCE_SLICES = "resourceslices.resource.k8s.io"
+    TAINT_RULES = "devicetaintrules.resource.k8s.io"
     POD_AUTOSCALERS = "horizontalpodautoscalers.autoscaling"
     SCALED_OBJECTS = "scaledobjects.keda.sh"
     GPU_POLICIES = "gpupolicies.gputide.io"
@@ -60,6 +61,7 @@ API_RESOURCES: Mapping[Watched, ApiResource] = {
     Watched.KAI_QUEUES: _optional("scheduling.run.ai", "queues", "v2"),
     Watched.RESOURCE_CLAIMS: _optional("resource.k8s.io", "resourceclaims", "v1", "v1beta2", "v1beta1"),
     Watched.RESOURCE_SLICES: _optional("resource.k8s.io", "resourceslices", "v1", "v1beta2", "v1beta1"),
+    Watched.TAINT_RULES: _optional("resource.k8s.io", "devicetaintrules", "v1", "v1beta2", "v1alpha3"),
     Watched.POD_AUTOSCALERS: _optional("autoscaling", "horizontalpodautoscalers", "v2"),
     Watched.SCALED_OBJECTS: _optional("keda.sh", "scaledobjects", "v1alpha1"),
     Watched.GPU_POLICIES: _optional("gputide.io", "gpupolicies", "v1alpha1"),

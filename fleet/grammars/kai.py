@@ -3,11 +3,12 @@
 A pod with a fraction has no device of its own. A reservation pod holds the whole card for the group; the pods of the
 group carry its name as a label, and the reservation pod writes the card's UUID into an annotation of its own (whose
 name says index). With `NvFractions`, from 0.18 on, a pod may ask for one of its containers by annotations that name it:
-a request, which is counted, and a limit, up to which the driver lets it grow. Pure parsing; read by the exporter's
-attribution and the scheduler layer.
+a request, which is counted, and a limit, up to which the driver lets it grow; the scheduler adds the cards that the
+container sees. Pure parsing; read by the exporter's attribution and the scheduler layer.
 
 Sources: kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go, docs/gpu-sharing/README.md,
-docs/gpu-sharing/nv-fraction, pkg/resourcereservation/patcher/pod_patcher.go (PatchDeviceInfo).
+docs/gpu-sharing/nv-fraction, pkg/resourcereservation/patcher/pod_patcher.go (PatchDeviceInfo);
+kai-scheduler/kai-gpu-fractioning:fractioning-manager/fractiond/internal/annotations/annotations.go.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleet.errors import Corrupt, Misconfigured
+from fleet.grammars.device_ids import is_card_uuid
 from fleet.grammars.text import container_name, number, shown
 from fleet.units import MIB, parse_quantity
 
@@ -42,6 +44,15 @@ _FRACTION = re.compile(r"0?\.\d{1,9}|1(?:\.0{1,9})?", re.ASCII)
 _OF_CONTAINER = re.compile(
     r"nvidia\.com/container\.(?P<container>[^.]{1,63})\.gpu-memory\.(?P<bound>request|limit)", re.ASCII
 )
+_CARDS_OF_CONTAINER = re.compile(r"nvidia\.com/container\.[^.]{1,63}\.gpus\.devices", re.ASCII)
+_WRITTEN = re.compile(
+    r"annotation_nvidia_com_container_(?P<container>[a-z0-9_]{1,63})"
+    r"_gpu(?P<what>_memory_request|_memory_limit|s_devices)",
+    re.ASCII,
+)
+_WRITTEN_AS = {
+    "_memory_request": "gpu-memory.request", "_memory_limit": "gpu-memory.limit", "s_devices": "gpus.devices",
+}  # fmt: skip
 _FRAMEBUFFER_BYTES_MAX = 1 << 50
 _GROUP = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 
@@ -56,6 +67,7 @@ class KaiShare:
         container: the container that gets them; None for the pod's first.
         is_capped: asked by the annotations of `NvFractions`, whose limit the driver holds.
         groups: names of the groups, one per card, sorted; empty until the pod is bound.
+        on_cards: UUIDs of the cards that the scheduler lets the container see, sorted; empty where it does not say.
     """
 
     ratio: float | None
@@ -64,6 +76,7 @@ class KaiShare:
     container: str | None
     groups: tuple[str, ...]
     is_capped: bool = False
+    on_cards: tuple[str, ...] = ()
 
 
 def parse_kai_share(annotations: Mapping[str, str], labels: Mapping[str, str]) -> KaiShare | None:
@@ -84,6 +97,7 @@ def parse_kai_share(annotations: Mapping[str, str], labels: Mapping[str, str]) -
             container=capped[0],
             groups=kai_groups(labels),
             is_capped=True,
+            on_cards=_cards_seen(annotations),
         )
     fraction = annotations.get(FRACTION_ANNOTATION)
     framebuffer = annotations.get(FRAMEBUFFER_ANNOTATION)
@@ -96,6 +110,7 @@ def parse_kai_share(annotations: Mapping[str, str], labels: Mapping[str, str]) -
         cards=_cards(annotations.get(CARDS_ANNOTATION, "1")),
         container=None if container is None else container_name(container),
         groups=kai_groups(labels),
+        on_cards=_cards_seen(annotations),
     )
 
 
@@ -116,6 +131,20 @@ def request_annotation(container: str) -> str:
 def limit_annotation(container: str) -> str:
     """Annotation that says up to which quantity a container may grow."""
     return f"nvidia.com/container.{container}.gpu-memory.limit"
+
+
+def container_annotations(labels: Mapping[str, str]) -> dict[str, str]:
+    """KAI's annotations of one of a pod's containers, from labels of kube-state-metrics' `kube_pod_annotations`.
+
+    Every character of a key but letters and digits is an underscore there; a container's name has none but hyphens.
+    """
+    found = {}
+    for label, value in labels.items():
+        match = _WRITTEN.fullmatch(label)
+        if match is not None and value:
+            container = match["container"].replace("_", "-")
+            found[f"nvidia.com/container.{container}.{_WRITTEN_AS[match['what']]}"] = value
+    return found
 
 
 def kai_groups(labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -145,6 +174,15 @@ def _cards(text: str) -> int:
     if not 1 <= cards <= _CARDS_MAX:
         raise Corrupt(f"cannot read {CARDS_ANNOTATION} {shown(text)}: expected 1 to {_CARDS_MAX}")
     return cards
+
+
+def _cards_seen(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Cards by UUID; the annotation may also have indexes or `all`, which name no card."""
+    texts = [value for key, value in annotations.items() if _CARDS_OF_CONTAINER.fullmatch(key)]
+    if len(texts) != 1 or texts[0].count(",") >= _CARDS_MAX:
+        return ()
+    cards = sorted({part.strip() for part in texts[0].split(",")})
+    return tuple(cards) if all(map(is_card_uuid, cards)) else ()
 
 
 def _capped_share(annotations: Mapping[str, str]) -> tuple[str, int] | None:

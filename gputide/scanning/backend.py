@@ -1,8 +1,8 @@
 """Which GPU-sharing backend a scan plans for: the one that was set, else the one whose series the server holds.
 
-HAMi and Volcano export metrics of their own; others show by the resources that nodes offer or pods ask for, KAI by its
-reservation pods. Where none of these is there, whole cards are the guess: it promises nothing that would have to be
-installed first. What other backends would free stands beside it. Called by `gputide scan`.
+HAMi, Volcano and KAI's GPU fractioning export metrics of their own; others show by the resources that nodes offer or
+pods ask for, KAI by its reservation pods. Where none of these is there, whole cards are the guess: it promises nothing
+that would have to be installed first. What other backends would free stands beside it. Called by `gputide scan`.
 
 Sources: `fleet.series` for the metrics; kubernetes/kube-state-metrics:docs/metrics for resources, in whose names every
 character but letters and digits is an underscore; the records in `fleet.capabilities.register`.
@@ -21,6 +21,7 @@ _OLD_MONITOR = ("vGPU_device_memory_", "Device_utilization_desc_of_container", "
 
 _SIGNS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("volcano", ("volcano_vgpu_",), ("volcano_sh_vgpu",)),
+    ("kai_nvfractions", ("gpu_fractioning_gpu_", "gpu_sharing_gpu_"), ()),
     ("kai", (), ()),
     ("mgpu", (), ("vke_volcengine_com_mgpu",)),
     ("vgpu_manager", (), ("nvidia_com_vgpu",)),
@@ -113,6 +114,6 @@ def _signs(scanned: Scanned) -> tuple[tuple[str, str], ...]:
             found[backend] = named[0]
         elif offered:
             found[backend] = f"resource {offered[0]}"
-        elif backend == "kai" and scanned.facts.has_kai_reservations:
+        elif backend == "kai" and scanned.facts.has_kai_reservations and "kai_nvfractions" not in found:
             found[backend] = "pods that reserve cards for it"
     return tuple(found.items())

@@ -22,6 +22,7 @@ from fleet.grammars.kai import (
     GROUP_LABEL,
     RESERVATION_NAMESPACES,
     RESERVED_CARD_ANNOTATION,
+    container_annotations,
     parse_kai_share,
 )
 from fleet.inventory import READ_LABELS, Priority
@@ -311,7 +312,7 @@ def _read_grants(asked: _Asked) -> None:
 
 
 def _read_kai(asked: _Asked) -> None:
-    """Fractions that KAI gave: pods of a group share the card that the group's reservation pod holds.
+    """Fractions that KAI gave: on the cards that it lets a pod see, else on the one that its group's reservation holds.
 
     Labels and annotations of pods are there where kube-state-metrics is set to show them.
     """
@@ -324,6 +325,8 @@ def _read_kai(asked: _Asked) -> None:
         written = {kube_label(prefix, key): key for key in keys}
         for labels in asked.label_sets(name):
             found = {key: labels[there] for there, key in written.items() if labels.get(there)}
+            if prefix == "annotation_":
+                found |= container_annotations(labels)
             if found:
                 texts.setdefault(pod_of(labels), {}).update(found)
     cards = {
@@ -332,16 +335,18 @@ def _read_kai(asked: _Asked) -> None:
         if namespace in RESERVATION_NAMESPACES and GROUP_LABEL in found and RESERVED_CARD_ANNOTATION in found
     }
     facts.has_kai_reservations = any(namespace in RESERVATION_NAMESPACES for namespace, _ in texts)
-    lives = {pod_of(labels): (first, last) for labels, _, first, last in asked.values(POD_INFO)} if cards else {}
+    lives = {pod_of(labels): (first, last) for labels, _, first, last in asked.values(POD_INFO)} if texts else {}
     for (namespace, pod), found in texts.items():
-        card = cards.get(found.get(GROUP_LABEL, ""))
-        if card is None or namespace in RESERVATION_NAMESPACES or (namespace, pod) not in lives:
+        if namespace in RESERVATION_NAMESPACES or (namespace, pod) not in lives:
             continue
         try:
             share = parse_kai_share(found, found)
         except Corrupt:
             continue
-        if share is not None:
+        if share is None:
+            continue
+        reserved = cards.get(found.get(GROUP_LABEL, ""))
+        for card in share.on_cards or (() if reserved is None else (reserved,)):
             first_ms, last_ms = lives[namespace, pod]
             size = None if share.framebuffer_mib is None else share.framebuffer_mib * MIB
             facts.grants[namespace, pod, "", card] = GrantFact(

@@ -81,7 +81,7 @@ class ParquetReads:
         period_of = (moment_of(since_ms - since_ms % 60_000), moment_of(until_ms))
         return History(
             inventory=inventory,
-            slices=_slice_grid(slices, period_of),
+            slices=_slice_grid(slices, period_of, inventory),
             cards=_card_grid(cards, period_of) if cards.groups else None,
         )
 
@@ -269,24 +269,29 @@ def _histogram_query(keys: str, name: str) -> str:
     )
 
 
-def _slice_grid(span: Span, period: tuple[datetime, datetime]) -> SliceGrid:
+def _slice_grid(span: Span, period: tuple[datetime, datetime], inventory: Inventory) -> SliceGrid:
     """Grid rows are the identities that name a card.
 
-    A series that names a pod and no card (an inference server's own) counts for every slice of its pod.
+    A series that names a pod and no card (an inference server's own) counts for every slice of its pod. One that names
+    pod and card and no container (KAI's GPU fractioning) is of the only container that was granted a part of the card,
+    unless another source says what that one does.
     """
-    names = [dict(zip(SLICE_IDENTITY, texts, strict=True)) for texts in span.identities]
-    places: dict[tuple[str, ...], int] = {}
+    told = [_slice_key(texts) for texts in span.identities]
+    bare = {(key.namespace, key.pod, key.card) for key in told if key.card and not key.container}
+    granted: dict[tuple[str, str, str], set[SliceKey]] = {}
+    for grant in inventory.grants if bare else ():
+        if (grant.namespace, grant.pod, grant.card) in bare:
+            granted.setdefault((grant.namespace, grant.pod, grant.card), set()).add(SliceKey.of(grant))
+    only = {place: next(iter(keys)) for place, keys in granted.items() if len(keys) == 1 and keys.isdisjoint(told)}
+    told = [key if key.container else only.get((key.namespace, key.pod, key.card), key) for key in told]
+    places: dict[SliceKey, int] = {}
     slices_of_pod: dict[tuple[str, str], list[int]] = {}
-    for name, texts in zip(names, span.identities, strict=True):
-        if name["card"]:
-            places[texts] = len(places)
-            slices_of_pod.setdefault((name["namespace"], name["pod"]), []).append(places[texts])
-    rows = [
-        (places[texts],) if name["card"] else tuple(slices_of_pod.get((name["namespace"], name["pod"]), ()))
-        for name, texts in zip(names, span.identities, strict=True)
-    ]
-    keys = tuple(_slice_key(texts) for texts in places)
-    return fill_grid(span, keys, SLICE_MEASURES, rows, period)
+    for key in told:
+        if key.card and key not in places:
+            places[key] = len(places)
+            slices_of_pod.setdefault((key.namespace, key.pod), []).append(places[key])
+    rows = [(places[key],) if key.card else tuple(slices_of_pod.get((key.namespace, key.pod), ())) for key in told]
+    return fill_grid(span, tuple(places), SLICE_MEASURES, rows, period)
 
 
 def _card_grid(span: Span, period: tuple[datetime, datetime]) -> CardGrid:

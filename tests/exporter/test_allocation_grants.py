@@ -270,6 +270,41 @@ def test_fraction_of_kai_is_found_on_the_card_that_its_reservation_pod_holds():
     assert of((NODES, offered), (PODS, sharer))["gputide_card_tenants"] == {}
 
 
+def test_card_that_an_administrator_tainted_has_no_room_and_says_whose_taint_it_is():
+    effects = {"closing": ("NoSchedule", {"driver": "gpu.nvidia.com", "device": "gpu-0"}), "saying": ("None", {}),
+               "elsewhere": ("NoExecute", {"pool": "n2"})}  # fmt: skip
+    rules = [
+        (Watched.TAINT_RULES, {"metadata": {"name": name}, "spec": {
+            "deviceSelector": selector, "taint": {"key": "ops/link", "value": "bad", "effect": effect}}})
+        for name, (effect, selector) in effects.items()
+    ]  # fmt: skip
+    place = ("c1", "n1", card_id(7), MODEL)
+    slices = dra_objects()[2:3]
+    open_, closed = of((NODES, node(cards=0)), *slices), of((NODES, node(cards=0)), *slices, *rules)
+    assert open_["gputide_card_framebuffer_left_to_grant_bytes"][place] == CARD_MIB * MIB
+    assert (open_["gputide_card_cordoned"], open_["gputide_card_taint_info"]) == ({}, {})
+    assert closed["gputide_card_framebuffer_left_to_grant_bytes"][place] == 0
+    assert closed["gputide_card_cordoned"] == {place: 1}
+    assert set(closed["gputide_card_taint_info"]) == {
+        (*place, "ops/link", "bad", "NoSchedule", "DeviceTaintRule closing"),
+        (*place, "ops/link", "bad", "None", "DeviceTaintRule saying"),
+    }
+
+
+@pytest.mark.parametrize(("seen", "held"), [(card_id(6), 6), ("GPU-ffffffff-ffff-ffff-ffff-ffffffffffff", 5)])
+def test_capped_share_of_kai_is_on_the_card_that_its_container_sees_if_its_node_has_it(seen, held):
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A10", "nvidia.com/gpu.memory": str(CARD_MIB)}
+    reserved = [
+        pod(f"r{number}", namespace="kai-resource-reservation", labels={"runai-gpu-group": f"g{number}"},
+            annotations={"run.ai/reserve_for_gpu_index": card_id(number)})
+        for number in (5, 6)
+    ]  # fmt: skip
+    asked = {"nvidia.com/container.main.gpu-memory.request": "2Gi", "nvidia.com/container.main.gpus.devices": seen}
+    sharer = pod(resources={}, annotations=asked, labels={"runai-gpu-group": "g5"})
+    found = of((NODES, node(cards=0, labels=labels)), *((PODS, one) for one in (sharer, *reserved)))
+    assert found["gputide_card_framebuffer_granted_bytes"]["c1", "n1", card_id(held), "A10"] == 2 * 1024 * MIB
+
+
 def dra_objects(*, reserved_for: str = "uid-p1") -> list[tuple[Watched, Manifest]]:
     published = {
         "metadata": {"name": "n1-slice"},

@@ -106,6 +106,14 @@ def a_slice(chance: random.Random) -> Event:
     return Watched.RESOURCE_SLICES, {"metadata": {"name": chance.choice(("s1", "s2"))}, "spec": spec}
 
 
+def a_taint_rule(chance: random.Random) -> Event:
+    """Draw one of two rules, which closes cards of one pool, of all, or of none."""
+    selector = chance.choice(({}, {"pool": "n1", "device": "gpu-0"}, {"driver": "other"}))
+    taint = {"key": "k", "effect": chance.choice(("None", "NoSchedule"))}
+    name = chance.choice(("t1", "t2"))
+    return Watched.TAINT_RULES, {"metadata": {"name": name}, "spec": {"deviceSelector": selector, "taint": taint}}
+
+
 def an_autoscaler(chance: random.Random) -> Event:
     """Draw an autoscaler of either kind, of few names, that scales one Deployment or another."""
     watched = chance.choice((Watched.POD_AUTOSCALERS, Watched.SCALED_OBJECTS))
@@ -114,7 +122,7 @@ def an_autoscaler(chance: random.Random) -> Event:
     return watched, {"metadata": {"namespace": "team", "name": chance.choice(("s1", "s2"))}, "spec": spec}
 
 
-DRAWS = (a_pod, a_pod, a_pod, a_node, an_owner, a_reservation, a_claim, a_slice, an_autoscaler)
+DRAWS = (a_pod, a_pod, a_pod, a_node, an_owner, a_reservation, a_claim, a_slice, a_taint_rule, an_autoscaler)
 
 
 @settings(max_examples=150)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
 from fleet.grammars.hami import DeviceGrant, RegisteredDevice
-from fleet.grammars.kai import KaiShare, asks_kai, kai_groups, parse_kai_share
+from fleet.grammars.kai import KaiShare, asks_kai, container_annotations, kai_groups, parse_kai_share
 from fleet.grammars.mgpu import parse_card_indexes
 from fleet.grammars.mig import MigAllocation, is_mig_profile, parse_mig_allocations, profile_of_resource
 from fleet.grammars.vgpumanager import ContainerVgpus, VgpuGrant, parse_vgpu_allocation, parse_vgpu_register
@@ -113,6 +113,33 @@ def test_what_kai_holds_a_container_to_is_read_by_its_request(asked: dict[str, s
     share = parse_kai_share({**asked, "gpu-fraction-num-devices": "2"}, {"runai-gpu-group/a": "a"})
     assert share == KaiShare(ratio=None, framebuffer_mib=mib, cards=2, container="main", groups=("a",), is_capped=True)
     assert asks_kai(asked)
+
+
+@pytest.mark.parametrize(
+    ("said", "cards"),
+    [
+        (f"{OTHER},{CARD}", (CARD, OTHER)),
+        (f" {CARD} ", (CARD,)),
+        ("0,1", ()),
+        ("all", ()),
+        ("", ()),
+        (f"{CARD},1", ()),
+        (",".join([CARD] * 65), ()),
+    ],
+)
+def test_cards_that_kai_lets_a_container_see_are_its_cards_by_uuid_alone(said: str, cards: tuple[str, ...]) -> None:
+    share = parse_kai_share({REQUEST: "8Gi", "nvidia.com/container.main.gpus.devices": said}, {})
+    assert share is not None
+    assert share.on_cards == cards
+
+
+def test_annotations_of_a_container_are_read_from_kube_state_metrics() -> None:
+    prefix = "annotation_nvidia_com_container_my_server"
+    written = {f"{prefix}_gpu_memory_request": "8Gi", f"{prefix}_gpus_devices": CARD, "annotation_gpu_fraction": "0.5"}
+    assert container_annotations(written) == {
+        "nvidia.com/container.my-server.gpu-memory.request": "8Gi",
+        "nvidia.com/container.my-server.gpus.devices": CARD,
+    }
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,20 @@ def test_engine_active_counts_under_mig_only() -> None:
     assert resolve("DCGM_FI_PROF_GR_ENGINE_ACTIVE", DCGM) is None
 
 
+@pytest.mark.parametrize("prefix", ["gpu_fractioning", "gpu_sharing"])
+def test_what_kais_fractioning_measures_is_the_pods_whatever_container_exported_it(prefix: str) -> None:
+    labels = {"exported_namespace": "team", "exported_pod": "svc", "namespace": "gpu-fractioning", "pod": "fractiond-1",
+              "container": "metricsd", "gpu_uuid": CARD, "gpu": "0"}  # fmt: skip
+    found = {name: resolve(f"{prefix}_gpu_{name}", labels) for name in ("memory_used_bytes", "sm_utilization_percent")}
+    for (name, meaning), measure in zip(found.items(), (Measure.FRAMEBUFFER_USED, Measure.DUTY_CYCLE), strict=True):
+        assert meaning is not None, name
+        assert (meaning.subject, meaning.measure) == (Subject.SLICE, measure)
+        identity = meaning.identity
+        assert (identity.namespace, identity.pod, identity.container, identity.card) == ("team", "svc", None, CARD)
+    assert resolve(f"{prefix}_gpu_sm_utilization_percent_normalized", labels) is None
+    assert resolve(f"{prefix}_gpu_memory_used_bytes", {**labels, "gpu_uuid": ""}) is None
+
+
 def test_a_mig_instance_without_a_tenant_says_nothing_of_the_card() -> None:
     assert resolve("DCGM_FI_DEV_FB_USED", {**DCGM, "GPU_I_ID": "3"}) is None
 

@@ -19,6 +19,7 @@ from fleet.settings.settings import ClusterSettings, Settings
 from gputide.container.history import load_history, profiled
 from gputide.container.warehouse import warehouse
 from gputide.scanning.answer import misses_of
+from gputide.scanning.backend import assumed_backend
 from gputide.scanning.queries import checked_matchers, scan_endpoint
 from gputide.scanning.record import hasher, record, shown
 from gputide.scanning.scan import scan
@@ -37,6 +38,7 @@ UNTIL = datetime(2026, 1, 6, 18, tzinfo=UTC)
 UNTIL_MS = round(UNTIL.timestamp() * 1000)
 SINCE_MS = UNTIL_MS - SPAN_MS
 A10_MIB = 23_028
+CAPPED_CARD = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
 
 
 def times(since_ms=SINCE_MS, until_ms=UNTIL_MS, step_ms=5 * MINUTE_MS):
@@ -252,6 +254,36 @@ def test_pods_that_share_by_kai_hold_their_fraction_and_the_reservation_pod_noth
     assert (grant.pod_id, grant.card, grant.compute_granted_ratio) == ("team/half", "GPU-1", 0.5)
     assert grant.framebuffer_granted_bytes == A10_MIB * 2**20 // 2
     assert said.seats.unmeasured == 1
+
+
+def test_pods_that_kais_driver_caps_are_measured_and_hold_what_they_asked_for(scanned):
+    card = {"UUID": CAPPED_CARD, "modelName": "NVIDIA A10", "Hostname": "n1"}
+    did = {"exported_namespace": "team", "exported_pod": "a", "namespace": "gpu-fractioning", "pod": "fractiond-x",
+           "container": "metricsd", "gpu_uuid": CAPPED_CARD, "gpu": "0", "pod_uuid": "u-a"}  # fmt: skip
+    asked = {
+        "namespace": "team",
+        "pod": "a",
+        "annotation_nvidia_com_container_my_server_gpu_memory_request": "8Gi",
+        "annotation_nvidia_com_container_my_server_gpu_memory_limit": "12Gi",
+        "annotation_nvidia_com_container_my_server_gpus_devices": CAPPED_CARD,
+    }
+    said, history, _ = scanned(
+        [
+            series("DCGM_FI_DEV_FB_USED", card, 9_000),
+            series("DCGM_FI_DEV_FB_FREE", card, A10_MIB - 9_000),
+            series("gpu_fractioning_gpu_memory_used_bytes", did, 5 * 2**30),
+            series("gpu_fractioning_gpu_sm_utilization_percent", did, 40),
+            series("gpu_fractioning_gpu_sm_utilization_percent_normalized", did, 80),
+            series("kube_pod_annotations", asked, 1),
+            series("kube_pod_info", {"namespace": "team", "pod": "a"}, 1),
+        ]
+    )
+    (grant,) = history.inventory.grants
+    assert (grant.pod_id, grant.card, grant.framebuffer_granted_bytes) == ("team/a", CAPPED_CARD, 8 * 2**30)
+    assert [key.pod_id for key in history.slices.keys] == ["team/a"]
+    assert np.nanmax(history.slices.peak[Measure.FRAMEBUFFER_USED]) == 5 * 2**30
+    assert np.nanmax(history.slices.mean[Measure.DUTY_CYCLE]) == pytest.approx(0.4)
+    assert (said.seats.unmeasured, assumed_backend(said, "hami", is_set=False).name) == (0, "kai_nvfractions")
 
 
 def test_a_mig_instance_is_granted_its_part(scanned):
