@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from enforcer.simulated.systems import PLAYABLE
-from fleet.capabilities.register import CAPABILITIES, OLDER, Capabilities
+from fleet.capabilities.register import CAPABILITIES, OLDER, ONLY_READ, Capabilities
 from fleet.decisions import RecommendationKind
 
 # No backend carries out what is done by hand.
@@ -97,6 +97,12 @@ UNDONE_SIMULATED: dict[str, str] = dict.fromkeys(
 )
 """The test in which it is taken back on the simulated cluster, byte by byte; of those not above."""
 _UNDONE = {"API server": UNDONE_THERE, "simulated": UNDONE_SIMULATED}
+_ONLY_READ_HEADING = """
+## Read, and not rendered
+
+Their pods are read as grants, and `doctor` names them on their nodes; no plan is made for them. What they say of
+themselves:
+"""
 _GAPS: dict[str, str] = {
     "effectivegpu": "none of its programs is published; what is rendered is HAMi's under other names",
     "mgpu": "its scheduler and plugin are closed, and none of their decisions was recorded",
@@ -135,6 +141,10 @@ def backends_page() -> str:
             lines.append("- Experimental: no real scheduler or device plugin has accepted what is rendered for it.")
         lines.append("- Sources, each with what was read there:")
         lines += [f"  - `{source.where}`: {source.facts.replace(' ', ', ')}" for source in record.source]
+    lines += [_ONLY_READ_HEADING, *_table(_COLUMNS, _facts, ONLY_READ)]
+    for record in ONLY_READ:
+        lines += ["", *_versions(record), *(f"- {kind}: {fact}." for kind, fact in record.partly)]
+        lines += [f"- `{source.where}`: {source.facts.replace(' ', ', ')}" for source in record.source]
     return "\n".join(lines) + "\n"
 
 
@@ -155,6 +165,7 @@ def _versions(record: Capabilities) -> list[str]:
         return []
     since = "" if record.since is None else f" from {record.since} on,"
     lines = [f"- Versions:{since} read up to {record.known_to}, seen by the tag of `{record.images[0]}`."]
+    lines += [f"- {version}, by its release notes alone: {fact}." for version, fact in record.announced]
     for older in (one for one in OLDER if one.backend == record.backend):
         known = {*record.refuses}
         lines += [
@@ -169,12 +180,16 @@ def _where(text: str) -> str:
     return f"`{text}`" if "::" in text else text
 
 
-def _table(columns: Sequence[str], row: Callable[[Capabilities], Sequence[str]]) -> list[str]:
+def _table(
+    columns: Sequence[str],
+    row: Callable[[Capabilities], Sequence[str]],
+    records: Sequence[Capabilities] = CAPABILITIES,
+) -> list[str]:
     """A table with a row per record."""
-    marks = {True: " **experimental**", False: ""}
+    marks = {True: " **experimental**" if records is CAPABILITIES else "", False: ""}
     heads = [f"| backend | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     return heads + [
-        f"| `{record.backend}`{marks[record.is_experimental]} | {' | '.join(row(record))} |" for record in CAPABILITIES
+        f"| `{record.backend}`{marks[record.is_experimental]} | {' | '.join(row(record))} |" for record in records
     ]
 
 

@@ -16,6 +16,8 @@ from enforcer.manifest import Manifest
 from fleet.errors import Misconfigured
 from fleet.grammars.hami import NODE_HANDSHAKE_ANNOTATION, NODE_REGISTER_ANNOTATION
 from fleet.grammars.kai import READY_CONDITIONS
+from fleet.grammars.tensor_fusion import COMPONENT_LABEL, HYPERVISOR
+from fleet.grammars.tensor_fusion import NAMESPACE as TENSOR_FUSION_NAMESPACE
 from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
 from fleet.grammars.volcano import COUNT_RESOURCE as VOLCANO_COUNT
 from fleet.grammars.volcano import REGISTER_ANNOTATION as VOLCANO_REGISTER
@@ -30,8 +32,8 @@ MIG_PREFIX = "nvidia.com/mig-"
 RESERVATION_NAMESPACE = "kai-resource-reservation"
 """Where KAI keeps a pod for every card that it shares."""
 
-ON_NVIDIAS_PLUGIN = frozenset({"kai", "kai_nvfractions"})
-"""Backends that work on top of NVIDIA's plugin, so that both stand on a node."""
+ON_NVIDIAS_PLUGIN = frozenset({"kai", "kai_nvfractions", "tensor_fusion"})
+"""Backends that work on top of NVIDIA's plugin, or leave it the cards that its pods hold: both stand on a node."""
 
 DRIVERS = ("gpu.nvidia.com",)
 """Drivers of resource claims whose cards the DRA backends hand out."""
@@ -52,15 +54,22 @@ def detect_backends(
     """Tell the backends of nodes.
 
     Args:
-        pods: manifests of pods; those of KAI's reservations count.
+        pods: manifests of pods; those of KAI's reservations and of TensorFusion's hypervisor count.
         resource_slices: manifests of `resource.k8s.io` slices.
 
     Returns:
         What was found, by node and name; nothing for a node without cards. A node with several entries is shared by
         several backends, which is a fault unless one of them is KAI, which works on top of NVIDIA's plugin.
     """
+    pods = tuple(pods)
     reserved = {
         pod["spec"].get("nodeName") for pod in pods if pod["metadata"].get("namespace") == RESERVATION_NAMESPACE
+    }
+    fused = {
+        pod["spec"].get("nodeName")
+        for pod in pods
+        if pod["metadata"].get("namespace") == TENSOR_FUSION_NAMESPACE
+        and _texts(pod, "labels").get(COMPONENT_LABEL) == HYPERVISOR
     }
     claimed = {
         entry["spec"].get("nodeName")
@@ -76,6 +85,8 @@ def detect_backends(
             signs["kai_nvfractions"] = capped
         elif name in reserved:
             signs["kai"] = f"a pod of {RESERVATION_NAMESPACE}"
+        if name in fused:
+            signs["tensor_fusion"] = f"a pod with {COMPONENT_LABEL}={HYPERVISOR}"
         if name in claimed:
             signs["dra_shared"] = f"a ResourceSlice of {DRIVERS[0]}"
         found += [DetectedBackend(node=name, backend=backend, sign=sign) for backend, sign in sorted(signs.items())]

@@ -120,9 +120,20 @@ class DraDialect(FixedDialect):
         return type(self)(claims, devices, wanted, wide)
 
     def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
-        """The cards and instances of its claims, and what it asks the device plugin for; see the port."""
+        """The cards and instances of its claims, and what it asks the device plugin for; see the port.
+
+        A device behind an extended resource (`PodExtendedResourceClaimStatus`) is its claim's and not the plugin's.
+        """
         spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
-        found = list(self._plugin.slices_of_pod(pod))
+        extended = pod.get("status", {}).get("extendedResourceClaimStatus") or {}
+        backed = {
+            (one.get("containerName", ""), one.get("resourceName")) for one in extended.get("requestMappings") or ()
+        }
+        found = [part for part in self._plugin.slices_of_pod(pod) if (part.container, part.resource) not in backed]
+        for container in sorted({container for container, _ in backed}):
+            claim = self._claims.get((namespace, extended.get("resourceClaimName", "")))
+            if claim is not None and pod["metadata"].get("uid") in claim.reserved_for:
+                found += self._slices(container, claim, None)
         named = {entry["name"]: entry.get("resourceClaimName") for entry in spec.get("resourceClaims", ())}
         made = {
             entry["name"]: entry.get("resourceClaimName")

@@ -35,6 +35,7 @@ from enforcer.manifest import Manifest, field_of, template_of
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.kai import KAI, KAI_NVFRACTIONS
+from fleet.decisions import CardPlacement
 from fleet.errors import Refused
 from fleet.grammars.kai import (
     CARDS_ANNOTATION,
@@ -44,6 +45,7 @@ from fleet.grammars.kai import (
     READY_CONDITION,
     READY_CONDITIONS,
     asks_kai,
+    compute_mode,
     limit_annotation,
     parse_kai_share,
     request_annotation,
@@ -112,6 +114,20 @@ class KaiBackend(NodeSharesBackend):
     def free_cards(self, node: str, snapshot: Snapshot) -> int:
         """What the device plugin offers; see the base."""
         return offered(node_of(snapshot, node), CARD_RESOURCE)
+
+    def _check_card(self, card: CardPlacement, snapshot: Snapshot) -> None:
+        """Refuse a card for pods that KAI never puts on one; see the base."""
+        super()._check_card(card, snapshot)
+        modes = {
+            compute_mode((template_of(owner).get("metadata") or {}).get("annotations") or {}): part.workload
+            for part in card.slices
+            if (owner := snapshot.owners.get(part.workload)) is not None
+        }
+        if len(modes) > 1:
+            named = " and ".join(f"{workload} is of {mode}" for mode, workload in sorted(modes.items()))
+            raise Refused(
+                f"cannot share card {card.card}: {named}, and KAI keeps workloads of different compute modes apart"
+            )
 
 
 class KaiNvFractionsBackend(KaiBackend):

@@ -31,9 +31,13 @@ _TEXT_LENGTH_MAX = 1024
 _TUPLES_MAX = 65536
 # Amounts of framebuffer and compute, network cards and priorities share the prefix and count no devices.
 _NVIDIA_DEVICES = re.compile(r"nvidia\.com/(gpu|gpu[.-][a-z0-9.-]{1,48}|mig-[a-z0-9.-]{1,32}|vgpu-number)", re.ASCII)
+# The last two are names that classes of NVIDIA's DRA driver have besides (kubernetes/api:resource/v1/types.go).
 _OTHER_DEVICES = frozenset(
-    {"volcano.sh/vgpu-number", "volcano.sh/gpu-number", "gpu.intel.com/i915", "gpu.intel.com/xe"}
-)
+    {
+        "volcano.sh/vgpu-number", "volcano.sh/gpu-number", "gpu.intel.com/i915", "gpu.intel.com/xe",
+        "deviceclass.resource.kubernetes.io/gpu.nvidia.com", "deviceclass.resource.kubernetes.io/mig.nvidia.com",
+    }
+)  # fmt: skip
 MGPU_CORES = frozenset({CORES_RESOURCE, RECLAIMED_CORES_RESOURCE})
 """Percent of cards; the second is what mGPU lends to offline work."""
 

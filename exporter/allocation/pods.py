@@ -8,8 +8,8 @@ machines, or in zones, of their own. A preferred one binds no scheduler, and is 
 
 Sources: Project-HAMi/HAMi:pkg/util/types.go (bind phases), pkg/device/devices.go,
 Project-HAMi/HAMi:pkg/device/metax/protocol.go, Project-HAMi/volcano-vgpu-device-plugin:pkg/util/types.go,
-kubernetes/api:core/v1/types.go (PodAntiAffinity, PodAffinityTerm), apimachinery:pkg/apis/meta/v1/types.go
-(LabelSelector).
+kubernetes/api:core/v1/types.go (PodAntiAffinity, PodAffinityTerm, PodExtendedResourceClaimStatus),
+apimachinery:pkg/apis/meta/v1/types.go (LabelSelector).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from exporter.allocation.manifest import (
     Shared,
@@ -81,6 +82,11 @@ def pod_record(
         ),
         *(_needs(container, priority, device_resources, said, is_init=False) for container in mains[:_CONTAINERS_MAX]),
     )
+    made, users = _made_for_resources(state)
+    if made:
+        containers = tuple(
+            replace(needs, claims=(*needs.claims, made)) if needs.container in users else needs for needs in containers
+        )
     node = text(spec.get("nodeName")) or None
     phase = state.get("phase")
     is_over = phase in _OVER
@@ -105,7 +111,7 @@ def pod_record(
         selectable=shared.labels(labels_of(labels, {}, **_SELECTABLE)) if is_cut else None,
         shares=tuple(share for share in granted.shares if share.container not in idle),
         groups=granted.groups,
-        claims=_claims(spec, state),
+        claims=tuple(sorted({*_claims(spec, state), *(((made, made),) if made else ())})),
         reserves=() if is_over else reserves,
         distrust=distrust,
         queue=_queue(labels, annotations),
@@ -257,6 +263,13 @@ def _claims(spec: Mapping[str, object], status: Mapping[str, object]) -> tuple[t
         if claim:
             found[name] = claim
     return tuple(sorted(found.items()))
+
+
+def _made_for_resources(status: Mapping[str, object]) -> tuple[str, frozenset[str]]:
+    """The claim that the scheduler made for extended resources, which no specification names, and who uses it."""
+    made = mapping(status.get("extendedResourceClaimStatus"))
+    users = frozenset(text(entry.get("containerName")) for entry in objects(made.get("requestMappings")))
+    return text(made.get("resourceClaimName")), users
 
 
 def _model_served(containers: Sequence[Mapping[str, object]]) -> dict[str, str]:

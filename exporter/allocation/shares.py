@@ -4,7 +4,8 @@ Pure; the grammars stand on the ground floor. Called by `pods`, which decides wh
 trusted.
 
 Sources: Project-HAMi/HAMi:pkg/util/types.go, Project-HAMi/volcano-vgpu-device-plugin:pkg/util/types.go,
-coldzerofear/vgpu-manager:pkg/util, kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go.
+coldzerofear/vgpu-manager:pkg/util, kai-scheduler/KAI-Scheduler:pkg/common/constants/constants.go,
+NexusGPU/tensor-fusion:pkg/constants/constants.go.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from fleet.grammars.hami import (
 from fleet.grammars.kai import RESERVED_CARD_ANNOTATION, kai_groups, parse_kai_share
 from fleet.grammars.mgpu import INDEX_ANNOTATION_PREFIX
 from fleet.grammars.mig import MIG_ALLOCATIONS_ANNOTATION, parse_mig_allocations
+from fleet.grammars.tensor_fusion import GPU_IDS_ANNOTATION, parse_tensor_fusion
 from fleet.grammars.vendors import VENDOR_DEVICES, parse_vendor_allocations
 from fleet.grammars.vgpumanager import REAL_ALLOCATED_ANNOTATION, parse_vgpu_allocation
 from fleet.grammars.volcano import IDS_ANNOTATION, parse_volcano_ids
@@ -39,7 +41,9 @@ _VOLCANO_PHASE = "volcano.sh/bind-phase"
 _VOLCANO_NODE = "volcano.sh/vgpu-node"
 _FAILED = "failed"
 _VENDOR_ANNOTATIONS = frozenset(device.allocated_annotation for device in VENDOR_DEVICES if device.allocated_annotation)
-_GRANT_ANNOTATIONS = _VENDOR_ANNOTATIONS | {DEVICES_ALLOCATED_ANNOTATION, IDS_ANNOTATION, REAL_ALLOCATED_ANNOTATION}
+_GRANT_ANNOTATIONS = _VENDOR_ANNOTATIONS | {
+    DEVICES_ALLOCATED_ANNOTATION, IDS_ANNOTATION, REAL_ALLOCATED_ANNOTATION, GPU_IDS_ANNOTATION,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +101,7 @@ def annotated_shares(
         node, has_failed = annotations.get(_VOLCANO_NODE), annotations.get(_VOLCANO_PHASE) == _FAILED
     if (vgpu := annotations.get(REAL_ALLOCATED_ANNOTATION)) is not None:
         shares += _named(vgpu, names)
+    shares += _fused(annotations, names, inits)
     return AnnotatedShares(
         shares=tuple(shares),
         groups=_group_shares(annotations, labels, names, inits),
@@ -194,6 +199,26 @@ def _group_shares(
             cards=tuple(sys.intern(card) for card in share.on_cards),
         ),
     )
+
+
+def _fused(annotations: Mapping[str, str], containers: Sequence[str], inits: int) -> list[CardShare]:
+    """What TensorFusion gave."""
+    share = parse_tensor_fusion(annotations)
+    if share is None or len(containers) <= inits:
+        return []
+    container = share.container or containers[inits]
+    if container not in containers:
+        raise Corrupt(f"cannot read what container {container} was granted: the pod has none of this name")
+    return [
+        CardShare(
+            container=sys.intern(container),
+            card=sys.intern(card),
+            framebuffer_bytes=share.framebuffer_bytes,
+            compute_ratio=share.compute_ratio,
+            mig_profile=None,
+        )
+        for card in share.cards
+    ]
 
 
 def _profiles(annotations: Mapping[str, str]) -> dict[tuple[int, int, str], str]:

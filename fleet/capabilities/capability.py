@@ -156,6 +156,7 @@ class Capabilities:
         source: where each fact was read.
         since: oldest version that the record holds for; None for every one.
         known_to: newest version (major and minor) whose facts were read; None where versions say nothing.
+        announced: newer versions of which release notes alone were read, each with what they say.
         images: how repositories of its images end, by whose tags the running version is seen.
         webhook: name of its own admission webhook, by which new pods come to its scheduler; None where it needs none.
         accepted_by: real programs that took what is rendered for it; empty where only doubles of ours did.
@@ -194,6 +195,7 @@ class Capabilities:
     partly: tuple[tuple[str, str], ...] = ()
     since: str | None = None
     known_to: str | None = None
+    announced: tuple[tuple[str, str], ...] = ()
     images: tuple[str, ...] = ()
     webhook: str | None = None
     accepted_by: tuple[AcceptedBy, ...] = ()

@@ -35,6 +35,11 @@ GATED_BY_CORES = (
 )
 """What the gate of HAMi's library, and of its copies, needs."""
 
+_WHOLE_WITHOUT_LIBRARY = (
+    "a container with whole cards gets no library, so it has no region: it is measured by its processes, and neither "
+    "gated, paused nor limited; a broker finds process ids on the host (off by default)"
+)
+
 HAMI = Capabilities(
     backend="hami",
     # The library checks every allocation call of the process against the limit that is mapped into its container.
@@ -64,6 +69,7 @@ HAMI = Capabilities(
     ),
     since="2.10.0",
     known_to="2.10",
+    announced=(("2.11", _WHOLE_WITHOUT_LIBRARY),),
     images=("hami",),
     webhook="vgpu.hami.io",
     source=(

@@ -83,6 +83,13 @@ TIME_SLICING = Capabilities(
 )
 """NVIDIA's device plugin with `sharing.timeSlicing`."""
 
+_CLIENTS = (
+    "limits are those of a process: a pod with two of them has two parts; a client that is killed at work can make "
+    "later ones hang until MPS starts anew (NVIDIA announces a cure for CUDA 13.6), so its pods end by their grace "
+    "period; one study saw silently wrong results of cluster kernels on an H200 at some shares (14, 20, 46 %), which "
+    "NVIDIA has not confirmed"
+)
+
 MPS = Capabilities(
     backend="nvidia_mps",
     # set_default_device_pinned_mem_limit is the card's framebuffer / replicas and holds for each client of MPS, so for
@@ -113,7 +120,7 @@ MPS = Capabilities(
         ("offpeak_pair", "threads come in equal parts, and what one client leaves unused is lent to nobody"),
         ("mig", "MPS of the device plugin shares no cards on which MIG is on; enforcer.backend=mig cuts them"),
     ),
-    partly=(("slice", "limits are those of a process: a pod with two of them has two parts"),),
+    partly=(("slice", _CLIENTS),),
     # The first release with sharing.mps.
     since="0.15.0",
     known_to="0.20",
@@ -133,6 +140,7 @@ MPS = Capabilities(
         Source(where="NVIDIA/k8s-device-plugin:cmd/mps-control-daemon/mps/device.go", facts="slices_per_card_max"),
         Source(where="NVIDIA/k8s-device-plugin:api/config/v1/replicas.go", facts="one_size_per_node"),
         Source(where="NVIDIA/k8s-device-plugin#720", facts="partly"),
+        Source(where="kai-scheduler/kai-gpu-fractioning:README.md", facts="partly fault_isolation"),
         Source(where="NVIDIA/k8s-device-plugin#764", facts="shows_limit"),
         Source(where="NVIDIA/k8s-device-plugin#1119", facts="empties_node"),
         Source(where="NVIDIA/k8s-device-plugin#1150", facts="granularity"),

@@ -21,6 +21,7 @@ from fleet.capabilities.kai import KAI, KAI_NVFRACTIONS
 from fleet.capabilities.mgpu import MGPU
 from fleet.capabilities.mig import MIG
 from fleet.capabilities.nvidia_sharing import MPS, TIME_SLICING
+from fleet.capabilities.tensor_fusion import TENSOR_FUSION
 from fleet.capabilities.version import record_for
 from fleet.capabilities.vgpumanager import VGPU_MANAGER
 from fleet.capabilities.volcano import VOLCANO, VOLCANO_1_9
@@ -78,6 +79,9 @@ CAPABILITIES: tuple[Capabilities, ...] = (
 in its own file and a line here."""
 
 
+ONLY_READ: tuple[Capabilities, ...] = (TENSOR_FUSION,)
+"""Backends whose pods and nodes are read, and for which nothing is planned or rendered."""
+
 OLDER: tuple[Capabilities, ...] = (HAMI_2_8, VOLCANO_1_9)
 """Records of older versions, of each backend the oldest first."""
 
@@ -118,4 +122,9 @@ def records_of(backend: str) -> tuple[Capabilities, ...]:
     if found:
         return found
     known = ", ".join(record.backend for record in CAPABILITIES)
+    if backend in (record.backend for record in ONLY_READ):
+        raise Misconfigured(
+            f"cannot use GPU-sharing backend {backend!r}: its pods are read, and nothing is rendered for it; set "
+            f"enforcer.backend to one of {known}"
+        )
     raise Misconfigured(f"cannot use GPU-sharing backend {backend!r}: unknown; set enforcer.backend to one of {known}")

@@ -36,6 +36,8 @@ GROUP_LABEL_PREFIX = "runai-gpu-group/"
 """Labels of a pod that shares several cards: one per group; the value names the group."""
 RESERVED_CARD_ANNOTATION = "run.ai/reserve_for_gpu_index"
 """On a reservation pod: UUID of the card that it holds."""
+TIME_SLICING_MODE = "time-slicing"
+"""What a pod that names no mode has."""
 RESERVATION_NAMESPACES = frozenset({"kai-resource-reservation", "runai-reservation"})
 """Namespaces of reservation pods: KAI's, and Run:ai's before it."""
 
@@ -44,6 +46,8 @@ _FRACTION = re.compile(r"0?\.\d{1,9}|1(?:\.0{1,9})?", re.ASCII)
 _OF_CONTAINER = re.compile(
     r"nvidia\.com/container\.(?P<container>[^.]{1,63})\.gpu-memory\.(?P<bound>request|limit)", re.ASCII
 )
+_MODE_OF_CONTAINER = re.compile(r"nvidia\.com/container\.[^.]{1,63}\.gpu-compute\.mode", re.ASCII)
+_MODE_BEFORE = "kai.scheduler/gpu-compute-sharing-mode"
 _CARDS_OF_CONTAINER = re.compile(r"nvidia\.com/container\.[^.]{1,63}\.gpus\.devices", re.ASCII)
 _WRITTEN = re.compile(
     r"annotation_nvidia_com_container_(?P<container>[a-z0-9_]{1,63})"
@@ -121,6 +125,12 @@ def asks_kai(annotations: Mapping[str, str]) -> bool:
         or FRAMEBUFFER_ANNOTATION in annotations
         or any(_OF_CONTAINER.fullmatch(key) for key in annotations)
     )
+
+
+def compute_mode(annotations: Mapping[str, str]) -> str:
+    """How a pod's shares take turns, `time-slicing` or `sm-sharing`; pods of different modes never share a card."""
+    modes = [value for key, value in annotations.items() if _MODE_OF_CONTAINER.fullmatch(key)]
+    return next(iter(modes), annotations.get(_MODE_BEFORE, "")).strip() or TIME_SLICING_MODE
 
 
 def request_annotation(container: str) -> str:

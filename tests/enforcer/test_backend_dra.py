@@ -395,6 +395,27 @@ def test_claim_that_is_not_reserved_for_a_pod_gives_it_nothing() -> None:
     assert take_snapshot(StandingCluster(given), MIG.dialect).seats["team/thief-0"].slices == ()
 
 
+def test_card_behind_an_extended_resource_is_its_claims_and_given_up_for_the_plans() -> None:
+    given = [
+        *(entry for entry in objects() if entry["kind"] not in ("Pod", "Deployment")),
+        *(an_owner(name, limits={"nvidia.com/gpu": "1"}) for name in "ab"),
+    ]
+    for name, number in HOME.items():
+        made = a_pod(name[0], int(name[2:]), f"node-{number // 4}", limits={"nvidia.com/gpu": "1"})
+        mapped = {"containerName": "server", "resourceName": "nvidia.com/gpu", "requestName": "r"}
+        made["metadata"]["uid"] = f"uid-{name}"
+        made["status"]["extendedResourceClaimStatus"] = {
+            "resourceClaimName": f"{name}-gpu", "requestMappings": [mapped],
+        }  # fmt: skip
+        given.append(made)
+    snapshot = take_snapshot(StandingCluster(given), SHARED.dialect)
+    assert {seat.pod: [part.card for part in seat.slices] for seat in snapshot.seats.values()} == {
+        pod: [card_id(number)] for pod, number in HOME.items()
+    }
+    fields = told(rendered(SHARED, one_card(), given))
+    assert fields["Deployment/a spec.template.spec.containers[server].resources.limits[nvidia.com/gpu]"] is None
+
+
 def test_claim_that_cannot_be_read_is_left_out() -> None:
     broken = claimed("broken", [(0, "gpu-1")], ["x"])
     broken["status"]["allocation"]["devices"]["results"] = 7

@@ -182,6 +182,26 @@ def test_more_than_kai_shares_of_a_card_is_refused(registered: int, shared: int)
         rendered(plan, given)
 
 
+@pytest.mark.parametrize(
+    "key", ["nvidia.com/container.server.gpu-compute.mode", "kai.scheduler/gpu-compute-sharing-mode"]
+)
+def test_workloads_of_different_compute_modes_share_no_card(key: str) -> None:
+    def given(**modes: str) -> StandingCluster:
+        cluster = StandingCluster(objects())
+        for name, mode in modes.items():
+            owner = cluster.get("Deployment", "team", name)
+            assert owner is not None
+            set_field(owner, f"spec.template.metadata.annotations[{key}]", mode)
+            cluster.put(owner)
+        return cluster
+
+    apart = r"Deployment/a is of sm-sharing and .*Deployment/b is of time-slicing, and KAI keeps"
+    with pytest.raises(Refused, match=apart):
+        BACKEND.render(halves(), 1, take_snapshot(given(a="sm-sharing"), BACKEND.dialect))
+    alike = given(a="sm-sharing", b="sm-sharing")
+    assert BACKEND.render(halves(), 1, take_snapshot(alike, BACKEND.dialect)).moves
+
+
 def test_node_that_does_not_say_its_framebuffer_is_refused() -> None:
     node = a_node("node-0")
     del node["metadata"]["labels"]["nvidia.com/gpu.memory"]

@@ -99,6 +99,18 @@ def test_kai_holds_limits_on_nodes_that_say_they_are_ready(status: str, backend:
     assert conflicts(both) == {}
 
 
+def test_tensor_fusion_is_told_by_its_own_hypervisor_and_not_by_a_tenants_word() -> None:
+    def pod(namespace: str) -> Manifest:
+        labels = {"tensor-fusion.ai/component": "hypervisor"}
+        return {"metadata": {"namespace": namespace, "name": "h", "labels": labels}, "spec": {"nodeName": "node-0"}}
+
+    node = a_node(offers={"nvidia.com/gpu": "4"})
+    both = detect_backends([node], pods=[pod("tensor-fusion-sys")])
+    assert [entry.backend for entry in both] == ["tensor_fusion", "whole_cards"]
+    assert conflicts(both) == {}
+    assert [entry.backend for entry in detect_backends([node], pods=[pod("team")])] == ["whole_cards"]
+
+
 def test_claims_are_told_by_resource_slices() -> None:
     entry = {"spec": {"driver": "gpu.nvidia.com", "nodeName": "node-0", "devices": [{"name": "gpu-0"}]}}
     other = {"spec": {"driver": "dra.example.com", "nodeName": "node-1", "devices": [{"name": "nic-0"}]}}

@@ -270,6 +270,22 @@ def test_fraction_of_kai_is_found_on_the_card_that_its_reservation_pod_holds():
     assert of((NODES, offered), (PODS, sharer))["gputide_card_tenants"] == {}
 
 
+def test_tensor_fusions_pods_hold_what_its_scheduler_gave_them():
+    given = {"tensor-fusion.ai/gpu-ids": card_id(0).lower(), "tensor-fusion.ai/vram-request": "2Gi",
+             "tensor-fusion.ai/compute-percent-limit": "25"}  # fmt: skip
+
+    def fused(name, **annotations):
+        return pod(name, resources={"tensor-fusion.ai/index_0": "1"}, annotations={**given, **annotations})
+
+    found = of((NODES, node(cards=1)), *((PODS, fused(name)) for name in "ab"))
+    assert found["gputide_card_framebuffer_granted_bytes"][card(0)] == 2 * 2048 * MIB
+    assert found["gputide_card_compute_granted_ratio"][card(0)] == pytest.approx(0.5)
+    for wrong in ({"gpu-ids": card_id(0)}, {"gpu-ids": ""}, {"vram-request": "much"}, {"vram-request": "-1"},
+                  {"compute-percent-limit": "101"}, {"inject-container": "other"}):  # fmt: skip
+        bad = of((NODES, node(cards=1)), (PODS, fused("a", **{f"tensor-fusion.ai/{k}": v for k, v in wrong.items()})))
+        assert bad["gputide_distrusted_grants"]["c1", "corrupt"] == 1, wrong
+
+
 def test_card_that_an_administrator_tainted_has_no_room_and_says_whose_taint_it_is():
     effects = {"closing": ("NoSchedule", {"driver": "gpu.nvidia.com", "device": "gpu-0"}), "saying": ("None", {}),
                "elsewhere": ("NoExecute", {"pool": "n2"})}  # fmt: skip
@@ -330,6 +346,21 @@ def dra_objects(*, reserved_for: str = "uid-p1") -> list[tuple[Watched, Manifest
         (Watched.PODS, using), (Watched.RESOURCE_CLAIMS, claim), (Watched.RESOURCE_SLICES, published),
         (Watched.NODES, node(cards=0)),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "deviceclass.resource.kubernetes.io/gpu.nvidia.com"])
+def test_card_behind_an_extended_resource_is_that_of_the_claim_that_the_scheduler_made(resource):
+    _, claim, published, standing = dra_objects()
+    using = pod(resources={resource: "1"})
+    using["status"]["extendedResourceClaimStatus"] = {
+        "resourceClaimName": "claim-1",
+        "requestMappings": [
+            {"containerName": "main", "resourceName": resource, "requestName": "container-0-request-0"}
+        ],
+    }
+    found = of((Watched.PODS, using), claim, published, standing)
+    assert found["gputide_card_tenants"][card(7)] == 1
+    assert found["gputide_card_framebuffer_left_to_grant_bytes"][card(7)] == 0
 
 
 def test_claim_grants_the_card_that_its_slice_publishes():

@@ -9,6 +9,7 @@ from fleet.capabilities.register import (
     HAMI,
     MIG,
     OLDER,
+    ONLY_READ,
     Capabilities,
     ComputeIsolation,
     CorePolicy,
@@ -21,14 +22,17 @@ from fleet.settings.settings import Settings
 
 
 def test_names_are_unique() -> None:
-    assert len({record.backend for record in CAPABILITIES}) == len(CAPABILITIES)
+    records = (*CAPABILITIES, *ONLY_READ)
+    assert len({record.backend for record in records}) == len(records)
 
 
-NO_CLAIMS = {"backend", "source", "accepted_by", "recorded", "images", "known_to"}
+NO_CLAIMS = {"backend", "source", "accepted_by", "recorded", "images", "known_to", "announced"}
 """What names a record and says where it comes from."""
 
 
-@pytest.mark.parametrize("record", [*CAPABILITIES, *OLDER], ids=lambda record: f"{record.backend}-{record.since}")
+@pytest.mark.parametrize(
+    "record", [*CAPABILITIES, *OLDER, *ONLY_READ], ids=lambda record: f"{record.backend}-{record.since}"
+)
 def test_every_fact_that_a_record_claims_has_a_source(record: Capabilities) -> None:
     claimed = {
         field.name
@@ -58,6 +62,11 @@ def test_mig_walls_off_and_lends_nothing() -> None:
 
 def test_the_default_backend_exists() -> None:
     assert capabilities_of(Settings().enforcer.backend) is HAMI
+
+
+def test_a_backend_that_is_only_read_is_not_planned_with() -> None:
+    with pytest.raises(Misconfigured, match=r"'tensor_fusion': its pods are read, and nothing is rendered for it"):
+        capabilities_of("tensor_fusion")
 
 
 def test_an_unknown_backend_names_the_known_ones() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from fleet.errors import Corrupt
 from fleet.schema import Measure
+from fleet.usage import SliceKey
 from pipeline.records.sightings import SILENT_SECONDS
 from pipeline.remote_write.decode import Version
 from pipeline.remote_write.encode import LabelSets
@@ -141,6 +142,39 @@ def test_grant_comes_back_as_it_was_seen(chain):
     assert found.started_at == datetime(2026, 1, 1, tzinfo=UTC)
     assert found.label("gputide.io/opt-out") == "true"
     assert (found.ended_at, found.kv_cache_pool_bytes) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("others", "joined"),
+    [
+        ([], True),
+        ([grant("pod-0", container="sidecar")], False),
+        ([grant("pod-0", card="GPU-9", container="sidecar"), grant("pod-1")], True),
+    ],
+)
+def test_use_of_a_pod_without_a_container_is_its_only_grants_on_the_card(chain, others, joined):
+    kai = {"__name__": "gpu_fractioning_gpu_sm_utilization_percent", "cluster": "c1", "exported_namespace": "team",
+           "exported_pod": "pod-0", "namespace": "kai", "pod": "fractiond", "container": "metricsd",
+           "gpu_uuid": "GPU-0"}  # fmt: skip
+    moved = {**kai, "node": "n1"}
+    grants = [seen(labels, 0, 1) for labels in (grant("pod-0"), *others)]
+    history = chain(*grants, encoded([kai, moved], [duty(1, 40.0), duty(2, 60.0)], Version.V2)).history("c1")
+    mine = ("pod-0", "GPU-0", "server")
+    only = next(one for one in history.inventory.grants if (one.pod, one.card, one.container) == mine)
+    if joined:
+        assert history.slices.keys == (SliceKey.of(only),)
+        np.testing.assert_allclose(history.slices.mean[Measure.DUTY_CYCLE][:, [0, -1]], [[0.4, 0.6]], atol=1e-6)
+    else:
+        assert SliceKey.of(only) not in history.slices.keys
+
+
+def test_use_that_another_source_gives_of_the_container_stays_apart(chain):
+    kai = {"__name__": "gpu_sharing_gpu_sm_utilization_percent", "cluster": "c1", "namespace": "team", "pod": "pod-0",
+           "gpu_uuid": "GPU-0"}  # fmt: skip
+    own = encoded([kai], [duty(1, 90.0)], Version.V2)
+    grid = chain(seen(grant("pod-0"), 0, 1), body_of([duty(1, 0.5)]), own).history("c1").slices
+    rows = {key.container: row for key, row in zip(grid.keys, grid.mean[Measure.DUTY_CYCLE].tolist(), strict=True)}
+    assert rows["server"] == [0.5]
 
 
 def test_grant_ends_with_its_stale_marker(chain):
