@@ -9,7 +9,8 @@ Project-HAMi/HAMi:cmd/scheduler/metrics.go and cmd/vGPUmonitor/metrics.go (names
 `--legacy-metrics`), Project-HAMi/volcano-vgpu-device-plugin:cmd/vgpu-monitor/metrics.go,
 volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/metrics.go,
 kai-scheduler/kai-gpu-fractioning:fractioning-manager/metricsd/internal/metrics/exporter.go (a pod's sum over processes
-of NVML's utilisation, at most 100),
+of NVML's utilisation, at most 100), ROCm/device-metrics-exporter:docs/configuration/metricslist.md (units, partitions),
+Ascend/mind-cluster:component/npu-exporter/collector (units, labels; HAMi names a chip by the same `vdie_id`),
 kubernetes/kube-state-metrics:docs/metrics/workload/pod-metrics.md; those of inference servers: `fleet.server_series`.
 """
 
@@ -213,6 +214,21 @@ _HAMI_LEGACY = _LabelNames(
 _KAI = _LabelNames(
     node=("node", "kubernetes_node"), card=("gpu_uuid",), namespace=_EXPORTED_POD.namespace, pod=_EXPORTED_POD.pod
 )
+_AMD = _LabelNames(
+    # The exporter's `hostname` is its own container's name unless it runs in the host's namespace.
+    node=("node", "kubernetes_node", "hostname"),
+    card=("gpu_uuid", "serial_number"),
+    card_model=("card_series", "card_model"),
+    namespace=_EXPORTED_POD.namespace,
+    pod=_EXPORTED_POD.pod,
+    container=_EXPORTED_POD.container,
+)
+# Of a chip: who is named on one that several share is not documented, so nobody is.
+_ASCEND_CHIP = _LabelNames(node=("node", "kubernetes_node"), card=("vdie_id",), card_model=("model_name", "modelName"))
+_ASCEND_CONTAINER = _LabelNames(
+    node=_ASCEND_CHIP.node, card=_ASCEND_CHIP.card, card_model=_ASCEND_CHIP.card_model,
+    namespace=_EXPORTED_POD.namespace, pod=("pod_name",), container=("container_name",),
+)  # fmt: skip
 _VOLCANO = _LabelNames(node=("NodeName",), card=("devID",), pod=("podName",))
 # A rule's series has no `exported_…`; with labels of a target it was scraped, and anybody may write that.
 _RECORDED = _LabelNames(
@@ -286,6 +302,21 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
                 ("sm_utilization_percent", _slice(_KAI, Measure.DUTY_CYCLE, _PERCENT)),
             )
         },
+        # AMD's exporter, cards that are not partitioned: of a partitioned one the first partition alone says what the
+        # whole card does.
+        "gpu_gfx_activity": _card(_AMD, Measure.DUTY_CYCLE, _PERCENT),
+        "gpu_used_vram": _card(_AMD, Measure.FRAMEBUFFER_USED, _MIB),
+        "gpu_total_vram": _fact(Subject.CAPACITY, _AMD, _CAPACITY_BYTES, _MIB),
+        "gpu_package_power": _card(_AMD, Measure.POWER),
+        "gpu_junction_temperature": _card(_AMD, Measure.TEMPERATURE),
+        # Ascend's exporter; what containers do, it reports for whole chips only.
+        "npu_chip_info_utilization": _card(_ASCEND_CHIP, Measure.DUTY_CYCLE, _PERCENT),
+        "npu_chip_info_hbm_used_memory": _card(_ASCEND_CHIP, Measure.FRAMEBUFFER_USED, _MIB),
+        "npu_chip_info_hbm_total_memory": _fact(Subject.CAPACITY, _ASCEND_CHIP, _CAPACITY_BYTES, _MIB),
+        "npu_chip_info_power": _card(_ASCEND_CHIP, Measure.POWER),
+        "npu_chip_info_temperature": _card(_ASCEND_CHIP, Measure.TEMPERATURE),
+        "container_npu_utilization": _slice(_ASCEND_CONTAINER, Measure.DUTY_CYCLE, _PERCENT),
+        "container_npu_used_memory": _slice(_ASCEND_CONTAINER, Measure.FRAMEBUFFER_USED, _MIB),
         # HAMi, scheduler.
         "hami_vgpu_memory_allocated_bytes": _fact(Subject.GRANT, _HAMI, _GRANTED_BYTES),
         "hami_vgpu_core_allocated_ratio": _fact(Subject.GRANT, _HAMI, _GRANTED_RATIO, _PERCENT),
@@ -345,6 +376,8 @@ _POD_SUBJECTS = frozenset({Subject.SLICE, Subject.SLICE_INFO, Subject.POD_SERVER
 # What the scrape's own target is called where an exporter leaves a card without a pod and Prometheus fills the gap with
 # the exporter's.
 _EXPORTER_PODS = ("dcgm-exporter", "nvidia-dcgm-exporter")
+_AMD_EXPORTER = "metrics-exporter"
+_UNPARTITIONED = ("", "na", "none", "spx")
 
 
 def card_series(measure: Measure) -> str:
@@ -405,8 +438,8 @@ def resolve(name: str, labels: Mapping[str, str]) -> SeriesMeaning | None:
         return None
     identity = _identity(alias.labels, labels)
     subject = alias.subject
-    if alias.labels is _DCGM:
-        decided = _dcgm(alias, identity, labels)
+    if alias.labels in (_DCGM, _AMD):
+        decided = (_dcgm if alias.labels is _DCGM else _amd)(alias, identity, labels)
         if decided is None:
             return None
         subject, identity = decided
@@ -440,6 +473,12 @@ def _dcgm(alias: _Alias, identity: SeriesIdentity, labels: Mapping[str, str]) ->
             return Subject.SLICE, identity
         return Subject.CARD, _without_pod(identity)
     return Subject.CARD, identity
+
+
+def _amd(alias: _Alias, identity: SeriesIdentity, labels: Mapping[str, str]) -> tuple[Subject, SeriesIdentity] | None:
+    if labels.get("gpu_compute_partition_type", "").casefold() not in _UNPARTITIONED:
+        return None
+    return alias.subject, _without_pod(identity) if _AMD_EXPORTER in (identity.pod or "") else identity
 
 
 def _identity(names: _LabelNames, labels: Mapping[str, str]) -> SeriesIdentity:

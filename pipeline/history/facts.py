@@ -72,7 +72,10 @@ FACT_NAMES = (
 """Names that say something beside samples; `fleet.series` knows the others."""
 
 _SHORTER_MS = (86_400_000, 3_600_000)
-_CARD_RESOURCES = ("nvidia_com_gpu", "nvidia_com_mig", "volcano_sh_vgpu", "hami_io_gpu", "nvidia_com_pgpu")
+_CARD_RESOURCES = (
+    "nvidia_com_gpu", "nvidia_com_mig", "volcano_sh_vgpu", "hami_io_gpu", "nvidia_com_pgpu", "amd_com_gpu",
+    "huawei_com_Ascend",
+)  # fmt: skip
 
 SeatName = tuple[str, str, str, str]
 """Namespace, pod, container, card."""
@@ -361,8 +364,12 @@ def _read_kai(asked: _Asked) -> None:
 def _is_fact(name: str) -> bool:
     """Whether a name is of grants or capacities, by what it means with all labels that anybody asks for."""
     labels = dict.fromkeys(
-        ("device_uuid", "deviceuuid", "devID", "pod", "podname", "podName", "exported_pod", "UUID", "card"), "x"
-    )
+        (
+            "device_uuid", "deviceuuid", "devID", "gpu_uuid", "vdie_id", "pod", "podname", "podName", "exported_pod",
+            "UUID", "card",
+        ),
+        "x",
+    )  # fmt: skip
     meaning = resolve(name, labels)
     return meaning is not None and meaning.subject in (Subject.GRANT, Subject.CAPACITY)
 

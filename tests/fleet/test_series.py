@@ -88,6 +88,38 @@ def test_what_kais_fractioning_measures_is_the_pods_whatever_container_exported_
     assert resolve(f"{prefix}_gpu_memory_used_bytes", {**labels, "gpu_uuid": ""}) is None
 
 
+# As ROCm/device-metrics-exporter writes it on an MI300X (and on a card in CPX mode).
+AMD = {"card_model": "102-G30211-0C", "card_series": "AMD Instinct MI300X OAM", "gpu_compute_partition_type": "spx",
+       "gpu_id": "2", "gpu_partition_id": "0", "gpu_uuid": "ccff74a1-0000-1000-80e0-c6d49f5b0d86", "hostname": "tw038",
+       "namespace": "team", "pod": "train-0", "container": "main", "serial_number": "692409005408"}  # fmt: skip
+
+
+def test_amds_cards_are_read_as_long_as_they_are_whole() -> None:
+    meaning = resolve("gpu_used_vram", AMD)
+    assert meaning is not None
+    assert (meaning.subject, meaning.measure, meaning.factor) == (Subject.CARD, Measure.FRAMEBUFFER_USED, 2**20)
+    identity = meaning.identity
+    assert (identity.card, identity.card_model, identity.pod) == (AMD["gpu_uuid"], AMD["card_series"], "train-0")
+    assert resolve("gpu_gfx_activity", {**AMD, "gpu_compute_partition_type": "cpx"}) is None
+    idle = resolve("gpu_gfx_activity", {**AMD, "pod": "amd-gpu-metrics-exporter-x7k", "namespace": "kube-amd-gpu"})
+    assert idle is not None
+    assert (idle.measure, idle.identity.pod, idle.identity.namespace) == (Measure.DUTY_CYCLE, None, None)
+    capacity = resolve("gpu_total_vram", {key: value for key, value in AMD.items() if key != "gpu_uuid"})
+    assert capacity is not None
+    assert (capacity.fact, capacity.identity.card) == ("framebuffer_capacity_bytes", AMD["serial_number"])
+
+
+def test_a_chip_of_ascend_is_nobodys_and_a_containers_use_is_its_own() -> None:
+    labels = {"id": "0", "model_name": "910B4", "vdie_id": "1C11-A", "pcie_bus_info": "0000:C1:00.0",
+              "namespace": "team", "pod_name": "svc-0", "container_name": "main", "pod": "npu-exporter-x"}  # fmt: skip
+    chip, own = resolve("npu_chip_info_hbm_used_memory", labels), resolve("container_npu_utilization", labels)
+    assert chip is not None
+    assert own is not None
+    assert (chip.subject, chip.identity.pod, chip.identity.card) == (Subject.CARD, None, "1C11-A")
+    assert (own.subject, own.identity.pod, own.identity.container) == (Subject.SLICE, "svc-0", "main")
+    assert (50 * own.factor, chip.factor) == (0.5, 2**20)
+
+
 def test_a_mig_instance_without_a_tenant_says_nothing_of_the_card() -> None:
     assert resolve("DCGM_FI_DEV_FB_USED", {**DCGM, "GPU_I_ID": "3"}) is None
 

@@ -286,6 +286,27 @@ def test_pods_that_kais_driver_caps_are_measured_and_hold_what_they_asked_for(sc
     assert (said.seats.unmeasured, assumed_backend(said, "hami", is_set=False).name) == (0, "kai_nvfractions")
 
 
+def test_a_fleet_of_amd_is_seen_by_its_own_exporter(scanned):
+    def amd(number, duty, used_mib, **tenant):
+        labels = {"gpu_uuid": f"amd-{number}", "card_series": "AMD Instinct MI300X OAM", "hostname": "n1",
+                  "gpu_compute_partition_type": "spx", **tenant}  # fmt: skip
+        return [
+            series("gpu_gfx_activity", labels, duty),
+            series("gpu_used_vram", labels, used_mib),
+            series("gpu_total_vram", labels, 196_592),
+        ]
+
+    tenant = {"namespace": "team", "pod": "train-0", "container": "main"}
+    said, history, _ = scanned([*amd(0, 80, 90_000, **tenant), *amd(1, 0, 300)])
+    (grant,) = history.inventory.grants
+    assert (grant.pod_id, grant.card, grant.framebuffer_granted_bytes) == ("team/train-0", "amd-0", 196_592 * 2**20)
+    assert {card.card: card.framebuffer_bytes for card in history.inventory.cards} == dict.fromkeys(
+        ("amd-0", "amd-1"), 196_592 * 2**20
+    )
+    assert np.nanmax(history.slices.mean[Measure.DUTY_CYCLE]) == pytest.approx(0.8)
+    assert said.seats.held_cards == 1
+
+
 def test_a_mig_instance_is_granted_its_part(scanned):
     labels = {"UUID": "GPU-1", "modelName": "NVIDIA A100-SXM4-80GB", "Hostname": "n1", "GPU_I_PROFILE": "3g.40gb",
               "GPU_I_ID": "1", "namespace": "team", "pod": "p", "container": "c"}  # fmt: skip
