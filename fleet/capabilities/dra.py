@@ -110,6 +110,10 @@ DRA_SHARED = Capabilities(
             where="tests/cluster/test_dra_claims.py::test_pods_that_share_a_claim_share_the_planned_card_and_no_other_is_held",
         ),
         AcceptedBy(
+            what="kube-scheduler, for pods that asked by an extended resource (Kubernetes 1.36)",
+            where="tests/cluster/test_dra_claims.py::test_pods_that_ask_by_an_extended_resource_are_seen_on_their_cards_and_come_to_the_planned_one",
+        ),
+        AcceptedBy(
             what="kube-scheduler, for whole plans of fleets",
             where="tests/cluster/test_planned_placement.py::test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned",
         ),

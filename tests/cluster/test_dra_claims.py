@@ -14,6 +14,7 @@ from enforcer.cluster import FieldChange
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import CardPlacement, PlacedSlice, Plan, RecommendationKind
+from fleet.errors import Refused
 from fleet.inventory import CardId, WorkloadId
 from fleet.units import GIB
 from tests.cluster.api import Api, Manifest
@@ -52,17 +53,28 @@ def devices(namespace: str, node: int, *, is_cut: bool) -> list[dict[str, Any]]:
     return found
 
 
-def published(api: Api, namespace: str, nodes: int, *, is_cut: bool) -> list[str]:
-    """Makes nodes, what their drivers publish, and the classes; returns the nodes' names."""
+def published(
+    api: Api, namespace: str, nodes: int, *, is_cut: bool, tainted: Sequence[int] = (), resource: str | None = None
+) -> list[str]:
+    """Makes nodes, what their drivers publish, and the classes; returns the nodes' names.
+
+    Args:
+        tainted: numbers of cards that the driver closes on every node.
+        resource: extended resource by which pods may ask for cards.
+    """
     for kind in ("gpu", "mig"):
         name = f"{kind}.nvidia.com"
         selector = {"cel": {"expression": f'device.driver == "gpu.nvidia.com" && {attribute("type")} == "{kind}"'}}
-        api.create(f"{RESOURCES}/deviceclasses", {"metadata": {"name": name}, "spec": {"selectors": [selector]}})
+        spec = {"selectors": [selector], **({"extendedResourceName": resource} if resource and kind == "gpu" else {})}
+        api.create(f"{RESOURCES}/deviceclasses", {"metadata": {"name": name}, "spec": spec})
     names = [f"{namespace}-{number}" for number in range(nodes)]
     for number, name in enumerate(names):
         api.node(name, cards=0)
+        offered = devices(namespace, number, is_cut=is_cut)
+        for place in tainted:
+            offered[place]["taints"] = [{"key": "health.example.com/link", "value": "bad", "effect": "NoSchedule"}]
         spec = {
-            "driver": "gpu.nvidia.com", "nodeName": name, "devices": devices(namespace, number, is_cut=is_cut),
+            "driver": "gpu.nvidia.com", "nodeName": name, "devices": offered,
             "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
         }  # fmt: skip
         api.create(f"{RESOURCES}/resourceslices", {"metadata": {"name": name}, "spec": spec})
@@ -226,6 +238,46 @@ def test_pods_that_share_a_claim_share_the_planned_card_and_no_other_is_held(
     assert 3 - len(held_cards(api, namespace)) == plan.stages[0].cards_freed == 2
     found = api.ask("GET", f"{RESOURCES}/namespaces/{namespace}/resourceclaims/{claim['metadata']['name']}")
     assert len(found["status"]["reservedFor"]) == 3
+
+
+def test_scheduler_gives_nobody_a_tainted_card_and_no_stage_does(
+    api: Api, namespace: str, cluster: KubernetesCluster, gone_afterwards: None
+) -> None:
+    backend = DraSharedBackend(NOW)
+    nodes = published(api, namespace, 1, is_cut=False, tainted=[0])
+    whole_cards(api, namespace, {"a": 1, "b": 1})
+    assert held_cards(api, namespace) == {(nodes[0], "gpu-1"), (nodes[0], "gpu-2")}
+    snapshot, _ = seats(cluster, backend, namespace)
+    parts = [part for name in "ab" for part in slices_of(snapshot, namespace, name, framebuffer_bytes=12 * GIB)]
+    plan = planned(namespace, nodes, {(0, 0): parts}, RecommendationKind.SLICE, cards_before=2)
+    with pytest.raises(Refused, match=r"taint health\.example\.com/link=bad:NoSchedule of driver gpu\.nvidia\.com"):
+        backend.render(plan, 1, snapshot)
+
+
+def test_pods_that_ask_by_an_extended_resource_are_seen_on_their_cards_and_come_to_the_planned_one(
+    api: Api, namespace: str, cluster: KubernetesCluster, gone_afterwards: None
+) -> None:
+    backend = DraSharedBackend(NOW)
+    nodes = published(api, namespace, 1, is_cut=False, resource="nvidia.com/gpu")
+    for name in "ab":
+        deployment(api, namespace, name, limits={"nvidia.com/gpu": "1"})
+        until_ready(api, namespace, name, 1)
+    snapshot, before = seats(cluster, backend, namespace)
+    held = {card(namespace, 0, int(device.removeprefix("gpu-"))) for _, device in held_cards(api, namespace)}
+    assert len(held) == 2
+    assert {place for cards in before.values() for place in cards} == held
+    free = next(number for number in range(CARDS) if card(namespace, 0, number) not in held)
+    parts = [part for name in "ab" for part in slices_of(snapshot, namespace, name, framebuffer_bytes=12 * GIB)]
+    applied(
+        api, cluster, backend,
+        planned(namespace, nodes, {(0, free): parts}, RecommendationKind.SLICE, cards_before=2),
+    )  # fmt: skip
+    wanted = {(nodes[0], f"gpu-{free}")}
+    until(lambda: held_cards(api, namespace) == wanted, f"one claim holds {wanted}")
+    for name in "ab":
+        until_ready(api, namespace, name, 1)
+    _, after = seats(cluster, backend, namespace)
+    assert list(after.values()) == [(card(namespace, 0, free),)] * 2
 
 
 @pytest.mark.parametrize("make", [DraMigBackend, DraSharedBackend])
