@@ -123,7 +123,7 @@ def _compat() -> Iterator[str]:
 def _peers() -> Iterator[str]:
     yield "\n## What others show, and where it is here\n"
     yield "Every name of dcgm-exporter's default and profiling lists (commented lines included), of HAMi's two"
-    yield "exporters (old names too) and of nvitop's. *same name*: `--compat` shows it under that name too.\n"
+    yield "exporters (old names too), of KAI's and of nvitop's. *same name*: `--compat` shows it under that name too.\n"
     yield "| exporter | name | here | |"
     yield "|---|---|---|---|"
     for told in peer_names():

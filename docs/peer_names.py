@@ -1,9 +1,10 @@
-"""Every name of dcgm-exporter, HAMi's two exporters and nvitop's, and which series of ours holds it, or why none.
+"""Names of dcgm-exporter, HAMi's two exporters, KAI's and nvitop's, and which series of ours holds each, or why none.
 
 Read by `metrics_page` and by tests.
 
 Sources: NVIDIA/dcgm-exporter:etc/default-counters.csv and etc/dcp-metrics-included.csv, lines that are commented out
 included, and pkg/cmd/app.go; Project-HAMi/HAMi:cmd/vGPUmonitor/metrics.go and cmd/scheduler/metrics.go;
+kai-scheduler/kai-gpu-fractioning:fractioning-manager/metricsd/internal/metrics/exporter.go;
 XuehaiPan/nvitop:nvitop-exporter/nvitop_exporter/exporter.py, whose names end in their unit.
 """
 
@@ -25,6 +26,7 @@ class Peer(StrEnum):
     DCGM = "dcgm-exporter"
     HAMI_MONITOR = "HAMi, node monitor"
     HAMI_SCHEDULER = "HAMi, scheduler"
+    KAI = "KAI's GPU fractioning"
     NVITOP = "nvitop-exporter"
 
 
@@ -146,6 +148,15 @@ _HELD: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 """What `--compat` does not show: families of ours that hold it, and what is to be said of it."""
 
+_NAMED_BEFORE = "`gpu_sharing_gpu_…` before"
+_KAI: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "gpu_fractioning_gpu_memory_used_bytes": ((slice_series(Measure.FRAMEBUFFER_USED),), _NAMED_BEFORE),
+    "gpu_fractioning_gpu_sm_utilization_percent": ((slice_series(Measure.DUTY_CYCLE),), _NAMED_BEFORE),
+    "gpu_fractioning_gpu_sm_utilization_percent_normalized": (
+        (slice_series(Measure.DUTY_CYCLE), _SLICE_BYTES),
+        "their quotient, with the limit where the pod has one, at most 100 %",
+    ),
+}
 _HOST = "of the host and not of its cards: Prometheus' node_exporter shows it"
 _OPT_IN = "where `exporter.processes_max` is above 0"
 _NVITOP: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -220,8 +231,9 @@ def peer_names() -> Iterator[PeerName]:
             else:
                 families, remark = _HELD[name]
                 yield PeerName(peer=peer, name=name, families=families, is_shown=False, remark=remark)
-    for name, (families, remark) in _NVITOP.items():
-        yield PeerName(peer=Peer.NVITOP, name=name, families=families, is_shown=False, remark=remark)
+    for peer, held in ((Peer.KAI, _KAI), (Peer.NVITOP, _NVITOP)):
+        for name, (families, remark) in held.items():
+            yield PeerName(peer=peer, name=name, families=families, is_shown=False, remark=remark)
 
 
 def _shown() -> dict[str, tuple[str, ...]]:
