@@ -6,9 +6,17 @@ from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
 from fleet.grammars.hami import DeviceGrant, RegisteredDevice
-from fleet.grammars.kai import KaiShare, asks_kai, container_annotations, kai_groups, parse_kai_share
+from fleet.grammars.kai import (
+    KaiShare,
+    asks_kai,
+    compute_mode,
+    container_annotations,
+    kai_groups,
+    parse_kai_share,
+)
 from fleet.grammars.mgpu import parse_card_indexes
 from fleet.grammars.mig import MigAllocation, is_mig_profile, parse_mig_allocations, profile_of_resource
+from fleet.grammars.tensor_fusion import GPU_IDS_ANNOTATION, parse_tensor_fusion
 from fleet.grammars.vgpumanager import ContainerVgpus, VgpuGrant, parse_vgpu_allocation, parse_vgpu_register
 from fleet.grammars.volcano import parse_volcano_ids, parse_volcano_register
 from tests.fleet.written_annotations import (
@@ -131,6 +139,28 @@ def test_cards_that_kai_lets_a_container_see_are_its_cards_by_uuid_alone(said: s
     share = parse_kai_share({REQUEST: "8Gi", "nvidia.com/container.main.gpus.devices": said}, {})
     assert share is not None
     assert share.on_cards == cards
+
+
+@given(
+    st.lists(CARDS, min_size=1, max_size=4, unique=True),
+    st.none() | st.integers(1, 2**40),
+    st.none() | st.integers(1, 100),
+    st.none() | NAMES,
+)
+def test_what_tensor_fusion_gives_is_the_same_after_writing_and_reading(
+    cards: list[str], size: int | None, percent: int | None, container: str | None
+) -> None:
+    written = {
+        "gpu-ids": ",".join(card.lower() for card in cards), "vram-request": size, "compute-percent-limit": percent,
+        "inject-container": container,
+    }  # fmt: skip
+    read = parse_tensor_fusion({f"tensor-fusion.ai/{key}": str(value) for key, value in written.items() if value})
+    assert read is not None
+    ratio = None if percent is None else percent / 100
+    assert (read.cards, read.framebuffer_bytes, read.compute_ratio, read.container) == (
+        tuple(cards), size, ratio, container,
+    )  # fmt: skip
+    assert parse_tensor_fusion({}) is None
 
 
 def test_annotations_of_a_container_are_read_from_kube_state_metrics() -> None:
@@ -273,7 +303,16 @@ def test_any_text_is_read_or_corrupt(text: str) -> None:
         lambda amount: parse_kai_share({"gpu-memory": amount, "gpu-fraction-container-name": amount}, {}),
         lambda amount: parse_kai_share({f"nvidia.com/container.{amount}.gpu-memory.request": amount}, {}),
         lambda group: parse_kai_share({"gpu-fraction": "0.5"}, {"runai-gpu-group": group}),
-    )
+        lambda seen: parse_kai_share({"gpu-fraction": "0.5", "nvidia.com/container.a.gpus.devices": seen}, {}),
+        lambda mode: compute_mode({"nvidia.com/container.a.gpu-compute.mode": mode}),
+        lambda ids: parse_tensor_fusion({GPU_IDS_ANNOTATION: ids}),
+        lambda amount: parse_tensor_fusion(
+            {
+                GPU_IDS_ANNOTATION: CARD.lower(), "tensor-fusion.ai/vram-request": amount,
+                "tensor-fusion.ai/compute-percent-limit": amount, "tensor-fusion.ai/inject-container": amount,
+            }
+        ),
+    )  # fmt: skip
     for read in readers:
         try:
             read(text)
