@@ -20,10 +20,10 @@ LABELS_MAX, LABEL_BYTES_MAX = 6, 24
 NAMES = st.one_of(
     st.sampled_from([name for name in known_names() if not name.endswith("_info")]), st.text("aé_", max_size=30)
 )
-TEXTS = st.sampled_from(["", "a", "b", "ä", "GPU-1", "x" * 24, "x" * 25, "dcgm-exporter-7", "\n"])
+TEXTS = st.sampled_from(["", "a", "b", "ä", "GPU-1", "x" * 24, "x" * 25, "dcgm-exporter-7", "spx", "\n"])
 KEYS = st.sampled_from(
     ["UUID", "Hostname", "pod", "exported_pod", "namespace", "cluster", "card", "node", "GPU_I_ID", "vgpu", "pod_uid",
-     "device_uuid", "é", "k" * 25]
+     "device_uuid", "gpu_uuid", "gpu_compute_partition_type", "vdie_id", "pod_name", "é", "k" * 25]
 )  # fmt: skip
 SETS = st.builds(
     lambda name, labels: labels if name is None else {**labels, "__name__": name},
@@ -92,8 +92,8 @@ def test_a_name_by_itself_means_what_it_means_with_labels(name):
     assert alone is not None
     everything = {
         "UUID": "GPU-1", "device_uuid": "GPU-1", "deviceuuid": "GPU-1", "devID": "GPU-1", "card": "GPU-1", "node": "n",
-        "pod": "p", "podname": "p", "podName": "p", "namespace": "n", "GPU_I_ID": "1", "owner_kind": "Job",
-        "owner_name": "j", "replicaset": "r", "job_name": "j",
+        "gpu_uuid": "GPU-1", "vdie_id": "GPU-1", "pod_name": "p", "pod": "p", "podname": "p", "podName": "p",
+        "namespace": "n", "GPU_I_ID": "1", "owner_kind": "Job", "owner_name": "j", "replicaset": "r", "job_name": "j",
     }  # fmt: skip
     meaning = resolve(name, everything)
     assert meaning is not None
