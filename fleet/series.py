@@ -8,10 +8,8 @@ Sources of the table: NVIDIA/dcgm-exporter:etc/default-counters.csv and internal
 Project-HAMi/HAMi:cmd/scheduler/metrics.go and cmd/vGPUmonitor/metrics.go (names from v2.9 on; the older ones with
 `--legacy-metrics`), Project-HAMi/volcano-vgpu-device-plugin:cmd/vgpu-monitor/metrics.go,
 volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/metrics.go,
-kai-scheduler/kai-gpu-fractioning:fractioning-manager/metricsd/internal/metrics/exporter.go (a pod's sum over processes
-of NVML's utilisation, at most 100), ROCm/device-metrics-exporter:docs/configuration/metricslist.md (units, partitions),
-Ascend/mind-cluster:component/npu-exporter/collector (units, labels; HAMi names a chip by the same `vdie_id`),
-kubernetes/kube-state-metrics:docs/metrics/workload/pod-metrics.md; those of inference servers: `fleet.server_series`.
+kubernetes/kube-state-metrics:docs/metrics/workload/pod-metrics.md; those of inference servers: `fleet.server_series`,
+of further exporters: `fleet.further_exporters`.
 """
 
 from __future__ import annotations
@@ -21,6 +19,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from fleet.further_exporters import (
+    AMD,
+    EXPORTED_POD,
+    FURTHER_METRICS,
+    LabelNames,
+    is_amd_exporter,
+    is_of_whole_card,
+)
 from fleet.schema import CARD_MEASURES, SLICE_MEASURES, Measure
 from fleet.server_series import SERVER_METRICS, SERVER_READINGS, ServerFacts, recorded_name, server_facts
 
@@ -141,22 +147,9 @@ class NameMeaning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LabelNames:
-    """Where a source writes each part of an identity; of several labels the first that is set counts."""
-
-    node: tuple[str, ...] = ()
-    card: tuple[str, ...] = ()
-    card_model: tuple[str, ...] = ()
-    namespace: tuple[str, ...] = ()
-    pod: tuple[str, ...] = ()
-    container: tuple[str, ...] = ()
-    mig_profile: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Alias:
     subject: Subject
-    labels: _LabelNames
+    labels: LabelNames
     measure: Measure | None = None
     fact: str | None = None
     factor: float = 1.0
@@ -167,23 +160,16 @@ class _Alias:
     """dcgm-exporter's per-process mode makes this one per pod."""
 
 
-# Prometheus renames a label of the source to `exported_…` where the scrape's own target has one of that name: then the
-# plain label names the exporter's own pod, so the exported one comes first everywhere.
-_EXPORTED_POD = _LabelNames(
-    namespace=("exported_namespace", "namespace"),
-    pod=("exported_pod", "pod"),
-    container=("exported_container", "container"),
-)
-_OWN = _LabelNames(
+_OWN = LabelNames(
     node=("exported_node", "node"),
     card=("card",),
     card_model=("card_model",),
-    namespace=_EXPORTED_POD.namespace,
-    pod=_EXPORTED_POD.pod,
-    container=_EXPORTED_POD.container,
+    namespace=EXPORTED_POD.namespace,
+    pod=EXPORTED_POD.pod,
+    container=EXPORTED_POD.container,
     mig_profile=("mig_profile",),
 )
-_DCGM = _LabelNames(
+_DCGM = LabelNames(
     # Hostname is the node's name where the exporter knows it, else its own container's; a label that the scrape adds
     # is surer.
     node=("node", "kubernetes_node", "Hostname", "hostname"),
@@ -194,15 +180,15 @@ _DCGM = _LabelNames(
     container=("exported_container", "container_name", "container"),
     mig_profile=("GPU_I_PROFILE",),
 )
-_HAMI = _LabelNames(
+_HAMI = LabelNames(
     node=("exported_node", "node"),
     card=("device_uuid",),
     card_model=("device_type",),
-    namespace=_EXPORTED_POD.namespace,
-    pod=_EXPORTED_POD.pod,
-    container=_EXPORTED_POD.container,
+    namespace=EXPORTED_POD.namespace,
+    pod=EXPORTED_POD.pod,
+    container=EXPORTED_POD.container,
 )
-_HAMI_LEGACY = _LabelNames(
+_HAMI_LEGACY = LabelNames(
     node=("nodeid", "nodename", "exported_node", "node", "kubernetes_node"),
     card=("deviceuuid",),
     card_model=("devicetype",),
@@ -210,47 +196,26 @@ _HAMI_LEGACY = _LabelNames(
     pod=("podname",),
     container=("ctrname",),
 )
-# Of a pod and not of a container: a label `container` is that of the exporter that was scraped.
-_KAI = _LabelNames(
-    node=("node", "kubernetes_node"), card=("gpu_uuid",), namespace=_EXPORTED_POD.namespace, pod=_EXPORTED_POD.pod
-)
-_AMD = _LabelNames(
-    # The exporter's `hostname` is its own container's name unless it runs in the host's namespace.
-    node=("node", "kubernetes_node", "hostname"),
-    card=("gpu_uuid", "serial_number"),
-    card_model=("card_series", "card_model"),
-    namespace=_EXPORTED_POD.namespace,
-    pod=_EXPORTED_POD.pod,
-    container=_EXPORTED_POD.container,
-)
-# Of a chip: who is named on one that several share is not documented, so nobody is.
-_ASCEND_CHIP = _LabelNames(node=("node", "kubernetes_node"), card=("vdie_id",), card_model=("model_name", "modelName"))
-_ASCEND_CONTAINER = _LabelNames(
-    node=_ASCEND_CHIP.node, card=_ASCEND_CHIP.card, card_model=_ASCEND_CHIP.card_model,
-    namespace=_EXPORTED_POD.namespace, pod=("pod_name",), container=("container_name",),
-)  # fmt: skip
-_VOLCANO = _LabelNames(node=("NodeName",), card=("devID",), pod=("podName",))
+_VOLCANO = LabelNames(node=("NodeName",), card=("devID",), pod=("podName",))
 # A rule's series has no `exported_…`; with labels of a target it was scraped, and anybody may write that.
-_RECORDED = _LabelNames(
+_RECORDED = LabelNames(
     node=("node",), card=("card",), card_model=("card_model",), namespace=("namespace",), pod=("pod",),
     container=("container",), mig_profile=("mig_profile",),
 )  # fmt: skip
 _TARGET_LABEL = "instance"
 # A server is no exporter: it speaks for the pod that was scraped, and `exported_…` is what it claims itself.
-_SERVER = _LabelNames(
-    node=("node", "kubernetes_node"), namespace=("namespace",), pod=("pod",), container=("container",)
-)
+_SERVER = LabelNames(node=("node", "kubernetes_node"), namespace=("namespace",), pod=("pod",), container=("container",))
 
 
-def _card(labels: _LabelNames, measure: Measure, factor: float = 1.0, value_max: float | None = None) -> _Alias:
+def _card(labels: LabelNames, measure: Measure, factor: float = 1.0, value_max: float | None = None) -> _Alias:
     return _Alias(subject=Subject.CARD, labels=labels, measure=measure, factor=factor, value_max=value_max)
 
 
-def _slice(labels: _LabelNames, measure: Measure, factor: float = 1.0, value_max: float | None = None) -> _Alias:
+def _slice(labels: LabelNames, measure: Measure, factor: float = 1.0, value_max: float | None = None) -> _Alias:
     return _Alias(subject=Subject.SLICE, labels=labels, measure=measure, factor=factor, value_max=value_max)
 
 
-def _fact(subject: Subject, labels: _LabelNames, fact: str, factor: float = 1.0) -> _Alias:
+def _fact(subject: Subject, labels: LabelNames, fact: str, factor: float = 1.0) -> _Alias:
     return _Alias(subject=subject, labels=labels, fact=fact, factor=factor)
 
 
@@ -292,31 +257,6 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
         "vGPU_device_memory_usage_in_bytes": _slice(_HAMI_LEGACY, Measure.FRAMEBUFFER_USED),
         "Device_utilization_desc_of_container": _slice(_HAMI_LEGACY, Measure.DUTY_CYCLE, _PERCENT, 1.0),
         "vGPU_device_memory_limit_in_bytes": _fact(Subject.GRANT, _HAMI_LEGACY, _GRANTED_BYTES),
-        # KAI's GPU fractioning, under the name of its operator and under the one before; where an administrator named
-        # them anew they stay unknown. `…_normalized` is a share of the grant, cut at 100: no measure of ours.
-        **{
-            f"{prefix}_gpu_{name}": alias
-            for prefix in ("gpu_fractioning", "gpu_sharing")
-            for name, alias in (
-                ("memory_used_bytes", _slice(_KAI, Measure.FRAMEBUFFER_USED)),
-                ("sm_utilization_percent", _slice(_KAI, Measure.DUTY_CYCLE, _PERCENT)),
-            )
-        },
-        # AMD's exporter, cards that are not partitioned: of a partitioned one the first partition alone says what the
-        # whole card does.
-        "gpu_gfx_activity": _card(_AMD, Measure.DUTY_CYCLE, _PERCENT),
-        "gpu_used_vram": _card(_AMD, Measure.FRAMEBUFFER_USED, _MIB),
-        "gpu_total_vram": _fact(Subject.CAPACITY, _AMD, _CAPACITY_BYTES, _MIB),
-        "gpu_package_power": _card(_AMD, Measure.POWER),
-        "gpu_junction_temperature": _card(_AMD, Measure.TEMPERATURE),
-        # Ascend's exporter; what containers do, it reports for whole chips only.
-        "npu_chip_info_utilization": _card(_ASCEND_CHIP, Measure.DUTY_CYCLE, _PERCENT),
-        "npu_chip_info_hbm_used_memory": _card(_ASCEND_CHIP, Measure.FRAMEBUFFER_USED, _MIB),
-        "npu_chip_info_hbm_total_memory": _fact(Subject.CAPACITY, _ASCEND_CHIP, _CAPACITY_BYTES, _MIB),
-        "npu_chip_info_power": _card(_ASCEND_CHIP, Measure.POWER),
-        "npu_chip_info_temperature": _card(_ASCEND_CHIP, Measure.TEMPERATURE),
-        "container_npu_utilization": _slice(_ASCEND_CONTAINER, Measure.DUTY_CYCLE, _PERCENT),
-        "container_npu_used_memory": _slice(_ASCEND_CONTAINER, Measure.FRAMEBUFFER_USED, _MIB),
         # HAMi, scheduler.
         "hami_vgpu_memory_allocated_bytes": _fact(Subject.GRANT, _HAMI, _GRANTED_BYTES),
         "hami_vgpu_core_allocated_ratio": _fact(Subject.GRANT, _HAMI, _GRANTED_RATIO, _PERCENT),
@@ -330,6 +270,20 @@ _ALIASES: Mapping[str, _Alias] = MappingProxyType(
             Subject.GRANT, _VOLCANO, _GRANTED_RATIO, _PERCENT
         ),
         "volcano_vgpu_device_memory_limit": _fact(Subject.CAPACITY, _VOLCANO, _CAPACITY_BYTES, _MIB),
+        **{
+            name: _Alias(
+                subject=Subject.CAPACITY
+                if metric.measure is None
+                else Subject.SLICE
+                if metric.of_slice
+                else Subject.CARD,
+                labels=metric.labels,
+                measure=metric.measure,
+                fact=_CAPACITY_BYTES if metric.measure is None else None,
+                factor=metric.factor,
+            )
+            for name, metric in FURTHER_METRICS.items()
+        },
         **{
             name: _Alias(
                 subject=Subject.SERVER if metric.measure is None else Subject.POD_SERVER,
@@ -376,8 +330,6 @@ _POD_SUBJECTS = frozenset({Subject.SLICE, Subject.SLICE_INFO, Subject.POD_SERVER
 # What the scrape's own target is called where an exporter leaves a card without a pod and Prometheus fills the gap with
 # the exporter's.
 _EXPORTER_PODS = ("dcgm-exporter", "nvidia-dcgm-exporter")
-_AMD_EXPORTER = "metrics-exporter"
-_UNPARTITIONED = ("", "na", "none", "spx")
 
 
 def card_series(measure: Measure) -> str:
@@ -438,7 +390,7 @@ def resolve(name: str, labels: Mapping[str, str]) -> SeriesMeaning | None:
         return None
     identity = _identity(alias.labels, labels)
     subject = alias.subject
-    if alias.labels in (_DCGM, _AMD):
+    if alias.labels in (_DCGM, AMD):
         decided = (_dcgm if alias.labels is _DCGM else _amd)(alias, identity, labels)
         if decided is None:
             return None
@@ -476,12 +428,12 @@ def _dcgm(alias: _Alias, identity: SeriesIdentity, labels: Mapping[str, str]) ->
 
 
 def _amd(alias: _Alias, identity: SeriesIdentity, labels: Mapping[str, str]) -> tuple[Subject, SeriesIdentity] | None:
-    if labels.get("gpu_compute_partition_type", "").casefold() not in _UNPARTITIONED:
+    if not is_of_whole_card(labels):
         return None
-    return alias.subject, _without_pod(identity) if _AMD_EXPORTER in (identity.pod or "") else identity
+    return alias.subject, _without_pod(identity) if is_amd_exporter(identity.pod) else identity
 
 
-def _identity(names: _LabelNames, labels: Mapping[str, str]) -> SeriesIdentity:
+def _identity(names: LabelNames, labels: Mapping[str, str]) -> SeriesIdentity:
     model = _first(labels, names.card_model)
     if model is not None and names in (_HAMI, _HAMI_LEGACY):
         # HAMi writes the vendor before the model: "NVIDIA-NVIDIA A10", "NVIDIA-Tesla T4".

@@ -65,7 +65,10 @@ def published(
     for kind in ("gpu", "mig"):
         name = f"{kind}.nvidia.com"
         selector = {"cel": {"expression": f'device.driver == "gpu.nvidia.com" && {attribute("type")} == "{kind}"'}}
-        spec = {"selectors": [selector], **({"extendedResourceName": resource} if resource and kind == "gpu" else {})}
+        spec: dict[str, Any] = {
+            "selectors": [selector],
+            **({"extendedResourceName": resource} if resource and kind == "gpu" else {}),
+        }
         api.create(f"{RESOURCES}/deviceclasses", {"metadata": {"name": name}, "spec": spec})
     names = [f"{namespace}-{number}" for number in range(nodes)]
     for number, name in enumerate(names):
@@ -73,11 +76,11 @@ def published(
         offered = devices(namespace, number, is_cut=is_cut)
         for place in tainted:
             offered[place]["taints"] = [{"key": "health.example.com/link", "value": "bad", "effect": "NoSchedule"}]
-        spec = {
+        slices: dict[str, Any] = {
             "driver": "gpu.nvidia.com", "nodeName": name, "devices": offered,
             "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
         }  # fmt: skip
-        api.create(f"{RESOURCES}/resourceslices", {"metadata": {"name": name}, "spec": spec})
+        api.create(f"{RESOURCES}/resourceslices", {"metadata": {"name": name}, "spec": slices})
     return names
 
 
