@@ -27,9 +27,11 @@ from bench.live_cluster import admitted_plane, programs
 from bench.measured_run import GPUTIDE, ROOT, print_bar, print_unmeasured
 from bench.recorded_fleet import stand_up_fleet
 from fleet.errors import Unavailable
+from gputide.operate.engine_cache import default_cache_path
 from tests.cluster.api import Api
 from tests.cluster.hami_plugins import HamiPlugins
 from tests.cluster.played_backends import HAMI_PLAYED
+from tests.engines.go_peers import GoPeers, build_go_peers
 
 BAR = "run.sh ends well, what comes out is within its bounds, and undo leaves every object byte for byte as it was"
 KEPT_FOLDER_VARIABLE = "SCENARIO_KEEP"
@@ -49,6 +51,7 @@ def play(name: str) -> None:
     folder = ROOT / "scenarios" / name
     try:
         found = programs()
+        peers = build_go_peers(default_cache_path(), tell=lambda text: None)
     except Unavailable as absence:
         print_unmeasured(f"scenario-{name}", BAR, str(absence))
         return
@@ -60,7 +63,7 @@ def play(name: str) -> None:
         fleet = stand_up_fleet(folder / "fleet.toml", ground.api, ground.approver)
         (here / "fleet.pickle").write_bytes(pickle.dumps(fleet))
         before = objects(ground.api)
-        said = _run(here, ground.approver)
+        said = _run(here, ground.approver, peers)
         after = objects(ground.api)
         missed = [f"run.sh: {said.stderr.strip()[-600:]}"] if said.returncode else list(missed_checks(here))
         if kept := os.environ.get(KEPT_FOLDER_VARIABLE):
@@ -109,15 +112,16 @@ def value_at(document: Any, path: Sequence[str]) -> Any:
     return len(document) if word == "#" else round(sum(value_at(one, path) for one in document), 6)
 
 
-def _run(here: Path, kubeconfig: Path) -> subprocess.CompletedProcess[str]:
-    """Call `run.sh` where the program, its settings and `record` are at hand."""
+def _run(here: Path, kubeconfig: Path, peers: GoPeers) -> subprocess.CompletedProcess[str]:
+    """Call `run.sh` where the program, its settings, `record` and Prometheus' `promtool` are at hand."""
     hands = here / "bin"
     hands.mkdir()
     call = f'#!/bin/sh\nexec "{sys.executable}" -m bench.recorded_fleet fleet.pickle "$1"\n'
     (hands / "record").write_text(call, encoding="utf-8")
     (hands / "record").chmod(0o755)
     environ = {
-        **os.environ, "PATH": f"{hands}:{GPUTIDE.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+        **os.environ, "PYTHONPATH": str(ROOT),
+        "PATH": f"{hands}:{GPUTIDE.parent}:{peers.promtool.parent}:{os.environ['PATH']}",
         "GPUTIDE_CONFIG": "gputide.toml", "GPUTIDE_DATA_DIR": "data", "GPUTIDE_ENFORCER__KUBECONFIG": str(kubeconfig),
     }  # fmt: skip
     return subprocess.run(["bash", "run.sh"], cwd=here, env=environ, check=False, capture_output=True, text=True)

@@ -349,7 +349,7 @@ def owner_of(grant: Grant, by: Owner, team_labels: Sequence[str]) -> str:
     return {
         Owner.CLUSTER: lambda: grant.cluster,
         Owner.NODE: lambda: grant.node,
-        Owner.MODEL: lambda: grant.card_model,
+        Owner.MODEL: lambda: str(grant.card_model),
         Owner.NAMESPACE: lambda: grant.namespace,
         Owner.TEAM: lambda: team_of(grant, team_labels),
         Owner.WORKLOAD: lambda: str(grant.workload_id),

@@ -28,6 +28,7 @@ gputide verify --format json -o verify.json
 
 # --8<-- [start:alerts]
 gputide admin grafana export grafana
+promtool test rules alerts.yaml
 # --8<-- [end:alerts]
 
 # --8<-- [start:bill]

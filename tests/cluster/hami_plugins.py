@@ -67,7 +67,7 @@ class HamiPlugins:
 
     def _register(self, node: str) -> None:
         config = self._api.ask("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}")["data"]["config.json"]
-        entry = next((one for one in json.loads(config)["nodeconfig"] if one["name"] == node), {})
+        entry: Manifest = next((one for one in json.loads(config)["nodeconfig"] if one["name"] == node), {})
         annotations = self._api.ask("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"]
         cards = self._cards.setdefault(node, json.loads(annotations[REGISTER]))
         shown = [

@@ -200,7 +200,7 @@ def record(folder: Path, *histories: History) -> None:
     write_trace(folder, cards=inventory.cards, nodes=inventory.nodes, grants=inventory.grants, usage=usage)
 
 
-def _piece(grid: SliceGrid, number: Mapping[tuple[str, str], int]) -> Piece:
+def _piece(grid: SliceGrid, number: Mapping[tuple[str, CardId], int]) -> Piece:
     keys = np.array([number[key.pod_id, key.card] for key in grid.keys], np.int32)
     ends = round(grid.since.timestamp() * 1000) + np.arange(1, grid.steps + 1) * grid.step_seconds * 1000
     values = {measure: of.T.ravel().astype(np.float64) for measure, of in grid.mean.items()}
