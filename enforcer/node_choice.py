@@ -28,12 +28,17 @@ _KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
 
 def may_run_on(pod: Manifest, node: Manifest) -> bool:
     """Whether a pod may run on a node by its own word."""
-    spec, metadata = pod["spec"], node["metadata"]
+    return chooses(pod["spec"], node) and _tolerates(pod["spec"], node)
+
+
+def chooses(spec: Mapping[str, Any], node: Manifest) -> bool:
+    """Whether selector and affinity of a pod or a template allow a node, whatever its taints."""
+    metadata = node["metadata"]
     labels: Mapping[str, str] = metadata.get("labels") or {}
     wanted: Mapping[str, str] = spec.get("nodeSelector") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
-    return _has_affinity(spec, labels, str(metadata["name"])) and _tolerates(spec, node)
+    return _has_affinity(spec, labels, str(metadata["name"]))
 
 
 def why_node_closed(node: Manifest) -> str | None:

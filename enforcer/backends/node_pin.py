@@ -13,6 +13,8 @@ from enforcer.backends.planned_seats import seat_marks
 from enforcer.backends.stage import StageDraft, Target
 from enforcer.kinds.register import pod_templates
 from enforcer.manifest import Manifest
+from enforcer.node_choice import chooses
+from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
 from fleet.errors import Refused
@@ -50,12 +52,30 @@ def check_nodes(draft: StageDraft, snapshot: Snapshot, nodes_of: Mapping[Workloa
     """Refuse nodes that the pods of a stage can't go to.
 
     Raises:
-        Refused: a node of the plan is gone, or the owner's own selector keeps its pods off it.
+        Refused: a node of the plan is gone, or the owner's own selector or affinity keeps its pods off it.
     """
     for workload, targets in draft.targets.items():
-        if any(entry.new for entry in targets):
-            for node in nodes_of.get(workload, ()):
-                _check_selector(snapshot.owners.get(workload), node_of(snapshot, node))
+        moving = [entry for entry in targets if entry.new]
+        for node in nodes_of.get(workload, ()) if moving else ():
+            check_choice(moving[0].seat, node_of(snapshot, node), snapshot)
+
+
+def check_choice(seat: PodSeat, node: Manifest, snapshot: Snapshot) -> None:
+    """Refuse a node that the template of a pod does not choose, whatever the node's taints: admission may add words.
+
+    Raises:
+        Refused: selector or affinity keeps the pods of that template off it.
+    """
+    owner = snapshot.owners.get(seat.workload)
+    templates = () if owner is None else pod_templates(owner)
+    said = f"cannot place pods of {seat.workload} on node {node['metadata']['name']}: their template"
+    labels = node["metadata"].get("labels") or {}
+    for spec in (template.body["spec"] for template in templates if template.role in ("", seat.role)):
+        for key, value in (spec.get("nodeSelector") or {}).items():
+            if labels.get(key) != value:
+                raise Refused(f"{said} selects {key}={value}, the node has {labels.get(key)!r}")
+        if not chooses(spec, node):
+            raise Refused(f"{said} has an affinity that keeps them off it")
 
 
 def node_of(snapshot: Snapshot, name: str) -> Manifest:
@@ -68,15 +88,3 @@ def node_of(snapshot: Snapshot, name: str) -> Manifest:
     if node is None:
         raise Refused(f"there is no node {name}, or no longer")
     return node
-
-
-def _check_selector(owner: Manifest | None, node: Manifest) -> None:
-    labels = node["metadata"].get("labels", {})
-    templates = () if owner is None else pod_templates(owner)
-    selectors = [template.body["spec"].get("nodeSelector") or {} for template in templates]
-    for key, value in (pair for selector in selectors for pair in selector.items()):
-        if labels.get(key) != value:
-            raise Refused(
-                f"cannot place pods of {owner['metadata']['name'] if owner else ''} on node "
-                f"{node['metadata']['name']}: their template selects {key}={value}, the node has {labels.get(key)!r}"
-            )

@@ -28,6 +28,8 @@ class Owner(StrEnum):
 
     CLUSTER = "cluster"
     NODE = "node"
+    MODEL = "model"
+    """Card model."""
     NAMESPACE = "namespace"
     TEAM = "team"
     WORKLOAD = "workload"
@@ -35,7 +37,7 @@ class Owner(StrEnum):
 
 
 BASES = ("allocation", "use", "blended")
-_OF_CARDS = frozenset({Owner.CLUSTER, Owner.NODE})
+_OF_CARDS = frozenset({Owner.CLUSTER, Owner.NODE, Owner.MODEL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,6 +349,7 @@ def owner_of(grant: Grant, by: Owner, team_labels: Sequence[str]) -> str:
     return {
         Owner.CLUSTER: lambda: grant.cluster,
         Owner.NODE: lambda: grant.node,
+        Owner.MODEL: lambda: str(grant.card_model),
         Owner.NAMESPACE: lambda: grant.namespace,
         Owner.TEAM: lambda: team_of(grant, team_labels),
         Owner.WORKLOAD: lambda: str(grant.workload_id),
@@ -355,8 +358,8 @@ def owner_of(grant: Grant, by: Owner, team_labels: Sequence[str]) -> str:
 
 
 def owner_of_card(card: Card, by: Owner) -> str:
-    """Which owner of a kind a card has by where it stands; empty for kinds that are tenants."""
-    return {Owner.CLUSTER: card.cluster, Owner.NODE: card.node}.get(by, "")
+    """Which owner of a kind a card has by what it is and where it stands; empty for kinds that are tenants."""
+    return {Owner.CLUSTER: card.cluster, Owner.NODE: card.node, Owner.MODEL: card.card_model}.get(by, "")
 
 
 def _charge(sums: _Sums, places: NDArray[np.int64], name: str, *, rest: int | None = None) -> Charge:

@@ -25,7 +25,7 @@ from exporter.trace.writer import write_trace
 from fleet.data_folder import open_data_folder
 from fleet.decisions import CardPlacement, Plan
 from fleet.inventory import CardId
-from fleet.usage import History
+from fleet.usage import History, SliceGrid
 from gputide.container.plans import chosen_plan
 from tests.cluster.api import Api
 from tests.cluster.played_backends import PlayedBackend
@@ -110,7 +110,7 @@ class Operator:
     def planned(self, history: History) -> Plan:
         """Replay what was recorded, and make the plan."""
         trace = self.ground.folder / f"trace-{self.namespace}"
-        record(history, trace)
+        record(trace, history)
         self.call("admin", "replay", str(trace), kubeconfig=self.ground.approver)
         self.call("plan", "make", kubeconfig=self.ground.approver)
         return chosen_plan(open_data_folder(self.data, create=False), None)
@@ -192,15 +192,19 @@ def carry_out(operator: Operator, services: Sequence[Service], spare_cards: int)
     )  # fmt: skip
 
 
-def record(history: History, folder: Path) -> None:
-    """Write a history as a trace."""
-    inventory, grid = history.inventory, history.slices
+def record(folder: Path, *histories: History) -> None:
+    """Write histories of one fleet, each of which goes on where the one before it ends, as a trace."""
+    inventory = histories[-1].inventory
     number = {(grant.pod_id, grant.card): place for place, grant in enumerate(inventory.grants)}
-    keys = np.array([number[f"{key.namespace}/{key.pod}", key.card] for key in grid.keys], np.int32)
+    usage = [_piece(one.slices, number) for one in histories]
+    write_trace(folder, cards=inventory.cards, nodes=inventory.nodes, grants=inventory.grants, usage=usage)
+
+
+def _piece(grid: SliceGrid, number: Mapping[tuple[str, CardId], int]) -> Piece:
+    keys = np.array([number[key.pod_id, key.card] for key in grid.keys], np.int32)
     ends = round(grid.since.timestamp() * 1000) + np.arange(1, grid.steps + 1) * grid.step_seconds * 1000
     values = {measure: of.T.ravel().astype(np.float64) for measure, of in grid.mean.items()}
-    usage = Piece(keys=np.tile(keys, grid.steps), ts_ms=np.repeat(ends, len(keys)), values=values)
-    write_trace(folder, cards=inventory.cards, nodes=inventory.nodes, grants=inventory.grants, usage=[usage])
+    return Piece(keys=np.tile(keys, grid.steps), ts_ms=np.repeat(ends, len(keys)), values=values)
 
 
 def arrived(plan: Plan, after: Holders, history: History) -> int:

@@ -15,7 +15,7 @@ from typing import Protocol
 from tests.cluster.api import Api, Manifest
 from tests.cluster.backend_doubles import KaiRules, PlayedCard, VgpuManagerRules, VolcanoRules
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble, hami_node
-from tests.cluster.hami_rules import ALLOCATED
+from tests.cluster.hami_rules import ALLOCATED, grants_of
 from tests.cluster.kai_rules import RESERVATIONS
 from tests.cluster.scheduler_double import SchedulerDouble
 from tests.cluster.workloads import deployment
@@ -136,7 +136,11 @@ class HamiPlayed:
 
     def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
         """See `PlayedBackend`."""
-        return _held({_name(pod): (pod, _hami_cards(pod)) for pod in _pods(api, namespace)})
+        return _held({_name(pod): (pod, tuple(sorted(_hami_grants(pod)))) for pod in _pods(api, namespace)})
+
+    def grants(self, api: Api, namespace: str) -> dict[str, dict[str, tuple[int, int]]]:
+        """MiB and percent of cores that its scheduler gave every bound pod of a namespace, by pod and card."""
+        return {_name(pod): _hami_grants(pod) for pod in _pods(api, namespace)}
 
 
 class ClaimsPlayed:
@@ -252,9 +256,9 @@ def _pods(api: Api, namespace: str) -> list[Manifest]:
     return [pod for pod in api.ask("GET", f"/api/v1/namespaces/{namespace}/pods")["items"] if "nodeName" in pod["spec"]]
 
 
-def _hami_cards(pod: Manifest) -> tuple[str, ...]:
+def _hami_grants(pod: Manifest) -> dict[str, tuple[int, int]]:
     text = pod["metadata"].get("annotations", {}).get(ALLOCATED, "")
-    return tuple(sorted({part.partition(",")[0] for part in text.replace(";", ":").split(":") if part}))
+    return {card: (mib, cores) for card, (mib, cores, _) in grants_of(text).items()}
 
 
 def _held(

@@ -10,6 +10,7 @@ import zlib
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from enforcer.snapshot import Snapshot
 from fleet.inventory import CardId, Inventory, WorkloadId
@@ -29,6 +30,7 @@ def stand_up(
     prefix: str,
     spare_cards: int = 0,
     played: PlayedBackend = HAMI_PLAYED,
+    **pool: Any,
 ) -> History:
     """Make nodes and Deployments, wait until every pod runs, and return their history up to now.
 
@@ -39,8 +41,10 @@ def stand_up(
         prefix: of the names of nodes and cards, which no other test has.
         spare_cards: cards beyond those that the pods need.
         played: the backend that shares the cards.
+        pool: what else `cluster` takes: its cards' model and framebuffer, its nodes' memory.
     """
-    told = cluster(*(replace(service, namespace=namespace) for service in services), spare_cards=spare_cards)
+    own = (replace(service, namespace=namespace) for service in services)
+    told = cluster(*own, spare_cards=spare_cards, **pool)
     inventory = _renamed(told.inventory, prefix)
     by_node = defaultdict(list)
     for card in inventory.cards:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import tempfile
@@ -25,7 +26,7 @@ from enforcer.snapshot import take_snapshot
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.errors import Refused
-from fleet.inventory import Priority
+from fleet.inventory import Priority, WorkloadId
 from tests.contracts.gpu_backend import BackendContract
 from tests.enforcer.builders import (
     CARD_BYTES,
@@ -198,6 +199,38 @@ def test_hard_isolation_keeps_others_off_the_card(tmp_path: Path, backend: Backe
     cluster = a_cluster(tmp_path, [replace(g, labels=wish) if g.workload == "b" else g for g in grants])
     with pytest.raises(Refused, match="isolation=hard"):
         backend.render(one_slice_each(), 1, take_snapshot(cluster))
+
+
+CHOICES = [
+    {"nodeSelector": {"pool": "b"}},
+    {
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["b"]}]}]
+                }
+            }
+        }
+    },
+]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=["selector", "affinity"])
+def test_card_of_a_node_that_the_template_does_not_choose_is_refused_before_a_pod_moves(
+    choice: dict[str, Any], cluster: SimulatedCluster, backend: Backend
+) -> None:
+    seen = take_snapshot(cluster)
+    name, node = WorkloadId("team/Deployment/b"), dict(seen.nodes["node-0"])
+    owner = copy.deepcopy(dict(seen.owners[name]))
+    owner["spec"]["template"]["spec"] |= choice
+    snapshot = replace(seen, owners={**seen.owners, name: owner})
+    with pytest.raises(
+        Refused, match=r"pods of team/Deployment/b on node node-0: their template (selects pool=b|has an affinity)"
+    ):
+        backend.render(one_slice_each(), 1, snapshot)
+    node["metadata"] = {**node["metadata"], "labels": {"pool": "b"}}
+    snapshot = replace(snapshot, nodes={**seen.nodes, "node-0": node})
+    assert backend.render(one_slice_each(), 1, snapshot).moves
 
 
 def test_more_slices_than_hami_splits_a_card_into_raise_its_split_count(tmp_path: Path, backend: Backend) -> None:

@@ -65,6 +65,7 @@ def cluster(
     card_model: str = A10,
     card_gib: int = 24,
     host_gib: int | None = None,
+    card_id: str = "GPU-{:04d}",
 ) -> History:
     """A cluster in which every pod has its own cards, four cards to a node, seen for `days`."""
     random = np.random.default_rng(seed)
@@ -80,7 +81,7 @@ def cluster(
         for replica in range(service.replicas):
             for place in range(service.cards_per_pod):
                 works_here = place < service.cards_per_pod - service.idle_cards
-                card = _card(len(cards), card_model, card_gib)
+                card = _card(card_id.format(len(cards)), len(cards), card_model, card_gib)
                 cards.append(card)
                 grant = _grant(service, replica, card)
                 grants.append(grant)
@@ -101,7 +102,10 @@ def cluster(
                 cached.append(np.where(np.isnan(series), np.nan, ratio).astype(np.float32))
                 held = service.used_gib * GIB if works_here else 0.0
                 used.append(np.where(np.isnan(series), np.nan, held).astype(np.float32))
-    cards += [_card(len(cards) + number, card_model, card_gib) for number in range(spare_cards)]
+    cards += [
+        _card(card_id.format(number), number, card_model, card_gib)
+        for number in range(len(cards), len(cards) + spare_cards)
+    ]
     host_bytes = None if host_gib is None else host_gib * GIB
     nodes = tuple(
         Node(node=name, cluster="c", memory_bytes=host_bytes) for name in sorted({card.node for card in cards})
@@ -145,9 +149,9 @@ def full_services_of(seed: int, kinds: Sequence[str] = MIXED_KINDS) -> tuple[Ser
     return tuple(found)
 
 
-def _card(number: int, card_model: str, card_gib: int) -> Card:
+def _card(card_id: str, number: int, card_model: str, card_gib: int) -> Card:
     return Card(
-        card=CardId(f"GPU-{number:04d}"), card_model=CardModelName(card_model), framebuffer_bytes=card_gib * GIB,
+        card=CardId(card_id), card_model=CardModelName(card_model), framebuffer_bytes=card_gib * GIB,
         node=f"node-{number // 4}", cluster="c",
     )  # fmt: skip
 

@@ -156,6 +156,17 @@ def test_every_written_page_has_its_chinese_beside_it(repository: Path) -> None:
     assert {name.replace(".zh.md", ".md") for name in written - english} == english
 
 
+def test_every_scenario_is_whole_has_a_bar_and_is_a_guided_tour(repository: Path) -> None:
+    folders = [path for path in (repository / "scenarios").iterdir() if path.is_dir()]
+    assert folders
+    for folder in folders:
+        own = {path.name for path in folder.iterdir()}
+        assert own >= {"fleet.toml", "gputide.toml", "run.sh", "expected.toml", "tour.md", "tour.zh.md"}, folder.name
+        assert (repository / "bench" / "bars" / f"scenario-{folder.name}").exists()
+        for page, tour in (("tours.md", "tour.md"), ("tours.zh.md", "tour.zh.md")):
+            assert f"scenarios/{folder.name}/{tour}" in (repository / "docs" / page).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("kind", ["blocks", "headings", "rows of tables"])
 def test_translation_has_the_same_parts_as_its_original(kind: str, repository: Path) -> None:
     for chinese in sorted((repository / "docs").glob("*.zh.md")):

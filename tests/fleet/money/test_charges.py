@@ -46,6 +46,7 @@ def test_the_worked_example_of_the_documentation_is_what_comes_out(repository: P
     [
         (Owner.CLUSTER, {"c"}),
         (Owner.NODE, {"n-0", "n-1"}),
+        (Owner.MODEL, {"NVIDIA A10"}),
         (Owner.NAMESPACE, {"team", "=cmd"}),
         (Owner.TEAM, {"risk", "=cmd"}),
         (Owner.WORKLOAD, {"team/Deployment/w", "=cmd/Deployment/b"}),
@@ -203,7 +204,8 @@ def test_measures_of_owners_and_what_is_left_sum_to_every_card_hour_of_the_fleet
     for by in Owner:
         billed = BillingPeriod(cluster="c", since=BEGIN, until=fleet.until, currency="USD")
         found = chargeback(days, fleet.who, billed, by=by, team_labels=("team",))
-        lines = found.rows if by in (Owner.CLUSTER, Owner.NODE) else (*found.rows, found.unallocated, found.stranded)
+        of_cards = (Owner.CLUSTER, Owner.NODE, Owner.MODEL)
+        lines = found.rows if by in of_cards else (*found.rows, found.unallocated, found.stranded)
         for measure in HourMeasure:
             parts = [line.measures[measure] for line in lines]
             total = found.total.measures[measure]

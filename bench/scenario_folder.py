@@ -1,0 +1,127 @@
+"""Plays a folder of `scenarios/` on a real API server: `run.sh` as a user types it, then what must come out.
+
+`fleet.toml` says which services stand on which cards (`bench.recorded_fleet`), `gputide.toml` holds the settings, and
+`expected.toml` bounds a few values of what the verbs wrote, each with the reason. Once `run.sh` has undone everything,
+every object must be as it was before it began.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.live_cluster import admitted_plane, programs
+from bench.measured_run import GPUTIDE, ROOT, print_bar, print_unmeasured
+from bench.recorded_fleet import stand_up_fleet
+from fleet.errors import Unavailable
+from gputide.operate.engine_cache import default_cache_path
+from tests.cluster.api import Api
+from tests.cluster.hami_plugins import HamiPlugins
+from tests.cluster.played_backends import HAMI_PLAYED
+from tests.engines.go_peers import GoPeers, build_go_peers
+
+BAR = "run.sh ends well, what comes out is within its bounds, and undo leaves every object byte for byte as it was"
+KEPT_FOLDER_VARIABLE = "SCENARIO_KEEP"
+"""Names the folder that all that was written is copied to."""
+
+HOLDS = {"equals": operator.eq, "min": operator.ge, "max": operator.le}
+_KINDS = (
+    "/api/v1/nodes", "/api/v1/configmaps", "/apis/apps/v1/daemonsets", "/apis/apps/v1/deployments",
+    "/apis/apps/v1/statefulsets",
+)  # fmt: skip
+_OF_SERVER = ("resourceVersion", "generation", "managedFields")
+_OF_CONTROLLERS = "deployment.kubernetes.io/"
+
+
+def play(name: str) -> None:
+    """Play one scenario, and print its line."""
+    folder = ROOT / "scenarios" / name
+    try:
+        found = programs()
+        peers = build_go_peers(default_cache_path(), tell=lambda text: None)
+    except Unavailable as absence:
+        print_unmeasured(f"scenario-{name}", BAR, str(absence))
+        return
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as parts:
+        here = Path(scratch) / name
+        shutil.copytree(folder, here)
+        ground = parts.enter_context(admitted_plane(found, Path(scratch) / "plane", HAMI_PLAYED))
+        parts.enter_context(HamiPlugins(ground.api))
+        fleet = stand_up_fleet(folder / "fleet.toml", ground.api, ground.approver)
+        (here / "fleet.pickle").write_bytes(pickle.dumps(fleet))
+        before = objects(ground.api)
+        said = _run(here, ground.approver, peers)
+        after = objects(ground.api)
+        missed = [f"run.sh: {said.stderr.strip()[-600:]}"] if said.returncode else list(missed_checks(here))
+        if kept := os.environ.get(KEPT_FOLDER_VARIABLE):
+            shutil.copytree(here, kept, dirs_exist_ok=True)
+    changed = [one for one in sorted(before | after) if before.get(one) != after.get(one)]
+    print_bar(
+        f"scenario-{name}", f"{len(missed)} checks missed, {len(changed)} of {len(before)} objects changed", BAR,
+        holds=not missed and not changed, missed=missed, changed=changed[:5],
+    )  # fmt: skip
+
+
+def objects(api: Api) -> dict[str, str]:
+    """Text of every object that a change could touch, without what the server numbers and controllers count."""
+    found = {}
+    for path in _KINDS:
+        for one in api.ask("GET", path)["items"]:
+            own = {key: value for key, value in one["metadata"].items() if key not in _OF_SERVER}
+            notes = own.get("annotations", {})
+            own["annotations"] = {key: value for key, value in notes.items() if not key.startswith(_OF_CONTROLLERS)}
+            name = f"{path.rpartition('/')[2]} {own.get('namespace', '')}/{own['name']}"
+            found[name] = dumps([own, one.get("spec"), one.get("data")], sort_keys=True)
+    return found
+
+
+def missed_checks(here: Path) -> Iterator[str]:
+    """What of `expected.toml` does not hold of what was written, in words."""
+    for check in tomllib.loads((here / "expected.toml").read_text(encoding="utf-8"))["checks"]:
+        bounds = {word: check[word] for word in HOLDS if word in check}
+        for name in check["files"]:
+            # JSON is YAML, and rules for Prometheus are YAML alone.
+            found = value_at(yaml.safe_load((here / name).read_text(encoding="utf-8")), check["path"].split("."))
+            if not all(HOLDS[word](found, bound) for word, bound in bounds.items()):
+                yield f"{name}: {check['path']} is {found}, not {bounds}: {check['why']}"
+
+
+def value_at(document: Any, path: Sequence[str]) -> Any:
+    """What stands at a path of keys: of a list `key=value` keeps some items, a key sums up, and `#` counts."""
+    if not path:
+        return document
+    word, rest = path[0], path[1:]
+    if not isinstance(document, list):
+        return value_at(document[word], rest)
+    key, is_chosen, value = word.partition("=")
+    if is_chosen:
+        return value_at([one for one in document if str(one.get(key)) == value], rest)
+    return len(document) if word == "#" else round(sum(value_at(one, path) for one in document), 6)
+
+
+def _run(here: Path, kubeconfig: Path, peers: GoPeers) -> subprocess.CompletedProcess[str]:
+    """Call `run.sh` where the program, its settings, `record` and Prometheus' `promtool` are at hand."""
+    hands = here / "bin"
+    hands.mkdir()
+    call = f'#!/bin/sh\nexec "{sys.executable}" -m bench.recorded_fleet fleet.pickle "$1"\n'
+    (hands / "record").write_text(call, encoding="utf-8")
+    (hands / "record").chmod(0o755)
+    environ = {
+        **os.environ, "PYTHONPATH": str(ROOT),
+        "PATH": f"{hands}:{GPUTIDE.parent}:{peers.promtool.parent}:{os.environ['PATH']}",
+        "GPUTIDE_CONFIG": "gputide.toml", "GPUTIDE_DATA_DIR": "data", "GPUTIDE_ENFORCER__KUBECONFIG": str(kubeconfig),
+    }  # fmt: skip
+    return subprocess.run(["bash", "run.sh"], cwd=here, env=environ, check=False, capture_output=True, text=True)
