@@ -209,7 +209,7 @@ def not_allowed(message: Sentence | str, reader: Reader) -> Any:
     return _notice("◌", say("frame.not_for_you"), html.P(shown(message)), html.P(who), role="alert")
 
 
-def figure_number(number: str, words: str, *, note: str = "", tone: str = "") -> Any:
+def figure_number(number: Any, words: str, *, note: str = "", tone: str = "") -> Any:
     """One headline number with its unit and window."""
     return div("number", html.B(number, className=tone), html.Span(words), html.Small(note) if note else None)
 

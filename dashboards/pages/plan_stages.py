@@ -42,10 +42,22 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
     if is_tide:
         needed = say("plan.left_to_tide")
     is_open = address.get("open") == str(stage.stage)
+    # A switch of a node stands on no advice: nothing of it is predicted.
+    is_switch = plan.node_switch is not None
+    foreseen = [] if is_switch else [
+        span("n", html.B(format_count(stage.cards_freed)), " ", say("health.cards_counted")),
+        span("n", html.B(format_count(stage.moves)), " ", say("plan.moves")),
+        span(
+            "sureness",
+            span(f"risk {risk}", say("plan.risk_level", level=say_code("level", risk))),
+            span(sure, say("plan.confidence_ratio", ratio=percent_words(confidence, 0))),
+        ),
+        span("soft needs", needed),
+    ]  # fmt: skip
     return div(
         "stage",
         div(
-            "stage-line",
+            "stage-line switch" if is_switch else "stage-line",
             dcc.Checklist(
                 id={"type": "stage", "stage": stage.stage},
                 options=[{"label": say("plan.stage_number", number=stage.stage), "value": stage.stage}],
@@ -53,19 +65,14 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
                 className="tick",
             ),
             html.Span(words.stage(stage.title), className="title"),
-            span("n", html.B(format_count(stage.cards_freed)), " ", say("health.cards_counted")),
-            span("n", html.B(format_count(stage.moves)), " ", say("plan.moves")),
-            span(
-                "sureness",
-                span(f"risk {risk}", say("plan.risk_level", level=say_code("level", risk))),
-                span(sure, say("plan.confidence_ratio", ratio=percent_words(confidence, 0))),
-            ),
-            span("soft needs", needed),
+            *foreseen,
             html.Span(id={"type": "stage-status", "stage": stage.stage}, className="status"),
             html.Button(say("plan.diff"), id={"type": "show-diff", "stage": stage.stage}, className="quiet", **_CLOSED),
         ),
         html.Div(id={"type": "diff", "stage": stage.stage}),
-        html.Details(
+        None
+        if is_switch
+        else html.Details(
             [
                 html.Summary(say("plan.evidence_count_recommendations", count=len(stage.recommendations))),
                 html.Div(
@@ -80,7 +87,9 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
             id={"type": "evidence", "stage": stage.stage},
             open=is_open,
         ),
-        _behind(
+        None
+        if is_switch
+        else _behind(
             html.Summary(say("plan.who_asked_count_teams", count=len(owners))),
             ", ".join(f"{team} ({count})" for team, count in owners),
         ),
