@@ -15,7 +15,7 @@ from dashboards.access.sign_in import Access
 from dashboards.address import Address, read_address
 from dashboards.figures.card_map import SMALL_FLEET_CARDS, Square, lay_out, plan_squares
 from dashboards.figures.figures import card_map_figure, frontier_figure
-from dashboards.pages.frame import LIVE, card, div, figure_number, graph, menu, missing, shown, verdict_banner
+from dashboards.pages.frame import LIVE, card, div, figure_number, graph, menu, missing, scrolled, shown, verdict_banner
 from dashboards.pages.plan_diff import KeptPreviews
 from dashboards.pages.plan_diff import register as register_diffs
 from dashboards.pages.plan_relief import relief, tide
@@ -106,9 +106,9 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
                  note=say("plan.bar_compute_granted_frame_receives_pod"), class_name="map", export="after",
                  has_figure=True),
         ),
-        card(say("plan.stages"), *rows,
+        card(say("plan.stages"), *(rows or [html.P(say("plan.no_stages"), className="soft")]),
              note=_stages_note(plan, confident), export="stages"),
-        card(say("plan.by_hand"), div("evidence-rows", *evidence(plan, None)), export="by-hand")
+        card(say("plan.by_hand"), scrolled(*evidence(plan, None), name=say("plan.by_hand")), export="by-hand")
         if plan.by_hand else None,
         card(say("plan.tide"), tide(plan), note=say("plan.left_to_tide"), export="tide")
         if plan.schedule else None,
@@ -145,7 +145,7 @@ def chosen_stages(address: Address, plan: Plan, confident: tuple[int, ...]) -> t
 
 
 def _stages_note(plan: Plan, confident: tuple[int, ...]) -> str:
-    safe = say("plan.each_safe_if_plan_stops_after")
+    safe = say("plan.each_safe_if_plan_stops_after") if plan.stages else ""
     if len(confident) == len(plan.rollout_stages):
         return safe
     least = percent_words(CONFIDENT_MIN, 0)

@@ -106,15 +106,16 @@ def evidence(plan: Plan, stage: Stage | None) -> Any:
     columns = ((say("plan.id"), "t"), (say("plan.kind"), "t"), (say("term.workload"), "t"), (say("plan.pods"), "n"),
                (say("health.cards"), "n"), (say("plan.per_week"), "n"), (say("plan.confidence"), "n"),
                (say("plan.why"), "t"))  # fmt: skip
+    lines = [
+        (row["id"], words.code("kind", row["kind"]), row["workload"], row["pods"], row["cards_freed"],
+         row["saving"], percent_words(row["confidence"], 0), reason_of[row["id"]])
+        for row in recommendation_rows(plan, stage, rows_max=ROWS_MAX)
+    ]  # fmt: skip
+    # No total counts what is done by hand, so it frees and saves nothing here.
+    shown = range(len(columns)) if stage is not None else (0, 2, 6, 7)
     rows = table(
-        columns,
-        [
-            (row["id"], words.code("kind", row["kind"]), row["workload"], row["pods"], row["cards_freed"],
-             row["saving"], percent_words(row["confidence"], 0), reason_of[row["id"]])
-            for row in recommendation_rows(plan, stage, rows_max=ROWS_MAX)
-        ],
-        class_name="evidence",
-    )  # fmt: skip
+        [columns[place] for place in shown], [[line[place] for place in shown] for line in lines], class_name="evidence"
+    )
     more = len(plan.by_hand if stage is None else stage.recommendations) - ROWS_MAX
     rest = say("plan.count_more_command", count=more, command="gputide plan show")
     return [rows, html.P(rest, className="soft") if more > 0 else None]
