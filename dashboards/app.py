@@ -35,6 +35,7 @@ from dashboards.api import routes as api
 from dashboards.pages import clusters as page_clusters
 from dashboards.pages import fleet as page_fleet
 from dashboards.pages import health as page_health
+from dashboards.pages import node as page_node
 from dashboards.pages import plan as page_plan
 from dashboards.pages import savings as page_savings
 from dashboards.pages import tenants as page_tenants
@@ -62,6 +63,7 @@ _PAGES: dict[str, ModuleType] = {
     "/tenants": page_tenants,
     "/health": page_health,
     "/clusters": page_clusters,
+    "/node": page_node,
 }
 _WRITING_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 CONNECTIONS_MAX = 500
@@ -142,7 +144,7 @@ def create_app(
     _register_search(app, views)
     page_fleet.register(app, views)
     page_workloads.register(app, views)
-    page_plan.register(app, views, access)
+    page_node.register(app, views, access, page_plan.register(app, views, access))
     return app
 
 

@@ -1,4 +1,4 @@
-"""What the pages ask: nine ports, which `dashboards.stored` fulfils, and the records they answer with.
+"""What the pages ask: ten ports, which `dashboards.stored` fulfils, and the records they answer with.
 
 Every method may raise `NotEnoughData`, `Unavailable`, `Corrupt` or `Refused`: the page shows the message instead.
 """
@@ -14,6 +14,8 @@ from dashboards.view_models.health import LagChain
 from dashboards.view_models.relief_acts import ReliefActs
 from enforcer.record.savings import PlanRecord
 from enforcer.rollout.holding import Way
+from enforcer.switch_preview import NodeStanding, SwitchPreview
+from fleet.decisions import NodeSwitch
 from fleet.inventory import Quota, WorkloadId
 from fleet.money.budgets import BudgetStatus
 from fleet.money.prices import Prices
@@ -321,6 +323,26 @@ class Rollouts(Protocol):
         ...
 
 
+class NodeModes(Protocol):
+    """How nodes hand out their cards; each call asks the cluster as it is now."""
+
+    def standing(self, cluster: str, node: str) -> NodeStanding:
+        """How a node does, and how it could."""
+        ...
+
+    def preview(self, cluster: str, switch: NodeSwitch) -> SwitchPreview:
+        """What a switch would change, who would leave and where they would go; changes nothing."""
+        ...
+
+    def keep(self, cluster: str, switch: NodeSwitch) -> str:
+        """Keep the plan of a switch, to be approved and applied as any other; returns its id.
+
+        Raises:
+            Refused: something speaks against it, or the person may not.
+        """
+        ...
+
+
 class Outcomes(Protocol):
     """What came of it."""
 
@@ -463,7 +485,7 @@ class ReliefLog(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """The nine ports together, as the app is given them."""
+    """The ten ports together, as the app is given them."""
 
     fleet: Fleet
     plans: Plans
@@ -474,3 +496,4 @@ class Views:
     flow: Flow
     money: Money
     relief: ReliefLog
+    nodes: NodeModes

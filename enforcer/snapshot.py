@@ -68,6 +68,10 @@ class Snapshot:
             )
         )
 
+    def cards_on(self, node: str) -> list[StandingCard]:
+        """Cards of a node."""
+        return [card for card in self.cards.values() if card.node == node]
+
     def is_flagged(self, key: str, workload: WorkloadId) -> bool:
         """Whether somebody sets a flag of a workload."""
         return any(map(is_yes, self.asked(key, workload)))

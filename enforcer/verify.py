@@ -27,7 +27,7 @@ from fleet.inventory import CardId, Grant, Priority, WorkloadId
 from fleet.money.prices import PriceBook
 from fleet.money.saving import cards_in, saved, saving_between
 from fleet.outcomes import Outcome, WorkloadOutcome
-from fleet.priority_holds import Holders, contending
+from fleet.priority_holds import Holders, broken_needs, contending
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX, sum_by_card
@@ -100,8 +100,8 @@ def verify(
         harm_ratio_max: violated share of its active time that each service may suffer, 0-1; None where no budgets are
             kept.
         undone: recommendations that were taken back one by one.
-        holders: what holds low priority back now: where the plan counts on more, it is judged as an equal. None where
-            nobody can say.
+        holders: what holds low priority back now: where the plan counts on more, that is broken, and low priority that
+            nothing holds is judged as an equal. None where nobody can say.
 
     Returns:
         The outcome; interim while fewer days have passed. A card that a workload of before took again
@@ -145,6 +145,7 @@ def verify(
     free = _free_cards(emptied - given_back, taken, named, value)
     realised = tuple(card for card in free if not card.is_spare)
     changed = {move.workload for record in applied for move in record.moves}
+    standing = {name for stage in plan.stages if stage.stage in stages for name in stage.recommendations}
     rows = _rows(history, contending(plan, holders))
     violated, active, causes = _violations(history.slices, rows)
     return Outcome(
@@ -167,6 +168,7 @@ def verify(
         restored=tuple(sorted(_taken_back(plan, runs, undone, changed))),
         stages=tuple(stages),
         realised=realised,
+        broken=() if holders is None else broken_needs(plan, standing - undone, holders),
     )
 
 

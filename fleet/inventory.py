@@ -218,6 +218,9 @@ CORE_LIMIT_LABEL = "gputide.io/core-limit"
 KEPT_APART_LABEL = "gputide.io/apart"
 """Label of nodes, such as kubernetes.io/hostname, in each of whose values at most one pod of the workload may run. The
 cluster exporter reads it from the pod's own required anti-affinity."""
+LIBRARY_OFF_LABEL = "gputide.io/library-off"
+"""Says that a container keeps HAMi's library out of itself (`CUDA_DISABLE_CONTROL`), so that no limit holds it: the
+backends that take its variable so, joined by commas. The cluster exporter reads it from the pod's own variables."""
 AUTOSCALED_LABEL = "gputide.io/autoscaled"
 """Says that an autoscaler counts the replicas up and down: a schedule of replicas would work against it. Where the
 cluster exporter read which one it is, the value is `fleet.autoscaling.Autoscaler.told`."""

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from fleet.decisions import FreedCard, Saving
 from fleet.inventory import WorkloadId
+from fleet.sentences import Sentence
 
 
 class ChangePhase(StrEnum):
@@ -91,6 +92,7 @@ class Outcome:
         stages: stages that were in place.
         realised: cards that are free, with what each saves at its own price of the measured hours; those of
             `realised_cards_freed`, and those that others replace.
+        broken: what the plan counts on and was no longer there when this was measured.
     """
 
     plan_id: str
@@ -112,3 +114,4 @@ class Outcome:
     restored: tuple[WorkloadId, ...] = ()
     stages: tuple[int, ...] = ()
     realised: tuple[FreedCard, ...] = ()
+    broken: tuple[Sentence, ...] = ()

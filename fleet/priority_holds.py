@@ -20,6 +20,7 @@ from fleet.capabilities.capability import Capabilities
 from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.inventory import Priority, WorkloadId
 from fleet.probe_results import ProbeResult
+from fleet.sentences import Sentence, sentence
 from fleet.servers import replays_graphs
 
 
@@ -150,12 +151,42 @@ def contending(plan: Plan, holders: Holders | None = None) -> frozenset[Workload
     return frozenset(found)
 
 
+def broken_needs(plan: Plan, chosen: Collection[str], holders: Holders) -> tuple[Sentence, ...]:
+    """What advice counts on to hold low priority back and is no longer there, one sentence per node.
+
+    Args:
+        chosen: ids of the advice that stands.
+    """
+    needs_of: dict[str, frozenset[Need]] = {}
+    for item in plan.recommendations:
+        if item.id in chosen and Need.PRIORITY in item.needs:
+            needs_of.update(dict.fromkeys(item.pods, frozenset(item.needs)))
+    found: dict[Sentence, None] = {}
+    for card in plan.placement:
+        is_mixed = len({part.priority is Priority.LOW for part in card.slices}) == 2
+        for part in card.slices if is_mixed else ():
+            why = unmet_need(needs_of[part.pod_id], card.node or "", holders) if part.pod_id in needs_of else None
+            if why is not None:
+                found[why] = None
+    return tuple(found)
+
+
+def unmet_need(needs: Collection[Need], node: str, holders: Holders) -> Sentence | None:
+    """What advice counts on to hold low priority back on a node, and is not there; None where all of it is."""
+    for need, nodes, why in (
+        (Need.GRAPH_PAUSE, holders.graphs_pause, sentence("guard.unheld_graphs", node=node)),
+        (Need.AGENT, holders.agents, sentence("guard.unheld_agent", node=node)),
+        (Need.STRICT_AGENT, holders.strict, sentence("guard.unheld_strict", node=node)),
+        (Need.PROBED_GATE, holders.gated, sentence("guard.unheld_probe", node=node)),
+    ):
+        if need in needs and node not in nodes:
+            return why
+    is_gate = not {Need.AGENT, Need.PROBED_GATE} & set(needs)
+    return sentence("guard.unheld_gate", node=node) if is_gate and node in holders.ungated else None
+
+
 def _is_met(needs: frozenset[Need], node: str, holders: Holders | None) -> bool:
-    """Whether something holds low priority back on a node as advice counts on."""
+    """Whether something holds low priority back on a node once a card is full."""
     if Need.PRIORITY not in needs or holders is None:
         return Need.PRIORITY in needs
-    if Need.GRAPH_PAUSE in needs and node not in holders.graphs_pause:
-        return False
-    if Need.AGENT in needs:
-        return node in holders.agents
-    return node in holders.gated if Need.PROBED_GATE in needs else node not in holders.ungated
+    return unmet_need(needs - {Need.STRICT_AGENT}, node, holders) is None

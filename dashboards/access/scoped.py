@@ -21,6 +21,7 @@ from dashboards.queries import (
     Freshness,
     LedgerEntry,
     Money,
+    NodeModes,
     ObjectDiff,
     Outcomes,
     PlanEntry,
@@ -36,7 +37,8 @@ from dashboards.queries import (
 from dashboards.view_models.health import LagChain
 from dashboards.view_models.made_once import MADE, MadeOnce
 from dashboards.view_models.relief_acts import ReliefActs
-from fleet.decisions import Plan
+from enforcer.switch_preview import NodeStanding, SwitchPreview
+from fleet.decisions import NodeSwitch, Plan
 from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable
 from fleet.inventory import Quota
 from fleet.money.budgets import BudgetStatus
@@ -68,6 +70,7 @@ def scoped_views(views: Views, who: Who) -> Views:
         money=_ScopedMoney(views.money, who),
         relief=_ScopedRelief(views.relief, who),
         sightings=_ScopedSightings(views.sightings, who),
+        nodes=_ScopedNodeModes(views.nodes, who),
     )
 
 
@@ -232,6 +235,27 @@ class _ScopedRollouts(_Scoped[Rollouts]):
         """An undo takes back all that was applied, of every tenant."""
         if not self._who().may(deed, plan.cluster, None):
             raise NotAllowed(sentence("access.no_undo", plan=plan.plan_id, cluster=plan.cluster, who=_who_may(deed)))
+
+
+class _ScopedNodeModes(_Scoped[NodeModes]):
+    """A node is of the cluster as a whole: whoever's pods are there must leave."""
+
+    def standing(self, cluster: str, node: str) -> NodeStanding:
+        self._ask(Deed.SEE, cluster)
+        return self._inner.standing(cluster, node)
+
+    def preview(self, cluster: str, switch: NodeSwitch) -> SwitchPreview:
+        self._ask(Deed.SEE, cluster)
+        return self._inner.preview(cluster, switch)
+
+    def keep(self, cluster: str, switch: NodeSwitch) -> str:
+        self._ask(Deed.APPROVE, cluster)
+        return self._inner.keep(cluster, switch)
+
+    def _ask(self, deed: Deed, cluster: str) -> None:
+        self._seen(cluster)
+        if not self._who().may(deed, cluster, None):
+            raise NotAllowed(sentence("access.no_node_mode", cluster=cluster, who=_who_may(deed)))
 
 
 class _ScopedOutcomes(_Scoped[Outcomes]):

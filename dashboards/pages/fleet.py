@@ -328,6 +328,9 @@ def _node_panel(address: Address, profiles: Profiles, node: str) -> Any:
             if cards
             else say("fleet.no_card_node_name_cluster", cluster=profiles.cluster)
         ),
+        html.P(dcc.Link(say("node.how_it_hands_out"), href=address.href("/node", node=node), id="node-mode"))
+        if cards
+        else None,
         html.Ul(
             [
                 html.Li([_chip(item.state), dcc.Link(item.card[:18], href=address.href(card=item.card)),

@@ -175,13 +175,13 @@ def verdict_banner(verdict: Verdict | None, address: Address, shown_plan: str | 
     href = address.href("/plan", plan=verdict.plan_id, stages=None)
     review = dcc.Link(say("plan.review_plan_plan", plan=verdict.plan_id), href=href)
     return div(
-        "message failed" if verdict.is_harmed else "message",
+        "message failed" if verdict.needs_hands else "message",
         html.B(judged_words(lead, language)),
         " ",
         html.Span(judged_words(sentences(verdict)[len(lead) :], language)),
         *((" ", review) if verdict.plan_id != shown_plan else ()),
         id="verdict",
-        role="alert" if verdict.is_harmed else "status",
+        role="alert" if verdict.needs_hands else "status",
     )
 
 
@@ -209,7 +209,7 @@ def not_allowed(message: Sentence | str, reader: Reader) -> Any:
     return _notice("◌", say("frame.not_for_you"), html.P(shown(message)), html.P(who), role="alert")
 
 
-def figure_number(number: str, words: str, *, note: str = "", tone: str = "") -> Any:
+def figure_number(number: Any, words: str, *, note: str = "", tone: str = "") -> Any:
     """One headline number with its unit and window."""
     return div("number", html.B(number, className=tone), html.Span(words), html.Small(note) if note else None)
 

@@ -15,7 +15,8 @@ from dashboards.access.sign_in import Access
 from dashboards.address import Address, read_address
 from dashboards.figures.card_map import SMALL_FLEET_CARDS, Square, lay_out, plan_squares
 from dashboards.figures.figures import card_map_figure, frontier_figure
-from dashboards.pages.frame import LIVE, card, div, figure_number, graph, menu, missing, shown, verdict_banner
+from dashboards.pages.frame import LIVE, card, div, figure_number, graph, menu, missing, scrolled, shown, verdict_banner
+from dashboards.pages.plan_diff import KeptPreviews
 from dashboards.pages.plan_diff import register as register_diffs
 from dashboards.pages.plan_relief import relief, tide
 from dashboards.pages.plan_rollout import (
@@ -75,6 +76,7 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
     chosen = chosen_stages(address, plan, confident)
     rows = [stage_row(plan, stage, chosen, address, is_tide=stage.stage in tides) for stage in plan.stages]
     before, after = plan_squares(profiles, plan)
+    is_switch = plan.node_switch is not None
     frontier = html.P(say("plan.drawn_for_whole_clusters_only"), className="soft")
     if plan.frontier:
         name = say("plan.cards_freed_against_predicted_harm_plan")
@@ -87,14 +89,14 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
         dcc.Interval(id="plan-poll", interval=POLL_MS, disabled=True),
         verdict_banner(leading_verdict(entries, outcomes), address, plan.plan_id),
         _title(entry, entries, address, profiles, outcomes),
-        _totals(plan),
+        None if is_switch else _totals(plan),
         *(html.P(said, className="soft") for said in remark_words(plan, reader_words().language)),
         _action_bar(chosen),
         freeze_bar(views, profiles.cluster),
         html.Div(id="plan-message", role="status"),
         html.Div(id="progress"),
         html.Div(id="preview-answer", **LIVE),
-        div(
+        None if is_switch else div(
             "thirds",
             card(say("plan.saved_against_harm"), frontier, note=say("plan.ring_chosen_grey_naive_rules"),
                  export="frontier", has_figure=True),
@@ -104,30 +106,33 @@ def layout(views: Views, address: Address, profiles: Profiles) -> Any:
                  note=say("plan.bar_compute_granted_frame_receives_pod"), class_name="map", export="after",
                  has_figure=True),
         ),
-        card(say("plan.stages"), *rows,
+        card(say("plan.stages"), *(rows or [html.P(say("plan.no_stages"), className="soft")]),
              note=_stages_note(plan, confident), export="stages"),
-        card(say("plan.by_hand"), div("evidence-rows", *evidence(plan, None)), export="by-hand")
+        card(say("plan.by_hand"), scrolled(*evidence(plan, None), name=say("plan.by_hand")), export="by-hand")
         if plan.by_hand else None,
         card(say("plan.tide"), tide(plan), note=say("plan.left_to_tide"), export="tide")
         if plan.schedule else None,
-        relief(views.relief.acts(profiles.cluster), address),
-        refused(plan),
+        None if is_switch else relief(views.relief.acts(profiles.cluster), address),
+        None if is_switch else refused(plan),
     )  # fmt: skip
 
 
-def register(app: Dash, views: Views, access: Access) -> None:
+def register(app: Dash, views: Views, access: Access) -> KeptPreviews:
     """Callbacks of the page.
 
     Args:
         views: what they read and change.
         access: knows who asks, and whether a click comes from a page of theirs.
+
+    Returns:
+        The previews whose objects a browser may ask for.
     """
     _register_selection(app)
     _register_actions(app, views, access)
     _register_progress(app, views)
-    register_diffs(app, views, access)
     _register_evidence(app, views)
     register_freeze(app, views, access)
+    return register_diffs(app, views, access)
 
 
 def chosen_stages(address: Address, plan: Plan, confident: tuple[int, ...]) -> tuple[int, ...]:
@@ -140,7 +145,7 @@ def chosen_stages(address: Address, plan: Plan, confident: tuple[int, ...]) -> t
 
 
 def _stages_note(plan: Plan, confident: tuple[int, ...]) -> str:
-    safe = say("plan.each_safe_if_plan_stops_after")
+    safe = say("plan.each_safe_if_plan_stops_after") if plan.stages else ""
     if len(confident) == len(plan.rollout_stages):
         return safe
     least = percent_words(CONFIDENT_MIN, 0)
@@ -310,13 +315,18 @@ def _title(
     age, coverage = age_words((now - plan.created_at).total_seconds()), percent_words(plan.history.coverage_ratio, 1)
     days = f"{(plan.history.until - plan.history.since).total_seconds() / 86400:.0f}"
     harm = say("plan.predicted_harm_ratio", ratio=percent_words(plan.totals.predicted_violation_ratio))
-    facts = (
+    expires = say("plan.expires_age", age=age_words(left)) if left > 0 else _expired(entry)
+    facts: tuple[str, ...] = (
         say("plan.made_age_ago_from_days_days", age=age, days=days, ratio=coverage),
-        say("plan.expires_age", age=age_words(left)) if left > 0 else _expired(entry),
+        expires,
         harm + _track_record(outcomes),
         say("plan.risk_level", level=say_code("level", plan.risk)),
         _backend_words(plan),
     )
+    if plan.node_switch is not None:
+        # It is made from no history, and nothing is predicted of it.
+        made = say("node.made_by_hand", age=age, cards=say("count.cards", count=plan.totals.cards_before))
+        facts = made, expires, _backend_words(plan)
     return div(
         "plan-title",
         html.H1([say("page.plan"), " ", html.Code(plan.plan_id)]),
@@ -335,7 +345,11 @@ def _expired(entry: PlanEntry) -> str:
 
 def _link_to(plan: Plan, address: Address) -> Any:
     made = f"{reader_words().day(plan.created_at)} {plan.created_at:%H:%M}"
-    words = f"{plan.plan_id} · {made} · {say('count.cards', count=plan.totals.cards_freed)}"
+    is_switch = plan.node_switch is not None
+    what = (
+        reader_words().stage(plan.stages[0].title) if is_switch else say("count.cards", count=plan.totals.cards_freed)
+    )
+    words = f"{plan.plan_id} · {made} · {what}"
     return dcc.Link(words, href=address.href(plan=plan.plan_id, stages=None, open=None))
 
 

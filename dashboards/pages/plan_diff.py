@@ -21,10 +21,12 @@ from flask import jsonify
 
 from dashboards.access.people import Person
 from dashboards.access.sign_in import Access, plain_answer
-from dashboards.pages.frame import card, shown
+from dashboards.pages.frame import card, scrolled, shown, table
 from dashboards.queries import ObjectDiff, Views
+from dashboards.view_models.stage_diffs import stage_diffs
 from dashboards.words.reading import reader_words, say
 from enforcer.rollout.holding import Way
+from enforcer.switch_preview import SwitchPreview
 from fleet.errors import GputideError
 
 CHARACTERS_MAX = 64 * 2**20
@@ -68,8 +70,12 @@ class KeptPreviews:
         return objects[place] if owner == person and place < len(objects) else None
 
 
-def register(app: Dash, views: Views, access: Access) -> None:
-    """The buttons that ask what would change, and the address of an object's two sides."""
+def register(app: Dash, views: Views, access: Access) -> KeptPreviews:
+    """The buttons that ask what would change, and the address of an object's two sides.
+
+    Returns:
+        The previews whose objects that address shows.
+    """
     kept = KeptPreviews()
 
     @app.callback(
@@ -111,6 +117,37 @@ def register(app: Dash, views: Views, access: Access) -> None:
         )
 
     app.server.add_url_rule(f"{_PATH}/<name>/<int:place>", "previewed_object", _object, methods=["GET"])
+    return kept
+
+
+def switch_answer(found: SwitchPreview, access: Access, kept: KeptPreviews) -> list[Any]:
+    """What putting a node into another mode would do: who leaves, where to, and the objects that change."""
+    refusal = found.stage.refusal
+    said = [html.P(shown(refusal), className="message failed")] if refusal is not None else []
+    said += [html.P(shown(note), className="soft") for note in found.stage.warnings]
+    if refusal is None and found.approvals > 1:
+        said.append(html.P(say("node.two_people")))
+    columns = ((say("node.pod"), "t"), (say("term.workload"), "t"), (say("node.comes_up_on"), "t"),
+               (say("node.budgets"), "t"), (say("node.data_at_stake"), "t"))  # fmt: skip
+    lines = [
+        (
+            one.pod,
+            one.workload,
+            one.home or html.B(say("node.no_room")),
+            say("mark.list").join(say("node.budget_allows", name=name, count=count) for name, count in one.budgets)
+            or "–",
+            say("mark.list").join(
+                (*(say("node.emptied", volume=name) for name in one.emptied),
+                 *(say("node.claimed", volume=name) for name in one.claimed))
+            )
+            or "–",
+        )
+        for one in found.leavers
+    ]  # fmt: skip
+    title = say("node.pods_must_leave", count=len(lines))
+    leaving = [html.P(title), scrolled(table(columns, lines), name=title)] if lines else [html.P(say("node.empty"))]
+    objects = [_kept_rows(stage_diffs(found.stage), access, kept)] if refusal is None else []
+    return [*said, *leaving, *objects]
 
 
 def sides(old: str, new: str) -> tuple[list[str], list[str]]:
@@ -134,15 +171,22 @@ def sides(old: str, new: str) -> tuple[list[str], list[str]]:
 
 
 def _answered(views: Views, access: Access, kept: KeptPreviews, plan_id: str, stages: tuple[int, ...]) -> Any:
+    entry = views.plans.plan(plan_id)
+    switch = None if entry is None or entry.applied_stages else entry.plan.node_switch
     try:
+        if entry is not None and switch is not None:
+            return html.Div(switch_answer(views.nodes.preview(entry.plan.cluster, switch), access, kept))
         found = views.plans.preview(plan_id, stages)
     except GputideError as exc:
         return html.P(shown(exc.said), className="message failed")
     if not found:
-        entry = views.plans.plan(plan_id)
         is_tide = bool(stages) and entry is not None and entry.plan.tide_stages.issuperset(stages)
         unchanged = say("plan.left_to_tide") if is_tide else say("plan.nothing_would_change_cluster_already_as")
         return html.P(unchanged, className="soft")
+    return _kept_rows(found, access, kept)
+
+
+def _kept_rows(found: Sequence[ObjectDiff], access: Access, kept: KeptPreviews) -> Any:
     objects = tuple(sorted(found, key=lambda item: item.refusal is None))
     return _rows(objects, f"{_PATH}/{kept.keep(access.who(), objects)}")
 

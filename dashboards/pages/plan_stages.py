@@ -42,10 +42,22 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
     if is_tide:
         needed = say("plan.left_to_tide")
     is_open = address.get("open") == str(stage.stage)
+    # A switch of a node stands on no advice: nothing of it is predicted.
+    is_switch = plan.node_switch is not None
+    foreseen = [] if is_switch else [
+        span("n", html.B(format_count(stage.cards_freed)), " ", say("health.cards_counted")),
+        span("n", html.B(format_count(stage.moves)), " ", say("plan.moves")),
+        span(
+            "sureness",
+            span(f"risk {risk}", say("plan.risk_level", level=say_code("level", risk))),
+            span(sure, say("plan.confidence_ratio", ratio=percent_words(confidence, 0))),
+        ),
+        span("soft needs", needed),
+    ]  # fmt: skip
     return div(
         "stage",
         div(
-            "stage-line",
+            "stage-line switch" if is_switch else "stage-line",
             dcc.Checklist(
                 id={"type": "stage", "stage": stage.stage},
                 options=[{"label": say("plan.stage_number", number=stage.stage), "value": stage.stage}],
@@ -53,19 +65,14 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
                 className="tick",
             ),
             html.Span(words.stage(stage.title), className="title"),
-            span("n", html.B(format_count(stage.cards_freed)), " ", say("health.cards_counted")),
-            span("n", html.B(format_count(stage.moves)), " ", say("plan.moves")),
-            span(
-                "sureness",
-                span(f"risk {risk}", say("plan.risk_level", level=say_code("level", risk))),
-                span(sure, say("plan.confidence_ratio", ratio=percent_words(confidence, 0))),
-            ),
-            span("soft needs", needed),
+            *foreseen,
             html.Span(id={"type": "stage-status", "stage": stage.stage}, className="status"),
             html.Button(say("plan.diff"), id={"type": "show-diff", "stage": stage.stage}, className="quiet", **_CLOSED),
         ),
         html.Div(id={"type": "diff", "stage": stage.stage}),
-        html.Details(
+        None
+        if is_switch
+        else html.Details(
             [
                 html.Summary(say("plan.evidence_count_recommendations", count=len(stage.recommendations))),
                 html.Div(
@@ -80,7 +87,9 @@ def stage_row(plan: Plan, stage: Stage, chosen: tuple[int, ...], address: Addres
             id={"type": "evidence", "stage": stage.stage},
             open=is_open,
         ),
-        _behind(
+        None
+        if is_switch
+        else _behind(
             html.Summary(say("plan.who_asked_count_teams", count=len(owners))),
             ", ".join(f"{team} ({count})" for team, count in owners),
         ),
@@ -97,15 +106,16 @@ def evidence(plan: Plan, stage: Stage | None) -> Any:
     columns = ((say("plan.id"), "t"), (say("plan.kind"), "t"), (say("term.workload"), "t"), (say("plan.pods"), "n"),
                (say("health.cards"), "n"), (say("plan.per_week"), "n"), (say("plan.confidence"), "n"),
                (say("plan.why"), "t"))  # fmt: skip
+    lines = [
+        (row["id"], words.code("kind", row["kind"]), row["workload"], row["pods"], row["cards_freed"],
+         row["saving"], percent_words(row["confidence"], 0), reason_of[row["id"]])
+        for row in recommendation_rows(plan, stage, rows_max=ROWS_MAX)
+    ]  # fmt: skip
+    # No total counts what is done by hand, so it frees and saves nothing here.
+    shown = range(len(columns)) if stage is not None else (0, 2, 6, 7)
     rows = table(
-        columns,
-        [
-            (row["id"], words.code("kind", row["kind"]), row["workload"], row["pods"], row["cards_freed"],
-             row["saving"], percent_words(row["confidence"], 0), reason_of[row["id"]])
-            for row in recommendation_rows(plan, stage, rows_max=ROWS_MAX)
-        ],
-        class_name="evidence",
-    )  # fmt: skip
+        [columns[place] for place in shown], [[line[place] for place in shown] for line in lines], class_name="evidence"
+    )
     more = len(plan.by_hand if stage is None else stage.recommendations) - ROWS_MAX
     rest = say("plan.count_more_command", count=more, command="gputide plan show")
     return [rows, html.P(rest, className="soft") if more > 0 else None]

@@ -148,7 +148,7 @@ def _one(views: Views, address: Address, profiles: Profiles, profile: Profile, e
     said = [
         card(say("workloads.what_gputide_proposes"), *_proposals(address, profile, entry)),
         card(say("workloads.what_refused"), *_refusals(profile, entry)),
-        *_beside(profile),
+        *_beside(profile, address),
         unit_cost(views, profiles.cluster, profile.workload),
         card(say("workloads.what_you_may_do"), *_actions(profile)),
     ]
@@ -243,7 +243,7 @@ def _refusals(profile: Profile, entry: PlanEntry | None) -> list[Any]:
     return [html.Ul(lines)] if lines else [html.P(say("workloads.nothing"), className="soft")]
 
 
-def _beside(profile: Profile) -> list[Any]:
+def _beside(profile: Profile, address: Address) -> list[Any]:
     """How fast it was beside its neighbours, where that was measured."""
     columns = (
         (say("workloads.neighbour"), "t"),
@@ -252,13 +252,17 @@ def _beside(profile: Profile) -> list[Any]:
     )
     rows = [
         (
-            one.neighbour,
+            [
+                dcc.Link(one.neighbour, href=address.href(w=one.neighbour)),
+                html.Small(f"{say_code('speed_by', one.measured_by)}, {say('workloads.days', count=one.days)}"),
+            ],
             percent_words(one.speed_ratio, 0),
             f"{percent_words(one.speed_ratio_min, 0)} – {percent_words(one.speed_ratio_max, 0)}",
         )
         for one in profile.beside
     ]
-    return [card(say("workloads.beside_neighbours"), table(columns, rows))] if rows else []
+    title = say("workloads.beside_neighbours")
+    return [card(title, scrolled(table(columns, rows), name=title))] if rows else []
 
 
 def _actions(profile: Profile) -> list[Any]:

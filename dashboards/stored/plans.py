@@ -12,7 +12,6 @@ from datetime import datetime
 import structlog
 
 from dashboards.queries import (
-    STAGE_KIND,
     ObjectDiff,
     ObjectProgress,
     PlanEntry,
@@ -20,6 +19,7 @@ from dashboards.queries import (
     RolloutProgress,
     UndoPreview,
 )
+from dashboards.view_models.stage_diffs import stage_diffs
 from enforcer.preview import StagePreview
 from enforcer.record.journal import Journal, StageRecord, StageState
 from enforcer.record.ledger import Ledger
@@ -36,6 +36,7 @@ from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
+from fleet.inventory import WorkloadId
 from fleet.outcomes import ChangePhase
 from fleet.sentences import Sentence, listed, sentence
 
@@ -118,7 +119,7 @@ class StoredPlans:
     def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
         """What the stages would change, asked of the cluster without changing anything."""
         found = self._preview(self._store.get(plan_id), stages)
-        return tuple(diff for stage in found for diff in _stage_diffs(stage))
+        return tuple(diff for stage in found for diff in stage_diffs(stage))
 
     def _copy(self) -> None:
         """Copy what the cluster has, in the background and not too often."""
@@ -181,46 +182,6 @@ def _in_place(plan: Plan, placed: Mapping[str, frozenset[str]], records: Sequenc
     return tuple(sorted(stages_in_place(plan, placed, records)))
 
 
-def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
-    """Objects of a stage, then what becomes of nodes and cards, which belong to no namespace.
-
-    A stage that is refused before its objects are known is one entry that says so. Where single objects keep the
-    stage from being applied, the reason stands beside those alone.
-    """
-    nowhere = ObjectDiff(kind=STAGE_KIND, namespace="", name="", recommendation="", old_yaml="", new_yaml="")
-    if stage.refusal is not None and not stage.objects:
-        return [replace(nowhere, name=str(stage.stage), refusal=stage.refusal)]
-    of_stage = None if any(item.refusal for item in stage.objects) else stage.refusal
-    found = [
-        ObjectDiff(
-            kind=item.kind,
-            namespace=item.namespace,
-            name=item.name,
-            recommendation=item.recommendation,
-            old_yaml=item.before,
-            new_yaml=item.after,
-            refusal=item.refusal or of_stage,
-            way=item.way,
-        )
-        for item in (*stage.made, *stage.objects)
-    ]
-    nodes: dict[str, tuple[list[str], list[str]]] = {}
-    for node in stage.nodes:
-        before, after = nodes.setdefault(node.node, ([], []))
-        if node.cards_before is not None:
-            before.append(f"cards held: {node.cards_before}")
-            after.append(f"cards held: {node.cards_after}")
-        after += node.steps
-    for card in stage.cards:
-        before, after = nodes.setdefault(card.node, ([], []))
-        before.append(f"{card.card}: {', '.join(card.before) or 'free'}")
-        after.append(f"{card.card}: {', '.join(card.after) or 'free'}")
-    return found + [
-        replace(nowhere, kind="Cards of node", name=name, old_yaml="\n".join(before), new_yaml="\n".join(after))
-        for name, (before, after) in sorted(nodes.items())
-    ]
-
-
 class BackgroundRollouts:
     """`Rollouts` over the enforcer of a data folder.
 
@@ -280,7 +241,7 @@ class BackgroundRollouts:
             return replace(news, objects=objects, done=done, total=len(objects))
         if not records:
             return _IDLE
-        total = sum(len(record.moves) for record in records)
+        total = sum(len(record.moves) for record in records) or len(objects)
         undone = all(record.state is StageState.UNDONE for record in records)
         return RolloutProgress(
             phase=RolloutPhase.RESTORED if undone else RolloutPhase.DONE, done=total, total=total, objects=objects
@@ -303,8 +264,8 @@ class BackgroundRollouts:
 
     def undo(self, plan_id: str, by: str) -> None:
         """Start to restore everything that the plan changed."""
-        self._check(self._store.get(plan_id))
-
+        plan = self._store.get(plan_id)
+        self._check(plan)
         journal = Journal(Ledger(self._folder.ledger))
         run = open_run(journal, plan_id)
 
@@ -316,11 +277,13 @@ class BackgroundRollouts:
             with held, self._open(self._hear) as reconciler:
                 result = reconciler.undo(plan_id, by=by, ending=run)
             restored, kept = len(result.workloads), listed(result.kept, 3, clauses=True)
-            said = (
-                sentence("progress.undone_but_kept", workloads=restored, by=by, kept=kept)
-                if result.kept
-                else sentence("progress.undone", workloads=restored, by=by)
-            )
+            switch = plan.node_switch
+            if result.kept:
+                said = sentence("progress.undone_but_kept", workloads=restored, by=by, kept=kept)
+            elif switch is not None:
+                said = sentence("progress.node_undone", node=switch.node, by=by)
+            else:
+                said = sentence("progress.undone", workloads=restored, by=by)
             self._end(plan_id, RolloutPhase.RESTORED, said)
 
         self._start(plan_id, work, RolloutPhase.RESTORING, sentence("progress.undoing"), ends=run is not None)
@@ -364,7 +327,9 @@ class BackgroundRollouts:
 
 def _objects(record: StageRecord) -> tuple[ObjectProgress, ...]:
     phase = _STATES.get(record.state, ChangePhase.APPLIED)
-    workloads = dict.fromkeys(move.workload for move in record.moves)
+    named = dict.fromkeys(move.workload for move in record.moves)
+    # A node that is put into another mode places no pod by itself.
+    workloads = named or [WorkloadId(f"Node/{step.node}") for step in record.node_steps]
     return tuple(
         ObjectProgress(
             workload=workload,

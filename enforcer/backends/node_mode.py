@@ -83,7 +83,7 @@ def present_mode(node: str, snapshot: Snapshot) -> NodeMode | None:
     Raises:
         Refused: there is no such node.
     """
-    manifest, cards = node_of(snapshot, node), _cards(node, snapshot)
+    manifest, cards = node_of(snapshot, node), snapshot.cards_on(node)
     if isinstance(snapshot.dialect, DevicePluginDialect):
         return _plugin_mode(manifest)
     if not cards:
@@ -106,17 +106,25 @@ def offers_of(node: str, snapshot: Snapshot) -> dict[str, int]:
 
 
 def switch_plan(
-    switch: NodeSwitch, record: Capabilities, *, cluster: str, version: str | None, now: datetime, settings: Settings
+    switch: NodeSwitch,
+    record: Capabilities,
+    *,
+    cards: int,
+    cluster: str,
+    version: str | None,
+    now: datetime,
+    settings: Settings,
 ) -> Plan:
     """The sealed plan of one stage that switches a node: no history speaks for it, only the person who asks.
 
     Args:
         record: of the backend that is installed.
+        cards: of the node, all of which are emptied; the plan's totals say them before and after.
         version: tag of what runs of it; None where that is not known.
         now: of the cluster; all that the plan was made from.
     """
     nothing = Totals(
-        cards_before=0, cards_after=0, cards_freed=0, spare_cards=0, nodes_freed=0, framebuffer_bytes_freed=0,
+        cards_before=cards, cards_after=cards, cards_freed=0, spare_cards=0, nodes_freed=0, framebuffer_bytes_freed=0,
         low_priority_gpu_hours_per_week=0.0, saving_per_week=saved(()), predicted_violation_ratio=0.0, moves=0,
     )  # fmt: skip
     title = sentence("node_switch", node=switch.node, mode=switch.mode.value)
@@ -147,11 +155,22 @@ def with_defaults(switch: NodeSwitch, snapshot: Snapshot) -> NodeSwitch:
     """The switch with some parts of cards, where a mode needs them and nobody says any: to ask if it is possible."""
     if switch.mode in _REPLICAS:
         return replace(switch, slices=switch.slices or 2)
-    if switch.mode is NodeMode.MIG and not switch.profiles and isinstance(snapshot.dialect, DevicePluginDialect):
-        model = find_model(_product(node_of(snapshot, switch.node)))
-        family = () if model is None or model.mig is None else model.mig.profiles[:1]
-        return replace(switch, profiles=tuple((profile.name, profile.count_max) for profile in family))
+    if switch.mode is NodeMode.MIG and not switch.profiles:
+        return replace(switch, profiles=cuts_of(switch.node, snapshot)[:1])
     return switch
+
+
+def cuts_of(node: str, snapshot: Snapshot) -> tuple[tuple[str, int], ...]:
+    """MIG profiles that a node's cards can be cut into beforehand, and how many of each alone; empty where none can.
+
+    Raises:
+        Refused: there is no such node.
+    """
+    if not isinstance(snapshot.dialect, DevicePluginDialect):
+        return ()
+    model = find_model(_product(node_of(snapshot, node)))
+    known = () if model is None or model.mig is None else model.mig.profiles
+    return tuple((profile.name, profile.count_max) for profile in known)
 
 
 def render_switch(plan_id: str, switch: NodeSwitch, snapshot: Snapshot, record: Capabilities) -> RenderedStage:
@@ -240,7 +259,7 @@ def _kin_switch(wanted: _Wanted, snapshot: Snapshot) -> tuple[list[Change], Node
     """HAMi's and Volcano's: an entry of the node configuration, which the plugin reads when it starts."""
     switch, dialect = wanted.switch, snapshot.dialect
     key, plugin = (dialect.node_config, dialect.plugin) if isinstance(dialect, HamiDialect) else (NODE_CONFIG, PLUGIN)
-    cards = _cards(switch.node, snapshot)
+    cards = snapshot.cards_on(switch.node)
     if not cards:
         raise Refused(f"cannot switch node {switch.node}: it registers no cards with {wanted.record.backend}")
     settings = _entry(wanted, cards, node_of(snapshot, switch.node))
@@ -375,7 +394,7 @@ def _plugin_mode(node: Manifest) -> NodeMode | None:
 
 def _shows(step: NodeStep, node: Manifest, snapshot: Snapshot) -> bool:
     """Whether a node shows already what a step waits for."""
-    modes = {card.mode for card in _cards(step.node, snapshot)}
+    modes = {card.mode for card in snapshot.cards_on(step.node)}
     return (step.done_mode is None or modes == {step.done_mode}) and all(
         (field_of(node, path) or "0") == value for path, value in step.advertised
     )
@@ -405,10 +424,6 @@ def _warnings(switch: NodeSwitch, snapshot: Snapshot) -> list[str]:
     seats = (snapshot.seats[f"{namespace}/{name}"] for namespace, name in snapshot.holders(switch.node))
     jobs = [seat.pod_id for seat in seats if workload_parts(seat.workload)[1] == "Job"]
     return [*found, *([f"pods of Jobs begin anew: {len(jobs)}, such as {jobs[0]}"] if jobs else [])]
-
-
-def _cards(node: str, snapshot: Snapshot) -> list[StandingCard]:
-    return [card for card in snapshot.cards.values() if card.node == node]
 
 
 def _allocatable(resource: str) -> str:

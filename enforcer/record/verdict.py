@@ -21,8 +21,9 @@ from typing import Any
 from fleet.documents import document, outcome_document
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
-from fleet.sentences import Sentence, sentence
+from fleet.sentences import Sentence, listed, sentence
 
+_NAMED_MAX = 3
 _Z = 1.96
 """Standard normal quantile of a two-sided 95 % interval."""
 
@@ -70,6 +71,7 @@ class Verdict:
         cards_promised: whole cards; None of a part of a plan, because cards are measured for the whole plan alone.
         cards_freed: whole cards, measured; None of a part of a plan.
         cards_spare: freed cards kept as spares, in neither of the two.
+        broken: what the plan counts on and is no longer there; empty of a part of a plan.
     """
 
     plan_id: str
@@ -87,11 +89,17 @@ class Verdict:
     cards_promised: int | None
     cards_freed: int | None
     cards_spare: int
+    broken: tuple[Sentence, ...] = ()
 
     @property
     def is_harmed(self) -> bool:
-        """Whether a service is over its harm budget: `verify` then exits 1, and every headline leads with it."""
+        """Whether a service is over its harm budget: every headline then leads with it."""
         return self.level is Level.HARMED
+
+    @property
+    def needs_hands(self) -> bool:
+        """Whether a service is over its harm budget, or what the plan counts on is gone: `verify` then exits 1."""
+        return self.is_harmed or bool(self.broken)
 
 
 def harm_interval(ratio: float, windows: int) -> tuple[float, float]:
@@ -169,6 +177,7 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
         cards_promised=outcome.promised_cards_freed if is_whole else None,
         cards_freed=outcome.realised_cards_freed if is_whole else None,
         cards_spare=outcome.spare_cards if is_whole else 0,
+        broken=outcome.broken if is_whole else (),
     )
 
 
@@ -194,6 +203,8 @@ def headline(verdict: Verdict) -> tuple[Sentence, ...]:
 def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
     """All that a verdict says, the headline first."""
     found = list(headline(verdict))
+    if verdict.broken:
+        found.append(sentence("verdict.needs_broken", why=listed(verdict.broken, _NAMED_MAX, clauses=True)))
     for worst in verdict.over_budget[:1]:
         found.append(
             sentence(

@@ -136,7 +136,7 @@ class Guard:
             raise Refused(sentence("guard.stages_unknown", stages=str(missing), plan=plan.plan_id, known=stages_known))
         together = stages if run is None else run
         freed = sum(known[stage].cards_freed for stage in set(together))
-        self.check_approvals(plan, stages, approvals, freed)
+        self.check_approvals(plan, stages, approvals, max(freed, cards_emptied(plan, None)))
         self._check_size(plan, together, freed)
 
     def check_tide(
@@ -191,12 +191,8 @@ class Guard:
                 sentence("guard.tide_unapproved", plan=plan.plan_id, stages=str(unapproved), stage=unapproved[0])
             )
         if alone:
-            limit = str(self._policy.two_approvals_cards_min)
-            raise Refused(
-                sentence(
-                    "guard.tide_approved_by_one", plan=plan.plan_id, stages=str(alone), cards=str(cards), limit=limit
-                )
-            )
+            facts = {"cards": str(cards), "limit": str(self._policy.two_approvals_cards_min)}
+            raise Refused(sentence("guard.tide_approved_by_one", plan=plan.plan_id, stages=str(alone), **facts))
 
     def check_approvals(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], freed: int) -> None:
         """Refuse stages that too few people approved.
@@ -208,10 +204,13 @@ class Guard:
         if unapproved:
             raise Refused(sentence("guard.unapproved", stages=str(unapproved), plan=plan.plan_id))
         if alone:
-            limit = str(self._policy.two_approvals_cards_min)
-            raise Refused(
-                sentence("guard.approved_by_one", stages=str(alone), plan=plan.plan_id, cards=str(freed), limit=limit)
-            )
+            facts = {"cards": str(freed), "limit": str(self._policy.two_approvals_cards_min)}
+            raise Refused(sentence("guard.approved_by_one", stages=str(alone), plan=plan.plan_id, **facts))
+
+    def approvals_needed(self, cards: int) -> int:
+        """How many people must approve what frees or empties so many cards."""
+        least = self._policy.two_approvals_cards_min
+        return 1 if least is None or cards < least else 2
 
     def _too_few(self, stages: Sequence[int], approvals: Iterable[Approval], freed: int) -> tuple[list[int], list[int]]:
         """Stages that nobody approved, and those that one person did where it takes two."""
@@ -220,11 +219,8 @@ class Guard:
             for stage in entry.stages:
                 # One person under two spellings is one person.
                 people.setdefault(stage, set()).add(entry.by.strip().casefold())
-        least = self._policy.two_approvals_cards_min
-        unapproved = sorted(set(stages) - people.keys())
-        if unapproved or least is None or freed < least:
-            return unapproved, []
-        return [], sorted(stage for stage in set(stages) if len(people[stage]) < 2)
+        unapproved, needed = sorted(set(stages) - people.keys()), self.approvals_needed(freed)
+        return unapproved, [] if unapproved else sorted(one for one in set(stages) if len(people[one]) < needed)
 
     def check_freed(self, plan: Plan, stages: Sequence[int], approvals: Iterable[Approval], snapshot: Snapshot) -> None:
         """Refuse stages that free more cards than the policy allows, by the cluster and not by what the plan claims.

@@ -18,10 +18,16 @@ from fleet.inventory import WorkloadId
 from fleet.sentences import sentence
 
 
-def cards_emptied(plan: Plan, snapshot: Snapshot) -> int:
-    """How many cards the node has that a plan gives another mode; 0 for other plans."""
+def cards_emptied(plan: Plan, snapshot: Snapshot | None) -> int:
+    """How many cards the node has that a plan gives another mode; 0 for other plans.
+
+    Args:
+        snapshot: the cluster; None to believe the plan.
+    """
     switch = plan.node_switch
-    return 0 if switch is None else sum(card.node == switch.node for card in snapshot.cards.values())
+    if switch is None:
+        return 0
+    return plan.totals.cards_before if snapshot is None else len(snapshot.cards_on(switch.node))
 
 
 def check_modes(plan: Plan, workloads: Collection[WorkloadId], runs: Iterable[RunRecord]) -> None:

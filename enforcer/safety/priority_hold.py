@@ -21,7 +21,7 @@ from fleet.decisions import CardPlacement, Need, PlacedSlice, Plan, Recommendati
 from fleet.errors import Refused
 from fleet.grammars.hami import CORE_POLICY_ENV, core_policy_of, disables_control
 from fleet.inventory import Priority, WorkloadId
-from fleet.priority_holds import Holders
+from fleet.priority_holds import Holders, unmet_need
 from fleet.sentences import Sentence, sentence
 
 _LOW = "1"
@@ -73,18 +73,9 @@ def _unheld(
     outside = next((part.pod_id for part in card.slices if _is_outside(part, record, snapshot)), None)
     if outside is not None:
         return sentence("guard.unheld_outside", pod=outside)
-    for need, nodes, why in (
-        (Need.GRAPH_PAUSE, holders.graphs_pause, sentence("guard.unheld_graphs", node=node)),
-        (Need.AGENT, holders.agents, sentence("guard.unheld_agent", node=node)),
-        (Need.STRICT_AGENT, holders.strict, sentence("guard.unheld_strict", node=node)),
-        (Need.PROBED_GATE, holders.gated, sentence("guard.unheld_probe", node=node)),
-    ):
-        if need in item.needs and node not in nodes:
-            return why
-    if not _counts_on_limits(item, record):
-        return None
-    if node in holders.ungated:
-        return sentence("guard.unheld_gate", node=node)
+    why = unmet_need(item.needs, node, holders)
+    if why is not None or not _counts_on_limits(item, record):
+        return why
     for part in card.slices:
         percent = 0 if part.compute_ratio is None else round(part.compute_ratio * 100)
         if not 1 <= percent <= SHARED_PERCENT_MAX or part.core_policy is not CorePolicy.HARD:

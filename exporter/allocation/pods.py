@@ -37,10 +37,10 @@ from exporter.allocation.records import ContainerNeeds, DistrustReason, OwnedRec
 from exporter.allocation.shares import AnnotatedShares, annotated_shares, reserved_cards, speaks_of_grants
 from exporter.allocation.waiting import waiting_reason
 from fleet.errors import Corrupt
-from fleet.grammars.hami import PRIORITY_ENV, PRIORITY_RESOURCE
+from fleet.grammars.hami import PRIORITY_ENV, PRIORITY_RESOURCE, disables_control
 from fleet.grammars.kai import RESERVATION_NAMESPACES, asks_kai
 from fleet.grammars.mgpu import RECLAIMED_CORES_RESOURCE
-from fleet.inventory import KEPT_APART_LABEL, Priority
+from fleet.inventory import KEPT_APART_LABEL, LIBRARY_OFF_LABEL, Priority
 from fleet.kv_cache import model_known
 from fleet.selectors import selects_labels
 from fleet.server_arguments import fixed_pool_bytes
@@ -55,6 +55,8 @@ _QOS_RECLAIMED = "reclaimed_cores"
 _APP_CLASS_ANNOTATION = "metax-tech.com/sgpu-app-class"
 _APP_CLASSES = {"online": Priority.HIGH, "offline": Priority.LOW}
 _CONTAINERS_MAX = 1024
+_LIBRARIES = ("hami", "volcano")
+"""Backends that read the variable of HAMi's library, each in its own way."""
 _SELECTABLE = {"labels_max": 1024, "length_max": 65536}
 """Bounds of the labels of a pod that a `GpuPolicy` may select it by."""
 
@@ -293,12 +295,17 @@ def _command(container: Mapping[str, object]) -> list[str]:
 def _told_labels(
     spec: Mapping[str, object], namespace: str, labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    """The pod's labels, with what its specification says of its own kind before what somebody wrote of that."""
-    apart = kept_apart(spec, namespace, labels)
-    if apart is None:
-        return labels_of(labels, annotations)
-    others = {key: value for key, value in labels.items() if key != KEPT_APART_LABEL}
-    return labels_of(others, {**annotations, KEPT_APART_LABEL: apart})
+    """The pod's labels, with what its specification says of it before what somebody wrote of that."""
+    said = {KEPT_APART_LABEL: kept_apart(spec, namespace, labels), LIBRARY_OFF_LABEL: _library_off(spec)}
+    told = {key: value for key, value in said.items() if value}
+    others = {key: value for key, value in labels.items() if key not in told}
+    return labels_of(others, {**annotations, **told})
+
+
+def _library_off(spec: Mapping[str, object]) -> str:
+    """The backends whose plugin gives some container of a pod no library because its variables say so."""
+    variables = [objects(container.get("env")) for container in objects(spec.get("containers"))[:_CONTAINERS_MAX]]
+    return ",".join(name for name in _LIBRARIES if any(disables_control(own, name) for own in variables))
 
 
 def _queue(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:

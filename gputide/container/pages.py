@@ -12,6 +12,7 @@ from dashboards.stored.arrivals import StoredFlow, WarehouseSightings, newest_wi
 from dashboards.stored.changes import StoredFreezes, StoredOutcomes, StoredRelief, change_events
 from dashboards.stored.fleet import Analysed, WarehouseFleet
 from dashboards.stored.money import StoredMoney
+from dashboards.stored.node_modes import LiveNodeModes
 from dashboards.stored.plans import BackgroundRollouts, StoredPlans
 from dashboards.stored.workload_series import WorkloadSeries
 from enforcer.preview import StagePreview
@@ -23,10 +24,11 @@ from fleet.decisions import Plan
 from fleet.errors import GputideError
 from fleet.settings.dashboard import Access
 from gputide.container.bus import file_bus
-from gputide.container.cluster import check_own
+from gputide.container.cluster import check_own, own_cluster
 from gputide.container.cost import cost_period, period_unit_counts
 from gputide.container.enforcer import guard, open_enforcer
 from gputide.container.history import load_history, profiled
+from gputide.container.node_modes import keep_switch, standing_of, switch_preview
 from gputide.container.plans import chosen_stages, journal, open_plans, previewed
 from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.session import Session
@@ -114,6 +116,13 @@ def views_of(session: Session, *, is_patient: bool = True) -> Views:
             is_patient=is_patient,
         ),
         relief=StoredRelief(folder, fleet),
+        nodes=LiveNodeModes(
+            folder,
+            own=lambda: own_cluster(folder, settings),
+            standing=lambda node: standing_of(folder, settings, session.now(), node),
+            preview=lambda switch: switch_preview(folder, settings, session.now(), switch),
+            keep=lambda switch: keep_switch(folder, settings, session.now(), switch),
+        ),
     )
 
 

@@ -10,7 +10,6 @@ from enforcer.record.outcome_store import keep_outcome
 from enforcer.record.verdict import verdict_of
 from fleet.data_folder import writing
 from fleet.errors import EXIT_FINDINGS, EXIT_FINE
-from fleet.priority_holds import contending
 from gputide.answers.plan import outcome_answer
 from gputide.answers.tiers import tiers_kept
 from gputide.container.cluster import holders_now
@@ -33,7 +32,8 @@ def verify(
 ) -> Answer:
     """Say what was really saved and harmed; interim until `enforcer.verify_days` are over.
 
-    Exit status 1 says that a service is over its harm budget (`guard.harm_ratio_max`), interim or final.
+    Exit status 1 says that a service is over its harm budget (`guard.harm_ratio_max`), interim or final, or that what
+    the plan counts on to hold low priority back is no longer there.
     """
     folder = session.folder()
     plans = plan_store(folder)
@@ -47,9 +47,4 @@ def verify(
     nights = tide_journal(folder).nights()
     if nights:
         answer = replace(answer, listings=(*answer.listings, tiers_kept(nights, session.settings.guarantees)))
-    free = sorted(contending(chosen, holders) - contending(chosen))
-    if free:
-        said = f"nothing holds low priority back now where the plan counts on it, so it counts as an equal: {free[0]}"
-        more = f" and {len(free) - 1} more" if len(free) > 1 else ""
-        answer = replace(answer, headline=(*answer.headline, said + more))
-    return replace(answer, status=EXIT_FINDINGS if verdict.is_harmed else EXIT_FINE)
+    return replace(answer, status=EXIT_FINDINGS if verdict.needs_hands else EXIT_FINE)

@@ -12,6 +12,7 @@ from fleet.inventory import (
     AUTOSCALED_LABEL,
     ISOLATION_LABEL,
     LATENCY_CRITICAL_LABEL,
+    LIBRARY_OFF_LABEL,
     OPT_OUT_LABEL,
     WARM_REPLICAS_LABEL,
     Grant,
@@ -148,6 +149,13 @@ class Case:
         return next((found for grant in self.grants if (found := autoscaler_of(grant.label(AUTOSCALED_LABEL)))), None)
 
     @property
+    def is_library_off(self) -> bool:
+        """Whether a pod keeps the library out that would hold it to its share."""
+        name = "volcano" if self.capability.backend == "volcano" else "hami"
+        off = (grant.label(LIBRARY_OFF_LABEL) or "" for grant in self.grants)
+        return self.capability.gates_priority_by_cores and any(name in said.split(",") for said in off)
+
+    @property
     def video_ratio_max(self) -> float:
         """Largest use of its encoders and decoders, 0-1; 0 where not collected."""
         engines = None if self.profile is None else self.profile.engines
@@ -172,7 +180,9 @@ class Case:
         return Refusal(workload=self.workload, reason=reason, kind=kind, values=tuple(values.items()))
 
     def refuse_barred(self, kind: RecommendationKind) -> Refusal | None:
-        """A refusal where pods of its nodes can't share; None where they can."""
+        """A refusal where pods of its nodes, or its own, can't share; None where they can."""
+        if self.is_library_off:
+            return self.refuse(kind, "library_off", backend=self.capability.backend)
         if self.node_bar is None:
             return None
         return self.refuse(kind, "node_shares_nothing", bar=self.node_bar.code, **dict(self.node_bar.values))

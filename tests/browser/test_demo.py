@@ -23,7 +23,7 @@ from enforcer.record.savings import named_cards
 from enforcer.simulated.cluster import SeatState, SimulatedCluster, SimulatedSeat
 from enforcer.verify import emptied_cards
 from fleet.data_folder import open_data_folder
-from fleet.decisions import Plan
+from fleet.decisions import NodeMode, NodeSwitch, Plan
 from fleet.money.saving import cards_in
 
 if TYPE_CHECKING:
@@ -229,3 +229,59 @@ def test_every_page_of_the_demo_draws(page: "Page", address: str, demo: Path) ->
         replaced.setdefault(card.card, card.replaced_by)
     found = sum(card is None for card in replaced.values())
     expect(page.locator("#funnel .found b")).to_have_text(str(found))
+
+
+def test_a_node_is_emptied_and_put_into_another_mode_by_clicks_and_taken_back_by_a_click(
+    page: "Page", demo: Path
+) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    before = standing(demo)
+    with served(demo) as address:
+        node, pods = dry_run_by_clicks(page, address, before)
+        rows = page.locator("#switch-answer tbody tr")
+        assert {row.split("\t")[2] for row in rows.all_inner_texts()} <= {seat.node for seat in before} - {node}
+        assert not any(plan.node_switch for plan in PlanStore(demo / "plans").plans()), "a dry run keeps nothing"
+        page.locator("#switch-keep").click()
+        expect(page.locator("h1")).to_contain_text("Plan")
+        plan = PlanStore(demo / "plans").get(page.url.rpartition("plan=")[2])
+        assert plan.node_switch == NodeSwitch(node=node, mode=NodeMode.WHOLE)
+        assert PlanStore(demo / "plans").approvals(plan.plan_id) == ()
+        page.locator("#preview").click()
+        expect(page.locator("#preview-answer tbody tr")).to_have_count(pods)
+        page.locator("#approve").click()
+        expect(page.locator("#plan-message")).to_contain_text("Approved by")
+        assert standing(demo) == before
+        page.locator("#apply").click()
+        expect(page.locator("#progress-phase .on")).to_have_text("done", timeout=180_000)
+        expect(page.locator(".objects")).to_contain_text(f"Node/{node}")
+        running = {seat.node for seat in before if seat.state is SeatState.RUNNING}
+        assert {seat.node for seat in standing(demo) if seat.state is SeatState.RUNNING} <= running - {node}
+        page.goto(f"{address}node?node={node}")
+        expect(page.locator(".headline")).to_contain_text(re.compile(r"whole\s*mode"))
+        expect(page.locator(".headline")).to_contain_text(f"nvidia.com/gpu: {plan.totals.cards_before}")
+        page.get_by_role("link", name=f"Switch node {node} to mode whole").click()
+        expect(page.locator("#undo")).to_be_enabled()
+        page.locator("#undo").click()
+        expect(page.locator("#progress-phase .on")).to_have_text("restored", timeout=180_000)
+        page.goto(f"{address}node?node={node}")
+        expect(page.locator(".headline")).to_contain_text(re.compile(r"vgpu\s*mode"))
+    names = [sorted(str(seat.workload) for seat in found if seat.card) for found in (before, standing(demo))]
+    assert names[0] == names[1], "nobody is without a card"
+
+
+def dry_run_by_clicks(page: "Page", address: str, seats: tuple[SimulatedSeat, ...]) -> tuple[str, int]:
+    """The first node of several pods that may be given whole cards, and its pods; its dry run stands on the page."""
+    by_node: dict[str, set[str]] = {}
+    for seat in seats:
+        if seat.node is not None:
+            by_node.setdefault(seat.node, set()).add(seat.pod)
+    for node, pods in sorted(by_node.items(), key=lambda one: (len(one[1]), one[0])):
+        if len(pods) > 1:
+            page.goto(f"{address}?node={node}")
+            page.locator("#node-mode").click()
+            page.locator(".modes li", has_text="whole").locator("button").click()
+            page.locator("#switch-keep").wait_for()
+            if page.locator("#switch-keep").is_enabled():
+                return node, len(pods)
+    raise AssertionError("no node can be emptied")

@@ -155,6 +155,26 @@ def test_every_page_is_whole_for_eye_ear_and_language(page: Page, house: House, 
     assert {place: what for place, what in found.items() if what} == {}
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_page_of_a_node_and_what_a_switch_would_do_are_whole_too(page: Page, house: House, language: str) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415
+
+    opened(page, house.at(f"/node?node={house.profiles.cards[0].node}&lang={language}"))
+    page.locator(".field input").last.fill("2")
+    page.locator(".modes button").last.click()
+    expect(page.locator("#switch-answer tbody tr")).to_have_count(2)
+    found: dict[str, list[str]] = {}
+    for is_dark, width in ((False, 390), (True, 1440)):
+        page.emulate_media(color_scheme="dark" if is_dark else "light")
+        page.set_viewport_size({"width": width, "height": 844})
+        found[str(width)] = faults(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if language == "zh":
+        given = {"whole", "mig", "web", "train", "one-at-a-time", "cache", "models", "w" * 63, "gb", "Node"}
+        found["words"] = english_in(page, house.names() | given)
+    assert {place: what for place, what in found.items() if what} == {}
+
+
 def english_in(page: Page, names: set[str]) -> list[str]:
     """English words that a Chinese page still shows or tells, beside names, units and code."""
     text = "\n".join(page.evaluate(_TEXTS))

@@ -91,7 +91,7 @@ def serve(api: Api, namespace: str) -> None:
 def a_switch(node: str, mode: NodeMode, slices: int | None, profiles: tuple[tuple[str, int], ...]) -> Plan:
     switch = NodeSwitch(node=node, mode=mode, slices=slices, profiles=profiles)
     return switch_plan(
-        switch, TIME_SLICING, cluster="c1", version=None, now=datetime.now(UTC), settings=Settings()
+        switch, TIME_SLICING, cards=4, cluster="c1", version=None, now=datetime.now(UTC), settings=Settings()
     )  # fmt: skip
 
 

@@ -33,6 +33,8 @@ from dashboards.queries import (
 from dashboards.report.week_measured import MeasuredWeek
 from dashboards.view_models.health import LagChain
 from dashboards.view_models.relief_acts import ReliefActs
+from enforcer import preview as enforced
+from enforcer.switch_preview import Leaver, NodeStanding, SwitchPreview
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import (
     CardPlacement,
@@ -41,6 +43,8 @@ from fleet.decisions import (
     FrontierPoint,
     HistorySpan,
     Need,
+    NodeMode,
+    NodeSwitch,
     PlacedSlice,
     Plan,
     Recommendation,
@@ -275,6 +279,45 @@ class EmbeddedRelief:
 
     def acts(self, cluster: str) -> ReliefActs:
         return self._found
+
+
+class EmbeddedNodeModes:
+    """`NodeModes` of nodes that share their cards, of which pods of two tenants must leave; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.kept: list[NodeSwitch] = []
+
+    def standing(self, cluster: str, node: str) -> NodeStanding:
+        return NodeStanding(
+            node=node, mode=NodeMode.TIME_SLICING, offers=(("nvidia.com/gpu.shared", 32),),
+            modes=((NodeMode.WHOLE, None), (NodeMode.TIME_SLICING, "in it already"), (NodeMode.MIG, None)),
+            cuts=(("1g.10gb", 7), ("3g.40gb", 2)),
+        )  # fmt: skip
+
+    def preview(self, cluster: str, switch: NodeSwitch) -> SwitchPreview:
+        names = ("team-3/Deployment/web", "team-4/Deployment/" + "w" * 63)
+        node = enforced.ObjectDiff(
+            kind="Node", namespace="", name=switch.node, recommendation="", resource_version="1", before="a", after="b"
+        )
+        return SwitchPreview(
+            plan=make_plan(make_profiles()),
+            stage=enforced.StagePreview(
+                stage=1, objects=(node,), moves=(), cards=(), cards_freed=0, refusal=None,
+                warnings=("pods of Jobs begin anew: 1, such as team-3/train",),
+            ),
+            leavers=tuple(
+                Leaver(
+                    pod=f"{name.split('/')[0]}/{name.split('/')[2]}-0", workload=WorkloadId(name), home=None,
+                    budgets=(("one-at-a-time", 1),), emptied=("cache",), claimed=("models",),
+                )
+                for name in names
+            ),
+            approvals=2,
+        )  # fmt: skip
+
+    def keep(self, cluster: str, switch: NodeSwitch) -> str:
+        self.kept.append(switch)
+        return "0" * 12
 
 
 def make_week(profiles: Profiles) -> WeekHours:
@@ -571,6 +614,7 @@ def make_views(*, with_past: bool = True, scale: int = 1) -> tuple[Views, Embedd
         flow=EmbeddedFlow(),
         money=EmbeddedMoney(),
         relief=EmbeddedRelief(),
+        nodes=EmbeddedNodeModes(),
     ), cluster
 
 

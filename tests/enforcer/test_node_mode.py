@@ -69,8 +69,8 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def a_switch(switch: NodeSwitch) -> Plan:
-    return switch_plan(switch, HAMI, cluster="c1", version=None, now=NOW, settings=Settings())
+def a_switch(switch: NodeSwitch, *, cards: int = 4) -> Plan:
+    return switch_plan(switch, HAMI, cards=cards, cluster="c1", version=None, now=NOW, settings=Settings())
 
 
 def a_rollout(tools: RunContext) -> Rollout:
@@ -296,9 +296,10 @@ def test_service_of_one_replica_needs_an_explicit_yes(tmp_path: Path) -> None:
         switched(tools)
 
 
-def test_switch_of_a_node_of_many_cards_needs_two_people(tmp_path: Path) -> None:
+@pytest.mark.parametrize("claimed", [4, 0])
+def test_switch_of_a_node_of_many_cards_needs_two_people_whatever_its_plan_claims(tmp_path: Path, claimed: int) -> None:
     guard = Guard(GuardPolicy(gaps_allowed=True, two_approvals_cards_min=4))
-    cluster, plan = with_room(tmp_path), a_switch(WHOLE)
+    cluster, plan = with_room(tmp_path), a_switch(WHOLE, cards=claimed)
     rollout = a_rollout(some_tools(cluster, tmp_path, guard=guard))
     with pytest.raises(Refused, match=r"4 cards are .* guard\.two_approvals_cards_min=4"):
         rollout.apply(plan, by="ann", approved=lambda: a_yes(plan, 1))

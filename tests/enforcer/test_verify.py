@@ -17,6 +17,7 @@ from enforcer.record.journal import Journal, RunRecord, StageState
 from enforcer.record.verdict import verdict_of
 from enforcer.verify import verify
 from fleet.decisions import Need, Plan, RecommendationKind
+from fleet.documents import outcome_document, outcome_of
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import Grant, Priority, WorkloadId
 from fleet.outcomes import Outcome
@@ -196,6 +197,35 @@ def test_low_priority_whose_agent_is_gone_is_judged_as_an_equal(
     found = judged(applied, plan=promised, use={"c-0": 0.6, "c-1": 0.4}, holders=holders).workloads
     harmed = next(one for one in found if one.workload == "team/Deployment/c")
     assert (harmed.violation_ratio, harmed.is_low_priority) == ((1.0, False) if is_equal else (0.0, True))
+
+
+BOTH = frozenset({"node-0", "node-1"})
+
+
+@pytest.mark.parametrize(
+    ("holders", "says"),
+    [
+        (None, None),
+        (Holders(agents=BOTH, strict=BOTH), None),
+        (Holders(agents=BOTH), "lets low priority work until the card is full"),
+        (Holders(), "no agent that lets low priority sleep is ready on node"),
+    ],
+)
+def test_agent_that_holds_less_back_than_the_plan_counts_on_is_a_broken_condition(
+    applied: list[RunRecord], holders: Holders | None, says: str | None
+) -> None:
+    plan = standard_plan()
+    needs = (Need.PRIORITY, Need.AGENT, Need.STRICT_AGENT)
+    item = replace(plan.recommendations[-1], kind=RecommendationKind.COLOCATE, needs=needs)
+    cards = tuple(
+        replace(card, slices=(replace(card.slices[0], priority=Priority.HIGH), *card.slices[1:]))
+        for card in plan.placement
+    )
+    promised = replace(plan, recommendations=(*plan.recommendations[:-1], item), placement=cards)
+    outcome = judged(applied, plan=promised, use={"c-0": 0.6, "c-1": 0.4}, holders=holders)
+    verdict = verdict_of(outcome_of(outcome_document(outcome), name="kept"))
+    assert bool(verdict.broken) is verdict.needs_hands is (says is not None)
+    assert (says or "Measured over") in verdict_words(verdict, Language.EN)
 
 
 def test_busy_pod_that_is_alone_is_no_contention_but_counts_as_control(applied: list[RunRecord]) -> None:

@@ -1,4 +1,4 @@
-"""Required anti-affinity of a pod against its own kind is told beside it; any other is not."""
+"""What a pod's specification says is told beside it: anti-affinity against its own kind, and no library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from exporter.allocation.manifest import Shared
 from exporter.allocation.pods import kept_apart, pod_record
-from fleet.inventory import KEPT_APART_LABEL
+from fleet.inventory import KEPT_APART_LABEL, LIBRARY_OFF_LABEL
 from tests.exporter.allocation_manifests import pod
 
 LABELS = {"app": "web", "tier": "front"}
@@ -75,3 +75,24 @@ def test_it_is_told_among_the_labels_and_goes_before_what_a_tenant_wrote() -> No
     assert dict(written.labels)[KEPT_APART_LABEL] == "mine"
     assert dict(read.labels)[KEPT_APART_LABEL] == HOST
     assert dict(read.labels)["app"] == "web"
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ([{"name": "CUDA_DISABLE_CONTROL", "value": "true"}], "hami,volcano"),
+        ([{"name": "CUDA_DISABLE_CONTROL", "valueFrom": {"fieldRef": {}}}], "hami,volcano"),
+        # Volcano's plugin goes by the name alone.
+        ([{"name": "CUDA_DISABLE_CONTROL", "value": "false"}], "volcano"),
+        ([{"name": "CUDA_DISABLE_CONTROL", "value": ["true"]}], "volcano"),
+        ([{"name": "OTHER", "value": "true"}, "text", None], "mine"),
+        ("text", "mine"),
+    ],
+)
+def test_container_that_keeps_the_library_out_is_told_whatever_its_labels_say(env: Any, told: str) -> None:
+    manifest = pod()
+    manifest["metadata"]["labels"] = {LIBRARY_OFF_LABEL: "mine"}
+    manifest["spec"]["containers"][0]["env"] = env
+    record = pod_record(manifest, Shared())
+    assert record is not None
+    assert dict(record.labels)[LIBRARY_OFF_LABEL] == told

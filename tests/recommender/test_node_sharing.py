@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.capabilities.register import HAMI, MPS, TIME_SLICING, Capabilities
+from fleet.capabilities.register import HAMI, MPS, TIME_SLICING, VOLCANO, Capabilities
 from fleet.decisions import Plan, RecommendationKind
-from fleet.inventory import Node
+from fleet.inventory import LIBRARY_OFF_LABEL, Node
 from recommender.node_sharing import portions_of
 from tests.english import english
 from tests.recommender.builders import Service, cluster, plan_of
@@ -69,3 +69,19 @@ def test_a_node_that_a_pod_does_not_tolerate_does_not_take_it(backend: Capabilit
     plan = plan_of(replace(history, inventory=replace(history.inventory, nodes=nodes)), capability=backend)
     assert all(nodes_of(plan, f"small-{number}") <= {"node-0", "node-1"} for number in range(4))
     assert all(nodes_of(plan, f"small-{number}") == {"node-1"} for number in range(4, 7))
+
+
+@pytest.mark.parametrize(
+    ("backend", "off", "may_share"),
+    [(HAMI, "hami,volcano", False), (VOLCANO, "volcano", False), (HAMI, "volcano", True)],
+    ids=["hami", "volcano", "another_backends_word"],
+)
+def test_pod_that_keeps_the_library_out_shares_no_card_and_the_plan_says_so(
+    backend: Capabilities, off: str, may_share: bool
+) -> None:
+    odd = Service(name="odd", level=0.1, used_gib=3.0, labels=((LIBRARY_OFF_LABEL, off),))
+    plan = plan_of(cluster(*SMALL[:3], odd), capability=backend)
+    (own,) = [card for card in plan.placement if any(part.pod.startswith("odd") for part in card.slices)]
+    said = [item.reason for item in plan.refused if item.workload.endswith("/odd")]
+    assert (len(own.slices) > 1, said) == (may_share, [] if may_share else ["library_off"])
+    assert any(len(card.slices) > 1 for card in plan.placement), "the others share all the same"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from analyzer.profile import profile_fleet
 from fleet.capabilities.register import CAPABILITIES, HAMI
 from fleet.decisions import Plan, RecommendationKind
+from fleet.inventory import LIBRARY_OFF_LABEL
 from fleet.profiles import NeighbourEffect
 from fleet.schema import Measure
 from fleet.settings.settings import Settings
@@ -117,6 +118,7 @@ def test_no_other_backend_lets_models_sleep_on_shared_cards(record: Any) -> None
         (model("odd", labels=(("gputide.io/min-replicas-warm", "1"),)), "warm_standby"),
         (model("odd", labels=(("gputide.io/autoscaled", "HorizontalPodAutoscaler 1-4"),)), "autoscaled"),
         (model("odd", labels=(("gputide.io/ttft-p99-seconds", "2"),)), "sleeps_beside_nobody"),
+        (model("odd", labels=((LIBRARY_OFF_LABEL, "hami,volcano"),)), "library_off"),
         (model("odd", server="sglang"), "wake_time_unknown"),
         (model("odd", cache_ratio=None), "preallocation_hides_need"),
         (model("odd", changes={"kv_cache_pool_max_bytes": 60 * GIB}), "pool_estimated"),

@@ -7,25 +7,17 @@ from typing import Annotated
 
 import typer
 
-from enforcer.backends.node_mode import modes_of, offers_of, present_mode, render_switch, switch_plan, with_defaults
-from enforcer.disruption import disruptions_allowed, selects
-from enforcer.manifest import Manifest
-from enforcer.node_loss import homes_elsewhere
-from enforcer.record.fingerprint import fingerprint_of
 from enforcer.record.journal import StageState
 from enforcer.rollout.abort import open_run
-from enforcer.snapshot import Snapshot, take_snapshot
-from fleet.capabilities.capability import Capabilities
-from fleet.capabilities.register import records_of
+from enforcer.switch_preview import NodeStanding
 from fleet.data_folder import DataFolder, writing
 from fleet.decisions import NodeMode, NodeSwitch, Plan
 from fleet.documents import document
-from fleet.errors import Corrupt, Misconfigured, Refused
-from fleet.settings.settings import Settings
+from fleet.errors import Misconfigured, Refused
 from gputide.answers.plan import preview_answer
-from gputide.container.cluster import LiveCluster, backend, backend_version, moment_of_change, open_cluster, own_cluster
 from gputide.container.enforcer import Enforcer, open_enforcer
-from gputide.container.plans import copied_plans, previewed
+from gputide.container.node_modes import keep_switch, standing_of, switch_preview
+from gputide.container.plans import copied_plans
 from gputide.options import ByOption, YesOption, answering
 from gputide.output import Answer, Listing
 from gputide.session import Session, who
@@ -62,8 +54,7 @@ def mode(
     """Empty a node, switch its mode, wait until it offers what the mode says, and give it back; undo restores it."""
     settings, folder = session.settings, session.folder()
     if wanted is None:
-        with open_cluster(folder, settings) as cluster:
-            return _present(name, take_snapshot(cluster, backend(settings, session.now()).dialect), settings)
+        return _present(standing_of(folder, settings, session.now(), name), settings.enforcer.backend)
     switch = NodeSwitch(node=name, mode=wanted, slices=slices, profiles=_profiles(profile or ()))
     if not yes:
         return _previewed(session, folder, switch)
@@ -93,71 +84,37 @@ def _profiles(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(found.items()))
 
 
-def _plan_of(switch: NodeSwitch, cluster: LiveCluster, session: Session, folder: DataFolder) -> Plan:
-    settings = session.settings
-    return switch_plan(
-        switch, records_of(settings.enforcer.backend)[-1], cluster=own_cluster(folder, settings) or "",
-        version=backend_version(settings), now=moment_of_change(cluster, session.now()), settings=settings,
-    )  # fmt: skip
-
-
 def _previewed(session: Session, folder: DataFolder, switch: NodeSwitch) -> Answer:
     """What a switch would change, who would leave, and where they would go."""
-    settings = session.settings
-    with open_cluster(folder, settings) as cluster:
-        plan = _plan_of(switch, cluster, session, folder)
-        leaving = _leaving(switch.node, cluster, take_snapshot(cluster, backend(settings, session.now()).dialect))
-    (found,) = previewed(folder, settings, session.now(), plan, (1,), rehearses=True)
-    shown, refusal = preview_answer(plan, (found,), no_cluster=None), found.refusal
+    found = switch_preview(folder, session.settings, session.now(), switch)
+    shown, refusal = preview_answer(found.plan, (found.stage,), no_cluster=None), found.stage.refusal
     said = f"would switch node {switch.node} to mode {switch.mode}" if refusal is None else f"refused: {refusal}"
+    leaving = Listing.of(
+        "Pods that must leave",
+        found.leavers,
+        {
+            "pod": lambda one: one.pod,
+            "workload": lambda one: one.workload,
+            "comes up on": lambda one: one.home or "no room",
+            "disruption budgets": lambda one: (
+                ", ".join(f"{name} (allows {left})" for name, left in one.budgets) or "none"
+            ),
+            "data at stake": lambda one: (
+                ", ".join(
+                    [*(f"{name} (emptied)" for name in one.emptied), *(f"{name} (claimed)" for name in one.claimed)]
+                )
+                or "none"
+            ),
+        },
+    )
+    changed = "nothing was changed" if refusal is not None else "nothing was changed; --yes does it"
     return Answer(
         document={"node_switch": document(switch), "preview": shown.document, "leaving": leaving.records()},
         headline=(said,),
         listings=(leaving,),
         texts=shown.texts,
-        footnotes=("nothing was changed" if refusal is not None else "nothing was changed; --yes does it",),
+        footnotes=(*(("two people must approve it",) if found.approvals > 1 else ()), changed),
     )
-
-
-def _leaving(node: str, cluster: LiveCluster, snapshot: Snapshot) -> Listing:
-    """Pods that hold cards of a node, where each would come up, and what binds or harms its eviction."""
-    seats = [snapshot.seats[f"{namespace}/{name}"] for namespace, name in snapshot.holders(node)]
-    pods = [
-        pod
-        for namespace in sorted({seat.namespace for seat in seats})
-        for pod in cluster.list_objects("Pod", namespace)
-    ]
-    manifests = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pod for pod in pods}
-    homes = homes_elsewhere(node, seats, snapshot, manifests)
-    budgets = [
-        (budget, [pod for pod in pods if selects(budget, pod)])
-        for budget in cluster.list_objects("PodDisruptionBudget")
-    ]
-    rows = []
-    for seat in seats:
-        own = [
-            f"{budget['metadata']['name']} (allows {disruptions_allowed(budget, selected)})"
-            for budget, selected in budgets
-            if manifests.get(seat.pod_id) in selected
-        ]
-        data = ", ".join(_data_at_stake(manifests.get(seat.pod_id, {}))) or "none"
-        rows.append((seat.pod_id, seat.workload, homes[seat.pod_id] or "no room", ", ".join(own) or "none", data))
-    return Listing(
-        title="Pods that must leave",
-        columns=("pod", "workload", "comes up on", "disruption budgets", "data at stake"),
-        rows=rows,
-    )
-
-
-def _data_at_stake(pod: Manifest) -> list[str]:
-    """Volumes of a pod that eviction empties, and those that may keep it from coming up on another node."""
-    volumes = pod.get("spec", {}).get("volumes") or ()
-    lost = [
-        f"{volume['name']} (emptied)"
-        for volume in volumes
-        if volume.get("emptyDir") is not None and volume["emptyDir"].get("medium") != "Memory"
-    ]
-    return [*lost, *(f"{volume['name']} (claimed)" for volume in volumes if "persistentVolumeClaim" in volume)]
 
 
 def _switched(session: Session, enforcer: Enforcer, switch: NodeSwitch, *, by: str) -> Answer:
@@ -191,14 +148,10 @@ def _kept(session: Session, enforcer: Enforcer, switch: NodeSwitch, by: str) -> 
     Raises:
         Refused: something does, or the user of the cluster may approve nothing.
     """
-    tools, plans, folder = enforcer.tools, enforcer.plans, session.folder()
-    plan = _plan_of(switch, enforcer.cluster, session, folder)
-    (shown,) = previewed(folder, session.settings, session.now(), plan, (1,), rehearses=True)
-    if shown.refusal is not None:
-        raise Refused(shown.refusal)
-    plans.add(plan, fingerprint_of(tools.snapshot()))
+    plans = enforcer.plans
+    plan = keep_switch(session.folder(), session.settings, session.now(), switch)
     try:
-        plans.approve(plan, (1,), by="" if plans.signs_as_user(plan) else by, at=tools.now())
+        plans.approve(plan, (1,), by="" if plans.signs_as_user(plan) else by, at=enforcer.tools.now())
     except (Forbidden, Refused) as exc:
         raise Refused(
             f"cannot switch node {switch.node} yet: {exc}; let somebody who may approve plan {plan.plan_id} "
@@ -207,26 +160,16 @@ def _kept(session: Session, enforcer: Enforcer, switch: NodeSwitch, by: str) -> 
     return plan
 
 
-def _present(node: str, snapshot: Snapshot, settings: Settings) -> Answer:
+def _present(found: NodeStanding, backend: str) -> Answer:
     """What a node is in, what it offers, and what it could be put into."""
-    record = records_of(settings.enforcer.backend)[-1]
-    now, offers = present_mode(node, snapshot), offers_of(node, snapshot)
-    found = [(one, _why_not(NodeSwitch(node=node, mode=one), snapshot, record)) for one in modes_of(snapshot.dialect)]
-    rows = [(one.value, "present" if one is now else "no" if why else "yes", why or "") for one, why in found]
-    shown = ", ".join(f"{name}: {count}" for name, count in offers.items()) or "nothing"
+    rows = [
+        (one.value, "present" if one is found.mode else "no" if why else "yes", why or "") for one, why in found.modes
+    ]
+    shown = ", ".join(f"{name}: {count}" for name, count in found.offers) or "nothing"
     listing = Listing(title="Modes", columns=("mode", "possible", "why not"), rows=rows)
     return Answer(
-        document={"node": node, "mode": now, "offers": offers, "modes": listing.records()},
-        headline=(f"node {node} is in mode {now or 'unknown'} and offers {shown}",),
+        document={"node": found.node, "mode": found.mode, "offers": dict(found.offers), "modes": listing.records()},
+        headline=(f"node {found.node} is in mode {found.mode or 'unknown'} and offers {shown}",),
         listings=(listing,),
-        footnotes=() if rows else (f"with {record.backend} pods or the scheduler choose, not the node",),
+        footnotes=() if found.modes else (f"with {backend} pods or the scheduler choose, not the node",),
     )
-
-
-def _why_not(switch: NodeSwitch, snapshot: Snapshot, record: Capabilities) -> str | None:
-    """Why a node can't be put into a mode; None where nothing stands against it by what the node and its cards are."""
-    try:
-        render_switch("", with_defaults(switch, snapshot), snapshot, record)
-    except (Refused, Corrupt) as exc:
-        return str(exc)
-    return None

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dashboards.access.namespace_cut import namespace_of
-from dashboards.access.people import Person, Right, Role, everything
+from dashboards.access.people import NotAllowed, Person, Right, Role, everything
 from dashboards.access.scoped import scoped_views
 from dashboards.queries import STAGE_KIND, ObjectDiff, Plans, RolloutProgress, Rollouts, Views
+from fleet.decisions import NodeMode, NodeSwitch
 from fleet.errors import Refused, Unavailable
 from fleet.sentences import Sentence, sentence
 from tests.dashboards.embedded import CLUSTER, EmbeddedCluster, make_views
@@ -173,3 +174,24 @@ def test_preview_that_fails_names_no_object_of_another(
     assert "secret-launch" not in str(caught.value)
     with pytest.raises(kind, match="secret-launch"):
         scoped_views(odd, lambda: everything("bo")).plans.preview(plan.plan_id, ())
+
+
+def test_modes_of_nodes_are_for_who_may_see_the_cluster_and_a_switch_for_who_may_approve_in_all_of_it(
+    world: tuple[Views, EmbeddedCluster],
+) -> None:
+    views, _ = world
+    switch = NodeSwitch(node="node-1", mode=NodeMode.WHOLE)
+    team = scoped_views(views, lambda: replace(VIEWER, rights=(Right(role=Role.ADMIN, namespaces=frozenset({TEAM})),)))
+    viewer = scoped_views(views, lambda: Person(name="bo", rights=(Right(role=Role.VIEWER),)))
+    for ask in (
+        lambda: team.nodes.standing(CLUSTER, "node-1"),
+        lambda: team.nodes.preview(CLUSTER, switch),
+        lambda: team.nodes.keep(CLUSTER, switch),
+        lambda: viewer.nodes.keep(CLUSTER, switch),
+    ):
+        with pytest.raises(NotAllowed, match="pods of everybody may be there"):
+            ask()
+    assert viewer.nodes.preview(CLUSTER, switch).leavers
+    approver = scoped_views(views, lambda: Person(name="bo", rights=(Right(role=Role.APPROVER),)))
+    assert approver.nodes.keep(CLUSTER, switch)
+    assert views.nodes.kept == [switch]  # type: ignore[attr-defined]
