@@ -124,7 +124,7 @@ def test_first_day_counts_with_a_gap_and_not_with_less_than_half_of_it() -> None
     rows, per_day = np.arange(4), seen.steps_per_day
 
     def days(steps: int) -> int:
-        return daily_blocks(replace(seen, compute=seen.compute[:, -steps:]), rows).shape[1]
+        return int(daily_blocks(replace(seen, compute=seen.compute[:, -steps:]), rows).shape[1])
 
     assert days(5 * per_day) == days(5 * per_day - 1) == days(4 * per_day + per_day // 2) == 5
     assert days(4 * per_day + per_day // 2 - 1) == days(4 * per_day) == 4
