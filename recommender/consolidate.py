@@ -21,7 +21,7 @@ from recommender.core_limits import CoreLimits, parted, shared_percents
 from recommender.demand import Demand, alike
 from recommender.footprint_grants import Footprints, Grants, footprints_of, grant_framebuffer
 from recommender.harm.risk import Harm, contention_harm, shortage_points
-from recommender.harm.scenarios import daily_blocks, draw_scenarios, type_means
+from recommender.harm.scenarios import POINTS_PER_DAY, daily_blocks, draw_scenarios, type_means
 from recommender.harm.surprise import learn_surprises
 from recommender.latency.inflation import least_hard_percent
 from recommender.lending import Lenders, lenders_of, lending_sweep, lent_violated, over_full
@@ -56,7 +56,12 @@ TIERS = (
 )
 """From the densest to the most careful."""
 SCENARIO_DAYS = 84
-"""Days of scenarios that a packing is searched on, and as many fresh ones that it is judged on."""
+"""Days of scenarios that a packing is searched on."""
+JUDGED_TIMES = 4
+"""How many times as many days a packing is judged on, and framebuffer is granted by: neither costs a search, and what
+few days happen to hold would decide how many cards a small fleet frees."""
+JUDGED_CELLS_MAX = 2**25
+"""Most numbers of such scenarios; of large fleets fewer days say as much."""
 DRAWS_MAX = 24
 DAYS_MAX = 14
 """Latest days of the history that scenarios are made of."""
@@ -167,8 +172,8 @@ class Group:
 
     @property
     def points(self) -> int:
-        """Points of the scenarios."""
-        return int(self.problem.load.shape[1])
+        """Points of the scenarios that packings are judged on."""
+        return int(self.fresh.shape[1])
 
     def shortage_of(self, bin_of: NDArray[np.int32]) -> float:
         """Expected item-points short of framebuffer: of workloads of which any pod shares a card, for all are cut."""
@@ -240,11 +245,13 @@ class Point:
     """One point of the frontier: groups and how they are packed.
 
     Attributes:
+        price: what a card was worth, see `Tier`; None where no price was asked for.
         parted: rows of low priority that would share a card, if its gate held there and left them enough.
     """
 
     groups: tuple[Group, ...]
     choice: Choice
+    price: float | None = None
     parted: frozenset[int] = frozenset()
 
 
@@ -274,12 +281,14 @@ def outlook_of(
     blocks = daily_blocks(demand, rows)[:, -DAYS_MAX:]
     surprises = learn_surprises(type_means(blocks, type_of))
     draws = min(DRAWS_MAX, max(2, SCENARIO_DAYS // blocks.shape[1]))
-    load, fresh = (
-        draw_scenarios(blocks, type_of, surprises, draws=draws, seed=number, hazard_factor=HAZARD_FACTOR)
-        for number in (seed, seed + 1)
+    cells = len(surprises.record) * blocks.shape[1] * POINTS_PER_DAY * draws
+    times = int(np.clip(JUDGED_CELLS_MAX // cells, 1, JUDGED_TIMES))
+    load, fresh, rising = (
+        draw_scenarios(blocks, type_of, surprises, draws=count, seed=number, hazard_factor=HAZARD_FACTOR)
+        for number, count in ((seed, draws), (seed + 1, times * draws), (seed + 2, times * draws))
     )
-    peak = np.quantile(load, PEAK_QUANTILE, axis=1)[type_of].astype(float)
-    footprints = replace(footprints_of(demand, rows, type_of=type_of, load=load), capacity_bytes=capacity_bytes)
+    peak = np.quantile(rising, PEAK_QUANTILE, axis=1)[type_of].astype(float)
+    footprints = replace(footprints_of(demand, rows, type_of=type_of, load=rising), capacity_bytes=capacity_bytes)
     mean, fresh_rising = load.mean(axis=1), fresh.copy()
     flat = np.unique(type_of[[member.is_flat for member in members]])
     for matrix in (load, fresh):
@@ -407,16 +416,26 @@ def frontier(
     """
     enough: int | None = None
     for tier, groups in zip(TIERS, tiers, strict=False):
-        sweeps = [_sweep(group, packer, [price * group.points for price in tier.card_prices], seed) for group in groups]
-        # Where nobody may share there is one packing: that of nobody.
-        for packings in zip(*sweeps, strict=True) if sweeps else [()]:
-            held = [group.with_holds(packing) for group, packing in zip(groups, packings, strict=True)]
-            choice = judged(groups, held, resting_active)
-            if enough is not None and choice.bins > enough:
+        for point in packed(groups, tier.card_prices, resting_active=resting_active, packer=packer, seed=seed):
+            if enough is not None and point.choice.bins > enough:
                 return
-            yield Point(groups=tuple(groups), choice=choice, parted=_parted_rows(groups, packings, held))
-            if choice.violation_ratio <= violation_ratio_min:
-                enough = choice.bins
+            yield point
+            if point.choice.violation_ratio <= violation_ratio_min:
+                enough = point.choice.bins
+
+
+def packed(
+    groups: Sequence[Group], card_prices: Sequence[float], *, resting_active: float, packer: Packer, seed: int
+) -> Iterator[Point]:
+    """The packing of every group at each price of a card, highest first, see `Tier`; arguments as of `frontier`."""
+    sweeps = [
+        _sweep(group, packer, [price * group.problem.load.shape[1] for price in card_prices], seed) for group in groups
+    ]
+    # Where nobody may share there is one packing: that of nobody.
+    for price, packings in zip(card_prices, zip(*sweeps, strict=True) if sweeps else [()], strict=False):
+        held = [group.with_holds(packing) for group, packing in zip(groups, packings, strict=True)]
+        choice = judged(groups, held, resting_active)
+        yield Point(groups=tuple(groups), choice=choice, price=price, parted=_parted_rows(groups, packings, held))
 
 
 def _parted_rows(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fleet.settings.settings import PackingChoice, Settings
 from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.advice.case import Permits
-from recommender.consolidate import TIERS, Group, Member, Point, frontier, group_of, judged, outlook_of
+from recommender.consolidate import TIERS, Group, Member, Point, frontier, group_of, judged, outlook_of, packed
 from recommender.demand import Demand, touched
 from recommender.packing.column_generation import bin_cost, generate_columns
 from recommender.packing.exact import ExactPacker, columns_of, limits_of
@@ -30,6 +30,8 @@ from recommender.packing.packer import Packer, kinds_of, renumbered
 from recommender.problem import PlanningProblem
 
 SEED = 20
+BETWEEN_MAX = 2
+"""Prices that are tried between two points of the frontier with a limit between them."""
 _ROUNDING = 1e-6
 
 
@@ -43,7 +45,13 @@ def points_of(problem: PlanningProblem, permits: Permits, resting: float) -> tup
     least = min(problem.violation_limits.values()) / problem.past.calibration_ratio
 
     def walked(packer: Packer) -> tuple[Point, ...]:
-        return tuple(frontier(tiers, violation_ratio_min=least, resting_active=resting, packer=packer, seed=SEED))
+        def at(groups: Sequence[Group], price: float) -> Point:
+            return next(packed(groups, [price], resting_active=resting, packer=packer, seed=SEED))
+
+        points = frontier(tiers, violation_ratio_min=least, resting_active=resting, packer=packer, seed=SEED)
+        return closer(
+            points, [limit / problem.past.calibration_ratio for limit in problem.violation_limits.values()], at
+        )
 
     greedy = walked(GreedyPacker())
     # Where framebuffer is lent a packing is changed afterwards anyway; the plan is compared with one without lending.
@@ -53,6 +61,33 @@ def points_of(problem: PlanningProblem, permits: Permits, resting: float) -> tup
     if exactly is None or fewest == sum(map(_bins_at_least, greedy[0].groups)):
         return greedy
     return (*walked(exactly), *greedy)
+
+
+def closer(
+    points: Iterable[Point], limits: Iterable[float], at: Callable[[Sequence[Group], float], Point]
+) -> tuple[Point, ...]:
+    """The frontier with points at prices in between, where it passes a limit in a step of several cards.
+
+    A point above its limit gives up shared cards one by one until it is not, which costs more of them than packing at a
+    higher price of harm.
+
+    Args:
+        points: the frontier, from dense to careful.
+        limits: limits of predicted violation, 0-1.
+        at: packs these groups at this price of a card.
+    """
+    found = list(points)
+    for limit in limits:
+        for _ in range(BETWEEN_MAX):
+            harmful = (number for number, point in enumerate(found) if point.choice.violation_ratio > limit)
+            above = max(harmful, default=len(found))
+            if above + 1 >= len(found):
+                break
+            dense, careful = found[above], found[above + 1]
+            if careful.choice.bins - dense.choice.bins < 2 or dense.price is None or careful.price is None:
+                break
+            found.insert(above + 1, at(careful.groups, math.sqrt(dense.price * careful.price)))
+    return tuple(found)
 
 
 def _bins_at_least(group: Group) -> int:
@@ -167,12 +202,13 @@ def _cards_needed(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]]
         if not len(group.rows):
             continue
         kinds = kinds_of(group.problem)
-        limits = limits_of(group.problem, price * group.points)
+        points = int(group.problem.load.shape[1])
+        limits = limits_of(group.problem, price * points)
         columns = columns_of(bin_of, kinds)
         cost = sum(bin_cost(kinds, limits, column) for column in columns)
-        harm += (cost - limits.price * len(columns)) / group.points
+        harm += (cost - limits.price * len(columns)) / points
         proven = generate_columns(kinds, limits, columns, rounds_max=PROOF_ROUNDS_MAX, work_max=PROOF_WORK_MAX)
-        bound += proven.bound / group.points
+        bound += proven.bound / points
     return int(np.ceil((bound - harm) / price - 1e-6))
 
 

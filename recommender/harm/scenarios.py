@@ -25,13 +25,15 @@ DAY_HALF_LIFE = 7.0
 
 
 def daily_blocks(demand: Demand, rows: NDArray[np.int64]) -> Float32:
-    """The last whole days of some rows; a history shorter than a day is one day with gaps.
+    """The last days of some rows, the first with a gap where at least half of it is there, else left out.
+
+    A history shorter than a day is one day with gaps.
 
     Returns:
         (rows, days, steps per day), NaN where nothing was collected.
     """
     per_day = demand.steps_per_day
-    days = max(1, demand.steps // per_day)
+    days = max(1, int(demand.steps / per_day + 0.5))
     blocks = np.full((len(rows), days * per_day), np.nan, np.float32)
     width = min(demand.steps, days * per_day)
     if width:
@@ -91,20 +93,37 @@ def draw_scenarios(
     picked_steps = _sampled_steps(generator, draws, days, points, per_day)
     weight = _day_weights(means)
     every = np.arange(types)
+    chances, places, surging = (_even(generator, draws * days, types).reshape(draws, days, types) for _ in range(3))
+    hazard = np.minimum(1.0, surprises.hazard[surprises.type_class] * hazard_factor)
     for draw in range(draws):
         for day in range(days):
             steps = picked_steps[draw, day]
-            chance = generator.random(types)
+            chance = chances[draw, day]
             day_of = np.full(types, day) if draw == 0 else (weight < chance[:, None]).sum(axis=1).clip(0, days - 1)
-            replica = members[starts + (generator.random(types) * counts).astype(np.int64)]
+            replica = members[starts + (places[draw, day] * counts).astype(np.int64)]
             series = blocks[replica[:, None], day_of[:, None], steps[None, :]]
             for stand_in in (means[every[:, None], day_of[:, None], steps[None, :]], usual[:, steps]):
                 series = np.where(np.isfinite(series), series, stand_in)
             if draw > 0 or days == 1:
-                surges = generator.random(types) < surprises.hazard[surprises.type_class] * hazard_factor
-                _surge(series, np.flatnonzero(surges), steps, surprises, generator, noise)
+                rising = np.flatnonzero(surging[draw, day] < hazard)
+                _surge(series, rising, surging[draw, day, rising] / hazard[rising], steps, surprises, generator, noise)
             load[:, draw, day] = series
     return np.minimum(load, 1.0).reshape(types, -1)
+
+
+def _even(generator: np.random.Generator, count: int, types: int) -> NDArray[np.float64]:
+    """Numbers in [0, 1), (count, types): one of each type in every count-th part, in an order of its own.
+
+    Latin hypercube sampling (McKay, Beckman and Conover 1979): rare surges come about as often as they should in every
+    set of scenarios, so that two sets differ less than two of independent numbers.
+    """
+    order = generator.random((count, types)).argsort(axis=0)
+    return np.asarray((order + generator.random((count, types))) / count, np.float64)
+
+
+def _quantile(weights: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Which of some weighted things (weights add up to 1) lies at each share of the whole."""
+    return np.searchsorted(np.cumsum(weights), at, side="right").clip(0, len(weights) - 1)
 
 
 def _day_weights(means: Float32) -> NDArray[np.float64]:
@@ -130,17 +149,19 @@ def _usual_day(means: Float32) -> Float32:
 def _surge(
     series: Float32,
     rising: NDArray[np.int64],
+    chosen: NDArray[np.float64],
     steps: NDArray[np.int64],
     surprises: Surprises,
     generator: np.random.Generator,
     noise: float,
 ) -> None:
-    """Lays surges over the rising types' series, in place."""
+    """Lays surges over the rising types' series, in place; which shape each takes is chosen by a number in [0, 1)."""
     for kind, shapes in enumerate(surprises.shapes):
-        here = rising[surprises.type_class[rising] == kind]
+        is_here = surprises.type_class[rising] == kind
+        here = rising[is_here]
         if not len(here):
             continue
-        shape = shapes[generator.choice(len(shapes), len(here), p=surprises.weights[kind])][:, steps]
+        shape = shapes[_quantile(surprises.weights[kind], chosen[is_here])][:, steps]
         unit = np.ones(len(here)) if kind == 0 else surprises.record[here]
         jitter = np.exp(generator.normal(0.0, noise, shape.shape)) if noise else 1.0
         series[here] = np.maximum(series[here], shape * unit[:, None] * jitter)

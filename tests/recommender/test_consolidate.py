@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from fleet.settings.settings import Settings
-from recommender.consolidate import TIERS, Member, Point, frontier, group_of, judged, outlook_of
+from recommender.consolidate import TIERS, Group, Member, Point, frontier, group_of, judged, outlook_of, packed
 from recommender.demand import Demand, demand_of
-from recommender.frontier_points import choose
+from recommender.frontier_points import choose, closer
 from recommender.naive import HOUR_PROFILE, SUM_OF_MAXIMA, naive_packing
 from recommender.packing.greedy import GreedyPacker
 from tests.recommender.second_fleet import second_fleet
@@ -76,6 +78,24 @@ def test_care_that_costs_no_card_is_taken() -> None:
     assert len(found) > 1
     chosen = choose(found, violation_ratio_max=1.0, resting_active=0.0)
     assert chosen.groups is found[-1].groups
+
+
+def test_where_a_limit_is_passed_in_one_step_prices_between_are_tried() -> None:
+    coarse = (POINTS[0], POINTS[-1])
+    dense, careful = (point.choice for point in coarse)
+    limit = (dense.violation_ratio + careful.violation_ratio) / 2
+    assert careful.bins - dense.bins > 2
+
+    def at(groups: Sequence[Group], price: float) -> Point:
+        return next(packed(groups, [price], resting_active=0.0, packer=GreedyPacker(), seed=1))
+
+    found = closer(coarse, [limit], at)
+    assert found[0] is coarse[0]
+    assert found[-1] is coarse[-1]
+    assert all(dense.bins <= point.choice.bins <= careful.bins for point in found[1:-1])
+    freed = [choose(some, violation_ratio_max=limit, resting_active=0.0).choice.bins for some in (found, coarse)]
+    assert freed[0] < freed[1]
+    assert closer(coarse, [1.0, 0.0], at) == coarse
 
 
 def test_limit_is_the_presets_unless_it_is_set() -> None:

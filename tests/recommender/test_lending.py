@@ -145,7 +145,7 @@ def test_three_shifts_share_one_card() -> None:
 
 def test_card_that_lends_is_granted_in_full_so_that_the_scheduler_lets_nobody_in() -> None:
     """Its node registers several times its framebuffer: without that, new pods would be drawn to it."""
-    low = [replace(service, level=0.1) for service in services()]
+    low = [replace(service, level=0.02) for service in services()]
     (card,) = planned(*low).placement
     assert sum(part.compute_ratio or 0.0 for part in card.slices) == pytest.approx(1.0)
     assert min(part.compute_ratio or 0.0 for part in card.slices) == pytest.approx(0.5)

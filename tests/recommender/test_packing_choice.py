@@ -15,7 +15,7 @@ from tests.recommender.second_fleet import second_fleet
 @pytest.fixture(scope="module")
 def fleet() -> History:
     """Forty-eight pods of two card models."""
-    return second_fleet(4, 48, 7, "mixed", step_seconds=1800)
+    return second_fleet(1, 48, 7, "mixed", step_seconds=1800)
 
 
 def packed(fleet: History, packing: str, pods_max: int = 120) -> Plan:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,8 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fleet.usage import Float32
-from recommender.harm.scenarios import draw_scenarios, type_means
+from recommender.demand import demand_of
+from recommender.harm.scenarios import daily_blocks, draw_scenarios, type_means
 from recommender.harm.surprise import CLASSES, SHAPES_MAX, Surprises, learn_surprises
+from tests.recommender.second_fleet import second_fleet
 
 STEPS = 48
 
@@ -96,6 +100,38 @@ def test_certain_surge_rises_above_the_record() -> None:
     )  # fmt: skip
     drawn = draw_scenarios(blocks, np.arange(2, dtype=np.int32), sure, draws=20, seed=3)
     assert drawn.max() > 0.41
+
+
+def test_surges_come_about_as_often_in_every_set_of_scenarios() -> None:
+    days, draws, chance = 4, 15, 0.2
+    blocks = np.full((1, days, STEPS), 0.3, np.float32)
+    usual = never()
+    surprises = Surprises(
+        hazard=np.full(CLASSES, chance), shapes=(np.full((1, STEPS), 2.0, np.float32),) * CLASSES,
+        weights=(np.ones(1),) * CLASSES, record=np.full(1, 0.3), type_class=usual.type_class[:1],
+    )  # fmt: skip
+    one = np.zeros(1, np.int32)
+    sets = [draw_scenarios(blocks, one, surprises, draws=draws, seed=seed) for seed in range(100)]
+    risen = [int((drawn.reshape(-1, STEPS).max(axis=1) > 0.5).sum()) for drawn in sets]
+    drawn_days = (draws - 1) * days  # the first draw replays
+    assert np.mean(risen) == pytest.approx(chance * drawn_days, rel=0.05)
+    # Of independent days the standard deviation would be that of a binomial distribution.
+    assert np.std(risen) < 0.5 * np.sqrt(drawn_days * chance * (1 - chance))
+
+
+def test_first_day_counts_with_a_gap_and_not_with_less_than_half_of_it() -> None:
+    seen = demand_of(second_fleet(4, 20, 5, "mixed", step_seconds=1800))
+    rows, per_day = np.arange(4), seen.steps_per_day
+
+    def days(steps: int) -> int:
+        return int(daily_blocks(replace(seen, compute=seen.compute[:, -steps:]), rows).shape[1])
+
+    assert days(5 * per_day) == days(5 * per_day - 1) == days(4 * per_day + per_day // 2) == 5
+    assert days(4 * per_day + per_day // 2 - 1) == days(4 * per_day) == 4
+    assert days(1) == 1
+    short = daily_blocks(replace(seen, compute=seen.compute[:, 1:]), rows)
+    assert np.isnan(short[:, 0, 0]).all()
+    assert short[:, 0, 1:].tobytes() == daily_blocks(seen, rows)[:, 0, 1:].tobytes()
 
 
 def test_seed_decides_the_scenarios() -> None:
