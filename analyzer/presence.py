@@ -182,7 +182,6 @@ def strides(seen: Bools, nodes: Sequence[str]) -> NDArray[np.int64]:
 
     Args:
         seen: True where a row exists, (rows, steps).
-        nodes: node of each row.
 
     Returns:
         Shape (rows,), at least 1.

@@ -47,7 +47,6 @@ class ProbeResult:
     Attributes:
         backend: name of the backend that limited the container.
         granted_framebuffer_bytes: what the container was granted; None where nobody said.
-        allocated_framebuffer_bytes: what it could take.
         is_refused: an allocation was refused before the card was full.
         managed_escapes: unified memory was given beyond the limit; None where it was not tried.
         spilled_bytes: given beyond the card's framebuffer; None where the card's size is not known.

@@ -55,7 +55,6 @@ class Fare:
     """How every slice fared in every step; all arrays (rows, steps).
 
     Attributes:
-        active: the slice demanded compute.
         contention: its card's high and normal demand exceeded the card, or its own hard limit was reached.
         short: its grant was below its need.
         full: the needs on its card exceeded the card's framebuffer.

@@ -40,7 +40,6 @@ class BacktestScore:
         rule: preset or naive rule.
         since: first judged moment.
         until: end of the judged days.
-        cards_before: cards of the judged pods.
         cards_after: cards after the rule.
         saved_ratio: 1 - after / before.
         violation_ratio: violated active steps / active steps, realised.

@@ -77,7 +77,6 @@ class Footprints:
         rises_bytes: per workload, what may be needed beyond `shown_bytes`, equally likely, ascending.
         rise_share: per workload, share of the time in which any of it is.
         workload_of: number of each row's workload in these two, (rows,).
-        capacity_bytes: framebuffer of a card.
     """
 
     shown_bytes: NDArray[np.float64]

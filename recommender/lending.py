@@ -158,7 +158,6 @@ def loan_of(
 
     Args:
         granted_bytes: grant of every item, (items of all,).
-        capacity_bytes: framebuffer of the card.
         scaling_min: least factor, such as the one of other cards of the node.
 
     Returns:
@@ -284,7 +283,6 @@ def joined_by_hours(
 
     Args:
         problem: what was packed, with the scenarios that the packer searched on.
-        bin_of: bin of each item; each bin fits a card.
         lenders: one row per item.
         price: violated item-points that a card is worth.
         only_lent: cards are joined only where that takes more than one card's framebuffer.

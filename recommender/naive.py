@@ -29,7 +29,6 @@ def naive_packing(
 
     Args:
         rule: one of `NAIVE_RULES`.
-        rows: rows of one card model.
 
     Returns:
         Bin of each row, (n,), and framebuffer granted to each, bytes, (n,).

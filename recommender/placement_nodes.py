@@ -36,7 +36,6 @@ class NodePoint:
     """One tier's packing, and where it sits.
 
     Attributes:
-        point: groups and packing.
         seating: seats of every group, and who shares.
     """
 

@@ -141,7 +141,6 @@ class _Packing:
     """The packing that is taken.
 
     Attributes:
-        chosen: groups and bins.
         arrangement: seats of the chosen one.
         presets: seats that each preset would take.
         beyond: how many cards more any other packing could free; None where nothing is proven.

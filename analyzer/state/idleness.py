@@ -150,9 +150,6 @@ def nearly_used(
     """Steps in which any engine of some rows came near the limit of idleness or passed it, (steps,).
 
     What trickles along just below the limit crosses it by chance sooner or later.
-
-    Args:
-        rows: numbers of the rows of one owner.
     """
     near, nobody = np.zeros(steps, bool), serves_nobody(grid, rows, steps, _alone(grid, rows))
     for measure in ENGINES:

@@ -57,7 +57,6 @@ class Provider:
 
     Attributes:
         issuer: address below which the discovery document lies.
-        client_id: name of this app there.
         client_secret: its secret; None for a public client.
         redirect_url: where browsers come back to.
         ca_file: authorities that its certificate is checked with; None for those of the machine.

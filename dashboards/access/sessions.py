@@ -24,7 +24,6 @@ class Identity:
     """Who somebody is, as the way of signing in says.
 
     Attributes:
-        groups: groups that the way of signing in vouches for.
         token_sha256: SHA-256 of the token, hexadecimal, where the name is a token's; None for a person.
     """
 

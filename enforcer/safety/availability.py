@@ -314,7 +314,6 @@ def scaled_below(budget: Manifest, selected: Sequence[Manifest], leaving: int) -
     """Why scaling in breaks a budget; None where it does not.
 
     Args:
-        selected: pods that the budget selects.
         leaving: how many of them go for good.
     """
     least = budget.get("spec", {}).get("minAvailable")

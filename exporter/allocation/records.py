@@ -292,11 +292,7 @@ class WaitingRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscalerRecord:
-    """One autoscaler.
-
-    Attributes:
-        namespace: its namespace, and its target's.
-    """
+    """One autoscaler."""
 
     namespace: str
     target_kind: str

@@ -52,7 +52,6 @@ class VgpuGrant:
     """One card's share for one container.
 
     Attributes:
-        index: number of the card on its node.
         core_percent: compute granted, percent of the card.
     """
 

@@ -57,8 +57,6 @@ class Enforcer:
 
     Attributes:
         tools: what rollout and undo work with.
-        rollout: applies plans.
-        plans: the plans, and who approved them.
         reconciler: makes what is wanted of a plan what is in force.
     """
 

@@ -119,7 +119,6 @@ def broker_errors(doing: str, settings: KafkaSettings) -> Iterator[None]:
 
     Args:
         doing: what can't be done, such as `read topic t`.
-        settings: for the brokers' names.
 
     Raises:
         Misconfigured: brokers don't let us in, or the settings contradict each other.

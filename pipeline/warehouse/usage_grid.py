@@ -72,7 +72,6 @@ def read_span(
 
     Args:
         paths: row files of one usage table.
-        names: its identity columns.
         opened: opens one of them (`RowStore.opened`).
         since_ms: windows before it are left out; None for all.
         until_ms: windows that start at it or later are left out; None for all.

@@ -83,7 +83,6 @@ class MeasuredPair:
     """How fast one workload was beside another on one card.
 
     Attributes:
-        victim: whose speed was measured.
         aggressor: who sat beside it.
         speed_ratio: speed beside / speed alone, 0 to `SPEED_RATIO_MAX`.
     """

@@ -48,7 +48,6 @@ class Machines:
     """What cutting a card asks of its machine, where all its cards must be empty for that.
 
     Attributes:
-        node_of: machine of each card.
         rows_on: live rows on each machine that stay on it or leave it with the plan.
     """
 

@@ -30,7 +30,6 @@ class PackingProblem:
         load: predicted high and normal priority demand of one item of a type, share of a card, (types, points),
             float32; 0 for low priority, which never contends with anybody.
         is_low: True for items of low priority, (items,), bool.
-        slices_max: most items on one card.
     """
 
     item_type: NDArray[np.int32]

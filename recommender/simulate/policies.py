@@ -95,11 +95,9 @@ class Performance:
     """How one policy did.
 
     Attributes:
-        policy: who decided.
         relief: whether cards were relieved at run time.
         reaction_seconds: how long a card is overloaded before it is relieved, None without relief.
         since: start of the days that were played.
-        pods: judged pods.
         cards_before: their cards at first.
         cards_opening: cards after the policy's plan.
         cards_peak: the same with spares at their peak.
@@ -115,9 +113,7 @@ class Performance:
         switch_seconds: how long pods waited for that, on average.
         host_bytes_max: most lent framebuffer that lay in host memory at a time, of all nodes.
         low_priority_gpu_hours: work of low priority that stayed done.
-        low_priority_lost_gpu_hours: work of low priority lost by eviction.
         evictions: workers of low priority sent away.
-        evictions_per_worker_hour: their rate.
     """
 
     policy: str
