@@ -16,13 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.rhythm import (
-    DAY_HISTORY_SECONDS_MIN,
-    HOUR_COVERAGE_MIN,
-    HOURS_PER_WEEK,
-    cycle_hours,
-    is_folded,
-)
+from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN, HOUR_COVERAGE_MIN, HOURS_PER_WEEK, cycle_hours, is_folded
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import Float32
 
@@ -118,11 +112,7 @@ def promise_evidence(
     beside = np.where(np.isneginf(top), np.inf, top)
     around = np.maximum(np.roll(beside, 1, axis=1), np.roll(beside, -1, axis=1)) / np.maximum(known, 1e-9)[:, None]
     return PromiseEvidence(
-        times=times,
-        always_low=top <= limit,
-        around=around,
-        habit=_habit(laid_out),
-        recent=_recent(laid_out),
+        times=times, always_low=top <= limit, around=around, habit=_habit(laid_out), recent=_recent(laid_out)
     )
 
 

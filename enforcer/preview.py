@@ -326,13 +326,7 @@ def _rolled(
         return None, {}, {}
     try:
         record = intended_stage(
-            plan.plan_id,
-            rendered,
-            snapshot,
-            real,
-            canaries=Canaries(workloads=0),
-            wave_max=wave_max,
-            watch_seconds=0.0,
+            plan.plan_id, rendered, snapshot, real, canaries=Canaries(workloads=0), wave_max=wave_max, watch_seconds=0.0
         )
         breaches = availability_breaches(record, snapshot, reader, wave_max, gaps_allowed=gaps_allowed)
     except (Refused, Misconfigured) as exc:

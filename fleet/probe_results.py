@@ -18,13 +18,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from fleet.capabilities.capability import (
-    Capabilities,
-    ComputeIsolation,
-    FramebufferIsolation,
-    Oversubscription,
-    Source,
-)
+from fleet.capabilities.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription, Source
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.units import format_time, parse_time
 

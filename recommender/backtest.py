@@ -97,13 +97,7 @@ class _Fold:
 
 
 def backtest(
-    history: History,
-    *,
-    train_days: int,
-    test_days: int,
-    settings: Settings,
-    capability: Capabilities,
-    folds: int = 1,
+    history: History, *, train_days: int, test_days: int, settings: Settings, capability: Capabilities, folds: int = 1
 ) -> BacktestReport:
     """Judges plans made at earlier moments.
 
@@ -143,13 +137,7 @@ def _part(history: History, start: int, stop: int) -> History:
 
 
 def _judge(
-    known: History,
-    history: History,
-    cut: int,
-    end: int,
-    fold: int,
-    settings: Settings,
-    capability: Capabilities,
+    known: History, history: History, cut: int, end: int, fold: int, settings: Settings, capability: Capabilities
 ) -> list[BacktestScore]:
     now = known.inventory.as_of
     future: SliceGrid = history.slices.between(cut, end)

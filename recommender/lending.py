@@ -272,12 +272,7 @@ def lending_sweep(
 
 
 def joined_by_hours(
-    problem: PackingProblem,
-    bin_of: NDArray[np.int32],
-    lenders: Lenders,
-    price: float,
-    *,
-    only_lent: bool = False,
+    problem: PackingProblem, bin_of: NDArray[np.int32], lenders: Lenders, price: float, *, only_lent: bool = False
 ) -> NDArray[np.int32]:
     """A packing in which cards are joined whose pods work in different hours, where that harms less than it is worth.
 

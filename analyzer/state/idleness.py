@@ -263,8 +263,7 @@ def weekdays(
     works: Bools = np.asarray(used.any(axis=0), bool)
     worked = np.bincount(days[works[week]], minlength=7) > 0
     return Weekdays(
-        active=tuple(np.unique(day_of_step[works]).tolist()),
-        silent=tuple(np.flatnonzero(is_seen & ~worked).tolist()),
+        active=tuple(np.unique(day_of_step[works]).tolist()), silent=tuple(np.flatnonzero(is_seen & ~worked).tolist())
     )
 
 

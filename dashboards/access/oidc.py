@@ -139,9 +139,7 @@ class OidcSignIn:
         document = self._discovered()
         try:
             token = self._client().fetch_token(
-                document["token_endpoint"],
-                authorization_response=url,
-                code_verifier=pending.verifier,
+                document["token_endpoint"], authorization_response=url, code_verifier=pending.verifier
             )
         except (AuthlibBaseError, ValueError) as exc:
             raise Refused(f"cannot sign in: the provider did not take the code: {str(exc)[:200]}") from exc

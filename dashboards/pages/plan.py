@@ -31,11 +31,7 @@ from dashboards.pages.plan_rollout import (
 from dashboards.pages.plan_rollout import register as register_freeze
 from dashboards.pages.plan_stages import evidence, refused, stage_row
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
-from dashboards.view_models.rows import (
-    age_words,
-    money_words,
-    percent_words,
-)
+from dashboards.view_models.rows import age_words, money_words, percent_words
 from dashboards.words.advice import remark_words
 from dashboards.words.reading import reader_words, say, say_code
 from enforcer.record.harm import leading_verdict

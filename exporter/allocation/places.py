@@ -62,10 +62,7 @@ class CardBooks:
 
 
 def holdings_of(
-    pod: PodRecord,
-    cards: Mapping[str, CardRecord],
-    index: Index,
-    claims: Mapping[Key, ClaimAllocation],
+    pod: PodRecord, cards: Mapping[str, CardRecord], index: Index, claims: Mapping[Key, ClaimAllocation]
 ) -> tuple[Holding, ...]:
     """What a pod's containers hold.
 

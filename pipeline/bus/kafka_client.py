@@ -23,11 +23,7 @@ from pipeline.password_file import read_password
 _SASL = (KafkaSecurity.SASL_PLAINTEXT, KafkaSecurity.SASL_SSL)
 _SSL = (KafkaSecurity.SSL, KafkaSecurity.SASL_SSL)
 _TOO_LARGE = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
-_NOT_ALLOWED = (
-    errors.AuthorizationError,
-    errors.SaslAuthenticationFailedError,
-    errors.UnsupportedSaslMechanismError,
-)
+_NOT_ALLOWED = (errors.AuthorizationError, errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError)
 _NOT_POSSIBLE = (errors.KafkaConfigurationError, errors.UnsupportedCodecError, errors.UnsupportedCompressionTypeError)
 
 

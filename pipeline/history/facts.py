@@ -50,12 +50,7 @@ POD_INFO, POD_CREATED, POD_LABELS, POD_ANNOTATIONS = (
 REQUESTS = "kube_pod_container_resource_requests"
 CONTAINER_INFO = "kube_pod_container_info"
 ALLOCATABLE, TAINTS = "kube_node_status_allocatable", "kube_node_spec_taint"
-FRAMEBUFFER_NAMES = (
-    "DCGM_FI_DEV_FB_TOTAL",
-    "DCGM_FI_DEV_FB_USED",
-    "DCGM_FI_DEV_FB_FREE",
-    "DCGM_FI_DEV_FB_RESERVED",
-)
+FRAMEBUFFER_NAMES = ("DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED")
 FACT_NAMES = (
     *OWNER_NAMES,
     POD_INFO,

@@ -205,9 +205,7 @@ def _fill_measure(
                 counts=np.zeros(shape, dtype=np.int32), totals=np.zeros(shape), maxima=np.full(shape, -np.inf)
             )
         windows = kernels.Sums(
-            counts=seen,
-            totals=table.column(0).fill_null(0).to_numpy(),
-            maxima=table.column(1).fill_null(0).to_numpy(),
+            counts=seen, totals=table.column(0).fill_null(0).to_numpy(), maxima=table.column(1).fill_null(0).to_numpy()
         )
         for layer in layers:
             kernels.add_to_grid(layer, place, windows, grid)

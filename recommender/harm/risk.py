@@ -73,11 +73,7 @@ def contention_harm(
 
 
 def shortage_points(
-    grants: Grants,
-    type_of: NDArray[np.int32],
-    load: Float32,
-    capacity_bytes: float,
-    is_low: NDArray[np.bool_],
+    grants: Grants, type_of: NDArray[np.int32], load: Float32, capacity_bytes: float, is_low: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Expected points, per item, in which a service that rises needs more framebuffer than it was granted.
 

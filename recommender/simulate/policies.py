@@ -208,11 +208,7 @@ def _dense(settings: Settings) -> Settings:
     return settings.model_copy(update={"risk": risk})
 
 
-def _packed(
-    stage: Stage,
-    demand: Demand,
-    packer: Packer,
-) -> Opening:
+def _packed(stage: Stage, demand: Demand, packer: Packer) -> Opening:
     """Packs the judged pods of each model; everybody else keeps a card."""
     opening = whole_cards(stage)
     card, granted, offset = opening.card, opening.granted_bytes, stage.rows
@@ -306,10 +302,7 @@ def harvested(played: Played, idle: NDArray[np.int64], table: Table, stage: Stag
     is_shared = played.used if shares else np.zeros_like(played.used)
     free = played.free_bytes / np.maximum(1.0, played.capacity_bytes)[:, None]
     leftover = Leftover(
-        compute=played.left,
-        free_ratio=free.astype(np.float32),
-        is_shared=is_shared,
-        idle_cards=idle.astype(np.int64),
+        compute=played.left, free_ratio=free.astype(np.float32), is_shared=is_shared, idle_cards=idle.astype(np.int64)
     )
     seen = CardPast(stage, played) if shares else None
     return harvest(leftover, table.wanted, step_seconds=stage.step_seconds, rules=table.harvest, seen=seen)
