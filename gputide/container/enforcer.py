@@ -62,7 +62,6 @@ class Enforcer:
 
     cluster: LiveCluster
     tools: RunContext
-    rollout: Rollout
     plans: PlanStore
     reconciler: Reconciler
 
@@ -118,7 +117,6 @@ def open_enforcer(
         yield Enforcer(
             cluster=cluster,
             tools=tools,
-            rollout=rollout,
             plans=plans,
             reconciler=(
                 Reconciler(rollout, plans, report)
