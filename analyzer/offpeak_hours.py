@@ -153,7 +153,7 @@ def promised_hours(
     history_seconds: float,
     settings: AnalyzerSettings,
 ) -> NDArray[np.bool_]:
-    """Hours of the week that are promised to stay low.
+    """Hours of the week that are promised to stay low, (workloads, 168).
 
     Args:
         peaks: largest demand of every local hour of the history, maximum over replicas, (workloads, hours).
@@ -161,9 +161,6 @@ def promised_hours(
         hour: hour of the week of each column, (hours,).
         p95: 95th percentile of each workload's demand, (workloads,), NaN where unknown.
         settings: `off_peak_ratio`, `idle_ratio_max`.
-
-    Returns:
-        (workloads, 168).
     """
     if history_seconds < DAY_HISTORY_SECONDS_MIN or not peaks.size:
         return np.zeros((len(peaks), HOURS_PER_WEEK), bool)

@@ -53,11 +53,7 @@ class Sessions:
         self._known: dict[bytes, _Session] = {}
 
     def begin(self, identity: Identity) -> str:
-        """Sign somebody in.
-
-        Returns:
-            The secret that the browser is to hold, 256 random bits.
-        """
+        """Sign somebody in; returns the secret that the browser is to hold, 256 random bits."""
         secret = secrets.token_urlsafe(32)
         now = self._clock()
         with self._lock:
