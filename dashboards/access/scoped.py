@@ -21,7 +21,6 @@ from dashboards.queries import (
     Freshness,
     LedgerEntry,
     Money,
-    ObjectDiff,
     Outcomes,
     PlanEntry,
     Plans,
@@ -36,6 +35,7 @@ from dashboards.queries import (
 from dashboards.view_models.health import LagChain
 from dashboards.view_models.made_once import MADE, MadeOnce
 from dashboards.view_models.relief_acts import ReliefActs
+from enforcer.preview import ObjectDiff
 from fleet.decisions import Plan
 from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable
 from fleet.inventory import Quota

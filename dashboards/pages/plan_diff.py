@@ -22,8 +22,9 @@ from flask import jsonify
 from dashboards.access.people import Person
 from dashboards.access.sign_in import Access, plain_answer
 from dashboards.pages.frame import card, shown
-from dashboards.queries import ObjectDiff, Views
+from dashboards.queries import Views
 from dashboards.words.reading import reader_words, say
+from enforcer.preview import ObjectDiff
 from enforcer.rollout.holding import Way
 from fleet.errors import GputideError
 
@@ -105,7 +106,7 @@ def register(app: Dash, views: Views, access: Access) -> None:
         found = kept.find(access.who(), name, place)
         if found is None:
             return plain_answer(say("plan.preview_no_longer_kept_ask_for"), 404)
-        before, after = sides(found.old_yaml, found.new_yaml)
+        before, after = sides(found.before, found.after)
         return jsonify(
             before={"name": say("plan.before"), "runs": before}, after={"name": say("plan.after"), "runs": after}
         )

@@ -13,14 +13,13 @@ import structlog
 
 from dashboards.queries import (
     STAGE_KIND,
-    ObjectDiff,
     ObjectProgress,
     PlanEntry,
     RolloutPhase,
     RolloutProgress,
     UndoPreview,
 )
-from enforcer.preview import StagePreview
+from enforcer.preview import ObjectDiff, StagePreview
 from enforcer.record.journal import Journal, StageRecord, StageState
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_cache import PlanCache
@@ -187,23 +186,11 @@ def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
     A stage that is refused before its objects are known is one entry that says so. Where single objects keep the
     stage from being applied, the reason stands beside those alone.
     """
-    nowhere = ObjectDiff(kind=STAGE_KIND, namespace="", name="", recommendation="", old_yaml="", new_yaml="")
+    nowhere = ObjectDiff(kind=STAGE_KIND, namespace="", name="", recommendation="", before="", after="")
     if stage.refusal is not None and not stage.objects:
         return [replace(nowhere, name=str(stage.stage), refusal=stage.refusal)]
     of_stage = None if any(item.refusal for item in stage.objects) else stage.refusal
-    found = [
-        ObjectDiff(
-            kind=item.kind,
-            namespace=item.namespace,
-            name=item.name,
-            recommendation=item.recommendation,
-            old_yaml=item.before,
-            new_yaml=item.after,
-            refusal=item.refusal or of_stage,
-            way=item.way,
-        )
-        for item in (*stage.made, *stage.objects)
-    ]
+    found = [replace(item, refusal=item.refusal or of_stage) for item in (*stage.made, *stage.objects)]
     nodes: dict[str, tuple[list[str], list[str]]] = {}
     for node in stage.nodes:
         before, after = nodes.setdefault(node.node, ([], []))
@@ -216,7 +203,7 @@ def _stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
         before.append(f"{card.card}: {', '.join(card.before) or 'free'}")
         after.append(f"{card.card}: {', '.join(card.after) or 'free'}")
     return found + [
-        replace(nowhere, kind="Cards of node", name=name, old_yaml="\n".join(before), new_yaml="\n".join(after))
+        replace(nowhere, kind="Cards of node", name=name, before="\n".join(before), after="\n".join(after))
         for name, (before, after) in sorted(nodes.items())
     ]
 

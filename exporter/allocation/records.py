@@ -85,7 +85,7 @@ class CardShare:
     card: str
     framebuffer_bytes: int | None
     compute_ratio: float | None
-    mig_profile: str | None
+    mig_profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

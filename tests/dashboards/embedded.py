@@ -20,7 +20,6 @@ from dashboards.queries import (
     Event,
     Freshness,
     LedgerEntry,
-    ObjectDiff,
     ObjectProgress,
     PlanEntry,
     RolloutPhase,
@@ -33,6 +32,7 @@ from dashboards.queries import (
 from dashboards.report.week_measured import MeasuredWeek
 from dashboards.view_models.health import LagChain
 from dashboards.view_models.relief_acts import ReliefActs
+from enforcer.preview import ObjectDiff
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import (
     CardPlacement,
@@ -906,7 +906,7 @@ def _diff(item: Recommendation) -> ObjectDiff:
     new = old + "      nvidia.com/gpumem: 8192\n      nvidia.com/gpucores: 40\n"
     if item.kind is RecommendationKind.RECLAIM:
         new = old.replace("replicas: 2", "replicas: 0")
-    return ObjectDiff(kind=kind, namespace=namespace, name=name, recommendation=item.id, old_yaml=old, new_yaml=new)
+    return ObjectDiff(kind=kind, namespace=namespace, name=name, recommendation=item.id, before=old, after=new)
 
 
 def _signals(done: int) -> tuple[Signal, ...]:
