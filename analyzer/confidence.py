@@ -267,7 +267,6 @@ def kept_promises(
     Args:
         peaks: largest demand of every local hour, (workloads, hours).
         seen: share of the hour that was seen, the same shape.
-        hour: hour of the week of each column.
         p95: 95th percentile of each workload's demand.
 
     Returns:

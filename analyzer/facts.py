@@ -70,7 +70,6 @@ class Facts:
             never were.
         is_idle: all its slices together were idle through the window.
         idle_since: last activity, None if not idle.
-        idle_coverage_ratio: coverage of the idle window.
         recent_coverage_ratio: share of the idle window, up to now, in which compute of any slice is known.
         idle_pods: live pods of which every slice was idle through the window.
         weekdays: days of the week on which it worked, and those that passed in silence since.

@@ -38,7 +38,6 @@ class Footprint:
     """Framebuffer of the slices of one workload.
 
     Attributes:
-        profile: the figures to print.
         need: need in bytes, (rows, steps); NaN where not collected or hidden.
         held_recently_max: most that a live slice held in the recent window, bytes; None where not collected.
     """

@@ -16,13 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.rhythm import (
-    DAY_HISTORY_SECONDS_MIN,
-    HOUR_COVERAGE_MIN,
-    HOURS_PER_WEEK,
-    cycle_hours,
-    is_folded,
-)
+from analyzer.rhythm import DAY_HISTORY_SECONDS_MIN, HOUR_COVERAGE_MIN, HOURS_PER_WEEK, cycle_hours, is_folded
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import Float32
 
@@ -118,11 +112,7 @@ def promise_evidence(
     beside = np.where(np.isneginf(top), np.inf, top)
     around = np.maximum(np.roll(beside, 1, axis=1), np.roll(beside, -1, axis=1)) / np.maximum(known, 1e-9)[:, None]
     return PromiseEvidence(
-        times=times,
-        always_low=top <= limit,
-        around=around,
-        habit=_habit(laid_out),
-        recent=_recent(laid_out),
+        times=times, always_low=top <= limit, around=around, habit=_habit(laid_out), recent=_recent(laid_out)
     )
 
 
@@ -163,7 +153,7 @@ def promised_hours(
     history_seconds: float,
     settings: AnalyzerSettings,
 ) -> NDArray[np.bool_]:
-    """Hours of the week that are promised to stay low.
+    """Hours of the week that are promised to stay low, (workloads, 168).
 
     Args:
         peaks: largest demand of every local hour of the history, maximum over replicas, (workloads, hours).
@@ -171,9 +161,6 @@ def promised_hours(
         hour: hour of the week of each column, (hours,).
         p95: 95th percentile of each workload's demand, (workloads,), NaN where unknown.
         settings: `off_peak_ratio`, `idle_ratio_max`.
-
-    Returns:
-        (workloads, 168).
     """
     if history_seconds < DAY_HISTORY_SECONDS_MIN or not peaks.size:
         return np.zeros((len(peaks), HOURS_PER_WEEK), bool)

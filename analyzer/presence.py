@@ -131,16 +131,13 @@ class Tenure:
 
 
 def tenures(inventory: Inventory, grid: SliceGrid, now: datetime) -> tuple[Tenure, ...]:
-    """Joins grants and rows.
+    """Joins grants and rows; returns one per slice, in the order of the inventory's grants.
 
     A row is found by namespace, pod, container and card; where the two sources name the container differently, by
     the other three if that is unambiguous. Rows that no grant explains are left out: telemetry is no inventory.
 
     Args:
         now: grants that begin later are not known yet.
-
-    Returns:
-        One per slice, in the order of the inventory's grants.
     """
     by_slice: dict[tuple[str, str, str, str], list[Grant]] = defaultdict(list)
     for grant in inventory.grants:
@@ -175,17 +172,13 @@ def alive(lives: Sequence[Tenure], line: Timeline) -> Bools:
 
 
 def strides(seen: Bools, nodes: Sequence[str]) -> NDArray[np.int64]:
-    """The source's own step of every row, in steps of the grid.
+    """The source's own step of every row, in steps of the grid, (rows,), at least 1.
 
     It is the gap that prevails between the rows of one node's slices, if nearly all gaps are like it; else 1. It is
     taken per node and not per slice, because a slice that loses every other sample is not one with a slow source.
 
     Args:
         seen: True where a row exists, (rows, steps).
-        nodes: node of each row.
-
-    Returns:
-        Shape (rows,), at least 1.
     """
     gaps: dict[str, Counter[int]] = defaultdict(Counter)
     for row, node in enumerate(nodes):

@@ -151,7 +151,6 @@ def week_upper(peaks: Float32, seen: NDArray[np.float32], hour: NDArray[np.int64
     Args:
         peaks: largest demand of every local hour, (workloads, hours).
         seen: share of the hour that was seen, the same shape.
-        hour: hour of the week of each column.
     """
     cycle = cycle_hours(history_seconds)
     upper = np.full((len(peaks), cycle), np.nan)

@@ -154,13 +154,7 @@ def _by_pod(lives: Sequence[Tenure], numbers: Iterable[int]) -> Iterable[list[in
 
 def _role(grant: Grant) -> tuple[object, ...]:
     ordinal = grant.pod.rpartition("-")[2] if grant.workload_kind == "StatefulSet" else None
-    return (
-        grant.container,
-        grant.card_model,
-        grant.mig_profile,
-        ordinal,
-        *(grant.label(key) for key in ROLE_LABELS),
-    )
+    return (grant.container, grant.card_model, grant.mig_profile, ordinal, *(grant.label(key) for key in ROLE_LABELS))
 
 
 def _head(chain: _Chain) -> int:

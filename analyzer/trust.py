@@ -155,12 +155,7 @@ def _video_beside(
 
 
 def _against_cards(
-    chunk: Sequence[Tenure],
-    rows: NDArray[np.int64],
-    engines: Float32,
-    video: Float32,
-    view: CardView,
-    line: Timeline,
+    chunk: Sequence[Tenure], rows: NDArray[np.int64], engines: Float32, video: Float32, view: CardView, line: Timeline
 ) -> Iterator[tuple[int, Finding]]:
     for number, life in enumerate(chunk):
         card = life.latest.card

@@ -33,12 +33,7 @@ def part_of(rows: Sequence[T], address: Address, rows_max: int = ROWS_MAX) -> tu
     start = asked // rows_max * rows_max if asked < len(rows) else 0
     shown = rows[start : start + rows_max]
     before, after = start - rows_max, start + rows_max
-    words = say(
-        "list.first_last_count",
-        first=start + 1,
-        last=start + len(shown),
-        count=len(rows),
-    )
+    words = say("list.first_last_count", first=start + 1, last=start + len(shown), count=len(rows))
     links = [
         dcc.Link(say("list.before"), href=_href(address, before)) if before >= 0 else None,
         html.Span(words, className="soft"),

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from dashboards.view_models.health import LagChain
 from dashboards.view_models.relief_acts import ReliefActs
+from enforcer.preview import ObjectDiff
 from enforcer.record.savings import PlanRecord
-from enforcer.rollout.holding import Way
 from enforcer.switch_preview import NodeStanding, SwitchPreview
 from fleet.decisions import NodeSwitch
 from fleet.inventory import Quota, WorkloadId
@@ -94,28 +94,6 @@ class WorkloadHistory:
 
 STAGE_KIND = "Stage"
 """Kind of an `ObjectDiff` that stands for a whole stage, named by its number, whose changes can't be made."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectDiff:
-    """One object before and after a stage, as YAML.
-
-    Attributes:
-        kind: Kubernetes kind; `STAGE_KIND` for a stage of which no object is known.
-        old_yaml: the part that changes, as it stands.
-        new_yaml: the same part afterwards.
-        refusal: why the API server or the guard would not take it; None where it would.
-        way: how its pods follow each other; None where it does not roll.
-    """
-
-    kind: str
-    namespace: str
-    name: str
-    recommendation: str
-    old_yaml: str
-    new_yaml: str
-    refusal: Sentence | str | None = None
-    way: Way | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

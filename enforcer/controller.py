@@ -82,10 +82,7 @@ class Controller:
         self._departures_at: float | None = None
 
     def look(self) -> bool:
-        """Do once, for each plan, what is due.
-
-        Returns:
-            Whether anything was done.
+        """Do once, for each plan, what is due; returns whether anything was done.
 
         Raises:
             Unavailable: the cluster can't be reached.

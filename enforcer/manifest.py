@@ -41,12 +41,7 @@ _LISTS = frozenset({"claims", "matchExpressions", "nodeSelectorTerms", "resource
 _WORDS = ("args", "command")
 _SIGNALS = frozenset({"metadata.annotations[hami.io/node-handshake]"})
 # What a field means where it is absent.
-_DEFAULTS = {
-    "minReadySeconds": "0",
-    "partition": "0",
-    "paused": "false",
-    "suspend": "false",
-}
+_DEFAULTS = {"minReadySeconds": "0", "partition": "0", "paused": "false", "suspend": "false"}
 # Lists whose items are known by another key than `name` (ray-project/kuberay: groups of workers).
 _ITEM_KEYS = ("name", "groupName")
 # Entries of lists in the configuration of device plugins (vgpu-manager, HAMi).

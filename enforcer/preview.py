@@ -40,6 +40,7 @@ class ObjectDiff:
     """One object before and after.
 
     Attributes:
+        resource_version: version that was read; empty for an object that is made.
         before: YAML as it stands; of objects other than workloads the fields that change alone.
         refusal: why this object keeps its stage from being applied; None where it does not.
         way: how its pods follow each other; None where it does not roll, or others roll it out.
@@ -49,7 +50,7 @@ class ObjectDiff:
     namespace: str
     name: str
     recommendation: str
-    resource_version: str
+    resource_version: str = ""
     before: str
     after: str
     refusal: Sentence | str | None = None
@@ -301,7 +302,6 @@ def _made(manifest: Manifest) -> ObjectDiff:
         namespace=str(metadata.get("namespace", "")),
         name=str(metadata["name"]),
         recommendation="",
-        resource_version="",
         before="",
         after=_yaml(manifest),
     )
@@ -326,13 +326,7 @@ def _rolled(
         return None, {}, {}
     try:
         record = intended_stage(
-            plan.plan_id,
-            rendered,
-            snapshot,
-            real,
-            canaries=Canaries(workloads=0),
-            wave_max=wave_max,
-            watch_seconds=0.0,
+            plan.plan_id, rendered, snapshot, real, canaries=Canaries(workloads=0), wave_max=wave_max, watch_seconds=0.0
         )
         breaches = availability_breaches(record, snapshot, reader, wave_max, gaps_allowed=gaps_allowed)
     except (Refused, Misconfigured) as exc:

@@ -31,7 +31,6 @@ class Snapshot:
 
     Attributes:
         seats: seats of pods by `namespace/pod`.
-        pods: names of each workload's pods' seats.
         cards: cards by UUID (or by what the dialect names them).
         configs: the backend's configuration objects, those that there are.
         dialect: the words that all this was read in, with the cluster's own names.

@@ -80,10 +80,7 @@ class ProcessSeries:
         self._kept = KeptLabels()
 
     def of(
-        self,
-        figures: Mapping[CardId, CardFigures],
-        cards: Mapping[CardId, Card],
-        slices: tuple[AttributedSlice, ...],
+        self, figures: Mapping[CardId, CardFigures], cards: Mapping[CardId, Card], slices: tuple[AttributedSlice, ...]
     ) -> tuple[Family, ...]:
         """The families of one reading, without those that nobody has.
 

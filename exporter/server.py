@@ -37,7 +37,6 @@ class MetricsServer:
     """Serves one collector.
 
     Args:
-        host: address to listen on.
         port: port; 0 picks a free one.
         age_seconds_max: `/healthz` answers 503 once the figures are older.
         compat: other exporters under whose names the figures are shown too.

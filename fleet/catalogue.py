@@ -29,10 +29,8 @@ class MigProfile:
 
     Attributes:
         name: such as `3g.40gb`; `+me` has the media engines.
-        compute_slices: compute slices of one instance.
         memory_slices: memory slices of one instance, the size of its placement.
         starts: memory slices at which an instance may start.
-        count_max: most instances on one card.
         framebuffer_bytes: framebuffer of one instance; None where not verified.
         sms: SMs of one instance; None where not verified.
     """

@@ -93,7 +93,6 @@ class Admission:
 
         Args:
             evictions: workers that were evicted in it.
-            workers: workers that ran in it.
         """
         rules = self._rules
         hours = workers * self._step_seconds / 3600.0

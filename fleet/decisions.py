@@ -133,7 +133,6 @@ class Recommendation:
 
     Attributes:
         id: stable within a plan, for example `slice-0007`.
-        workloads: who is changed.
         pods: which pods, `namespace/pod`.
         cards_freed: whole cards that are freed through it, spares included (each card of a plan is counted once).
         saving_per_week: money, that of spares included.
@@ -243,12 +242,10 @@ class CardPlacement:
 
     Attributes:
         node: node or None where the scheduler may choose.
-        framebuffer_bytes: framebuffer of the card.
         framebuffer_oversubscription_ratio: grants / framebuffer.
         node_mode: mode the node must be in, None to leave it.
         memory_scaling: factor by which the card's node must divide grants, so that pods of the card lend each other
             framebuffer; None where they lend none.
-        slices: who sits on it.
     """
 
     card: CardId

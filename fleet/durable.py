@@ -96,13 +96,10 @@ def lock_holder(path: Path) -> str | None:
 
 
 def check_stamp(folder: Path, *, new_fields: dict[str, str]) -> dict[str, str]:
-    """Reads the folder's stamp, or stamps an empty folder.
+    """Reads the folder's stamp, or stamps an empty folder; returns the stamp's own fields, without the version.
 
     Args:
         new_fields: what a new stamp carries beside the schema's version.
-
-    Returns:
-        The stamp's own fields, without the version.
 
     Raises:
         Corrupt: the stamp can't be read, or is of a newer schema.

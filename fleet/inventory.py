@@ -39,7 +39,6 @@ class Card:
     Attributes:
         card_model: model as the driver prints it.
         framebuffer_bytes: whole framebuffer of the card, bytes.
-        cluster: cluster of that node.
         mig_mode: True where MIG is switched on, None where unknown.
         is_owned: True for bought, False for rented cards, None where unknown.
     """
@@ -81,7 +80,6 @@ class Grant:
     Attributes:
         workload: name of the owner (without namespace and kind).
         workload_kind: Kubernetes kind of the owner (`Deployment`, `Job`, `Notebook` …).
-        node: node the pod runs on.
         framebuffer_bytes: framebuffer of the whole card, bytes.
         compute_granted_ratio: share of the card's compute granted, 0-1.
         server: inference server or framework (`triton`, `vllm`, `pytorch` …), None where unknown.

@@ -89,7 +89,6 @@ class Outcome:
         spare_cards: cards that are free besides, kept as spares and never promised.
         harm_budget_ratio: violated share of active time that a service may suffer, 0-1; None where no budget is kept.
         restored: workloads of the plan that were taken back.
-        stages: stages that were in place.
         realised: cards that are free, with what each saves at its own price of the measured hours; those of
             `realised_cards_freed`, and those that others replace.
         broken: what the plan counts on and was no longer there when this was measured.

@@ -101,7 +101,6 @@ def hold_of(record: Capabilities, holders: Holders, nodes: Collection[str], serv
     """What holds a pod of low priority back on every one of some nodes.
 
     Args:
-        nodes: nodes that it may be on.
         server: what runs in it, a name of `fleet.servers`; launches of one that is not known count as plain.
 
     Returns:

@@ -18,13 +18,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from fleet.capabilities.capability import (
-    Capabilities,
-    ComputeIsolation,
-    FramebufferIsolation,
-    Oversubscription,
-    Source,
-)
+from fleet.capabilities.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription, Source
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.units import format_time, parse_time
 
@@ -47,7 +41,6 @@ class ProbeResult:
     Attributes:
         backend: name of the backend that limited the container.
         granted_framebuffer_bytes: what the container was granted; None where nobody said.
-        allocated_framebuffer_bytes: what it could take.
         is_refused: an allocation was refused before the card was full.
         managed_escapes: unified memory was given beyond the limit; None where it was not tried.
         spilled_bytes: given beyond the card's framebuffer; None where the card's size is not known.

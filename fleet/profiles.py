@@ -200,7 +200,6 @@ class Profile:
 
     Attributes:
         workload: `namespace/Kind/name`.
-        workload_class: what it does.
         pods: names of its live pods.
         state: state; `UNKNOWN` where evidence is too thin.
         idle_since: last activity, UTC, for idle states.
@@ -210,9 +209,6 @@ class Profile:
         time_zone: IANA zone of the hours and days of the week.
         off_peak_hours: hours of the week (0-167) promised to stay low.
         period_hours: 24, 168 or None.
-        hour_of_week: compute by hour of week.
-        framebuffer: framebuffer of one slice.
-        compute: compute of one slice.
         engines: video engines, None where not collected.
         request_rate: requests per second, None where no server exports it.
         coverage_ratio: windows with a row / windows in which its pods lived, 0-1.

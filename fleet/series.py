@@ -107,7 +107,6 @@ class SeriesMeaning:
     """What one series means.
 
     Attributes:
-        subject: what it speaks of.
         identity: whom it speaks of.
         measure: the measure, for CARD, SLICE and POD_SERVER; None for others.
         fact: for GRANT and CAPACITY, the field that the value gives: `framebuffer_granted_bytes`,

@@ -352,7 +352,6 @@ def servers_expression(
     Args:
         measure: one of `SERVER_READINGS`.
         selector: writes a metric and matchers.
-        names: metrics that there are.
     """
     readings = [reading for reading in SERVER_READINGS[measure] if reading.name in names]
     return "\nor\n".join(reading_expression(reading, selector) for reading in readings) or None

@@ -55,7 +55,6 @@ class Fare:
     """How every slice fared in every step; all arrays (rows, steps).
 
     Attributes:
-        active: the slice demanded compute.
         contention: its card's high and normal demand exceeded the card, or its own hard limit was reached.
         short: its grant was below its need.
         full: the needs on its card exceeded the card's framebuffer.
@@ -107,14 +106,11 @@ def believed_pools(pool_bytes: NDArray[np.float64], used: Float32) -> NDArray[np
 
 
 def sum_by_card(values: NDArray[np.float32], card: NDArray[np.int64], cards: int) -> Float32:
-    """Sum rows that sit on one card.
+    """Sum rows that sit on one card, (cards, steps); cards without a row are 0.
 
     Args:
         values: (rows, steps), NaN counts as nothing.
         card: card number of each row, (rows,).
-
-    Returns:
-        (cards, steps); cards without a row are 0.
     """
     total = np.zeros((cards, values.shape[1]), np.float32)
     if not len(card):

@@ -91,13 +91,10 @@ class Money:
 
 
 def parse_quantity(text: str) -> Decimal:
-    """Reads a Kubernetes quantity, exactly.
+    """Reads a Kubernetes quantity, exactly; returns the number in base units (bytes, cores, pieces).
 
     Args:
         text: a number with an optional suffix, binary (`Ki` … `Ei`), decimal (`n u m k M G T P E`) or exponent (`e3`).
-
-    Returns:
-        The number in base units (bytes, cores, pieces).
 
     Raises:
         Misconfigured: the text is no quantity.

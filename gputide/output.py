@@ -72,6 +72,7 @@ class Listing:
         rows: text or numbers, one sequence per row, as long as `columns`.
         caption: small print below the table.
         is_whole: shown without a cut, because its rows are the figures of one thing.
+        is_said: the headline says it all, so a table is drawn in files and with `--all` alone.
     """
 
     title: str
@@ -79,6 +80,7 @@ class Listing:
     rows: Sequence[Sequence[Any]]
     caption: str = ""
     is_whole: bool = False
+    is_said: bool = False
 
     @classmethod
     def of(cls, title: str, items: Iterable[T], columns: Mapping[str, Callable[[T], object]]) -> Listing:
@@ -168,7 +170,10 @@ def _table(answer: Answer, target: Path | None) -> str:
     console = Console(file=stream, force_terminal=is_terminal, width=width, highlight=False)
     for line in answer.headline:
         console.print(Text(line))
-    for listing in answer.listings:
+    listings = [one for one in answer.listings if len(one.columns) > 1 and (is_whole or not one.is_said)]
+    # One column needs no frame.
+    plain = [[f"{one.title}: {row[0]}" for row in one.rows] for one in answer.listings if len(one.columns) == 1]
+    for listing in listings:
         rows = listing.rows if is_whole or listing.is_whole else listing.rows[:TABLE_ROWS_MAX]
         table = Table(title=Text(listing.title), title_justify="left", caption=Text(listing.caption) or None)
         for place, column in enumerate(listing.columns):
@@ -181,7 +186,7 @@ def _table(answer: Answer, target: Path | None) -> str:
         console.print(table)
         if len(rows) < len(listing.rows):
             console.print(f"{len(rows)} of {len(listing.rows):,}; {_REST}")
-    for text in answer.texts:
+    for text in (*plain, *answer.texts):
         lines = text if is_whole else text[:_LINES_MAX]
         for line in lines:
             console.print(Text(line), no_wrap=not is_whole, overflow="fold" if is_whole else "ellipsis")

@@ -40,7 +40,6 @@ class BacktestScore:
         rule: preset or naive rule.
         since: first judged moment.
         until: end of the judged days.
-        cards_before: cards of the judged pods.
         cards_after: cards after the rule.
         saved_ratio: 1 - after / before.
         violation_ratio: violated active steps / active steps, realised.
@@ -98,13 +97,7 @@ class _Fold:
 
 
 def backtest(
-    history: History,
-    *,
-    train_days: int,
-    test_days: int,
-    settings: Settings,
-    capability: Capabilities,
-    folds: int = 1,
+    history: History, *, train_days: int, test_days: int, settings: Settings, capability: Capabilities, folds: int = 1
 ) -> BacktestReport:
     """Judges plans made at earlier moments.
 
@@ -144,13 +137,7 @@ def _part(history: History, start: int, stop: int) -> History:
 
 
 def _judge(
-    known: History,
-    history: History,
-    cut: int,
-    end: int,
-    fold: int,
-    settings: Settings,
-    capability: Capabilities,
+    known: History, history: History, cut: int, end: int, fold: int, settings: Settings, capability: Capabilities
 ) -> list[BacktestScore]:
     now = known.inventory.as_of
     future: SliceGrid = history.slices.between(cut, end)

@@ -268,7 +268,6 @@ def outlook_of(
     """Draws what may come for the rows of one card model.
 
     Args:
-        demand: the series.
         members: rows that may share, all on one card model, sorted by row.
         capacity_bytes: framebuffer of a card that can be shared.
         inflation_max: most that P99 latency may grow for the sake of low priority, times that alone.
@@ -364,11 +363,9 @@ def group_of(
     """What the packer wants, with framebuffer granted at one price.
 
     Args:
-        outlook: what may come.
         card_price: harm that a card is worth, see `TIERS`.
         headroom_ratio: see `grant_framebuffer`.
         step_bytes: the backend's step of framebuffer.
-        slices_max: most slices of a card.
         least_bytes: smallest grant that the backend takes.
     """
     grants = grant_framebuffer(

@@ -33,7 +33,6 @@ def parted(bin_of: NDArray[np.int32], leaving: NDArray[np.int64]) -> NDArray[np.
 
     Args:
         bin_of: bin of each item, (items,).
-        leaving: numbers of items.
     """
     alone = bin_of.copy()
     alone[leaving] = int(bin_of.max(initial=-1)) + 1 + np.arange(len(leaving), dtype=np.int32)
@@ -45,7 +44,6 @@ class CoreLimits:
     """Who of a group can be limited to what; arrays of one length, (items,).
 
     Attributes:
-        workload: number of each item's workload.
         hold: what holds an item of low priority back; "" for items of other priority.
         is_hard: its share of compute is a limit in any case.
         takes_limit: it can be held to a limit at every moment, and answers fast enough under one.

@@ -156,9 +156,7 @@ def _touched(grid: SliceGrid, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     return found
 
 
-def _joined(
-    history: History,
-) -> tuple[tuple[Grant, ...], NDArray[np.int64], DutyCurves | None, list[_Piece]]:
+def _joined(history: History) -> tuple[tuple[Grant, ...], NDArray[np.int64], DutyCurves | None, list[_Piece]]:
     """Live grants, the row of each in the grid (-1 for none), duty curves, and the pasts that they took over."""
     inventory, grid = history.inventory, history.slices
     grants = inventory.live_grants()

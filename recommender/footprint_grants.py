@@ -42,12 +42,12 @@ _TAKEN_RATIO_MIN = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grants:
-    """Framebuffer per row.
+class Needs:
+    """What was seen of the need of framebuffer, per row.
 
     Attributes:
-        granted_bytes: the grant of each row, (rows,); NaN where nothing shows the need.
-        shown_bytes: largest grant that the need of the row's workload asked for so far, (rows,), NaN likewise.
+        shown_bytes: largest grant that the need of the row's workload asked for so far, (rows,); NaN where nothing
+            shows the need.
         need_max_bytes: largest need that the row's workload showed, (rows,), NaN likewise; less than `shown_bytes`
             where a server takes a share of its grant only.
         load_max: largest demand that the row's workload showed, (rows,).
@@ -55,7 +55,6 @@ class Grants:
         slopes_bytes: equally likely slopes, ascending: what full load may add to the need.
     """
 
-    granted_bytes: NDArray[np.float64]
     shown_bytes: NDArray[np.float64]
     need_max_bytes: NDArray[np.float64]
     load_max: NDArray[np.float64]
@@ -64,28 +63,24 @@ class Grants:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footprints:
+class Grants(Needs):
+    """Framebuffer per row; `granted_bytes` is the grant of each, (rows,), NaN where nothing shows the need."""
+
+    granted_bytes: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprints(Needs):
     """What is known of the need of framebuffer, whatever is granted for it.
 
     Attributes:
-        shown_bytes: see `Grants`.
-        need_max_bytes: see `Grants`.
         usual_bytes: the grant that the median need asks for, (rows,), NaN where nothing shows it.
-        load_max: see `Grants`.
-        slope_of: see `Grants`.
-        slopes_bytes: see `Grants`.
         rises_bytes: per workload, what may be needed beyond `shown_bytes`, equally likely, ascending.
         rise_share: per workload, share of the time in which any of it is.
         workload_of: number of each row's workload in these two, (rows,).
-        capacity_bytes: framebuffer of a card.
     """
 
-    shown_bytes: NDArray[np.float64]
-    need_max_bytes: NDArray[np.float64]
     usual_bytes: NDArray[np.float64]
-    load_max: NDArray[np.float64]
-    slope_of: NDArray[np.int64]
-    slopes_bytes: tuple[NDArray[np.float64], ...]
     rises_bytes: tuple[Float32, ...]
     rise_share: NDArray[np.float64]
     workload_of: NDArray[np.int64]

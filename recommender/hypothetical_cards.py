@@ -35,12 +35,7 @@ _SCALED = (Measure.SM_ACTIVE, Measure.DUTY_CYCLE, Measure.MEMORY_ACTIVE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwappedModel:
-    """Every card of one model were one of another.
-
-    Attributes:
-        source: the model that stands there.
-        target: the model that would.
-    """
+    """Every card of one model were one of another."""
 
     source: CardModel
     target: CardModel
@@ -89,7 +84,6 @@ class Hypothesis:
         history: the inventory and the usage, with every live pod of the real one.
         gone: cards that were taken away; those that a pod holds still stand in the history.
         swapped: cards that became another model.
-        added: cards that came.
         refused: workloads that a swap leaves on their cards, and why.
     """
 

@@ -158,7 +158,6 @@ def loan_of(
 
     Args:
         granted_bytes: grant of every item, (items of all,).
-        capacity_bytes: framebuffer of the card.
         scaling_min: least factor, such as the one of other cards of the node.
 
     Returns:
@@ -273,18 +272,12 @@ def lending_sweep(
 
 
 def joined_by_hours(
-    problem: PackingProblem,
-    bin_of: NDArray[np.int32],
-    lenders: Lenders,
-    price: float,
-    *,
-    only_lent: bool = False,
+    problem: PackingProblem, bin_of: NDArray[np.int32], lenders: Lenders, price: float, *, only_lent: bool = False
 ) -> NDArray[np.int32]:
     """A packing in which cards are joined whose pods work in different hours, where that harms less than it is worth.
 
     Args:
         problem: what was packed, with the scenarios that the packer searched on.
-        bin_of: bin of each item; each bin fits a card.
         lenders: one row per item.
         price: violated item-points that a card is worth.
         only_lent: cards are joined only where that takes more than one card's framebuffer.

@@ -37,7 +37,6 @@ class LentCard:
     """A card of the plan on which pods lend each other framebuffer.
 
     Attributes:
-        rows: rows of the demand that sit on it.
         scaling: factor of the card's node, 1 or more; beyond `SCALING_MAX` its pods may not lend there.
         own: what lending comes to with the least factor that the card needs by itself.
         loan: what that comes to, with the factor of the card's node.

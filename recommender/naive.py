@@ -25,14 +25,10 @@ _OPEN_MAX = 512
 def naive_packing(
     rule: str, demand: Demand, rows: NDArray[np.int64], capacity_bytes: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Packs rows by a naive rule.
+    """Packs rows by a naive rule; returns bin of each row, (n,), and framebuffer granted to each, bytes, (n,).
 
     Args:
         rule: one of `NAIVE_RULES`.
-        rows: rows of one card model.
-
-    Returns:
-        Bin of each row, (n,), and framebuffer granted to each, bytes, (n,).
     """
     need = np.nan_to_num(demand.need_bytes[rows], nan=0.0).max(axis=1, initial=0.0).astype(float)
     granted = np.minimum(capacity_bytes, np.ceil(need * _HEADROOM / SNAP_BYTES) * SNAP_BYTES)

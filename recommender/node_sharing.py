@@ -37,7 +37,6 @@ class NodeStock:
         portions: into how many equal parts a card may be divided for each of them.
         portions_max: most parts that are ever made of a card.
         fits: whether any so many of some rows fit a card together.
-        inventory: nodes and their limits.
         parted: of rows that may meet, one that must not be among them; None where all get on.
     """
 

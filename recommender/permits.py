@@ -77,11 +77,7 @@ def _withheld_by_backend(capability: Capabilities, *, lends: bool) -> tuple[With
         return tuple(Withheld(kind=kind, reason="backend_cannot_share", values=facts_known) for kind in _SHARING)
     facts = dict(capability.refuses)
     refused = tuple(
-        Withheld(
-            kind=kind,
-            reason=_REFUSED_REASON,
-            values=(*own, ("fact", f"{capability.backend}_{kind.value}")),
-        )
+        Withheld(kind=kind, reason=_REFUSED_REASON, values=(*own, ("fact", f"{capability.backend}_{kind.value}")))
         for kind in (*_SHARING, RecommendationKind.REHOME)
         if kind.value in facts
     )

@@ -7,12 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from fleet.capabilities.capability import (
-    Capabilities,
-    CorePolicy,
-    Division,
-    equal_part_bytes,
-)
+from fleet.capabilities.capability import Capabilities, CorePolicy, Division, equal_part_bytes
 from fleet.decisions import CardPlacement, PlacedSlice, RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, Inventory, WorkloadId
 from fleet.priority_holds import Hold
@@ -23,14 +18,7 @@ from recommender.cuts import Cut, equal_part_ratio, filled_up, is_new, portions_
 from recommender.demand import Demand
 from recommender.footprint_grants import pool_cut
 from recommender.group_seats import ALONE, Guards, Seated, Seating, Sharing, seated
-from recommender.lent_cards import (
-    LentCard,
-    factors_today,
-    lent_cards,
-    not_to_lend,
-    scaling_today,
-    too_large_a_factor,
-)
+from recommender.lent_cards import LentCard, factors_today, lent_cards, not_to_lend, scaling_today, too_large_a_factor
 from recommender.mig.instance_size import InstanceAdvice
 from recommender.mig.stages import Carving
 from recommender.problem import PlanningProblem

@@ -36,7 +36,6 @@ class NodePoint:
     """One tier's packing, and where it sits.
 
     Attributes:
-        point: groups and packing.
         seating: seats of every group, and who shares.
     """
 
@@ -99,10 +98,7 @@ def node_points(
             NodePoint(
                 point=Point(groups=tuple(groups), choice=judged(groups, packings, resting_active)),
                 seating=Seating(
-                    seats=seats_of,
-                    sharing=frozenset(sharing),
-                    together=tuple(sorted(together)),
-                    displaced=displaced,
+                    seats=seats_of, sharing=frozenset(sharing), together=tuple(sorted(together)), displaced=displaced
                 ),
             )
         )
@@ -162,10 +158,7 @@ class _Sizes:
     def portions(self, row: int) -> int:
         """Into how many equal parts a card may be divided for a row."""
         return portions_of(
-            self.granted_bytes[row],
-            self.share[row],
-            capacity_bytes=self.capacity_bytes,
-            portions_max=self.portions_max,
+            self.granted_bytes[row], self.share[row], capacity_bytes=self.capacity_bytes, portions_max=self.portions_max
         )
 
     def fits(self, rows: Sequence[int], parts: int) -> bool:

@@ -141,7 +141,6 @@ class _Packing:
     """The packing that is taken.
 
     Attributes:
-        chosen: groups and bins.
         arrangement: seats of the chosen one.
         presets: seats that each preset would take.
         beyond: how many cards more any other packing could free; None where nothing is proven.
@@ -272,10 +271,7 @@ def _totals(solution: Solution, recommendations: Sequence[Recommendation], viola
 def _guards(problem: PlanningProblem, permits: Permits) -> Guards:
     return Guards(
         latency=latency_guard(
-            problem.demand,
-            permits,
-            problem.past.holders,
-            inflation_max=problem.settings.risk.latency_inflation_max,
+            problem.demand, permits, problem.past.holders, inflation_max=problem.settings.risk.latency_inflation_max
         ),
         pairs=pair_guard(problem.demand, problem.history, problem.profiles, problem.past.interference),
         violation_ratio_max=problem.violation_limits[problem.settings.risk.preset] / problem.past.calibration_ratio,

@@ -187,6 +187,5 @@ def slowdown_of(source: CardModel | None, target: CardModel | None) -> float | N
     if not (source.bandwidth_bytes_per_second and target.bandwidth_bytes_per_second):
         return None
     return max(
-        source.half_tflops / target.half_tflops,
-        source.bandwidth_bytes_per_second / target.bandwidth_bytes_per_second,
+        source.half_tflops / target.half_tflops, source.bandwidth_bytes_per_second / target.bandwidth_bytes_per_second
     )

@@ -58,8 +58,6 @@ class SchedulersChoice:
 
     Attributes:
         group: rows that may share.
-        demand: live slices.
-        inventory: nodes and their limits.
         latency: who must not be slowed.
         pairs: who must not meet.
         terms: on what terms nodes share their cards.

@@ -109,7 +109,6 @@ class PluginToken:
     Args:
         command: the program, as the kubeconfig writes it.
         environ: what is added to the environment.
-        version: version of the protocol.
         folder: of the kubeconfig: a command with a slash is looked for from there.
 
     Raises:

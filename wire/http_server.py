@@ -48,7 +48,6 @@ class Exchange:
     Attributes:
         head: what the request says before its body.
         connection: gives the body, and takes the answer.
-        client: address of the client.
         certificate: the client's certificate as `ssl.SSLSocket.getpeercert` gives it; None where it showed none.
     """
 

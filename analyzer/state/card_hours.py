@@ -51,7 +51,7 @@ def idle_hours(
     is_low: Bools,
     settings: AnalyzerSettings,
 ) -> Bools:
-    """Hours in which each slice was idle: they belong to an idle window.
+    """Hours in which each slice was idle: they belong to an idle window, (slices, hours).
 
     An idle window is `analyzer.idle_seconds` long; the slice was allocated all through it, used nothing, and was seen
     in at least `analyzer.idle_coverage_min` of its hours. So an hour's answer depends on the window's length before
@@ -66,9 +66,6 @@ def idle_hours(
         card_of: card of each slice, shape (slices,).
         held: the slice was allocated to somebody in the hour, shape (slices, hours).
         is_low: the slice is of low priority, shape (slices,).
-
-    Returns:
-        Shape (slices, hours).
     """
     used = slices.used & held
     by_slices = np.zeros_like(cards.used)

@@ -150,9 +150,6 @@ def nearly_used(
     """Steps in which any engine of some rows came near the limit of idleness or passed it, (steps,).
 
     What trickles along just below the limit crosses it by chance sooner or later.
-
-    Args:
-        rows: numbers of the rows of one owner.
     """
     near, nobody = np.zeros(steps, bool), serves_nobody(grid, rows, steps, _alone(grid, rows))
     for measure in ENGINES:
@@ -266,8 +263,7 @@ def weekdays(
     works: Bools = np.asarray(used.any(axis=0), bool)
     worked = np.bincount(days[works[week]], minlength=7) > 0
     return Weekdays(
-        active=tuple(np.unique(day_of_step[works]).tolist()),
-        silent=tuple(np.flatnonzero(is_seen & ~worked).tolist()),
+        active=tuple(np.unique(day_of_step[works]).tolist()), silent=tuple(np.flatnonzero(is_seen & ~worked).tolist())
     )
 
 

@@ -86,10 +86,7 @@ def verdict(
         return Verdict(
             state=WorkloadState.OFF_PEAK,
             confidence=_confidence(calibration.promise(streaks.promised, streaks.kept)),
-            why=(
-                sentence("off_peak", hours=len(facts.off_peak_hours), off_peak_ratio=settings.off_peak_ratio),
-                by,
-            ),
+            why=(sentence("off_peak", hours=len(facts.off_peak_hours), off_peak_ratio=settings.off_peak_ratio), by),
         )
     kind, compute, need = facts.workload_class, facts.compute, facts.footprint.profile
     small_compute = compute.p99 is not None and compute.p99 <= settings.oversized_compute_ratio * compute.granted_ratio
@@ -102,11 +99,7 @@ def verdict(
         if small_need and need.need_max is not None:
             chances.append(calibration.survival(calibration.small_need, kind, streaks.small_need))
             why.append(sentence("small_need", need_bytes=need.need_max, granted_bytes=need.granted))
-        return Verdict(
-            state=WorkloadState.OVERSIZED,
-            confidence=_confidence(max(chances)),
-            why=(*why, by, *hidden),
-        )
+        return Verdict(state=WorkloadState.OVERSIZED, confidence=_confidence(max(chances)), why=(*why, by, *hidden))
     return Verdict(
         state=WorkloadState.BUSY,
         confidence=_confidence(calibration.survival(calibration.busy, kind, streaks.busy)),

@@ -57,7 +57,6 @@ class Provider:
 
     Attributes:
         issuer: address below which the discovery document lies.
-        client_id: name of this app there.
         client_secret: its secret; None for a public client.
         redirect_url: where browsers come back to.
         ca_file: authorities that its certificate is checked with; None for those of the machine.
@@ -140,9 +139,7 @@ class OidcSignIn:
         document = self._discovered()
         try:
             token = self._client().fetch_token(
-                document["token_endpoint"],
-                authorization_response=url,
-                code_verifier=pending.verifier,
+                document["token_endpoint"], authorization_response=url, code_verifier=pending.verifier
             )
         except (AuthlibBaseError, ValueError) as exc:
             raise Refused(f"cannot sign in: the provider did not take the code: {str(exc)[:200]}") from exc

@@ -22,7 +22,6 @@ from dashboards.queries import (
     LedgerEntry,
     Money,
     NodeModes,
-    ObjectDiff,
     Outcomes,
     PlanEntry,
     Plans,
@@ -37,6 +36,7 @@ from dashboards.queries import (
 from dashboards.view_models.health import LagChain
 from dashboards.view_models.made_once import MADE, MadeOnce
 from dashboards.view_models.relief_acts import ReliefActs
+from enforcer.preview import ObjectDiff
 from enforcer.switch_preview import NodeStanding, SwitchPreview
 from fleet.decisions import NodeSwitch, Plan
 from fleet.errors import GputideError, NotEnoughData, Refused, Unavailable

@@ -24,7 +24,6 @@ class Identity:
     """Who somebody is, as the way of signing in says.
 
     Attributes:
-        groups: groups that the way of signing in vouches for.
         token_sha256: SHA-256 of the token, hexadecimal, where the name is a token's; None for a person.
     """
 
@@ -54,11 +53,7 @@ class Sessions:
         self._known: dict[bytes, _Session] = {}
 
     def begin(self, identity: Identity) -> str:
-        """Sign somebody in.
-
-        Returns:
-            The secret that the browser is to hold, 256 random bits.
-        """
+        """Sign somebody in; returns the secret that the browser is to hold, 256 random bits."""
         secret = secrets.token_urlsafe(32)
         now = self._clock()
         with self._lock:

@@ -70,7 +70,6 @@ class Ways:
         operator: name of that operator; None where people must be known.
         sessions: who is signed in; None where every request vouches for itself.
         proxy: proxy whose header is believed.
-        provider: OpenID Connect provider.
         is_secure: True where browsers come by HTTPS: cookies are for HTTPS alone.
     """
 

@@ -9,7 +9,6 @@ from typing import Any
 from dashboards.queries import (
     Freshness,
     LedgerEntry,
-    ObjectDiff,
     PlanEntry,
     RolloutProgress,
     UndoPreview,
@@ -17,6 +16,7 @@ from dashboards.queries import (
 )
 from dashboards.view_models.health import LagChain
 from dashboards.view_models.quotas import QuotaUse
+from enforcer.preview import ObjectDiff
 from fleet.documents import document, iso
 from fleet.money.budgets import BudgetStatus
 from fleet.money.unit_costs import UnitCost
@@ -81,8 +81,8 @@ def object_answer(found: ObjectDiff) -> dict[str, Any]:
         "namespace": found.namespace,
         "name": found.name,
         "recommendation": found.recommendation,
-        "before": found.old_yaml,
-        "after": found.new_yaml,
+        "before": found.before,
+        "after": found.after,
         "refusal": _english(found.refusal),
         "way": None if found.way is None else found.way.value,
     }

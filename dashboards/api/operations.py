@@ -64,7 +64,6 @@ class Asked:
     """What a request asks, checked against the operation's description.
 
     Attributes:
-        path: values of the path.
         query: values of the query that were given.
         stages: stages of the body; empty where the operation takes none.
     """

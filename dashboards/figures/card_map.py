@@ -188,10 +188,7 @@ def lay_out(squares: Sequence[Square], columns: int, *, label_height: float = LA
         listed = list(members)
         nodes = [list(cards) for _, cards in groupby(listed, key=lambda square: square.node)]
         hosts = sum(members[0].nodes for members in nodes)
-        sizes = (
-            say("count.cards", count=sum(square.cards for square in listed)),
-            say("count.nodes", count=hosts),
-        )
+        sizes = (say("count.cards", count=sum(square.cards for square in listed)), say("count.nodes", count=hosts))
         labels.append((0.0, y + label_height * 0.6, "  ·  ".join((group, *sizes))))
         y += label_height
         x = 0.0

@@ -169,7 +169,7 @@ def _promise_rules(analyzer: AnalyzerSettings) -> dict[str, str]:
             # Two weeks in which this hour stayed low are as good a promise as Prometheus alone can make.
             f"or (({limit}) and {weeks})\n"
             "  unless on (namespace, workload) gputide_workload_cards"
-        ),
+        )
     }
 
 

@@ -84,11 +84,7 @@ def hami_card(name: str, old_name: str, factor: float = 1.0) -> str:
     new = first_of(first_of(_hami_model(name, "device_type"), "node", *_OWN_NODE), "card", "device_uuid")
     old = first_of(first_of(_hami_model(old_name, "devicetype"), "node", *_HAMI_OLD_NODE), "card", "deviceuuid")
     return either(
-        [
-            f"max by ({CARD_LABELS}) ({new}){_times(factor)}",
-            f"max by ({CARD_LABELS}) ({old}){_times(factor)}",
-        ],
-        "card",
+        [f"max by ({CARD_LABELS}) ({new}){_times(factor)}", f"max by ({CARD_LABELS}) ({old}){_times(factor)}"], "card"
     )
 
 
@@ -130,10 +126,7 @@ def hami_slice(name: str, old_name: str, factor: float = 1.0) -> str:
     for part, label in zip(_SLICE_PARTS, ("podnamespace", "podname", "ctrname"), strict=True):
         old = first_of(old, part, label)
     return either(
-        [
-            f"max by ({SLICE_LABELS}) ({new}){_times(factor)}",
-            f"max by ({SLICE_LABELS}) ({old}){_times(factor)}",
-        ],
+        [f"max by ({SLICE_LABELS}) ({new}){_times(factor)}", f"max by ({SLICE_LABELS}) ({old}){_times(factor)}"],
         SLICE_KEY,
     )
 

@@ -283,11 +283,7 @@ def _hours(rows: pa.Table, since: datetime) -> NDArray[np.int64]:
 
 
 def _grid(
-    rows: pa.Table,
-    measure: Measure,
-    places: NDArray[np.int64],
-    hours: NDArray[np.int64],
-    shape: tuple[int, int],
+    rows: pa.Table, measure: Measure, places: NDArray[np.int64], hours: NDArray[np.int64], shape: tuple[int, int]
 ) -> NDArray[np.float64]:
     """Mean of a measure per place and hour; of several rows of one place (a pod's cards) the largest."""
     count = pc.fill_null(rows.column(f"{measure.value}_count"), 0).to_numpy()

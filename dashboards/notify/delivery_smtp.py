@@ -23,7 +23,6 @@ class SmtpDelivery:
 
     Args:
         channel: its name in the settings, for messages.
-        server: settings of a channel of mail.
         password: content of its `secret_file`; None for nobody who logs in.
     """
 

@@ -80,7 +80,6 @@ def posts(
 
     Args:
         news: all news of a team, sent or not; of None those of the whole fleet.
-        sent: what was sent already.
     """
     known = {_heard(one.receiver, one.channel, one.key, one.topic) for one in sent}
     is_quiet = in_quiet_hours(settings.quiet_hours, now, time_zone)

@@ -80,13 +80,7 @@ def notices(
 
 
 def budget_notices(
-    statuses: Sequence[BudgetStatus],
-    *,
-    cluster: str,
-    currency: str,
-    now: datetime,
-    ratio: float,
-    telling: Telling,
+    statuses: Sequence[BudgetStatus], *, cluster: str, currency: str, now: datetime, ratio: float, telling: Telling
 ) -> tuple[Message, ...]:
     """Budgets that are nearly spent, spent, or predicted to be before the month ends; each once a month and state.
 

@@ -62,11 +62,7 @@ def register_rows(
         rows, among = asked(read_address(path, search))
         return (rows.row(int(place)) for place in rows.chosen(request, among=among))
 
-    shown = (
-        State(f"{name}-grid", "getRowsRequest"),
-        State("address", "pathname"),
-        State("address", "search"),
-    )
+    shown = (State(f"{name}-grid", "getRowsRequest"), State("address", "pathname"), State("address", "search"))
 
     @app.callback(
         Output(f"{name}-download", "data"),

@@ -299,10 +299,7 @@ def _card_panel(views: Views, address: Address, profiles: Profiles, found: CardP
         (say("fleet.model"), found.card_model),
         (say("term.node"), dcc.Link(found.node, href=address.href(node=found.node, card=None))),
         (say("fleet.compute_p95"), percent_words(found.compute_p95, 1)),
-        (
-            say("fleet.framebuffer"),
-            say("fleet.used_all", used=held, all=format_bytes_short(found.framebuffer_bytes)),
-        ),
+        (say("fleet.framebuffer"), say("fleet.used_all", used=held, all=format_bytes_short(found.framebuffer_bytes))),
         (
             say("fleet.idle_since"),
             "–" if idle is None else f"{moment_words(idle)}, {age_words((profiles.as_of - idle).total_seconds())}",

@@ -32,11 +32,7 @@ from dashboards.pages.plan_rollout import (
 from dashboards.pages.plan_rollout import register as register_freeze
 from dashboards.pages.plan_stages import evidence, refused, stage_row
 from dashboards.queries import PlanEntry, RolloutPhase, RolloutProgress, Views
-from dashboards.view_models.rows import (
-    age_words,
-    money_words,
-    percent_words,
-)
+from dashboards.view_models.rows import age_words, money_words, percent_words
 from dashboards.words.advice import remark_words
 from dashboards.words.reading import reader_words, say, say_code
 from enforcer.record.harm import leading_verdict
@@ -121,7 +117,6 @@ def register(app: Dash, views: Views, access: Access) -> KeptPreviews:
     """Callbacks of the page.
 
     Args:
-        views: what they read and change.
         access: knows who asks, and whether a click comes from a page of theirs.
 
     Returns:

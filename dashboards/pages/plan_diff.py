@@ -22,9 +22,10 @@ from flask import jsonify
 from dashboards.access.people import Person
 from dashboards.access.sign_in import Access, plain_answer
 from dashboards.pages.frame import card, scrolled, shown, table
-from dashboards.queries import ObjectDiff, Views
+from dashboards.queries import Views
 from dashboards.view_models.stage_diffs import stage_diffs
 from dashboards.words.reading import reader_words, say
+from enforcer.preview import ObjectDiff
 from enforcer.rollout.holding import Way
 from enforcer.switch_preview import SwitchPreview
 from fleet.errors import GputideError
@@ -111,7 +112,7 @@ def register(app: Dash, views: Views, access: Access) -> KeptPreviews:
         found = kept.find(access.who(), name, place)
         if found is None:
             return plain_answer(say("plan.preview_no_longer_kept_ask_for"), 404)
-        before, after = sides(found.old_yaml, found.new_yaml)
+        before, after = sides(found.before, found.after)
         return jsonify(
             before={"name": say("plan.before"), "runs": before}, after={"name": say("plan.after"), "runs": after}
         )

@@ -160,7 +160,6 @@ def register(app: Dash, views: Views, access: Access) -> None:
     """Callbacks of the switch.
 
     Args:
-        views: what they read and change.
         access: knows who asks, and whether a click comes from a page of theirs.
     """
 

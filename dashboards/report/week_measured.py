@@ -26,7 +26,6 @@ class MeasuredWeek:
 
     Attributes:
         hours: card hours by tenant and measure; of the whole cluster.
-        workloads: what each workload was charged.
         low_priority_gpu_hours: card hours granted to pods of low priority.
         kwh: electricity by use, with the data centre's overhead; None where none is known.
         kwh_known_ratio: share of the card hours, by use, whose electricity is known, 0-1.

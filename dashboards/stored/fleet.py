@@ -59,11 +59,8 @@ class WarehouseFleet:
         """Hold nothing yet; the first question about a cluster has it analysed.
 
         Args:
-            clusters: names of the clusters with data.
             version: text that changes when the warehouse holds something new.
-            analyse: reads and profiles one cluster.
             newest: end of the newest window that a cluster sent, UTC; None where it never sent usage.
-            events: what happened to one workload of a cluster.
             is_patient: True to wait for the newest analysis; else the last one is given while the next is made.
         """
         self._clusters = clusters

@@ -28,9 +28,7 @@ from fleet.settings.settings import Settings
 
 _WEEK = timedelta(days=7)
 _SUMS = Patience(
-    what="costs",
-    not_yet="cannot show what cluster {cluster} costs yet: its hours are being charged",
-    first_seconds=0.2,
+    what="costs", not_yet="cannot show what cluster {cluster} costs yet: its hours are being charged", first_seconds=0.2
 )
 _WEEK_HOURS = replace(_SUMS, first_seconds=20.0)
 """The fleet page waits for its card hours as long as for the first analysis."""

@@ -12,7 +12,6 @@ from datetime import datetime
 import structlog
 
 from dashboards.queries import (
-    ObjectDiff,
     ObjectProgress,
     PlanEntry,
     RolloutPhase,
@@ -20,7 +19,7 @@ from dashboards.queries import (
     UndoPreview,
 )
 from dashboards.view_models.stage_diffs import stage_diffs
-from enforcer.preview import StagePreview
+from enforcer.preview import ObjectDiff, StagePreview
 from enforcer.record.journal import Journal, StageRecord, StageState
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_cache import PlanCache

@@ -22,8 +22,6 @@ class ClusterLine:
         sighting: when it was last heard, and its cards.
         plan_id: its newest plan; None where there is none.
         saving_per_week: amortised, in `currency`; None where cards have no price.
-        approved_stages: stages of it that may be applied.
-        applied_stages: stages of it that stand in the cluster.
         stages: those that apply carries out.
         tide_stages: numbers of those that `gputide run tide` plays.
     """

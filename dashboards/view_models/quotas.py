@@ -26,7 +26,6 @@ class QuotaUse:
     Attributes:
         kind: `ResourceQuota`, `volcano`, `kueue`, `kueue_local` or `kai`.
         namespace: namespace; empty for a queue of the whole cluster.
-        resource: name of the resource.
         quota: what is promised, else what is allowed at most, in the resource's unit; None where it has no end.
         granted: what is held, in the resource's unit; None where not said.
         used: of what is held, what was typically in use, in cards; None where it is not measured or counts no cards.

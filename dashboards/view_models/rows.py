@@ -179,12 +179,7 @@ def refusal_groups(refused: Iterable[Refusal]) -> tuple[RefusalGroup, ...]:
         kind = "all advice" if refusal.kind is None else refusal.kind.value.replace("_", " ")
         groups.setdefault((refusal.reason, kind), []).append(refusal)
     return tuple(
-        RefusalGroup(
-            reason=reason,
-            kind=kind,
-            workloads=tuple(item.workload for item in items),
-            values=items[0].values,
-        )
+        RefusalGroup(reason=reason, kind=kind, workloads=tuple(item.workload for item in items), values=items[0].values)
         for (reason, kind), items in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
     )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dashboards.queries import STAGE_KIND, ObjectDiff
-from enforcer.preview import StagePreview
+from dashboards.queries import STAGE_KIND
+from enforcer.preview import ObjectDiff, StagePreview
 
 
 def stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
@@ -14,23 +14,11 @@ def stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
     A stage that is refused before its objects are known is one entry that says so. Where single objects keep the
     stage from being applied, the reason stands beside those alone.
     """
-    nowhere = ObjectDiff(kind=STAGE_KIND, namespace="", name="", recommendation="", old_yaml="", new_yaml="")
+    nowhere = ObjectDiff(kind=STAGE_KIND, namespace="", name="", recommendation="", before="", after="")
     if stage.refusal is not None and not stage.objects:
         return [replace(nowhere, name=str(stage.stage), refusal=stage.refusal)]
     of_stage = None if any(item.refusal for item in stage.objects) else stage.refusal
-    found = [
-        ObjectDiff(
-            kind=item.kind,
-            namespace=item.namespace,
-            name=item.name,
-            recommendation=item.recommendation,
-            old_yaml=item.before,
-            new_yaml=item.after,
-            refusal=item.refusal or of_stage,
-            way=item.way,
-        )
-        for item in (*stage.made, *stage.objects)
-    ]
+    found = [replace(item, refusal=item.refusal or of_stage) for item in (*stage.made, *stage.objects)]
     nodes: dict[str, tuple[list[str], list[str]]] = {}
     for node in stage.nodes:
         before, after = nodes.setdefault(node.node, ([], []))
@@ -43,6 +31,6 @@ def stage_diffs(stage: StagePreview) -> list[ObjectDiff]:
         before.append(f"{card.card}: {', '.join(card.before) or 'free'}")
         after.append(f"{card.card}: {', '.join(card.after) or 'free'}")
     return found + [
-        replace(nowhere, kind="Cards of node", name=name, old_yaml="\n".join(before), new_yaml="\n".join(after))
+        replace(nowhere, kind="Cards of node", name=name, before="\n".join(before), after="\n".join(after))
         for name, (before, after) in sorted(nodes.items())
     ]

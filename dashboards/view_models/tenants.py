@@ -22,7 +22,6 @@ class Tenant:
         distrusted: workloads of them whose counters free nothing.
         measures: its granted card hours by what became of them.
         unmeasured_card_hours: those of them whose use was not measured: they count as used.
-        hours: length of the span.
     """
 
     name: str

@@ -114,11 +114,7 @@ class AgentLoop:
         """
         threads = [
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
-            for name, work in (
-                ("pace", self._pace),
-                ("reach", self._reach),
-                ("orders", self._follow_orders),
-            )
+            for name, work in (("pace", self._pace), ("reach", self._reach), ("orders", self._follow_orders))
         ]
         for thread in threads:
             thread.start()

@@ -102,10 +102,7 @@ def write_limits(region: CheckedRegion, limits: Mapping[str, int]) -> None:
 
 
 def pause(region: CheckedRegion, slots: int = PROCESSES_MAX) -> int:
-    """Puts every process in the first slots to sleep.
-
-    Returns:
-        How many were awake.
+    """Puts every process in the first slots to sleep; returns how many were awake.
 
     Raises:
         Refused: the file changed its size meanwhile.
@@ -114,10 +111,7 @@ def pause(region: CheckedRegion, slots: int = PROCESSES_MAX) -> int:
 
 
 def resume(region: CheckedRegion, slots: int = PROCESSES_MAX) -> int:
-    """Wakes every process in the first slots that sleeps.
-
-    Returns:
-        How many slept.
+    """Wakes every process in the first slots that sleeps; returns how many slept.
 
     Raises:
         Refused: the file changed its size meanwhile.

@@ -94,12 +94,7 @@ def _staying(
         staying = [part for part in card.slices if nodes.get(part.pod_id, card.node) != card.node]
         found.append(replace(card, slices=tuple(part for part in card.slices if part not in staying)))
         found += [
-            replace(
-                card,
-                card=CardId(f"{card.card} (later {part.pod_id})"),
-                node=nodes[part.pod_id],
-                slices=(part,),
-            )
+            replace(card, card=CardId(f"{card.card} (later {part.pod_id})"), node=nodes[part.pod_id], slices=(part,))
             for part in staying
         ]
     return tuple(card for card in found if card.slices)

@@ -23,13 +23,10 @@ MIG_MODE = "mig"
 
 
 def check_cards(draft: StageDraft, snapshot: Snapshot, capabilities: Capabilities, modes: Sequence[str]) -> list[str]:
-    """Refuse what the cards of a stage can't hold.
+    """Refuse what the cards of a stage can't hold; returns warnings: what holds only in part.
 
     Args:
         modes: modes of a node that the backend renders; the first shares cards by interception.
-
-    Returns:
-        Warnings: what holds only in part.
 
     Raises:
         Refused: with the fact that stands against it.

@@ -119,11 +119,7 @@ def claim_manifest(claim: Claim, namespace: str) -> Manifest:
     return {
         "apiVersion": API_VERSION,
         "kind": claim.kind,
-        "metadata": {
-            "namespace": namespace,
-            "name": claim.name,
-            "labels": {"app.kubernetes.io/managed-by": "gputide"},
-        },
+        "metadata": {"namespace": namespace, "name": claim.name, "labels": {"app.kubernetes.io/managed-by": "gputide"}},
         "spec": spec if claim.is_shared else {"spec": spec},
     }
 

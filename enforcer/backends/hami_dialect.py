@@ -166,9 +166,7 @@ def priority_of(words: Words) -> Callable[[Manifest], str | None]:
 
 
 def slices_of_grants(
-    pod: Manifest,
-    grants: Sequence[Sequence[DeviceGrant]],
-    priority: Callable[[Manifest], str | None],
+    pod: Manifest, grants: Sequence[Sequence[DeviceGrant]], priority: Callable[[Manifest], str | None]
 ) -> tuple[SeatSlice, ...]:
     """Grants per container as shares.
 

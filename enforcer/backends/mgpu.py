@@ -214,11 +214,7 @@ def _check_card(card: CardPlacement, snapshot: Snapshot) -> None:
 
 
 def _template_fields(
-    owner: Manifest,
-    kind: str,
-    staying: Sequence[Target],
-    snapshot: Snapshot,
-    plan_id: str,
+    owner: Manifest, kind: str, staying: Sequence[Target], snapshot: Snapshot, plan_id: str
 ) -> Mapping[str, str | None]:
     moving = [entry for entry in staying if entry.new]
     if not moving:

@@ -140,10 +140,7 @@ def _check_switch(node: str, mode: str, draft: StageDraft, snapshot: Snapshot) -
 def _step(node: str, mode: str | None, snapshot: Snapshot, plugin: ObjectKey) -> NodeStep:
     own = tuple(sorted(card.card for card in snapshot.cards.values() if card.node == node))
     return NodeStep(
-        node=node,
-        empty_cards=() if mode is None else own,
-        restarts=plugin_pods(node, snapshot, plugin),
-        done_mode=mode,
+        node=node, empty_cards=() if mode is None else own, restarts=plugin_pods(node, snapshot, plugin), done_mode=mode
     )
 
 

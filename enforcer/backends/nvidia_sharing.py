@@ -68,7 +68,6 @@ class SharedNode:
 
     Attributes:
         replicas: into how many replicas each of its cards is shared.
-        cards: cards of the plan on it.
         visitors: slices of all pods that may come to it, its own and those of workloads that sit on it.
     """
 

@@ -135,10 +135,6 @@ def _share(part: PlacedSlice, cut: PoolCut, values: Mapping[str, float]) -> floa
 def _refusal(part: PlacedSlice, why: Sentence, advice: str) -> Refused:
     return Refused(
         sentence(
-            "guard.server_arguments",
-            workload=str(part.workload),
-            container=part.container,
-            why=why,
-            advice=advice,
+            "guard.server_arguments", workload=str(part.workload), container=part.container, why=why, advice=advice
         )
     )

@@ -355,10 +355,7 @@ def _pods_of_stages(plan: Plan, stage: int) -> dict[str, str]:
 
 
 def _target(
-    seat: PodSeat,
-    recommendation: Recommendation,
-    placed: Sequence[tuple[CardPlacement, PlacedSlice]],
-    seater: Seater,
+    seat: PodSeat, recommendation: Recommendation, placed: Sequence[tuple[CardPlacement, PlacedSlice]], seater: Seater
 ) -> Target:
     new = tuple(seater(card, part) for card, part in placed)
     if not new and not recommendation.kind.ends_pods:

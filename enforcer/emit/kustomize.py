@@ -123,15 +123,12 @@ def helm_files(plan_id: str, patches: Sequence[ObjectPatch], made: Sequence[str]
 
 
 def commit_branch(repository: Path, plan_id: str, patches: Sequence[ObjectPatch], made: Sequence[str] = ()) -> str:
-    """Make the branch.
+    """Make the branch; returns name of the branch.
 
     Args:
         repository: a Git repository with at least one commit.
         plan_id: plan; the branch is `gputide/<plan>`, the folder likewise.
         made: objects of our own that must be there first, as YAML; they come with the first commit.
-
-    Returns:
-        Name of the branch.
 
     Raises:
         Misconfigured: no such repository.

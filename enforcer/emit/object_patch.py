@@ -89,16 +89,7 @@ class ObjectPatch:
 
     def backwards(self) -> ObjectPatch:
         """The change that takes this one back."""
-        return ObjectPatch(
-            kind=self.kind,
-            namespace=self.namespace,
-            name=self.name,
-            recommendation=self.recommendation,
-            resource_version=None,
-            is_whole=self.is_whole,
-            before=self.after,
-            after=self.before,
-        )
+        return replace(self, resource_version=None, before=self.after, after=self.before)
 
 
 def object_patches(diffs: Sequence[ObjectDiff]) -> tuple[ObjectPatch, ...]:

@@ -24,19 +24,10 @@ def _cron_templates(owner: Manifest) -> tuple[PodTemplate, ...]:
 
 
 DEPLOYMENT = WorkloadKind(
-    kind="Deployment",
-    reach=Reach.ROLLS,
-    sizes=one_size,
-    scale=fewer_replicas,
-    counts_rolled=True,
-    by_replica_sets=True,
+    kind="Deployment", reach=Reach.ROLLS, sizes=one_size, scale=fewer_replicas, counts_rolled=True, by_replica_sets=True
 )
 STATEFUL_SET = WorkloadKind(
-    kind="StatefulSet",
-    reach=Reach.ROLLS,
-    sizes=one_size,
-    scale=fewer_replicas,
-    counts_rolled=True,
+    kind="StatefulSet", reach=Reach.ROLLS, sizes=one_size, scale=fewer_replicas, counts_rolled=True
 )
 DAEMON_SET = WorkloadKind(kind="DaemonSet", reach=Reach.EVICTED)
 JOB = WorkloadKind(kind="Job", reach=Reach.EVICTED, stop_field="spec.suspend", scale=stopped_whole("spec.suspend"))

@@ -88,11 +88,7 @@ def _no_templates(owner: Manifest) -> tuple[PodTemplate, ...]:
 
 
 NOTEBOOK = WorkloadKind(
-    kind="Notebook",
-    reach=Reach.EVICTED,
-    stop_field=_STOPPED,
-    stop_value=NOW,
-    scale=stopped_whole(_STOPPED, NOW),
+    kind="Notebook", reach=Reach.EVICTED, stop_field=_STOPPED, stop_value=NOW, scale=stopped_whole(_STOPPED, NOW)
 )
 PYTORCH_JOB = _training_job("PyTorchJob", "pytorchReplicaSpecs")
 TF_JOB = _training_job("TFJob", "tfReplicaSpecs")

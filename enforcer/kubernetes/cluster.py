@@ -50,9 +50,7 @@ class KubernetesCluster:
         Misconfigured: no configuration, one that can't be read, or that needs what is not understood.
 
     Attributes:
-        changes: the record of what was changed that lies in the cluster.
         plans: the plans that lie in the cluster, who approved them, and what is wanted of them.
-        controller: the lease of the one controller that acts.
     """
 
     def __init__(self, place: ClusterPlace) -> None:

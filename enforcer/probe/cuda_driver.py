@@ -147,11 +147,7 @@ class CudaDriver:
         self._call("cuLaunchKernel", self._kernel, *grid, 0, self._stream, arguments, None)
 
     def record_spin_graph(self, nanoseconds: int) -> bool:
-        """Record the same launch as a graph, for `spin_by_graph`.
-
-        Returns:
-            False where this driver can't.
-        """
+        """Record the same launch as a graph, for `spin_by_graph`; False where this driver can't."""
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         try:
             self._call("cuStreamBeginCapture_v2", self._stream, _CAPTURE_RELAXED)

@@ -267,11 +267,7 @@ _MANAGED_BYTES = 64 * MIB
 
 
 def measure_framebuffer(
-    gpu: Gpu,
-    *,
-    granted_bytes: int | None,
-    card_bytes: int | None,
-    spill_bytes_max: int,
+    gpu: Gpu, *, granted_bytes: int | None, card_bytes: int | None, spill_bytes_max: int
 ) -> FramebufferReading:
     """Fill the framebuffer that there is.
 
@@ -422,14 +418,7 @@ def granted_by_environment(environ: Mapping[str, str]) -> Granted:
 
 
 def probe(
-    gpu: Gpu,
-    granted: Granted,
-    *,
-    backend: str,
-    node: str,
-    now: datetime,
-    seconds: float,
-    spill_bytes_max: int,
+    gpu: Gpu, granted: Granted, *, backend: str, node: str, now: datetime, seconds: float, spill_bytes_max: int
 ) -> ProbeResult:
     """Measure everything that can be measured.
 
@@ -442,10 +431,7 @@ def probe(
         Refused: the container's region is in doubt.
     """
     framebuffer = measure_framebuffer(
-        gpu,
-        granted_bytes=granted.framebuffer_bytes,
-        card_bytes=granted.card_bytes,
-        spill_bytes_max=spill_bytes_max,
+        gpu, granted_bytes=granted.framebuffer_bytes, card_bytes=granted.card_bytes, spill_bytes_max=spill_bytes_max
     )
     compute = measure_compute(gpu, granted_ratio=granted.compute_ratio, seconds=seconds)
     gate = None if granted.region is None else measure_gate(gpu, granted.region)

@@ -79,10 +79,7 @@ def harm_budgets(plans: Sequence[PlanRecord], outcomes: Sequence[Outcome]) -> tu
 
 
 def leading_verdict(
-    plans: Sequence[PlanRecord],
-    outcomes: Sequence[Outcome],
-    *,
-    part: Callable[[WorkloadId], bool] | None = None,
+    plans: Sequence[PlanRecord], outcomes: Sequence[Outcome], *, part: Callable[[WorkloadId], bool] | None = None
 ) -> Verdict | None:
     """The verdict that leads a report or a page: of the whole standing plan with the most services still over budget.
 

@@ -104,10 +104,7 @@ class Ledger:
         """Nothing is under way: a ledger that only follows another one may let go of what nobody needs now."""
 
     def verify(self) -> int:
-        """Check the whole chain from the file.
-
-        Returns:
-            How many entries there are.
+        """Check the whole chain from the file; returns how many entries there are.
 
         Raises:
             Corrupt: a line was edited, moved or removed, with its number.

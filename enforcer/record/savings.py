@@ -176,9 +176,7 @@ def expected_of(plans: Sequence[PlanRecord], outcomes: Sequence[Outcome]) -> dic
 
 
 def _of_newest(
-    plans: Sequence[PlanRecord],
-    outcomes: Sequence[Outcome],
-    cards_of: Callable[[Plan, Outcome], Iterable[FreedCard]],
+    plans: Sequence[PlanRecord], outcomes: Sequence[Outcome], cards_of: Callable[[Plan, Outcome], Iterable[FreedCard]]
 ) -> dict[str, tuple[FreedCard, ...]]:
     measured = {outcome.plan_id: outcome for outcome in outcomes}
     seen: set[CardId] = set()

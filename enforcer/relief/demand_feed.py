@@ -111,11 +111,7 @@ class QueriedObjectives:
 
 
 class PromisedObjectives:
-    """Objectives that pods promise (the port `Objectives`); only pods that answer requests are looked up.
-
-    Args:
-        reader: the cluster, for the pods that answer requests.
-    """
+    """Objectives that pods promise (the port `Objectives`); only pods that answer requests are looked up."""
 
     def __init__(
         self,

@@ -76,9 +76,6 @@ class OrdersWriter:
         fresh = replace(fresh, issued_at=issued_at, expires_at=issued_at + timedelta(seconds=seconds))
         if old.expires_at > now and (old.limits or old.give_way is not None):
             fresh = replace(
-                fresh,
-                limits=old.limits,
-                give_way=old.give_way,
-                expires_at=max(old.expires_at, fresh.expires_at),
+                fresh, limits=old.limits, give_way=old.give_way, expires_at=max(old.expires_at, fresh.expires_at)
             )
         return orders_text(fresh)

@@ -66,11 +66,7 @@ def warm_replica(order: MoveOrder, replica_set: Manifest, words: Words) -> Manif
     annotations = dict(metadata.get("annotations") or {})
     _check_choice(order, annotations, words)
     del labels[label]
-    annotations |= {
-        words.use_card: order.to_card,
-        RELIEVES_ANNOTATION: order.pod,
-        DELETION_COST_ANNOTATION: KEPT_COST,
-    }
+    annotations |= {words.use_card: order.to_card, RELIEVES_ANNOTATION: order.pod, DELETION_COST_ANNOTATION: KEPT_COST}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -231,10 +231,7 @@ class Reconciler:
         return True
 
     def reconcile(self, plan: Plan) -> bool:
-        """Do what is due for a plan.
-
-        Returns:
-            Whether anything was due.
+        """Do what is due for a plan; returns whether anything was due.
 
         Raises:
             Refused: a guard says no, or somebody else holds the lease.

@@ -253,7 +253,6 @@ class Parts:
 
     Attributes:
         shared: of no workload, such as node configuration.
-        pods: workload and pod that is marked.
     """
 
     shared: tuple[ObjectIntent, ...]

@@ -100,12 +100,7 @@ class SeldomAsked:
 
 
 @contextmanager
-def stopped(
-    folder: DataFolder,
-    plan_id: str,
-    *,
-    pause: Callable[[float], None] = time.sleep,
-) -> Iterator[None]:
+def stopped(folder: DataFolder, plan_id: str, *, pause: Callable[[float], None] = time.sleep) -> Iterator[None]:
     """Hold a folder for writing once the process that applies a plan from it has taken its stage back.
 
     Raises:

@@ -163,10 +163,7 @@ def _why_no_surge(workload: WorkloadId, record: StageRecord, snapshot: Snapshot)
 
 
 def _tolls(
-    record: StageRecord,
-    rolling: Mapping[WorkloadId, ObjectIntent],
-    waves: Sequence[Sequence[OrderedUnit]],
-    pods: _Pods,
+    record: StageRecord, rolling: Mapping[WorkloadId, ObjectIntent], waves: Sequence[Sequence[OrderedUnit]], pods: _Pods
 ) -> dict[WorkloadId, _Toll]:
     """What a stage takes from each of its workloads."""
     snapshot = pods.snapshot
@@ -314,7 +311,6 @@ def scaled_below(budget: Manifest, selected: Sequence[Manifest], leaving: int) -
     """Why scaling in breaks a budget; None where it does not.
 
     Args:
-        selected: pods that the budget selects.
         leaving: how many of them go for good.
     """
     least = budget.get("spec", {}).get("minAvailable")

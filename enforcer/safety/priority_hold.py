@@ -174,8 +174,6 @@ def check_limits_stay(
     """Refuse an undo that lifts the limit of a pod on a card on which low priority of another stage counts on it.
 
     Args:
-        back: moves that the undo takes back.
-        objects: what it takes back of objects.
         stays: moves of stages that stand, of whatever plan, and that it leaves.
 
     Raises:

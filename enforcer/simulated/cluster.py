@@ -115,13 +115,10 @@ class SimulatedCluster:
     # --- users and time ---
 
     def sync(self, inventory: Inventory, now: datetime) -> bool:
-        """Let users do what a trace says they did up to `now`.
+        """Let users do what a trace says they did up to `now`; True where anything changed.
 
         New cards and nodes appear; a new pod is placed on the card it has in the trace if that has the room, else
         where the scheduler finds room, else it is pending; ended pods go. A pod that was moved stays where it is.
-
-        Returns:
-            True where anything changed.
         """
         changed = self._follower.follow(inventory, epoch_ms(now))
         if not changed and epoch_ms(now) > self._store.number("clock_ms"):

@@ -178,10 +178,7 @@ def _taken(ask: PodAsk, cards: Sequence[CardBook]) -> tuple[Allocation, ...]:
     parts = [part.container for part in ask.containers for _ in range(part.count)]
     return tuple(
         Allocation(
-            container=container,
-            card=card.card,
-            framebuffer_mib=card.framebuffer_mib,
-            core_percent=WHOLE_CORE_PERCENT,
+            container=container, card=card.card, framebuffer_mib=card.framebuffer_mib, core_percent=WHOLE_CORE_PERCENT
         )
         for container, card in zip(parts, idle, strict=False)
     )

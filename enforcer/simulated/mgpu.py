@@ -26,22 +26,10 @@ from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, NodeBoo
 from enforcer.simulated.device_plugin import card_labels, model_selector
 from enforcer.simulated.kin import amount, limits_of
 from enforcer.simulated.placing import Rules
-from enforcer.simulated.system import (
-    NodeWords,
-    SharingSystem,
-    TenantWords,
-    by_container,
-    host_request,
-    is_limited,
-)
+from enforcer.simulated.system import NodeWords, SharingSystem, TenantWords, by_container, host_request, is_limited
 from fleet.capabilities.register import MGPU
 from fleet.errors import Refused
-from fleet.grammars.mgpu import (
-    CORES_RESOURCE,
-    FRAMEBUFFER_RESOURCE,
-    INDEX_ANNOTATION_PREFIX,
-    RECLAIMED_CORES_RESOURCE,
-)
+from fleet.grammars.mgpu import CORES_RESOURCE, FRAMEBUFFER_RESOURCE, INDEX_ANNOTATION_PREFIX, RECLAIMED_CORES_RESOURCE
 from fleet.inventory import Grant, Priority
 from fleet.units import MIB
 

@@ -46,12 +46,7 @@ def owner_status(owner: Manifest, controllers: Controllers, store: SimulatedStor
             "observedGeneration": str(observed["observedGeneration"]),
             "phase": "Healthy" if updated == available == len(pods) else "Progressing",
         }
-    found = {
-        "replicas": len(pods),
-        "updatedReplicas": updated,
-        "readyReplicas": ready,
-        "availableReplicas": available,
-    }
+    found = {"replicas": len(pods), "updatedReplicas": updated, "readyReplicas": ready, "availableReplicas": available}
     if kind == "Deployment":
         found["unavailableReplicas"] = max(0, (desired_pods(owner) or 0) - available)
     # The API leaves out what is zero.

@@ -43,7 +43,6 @@ class NodeSharing:
 
     Attributes:
         scaling: factor of framebuffer that may be granted.
-        slices_max: slices of each card.
     """
 
     slices_max: int
@@ -63,7 +62,6 @@ class SharingSystem(ABC):
     """One sharing system; what is not abstract holds for one without a webhook that looks at cards alone.
 
     Attributes:
-        capabilities: its record.
         configs: the objects that its installation holds, as they are at first.
         rules: how its scheduler chooses.
         names_cards: whether a pod may name its card, so that one made anew comes back to the card that it had.

@@ -32,11 +32,7 @@ class TraceFollower:
         self._models: tuple[str, ...] = ()
 
     def follow(self, inventory: Inventory, now_ms: int) -> bool:
-        """Do what users did up to now.
-
-        Returns:
-            True where anything changed.
-        """
+        """Do what users did up to now; True where anything changed."""
         live: dict[tuple[str, str], list[Grant]] = {}
         for grant in inventory.grants:
             if grant.lives_at(inventory.as_of):

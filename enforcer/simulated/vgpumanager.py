@@ -16,15 +16,7 @@ from enforcer.backends.vgpumanager import NODE_CONFIG, POLICY_ANNOTATION, SCHEDU
 from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.manifest import Manifest
 from enforcer.simulated.books import Allocation, CardBook, ContainerAsk, NodeBook, PodAsk
-from enforcer.simulated.kin import (
-    KinSystem,
-    amount,
-    asked_mib,
-    grant,
-    grants_by_container,
-    limits_of,
-    registered,
-)
+from enforcer.simulated.kin import KinSystem, amount, asked_mib, grant, grants_by_container, limits_of, registered
 from enforcer.simulated.placing import Rules
 from enforcer.simulated.system import NodeWords, is_limited
 from fleet.capabilities.register import VGPU_MANAGER

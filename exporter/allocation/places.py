@@ -31,20 +31,14 @@ from fleet.schema import CARD_INFO_LABELS, GRANT_LABELS, NODE_INFO_LABELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Holding(CardShare):
     """What one container holds of one card.
 
     Attributes:
-        compute_ratio: limit on its compute, share of the card; None for no limit.
         portion: name of the portion where several containers hold the very same one, so that it counts once; None
             for a portion of its own.
     """
 
-    container: str
-    card: str
-    framebuffer_bytes: int | None
-    compute_ratio: float | None
-    mig_profile: str | None = None
     portion: str | None = None
 
 
@@ -63,10 +57,7 @@ class CardBooks:
 
 
 def holdings_of(
-    pod: PodRecord,
-    cards: Mapping[str, CardRecord],
-    index: Index,
-    claims: Mapping[Key, ClaimAllocation],
+    pod: PodRecord, cards: Mapping[str, CardRecord], index: Index, claims: Mapping[Key, ClaimAllocation]
 ) -> tuple[Holding, ...]:
     """What a pod's containers hold.
 

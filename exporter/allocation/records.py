@@ -85,7 +85,7 @@ class CardShare:
     card: str
     framebuffer_bytes: int | None
     compute_ratio: float | None
-    mig_profile: str | None
+    mig_profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,11 +296,7 @@ class WaitingRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscalerRecord:
-    """One autoscaler.
-
-    Attributes:
-        namespace: its namespace, and its target's.
-    """
+    """One autoscaler."""
 
     namespace: str
     target_kind: str

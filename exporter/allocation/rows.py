@@ -36,11 +36,7 @@ def pod_rows(
     owner: OwnerLinkRecord | None,
     autoscaler: Autoscaler | None,
 ) -> Iterator[Row]:
-    """Rows of a pod that lives.
-
-    Args:
-        owner: the object that it works for.
-    """
+    """Rows of a pod that lives."""
     if pod.is_over:
         return
     place = (cluster, pod.namespace, pod.pod)

@@ -13,14 +13,7 @@ from itertools import islice
 
 from exporter.allocation import families
 from exporter.allocation.index import Index, device_key
-from exporter.allocation.places import (
-    Holding,
-    card_books,
-    devices_milli,
-    holdings_of,
-    published_card,
-    reserved_card,
-)
+from exporter.allocation.places import Holding, card_books, devices_milli, holdings_of, published_card, reserved_card
 from exporter.allocation.records import (
     AutoscalerRecord,
     CardRecord,

@@ -315,11 +315,7 @@ def _finding(kind: FindingKind, name: PodName, container: str = "", card: str = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadName:
-    """The object that a pod belongs to in the end; the pod itself where nothing owns it.
-
-    Attributes:
-        name: name, in the pod's namespace.
-    """
+    """The object that a pod belongs to in the end; the pod itself where nothing owns it."""
 
     kind: str
     name: str

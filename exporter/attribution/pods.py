@@ -109,11 +109,7 @@ def pod_facts(manifest: Mapping[str, object], shared: Shared) -> PodFacts | None
         except Corrupt:
             is_unreadable = True
     return PodFacts(
-        record=record,
-        identities=tuple(identities),
-        indexes=indexes,
-        instances=instances,
-        is_unreadable=is_unreadable,
+        record=record, identities=tuple(identities), indexes=indexes, instances=instances, is_unreadable=is_unreadable
     )
 
 

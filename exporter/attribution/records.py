@@ -113,7 +113,6 @@ class NodeView:
         pods: pods of the node that have to do with cards, as last heard of; None where the API server has never been
             asked.
         owners: controller of each object that may own pods, by the object's UID; not changed afterwards.
-        claims: allocated claims of those pods.
         published: devices that drivers publish on this node.
         enclosing: UIDs of the pods that this very node runs in, see `exporter.attribution.cgroup.place_that_counts`.
     """

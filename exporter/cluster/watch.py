@@ -111,10 +111,7 @@ class ResourceWatch(Generic[Kept]):
         self._pages = pages
         self._clock = clock
         self._page_objects = page_objects
-        self._backoff = Backoff(
-            seconds_min=_BACKOFF_SECONDS_MIN,
-            seconds_max=_BACKOFF_SECONDS_MAX,
-        )
+        self._backoff = Backoff(seconds_min=_BACKOFF_SECONDS_MIN, seconds_max=_BACKOFF_SECONDS_MAX)
         self._shared = Shared()
         self._version: str | None = None
         # Version of each object that is kept: one that comes again in a list as it was needs no reading.

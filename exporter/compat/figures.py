@@ -80,11 +80,7 @@ def _dcgm(name: str, figure: str, factor: float = 1.0) -> ShownFigure:
 
 def _mig(name: str, figure: str, factor: float = 1.0) -> ShownFigure:
     return ShownFigure(
-        source=NameSource.DCGM,
-        name=f"DCGM_FI_{name}",
-        family=f"gputide_card_mig_{figure}",
-        of=Of.MIG,
-        factor=factor,
+        source=NameSource.DCGM, name=f"DCGM_FI_{name}", family=f"gputide_card_mig_{figure}", of=Of.MIG, factor=factor
     )
 
 

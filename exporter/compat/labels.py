@@ -34,7 +34,6 @@ class Subjects:
     """Whom the series of a column speak of: one row per series.
 
     Attributes:
-        parts: which parts of an identity the rows hold.
         rows: the parts of each series; the same object while nothing changes.
         constant: labels that all of them have besides.
     """

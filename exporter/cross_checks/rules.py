@@ -87,8 +87,7 @@ def container_zero_while_card_busy(now: Compared, _on: On, _: Measure) -> Judged
     comparable = (now.beside(busy) > CARD_BUSY_RATIO_MIN) & ~np.isnan(own) & ~np.isnan(now.beside(accounted))
     comparable &= now.beside(now.is_fully_known.astype(np.float64)) == 1.0
     return Judged(
-        comparable=comparable,
-        fails=comparable & (own <= ZERO_RATIO_MAX) & (now.beside(accounted) <= ZERO_RATIO_MAX),
+        comparable=comparable, fails=comparable & (own <= ZERO_RATIO_MAX) & (now.beside(accounted) <= ZERO_RATIO_MAX)
     )
 
 

@@ -7,13 +7,7 @@ Source: kubernetes/kubelet:pkg/apis/podresources/v1/api.proto.
 
 from __future__ import annotations
 
-from exporter.kubelet.grpc_call import (
-    STATUS_OK,
-    STATUS_UNIMPLEMENTED,
-    STATUS_UNKNOWN,
-    Reply,
-    UnaryCaller,
-)
+from exporter.kubelet.grpc_call import STATUS_OK, STATUS_UNIMPLEMENTED, STATUS_UNKNOWN, Reply, UnaryCaller
 from exporter.kubelet.pod_resources import DeviceRow, PodRow
 from exporter.kubelet.wire import decode_allocatable, decode_list
 from fleet.errors import Unavailable

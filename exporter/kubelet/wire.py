@@ -102,12 +102,7 @@ def _claim(data: bytes, span: Span, claim: str, namespace: str) -> ClaimRow:
         if number in texts:
             texts[number] = _text(data, part)
     return ClaimRow(
-        claim=claim,
-        namespace=namespace,
-        driver=texts[2],
-        pool=texts[3],
-        device=texts[4],
-        share_id=texts[5] or None,
+        claim=claim, namespace=namespace, driver=texts[2], pool=texts[3], device=texts[4], share_id=texts[5] or None
     )
 
 

@@ -31,11 +31,7 @@ class NodePods:
     """
 
     def __init__(
-        self,
-        reader: ClusterReader,
-        *,
-        lookups: NodeLookups | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, reader: ClusterReader, *, lookups: NodeLookups | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._reader = reader
         self._lookups = lookups

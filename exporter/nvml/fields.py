@@ -75,12 +75,7 @@ _REMAPPED_ROWS: tuple[Gauge | Counter, ...] = (
     Gauge.ROWS_REMAP_FAILED,
 )
 
-_CLOCKS = (
-    (Gauge.GRAPHICS_CLOCK, 0),
-    (Gauge.SM_CLOCK, 1),
-    (Gauge.MEMORY_CLOCK, 2),
-    (Gauge.VIDEO_CLOCK, 3),
-)
+_CLOCKS = ((Gauge.GRAPHICS_CLOCK, 0), (Gauge.SM_CLOCK, 1), (Gauge.MEMORY_CLOCK, 2), (Gauge.VIDEO_CLOCK, 3))
 
 _NUMBERS = (
     (Gauge.PERFORMANCE_STATE, "nvmlDeviceGetPerformanceState"),

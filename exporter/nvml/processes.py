@@ -14,13 +14,7 @@ from typing import Any
 
 from exporter.nvml.calls import CardCalls
 from exporter.nvml.figures import ProcessFigures, ProcessKind, Spread
-from exporter.nvml.library import (
-    EMPTY_CODES,
-    INSUFFICIENT_SIZE,
-    NvmlFault,
-    instance_or_none,
-    number_or_none,
-)
+from exporter.nvml.library import EMPTY_CODES, INSUFFICIENT_SIZE, NvmlFault, instance_or_none, number_or_none
 
 TRIES = 3
 """How often a list that grew is asked for."""

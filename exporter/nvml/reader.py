@@ -38,12 +38,7 @@ class NvmlReader:
     """
 
     def __init__(
-        self,
-        cards: NvmlCards,
-        *,
-        cluster: str,
-        node: str,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, cards: NvmlCards, *, cluster: str, node: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._cards = cards
         self._cluster = cluster

@@ -166,7 +166,6 @@ def take_apart(
     """The figures of a batch.
 
     Args:
-        card_counts: cards of each row that have an id.
         framebuffer_max: framebuffer of each card, bytes, shape `(rows, cards)` with the most cards of any row; NaN
             where it isn't known.
         gone: host pids of processes that live no more, whatever their slots say.

@@ -64,7 +64,6 @@ class ContainerPlace:
     Attributes:
         region: the open region; None where there is none or it can't be opened. Another file is another object.
         doubt: why there is a file but no region; None otherwise.
-        files: files that could be the region.
     """
 
     __slots__ = ("_checked_at_ns", "_file", "_path", "_stamp", "doubt", "files", "key", "region")

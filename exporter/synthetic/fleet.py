@@ -32,11 +32,7 @@ B200 = CardModelName("NVIDIA B200")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKind:
-    """A kind of machine.
-
-    Attributes:
-        short_name: what its nodes are called by.
-    """
+    """A kind of machine."""
 
     short_name: str
     cards: int
@@ -83,7 +79,6 @@ class FleetBuilder:
     Args:
         seed: seed of the fleet; part of the card ids.
         since: start of the trace, UTC.
-        days: length of the trace.
 
     Attributes:
         cards: cards bought so far.

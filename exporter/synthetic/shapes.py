@@ -131,11 +131,7 @@ def day_of(
 
 
 def _load(
-    columns: Columns,
-    random: np.random.Generator,
-    hours: NDArray[np.float64],
-    *,
-    is_weekend: bool,
+    columns: Columns, random: np.random.Generator, hours: NDArray[np.float64], *, is_weekend: bool
 ) -> NDArray[np.float64]:
     rows, steps = len(columns["service"]), len(hours)
     wave = np.exp(columns["sharpness"] * (np.cos((hours - columns["peak_hour"]) * (2 * np.pi / 24)) - 1))

@@ -110,11 +110,7 @@ def _add_lying_counters(fleet: FleetBuilder) -> None:
         "preallocated",
         A100,
         Shape(
-            quiet_ratio=0.1,
-            peak_ratio=0.4,
-            framebuffer_bytes=0.9 * 80 * GIB,
-            kv_idle_ratio=0.02,
-            kv_load_ratio=0.05,
+            quiet_ratio=0.1, peak_ratio=0.4, framebuffer_bytes=0.9 * 80 * GIB, kv_idle_ratio=0.02, kv_load_ratio=0.05
         ),
         server="vllm",
         kv_cache_pool_bytes=pool,

@@ -72,10 +72,7 @@ class PairGrants:
 
 
 def read_cards(path: Path) -> tuple[tuple[Card, ...], tuple[Node, ...]]:
-    """Reads `cards.parquet`.
-
-    Returns:
-        Cards sorted by id, nodes sorted by name.
+    """Reads `cards.parquet`; returns cards sorted by id, nodes sorted by name.
 
     Raises:
         Corrupt: a column or value is wrong, or a card stands there twice.

@@ -63,7 +63,6 @@ class Trace:
         step_seconds: step of the usage rows.
         since: start of the first step, UTC; where there is no usage, the start of the first grant.
         until: end of the last step, UTC.
-        measures: measures of slices that the trace carries.
         card_measures: measures in `card_usage.parquet`; empty where there is none.
         is_card_measured: per card, True where it has a row in `card_usage.parquet`, shape `(cards,)`.
     """

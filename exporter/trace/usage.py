@@ -100,7 +100,6 @@ class SampleFile:
         key_numbers: finds the key of every row, or raises `Corrupt`.
 
     Attributes:
-        extent: what the check found.
         is_key_seen: per key, True where it has a row, shape `(key_count,)`.
 
     Raises:

@@ -76,7 +76,6 @@ class DeviceId:
     """A device id as the kubelet's pod-resources list it.
 
     Attributes:
-        form: who wrote it.
         card: UUID of the card it names; None for forms that name none.
         mig: UUID of the MIG instance; None for other forms.
         number: the slice's, replica's or unit's number; None where there is none.

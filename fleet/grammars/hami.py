@@ -123,7 +123,6 @@ class RegisteredDevice:
         core_percent: compute that may be granted, percent.
         device_type: `NVIDIA-` and the model as the driver prints it.
         is_healthy: False takes it out of scheduling.
-        index: number of the card on its node.
         mode: `hami-core`, `mig` or `mps`; None where the release writes none.
     """
 

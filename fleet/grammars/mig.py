@@ -32,7 +32,6 @@ class MigAllocation:
 
     Attributes:
         container_index: number of the container in the pod, init containers first.
-        device_index: number of the device within the container.
         profile: profile, such as `1g.10gb`.
         placement_start: first memory slice.
         placement_size: memory slices.

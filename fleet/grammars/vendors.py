@@ -44,7 +44,6 @@ class VendorDevice:
 
     Attributes:
         name: HAMi's word for the kind.
-        vendor: who makes it.
         framebuffer_resource: resource for framebuffer of each device; None where there is none.
         framebuffer_unit_bytes: bytes per unit of that resource; None without it.
         core_resource: resource for compute of each device; None where there is none.

@@ -52,7 +52,6 @@ class VgpuGrant:
     """One card's share for one container.
 
     Attributes:
-        index: number of the card on its node.
         core_percent: compute granted, percent of the card.
     """
 
@@ -109,10 +108,7 @@ def _grant(text: str) -> VgpuGrant:
     if len(fields) != 4 or not is_card_uuid(fields[1]):
         raise Corrupt(f"cannot read {REAL_ALLOCATED_ANNOTATION}: {shown(text)} is not index_UUID_cores_MiB")
     return VgpuGrant(
-        index=number(fields[0]),
-        card=fields[1],
-        core_percent=number(fields[2]),
-        framebuffer_mib=number(fields[3]),
+        index=number(fields[0]), card=fields[1], core_percent=number(fields[2]), framebuffer_mib=number(fields[3])
     )
 
 

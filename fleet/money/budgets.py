@@ -54,7 +54,6 @@ class MonthSpending:
         spent: cost since the month began; None where nothing has a price.
         recent: cost of the last hours, at whose mean the forecast goes on; None where nothing has a price.
         recent_hours: how many hours those are.
-        hours_left: hours of the month to come.
         unpriced_card_hours: card hours of the month so far without a price.
     """
 

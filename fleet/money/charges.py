@@ -86,7 +86,6 @@ class Charge:
 
     Attributes:
         name: owner.
-        card_hours: card hours by allocation.
         cost: cost of what is used, held or left, on each basis; where some cards have no price, of the others.
         measures: its card hours by what becomes of them; of a cluster or node with what nobody was granted there.
         unpriced_card_hours: card hours by allocation on cards without a price.

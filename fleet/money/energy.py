@@ -32,11 +32,7 @@ class CardEnergy:
 
 
 def card_energy(
-    cards: Sequence[Card],
-    watts: NDArray[np.float64],
-    activity: NDArray[np.float64],
-    *,
-    idle_watts_ratio: float | None,
+    cards: Sequence[Card], watts: NDArray[np.float64], activity: NDArray[np.float64], *, idle_watts_ratio: float | None
 ) -> CardEnergy:
     """Electricity per card hour.
 

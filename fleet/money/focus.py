@@ -70,8 +70,6 @@ class FocusContext:
     Attributes:
         who: cards and grants that the days count by place.
         team_labels: pod labels that name the team.
-        basis: by what cost is split.
-        period: length of a row.
         advice: id of the recommendation per workload.
     """
 

@@ -130,12 +130,7 @@ FOCUS_COLUMNS: tuple[FocusColumn, ...] = (
 )
 """Every column of the export, in order; null is allowed as the specification says of charges for usage."""
 
-_ARROW = {
-    FocusKind.TEXT: pa.string(),
-    FocusKind.JSON: pa.string(),
-    FocusKind.DECIMAL: _DECIMAL,
-    FocusKind.TIME: _TIME,
-}
+_ARROW = {FocusKind.TEXT: pa.string(), FocusKind.JSON: pa.string(), FocusKind.DECIMAL: _DECIMAL, FocusKind.TIME: _TIME}
 
 
 def focus_schema() -> pa.Schema:

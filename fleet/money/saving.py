@@ -31,13 +31,9 @@ def saving_of(cards: Iterable[Card], prices: Prices, *, taken: Iterable[Card] = 
     freed, added = list(cards), list(taken)
     return Saving(
         amortised=_per_week(
-            [prices.of(card).amortised for card in freed],
-            [prices.of(card).amortised for card in added],
+            [prices.of(card).amortised for card in freed], [prices.of(card).amortised for card in added]
         ),
-        marginal=_per_week(
-            [prices.of(card).marginal for card in freed],
-            [prices.of(card).marginal for card in added],
-        ),
+        marginal=_per_week([prices.of(card).marginal for card in freed], [prices.of(card).marginal for card in added]),
     )
 
 
@@ -76,8 +72,7 @@ def saved(freed: Collection[FreedCard]) -> Saving:
     """What cards save a week together: the sum of what is known; None where there are cards and none has a price."""
     savings = [card.saving_per_week for card in freed]
     return Saving(
-        amortised=_sum([saving.amortised for saving in savings]),
-        marginal=_sum([saving.marginal for saving in savings]),
+        amortised=_sum([saving.amortised for saving in savings]), marginal=_sum([saving.marginal for saving in savings])
     )
 
 

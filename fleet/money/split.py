@@ -29,7 +29,6 @@ class CardHours:
     """Who held what of which card hour; one row per tenant of a card hour.
 
     Attributes:
-        count: number of card hours.
         card_hour: place of the card hour of each row, 0 … count-1, int64, shape (rows,).
         compute_granted: share of the card times share of the hour, 0-1, float64, shape (rows,).
         framebuffer_granted: the same of its framebuffer.

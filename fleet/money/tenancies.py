@@ -110,10 +110,7 @@ def granted_shares(grant: Grant) -> tuple[float, float]:
     if grant.mig_profile is not None and model is not None and model.mig is not None:
         profile = next((item for item in model.mig.profiles if item.name == grant.mig_profile), None)
         if profile is not None:
-            return (
-                profile.compute_slices / model.mig.compute_slices,
-                profile.memory_slices / model.mig.memory_slices,
-            )
+            return (profile.compute_slices / model.mig.compute_slices, profile.memory_slices / model.mig.memory_slices)
     framebuffer = grant.framebuffer_granted_bytes / grant.framebuffer_bytes if grant.framebuffer_bytes > 0 else 1.0
     return min(1.0, max(0.0, grant.compute_granted_ratio)), min(1.0, framebuffer)
 

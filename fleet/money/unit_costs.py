@@ -24,7 +24,7 @@ class UnitCount:
     Attributes:
         workload: who, `namespace/Kind/name`.
         unit: what is counted, in the plural.
-        count: how many; None where it could not be counted.
+        count: how many; None where it could not be counted, which is not none.
         fault: why it could not be counted; None where it could.
     """
 
@@ -35,24 +35,16 @@ class UnitCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitCost:
+class UnitCost(UnitCount):
     """What a workload's units cost over a period.
 
     Attributes:
-        workload: who, `namespace/Kind/name`.
-        unit: what is counted, in the plural.
-        count: how many; None where it could not be counted, which is not none.
         cost: cost by allocation of the time in which they were counted; None where no card of it has a price.
         is_partly_priced: some of its card hours have no price: the cost is too low.
-        fault: why there is no count; None where it could.
     """
 
-    workload: WorkloadId
-    unit: str
-    count: float | None
     cost: Decimal | None
     is_partly_priced: bool
-    fault: str | None = None
 
     @property
     def per_million(self) -> Decimal | None:

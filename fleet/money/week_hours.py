@@ -30,7 +30,6 @@ class WeekHours:
 
     Attributes:
         since: since when cards are known, within the span, UTC.
-        tenants: measures of each namespace.
         unmeasured: granted card hours of each namespace whose use was not measured: they count as used.
         rest: what nobody was granted; nothing for a reader who may see some namespaces alone.
     """

@@ -27,7 +27,6 @@ def open_region(name: str, directory_fd: int | None = None, *, writable: bool = 
     """Opens a regular file; follows no link in the last part of its name.
 
     Args:
-        directory_fd: open directory that the name is relative to.
         writable: for reading and writing. A file that has another name elsewhere is refused then: a tenant could have
             linked one that is not his.
 

@@ -206,12 +206,7 @@ def _slot(
 
 
 def _tail(offset: int, *, last_kernel_time: bool) -> dict[RegionField, FieldPlace]:
-    names = (
-        RegionField.PROC_NUM,
-        RegionField.UTILIZATION_SWITCH,
-        RegionField.RECENT_KERNEL,
-        RegionField.PRIORITY,
-    )
+    names = (RegionField.PROC_NUM, RegionField.UTILIZATION_SWITCH, RegionField.RECENT_KERNEL, RegionField.PRIORITY)
     fields = {name: _one(offset + number * 4, FieldKind.I32) for number, name in enumerate(names)}
     if last_kernel_time:
         fields[RegionField.LAST_KERNEL_TIME] = _one(offset + 16, FieldKind.U64)

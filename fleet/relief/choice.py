@@ -94,7 +94,6 @@ class Relief:
         """The cheapest move that relieves a card; None where there is none.
 
         Args:
-            cause: by what it is overloaded.
             missing_bytes: framebuffer that must become free, where that is the cause.
         """
         watch = self._watch

@@ -37,7 +37,6 @@ class CardUse:
         demand_ratio: compute that these use, share of the card.
         duty_ratio: compute that all pods use, 0-1; None where it is not measured.
         low_ratio: compute that pods of low priority use.
-        low_bytes: framebuffer that these hold.
         is_low_awake: one of these works.
         free_bytes: of it free; None where it is not measured.
         is_objective_broken: a pod above low priority breaks its latency objective.

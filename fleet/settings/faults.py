@@ -86,7 +86,6 @@ class Fault:
         place: names of fields and of entries of maps, numbers of entries of lists from 0; empty where the whole of
             what was given contradicts itself.
         shown: the value, shortened; None where there is none, or where it is the whole.
-        reason: what is wrong, with the limit.
     """
 
     place: tuple[str, ...]

@@ -123,11 +123,7 @@ class RiskSettings(Section):
         return _VIOLATION_RATIO_MAX[self.preset] if self.violation_ratio_max is None else self.violation_ratio_max
 
 
-_VIOLATION_RATIO_MAX: Mapping[RiskLevel, float] = {
-    RiskLevel.LOW: 0.001,
-    RiskLevel.MEDIUM: 0.005,
-    RiskLevel.HIGH: 0.02,
-}
+_VIOLATION_RATIO_MAX: Mapping[RiskLevel, float] = {RiskLevel.LOW: 0.001, RiskLevel.MEDIUM: 0.005, RiskLevel.HIGH: 0.02}
 
 
 class PlanSettings(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 
@@ -23,8 +23,6 @@ _NAMES_SHOWN = 3
 
 def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
     """What `workloads` prints, with further notes first below."""
-    states = Counter(profile.state for profile in profiles.workloads)
-    cards = Counter(card.state for card in profiles.cards)
     workloads = Listing.of(
         "Workloads",
         sorted(profiles.workloads, key=_waste, reverse=True),
@@ -49,25 +47,20 @@ def profiles_answer(profiles: Profiles, notes: Sequence[str] = ()) -> Answer:
                 f"{profiles.cluster}; history {format_time(profiles.since)} to {format_time(profiles.until)}, coverage "
                 f"{format_percent(profiles.coverage_ratio, digits=1)}"
             ),
+            f"workloads by state: {_counted(profile.state for profile in profiles.workloads)}",
+            f"cards by state: {_counted(card.state for card in profiles.cards)}",
         ),
-        listings=(
-            workloads,
-            Listing(
-                title="Workloads by state",
-                columns=("state", "workloads"),
-                rows=[(state.value, states[state]) for state in WorkloadState if states[state]],
-            ),
-            Listing(
-                title="Cards by state",
-                columns=("state", "cards"),
-                rows=[(state.value, cards[state]) for state in CardState if cards[state]],
-            ),
-        ),
+        listings=(workloads,),
         footnotes=(
             *notes,
             *(f"withheld: {item.kind.value}: {refusal_words(item, Language.EN)}" for item in profiles.withheld),
         ),
     )
+
+
+def _counted(states: Iterable[WorkloadState | CardState]) -> str:
+    """How many of each state, the most frequent first."""
+    return ", ".join(f"{format_count(count)} {state.value}" for state, count in Counter(states).most_common())
 
 
 def workload_named(profiles: Profiles, name: str) -> Profile:

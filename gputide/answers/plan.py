@@ -9,6 +9,7 @@ from dashboards.view_models.rows import stage_risk
 from dashboards.words.advice import plan_in_english, reason_words, refusal_words, remark_words, verdict_words
 from enforcer.preview import StagePreview, place_lines
 from enforcer.record.verdict import Standing, Verdict, standing_in, verdict_document
+from enforcer.rollout.holding import Way
 from fleet.capabilities.register import capabilities_of, records_of
 from fleet.capabilities.version import version_note
 from fleet.confidence import stage_confidence
@@ -188,17 +189,42 @@ def preview_answer(plan: Plan, found: Sequence[StagePreview], *, no_cluster: str
                 for item in stage.objects
                 if item.refusal
             ],
-            [
-                f"rolls: stage {stage.stage}: {item.namespace}/{item.kind}/{item.name}: {item.way.value}"
+            rolls(
+                (f"{item.namespace}/{item.kind}/{item.name} (stage {stage.stage})", item.way)
                 for stage in found
                 for item in stage.objects
                 if item.way is not None
-            ],
+            ),
             [line for stage in found for line in place_lines(stage)],
-            [f"note: stage {stage.stage}: {warning}" for stage in found for warning in stage.warnings],
+            _warnings(found),
         ),
         footnotes=(*_experimental_note(plan.backend), "nothing was changed"),
     )
+
+
+def rolls(owners: Iterable[tuple[str, Way]]) -> list[str]:
+    """How the pods of owners follow each other: those with a gap first, a line each, all others a line per way."""
+    by_way: dict[Way, list[str]] = {}
+    for name, way in owners:
+        by_way.setdefault(way, []).append(name)
+    gaps = [way for way in (Way.GAP_AT_ONCE, Way.GAP) if way in by_way]
+    return [
+        *(f"rolls {way.value}: {name}" for way in gaps for name in by_way[way]),
+        *(
+            f"rolls {way.value}: {len(names)} objects: {', '.join(names)}"
+            for way, names in by_way.items()
+            if way not in gaps
+        ),
+    ]
+
+
+def _warnings(found: Sequence[StagePreview]) -> list[str]:
+    """Each warning once, with the stages that it is about."""
+    stages: dict[str, list[str]] = {}
+    for stage in found:
+        for warning in stage.warnings:
+            stages.setdefault(warning, []).append(str(stage.stage))
+    return [f"note: stage {', '.join(numbers)}: {warning}" for warning, numbers in stages.items()]
 
 
 def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
@@ -274,16 +300,21 @@ def saving_text(saving: Saving, currency: str) -> str:
 
 
 def _refusals(refused: tuple[Refusal, ...]) -> Listing:
-    groups: dict[tuple[str, str], list[Refusal]] = {}
+    groups: dict[str, list[Refusal]] = {}
     for refusal in refused:
-        kind = refusal.kind.value if refusal.kind is not None else "all"
-        groups.setdefault((refusal.reason, kind), []).append(refusal)
+        groups.setdefault(refusal.reason, []).append(refusal)
+    counted = [(len({item.workload for item in items}), reason, items) for reason, items in groups.items()]
     return Listing(
         title="Refused",
         columns=("reason", "advice", "workloads", "for example"),
         rows=[
-            (reason, kind, len(items), f"{items[0].workload}: {refusal_words(items[0], Language.EN)}")
-            for (reason, kind), items in sorted(groups.items(), key=lambda group: -len(group[1]))
+            (
+                reason,
+                ", ".join(dict.fromkeys("all" if item.kind is None else item.kind.value for item in items)),
+                workloads,
+                f"{items[0].workload}: {refusal_words(items[0], Language.EN)}",
+            )
+            for workloads, reason, items in sorted(counted, key=lambda group: -group[0])
         ],
     )
 

@@ -57,14 +57,11 @@ class Enforcer:
 
     Attributes:
         tools: what rollout and undo work with.
-        rollout: applies plans.
-        plans: the plans, and who approved them.
         reconciler: makes what is wanted of a plan what is in force.
     """
 
     cluster: LiveCluster
     tools: RunContext
-    rollout: Rollout
     plans: PlanStore
     reconciler: Reconciler
 
@@ -120,7 +117,6 @@ def open_enforcer(
         yield Enforcer(
             cluster=cluster,
             tools=tools,
-            rollout=rollout,
             plans=plans,
             reconciler=(
                 Reconciler(rollout, plans, report)

@@ -27,15 +27,12 @@ def load_interference(settings: Settings) -> Interference | None:
 
 
 def read_measured_pairs(path: Path) -> tuple[MeasuredPair, ...]:
-    """Reads measured pairs.
+    """Reads measured pairs; returns one record per row, in the file's order.
 
     Args:
         path: CSV in UTF-8 with a header: `victim`, `aggressor` (families, as in the label `gputide.io/family` or a
             workload's name), `speed_ratio` (the victim's speed beside the aggressor / alone), and if known for both
             sides `…_variant`, `…_duty_cycle_ratio`, `…_memory_active_ratio` (0-1) and `…_framebuffer_bytes` alone.
-
-    Returns:
-        One record per row, in the file's order.
 
     Raises:
         Misconfigured: not to be read, or a column or value is wrong, with its line.

@@ -327,7 +327,7 @@ def restore_backup(
     *,
     on_file: Callable[[int], None] = lambda _done: None,
 ) -> BackupList:
-    """Copies a back-up to where it came from, or elsewhere, checking every byte.
+    """Copies a back-up to where it came from, or elsewhere, checking every byte; returns what was restored.
 
     The stamp that makes a folder a data folder is written last: what a kill leaves half restored is never used.
 
@@ -335,9 +335,6 @@ def restore_backup(
         data: the data folder; missing or empty.
         warehouse: where the warehouse goes; missing or empty.
         on_file: called with the number of files that are done.
-
-    Returns:
-        What was restored.
 
     Raises:
         Refused: something is there already.

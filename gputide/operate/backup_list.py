@@ -64,7 +64,6 @@ class BackupList:
 
     Attributes:
         created_at: when it was begun, UTC.
-        schema_version: of the data folder that it is of.
     """
 
     created_at: datetime

@@ -43,7 +43,6 @@ class Question:
     """How one process of an engine is asked whether it answers.
 
     Attributes:
-        port_name: which of the engine's ports it answers on.
         ask: takes that port; whether a real call came back.
     """
 
@@ -69,7 +68,6 @@ class EngineKind:
     """One engine.
 
     Attributes:
-        port_names: what it listens on.
         questions: for every part that it can have, by the part's name.
         prepare: fetches what it is made of into the cache.
         lay_out: makes a run's folder ready.

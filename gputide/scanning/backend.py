@@ -57,7 +57,6 @@ class AssumedBackend:
 
     Attributes:
         name: name of its record.
-        basis: why it is taken.
         signs: what the server holds of any backend: backend and the sign, the one that counts first.
     """
 

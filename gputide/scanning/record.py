@@ -35,15 +35,12 @@ Hide = Callable[[str, str], str]
 
 
 def record(history: History, target: Path, *, hide: Hide) -> tuple[int, int]:
-    """Write a history as a trace folder.
+    """Write a history as a trace folder; returns number of cards and of grants.
 
     Args:
         history: what was scanned; rows hold the means of its steps.
         target: folder; must not exist, or be empty.
         hide: what is written for a name (`shown` or `hasher`).
-
-    Returns:
-        Number of cards and of grants.
 
     Raises:
         Misconfigured: the folder holds something.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -204,15 +205,18 @@ def _answer(plan: Plan, stages: Sequence[int], results: tuple[StageResult, ...])
             ),
         ),
         listings=(
-            Listing.of(
-                "Stages",
-                results,
-                {
-                    "stage": lambda result: result.stage,
-                    "state": lambda result: result.state.value,
-                    "cards freed": lambda result: freed[result.stage],
-                    "reason": lambda result: result.reason or "",
-                },
+            replace(
+                Listing.of(
+                    "Stages",
+                    results,
+                    {
+                        "stage": lambda result: result.stage,
+                        "state": lambda result: result.state.value,
+                        "cards freed": lambda result: freed[result.stage],
+                        "reason": lambda result: result.reason or "",
+                    },
+                ),
+                is_said=len(kept) == len(results),
             ),
         ),
         footnotes=(*_left_to_tide(plan, stages), "undo at any time: gputide undo"),

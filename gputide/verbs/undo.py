@@ -16,6 +16,7 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.sentences import Sentence
 from fleet.settings.settings import Settings
+from gputide.answers.plan import rolls
 from gputide.container.cluster import check_own
 from gputide.container.enforcer import no_longer_want, open_enforcer, run_under_way
 from gputide.container.plans import copied_plans, newest_applied
@@ -103,7 +104,7 @@ def _previewed(records: Sequence[UndoRecord], kept: Sequence[Sentence], lowered:
             *_kept(kept),
             *_lowered(lowered),
         ),
-        texts=([f"rolls: {item.workload}: {way.value}" for item in objects if (way := way_of(item)) is not None],),
+        texts=(rolls((item.workload, way) for item in objects if (way := way_of(item)) is not None),),
         footnotes=("nothing was changed; gputide undo --yes does it",),
     )
 

@@ -78,11 +78,7 @@ class KafkaWriter:
         self.send(payloads)
 
     def send(self, payloads: Mapping[int, bytes]) -> dict[int, int]:
-        """Takes records as `append_all`, and says where they are.
-
-        Returns:
-            The offset after each record, by lane.
-        """
+        """Takes records as `append_all`, and says where they are; returns the offset after each record, by lane."""
         size = sum(map(len, payloads.values()))
         largest = max(map(len, payloads.values()), default=0)
         if largest > self._record_bytes_max:

@@ -23,11 +23,7 @@ from pipeline.password_file import read_password
 _SASL = (KafkaSecurity.SASL_PLAINTEXT, KafkaSecurity.SASL_SSL)
 _SSL = (KafkaSecurity.SSL, KafkaSecurity.SASL_SSL)
 _TOO_LARGE = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
-_NOT_ALLOWED = (
-    errors.AuthorizationError,
-    errors.SaslAuthenticationFailedError,
-    errors.UnsupportedSaslMechanismError,
-)
+_NOT_ALLOWED = (errors.AuthorizationError, errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError)
 _NOT_POSSIBLE = (errors.KafkaConfigurationError, errors.UnsupportedCodecError, errors.UnsupportedCompressionTypeError)
 
 
@@ -119,7 +115,6 @@ def broker_errors(doing: str, settings: KafkaSettings) -> Iterator[None]:
 
     Args:
         doing: what can't be done, such as `read topic t`.
-        settings: for the brokers' names.
 
     Raises:
         Misconfigured: brokers don't let us in, or the settings contradict each other.

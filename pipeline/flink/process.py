@@ -58,11 +58,7 @@ class FlinkProcess:
         # No PYTHONPATH: what it names is made for our Python, not for Flink's.
         environ = {name: text for name, text in environment.environ.items() if name != "PYTHONPATH"}
         log.parent.mkdir(parents=True, exist_ok=True)
-        environ |= {
-            "JVM_ARGS": environment.java_options,
-            "FLINK_LOG_DIR": str(log.parent),
-            _TOKEN_VARIABLE: token,
-        }
+        environ |= {"JVM_ARGS": environment.java_options, "FLINK_LOG_DIR": str(log.parent), _TOKEN_VARIABLE: token}
         try:
             with log.open("ab") as said:
                 self._process = subprocess.Popen(

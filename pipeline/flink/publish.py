@@ -114,13 +114,7 @@ class FlinkPublisher:
         self._warehouse.append(AppendName(source=self._source, start=number, end=number + 1), parts())
         self._crash_point("after append")
         return RollupStep(
-            start=number,
-            end=number + 1,
-            records=len(files),
-            corrupt=unread,
-            samples=tally[1],
-            repeats=0,
-            rows=tally[0],
+            start=number, end=number + 1, records=len(files), corrupt=unread, samples=tally[1], repeats=0, rows=tally[0]
         )
 
     def _paths(self, files: Sequence[str], folder: str) -> list[Path]:

@@ -111,12 +111,7 @@ class FlinkRest:
         return None
 
     def _ask(
-        self,
-        path: str,
-        body: dict[str, Any] | None = None,
-        *,
-        method: str | None = None,
-        missing_is_none: bool = False,
+        self, path: str, body: dict[str, Any] | None = None, *, method: str | None = None, missing_is_none: bool = False
     ) -> Any:
         target, _, query = path.partition("?")
         asked = Request(

@@ -8,13 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fleet.schema import (
-    SCHEMA_VERSION,
-    USAGE_MEASURES,
-    ColumnKind,
-    Merge,
-    Table,
-)
+from fleet.schema import SCHEMA_VERSION, USAGE_MEASURES, ColumnKind, Merge, Table
 
 HEADER = "schema"
 """Header of every record; its value is the schema's version in ASCII digits."""

@@ -51,12 +51,7 @@ POD_INFO, POD_CREATED, POD_LABELS, POD_ANNOTATIONS = (
 REQUESTS = "kube_pod_container_resource_requests"
 CONTAINER_INFO = "kube_pod_container_info"
 ALLOCATABLE, TAINTS = "kube_node_status_allocatable", "kube_node_spec_taint"
-FRAMEBUFFER_NAMES = (
-    "DCGM_FI_DEV_FB_TOTAL",
-    "DCGM_FI_DEV_FB_USED",
-    "DCGM_FI_DEV_FB_FREE",
-    "DCGM_FI_DEV_FB_RESERVED",
-)
+FRAMEBUFFER_NAMES = ("DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED")
 FACT_NAMES = (
     *OWNER_NAMES,
     POD_INFO,
@@ -123,7 +118,6 @@ class Facts:
 
     Attributes:
         mig_profiles: MIG profile of a container's slice.
-        mig_cards: cards of which an instance was seen.
         capacity_bytes: framebuffer that may be granted of a card, oversubscription included.
         framebuffer_bytes: framebuffer of a card, as measured.
         owners: owner (kind, name) by namespace, kind and name of what it owns.
@@ -134,7 +128,6 @@ class Facts:
         servers: server or framework that runs in a container, by namespace, pod, container; of a pod whose own
             metrics say it, with an empty container.
         said_by_servers: when servers said what of themselves, by the row of `fleet.schema.SERVERS`.
-        labels: what of ours is set on a pod.
         wants_cards: pods that ask for cards, and when they were last seen.
         resources: names of resources that nodes offer or pods ask for, as kube-state-metrics writes them.
         has_kai_reservations: pods of KAI hold cards for others.

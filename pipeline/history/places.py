@@ -29,7 +29,6 @@ class Places:
     """What every series of one cluster speaks of.
 
     Args:
-        cluster: name of the cluster that is read.
         cluster_label: label by which the source distinguishes clusters.
     """
 

@@ -44,7 +44,6 @@ def periods_of(span: Span, seen: NDArray[np.int64], *, until_ms: int) -> Mapping
     those of a StatefulSet do), has two.
 
     Args:
-        span: windows of one table.
         seen: when anybody was seen (`seen_quarters`).
         until_ms: nothing ends after it.
     """

@@ -306,7 +306,7 @@ def without_copies(
     values: NDArray[np.float64],
     before_ms: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Which samples count.
+    """Which samples count, (samples,).
 
     Of several series of one subject the longest counts wholly, of equals the one that counted before; a sample of
     another one counts where no longer one has a sample nearby (by the longest's own gap), or has one at the very same
@@ -318,9 +318,6 @@ def without_copies(
         ts_ms: shape (samples,).
         values: shape (samples,); NaN is no sample.
         before_ms: time up to which another series of the subject counts already, shape (series,).
-
-    Returns:
-        Shape (samples,).
     """
     counts_it = ~np.isnan(values)
     numbers, occurrences = np.unique(subject[subject >= 0], return_counts=True)

@@ -44,7 +44,6 @@ class SeatTally:
         unsized: models of cards whose framebuffer is not known; they are left out.
         gone: cards that have left the cluster.
         grants: grants, ended ones included.
-        held_cards: cards that somebody holds now.
         unmeasured: pods that hold a part of a card now and whose work is not reported.
         unplaced: pods that ask for cards and that no series puts on one.
         unreadable: sightings that could not be written, with the first fault.
@@ -54,7 +53,6 @@ class SeatTally:
     unsized: set[str] = field(default_factory=set)
     gone: int = 0
     grants: int = 0
-    held_cards: int = 0
     unmeasured: int = 0
     unplaced: int = 0
     unreadable: list[str] = field(default_factory=list)
@@ -201,7 +199,6 @@ def _add_grants(
     left: frozenset[SeatName],
 ) -> None:
     ownerless: set[PodName] = set()
-    held: set[str] = set()
     for (namespace, pod, container, card), periods in sorted(seats.items()):
         if card not in sizes:
             continue
@@ -253,9 +250,6 @@ def _add_grants(
             }
             _add(rows, tally, ALLOCATIONS, row, period, period.last_ms if is_over else None)
             tally.grants += 1
-            if not is_over:
-                held.add(card)
-    tally.held_cards = len(held)
 
 
 def _left(

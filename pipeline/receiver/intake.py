@@ -155,11 +155,7 @@ class Intake:
                 self._bus.append_all(payloads)
                 nanoseconds += perf_counter_ns() - started
                 bytes_appended += sum(map(len, payloads.values()))
-            self._count(
-                appends=1,
-                append_nanoseconds=nanoseconds,
-                append_bytes=bytes_appended,
-            )
+            self._count(appends=1, append_nanoseconds=nanoseconds, append_bytes=bytes_appended)
         self._count(
             samples=tally.written,
             samples_unwanted=tally.unwanted,
@@ -204,11 +200,7 @@ def _answer(tally: Tally, decoded: DecodedBody) -> Answer:
     handled = tally.written + tally.unwanted + tally.dropped + tally.bad_values + tally.bad_times
     if tally.fault is None:
         return Answer(
-            status=204,
-            samples=handled,
-            histograms=decoded.histograms,
-            exemplars=decoded.exemplars,
-            is_counted=True,
+            status=204, samples=handled, histograms=decoded.histograms, exemplars=decoded.exemplars, is_counted=True
         )
     return Answer(
         status=400,

@@ -23,11 +23,7 @@ import pyarrow as pa
 from numba import njit
 from numpy.typing import NDArray
 
-from fleet.schema import (
-    MEASURES,
-    SCHEMA_VERSION,
-    USAGE_MEASURES,
-)
+from fleet.schema import MEASURES, SCHEMA_VERSION, USAGE_MEASURES
 from pipeline.records.rows import Section
 from pipeline.remote_write.byte_words import Texts, joined_texts
 

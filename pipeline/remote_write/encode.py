@@ -45,11 +45,7 @@ class LabelSets:
         return self._count
 
     def encode(
-        self,
-        version: Version,
-        series: NDArray[np.int64],
-        ts_ms: NDArray[np.int64],
-        values: NDArray[np.float64],
+        self, version: Version, series: NDArray[np.int64], ts_ms: NDArray[np.int64], values: NDArray[np.float64]
     ) -> bytes:
         """One compressed body: a snappy block of the message.
 

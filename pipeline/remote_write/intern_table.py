@@ -170,7 +170,6 @@ class SequenceTable(_Entries):
         """Looks sequences up without adding any.
 
         Args:
-            words: the numbers that are referred to.
             data: where the references lie; each run of them ends with a byte below 128.
             starts: first byte of each sequence's references, shape (sequences,).
             ends: byte after the last of each, shape (sequences,).

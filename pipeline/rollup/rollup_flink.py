@@ -209,11 +209,7 @@ class FlinkRollup:
                 self._options, job=job, address=address, checkpoints=self._state.checkpoints, restore=restore
             )
             self._job = process.submit(
-                {
-                    "configuration": configuration,
-                    "definitions": statements.definitions,
-                    "inserts": statements.inserts,
-                },
+                {"configuration": configuration, "definitions": statements.definitions, "inserts": statements.inserts},
                 seconds_max=_SUBMIT_SECONDS,
             )
         except BaseException:

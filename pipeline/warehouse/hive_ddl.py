@@ -183,7 +183,6 @@ def differences(table: Table, found: HiveTable, location: str) -> tuple[str, ...
     """What somebody has altered, in words; empty where the table is as gputide made it.
 
     Args:
-        found: what Hive says of it.
         location: where its folder must be.
     """
     gained = new_columns(table, found)

@@ -72,7 +72,6 @@ def read_span(
 
     Args:
         paths: row files of one usage table.
-        names: its identity columns.
         opened: opens one of them (`RowStore.opened`).
         since_ms: windows before it are left out; None for all.
         until_ms: windows that start at it or later are left out; None for all.
@@ -206,9 +205,7 @@ def _fill_measure(
                 counts=np.zeros(shape, dtype=np.int32), totals=np.zeros(shape), maxima=np.full(shape, -np.inf)
             )
         windows = kernels.Sums(
-            counts=seen,
-            totals=table.column(0).fill_null(0).to_numpy(),
-            maxima=table.column(1).fill_null(0).to_numpy(),
+            counts=seen, totals=table.column(0).fill_null(0).to_numpy(), maxima=table.column(1).fill_null(0).to_numpy()
         )
         for layer in layers:
             kernels.add_to_grid(layer, place, windows, grid)

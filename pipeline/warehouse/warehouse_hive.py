@@ -31,7 +31,6 @@ class HiveWarehouse(ParquetReads):
     Args:
         folder: where the files lie, or, with a location on another file system and no folder in the settings, only
             the manifest and the indexes; made by the first append.
-        settings: which Hive, and what it calls the folder.
         crash_point: called with a name at every moment at which a crash would matter; tests raise or kill there.
 
     Raises:

@@ -213,7 +213,6 @@ class Permits:
 
     Attributes:
         cases: every live workload, sorted.
-        kinds: kinds that each workload may be proposed.
         reclaimed: workloads that give everything back.
         dropped: rows of cards that pods of several cards give back; their workload stays.
         members: rows that may share cards, sorted by row.

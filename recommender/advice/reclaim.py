@@ -54,24 +54,14 @@ class Reclaim:
         idle_days = case.seen_seconds / DAY_SECONDS
         if profile.active_weekdays and profile.idle_since is not None:
             idle_days = (case.now - profile.idle_since).total_seconds() / DAY_SECONDS
-        return case.refuse(
-            self.kind,
-            "idle_too_short",
-            idle_days=round(idle_days, 1),
-            weekdays=missing,
-        )
+        return case.refuse(self.kind, "idle_too_short", idle_days=round(idle_days, 1), weekdays=missing)
 
     def _refuse_doubtful(self, case: Case, profile: Profile) -> Refusal | None:
         """A workload that is likely to be used again shares a card; stopped, its next user would find nothing."""
         least = case.settings.recommender.reclaim_confidence_min
         if profile.confidence >= least:
             return None
-        return case.refuse(
-            self.kind,
-            "likely_to_wake",
-            confidence=round(profile.confidence, 4),
-            confidence_min=least,
-        )
+        return case.refuse(self.kind, "likely_to_wake", confidence=round(profile.confidence, 4), confidence_min=least)
 
     def propose(self, solution: Solution) -> Sequence[Draft]:
         """One stage that scales idle workloads to zero."""

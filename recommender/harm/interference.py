@@ -83,7 +83,6 @@ class MeasuredPair:
     """How fast one workload was beside another on one card.
 
     Attributes:
-        victim: whose speed was measured.
         aggressor: who sat beside it.
         speed_ratio: speed beside / speed alone, 0 to `SPEED_RATIO_MAX`.
     """
@@ -285,12 +284,7 @@ def _fitted(shape: _Shape, alike: Float64, victim: Int64, aggressor: Int64, spee
     left_out, variance = _left_out(inverse, weight, speed, victim, aggressor)
     density = float((-0.5 * np.log(variance) - 0.5 * (speed - left_out) ** 2 / variance).sum())
     return _Fit(
-        shape=shape,
-        weight=weight,
-        factor=factor,
-        left_out=left_out,
-        left_out_spread=np.sqrt(variance),
-        density=density,
+        shape=shape, weight=weight, factor=factor, left_out=left_out, left_out_spread=np.sqrt(variance), density=density
     )
 
 

@@ -54,7 +54,7 @@ def contention_harm(
     is_low: NDArray[np.bool_],
     most: Float32,
 ) -> Harm:
-    """Plays a packing on scenarios.
+    """Plays a packing on scenarios; returns harm per bin.
 
     Args:
         bin_of: bin of each item, (items,).
@@ -62,9 +62,6 @@ def contention_harm(
         load: demand of each type, share of a card, (types, points).
         is_low: True for items of low priority, (items,).
         most: limit of each item's compute, share of a card, (items,); infinite where there is none.
-
-    Returns:
-        Harm per bin.
     """
     order = np.argsort(bin_of, kind="stable")
     ends = np.cumsum(np.bincount(bin_of, minlength=bins))
@@ -73,11 +70,7 @@ def contention_harm(
 
 
 def shortage_points(
-    grants: Grants,
-    type_of: NDArray[np.int32],
-    load: Float32,
-    capacity_bytes: float,
-    is_low: NDArray[np.bool_],
+    grants: Grants, type_of: NDArray[np.int32], load: Float32, capacity_bytes: float, is_low: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Expected points, per item, in which a service that rises needs more framebuffer than it was granted.
 

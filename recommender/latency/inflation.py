@@ -115,11 +115,7 @@ def _least_hard_percent(load_percent: int, inflation_max: float) -> int | None:
 
 
 def _between(
-    table: Sequence[Sequence[float | None]],
-    rows: Sequence[float],
-    columns: Sequence[float],
-    row: float,
-    column: float,
+    table: Sequence[Sequence[float | None]], rows: Sequence[float], columns: Sequence[float], row: float, column: float
 ) -> float | None:
     """Reads between four points of a table, linear in the logarithm; None where a point that counts is None."""
     if row > rows[-1] or column > columns[-1]:

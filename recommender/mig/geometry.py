@@ -15,7 +15,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 
 import numpy as np
@@ -31,16 +30,6 @@ NODES_MAX = 20_000
 """Nodes of the search for whole cards; a set of instances takes a few."""
 _RECUT_COST = 1e-4
 """Cost of cutting a card anew, in cards: fewest cards first, then fewest cut anew."""
-
-
-class MigStrategy(StrEnum):
-    """How NVIDIA's device plugin hands out instances.
-
-    `SINGLE` wants all instances of a card alike (and all cards of a node), `MIXED` names each profile as a resource.
-    """
-
-    SINGLE = "single"
-    MIXED = "mixed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -141,18 +130,6 @@ def maximal_layouts(family: MigFamily) -> tuple[MigLayout, ...]:
     return tuple(sorted(keep))
 
 
-def uniform_layouts(family: MigFamily) -> tuple[MigLayout, ...]:
-    """For every profile the layout with the most instances of it and nothing else, as the single strategy wants."""
-    layouts = []
-    for profile in family.profiles:
-        layout: MigLayout = ()
-        for start in profile.starts:
-            longer = (*layout, MigPlacement(start=start, profile=profile.name))
-            layout = longer if is_valid_layout(family, longer) else layout
-        layouts.append(layout)
-    return tuple(layouts)
-
-
 def smallest_profile(model: CardModel, *, framebuffer_bytes: int, compute_ratio: float) -> MigProfile | None:
     """The profile with the fewest slices that holds a need; None where the model has no MIG or none holds it.
 
@@ -188,10 +165,8 @@ def profile_compute_ratio(model: CardModel, profile: MigProfile) -> float:
     return profile.compute_slices / (model.mig.compute_slices if model.mig is not None else profile.compute_slices)
 
 
-def cards_bound(family: MigFamily, demand: Mapping[str, int], *, strategy: MigStrategy = MigStrategy.MIXED) -> int:
+def cards_bound(family: MigFamily, demand: Mapping[str, int]) -> int:
     """Fewest cards by the linear program over all maximal layouts, rounded up: no cutting needs less.
-
-    Under `SINGLE` no two profiles share a card, so each is rounded up for itself.
 
     Raises:
         Misconfigured: a profile that the family does not have, or a count below 0.
@@ -199,8 +174,6 @@ def cards_bound(family: MigFamily, demand: Mapping[str, int], *, strategy: MigSt
     wanted = _checked(family, demand)
     if not wanted:
         return 0
-    if strategy is MigStrategy.SINGLE:
-        return sum(math.ceil(count / _profile(family, name).count_max) for name, count in wanted.items())
     layouts = maximal_layouts(family)
     program = Program(
         costs=np.ones(len(layouts)),
@@ -212,24 +185,16 @@ def cards_bound(family: MigFamily, demand: Mapping[str, int], *, strategy: MigSt
     return math.ceil(solve_fractional(program).cost - 1e-6)
 
 
-def plan_geometry(
-    family: MigFamily,
-    demand: Mapping[str, int],
-    *,
-    cards: Sequence[MigCard] = (),
-    strategy: MigStrategy = MigStrategy.MIXED,
-) -> MigGeometry:
+def plan_geometry(family: MigFamily, demand: Mapping[str, int], *, cards: Sequence[MigCard] = ()) -> MigGeometry:
     """Serves a demand with the fewest cards, and of those answers with one that cuts the fewest anew.
 
     An instance is served by one of its own profile, because that is the resource its pod asks for. A card whose layout
     changes at all is cut anew: mig-parted clears a card before it cuts. Pinned cards are needed in any case and serve
-    with what they have. Under `SINGLE` all instances of a card are alike; that the cards of one node are alike too is
-    for the code that seats them.
+    with what they have. Profiles are mixed on a card: the backend refuses a device plugin whose strategy is another.
 
     Args:
         demand: instances wanted of each profile, those in use included.
         cards: cards that are there, all of this family; where they don't suffice more are counted.
-        strategy: how instances are handed out.
 
     Raises:
         Misconfigured: a profile that the family does not have, a count below 0, or a card whose layout is not valid.
@@ -242,16 +207,16 @@ def plan_geometry(
     pinned = tuple(_stays(card, left) for card in cards if card.is_pinned)
     rest = {name: count for name, count in left.items() if count}
     movable = [card for card in cards if not card.is_pinned]
-    cuts = _cut(family, rest, movable, left, strategy) if rest else ()
-    return MigGeometry(cuts=pinned + cuts, cards_bound=len(pinned) + cards_bound(family, rest, strategy=strategy))
+    cuts = _cut(family, rest, movable, left) if rest else ()
+    return MigGeometry(cuts=pinned + cuts, cards_bound=len(pinned) + cards_bound(family, rest))
 
 
 def _cut(
-    family: MigFamily, rest: Mapping[str, int], cards: Sequence[MigCard], left: Counter[str], strategy: MigStrategy
+    family: MigFamily, rest: Mapping[str, int], cards: Sequence[MigCard], left: Counter[str]
 ) -> tuple[MigCut, ...]:
     """Serves what the pinned cards leave; `left` counts down."""
-    present = Counter(card.layout for card in cards if _may_stay(card, strategy))
-    fresh = _layouts(family, strategy)
+    present = Counter(card.layout for card in cards if card.layout)
+    fresh = maximal_layouts(family)
     amounts = _amounts(rest, present, fresh)
     keep = Counter(dict(zip(present, amounts[: len(present)], strict=True)))
     recut = [layout for layout, times in zip(fresh, amounts[len(present) :], strict=True) for _ in range(times)]
@@ -295,15 +260,6 @@ def _take(left: Counter[str], layout: MigLayout) -> tuple[tuple[str, int], ...]:
     served = Counter(placement.profile for placement in layout) & left
     left.subtract(served)
     return tuple(sorted(served.items()))
-
-
-def _may_stay(card: MigCard, strategy: MigStrategy) -> bool:
-    profiles = {placement.profile for placement in card.layout}
-    return bool(profiles) and (strategy is MigStrategy.MIXED or len(profiles) == 1)
-
-
-def _layouts(family: MigFamily, strategy: MigStrategy) -> tuple[MigLayout, ...]:
-    return maximal_layouts(family) if strategy is MigStrategy.MIXED else uniform_layouts(family)
 
 
 def _count_rows(layouts: Sequence[MigLayout], profiles: Sequence[str]) -> np.ndarray:

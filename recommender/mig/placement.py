@@ -168,11 +168,7 @@ def _family(model: CardModelName) -> MigFamily | None:
 
 
 def _seats(
-    scene: _Scene,
-    model: CardModelName,
-    family: MigFamily,
-    advice: Mapping[WorkloadId, InstanceAdvice],
-    room: NodeRoom,
+    scene: _Scene, model: CardModelName, family: MigFamily, advice: Mapping[WorkloadId, InstanceAdvice], room: NodeRoom
 ) -> tuple[MigSeats | None, set[WorkloadId]]:
     """Seats of one card model, None where cutting frees no card; and the workloads for which no card could be cut.
 

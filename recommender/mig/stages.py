@@ -48,7 +48,6 @@ class Machines:
     """What cutting a card asks of its machine, where all its cards must be empty for that.
 
     Attributes:
-        node_of: machine of each card.
         rows_on: live rows on each machine that stay on it or leave it with the plan.
     """
 
@@ -101,11 +100,7 @@ def _unstaged(grants: Sequence[Grant], advice: Mapping[WorkloadId, InstanceAdvic
 def _emptied(
     node: str, grants: Sequence[Grant], carved: dict[WorkloadId, Carving], machines: Machines
 ) -> set[WorkloadId]:
-    """Notes who is restarted when a machine is emptied.
-
-    Returns:
-        Pods that come to it or leave it, all at once.
-    """
+    """Notes who is restarted when a machine is emptied; returns pods that come to it or leave it, all at once."""
     rows = machines.rows_on.get(node, ())
     here = {
         name

@@ -17,13 +17,7 @@ import numpy as np
 
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node
 from recommender.online.occupancy import Occupancy, Relocation
-from recommender.online.placement import (
-    WHOLE_CARD,
-    FreeNodes,
-    PlacementWeights,
-    PodKinds,
-    placement_scores,
-)
+from recommender.online.placement import WHOLE_CARD, FreeNodes, PlacementWeights, PodKinds, placement_scores
 
 _UNKNOWN_MILLI = 2**40
 """Stands for CPU that nobody reported, in thousandths of a core: never what runs out first."""

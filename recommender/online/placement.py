@@ -222,11 +222,7 @@ def _expected(kinds: PodKinds) -> _Expected:
 
 def _kinds(kinds: PodKinds) -> _Kinds:
     return _Kinds(
-        cpu=kinds.cpu_milli,
-        memory=kinds.memory_bytes,
-        cards=kinds.cards,
-        milli=kinds.card_milli,
-        may_use=kinds.may_use,
+        cpu=kinds.cpu_milli, memory=kinds.memory_bytes, cards=kinds.cards, milli=kinds.card_milli, may_use=kinds.may_use
     )
 
 

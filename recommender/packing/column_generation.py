@@ -60,8 +60,6 @@ class BinLimits:
     """What one bin may hold and what it costs.
 
     Attributes:
-        capacity_bytes: framebuffer of a card.
-        slices_max: most items.
         price: cost of a bin without harm, above 0.
     """
 

@@ -30,7 +30,6 @@ class PackingProblem:
         load: predicted high and normal priority demand of one item of a type, share of a card, (types, points),
             float32; 0 for low priority, which never contends with anybody.
         is_low: True for items of low priority, (items,), bool.
-        slices_max: most items on one card.
     """
 
     item_type: NDArray[np.int32]
@@ -115,13 +114,7 @@ def renumbered(bin_of: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
 def kinds_of(problem: PackingProblem) -> ItemKinds:
     """Groups items that are alike."""
     rows = np.column_stack(
-        [
-            problem.item_type,
-            problem.item_workload,
-            problem.item_group,
-            np.round(problem.item_bytes),
-            problem.is_low,
-        ]
+        [problem.item_type, problem.item_workload, problem.item_group, np.round(problem.item_bytes), problem.is_low]
     ).astype(np.float64)
     _, first, kind_of, count = np.unique(rows, axis=0, return_index=True, return_inverse=True, return_counts=True)
     return ItemKinds(

@@ -15,12 +15,7 @@ from fleet.usage import Float32
 
 
 def first_fit_decreasing(
-    sizes: NDArray[np.float64],
-    profile: Float32,
-    capacity_bytes: float,
-    limit: float,
-    *,
-    open_max: int | None = None,
+    sizes: NDArray[np.float64], profile: Float32, capacity_bytes: float, limit: float, *, open_max: int | None = None
 ) -> NDArray[np.int64]:
     """Packs pods of one card model.
 

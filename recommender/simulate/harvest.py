@@ -62,7 +62,6 @@ class Harvest:
     Attributes:
         gpu_hours: card-hours of work that stayed done.
         lost_gpu_hours: card-hours done and lost by eviction.
-        worker_hours: hours that workers sat on cards.
         evictions: how often one was sent away.
     """
 

@@ -95,11 +95,9 @@ class Performance:
     """How one policy did.
 
     Attributes:
-        policy: who decided.
         relief: whether cards were relieved at run time.
         reaction_seconds: how long a card is overloaded before it is relieved, None without relief.
         since: start of the days that were played.
-        pods: judged pods.
         cards_before: their cards at first.
         cards_opening: cards after the policy's plan.
         cards_peak: the same with spares at their peak.
@@ -115,9 +113,7 @@ class Performance:
         switch_seconds: how long pods waited for that, on average.
         host_bytes_max: most lent framebuffer that lay in host memory at a time, of all nodes.
         low_priority_gpu_hours: work of low priority that stayed done.
-        low_priority_lost_gpu_hours: work of low priority lost by eviction.
         evictions: workers of low priority sent away.
-        evictions_per_worker_hour: their rate.
     """
 
     policy: str
@@ -212,11 +208,7 @@ def _dense(settings: Settings) -> Settings:
     return settings.model_copy(update={"risk": risk})
 
 
-def _packed(
-    stage: Stage,
-    demand: Demand,
-    packer: Packer,
-) -> Opening:
+def _packed(stage: Stage, demand: Demand, packer: Packer) -> Opening:
     """Packs the judged pods of each model; everybody else keeps a card."""
     opening = whole_cards(stage)
     card, granted, offset = opening.card, opening.granted_bytes, stage.rows
@@ -310,10 +302,7 @@ def harvested(played: Played, idle: NDArray[np.int64], table: Table, stage: Stag
     is_shared = played.used if shares else np.zeros_like(played.used)
     free = played.free_bytes / np.maximum(1.0, played.capacity_bytes)[:, None]
     leftover = Leftover(
-        compute=played.left,
-        free_ratio=free.astype(np.float32),
-        is_shared=is_shared,
-        idle_cards=idle.astype(np.int64),
+        compute=played.left, free_ratio=free.astype(np.float32), is_shared=is_shared, idle_cards=idle.astype(np.int64)
     )
     seen = CardPast(stage, played) if shares else None
     return harvest(leftover, table.wanted, step_seconds=stage.step_seconds, rules=table.harvest, seen=seen)

@@ -20,7 +20,6 @@ from dashboards.queries import (
     Event,
     Freshness,
     LedgerEntry,
-    ObjectDiff,
     ObjectProgress,
     PlanEntry,
     RolloutPhase,
@@ -33,7 +32,7 @@ from dashboards.queries import (
 from dashboards.report.week_measured import MeasuredWeek
 from dashboards.view_models.health import LagChain
 from dashboards.view_models.relief_acts import ReliefActs
-from enforcer import preview as enforced
+from enforcer.preview import ObjectDiff, StagePreview
 from enforcer.switch_preview import Leaver, NodeStanding, SwitchPreview
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import (
@@ -296,12 +295,12 @@ class EmbeddedNodeModes:
 
     def preview(self, cluster: str, switch: NodeSwitch) -> SwitchPreview:
         names = ("team-3/Deployment/web", "team-4/Deployment/" + "w" * 63)
-        node = enforced.ObjectDiff(
+        node = ObjectDiff(
             kind="Node", namespace="", name=switch.node, recommendation="", resource_version="1", before="a", after="b"
         )
         return SwitchPreview(
             plan=make_plan(make_profiles()),
-            stage=enforced.StagePreview(
+            stage=StagePreview(
                 stage=1, objects=(node,), moves=(), cards=(), cards_freed=0, refusal=None,
                 warnings=("pods of Jobs begin anew: 1, such as team-3/train",),
             ),
@@ -950,7 +949,7 @@ def _diff(item: Recommendation) -> ObjectDiff:
     new = old + "      nvidia.com/gpumem: 8192\n      nvidia.com/gpucores: 40\n"
     if item.kind is RecommendationKind.RECLAIM:
         new = old.replace("replicas: 2", "replicas: 0")
-    return ObjectDiff(kind=kind, namespace=namespace, name=name, recommendation=item.id, old_yaml=old, new_yaml=new)
+    return ObjectDiff(kind=kind, namespace=namespace, name=name, recommendation=item.id, before=old, after=new)
 
 
 def _signals(done: int) -> tuple[Signal, ...]:

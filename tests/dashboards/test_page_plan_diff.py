@@ -7,16 +7,14 @@ from hypothesis import strategies as st
 
 from dashboards.access.people import Person, Right, Role, everything
 from dashboards.pages.plan_diff import KeptPreviews, sides
-from dashboards.queries import ObjectDiff
+from enforcer.preview import ObjectDiff
 
 OLD = "kind: Deployment\nspec:\n  replicas: 2\n  image: a\n"
 NEW = "kind: Deployment\nspec:\n  replicas: 1\n  paused: true\n  image: a\n"
 
 
 def an_object(name: str = "a", *, length: int = 0) -> ObjectDiff:
-    return ObjectDiff(
-        kind="Deployment", namespace="team", name=name, recommendation="r", old_yaml="x" * length, new_yaml=""
-    )
+    return ObjectDiff(kind="Deployment", namespace="team", name=name, recommendation="r", before="x" * length, after="")
 
 
 def test_changed_lines_have_a_sign_and_equal_lines_stand_at_the_same_height() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import openpyxl
 import pytest
 
+from enforcer.rollout.holding import Way
 from fleet.errors import Corrupt, Misconfigured
+from gputide.answers.plan import rolls
 from gputide.output import (
     ENDINGS,
     TABLE_ROWS_MAX,
@@ -25,7 +28,7 @@ from gputide.output import (
 ROWS = TABLE_ROWS_MAX + 5
 ANSWER = Answer(
     document={"rows": ROWS},
-    listings=(Listing(title="Many", columns=("number",), rows=[(number,) for number in range(ROWS)]),),
+    listings=(Listing(title="Many", columns=("number", "as text"), rows=[(n, f"n{n}") for n in range(ROWS)]),),
 )
 
 
@@ -58,7 +61,7 @@ def test_a_table_in_a_spreadsheet_has_every_row(tmp_path: Path) -> None:
     sheet = openpyxl.load_workbook(tmp_path / "table.xlsx").active
     assert [row[0].value for row in sheet.iter_rows()] == ["number", *range(ROWS)]
     print_answer(ANSWER, form=Format.TSV, target=tmp_path / "table.tsv")
-    assert (tmp_path / "table.tsv").read_text().split() == ["number", *map(str, range(ROWS))]
+    assert (tmp_path / "table.tsv").read_text().splitlines()[1:] == [f"{n}\tn{n}" for n in range(ROWS)]
 
 
 def test_a_workbook_on_standard_output_is_refused() -> None:
@@ -85,6 +88,34 @@ def test_everything_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert f" {ROWS - 1} " in out
     assert "--all" not in out
+
+
+def test_a_table_that_the_headline_says_is_drawn_in_files_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = replace(ANSWER, headline=("15 of 15 applied",), listings=(replace(ANSWER.listings[0], is_said=True),))
+    print_answer(said, form=Format.TABLE, target=None)
+    assert capsys.readouterr().out == "15 of 15 applied\n"
+    print_answer(said, form=Format.TABLE, target=tmp_path / "table.txt")
+    assert f"n{ROWS - 1}" in (tmp_path / "table.txt").read_text()
+
+
+def test_a_table_of_one_column_is_a_line_a_row_and_is_cut_as_any_other(capsys: pytest.CaptureFixture[str]) -> None:
+    kept = Listing(title="Kept", columns=("why",), rows=[(f"[bold]pod {number}",) for number in range(ROWS)])
+    print_answer(Answer(document={}, listings=(kept,)), form=Format.TABLE, target=None)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["Kept: [bold]pod 0", "Kept: [bold]pod 1"]
+    assert lines[TABLE_ROWS_MAX:] == ["… 5 more lines; --all or -o FILE shows the rest"]
+
+
+def test_objects_that_roll_with_a_gap_have_a_line_each_and_come_first() -> None:
+    found = rolls([("a", Way.SURGE), ("b", Way.GAP), ("c", Way.SURGE), ("d", Way.GAP_AT_ONCE), ("e", Way.GAP)])
+    assert found == [
+        "rolls with a gap, all pods at once: d",
+        "rolls with a gap, one pod at a time: b",
+        "rolls with a gap, one pod at a time: e",
+        "rolls surge-first: 2 objects: a, c",
+    ]
 
 
 def test_long_texts_and_cells_are_cut_on_standard_output_alone(

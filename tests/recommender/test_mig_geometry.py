@@ -13,13 +13,11 @@ from recommender.mig.geometry import (
     FRAMEBUFFER_RATIO_MIN,
     MigCard,
     MigPlacement,
-    MigStrategy,
     cards_bound,
     is_valid_layout,
     maximal_layouts,
     plan_geometry,
     smallest_profile,
-    uniform_layouts,
 )
 
 FAMILIES = {model.mig.name: model.mig for model in catalogue() if model.mig is not None}
@@ -93,13 +91,6 @@ def test_maximal_layouts_are_valid_and_none_holds_another(family: MigFamily) -> 
         assert max(count[profile.name] for count in counts) == profile.count_max
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_uniform_layout_has_as_many_instances_as_the_guide_allows(family: MigFamily) -> None:
-    for profile, found in zip(family.profiles, uniform_layouts(family), strict=True):
-        assert [placement.profile for placement in found] == [profile.name] * profile.count_max
-        assert is_valid_layout(family, found)
-
-
 def test_sum_of_slices_is_not_trusted() -> None:
     demand = {"3g.20gb": 2, "1g.5gb": 1}
     assert sum(int(name[0]) * count for name, count in demand.items()) == A100.compute_slices
@@ -109,15 +100,6 @@ def test_sum_of_slices_is_not_trusted() -> None:
 def test_small_instances_fill_the_gaps_of_large_ones() -> None:
     found = plan_geometry(A100, {"4g.20gb": 2, "2g.10gb": 2, "1g.5gb": 2})
     assert (found.cards, found.cards_bound) == (2, 2)
-
-
-def test_single_strategy_keeps_profiles_on_cards_of_their_own() -> None:
-    demand = {"4g.20gb": 1, "3g.20gb": 1, "1g.5gb": 8}
-    mixed = plan_geometry(A100, demand)
-    single = plan_geometry(A100, demand, strategy=MigStrategy.SINGLE)
-    assert (mixed.cards, single.cards, single.cards_bound) == (3, 4, 4)
-    for cut in single.cuts:
-        assert len({placement.profile for placement in cut.layout}) == 1
 
 
 def test_card_that_serves_as_it_is_is_not_cut_anew() -> None:
@@ -170,13 +152,13 @@ def test_card_with_an_impossible_layout_is_refused() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(data=st.data(), name=st.sampled_from(sorted(FAMILIES)), strategy=st.sampled_from(MigStrategy))
-def test_plan_serves_all_within_one_card_of_the_bound(data: st.DataObject, name: str, strategy: MigStrategy) -> None:
+@given(data=st.data(), name=st.sampled_from(sorted(FAMILIES)))
+def test_plan_serves_all_within_one_card_of_the_bound(data: st.DataObject, name: str) -> None:
     family = FAMILIES[name]
     demand = {profile.name: data.draw(st.integers(0, 9)) for profile in family.profiles}
     present = data.draw(st.lists(st.sampled_from(maximal_layouts(family)), max_size=3))
     cards = [MigCard(card=f"GPU-{number}", layout=found) for number, found in enumerate(present)]
-    plan = plan_geometry(family, demand, cards=cards, strategy=strategy)
+    plan = plan_geometry(family, demand, cards=cards)
     served: Counter[str] = Counter()
     for cut in plan.cuts:
         assert is_valid_layout(family, cut.layout)

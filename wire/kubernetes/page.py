@@ -40,10 +40,7 @@ class Page:
 
 
 def pages_of(
-    read: Callable[[int, str | None], Page],
-    *,
-    objects_max: int,
-    turn: AbstractContextManager[object] | None = None,
+    read: Callable[[int, str | None], Page], *, objects_max: int, turn: AbstractContextManager[object] | None = None
 ) -> Generator[Page, None, None]:
     """All pages of a list, one after the other; a page that is too large is asked for again with fewer objects.
 

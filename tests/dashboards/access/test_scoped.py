@@ -9,7 +9,8 @@ import pytest
 from dashboards.access.namespace_cut import namespace_of
 from dashboards.access.people import NotAllowed, Person, Right, Role, everything
 from dashboards.access.scoped import scoped_views
-from dashboards.queries import STAGE_KIND, ObjectDiff, Plans, RolloutProgress, Rollouts, Views
+from dashboards.queries import STAGE_KIND, Plans, RolloutProgress, Rollouts, Views
+from enforcer.preview import ObjectDiff
 from fleet.decisions import NodeMode, NodeSwitch
 from fleet.errors import Refused, Unavailable
 from fleet.sentences import Sentence, sentence
@@ -139,7 +140,7 @@ def test_reader_of_a_team_sees_that_a_stage_is_refused_but_not_why(world: tuple[
 
         def preview(self, plan_id: str, stages: tuple[int, ...]) -> tuple[ObjectDiff, ...]:
             stage = ObjectDiff(
-                kind=STAGE_KIND, namespace="", name="1", recommendation="", old_yaml="", new_yaml="",
+                kind=STAGE_KIND, namespace="", name="1", recommendation="", before="", after="",
                 refusal="cannot place ads/secret-launch",
             )  # fmt: skip
             return (stage, replace(stage, kind="Deployment", namespace="ads", name="secret-launch"))
