@@ -41,8 +41,8 @@ WINDOW_HOURS_MIN = 4
 """A shorter window is spent on stepping back and coming up again."""
 WINDOW_HOURS_MAX = 16
 STAYING_RATIO = 0.25
-"""Of the most that a service ever showed, what those that stay carry: it may come back within minutes, at any hour, and
-what they can't carry waits until the others are home."""
+"""Of the most that a service ever showed, what those that stay carry where no autoscaler makes more: it may come back
+within minutes, at any hour, and what they can't carry waits until the others are home."""
 LOAD_MAX = 0.7
 """Load that the replicas that stay are planned for, share of a card each: above it requests begin to queue."""
 
@@ -297,7 +297,7 @@ def _forecast(demand: Demand, candidate: Candidate, hour_of: NDArray[np.int64], 
         return None
     days = np.isfinite(peaks).sum(axis=0)
     tomorrow = _foretold_tomorrow(np.where(known, total, np.nan), hour_of, demand.step_seconds)
-    least = np.maximum(tomorrow, STAYING_RATIO * np.nanmax(peaks))
+    least = tomorrow if candidate.autoscaler else np.maximum(tomorrow, STAYING_RATIO * np.nanmax(peaks))
     needed = np.maximum(_needed(np.nanmax(peaks, axis=0), days, candidate), _carrying(least, candidate))
     spare = np.maximum(0, candidate.replicas_kept - _highest_by_window(needed))
     violation, unlike = np.zeros(spare.shape), 0.0
