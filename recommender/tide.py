@@ -6,7 +6,8 @@ coming day asks for after how the last one went (`analyzer.reservation`); from t
 window of the day is then chosen for the whole cluster, for what is freed is used together: that in which the most card
 hours are freed. Replicas leave the cards of machines that are freed whole, as far as they can. How often a window would
 have been too tight is found by predicting every day seen from the others; for nights unlike any seen, by the rule of
-succession, what a service lacks until it is home again (`enforcer.tide.early_home`). Called by `planner`; pure.
+succession, what a service lacks until it is home again (`enforcer.tide.early_home`). The days seen bind each service,
+both together all services. Called by `planner`; pure.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ DAYS_MIN = 3
 WINDOW_HOURS_MIN = 4
 """A shorter window is spent on stepping back and coming up again."""
 WINDOW_HOURS_MAX = 16
+STAYING_RATIO = 0.25
+"""Of the most that a service ever showed, what those that stay carry where no autoscaler makes more: it may come back
+within minutes, at any hour, and what they can't carry waits until the others are home."""
 LOAD_MAX = 0.7
 """Load that the replicas that stay are planned for, share of a card each: above it requests begin to queue."""
 
@@ -145,14 +149,16 @@ class _Forecast:
     Attributes:
         peaks: the most that all its replicas showed by day and hour, cards, (days, 24), NaN where not collected.
         spare: replicas that each window does not need.
-        violation: share of the active hours seen that pass what stays in each window.
-        unlike: share of them that nights unlike any seen would take until the service is home; no days seen speak
-            against it, so it is said and forbids no window.
+        active_hours: hours seen in which it worked, 1 at least.
+        violation: share of them that pass what stays in each window.
+        unlike: share of them that nights unlike any seen would take until the service is home; for a service that
+            seldom works that is much, so it counts for all services together.
     """
 
     candidate: Candidate
     peaks: Float64
     spare: NDArray[np.int64]
+    active_hours: int
     violation: Float64
     unlike: float
 
@@ -160,6 +166,10 @@ class _Forecast:
         """Replicas that may leave in each window; 0 where the days seen say that it would be too tight."""
         able = np.minimum(self.spare, len(self.candidate.free_rows))
         return np.where(self.violation <= violation_ratio_max, np.maximum(able, 0), 0)
+
+    def harm(self, length: int, start: int) -> float:
+        """Share of its active hours that a window, by its place in the arrays, would take."""
+        return float(self.violation[length, start]) + self.unlike
 
 
 def tide_of(
@@ -179,7 +189,8 @@ def tide_of(
         candidates: services that may scale in.
         since: start of the series, UTC.
         time_zone: IANA zone in which the window repeats.
-        violation_ratio_max: harm that the days seen may predict for a service by scaling in, 0-1.
+        violation_ratio_max: harm that the days seen may predict for a service by scaling in, and that they and nights
+            unlike them may for all services together, share of the active hours of all, 0-1.
         node_of: node of each card that carries a pod.
         window: first hour and the hour after the last, such as `23-08`; None for the best one.
 
@@ -209,9 +220,12 @@ def tide_of(
     leaving = {
         item.candidate.workload: int(able[length, start]) for item, able in zip(forecasts, leaving_in, strict=True)
     }
+    _keep_within(violation_ratio_max, forecasts, leaving, length, start)
     chosen = _choose_cards(demand, [item.candidate for item in forecasts], leaving, node_of)
     ebbs = tuple(_ebb(demand, item, chosen[item.candidate.workload], start, hours) for item in forecasts)
     ebbs = tuple(ebb for ebb in ebbs if ebb.frees)
+    if not ebbs:
+        return None
     return Tide(
         start_hour=start,
         hours=hours,
@@ -219,6 +233,20 @@ def tide_of(
         ebbs=ebbs,
         nodes_freed=_freed_nodes({card for ebb in ebbs for card in ebb.frees}, node_of),
     )
+
+
+def _keep_within(
+    limit: float, forecasts: Sequence[_Forecast], leaving: dict[WorkloadId, int], length: int, start: int
+) -> None:
+    """Keep at home who harms most for each card that it frees, until the harm of all together is within the limit."""
+    hours = {item.candidate.workload: item.harm(length, start) * item.active_hours for item in forecasts}
+    over = sum(hours[name] for name, count in leaving.items() if count) - limit * sum(
+        item.active_hours for item in forecasts
+    )
+    for name in sorted(leaving, key=lambda name: (-hours[name] / max(1, leaving[name]), name)):
+        if over > 0 and leaving[name]:
+            leaving[name] = 0
+            over -= hours[name]
 
 
 def _allowed(window: str | None) -> NDArray[np.bool_]:
@@ -269,17 +297,19 @@ def _forecast(demand: Demand, candidate: Candidate, hour_of: NDArray[np.int64], 
         return None
     days = np.isfinite(peaks).sum(axis=0)
     tomorrow = _foretold_tomorrow(np.where(known, total, np.nan), hour_of, demand.step_seconds)
-    needed = np.maximum(_needed(np.nanmax(peaks, axis=0), days, candidate), _carrying(tomorrow, candidate))
+    least = tomorrow if candidate.autoscaler else np.maximum(tomorrow, STAYING_RATIO * np.nanmax(peaks))
+    needed = np.maximum(_needed(np.nanmax(peaks, axis=0), days, candidate), _carrying(least, candidate))
     spare = np.maximum(0, candidate.replicas_kept - _highest_by_window(needed))
     violation, unlike = np.zeros(spare.shape), 0.0
+    active_hours = max(1, int((peaks > ACTIVE_RATIO_MIN * len(candidate.rows)).sum()))
     if spare.max() > 0:
         _count_violated(peaks, *_foretold_from_others(peaks, candidate), violation)
-        active = np.isfinite(peaks) & (peaks > ACTIVE_RATIO_MIN * len(candidate.rows))
-        active_hours = max(1, int(active.sum()))
         violation /= active_hours
         # Of n nights, each unlike all others once in n + 2 (Laplace's rule of succession).
         unlike = len(peaks) / (len(peaks) + 2) * candidate.home_seconds / 3600.0 / active_hours
-    return _Forecast(candidate=candidate, peaks=peaks, spare=spare, violation=violation, unlike=unlike)
+    return _Forecast(
+        candidate=candidate, peaks=peaks, spare=spare, active_hours=active_hours, violation=violation, unlike=unlike
+    )  # fmt: skip
 
 
 def _running(demand: Demand, candidate: Candidate, since: datetime) -> NDArray[np.int64]:
@@ -410,7 +440,7 @@ def _ebb(demand: Demand, forecast: _Forecast, rows: Sequence[int], start: int, h
         rows=tuple(sorted(rows)),
         frees=tuple(sorted(demand.grants[row].card for row in rows)),
         load_max=float(np.nanmax(forecast.peaks[:, window])),
-        violation_ratio=float(forecast.violation[hours - WINDOW_HOURS_MIN, start]) + forecast.unlike,
+        violation_ratio=forecast.harm(hours - WINDOW_HOURS_MIN, start),
         autoscaler=candidate.autoscaler,
     )
 

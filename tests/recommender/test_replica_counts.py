@@ -109,10 +109,11 @@ def test_beside_a_known_autoscaler_its_lower_bound_is_what_steps_back() -> None:
     (scheduled,) = plan.schedule
     (advice,) = [item for item in plan.recommendations if item.kind is RecommendationKind.TIDE]
     alone = plan_of(cluster(BY_DAY)).schedule[0]
-    assert scheduled.replicas == alone.replicas == 1
+    # Without an autoscaler two stay: they carry a quarter of the day's demand, which may come back in the night.
+    assert (scheduled.replicas, alone.replicas) == (1, 2)
     # Two of its six replicas are the autoscaler's own business: four less one are what the bound gives back.
     assert len(scheduled.frees) == 3
-    assert len(alone.frees) == 5
+    assert len(alone.frees) == 4
     assert "its HorizontalPodAutoscaler keeps at least 4; with that bound lowered to 1" in english(advice)
 
 
