@@ -34,6 +34,8 @@ class PlayedLoop:
         changed: objects that are not as they were before the plan, once it was undone.
         outcome: what `verify` says, None where nothing was applied.
         undone: what `undo` says; None where it said nothing.
+        advice: the plan, as `plan show` writes it.
+        replayed: what `admin replay` said of the days after the plan; None where nothing was applied.
     """
 
     planned: int
@@ -45,6 +47,8 @@ class PlayedLoop:
     outcome: dict[str, Any] | None
     verdict: str | None
     undone: str | None
+    advice: dict[str, Any]
+    replayed: str | None
 
 
 def caller(backend: str, data: Path, *more: str) -> Callable[..., subprocess.CompletedProcess[str]]:
@@ -70,9 +74,16 @@ def caller(backend: str, data: Path, *more: str) -> Callable[..., subprocess.Com
     return call
 
 
-def play(backend: str, trace: Path, until: datetime, data: Path) -> PlayedLoop:
-    """Learn from a trace up to a moment, change the cluster, look at what half a day shows, and take it back."""
-    call = caller(backend, data)
+def play(
+    backend: str, trace: Path, until: datetime, data: Path, *more: str, judged: timedelta = timedelta(days=0.5)
+) -> PlayedLoop:
+    """Learn from a trace up to a moment, change the cluster, look at what comes then, and take it back.
+
+    Args:
+        more: further settings, `name=value`.
+        judged: how long is played after the plan.
+    """
+    call = caller(backend, data, *more)
     call("admin", "replay", str(trace), "--until", until.isoformat())
     call("plan", "make")
     plan = json.loads(call("plan", "show", "--format", "json").stdout)
@@ -89,9 +100,9 @@ def play(backend: str, trace: Path, until: datetime, data: Path) -> PlayedLoop:
             refused[number] = said.stderr.strip().splitlines()[-1][:300]
     kept = sum(stage["cards_freed"] for stage in stages if str(stage["stage"]) not in refused)
     freed = len(held) - len(seen(data)[1])
-    outcome, verdict, undone = None, None, None
+    outcome, verdict, undone, replayed = None, None, None, None
     if len(refused) < len(stages):
-        call("admin", "replay", str(trace), "--until", (until + timedelta(days=0.5)).isoformat())
+        replayed = call("admin", "replay", str(trace), "--until", (until + judged).isoformat()).stdout
         verdict = next(line for line in call("verify", fine=(0, 1)).stdout.splitlines() if line.strip())
         outcome = json.loads(call("verify", "--format", "json", fine=(0, 1)).stdout)
         # Where pods that waited took freed cards meanwhile, some of the plan's can't have theirs back.
@@ -101,7 +112,8 @@ def play(backend: str, trace: Path, until: datetime, data: Path) -> PlayedLoop:
     changed = [name for name, body in before.items() if after.get(name, body) != body]
     return PlayedLoop(
         planned=sum(stage["cards_freed"] for stage in stages), stages=len(stages), kept=kept, freed=freed,
-        refused=refused, changed=changed, outcome=outcome, verdict=verdict, undone=undone,
+        refused=refused, changed=changed, outcome=outcome, verdict=verdict, undone=undone, advice=plan,
+        replayed=replayed,
     )  # fmt: skip
 
 

@@ -246,6 +246,7 @@ class CardPlacement:
         node_mode: mode the node must be in, None to leave it.
         memory_scaling: factor by which the card's node must divide grants, so that pods of the card lend each other
             framebuffer; None where they lend none.
+        kept_ratio: share of each grant that then stays on the card while its pod rests, at most, 0-1.
     """
 
     card: CardId
@@ -255,6 +256,7 @@ class CardPlacement:
     framebuffer_oversubscription_ratio: float
     node_mode: str | None = None
     memory_scaling: float | None = None
+    kept_ratio: float | None = None
     slices: tuple[PlacedSlice, ...]
 
 

@@ -35,7 +35,7 @@ PLAN_ID_DIGITS = 12
 
 _PAIRS = frozenset({"settings", "numbers", "values"})
 """Fields that hold name-value pairs and are objects in JSON."""
-_LEFT_OUT = frozenset({"memory_scaling", "node_switch"})
+_LEFT_OUT = frozenset({"kept_ratio", "memory_scaling", "node_switch"})
 """Fields that came later and are left out where they say nothing, so that such a plan keeps its bytes and its id."""
 _RENAMED = {"start": "from", "end": "until"}
 """Field names of a schedule that are reserved words or clash in Python."""

@@ -1,10 +1,11 @@
 """Framebuffer that pods of one card lend each other: what stays on the card, what moves, and how long that takes.
 
 Each pod keeps a part of its grant on the card for good. The rest of what it holds is there while it works, and gives
-way to pods that work while it rests: the pod that has rested longest goes first, as CUDA's driver evicts (CUDA C++
-Programming Guide, unified memory: least recently used), and with all that it lends, because the driver doesn't know
-what it will ask for. A pod that works again waits until its own part is back and room is made for it. Used by the
-planner's forecast on past days and by whatever plays coming ones. Needs numpy.
+way to pods that work while it rests, as far as the card can't hold both. CUDA's driver sends out what came to the card
+longest ago and doesn't see what is read since (NVIDIA/open-gpu-kernel-modules:kernel-open/nvidia-uvm/uvm_pmm_gpu.c). So
+a pod that works again, of which a part is missing, loses the rest as well before the others give way: all that it lends
+comes back, and as much leaves for it. It waits for both. Used by the planner's forecast on past days and by the
+back-test of coming ones. Needs numpy.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Turn:
 
     Attributes:
         came_back: rows whose framebuffer came back, (rows,), bool: one switch each.
-        waits_bytes: bytes that move while a row waits, (rows,); 0 for those that do not wait.
+        waits_bytes: bytes that move in either direction while a row waits, (rows,); 0 for those that do not wait.
         out_bytes: framebuffer in host memory afterwards, of all rows of each card, (cards,).
     """
 
@@ -57,10 +58,10 @@ class Turn:
 
 
 class Residency:
-    """Whose lent framebuffer is on the card and whose in host memory; mutable: `turn` moves it on."""
+    """How much of each row's lent framebuffer is in host memory; mutable: `turn` moves it on."""
 
     def __init__(self, rows: int) -> None:
-        self._is_out = np.zeros(rows, bool)
+        self._out = np.zeros(rows)
         self._worked_at = np.full(rows, -np.inf)
 
     def turn(
@@ -83,22 +84,30 @@ class Residency:
             capacity_bytes: framebuffer of each card, (cards,).
         """
         lent = np.maximum(0.0, held_bytes - kept_bytes)
-        came_back = works & self._is_out
-        self._is_out &= ~works & (lent > 0)
+        self._out = np.minimum(self._out, lent)
+        came_back = works & (self._out > _SLACK_BYTES)
         self._worked_at[works] = now
         waits, out = np.zeros(len(card)), np.zeros(len(capacity_bytes))
         for number in np.unique(card[np.isfinite(kept_bytes)]):
             rows = np.flatnonzero(card == number)
-            moved = float(lent[rows[came_back[rows]]].sum())
-            moved += self._make_room(rows, works, held_bytes, lent, float(capacity_bytes[number]))
-            waiting = rows[came_back[rows]] if came_back[rows].any() else rows[works[rows]]
-            waits[waiting] = moved
-            out[number] = lent[rows[self._is_out[rows]]].sum()
+            back = rows[came_back[rows]]
+            on_card = float((held_bytes[rows] - self._out[rows]).sum())
+            free = max(0.0, float(capacity_bytes[number]) - on_card)
+            missing = float(self._out[back].sum())
+            # What still lies on the card came before what the others brought, so it makes room first, and comes back.
+            passing = missing if missing <= free + _SLACK_BYTES else float(lent[back].sum())
+            self._out[back] = 0.0
+            moved = self._make_room(rows, works, held_bytes, lent, float(capacity_bytes[number]))
+            if len(back):
+                waits[back] = passing + max(0.0, passing - free)
+            else:
+                waits[rows[works[rows]]] = moved
+            out[number] = self._out[rows].sum()
         return Turn(came_back=came_back, waits_bytes=waits, out_bytes=out)
 
     def anew(self, rows: NDArray[np.int64]) -> None:
         """Rows that were started anew elsewhere, with everything on the card."""
-        self._is_out[rows] = False
+        self._out[rows] = 0.0
 
     def _make_room(
         self,
@@ -108,15 +117,16 @@ class Residency:
         lent: NDArray[np.float64],
         capacity: float,
     ) -> float:
-        """Sends out what resting rows lend until the card holds the rest; returns the bytes that move."""
-        moved = 0.0
-        on_card = float(held[rows].sum() - lent[rows[self._is_out[rows]]].sum())
-        while on_card > capacity + _SLACK_BYTES:
-            able = rows[~works[rows] & ~self._is_out[rows] & (lent[rows] > 0)]
-            if not len(able):
-                break
-            first = able[np.argmin(self._worked_at[able])]
-            self._is_out[first] = True
-            moved += float(lent[first])
-            on_card -= float(lent[first])
-        return moved
+        """Sends out as much of what resting rows lend as the card can't hold, those first that rested longest.
+
+        Returns:
+            The bytes that leave.
+        """
+        before = float(self._out[rows].sum())
+        over = float((held[rows] - self._out[rows]).sum()) - capacity
+        resting = rows[~works[rows]]
+        for row in resting[np.argsort(self._worked_at[resting], kind="stable")]:
+            part = min(max(0.0, over), float(lent[row] - self._out[row]))
+            self._out[row] += part
+            over -= part
+        return float(self._out[rows].sum()) - before

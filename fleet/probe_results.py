@@ -2,7 +2,8 @@
 
 Written by `gputide admin probe run` inside a container that the backend limits, carried as a file, believed where its
 signature fits. A measurement replaces the table only downwards, for one container on one day can disprove a claim but
-not prove it for every program; the one exception is spill to host memory, which is a fact once it happened. Format
+not prove it for every program; the one exception is spill to host memory, which is a fact once it happened, and what
+of it stayed on the card meanwhile. Format
 `gputide.probe/v1`: JSON, keys as the records below, `signature` = HMAC-SHA256 over the rest in canonical form (RFC
 2104; sorted keys, no blanks). Standard library only.
 """
@@ -18,7 +19,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from fleet.capabilities.capability import Capabilities, ComputeIsolation, FramebufferIsolation, Oversubscription, Source
+from fleet.capabilities.capability import (
+    Capabilities,
+    ComputeIsolation,
+    FramebufferIsolation,
+    Oversubscription,
+    ProbedLending,
+    Source,
+)
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.units import format_time, parse_time
 
@@ -44,7 +52,10 @@ class ProbeResult:
         is_refused: an allocation was refused before the card was full.
         managed_escapes: unified memory was given beyond the limit; None where it was not tried.
         spilled_bytes: given beyond the card's framebuffer; None where the card's size is not known.
-        spill_bytes_per_second: how fast that is written.
+        spill_bytes_per_second: how fast framebuffer moves, counted in both directions, while one half of what was
+            allocated takes the place of the other.
+        kept_bytes: what of the allocated stayed on the card while the rest worked, at most; None where it was not
+            tried, or where nothing was seen to come back to the card.
         granted_compute_ratio: limit on compute, 0-1; None where there is none.
         compute_ratio: share of the time in which kernels ran, 0-1.
         graph_compute_ratio: the same for kernels launched as graphs.
@@ -72,6 +83,19 @@ class ProbeResult:
     resume_seconds: float | None
     graph_pauses: bool | None
     gate_holds: bool | None = None
+    kept_bytes: int | None = None
+
+    @property
+    def lending(self) -> ProbedLending | None:
+        """What it says of framebuffer that is lent; None where it says nothing."""
+        if self.kept_bytes is None or not self.spilled_bytes:
+            return None
+        held = self.allocated_framebuffer_bytes
+        # Rounded so that no more is counted on than was seen.
+        return ProbedLending(
+            scaling_max=math.floor(held / (held - self.spilled_bytes) * 100) / 100,
+            kept_ratio=math.ceil(self.kept_bytes / (held - self.spilled_bytes) * 1000) / 1000,
+        )
 
 
 def probe_text(result: ProbeResult, key: bytes) -> str:
@@ -119,6 +143,12 @@ def as_measured(record: Capabilities, results: Iterable[ProbeResult]) -> Capabil
     own = [result for result in results if result.backend == record.backend]
     oversubscription = _oversubscription(record, own)
     speeds = [result.spill_bytes_per_second for result in own if result.spill_bytes_per_second]
+    loans = [result.lending for result in own if result.lending is not None]
+    probed = None
+    if loans and not record.lends_framebuffer:
+        probed = ProbedLending(
+            scaling_max=min(loan.scaling_max for loan in loans), kept_ratio=max(loan.kept_ratio for loan in loans)
+        )
     for result in own:
         record = replace(
             record,
@@ -126,13 +156,15 @@ def as_measured(record: Capabilities, results: Iterable[ProbeResult]) -> Capabil
             compute_isolation=_compute(record, result),
             core_policies=record.core_policies if not _escapes_compute(result) else (),
             oversubscription=oversubscription,
+            probed_lending=probed,
             spill_bytes_per_second=min(speeds, default=None),
             source=(
                 *record.source,
                 Source(
                     where=f"measured on {result.node} at {format_time(result.measured_at)}",
                     facts=(
-                        "framebuffer_isolation compute_isolation core_policies oversubscription spill_bytes_per_second"
+                        "framebuffer_isolation compute_isolation core_policies oversubscription probed_lending "
+                        "spill_bytes_per_second"
                     ),
                 ),
             ),

@@ -210,7 +210,7 @@ def seats_of(plan: Plan, coming: Demand) -> tuple[NDArray[np.int64], NDArray[np.
     placed: dict[tuple[str, str, str, CardId | None], tuple[int, PlacedSlice, float]] = {}
     for number, card in enumerate(plan.placement):
         for part in card.slices:
-            kept = np.inf if card.memory_scaling is None else part.framebuffer_bytes / card.memory_scaling
+            kept = np.inf if card.kept_ratio is None else part.framebuffer_bytes * card.kept_ratio
             place = (number, part, kept)
             placed[part.namespace, part.pod, part.container, card.card] = place
             # A pod with one card may have moved, so it is found without its card as well.

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.capabilities.capability import SHARED_PERCENT_MAX
+from fleet.capabilities.capability import SHARED_PERCENT_MAX, Capabilities
 from fleet.inventory import CardModelName
-from fleet.lending import paging_bytes_per_second
 from fleet.priority_holds import Hold
 from fleet.usage import Float32
 from recommender.core_limits import CoreLimits, parted, shared_percents
@@ -262,8 +261,8 @@ def outlook_of(
     seed: int,
     capacity_bytes: float,
     inflation_max: float,
+    capability: Capabilities,
     touches: NDArray[np.bool_] | None = None,
-    measured_bytes_per_second: float | None = None,
 ) -> Outlook:
     """Draws what may come for the rows of one card model.
 
@@ -272,7 +271,7 @@ def outlook_of(
         capacity_bytes: framebuffer of a card that can be shared.
         inflation_max: most that P99 latency may grow for the sake of low priority, times that alone.
         touches: steps in which each row of the demand did anything (`demand.touched`); None where none may lend.
-        measured_bytes_per_second: how fast a probe saw framebuffer move to host memory; None where none looked.
+        capability: what is known of the backend.
     """
     rows = np.array([member.row for member in members], np.int64)
     type_of = alike(demand, rows)
@@ -296,11 +295,8 @@ def outlook_of(
     card_model = demand.grants[members[0].row].card_model
     lenders = None
     if touches is not None and any(member.lends for member in members):
-        may, speed = (
-            [member.lends for member in members],
-            paging_bytes_per_second(card_model, measured_bytes_per_second),
-        )
-        lenders = lenders_of(demand, touches, rows, may, days=DAYS_MAX, bytes_per_second=speed)
+        may = [member.lends for member in members]
+        lenders = lenders_of(demand, touches, rows, may, days=DAYS_MAX, capability=capability)
     return Outlook(
         card_model=card_model,
         rows=rows,

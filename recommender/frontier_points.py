@@ -142,7 +142,7 @@ def tiers_of(problem: PlanningProblem, permits: Permits) -> Iterator[tuple[Group
             capacity_bytes=capability.shareable_bytes(model[1]),
             inflation_max=problem.settings.risk.latency_inflation_max,
             touches=touches,
-            measured_bytes_per_second=capability.spill_bytes_per_second,
+            capability=capability,
         )
         for model in sorted(by_model)
     ]

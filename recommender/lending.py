@@ -1,11 +1,11 @@
 """Which cards may be joined although their framebuffer exceeds one card: where pods work in different hours.
 
 The backend's rules are `fleet.lending`: of each grant a part stays on the card, the rest moves to host memory while
-others work. The node's scaling factor says how large that part is: it must be small enough that those who work at a
-time hold all that they were granted. Harm is judged as that of any packing, on scenarios with surges: at a point at
-which those who work don't fit beside what the others keep, all of them are violated. Waiting for framebuffer that
-comes back counts as well, as often as the days of the history would have switched. Called by `consolidate` on what the
-packer made, and by `placement` for cards that were seated.
+others work. That part follows from the node's scaling factor, by the backend's rule or as a probe saw it: it must be
+small enough that those who work at a time hold all that they were granted. Harm is judged as that of any packing, on
+scenarios with surges: at a point at which those who work don't fit beside what the others keep, all of them are
+violated. Waiting for framebuffer that comes back counts as well, as often as the days of the history would have
+switched. Called by `consolidate` on what the packer made, and by `placement` for cards that were seated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.lending import Residency
+from fleet.capabilities.capability import Capabilities
+from fleet.lending import Residency, paging_bytes_per_second
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX
 from fleet.units import GIB
 from fleet.usage import Float32
@@ -50,6 +51,8 @@ class Lenders:
         held_bytes: framebuffer that it holds at most, (items,).
         step_seconds: length of a step.
         bytes_per_second: how fast framebuffer moves to host memory and back.
+        scaling_max: largest factor that may be asked for.
+        kept_ratio: share of a grant that stays on the card, times the factor, 0-1 (`Capabilities.kept_ratio`).
     """
 
     may: NDArray[np.bool_]
@@ -57,6 +60,8 @@ class Lenders:
     held_bytes: NDArray[np.float64]
     step_seconds: int
     bytes_per_second: float
+    scaling_max: float = SCALING_MAX
+    kept_ratio: float = 1.0
 
     @property
     def days(self) -> float:
@@ -85,6 +90,12 @@ class Loan:
     host_bytes_max: float
 
 
+def scaling_max(capability: Capabilities) -> float:
+    """Largest factor that may be asked for of a backend."""
+    probed = capability.probed_lending
+    return SCALING_MAX if probed is None else min(SCALING_MAX, probed.scaling_max)
+
+
 def lenders_of(
     demand: Demand,
     touches: NDArray[np.bool_],
@@ -92,15 +103,16 @@ def lenders_of(
     may: Sequence[bool],
     *,
     days: int,
-    bytes_per_second: float,
+    capability: Capabilities,
 ) -> Lenders:
     """What the history shows of those who may lend.
 
     Args:
         touches: steps in which each row of the demand did anything at all: that is enough to pull framebuffer back.
-        rows: rows of the demand, all on cards of one model.
+        rows: rows of the demand, one or more, all on cards of one model.
         may: whether the rules allow it, for each of them.
         days: latest days that are looked at.
+        capability: what is known of the backend.
     """
     steps = min(demand.steps, days * demand.steps_per_day)
     compute = demand.compute[rows][:, demand.steps - steps :]
@@ -110,7 +122,11 @@ def lenders_of(
         works=_works(compute, touches[rows][:, demand.steps - steps :], demand.steps_per_day),
         held_bytes=need.max(axis=1, initial=0.0).astype(float),
         step_seconds=demand.step_seconds,
-        bytes_per_second=bytes_per_second,
+        bytes_per_second=paging_bytes_per_second(
+            demand.grants[int(rows[0])].card_model, capability.spill_bytes_per_second
+        ),
+        scaling_max=scaling_max(capability),
+        kept_ratio=capability.kept_ratio,
     )
 
 
@@ -164,10 +180,10 @@ def loan_of(
         None where no factor lets those who work at a time hold their grants.
     """
     works, granted = lenders.works[items], granted_bytes[items]
-    scaling = _scaling(works, granted, capacity_bytes, scaling_min)
+    scaling = _scaling(lenders, items, granted, capacity_bytes, scaling_min)
     if scaling is None:
         return None
-    kept = granted / scaling
+    kept = granted * lenders.kept_ratio / scaling
     begins = np.flatnonzero((works[:, 1:] != works[:, :-1]).any(axis=0)) + 1
     residency, card = Residency(len(items)), np.zeros(len(items), np.int64)
     held, capacity = np.minimum(lenders.held_bytes[items], granted), np.array([capacity_bytes])
@@ -189,22 +205,23 @@ def loan_of(
 
 
 def _scaling(
-    works: NDArray[np.bool_], granted: NDArray[np.float64], capacity_bytes: float, least: float
+    lenders: Lenders, items: NDArray[np.int64], granted: NDArray[np.float64], capacity_bytes: float, least: float
 ) -> float | None:
     """Smallest factor with which those who work at a time hold their grants beside what the others keep."""
     # Who works at a time, as bits: few of all sets ever do.
+    works = lenders.works[items]
     bits = 1 << np.arange(len(works), dtype=np.int64)
     sets = np.unique(bits @ works)
     working = granted @ (sets & bits[:, None] > 0)
-    resting, room = float(granted.sum()) - working, capacity_bytes - working
+    resting, room = lenders.kept_ratio * (float(granted.sum()) - working), capacity_bytes - working
     asked = np.where(room > 0, resting / np.maximum(room, 1.0), np.where(resting > 0, np.inf, 1.0))
     # Those that no factor helps are too many at a time: that is harm, and counted as such.
-    helped = asked[(room >= 0) & (asked <= SCALING_MAX)]
+    helped = asked[(room >= 0) & (asked <= lenders.scaling_max)]
     if not len(helped):
         return None
     factor = max(float(helped.max()), float(granted.sum()) / capacity_bytes, least)
     factor = math.ceil(round(factor / _SCALING_STEP, 6)) * _SCALING_STEP
-    return round(factor, 2) if factor <= SCALING_MAX else None
+    return round(factor, 2) if factor <= lenders.scaling_max else None
 
 
 def lent_violated(
@@ -227,10 +244,10 @@ def lent_violated(
     demand, granted = load[type_of[items]], granted_bytes[items]
     active: NDArray[np.bool_] = np.asarray(demand > ACTIVE_RATIO_MIN, bool)
     running = active.sum(axis=0)
-    scaling = _scaling(lenders.works[items], granted, capacity_bytes, 1.0)
+    scaling = _scaling(lenders, items, granted, capacity_bytes, 1.0)
     if scaling is None:
         return float(running.sum())
-    held = granted @ active + (granted / scaling) @ ~active
+    held = granted @ active + (granted * lenders.kept_ratio / scaling) @ ~active
     bad = (demand.sum(axis=0) > CONTENTION_RATIO_MAX) | (held > capacity_bytes * (1 + 1e-9))
     violated = float(running[bad].sum())
     if violated > most:

@@ -14,12 +14,13 @@ import numpy as np
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, WorkloadId
 from fleet.servers import Use, known_server
+from fleet.units import GIB
 from recommender.advice.case import Case, Permits
 from recommender.bin_cards import Seat
 from recommender.consolidate import DAYS_MAX, Group
 from recommender.cuts import Cut
 from recommender.demand import DAY_SECONDS, touched
-from recommender.lending import SCALING_MAX, Loan, any_by_hours, lenders_of, loan_of
+from recommender.lending import Loan, any_by_hours, lenders_of, loan_of, scaling_max
 from recommender.problem import PlanningProblem
 
 LENDING_REASONS = frozenset(
@@ -27,6 +28,8 @@ LENDING_REASONS = frozenset(
 )
 """Reasons of refusals by which a node lets its pods lend nothing; they may share in other ways."""
 _KIND = RecommendationKind.OVERSUBSCRIBE
+OPEN_BYTES_MIN = GIB
+"""Framebuffer that a lent card may register beyond what its pods are granted is less: nobody asks for so little."""
 HOST_RATIO_MAX = 0.5
 """Share of what requests leave of a node's memory that framebuffer may take: who asks for none uses some all the same,
 and so do pods without cards, which nobody counted here."""
@@ -37,7 +40,7 @@ class LentCard:
     """A card of the plan on which pods lend each other framebuffer.
 
     Attributes:
-        scaling: factor of the card's node, 1 or more; beyond `SCALING_MAX` its pods may not lend there.
+        scaling: factor of the card's node, 1 or more; beyond `scaling_max` its pods may not lend there.
         own: what lending comes to with the least factor that the card needs by itself.
         loan: what that comes to, with the factor of the card's node.
     """
@@ -111,7 +114,8 @@ def factors_today(problem: PlanningProblem) -> dict[str, float]:
         sizes[grant.card].append(grant.framebuffer_granted_bytes)
     for card, granted in sizes.items():
         known = problem.cards[card]
-        factor = max(scaling_today(granted, known.framebuffer_bytes) or 1.0, max(granted) / known.framebuffer_bytes)
+        lent = scaling_today(granted, known.framebuffer_bytes, problem.capability.kept_ratio)
+        factor = max(lent or 1.0, max(granted) / known.framebuffer_bytes)
         if factor > 1.0 + _SAME_FACTOR:
             found[known.node] = max(found.get(known.node, 1.0), round(factor, 2))
     return found
@@ -139,7 +143,7 @@ def may_gain(problem: PlanningProblem, permits: Permits, groups: Sequence[Group]
                 group.rows,
                 [int(row) in lends for row in group.rows],
                 days=DAYS_MAX,
-                bytes_per_second=1.0,
+                capability=problem.capability,
             ),
             group.problem.item_bytes,
             group.problem.capacity_bytes,
@@ -148,11 +152,12 @@ def may_gain(problem: PlanningProblem, permits: Permits, groups: Sequence[Group]
     )
 
 
-def scaling_today(sizes: Sequence[int], capacity_bytes: int) -> float | None:
+def scaling_today(sizes: Sequence[int], capacity_bytes: int, kept_ratio: float) -> float | None:
     """Smallest factor that a card must have on which pods lend already: each holds its grant while it works alone.
 
     Args:
         sizes: what each pod on it is granted, bytes.
+        kept_ratio: see `Capabilities.kept_ratio`.
 
     Returns:
         None where the card holds all, or one of them is granted all of it.
@@ -160,7 +165,7 @@ def scaling_today(sizes: Sequence[int], capacity_bytes: int) -> float | None:
     total, largest = sum(sizes), max(sizes, default=0)
     if total <= capacity_bytes or largest >= capacity_bytes:
         return None
-    return round((total - largest) / (capacity_bytes - largest), 2)
+    return round(max(kept_ratio * (total - largest) / (capacity_bytes - largest), total / capacity_bytes), 2)
 
 
 def not_to_lend(
@@ -175,7 +180,8 @@ def not_to_lend(
     A node needs host memory for all that may ever lie there, beyond what its other cards lend already, cards that need
     least first; where nobody knows its memory there is none. And no server that takes framebuffer ahead of need may
     have one of its cards whole: started anew, it would see the card's framebuffer times the node's factor, and fill
-    that. Where shares of compute are counted, those of a card must be all of it, for nothing else keeps newcomers off.
+    that. Where shares of compute are counted, those of a card must be all of it, elsewhere what it registers must be
+    granted: nothing else keeps newcomers off.
 
     Args:
         seats: every card that carries a pod after the plan.
@@ -192,9 +198,9 @@ def not_to_lend(
         if node in whole:
             pod = whole[node].pod_id
             refused |= {name: cases[name].refuse(_KIND, "node_has_whole_card", node=node, pod=pod) for name in names}
-        elif problem.capability.adds_up_cores and _is_open(names, cuts):
+        elif _is_open(problem, card, names, cuts):
             refused |= {name: cases[name].refuse(_KIND, "lent_card_open", node=node) for name in names}
-        elif card.scaling > SCALING_MAX:
+        elif card.scaling > scaling_max(problem.capability):
             refused |= too_large_a_factor([card], grants, cases)
         elif room is None:
             refused |= {name: cases[name].refuse(_KIND, "host_memory_unknown", node=node) for name in names}
@@ -210,8 +216,15 @@ def not_to_lend(
     return refused
 
 
-def _is_open(names: Sequence[WorkloadId], cuts: Mapping[WorkloadId, Cut]) -> bool:
-    return round(sum(cuts[name].compute_ratio or 0.0 for name in names), 4) < 1.0
+def _is_open(
+    problem: PlanningProblem, card: LentCard, names: Sequence[WorkloadId], cuts: Mapping[WorkloadId, Cut]
+) -> bool:
+    """Whether the scheduler would let newcomers in: by shares of compute, or by framebuffer that its node registers."""
+    if problem.capability.adds_up_cores:
+        return round(sum(cuts[name].compute_ratio or 0.0 for name in names), 4) < 1.0
+    registered = card.scaling * problem.cards[card.card].framebuffer_bytes
+    granted = sum(cuts[problem.demand.grants[row].workload_id].framebuffer_bytes for row in card.rows)
+    return registered - granted >= OPEN_BYTES_MIN
 
 
 def too_large_a_factor(
@@ -273,7 +286,7 @@ def _host_memory(
     for seat in here:
         granted = sum(_size(grants[row], cuts) for row in seat.rows)
         if seat.card not in cards and len(seat.rows) > 1 and granted > problem.cards[seat.card].framebuffer_bytes:
-            taken += granted * (1 - 1 / lent.scaling)
+            taken += granted * (1 - problem.capability.kept_ratio / lent.scaling)
     return room - taken
 
 

@@ -18,7 +18,7 @@ from enforcer.backends.hami import hami_family
 from enforcer.backends.hami_dialect import HAMI_WORDS, HamiDialect
 from enforcer.resource_names import Words
 from enforcer.snapshot import Snapshot
-from fleet.capabilities.register import EFFECTIVE_GPU
+from fleet.capabilities.register import EFFECTIVE_GPU, Capabilities
 from fleet.decisions import Plan
 
 EFFECTIVE_GPU_DIALECT = HamiDialect(
@@ -31,17 +31,24 @@ EFFECTIVE_GPU_DIALECT = HamiDialect(
 
 
 class EffectiveGpuBackend:
-    """EffectiveGPU (the port `Backend`)."""
+    """EffectiveGPU (the port `Backend`).
 
-    capabilities = EFFECTIVE_GPU
+    Args:
+        capabilities: its record, as far as probes confirm or extend it.
+    """
 
-    def __init__(self, now: datetime, dialect: HamiDialect = EFFECTIVE_GPU_DIALECT) -> None:
-        self._now = now
+    def __init__(
+        self,
+        now: datetime,
+        dialect: HamiDialect = EFFECTIVE_GPU_DIALECT,
+        capabilities: Capabilities = EFFECTIVE_GPU,
+    ) -> None:
+        self._now, self.capabilities = now, capabilities
         self.dialect = dialect
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""
-        family = hami_family(EFFECTIVE_GPU, self.dialect, plan, modes=(CORE_MODE,))
+        family = hami_family(self.capabilities, self.dialect, plan, modes=(CORE_MODE,))
         return render_grants(family, self.dialect, plan, stage, snapshot, self._now)
 
 

@@ -21,7 +21,7 @@ from enforcer.backend import RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, check_cards, core_percent, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.hami_dialect import CORDON_FIELD, HAMI_DIALECT, HamiDialect, cordoned_cards, nvidia_section
-from enforcer.backends.node_config import node_config_changes
+from enforcer.backends.node_config import node_config_changes, whole_card_warnings
 from enforcer.backends.pod_template import Limits, TemplateStyle
 from enforcer.backends.stage import StageDraft, Target, field_changes
 from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
@@ -50,21 +50,25 @@ class HamiBackend:
     """HAMi (the port `Backend`): interception in its mode `hami-core`, its own dynamic MIG in its mode `mig`.
 
     Args:
+        capabilities: its record, as far as probes confirm or extend it.
         cordons_emptied_nodes: cards of a node that a stage empties get no new pods, so that it can be given back.
     """
 
-    capabilities = HAMI
-
     def __init__(
-        self, now: datetime, dialect: HamiDialect = HAMI_DIALECT, *, cordons_emptied_nodes: bool = False
+        self,
+        now: datetime,
+        dialect: HamiDialect = HAMI_DIALECT,
+        capabilities: Capabilities = HAMI,
+        *,
+        cordons_emptied_nodes: bool = False,
     ) -> None:
-        self._now = now
+        self._now, self.capabilities = now, capabilities
         self.dialect = dialect
         self._cordons_emptied_nodes = cordons_emptied_nodes
 
     def render(self, plan: Plan, stage: int, snapshot: Snapshot) -> RenderedStage:
         """Turn one stage into changes; see the port."""
-        family = hami_family(HAMI, self.dialect, plan, modes=(CORE_MODE, MIG_MODE))
+        family = hami_family(self.capabilities, self.dialect, plan, modes=(CORE_MODE, MIG_MODE))
         if self._cordons_emptied_nodes:
             family = replace(family, node_changes=self._with_cordon(family))
         return render_grants(family, self.dialect, plan, stage, snapshot, self._now)
@@ -86,7 +90,7 @@ def hami_family(capabilities: Capabilities, dialect: HamiDialect, plan: Plan, mo
     def check(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
         _check_cordons(draft, snapshot)
         _check_core_policy(draft, nvidia_section(snapshot.configs, dialect.device_config))
-        return check_cards(draft, snapshot, capabilities, modes)
+        return (*check_cards(draft, snapshot, capabilities, modes), *whole_card_warnings(draft, snapshot))
 
     def node_changes(draft: StageDraft, snapshot: Snapshot) -> NodeChanges:
         return node_config_changes(draft, snapshot, dialect.node_config, dialect.plugin)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from enforcer.backend import NodeStep
+from enforcer.backend import ROUNDED_MIB, NodeStep
 from enforcer.backends.card_fit import CORE_MODE, MIG_MODE, granted_mib, mode_of
 from enforcer.backends.grant_backend import NodeChanges
 from enforcer.backends.stage import StageDraft, field_changes
-from enforcer.dialect import ObjectKey, StandingCard
+from enforcer.dialect import WHOLE_CORE_PERCENT, ObjectKey, StandingCard
 from enforcer.manifest import field_of, workload_parts
 from enforcer.snapshot import Snapshot
 from fleet.decisions import CardPlacement
@@ -47,7 +48,10 @@ def node_config_changes(draft: StageDraft, snapshot: Snapshot, config: ObjectKey
         Corrupt: the ConfigMap is not HAMi's.
     """
     wanted: dict[str, dict[str, Setting]] = {}
+    lent = {card.node for card in draft.cards if card.memory_scaling is not None}
     for card in draft.cards:
+        if factor_of(card, snapshot.cards[card.card]) is not None:
+            check_standing(card, draft, snapshot)
         for key, value in _settings_of(card, snapshot).items():
             entry = wanted.setdefault(snapshot.cards[card.card].node, {})
             if key == "operatingmode" and entry.get(key, value) != value:
@@ -71,7 +75,10 @@ def node_config_changes(draft: StageDraft, snapshot: Snapshot, config: ObjectKey
     new = with_entries(field_of(manifest, NODE_CONFIG_FIELD), wanted, config)
     return NodeChanges(
         changes=tuple(field_changes(manifest, {NODE_CONFIG_FIELD: new}, recommendation)),
-        steps=tuple(_step(node, modes.get(node), snapshot, plugin) for node in sorted(wanted)),
+        steps=tuple(
+            with_registers(step, draft, snapshot) if step.node in lent else step
+            for step in (_step(node, modes.get(node), snapshot, plugin) for node in sorted(wanted))
+        ),
     )
 
 
@@ -99,6 +106,64 @@ def scaling_of(card: CardPlacement, standing: StandingCard) -> float:
     return math.ceil(granted * MIB / card.framebuffer_bytes * 100 + 1) / 100
 
 
+def factor_of(card: CardPlacement, standing: StandingCard) -> float | None:
+    """The factor that a card's node must have; None where what it registers is enough already."""
+    if card.memory_scaling is None:
+        return scaling_of(card, standing) if granted_mib(card) > standing.framebuffer_mib else None
+    enough = int(card.framebuffer_bytes // MIB * card.memory_scaling) - ROUNDED_MIB
+    return card.memory_scaling if standing.framebuffer_mib < enough else None
+
+
+def check_standing(card: CardPlacement, draft: StageDraft, snapshot: Snapshot) -> None:
+    """A pod that is not made anew keeps the whole grant that it began with, so it lends nothing.
+
+    Raises:
+        Refused: such a pod stays on a card on which framebuffer is to be lent.
+    """
+    staying = {part.pod_id for part in card.slices} - _moving(draft)
+    held = sorted(seat.pod_id for seat in snapshot.seats.values() if seat.pod_id in staying and card.card in seat.cards)
+    if card.memory_scaling is not None and held:
+        raise Refused(
+            f"cannot lend framebuffer on card {card.card}: {held[0]} was started before its node's factor and keeps "
+            "all that it was granted; restart it first"
+        )
+
+
+def whole_card_warnings(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
+    """Pods with a whole card on nodes that get a factor: started anew, one is granted all that its card registers."""
+    moving = _moving(draft)
+    nodes = {
+        standing.node: card.memory_scaling
+        for card in draft.cards
+        if card.memory_scaling is not None and factor_of(card, standing := snapshot.cards[card.card]) is not None
+    }
+    whole = sorted(
+        (seat.node, seat.pod_id)
+        for seat in snapshot.seats.values()
+        if seat.node in nodes and seat.pod_id not in moving
+        if any(part.core_percent == WHOLE_CORE_PERCENT for part in seat.slices)
+    )
+    return tuple(
+        f"{pod} has its card whole on node {node}: started anew before it moves, it sees {nodes[node]} times its "
+        "card's framebuffer"
+        for node, pod in whole
+    )
+
+
+def with_registers(step: NodeStep, draft: StageDraft, snapshot: Snapshot) -> NodeStep:
+    """A step of a node whose cards get a factor, with what they register before and after it."""
+    own = {name: standing for name, standing in sorted(snapshot.cards.items()) if standing.node == step.node}
+    factors = {card.card: factor_of(card, own[card.card]) for card in draft.cards if card.card in own}
+    sizes = {card.card: card.framebuffer_bytes // MIB for card in draft.cards}
+    after = tuple((name, int(sizes[name] * factor) - ROUNDED_MIB) for name, factor in factors.items() if factor)
+    before = tuple((name, standing.framebuffer_mib) for name, standing in own.items()) if after else ()
+    return replace(step, registers_mib=after, registered_mib=before)
+
+
+def _moving(draft: StageDraft) -> set[str]:
+    return {entry.seat.pod_id for targets in draft.targets.values() for entry in targets if entry.new is not None}
+
+
 def _settings_of(card: CardPlacement, snapshot: Snapshot) -> Mapping[str, Setting]:
     standing = snapshot.cards[card.card]
     found: dict[str, Setting] = {}
@@ -107,8 +172,9 @@ def _settings_of(card: CardPlacement, snapshot: Snapshot) -> Mapping[str, Settin
     if mode_of(card, snapshot) == MIG_MODE:
         # Neither scaling nor splitting applies to instances.
         return found
-    if granted_mib(card) > standing.framebuffer_mib:
-        found["devicememoryscaling"] = scaling_of(card, standing)
+    factor = factor_of(card, standing)
+    if factor is not None:
+        found["devicememoryscaling"] = factor
     if len(card.slices) > standing.slices_max:
         found["devicesplitcount"] = len(card.slices)
     return found

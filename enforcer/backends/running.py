@@ -25,6 +25,7 @@ from fleet.decisions import Need, Plan
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.priority_holds import Holders
+from fleet.probe_results import ProbeResult, as_measured
 from fleet.sentences import Sentence, sentence
 
 LeftOut = Callable[[str, Sequence[tuple[str, Mapping[str, str]]]], Sentence | None]
@@ -102,6 +103,7 @@ class RunningBackend:
         left_out: why an admission webhook of a real cluster is not asked about some new pods; None for a simulated one,
             which runs no parts.
         holders: what holds low priority back beyond the backend, as of now.
+        results: what probes of the cluster saw.
     """
 
     def __init__(
@@ -112,12 +114,14 @@ class RunningBackend:
         allows_experimental: bool,
         left_out: LeftOut | None,
         holders: Callable[[], Holders] = Holders,
+        results: Sequence[ProbeResult] = (),
     ) -> None:
         self._backend = backend
         self._version = version
         self._allows_experimental = allows_experimental
         self._left_out = left_out
         self._holders = holders
+        self._results = results
 
     @property
     def capabilities(self) -> Capabilities:
@@ -144,7 +148,7 @@ class RunningBackend:
         record = self._record(plan, tag)
         entries = {entry.id: entry for entry in plan.recommendations}
         chosen = [entries[one] for item in plan.stages if item.stage == stage for one in item.recommendations]
-        check_kinds(record, chosen)
+        check_kinds(as_measured(record, self._results), chosen)
         if any(Need.PRIORITY in item.needs for item in chosen):
             check_priority(plan, chosen, record, self._holders(), snapshot)
         check_limits_lifted(plan, chosen, record, snapshot)

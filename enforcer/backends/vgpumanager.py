@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from enforcer.backend import ROUNDED_MIB, NodeStep, RenderedStage
-from enforcer.backends.card_fit import CORE_MODE, check_cards, check_cores, granted_mib, is_whole, shared_percent
+from enforcer.backend import NodeStep, RenderedStage
+from enforcer.backends.card_fit import CORE_MODE, check_cards, check_cores, is_whole, shared_percent
 from enforcer.backends.grant_backend import GrantFamily, NodeChanges, render_grants
 from enforcer.backends.hami import hami_limits, registered_seat
 from enforcer.backends.hami_dialect import cards_of_register
-from enforcer.backends.node_config import plugin_pods, scaling_of
+from enforcer.backends.node_config import check_standing, factor_of, plugin_pods, whole_card_warnings, with_registers
 from enforcer.backends.pod_template import TemplateStyle
 from enforcer.backends.stage import StageDraft, Target, field_changes
 from enforcer.dialect import WHOLE_CORE_PERCENT, FixedDialect, ObjectKey, SeatSlice, StandingCard
@@ -38,7 +38,6 @@ from fleet.grammars.vgpumanager import (
     parse_vgpu_allocation,
     parse_vgpu_register,
 )
-from fleet.units import MIB
 
 NODE_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "vgpu-manager-device-plugin-config")
 NODE_CONFIG_FIELD = "data[nodeConfig.json]"
@@ -139,28 +138,7 @@ def _check(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
     _check_blocks({card.node for card in draft.cards if card.node is not None}, snapshot)
     for card in draft.cards:
         check_cores(card, card.slices, "its scheduler")
-    return (*warnings, *_whole_card_warnings(draft, snapshot))
-
-
-def _whole_card_warnings(draft: StageDraft, snapshot: Snapshot) -> Sequence[str]:
-    """Pods with a whole card on nodes that get a factor: started anew, one is granted all that its card registers."""
-    moving = {entry.seat.pod_id for targets in draft.targets.values() for entry in targets if entry.new is not None}
-    nodes = {
-        standing.node: card.memory_scaling
-        for card in draft.cards
-        if card.memory_scaling is not None and _factor(card, standing := snapshot.cards[card.card]) is not None
-    }
-    whole = sorted(
-        (seat.node, seat.pod_id)
-        for seat in snapshot.seats.values()
-        if seat.node in nodes and seat.pod_id not in moving
-        if any(part.core_percent == WHOLE_CORE_PERCENT for part in seat.slices)
-    )
-    return tuple(
-        f"{pod} has its card whole on node {node}: started anew before it moves, it sees {nodes[node]} times its "
-        "card's framebuffer"
-        for node, pod in whole
-    )
+    return (*warnings, *whole_card_warnings(draft, snapshot))
 
 
 def _check_blocks(nodes: Iterable[str], snapshot: Snapshot) -> None:
@@ -179,16 +157,13 @@ def _check_blocks(nodes: Iterable[str], snapshot: Snapshot) -> None:
 def _node_changes(draft: StageDraft, snapshot: Snapshot) -> NodeChanges:
     """Scaling and split count of nodes whose cards are to hold more than they register."""
     wanted: dict[str, dict[str, float | int]] = {}
-    registers: dict[str, list[tuple[str, int]]] = {}
     for card in draft.cards:
         standing = snapshot.cards[card.card]
         entry = wanted.setdefault(standing.node, {})
-        factor = _factor(card, standing)
+        factor = factor_of(card, standing)
         if factor is not None:
-            _check_standing(card, draft, snapshot)
+            check_standing(card, draft, snapshot)
             entry["deviceMemoryScaling"] = max(factor, entry.get("deviceMemoryScaling", factor))
-            mib = int(card.framebuffer_bytes // MIB * factor)
-            registers.setdefault(standing.node, []).append((card.card, mib - ROUNDED_MIB))
         if len(card.slices) > standing.slices_max:
             entry["deviceSplitCount"] = max(len(card.slices), int(entry.get("deviceSplitCount", 0)))
     wanted = {node: entry for node, entry in wanted.items() if entry}
@@ -205,39 +180,10 @@ def _node_changes(draft: StageDraft, snapshot: Snapshot) -> NodeChanges:
     return NodeChanges(
         changes=tuple(field_changes(manifest, {NODE_CONFIG_FIELD: new}, recommendation)),
         steps=tuple(
-            NodeStep(
-                node=node,
-                restarts=plugin_pods(node, snapshot, PLUGIN),
-                registers_mib=tuple(registers.get(node, ())),
-                registered_mib=tuple(
-                    (name, standing.framebuffer_mib)
-                    for name, standing in sorted(snapshot.cards.items())
-                    if node in registers and standing.node == node
-                ),
-            )
+            with_registers(NodeStep(node=node, restarts=plugin_pods(node, snapshot, PLUGIN)), draft, snapshot)
             for node in sorted(wanted)
         ),
     )
-
-
-def _factor(card: CardPlacement, standing: StandingCard) -> float | None:
-    """The factor that a card's node must have; None where what it registers is enough already."""
-    if card.memory_scaling is None:
-        return scaling_of(card, standing) if granted_mib(card) > standing.framebuffer_mib else None
-    enough = int(card.framebuffer_bytes // MIB * card.memory_scaling) - ROUNDED_MIB
-    return card.memory_scaling if standing.framebuffer_mib < enough else None
-
-
-def _check_standing(card: CardPlacement, draft: StageDraft, snapshot: Snapshot) -> None:
-    """A pod that is not made anew keeps the whole grant that it began with, so it lends nothing."""
-    moving = {entry.seat.pod_id for targets in draft.targets.values() for entry in targets if entry.new is not None}
-    staying = {part.pod_id for part in card.slices} - moving
-    held = sorted(seat.pod_id for seat in snapshot.seats.values() if seat.pod_id in staying and card.card in seat.cards)
-    if card.memory_scaling is not None and held:
-        raise Refused(
-            f"cannot lend framebuffer on card {card.card}: {held[0]} was started before its node's factor and keeps "
-            "all that it was granted; restart it first"
-        )
 
 
 def _merged(text: str | None, wanted: Mapping[str, Mapping[str, float | int]]) -> str:

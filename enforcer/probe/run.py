@@ -1,14 +1,11 @@
-"""Probes what one container gets of its card (framebuffer, compute, gate, pause), as a result to be signed.
+"""Probes what one container gets of its card (framebuffer, lending, compute, gate, pause), as a result to be signed.
 
 What the container was granted is read from where its backend says it: HAMi's library by its environment
 (Project-HAMi/HAMi:pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go): `CUDA_DEVICE_MEMORY_LIMIT_0`,
 `CUDA_DEVICE_SM_LIMIT`, `CUDA_DEVICE_MEMORY_SHARED_CACHE`. The caller may say otherwise. Called by
 `gputide admin probe`.
 
-- *Framebuffer*: allocates until it is refused, to the last byte, and tries one way around the limit. The limit of an
-  interception library is compared with what the process holds, so what counts is the sum. Allocation goes by halving
-  steps, largest first; an interception library counts single bytes, the driver itself whole pages of 2 MiB (CUDA C++
-  Programming Guide, virtual memory management), so without one the end is found within a page. All of it is given back.
+- *Framebuffer and lending*: see `framebuffer`.
 - *Compute*: short kernels that fill the whole card, one after the other. Each keeps the card busy for a known time, so
   the share is kernels × their time / the time that all took; the rest is a limiter that holds launches back. Again
   with graphs, which pass by limiters that only know launches (Project-HAMi/HAMi#1445).
@@ -19,8 +16,7 @@ What the container was granted is read from where its backend says it: HAMi's li
   back; another one writes. The container is asleep when no launch came back for a while; the pause took until the last
   one that did.
 
-Every figure is measured or None; None says that it was not tried, or that what it needs is not there. The driver is
-asked through the port `Gpu`.
+Every figure is measured or None; None says that it was not tried, or that what it needs is not there.
 """
 
 from __future__ import annotations
@@ -32,79 +28,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 from enforcer.agent.region_writing import open_for_writing, pause, resume, set_recent_kernel
+from enforcer.probe.framebuffer import measure_framebuffer, measure_lending
+from enforcer.probe.gpu import Gpu
 from fleet.errors import Misconfigured
 from fleet.grammars.hami import CORE_POLICY_ENV
 from fleet.probe_results import ProbeResult
 from fleet.regions.fields import BLOCKED
-from fleet.units import MIB
-
-
-class Gpu(Protocol):
-    """One card of this container."""
-
-    @property
-    def card(self) -> str:
-        """UUID."""
-        ...
-
-    def memory_info(self) -> tuple[int, int]:
-        """Free and total framebuffer as programs see them, bytes."""
-        ...
-
-    def allocate(self, size: int, *, managed: bool = False) -> int | None:
-        """Address of a new allocation; None where it was refused."""
-        ...
-
-    def free(self, address: int) -> None:
-        """Give an allocation back."""
-        ...
-
-    def fill(self, address: int, size: int) -> None:
-        """Write every byte of an allocation, and wait."""
-        ...
-
-    def spin(self, nanoseconds: int) -> None:
-        """Keep the whole card busy for a time; not waited for."""
-        ...
-
-    def record_spin_graph(self, nanoseconds: int) -> bool:
-        """Record the same as a graph; False where that can't be done."""
-        ...
-
-    def spin_by_graph(self) -> None:
-        """Launch the recorded graph; not waited for."""
-        ...
-
-    def wait(self) -> None:
-        """Wait for everything that was launched."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FramebufferReading:
-    """How framebuffer is limited.
-
-    Attributes:
-        granted_bytes: what the container was granted; None where nobody said.
-        told_bytes: total framebuffer as programs see it.
-        allocated_bytes: most that could be allocated, to the byte that the driver rounds to.
-        is_refused: True where an allocation was refused before the card was full.
-        managed_escapes: True where unified memory was given beyond that; None where it was not tried.
-        spilled_bytes: what was given beyond the card's own framebuffer; 0 where nothing was, None where the card's
-            size is not known.
-        spill_bytes_per_second: how fast what lies beyond is written; None where nothing does.
-    """
-
-    granted_bytes: int | None
-    told_bytes: int
-    allocated_bytes: int
-    is_refused: bool
-    managed_escapes: bool | None
-    spilled_bytes: int | None
-    spill_bytes_per_second: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,75 +194,6 @@ def _worst(seconds: list[float | None]) -> float | None:
     return max(known) if known and len(known) == len(seconds) else None
 
 
-_MANAGED_BYTES = 64 * MIB
-
-
-def measure_framebuffer(
-    gpu: Gpu, *, granted_bytes: int | None, card_bytes: int | None, spill_bytes_max: int
-) -> FramebufferReading:
-    """Fill the framebuffer that there is.
-
-    Args:
-        card_bytes: framebuffer of the whole card; None where nobody said. Beyond it lies host memory.
-        spill_bytes_max: most that is taken beyond the card, so that the node keeps its memory.
-    """
-    free, told = gpu.memory_info()
-    context = max(0, told - free)
-    ceiling = (card_bytes or told) + spill_bytes_max
-    held: list[tuple[int, int]] = []
-    is_refused = False
-    try:
-        step = _power_below(max(told, 1))
-        while step >= 1:
-            total = context + sum(size for _, size in held)
-            address = gpu.allocate(step) if total + step <= ceiling else None
-            if address is not None:
-                held.append((address, step))
-                continue
-            is_refused = is_refused or total + step <= ceiling
-            step //= 2
-        total = context + sum(size for _, size in held)
-        spilled = None if card_bytes is None else max(0, total - card_bytes)
-        speed = _write_speed(gpu, held, spilled) if spilled else None
-        escapes = _managed_escapes(gpu) if is_refused else None
-    finally:
-        for address, _ in held:
-            gpu.free(address)
-    return FramebufferReading(
-        granted_bytes=granted_bytes,
-        told_bytes=told,
-        allocated_bytes=total,
-        is_refused=is_refused,
-        managed_escapes=escapes,
-        spilled_bytes=spilled,
-        spill_bytes_per_second=speed,
-    )
-
-
-def _managed_escapes(gpu: Gpu) -> bool:
-    """True where unified memory is given although everything is taken."""
-    address = gpu.allocate(_MANAGED_BYTES, managed=True)
-    if address is None:
-        return False
-    gpu.free(address)
-    return True
-
-
-def _write_speed(gpu: Gpu, held: list[tuple[int, int]], spilled: int) -> float:
-    """Bytes per second at which everything that is held is written twice over, counted for what lies beyond."""
-    for address, size in held:
-        gpu.fill(address, size)
-    began = time.monotonic()
-    for address, size in held:
-        gpu.fill(address, size)
-    # What lies on the card is written a hundred times faster, so the time is that of the rest.
-    return spilled / max(1e-6, time.monotonic() - began)
-
-
-def _power_below(size: int) -> int:
-    return 1 << (size.bit_length() - 1)
-
-
 KERNEL_SECONDS = 0.002
 """Time of one kernel: long against the cost of a launch, short against a limiter's step of some 120 ms."""
 WARM_UP_SECONDS = 2.0
@@ -433,6 +295,9 @@ def probe(
     framebuffer = measure_framebuffer(
         gpu, granted_bytes=granted.framebuffer_bytes, card_bytes=granted.card_bytes, spill_bytes_max=spill_bytes_max
     )
+    lending = None
+    if granted.card_bytes is not None and framebuffer.spilled_bytes:
+        lending = measure_lending(gpu, framebuffer, granted.card_bytes)
     compute = measure_compute(gpu, granted_ratio=granted.compute_ratio, seconds=seconds)
     gate = None if granted.region is None else measure_gate(gpu, granted.region)
     if not gate and granted.compute_ratio is not None and not granted.is_forced:
@@ -448,7 +313,7 @@ def probe(
         is_refused=framebuffer.is_refused,
         managed_escapes=framebuffer.managed_escapes,
         spilled_bytes=framebuffer.spilled_bytes,
-        spill_bytes_per_second=framebuffer.spill_bytes_per_second,
+        spill_bytes_per_second=None if lending is None else lending.bytes_per_second,
         granted_compute_ratio=compute.granted_ratio,
         compute_ratio=compute.launched_ratio,
         graph_compute_ratio=compute.graph_ratio,
@@ -456,4 +321,5 @@ def probe(
         resume_seconds=paused.resume_seconds,
         graph_pauses=paused.graph_pauses,
         gate_holds=gate,
+        kept_bytes=None if lending is None else lending.kept_bytes,
     )

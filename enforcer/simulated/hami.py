@@ -49,6 +49,7 @@ _CARD_RESOURCES = frozenset({COUNT_RESOURCE, FRAMEBUFFER_RESOURCE, FRAMEBUFFER_P
 _SCHEDULER = "hami-scheduler"
 _FRAMEBUFFER_MIB_MAX = 2**31 - 1
 """A container that asks for more is taken for one that asks for no card."""
+_CONTEXT_MIB = 300
 
 
 def _mutated(container: Manifest, pod: str) -> Manifest:
@@ -208,5 +209,14 @@ class HamiSystem(KinSystem):
         )
 
 
+class EffectiveGpuSystem(HamiSystem):
+    """EffectiveGPU, with the swap through unified memory that its authors describe."""
+
+    def kept_mib(self, granted_mib: int, scaling: float) -> float | None:
+        """See `SharingSystem`: a context stays (some hundred MiB, as CUDA makes it), everything else may go."""
+        del scaling
+        return min(granted_mib, _CONTEXT_MIB)
+
+
 HAMI_SYSTEM = HamiSystem(HAMI, HAMI_DIALECT)
-EFFECTIVE_GPU_SYSTEM = HamiSystem(EFFECTIVE_GPU, EFFECTIVE_GPU_DIALECT)
+EFFECTIVE_GPU_SYSTEM = EffectiveGpuSystem(EFFECTIVE_GPU, EFFECTIVE_GPU_DIALECT)

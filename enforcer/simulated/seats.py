@@ -37,6 +37,7 @@ class SimulatedSeat:
         compute_granted_ratio: granted, 0-1; 1 where no limit is set.
         priority: on its card; None where the sharing system knows none.
         is_oversubscribed: the card's grants together may exceed its framebuffer.
+        kept_bytes: what of the grant stays on such a card while the pod rests; None where all of it does.
         since: when the pod was made, UTC; the start of time for a pod that has no seat.
         is_remade: True where its owner made it anew since the trace began it, so that it has run from `since` on.
     """
@@ -54,6 +55,7 @@ class SimulatedSeat:
     core_policy: CorePolicy
     priority: Priority | None
     is_oversubscribed: bool
+    kept_bytes: float | None = None
     since: datetime
     is_remade: bool = False
 
@@ -61,6 +63,7 @@ class SimulatedSeat:
 def read_seats(store: SimulatedStore, system: SharingSystem) -> tuple[SimulatedSeat, ...]:
     """Seats of every pod on the roster, sorted by pod."""
     capacity = {row[0]: row[1] for row in store.rows("SELECT card, framebuffer_bytes FROM cards")}
+    scaling = dict(store.rows("SELECT card, scaling FROM cards JOIN nodes ON node = name"))
     granted = dict(store.rows("SELECT card, sum(framebuffer_mib) FROM slots GROUP BY card"))
     slots: dict[tuple[str, str], list[tuple[str, str, int, int]]] = {}
     for namespace, pod, container, card, mib, cores in store.rows(
@@ -100,6 +103,8 @@ def read_seats(store: SimulatedStore, system: SharingSystem) -> tuple[SimulatedS
             # A whole card is granted to the byte; MiB are only HAMi's unit of account.
             is_hard, priority = system.held(said, cores)
             bytes_granted = size if mib >= size // MIB else mib * MIB
+            is_over = granted[card] * MIB > size + MIB
+            kept_mib = system.kept_mib(mib, scaling.get(card, 1.0)) if is_over else None
             seats.append(
                 replace(
                     base,
@@ -111,7 +116,8 @@ def read_seats(store: SimulatedStore, system: SharingSystem) -> tuple[SimulatedS
                     compute_granted_ratio=cores / 100 if cores else 1.0,
                     core_policy=CorePolicy.HARD if is_hard else CorePolicy.BURST,
                     priority=priority,
-                    is_oversubscribed=granted[card] * MIB > size + MIB,
+                    is_oversubscribed=is_over,
+                    kept_bytes=None if kept_mib is None else kept_mib * MIB,
                 )
             )
     return tuple(seats)

@@ -128,6 +128,15 @@ class SharingSystem(ABC):
         del wish
         return self.capabilities.compute_isolation is not ComputeIsolation.NONE and is_limited(core_percent), None
 
+    def kept_mib(self, granted_mib: int, scaling: float) -> float | None:
+        """What of a grant stays on its card while its pod rests and others need the card; None where all of it does.
+
+        Args:
+            scaling: factor of its node.
+        """
+        del granted_mib, scaling
+        return None
+
     def sharing(self, configs: Mapping[ObjectKey, Manifest], node: Manifest) -> NodeSharing:
         """How a node shares its cards by what is configured.
 

@@ -171,6 +171,10 @@ class VgpuManagerSystem(KinSystem):
         """See `SharingSystem`: `fixed`, also where nothing is said, is a limit; `balance` lends what others leave."""
         return is_limited(core_percent) and wish in (None, "fixed"), None
 
+    def kept_mib(self, granted_mib: int, scaling: float) -> float | None:
+        """See `SharingSystem`: the part that is plain framebuffer; the rest is unified memory."""
+        return granted_mib / scaling
+
     def node(self, cards: Sequence[CardBook]) -> NodeWords:
         """See `SharingSystem`."""
         entries = [

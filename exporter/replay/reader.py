@@ -22,12 +22,14 @@ from exporter.card_families import FRAMEBUFFER_CAPACITY, FRAMEBUFFER_FREE
 from exporter.collector import Snapshot
 from exporter.families import CataloguedFamily, Family, KeptLabels
 from exporter.reader import Block, InventoryChange, Reading, Samples
+from exporter.replay.paging import Lent, Paging, Tenant
 from exporter.replay.places import Places
 from exporter.replay.seats import NO_SERVICE, Seating, Table, carried, played
 from exporter.trace.trace import Trace, epoch_ms, from_epoch_ms
 from exporter.trace.usage import Piece, joined
 from fleet.inventory import Card, CardId, Grant
 from fleet.schema import CARD_IDENTITY, SLICE_IDENTITY, Measure
+from fleet.sharing import ACTIVE_RATIO_MIN
 from fleet.usage import CardKey, SliceKey
 from fleet.workload_kinds import SERVICE_KINDS
 
@@ -73,6 +75,12 @@ class ReplayReader:
         self._slices: list[SliceKey] = []
         self._slice_rows: dict[SliceKey, int] = {}
         self._steps: Iterator[Block] | None = None
+        self._paging = Paging(trace.step_seconds)
+
+    @property
+    def lent(self) -> Lent:
+        """What came of framebuffer that was lent so far."""
+        return self._paging.lent
 
     def blocks(self, steps_per_block: int | None = None) -> Iterator[Block]:
         """The rest of the trace, several steps at a time.
@@ -175,15 +183,14 @@ class ReplayReader:
             table = np.full(shape, np.nan, np.float32)
             table[rows, cells - first] = column[samples]
             columns[measure] = table
-        shown = played(
-            Table(
-                values=columns,
-                recorded=tuple(self._places.grants[number] for number in numbers),
-                current=tuple(self._places.current(number) for number in numbers),
-                seats=tuple(self._places.seats[number] for number in numbers),
-                enforced=self._places.enforced,
-            )
+        seated = Table(
+            values=columns,
+            recorded=tuple(self._places.grants[number] for number in numbers),
+            current=tuple(self._places.current(number) for number in numbers),
+            seats=tuple(self._places.seats[number] for number in numbers),
+            enforced=self._places.enforced,
         )
+        shown = played(replace(seated, waits=self._waits(seated)))
         result = {}
         for measure, column in values.items():
             changed = column.copy()
@@ -193,6 +200,42 @@ class ReplayReader:
             changed[samples] = np.where(is_same, column[samples], new)
             result[measure] = changed
         return result
+
+    def _waits(self, table: Table) -> NDArray[np.float32] | None:
+        """Share of each step in which rows wait for lent framebuffer; None where none is lent."""
+        lending = {
+            grant.card
+            for grant, seat in zip(table.current, table.seats, strict=True)
+            if seat is not None and seat.kept_bytes is not None
+        }
+        if not lending:
+            return None
+        rows = [row for row, grant in enumerate(table.current) if grant.card in lending]
+        held = table.values[Measure.FRAMEBUFFER_USED]
+        works = np.zeros(held.shape, bool)
+        for measure in (Measure.DUTY_CYCLE, Measure.SM_ACTIVE):
+            if measure in table.values:
+                works |= np.nan_to_num(table.values[measure]) > ACTIVE_RATIO_MIN
+        waits = np.zeros(held.shape, np.float32)
+        cards = {card.card: card for card in self._trace.cards if card.card in lending}
+        for step in range(held.shape[1]):
+            tenants: dict[CardId, list[Tenant]] = {card: [] for card in sorted(lending)}
+            for row in rows:
+                grant, seat = table.current[row], table.seats[row]
+                tenants[grant.card].append(
+                    Tenant(
+                        key=(grant.pod_id, grant.container, grant.started_at),
+                        held_bytes=None if np.isnan(held[row, step]) else float(held[row, step]),
+                        kept_bytes=None if seat is None else seat.kept_bytes,
+                        works=bool(works[row, step]),
+                    )
+                )
+            found = self._paging.step(tenants, cards)
+            for row in rows:
+                grant = table.current[row]
+                seconds = found.get((grant.card, (grant.pod_id, grant.container, grant.started_at)), 0.0)
+                waits[row, step] = seconds / self._trace.step_seconds
+        return waits
 
     def _cells(self, ts_ms: NDArray[np.int64]) -> NDArray[np.int64]:
         """The step that each time belongs to, to the nearest: sources jitter around their grid."""

@@ -51,6 +51,7 @@ class Seat:
         is_hard: True where that share is a hard limit.
         priority: on its card; None where it keeps the recorded one.
         is_oversubscribed: True where the grant may be spilled to host memory.
+        kept_bytes: what of the grant then stays on the card while the pod rests; None where nothing leaves it.
         since: when the pod got this seat, UTC.
         is_anew: True where the pod was made anew at `since`: its grant begins then, even where it sits as recorded.
         pod: what the pod is called since it was made anew; None where it kept its recorded name.
@@ -62,6 +63,7 @@ class Seat:
     is_hard: bool = False
     priority: Priority | None = Priority.NORMAL
     is_oversubscribed: bool = False
+    kept_bytes: float | None = None
     since: datetime
     is_anew: bool = False
     pod: str | None = None
@@ -189,6 +191,7 @@ class Table:
         current: the grant that it plays in.
         seats: its seat; None where it sits as recorded.
         enforced: what keeps them apart.
+        waits: share of each step in which a row waits for framebuffer that comes back, 0-1; None where none is lent.
     """
 
     values: Mapping[Measure, NDArray[np.float32]]
@@ -196,6 +199,7 @@ class Table:
     current: tuple[Grant, ...]
     seats: tuple[Seat | None, ...]
     enforced: Enforced = Enforced()
+    waits: NDArray[np.float32] | None = None
 
 
 def played(table: Table) -> dict[Measure, NDArray[np.float32]]:
@@ -221,6 +225,8 @@ def played(table: Table) -> dict[Measure, NDArray[np.float32]]:
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(demand > 0, served / demand, 1.0)
     factor = np.where(np.isnan(ratio), 1.0, np.minimum(ratio, 1.0)).astype(np.float32)
+    if table.waits is not None:
+        factor *= 1.0 - table.waits
     for measure in (Measure.DUTY_CYCLE, Measure.SM_ACTIVE, Measure.MEMORY_ACTIVE):
         if measure in values:
             values[measure] = (values[measure] * factor).astype(np.float32)
@@ -236,6 +242,8 @@ def played(table: Table) -> dict[Measure, NDArray[np.float32]]:
         bool,
     )[:, None]
     shown, usage, _ = replayed_framebuffer(used, need, kv_usage, pools, seats.framebuffer_granted_bytes)
+    # Monitors count what is framebuffer for good: what may leave the card is memory of the system to them.
+    shown = np.minimum(shown, seats.kept_bytes[:, None]).astype(np.float32)
     values[Measure.FRAMEBUFFER_USED] = np.where(is_regranted, shown, used)
     if usage is not None and kv_usage is not None:
         values[Measure.KV_CACHE_USAGE] = np.where(is_regranted, usage, kv_usage)
@@ -255,9 +263,13 @@ def _columns(table: Table) -> Seats:
         compute_granted_ratio=np.array([g.compute_granted_ratio for g in table.current], np.float64),
         is_hard=np.array([seat is not None and seat.is_hard for seat in table.seats], bool),
         is_low=np.array([table.enforced.priority and g.priority is Priority.LOW for g in table.current], bool),
-        kept_bytes=np.full(len(table.current), np.inf),
+        kept_bytes=np.array([_kept(seat) for seat in table.seats], np.float64),
         capacity_bytes=np.array(capacity, np.float64),
     )
+
+
+def _kept(seat: Seat | None) -> float:
+    return np.inf if seat is None or seat.kept_bytes is None else seat.kept_bytes
 
 
 def carried(

@@ -109,6 +109,20 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedLending:
+    """How framebuffer was lent on a card while a probe looked.
+
+    Attributes:
+        scaling_max: what was allocated on the card / its framebuffer; nobody knows what more than that leads to.
+        kept_ratio: share of the card that what rests kept for itself, at most, 0-1. Whether grants are divided or moved
+            whole, with a smaller factor what rests keeps no more than this, divided by the factor, of its grant.
+    """
+
+    scaling_max: float
+    kept_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What one backend enforces; what a record leaves out is the least that can be said.
 
@@ -122,6 +136,7 @@ class Capabilities:
         lends_framebuffer: of a grant only its part divided by the node's scaling factor is held for good; the rest is
             on the card while its pod works, and moves to host memory when others need the card. False where nobody
             knows what stays there, so that nothing may be planned with it.
+        probed_lending: what a probe saw of that on a backend of which nobody knows it; None where none did.
         spill_bytes_per_second: slowest measured rate at which framebuffer moves; None where nobody measured it.
         shows_limit: a process that asks how much memory there is sees its limit as the total; False where it may see
             the card.
@@ -174,6 +189,7 @@ class Capabilities:
     priority_levels: int = 1
     oversubscription: Oversubscription = Oversubscription.NONE
     lends_framebuffer: bool = False
+    probed_lending: ProbedLending | None = None
     spill_bytes_per_second: float | None = None
     shows_limit: bool = True
     live_framebuffer_change: bool = False
@@ -224,7 +240,13 @@ class Capabilities:
     @property
     def can_lend(self) -> bool:
         """Whether a pod may use framebuffer of its card while those that it was granted to as well rest."""
-        return self.oversubscription is Oversubscription.SPILL and self.lends_framebuffer
+        lends = self.lends_framebuffer or self.probed_lending is not None
+        return self.oversubscription is Oversubscription.SPILL and lends
+
+    @property
+    def kept_ratio(self) -> float:
+        """What of a grant stays on the card while its pod rests, times the factor of its node, at most, 0-1."""
+        return 1.0 if self.probed_lending is None else self.probed_lending.kept_ratio
 
     def shareable_bytes(self, card_bytes: int) -> int:
         """Framebuffer of a card that can be granted to pods that share it."""

@@ -135,7 +135,7 @@ EFFECTIVE_GPU = Capabilities(
     compute_isolation=ComputeIsolation.REACTIVE,
     core_policies=(CorePolicy.HARD, CorePolicy.BURST),
     priority_levels=2,
-    # A swap through unified memory is described and can't be seen from the outside.
+    # A swap through unified memory is described; only a probe can show it.
     oversubscription=Oversubscription.NONE,
     granularity=Granularity.NODE,
     slices_per_card_max=10,
@@ -143,7 +143,7 @@ EFFECTIVE_GPU = Capabilities(
     gates_priority_by_cores=True,
     refuses=(("mig", f"its MIG mode: {_NO_PUBLIC_SOURCE}"),),
     partly=(
-        ("oversubscribe", f"compute alone; its swap of framebuffer: {_NO_PUBLIC_SOURCE}"),
+        ("oversubscribe", f"compute alone; its swap of framebuffer: {_NO_PUBLIC_SOURCE}, so only a probe can show it"),
         ("colocate", f"as far as it is HAMi: {GATED_BY_CORES}"),
     ),
     source=(

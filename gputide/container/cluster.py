@@ -29,12 +29,12 @@ from enforcer.record.shared_ledger import ChangeStore
 from enforcer.record.shared_plans import ClusterPlans
 from enforcer.safety.guard import check_cluster_name
 from enforcer.simulated.cluster import SimulatedCluster
-from fleet.capabilities.register import records_of
+from fleet.capabilities.register import EFFECTIVE_GPU, HAMI, records_of
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import Misconfigured, Refused, Unavailable
 from fleet.priority_holds import NOBODY, Holders, holders_of
-from fleet.probe_results import ProbeResult
+from fleet.probe_results import ProbeResult, as_measured
 from fleet.settings.agent import GiveWayManner
 from fleet.settings.settings import ClusterChoice, ClusterSettings, Settings
 from gputide.container.warehouse import warehouse
@@ -260,12 +260,25 @@ def backend(
         Misconfigured: the settings name one that renders nothing.
     """
     return RunningBackend(
-        _installed(settings, now),
+        _installed(settings, now, folder),
         version=settings.enforcer.backend_version,
         allows_experimental=settings.enforcer.experimental,
         left_out=_left_out(cluster),
         holders=lambda: priority_holders(folder, settings, cluster, now),
+        results=probe_results(folder, settings),
     )
+
+
+def probe_results(folder: DataFolder | None, settings: Settings) -> Sequence[ProbeResult]:
+    """Results of probes that count; none without a folder or a key.
+
+    Raises:
+        Corrupt: one can't be read.
+        Refused: one was changed.
+    """
+    if folder is None or settings.probe.key_file is None:
+        return ()
+    return kept_results(folder, read_key(settings))
 
 
 def priority_holders(
@@ -278,16 +291,17 @@ def priority_holders(
         Corrupt: a result of a probe can't be read.
         Refused: one was changed.
     """
-    results: Sequence[ProbeResult] = ()
-    if folder is not None and settings.probe.key_file is not None:
-        results = kept_results(folder, read_key(settings))
     pods: Sequence[Manifest] = ()
     if cluster is not None and settings.agent.give_way is not GiveWayManner.OFF:
         pods = list(cluster.list_objects("Pod", settings.enforcer.namespace))
     since = now - timedelta(seconds=settings.probe.result_seconds)
     strict = nodes_with_agents(pods, strict_only=True)
     return holders_of(
-        records_of(settings.enforcer.backend)[-1], results, nodes_with_agents(pods), strict=strict, since=since
+        records_of(settings.enforcer.backend)[-1],
+        probe_results(folder, settings),
+        nodes_with_agents(pods),
+        strict=strict,
+        since=since,
     )
 
 
@@ -343,8 +357,8 @@ def backend_version(settings: Settings) -> str | None:
         return running_tag(parts_of(images, (one for kind in PART_KINDS for one in cluster.list_objects(kind))))
 
 
-def _installed(settings: Settings, now: datetime) -> Backend:
-    installed = settings.backends
+def _installed(settings: Settings, now: datetime, folder: DataFolder | None) -> Backend:
+    installed, results = settings.backends, probe_results(folder, settings)
     match settings.enforcer.backend:
         case "hami":
             dialect = HamiDialect(
@@ -352,7 +366,9 @@ def _installed(settings: Settings, now: datetime) -> Backend:
                 node_config=_key("ConfigMap", installed.hami_node_config),
                 plugin=_key("DaemonSet", installed.hami_device_plugin),
             )
-            return HamiBackend(now, dialect, cordons_emptied_nodes=installed.hami_cordons_emptied_nodes)
+            return HamiBackend(
+                now, dialect, as_measured(HAMI, results), cordons_emptied_nodes=installed.hami_cordons_emptied_nodes
+            )
         case "effectivegpu":
             dialect = HamiDialect(
                 words_of_models(HAMI_WORDS, installed.effectivegpu_model_resources),
@@ -360,7 +376,8 @@ def _installed(settings: Settings, now: datetime) -> Backend:
                 node_config=_key("ConfigMap", installed.effectivegpu_node_config),
                 plugin=_key("DaemonSet", installed.effectivegpu_device_plugin),
             )
-            return EffectiveGpuBackend(now, dialect)
+            # What of it spills is published nowhere; a probe may have seen it.
+            return EffectiveGpuBackend(now, dialect, as_measured(EFFECTIVE_GPU, results))
         case "volcano":
             return VolcanoBackend(now, low_priority_queue=installed.volcano_low_priority_queue)
         case name:

@@ -18,6 +18,7 @@ from pathlib import Path
 from enforcer.simulated.cluster import ReplayMark, SeatState, SimulatedCluster, SimulatedSeat
 from enforcer.simulated.systems import PLAYABLE
 from exporter.reader import Block
+from exporter.replay.paging import Lent
 from exporter.replay.reader import ReplayReader
 from exporter.replay.seats import Enforced, Seat
 from exporter.trace.trace import Trace, open_trace
@@ -75,6 +76,7 @@ class Replayed:
         since: first moment that was sent; equal to `until` where nothing was left to send.
         rows: rows written to the warehouse, all tables and levels.
         pending_pods: pods that found no card in the simulated cluster.
+        lent: what came of framebuffer that pods of a card lent each other.
     """
 
     since: datetime
@@ -84,6 +86,7 @@ class Replayed:
     bytes_sent: int
     rows: int
     pending_pods: int
+    lent: Lent
 
 
 def replay(
@@ -122,10 +125,11 @@ def replay(
         seating = ClusterSeating(cluster, trace)
         with _pipeline(folder, settings, playback.write_url) as (url, rollup), cluster.replaying() as keep:
             sender = ReplaySender(url, sleep=sleep)
+            reader = ReplayReader(trace, since=begin - _INSTANT, until=end - _INSTANT, seating=seating)
             with _rolling_up(rollup) as rolled:
                 if begin < end:
                     steps = _steps_from(begin, end, trace, cluster, seating)
-                    for block in _blocks(trace, begin, end, steps, cluster, seating):
+                    for block in _blocks(reader, trace, end, steps, cluster):
                         sender.add(block)
                         now = min(block.until + _INSTANT, end)
                         if sender.waiting >= SAMPLES_PER_SEND or speed is not None:
@@ -153,6 +157,7 @@ def replay(
         bytes_sent=sender.bytes_sent,
         rows=rolled(),
         pending_pods=pending,
+        lent=reader.lent,
     )
 
 
@@ -256,10 +261,9 @@ def _steps_from(
 
 
 def _blocks(
-    trace: Trace, begin: datetime, end: datetime, steps: int, cluster: SimulatedCluster, seating: ClusterSeating
+    reader: ReplayReader, trace: Trace, end: datetime, steps: int, cluster: SimulatedCluster
 ) -> Iterator[Block]:
     """Blocks of the span, each played where the cluster has the pods at its start."""
-    reader = ReplayReader(trace, since=begin - _INSTANT, until=end - _INSTANT, seating=seating)
     for block in reader.blocks(steps):
         yield block
         _place_ahead(block.until, end, steps, trace, cluster)
@@ -292,6 +296,7 @@ def _seat(place: SimulatedSeat) -> Seat:
         is_hard=place.core_policy is CorePolicy.HARD,
         priority=place.priority,
         is_oversubscribed=place.is_oversubscribed,
+        kept_bytes=place.kept_bytes,
         since=place.since,
         is_anew=place.is_remade,
         pod=place.name if place.name not in ("", place.pod) else None,

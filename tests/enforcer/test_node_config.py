@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 
 from enforcer.backend import NodeStep, RenderedStage
+from enforcer.backends.hami import HamiBackend
 from enforcer.backends.hami_dialect import DEVICE_CONFIG
 from enforcer.manifest import Manifest
 from enforcer.snapshot import take_snapshot
+from fleet.capabilities.capability import Oversubscription
+from fleet.capabilities.register import HAMI as HAMI_RECORD
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import CardPlacement, Need, Plan, RecommendationKind
 from fleet.errors import Corrupt, Refused
 from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, parse_node_register
 from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
-from tests.enforcer.builders import HALF, a_plan, a_recommendation, a_slice, card_id, whole
+from tests.enforcer.builders import HALF, NOW, a_plan, a_recommendation, a_slice, card_id, whole
 from tests.enforcer.kin_cluster import HAMI, VGPU_MANAGER, VOLCANO, Kin, a_kin_cluster
 from tests.enforcer.plugin_cluster import StandingCluster, a_config
 from tests.enforcer.test_backend_kin import a_share, oversubscribe, pair_plan, slice_
@@ -230,6 +233,19 @@ def test_vgpu_manager_lends_by_the_factor_that_the_plan_asks_for() -> None:
     assert not any("card whole" in warning for warning in stage.warnings)
     assert len(step.registered_mib) > len(step.registers_mib), "a factor is all cards' of the node"
     assert {mib for _, mib in step.registered_mib} == {24 * 1024}
+
+
+PROBED = replace(HAMI_RECORD, oversubscription=Oversubscription.SPILL)
+
+
+def test_hami_kin_lends_by_the_same_factor_where_a_probe_saw_it_spill() -> None:
+    kin = replace(HAMI, backend=HamiBackend(NOW, capabilities=PROBED))
+    stage = rendered(lending(), a_kin_cluster(HAMI), kin)
+    assert config_of(stage)["nodeconfig"][0] == {"name": "node-0", "devicememoryscaling": 3.2}
+    (step,) = stage.node_steps
+    assert {mib for _, mib in step.registers_mib} == {int(24 * 1024 * 3.2) - 16}
+    with pytest.raises(Refused, match="spills nothing"):
+        rendered(lending(), a_kin_cluster(HAMI), HAMI)
 
 
 def test_vgpu_manager_names_pods_that_would_see_more_than_their_card() -> None:

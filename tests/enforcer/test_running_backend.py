@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from enforcer.backend import Backend
+from enforcer.backends.effectivegpu import EffectiveGpuBackend
 from enforcer.backends.hami import HamiBackend
 from enforcer.backends.kai import KaiBackend
 from enforcer.backends.running import LeftOut, RunningBackend, parts_of, running_tag
@@ -17,12 +18,15 @@ from enforcer.backends.volcano import VolcanoBackend
 from enforcer.manifest import Manifest
 from enforcer.preview import preview
 from enforcer.snapshot import Snapshot, take_snapshot
-from fleet.decisions import Plan, RecommendationKind
+from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.errors import Refused
+from fleet.probe_results import as_measured
 from fleet.sentences import Sentence, sentence
+from fleet.units import GIB
 from tests.enforcer.builders import NOW, a_cluster, a_plan, a_recommendation, a_slice
-from tests.enforcer.kin_cluster import VOLCANO, a_kin_cluster
+from tests.enforcer.kin_cluster import EFFECTIVE_GPU, VOLCANO, a_kin_cluster
 from tests.enforcer.plugin_cluster import StandingCluster
+from tests.fleet.test_probe_results import RESULT
 
 HAMI_WEBHOOK = "vgpu.hami.io"
 
@@ -182,3 +186,21 @@ def test_dry_run_says_why_apply_would_refuse(tmp_path: Path) -> None:
     (shown,) = preview(one_slice_each(), cluster, running(HamiBackend(NOW), version="2.1.0"))
     assert shown.refusal is not None
     assert "older than 2.8.1" in str(shown.refusal)
+
+
+def test_stage_that_spills_is_refused_until_a_probe_saw_it() -> None:
+    plan = one_slice_each()
+    entries = tuple(replace(one, needs=(*one.needs, Need.SPILL)) for one in plan.recommendations)
+    asked = replace(plan, recommendations=entries)
+    cluster = take_snapshot(a_kin_cluster(EFFECTIVE_GPU))
+    with pytest.raises(Refused, match="spills nothing"):
+        running(EFFECTIVE_GPU.backend).render(asked, 1, cluster)
+    seen_by_probe = replace(RESULT, backend="effectivegpu", spilled_bytes=GIB)
+    record = as_measured(EFFECTIVE_GPU.backend.capabilities, [seen_by_probe])
+    backend = RunningBackend(
+        EffectiveGpuBackend(NOW, capabilities=record), version=None, allows_experimental=True, left_out=None,
+        results=[seen_by_probe],
+    )  # fmt: skip
+    assert backend.render(asked, 1, cluster).changes
+    with pytest.raises(Refused, match="spills nothing"):
+        running(EffectiveGpuBackend(NOW, capabilities=record)).render(asked, 1, cluster)

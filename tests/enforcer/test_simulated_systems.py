@@ -20,7 +20,7 @@ from enforcer.rollout.stages import Rollout
 from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SeatState, SimulatedCluster
 from enforcer.simulated.store import SimulatedStore
-from enforcer.simulated.systems import PLAYABLE
+from enforcer.simulated.systems import PLAYABLE, system_of
 from enforcer.snapshot import take_snapshot
 from fleet.capabilities.register import CorePolicy, capabilities_of
 from fleet.decisions import Plan, RecommendationKind
@@ -255,3 +255,12 @@ def test_state_of_before_there_were_systems_plays_hami(tmp_path: Path) -> None:
     store.close()
     again = SimulatedCluster.open(file)
     assert (again.capabilities.backend, again.seats()) == ("hami", seats)
+
+
+@pytest.mark.parametrize(
+    ("backend", "kept_mib"), [("hami", None), ("vgpu_manager", 8000.0), ("effectivegpu", 300.0), ("volcano", None)]
+)
+def test_what_stays_of_a_grant_whose_node_has_a_factor_is_the_systems_own_rule(
+    backend: str, kept_mib: float | None
+) -> None:
+    assert system_of(backend).kept_mib(24_000, 3.0) == kept_mib

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fleet.capabilities.capability import ComputeIsolation, FramebufferIsolation, Oversubscription
+from fleet.capabilities.capability import ComputeIsolation, FramebufferIsolation, Oversubscription, ProbedLending
 from fleet.capabilities.register import HAMI, VGPU_MANAGER
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.probe_results import ProbeResult, as_measured, parse_probe, probe_text
@@ -116,6 +116,27 @@ def test_spill_is_what_was_seen() -> None:
     spilled = replace(RESULT, spilled_bytes=GIB, spill_bytes_per_second=1e10)
     assert as_measured(HAMI, [spilled]).oversubscription is Oversubscription.SPILL
     assert not as_measured(HAMI, [spilled]).can_lend, "what stays on the card is not known"
+
+
+LENT = replace(
+    RESULT, allocated_framebuffer_bytes=64 * GIB, granted_framebuffer_bytes=64 * GIB, spilled_bytes=32 * GIB,
+    kept_bytes=8 * GIB, spill_bytes_per_second=1e10,
+)  # fmt: skip
+
+
+def test_what_stayed_on_the_card_is_what_plans_may_count_on() -> None:
+    measured = as_measured(HAMI, [LENT])
+    assert measured.can_lend
+    assert measured.probed_lending == ProbedLending(scaling_max=2.0, kept_ratio=0.25)
+    worse = replace(
+        LENT, node="node-2", kept_bytes=10 * GIB, allocated_framebuffer_bytes=48 * GIB, spilled_bytes=16 * GIB
+    )
+    weakest = as_measured(HAMI, [LENT, worse]).probed_lending
+    assert weakest == ProbedLending(scaling_max=1.5, kept_ratio=0.313)
+
+
+def test_backend_whose_rule_is_known_keeps_it() -> None:
+    assert as_measured(VGPU_MANAGER, [replace(LENT, backend="vgpu_manager")]).probed_lending is None
 
 
 def test_spill_is_disproved_by_a_refusal_within_the_grant_alone() -> None:

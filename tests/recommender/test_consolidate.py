@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from fleet.capabilities.register import HAMI
 from fleet.settings.settings import Settings
 from recommender.consolidate import TIERS, Group, Member, Point, frontier, group_of, judged, outlook_of, packed
 from recommender.demand import Demand, demand_of
@@ -30,7 +31,12 @@ def points(seen: Demand, *, violation_ratio_min: float = 0.001) -> tuple[Point, 
         if grant.card_model == model and np.isfinite(seen.compute[row]).any()
     ]
     outlook = outlook_of(
-        seen, members, seed=1, capacity_bytes=float(seen.grants[0].framebuffer_bytes), inflation_max=1.5
+        seen,
+        members,
+        seed=1,
+        capacity_bytes=float(seen.grants[0].framebuffer_bytes),
+        inflation_max=1.5,
+        capability=HAMI,
     )
     tiers = (
         (group_of(outlook, card_price=tier.grant_price, headroom_ratio=0.1, step_bytes=1, slices_max=10),)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet.capabilities.register import HAMI
 from fleet.documents import plan_from_json, plan_to_json, seal_plan
 from gputide.answers.plan import plan_answer
 from recommender.consolidate import Group, Member, group_of, outlook_of
@@ -27,7 +28,12 @@ def group(levels: list[float], used: list[float], seed: int) -> Group:
         for row in range(len(demand.grants))
     ]
     outlook = outlook_of(
-        demand, members, seed=1, capacity_bytes=float(demand.grants[0].framebuffer_bytes), inflation_max=1.5
+        demand,
+        members,
+        seed=1,
+        capacity_bytes=float(demand.grants[0].framebuffer_bytes),
+        inflation_max=1.5,
+        capability=HAMI,
     )
     return group_of(outlook, card_price=0.1, headroom_ratio=0.1, step_bytes=1, slices_max=10)
 

@@ -117,7 +117,7 @@ def _answer(results: tuple[ProbeResult, ...]) -> Answer:
             "compute": lambda one: f"{_percent(one.compute_ratio)} of {_percent(one.granted_compute_ratio)}",
             "by graphs": lambda one: _percent(one.graph_compute_ratio),
             "pause / resume": lambda one: f"{_seconds(one.pause_seconds)} / {_seconds(one.resume_seconds)}",
-            "spill": _spill,
+            "beyond the card": _spill,
         },
     )
     return Answer(
@@ -150,4 +150,5 @@ def _spill(result: ProbeResult) -> str:
     if not result.spilled_bytes:
         return "none" if result.spilled_bytes == 0 else "unknown"
     speed = result.spill_bytes_per_second
-    return format_bytes(result.spilled_bytes) + ("" if speed is None else f" at {speed / GIB:.1f} GiB/s")
+    text = format_bytes(result.spilled_bytes) + ("" if speed is None else f" at {speed / GIB:.1f} GiB/s")
+    return text if result.kept_bytes is None else f"{text}, {format_bytes(result.kept_bytes)} stay"

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from exporter.replay.paging import Lent
 from fleet.data_folder import writing
-from fleet.units import format_bytes_short, format_count, format_time, parse_time
+from fleet.units import format_bytes_short, format_count, format_percent, format_time, parse_time
 from gputide.replay.play import Playback
 from gputide.replay.play import replay as replay_trace
 from gputide.session import session_of
@@ -48,5 +49,18 @@ def replay(
         f"{format_count(done.requests)} requests ({format_bytes_short(done.bytes_sent)}), "
         + (f"{format_count(done.rows)} rows in the warehouse" if write_url is None else f"taken by {write_url}")
     )
+    if done.lent.cards:
+        typer.echo(_lending(done.lent))
     if done.pending_pods:
         typer.echo(f"{format_count(done.pending_pods)} pods wait for a card", err=True)
+
+
+def _lending(lent: Lent) -> str:
+    days = lent.played_seconds / 86400
+    each = lent.switch_seconds / lent.switches if lent.switches else 0.0
+    ratio = lent.switch_seconds / lent.work_seconds if lent.work_seconds else 0.0
+    return (
+        f"framebuffer was lent on {format_count(len(lent.cards))} cards: it came back {lent.switches / days:.2f} times "
+        f"a day and card, for {each:.2f} s each, {format_percent(ratio, digits=3)} of the time in which pods work; at "
+        f"most {format_bytes_short(round(lent.host_bytes))} lay in host memory"
+    )

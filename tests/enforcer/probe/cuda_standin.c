@@ -4,7 +4,10 @@
  *   PROBE_LIMIT_MIB      limit on what a process may hold; 0 = none
  *   PROBE_CORE_PERCENT   share of the time in which kernels may run; 100 = no limit
  *   PROBE_GRAPH_ESCAPES  1: launches of graphs pass by that limit
- *   PROBE_SPILL          1: what does not fit the card is given all the same
+ *   PROBE_SPILL          1: what does not fit the card is given all the same, and takes turns on it; 2: it is given, and
+ *                        stays on the host
+ *   PROBE_KEPT_MIB       of what a process allocates so much never leaves the card, beside its context
+ *   PROBE_LINK_MB        megabytes that pass between card and host in a second, in either direction
  *   PROBE_MANAGED        1: unified memory passes by the limit
  *   PROBE_REGION         shared region (v1.2) whose first slot says whether this process sleeps
  *   PROBE_GATE           1: launches wait at the region's gate, and mark it, as HAMi-core did until 24fd045
@@ -34,6 +37,21 @@ static struct {
     uint64_t address, bytes;
 } held[ALLOCATIONS_MAX];
 static uint64_t total = CONTEXT_BYTES, next_address = 1 << 20;
+
+/* Pages, as CUDA's driver moves them: those that lie on the card and may leave it stand in a queue by when they came; a
+ * page that is used does not move in it (open-gpu-kernel-modules:kernel-open/nvidia-uvm/uvm_pmm_gpu.c). */
+#define PAGE_BYTES (2 * MIB)
+#define PAGES_MAX 131072
+enum place { ON_HOST, ON_CARD, STAYS };
+static struct {
+    uint32_t before, after;
+    enum place place;
+} pages[PAGES_MAX + 1]; /* 0 is the queue's head */
+static struct {
+    uint32_t first, many;
+} of_allocation[ALLOCATIONS_MAX];
+static uint64_t on_card = CONTEXT_BYTES, kept;
+static uint32_t next_page = 1;
 static double card_free_at, bucket_at;
 static uint64_t recorded;
 static struct region_v1_2 *region;
@@ -119,6 +137,88 @@ int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     return 0;
 }
 
+static void leave_queue(uint32_t page) {
+    pages[pages[page].before].after = pages[page].after;
+    pages[pages[page].after].before = pages[page].before;
+    pages[page].place = ON_HOST;
+    on_card -= PAGE_BYTES;
+}
+
+static void enter_queue(uint32_t page) {
+    pages[page].before = pages[0].before;
+    pages[page].after = 0;
+    pages[pages[0].before].after = page;
+    pages[0].before = page;
+    pages[page].place = ON_CARD;
+    on_card += PAGE_BYTES;
+}
+
+/* Makes room for a page; how many bytes leave for it, or more than there are where none may. */
+static uint64_t room_for_page(uint64_t card) {
+    uint64_t left = 0;
+    while (on_card + PAGE_BYTES > card) {
+        if (pages[0].after == 0)
+            return UINT64_MAX;
+        leave_queue(pages[0].after);
+        left += PAGE_BYTES;
+    }
+    return left;
+}
+
+static void take_pages(int number, size_t bytes) {
+    uint32_t many = (uint32_t)((bytes + PAGE_BYTES - 1) / PAGE_BYTES);
+    if (setting("PROBE_SPILL", 0) == 0 || many < 1 || next_page + many > PAGES_MAX) {
+        of_allocation[number].many = 0;
+        return;
+    }
+    of_allocation[number].first = next_page;
+    of_allocation[number].many = many;
+    uint64_t card = setting("PROBE_CARD_MIB", 80 * 1024) * MIB;
+    for (uint32_t page = next_page; page < next_page + many; page++) {
+        pages[page].place = ON_HOST;
+        if (kept + PAGE_BYTES <= setting("PROBE_KEPT_MIB", 0) * MIB && room_for_page(card) != UINT64_MAX) {
+            pages[page].place = STAYS;
+            on_card += PAGE_BYTES;
+            kept += PAGE_BYTES;
+        }
+    }
+    next_page += many;
+}
+
+static void give_pages(int number) {
+    for (uint32_t page = of_allocation[number].first; page < of_allocation[number].first + of_allocation[number].many;
+         page++) {
+        if (pages[page].place == ON_CARD)
+            leave_queue(page);
+        if (pages[page].place == STAYS) {
+            on_card -= PAGE_BYTES;
+            kept -= PAGE_BYTES;
+        }
+    }
+    if (of_allocation[number].first + of_allocation[number].many == next_page)
+        next_page = of_allocation[number].first;
+    of_allocation[number].many = 0;
+}
+
+/* Bytes that pass over the link while so many bytes of an allocation are written. */
+static uint64_t passes(int number, size_t bytes) {
+    uint64_t card = setting("PROBE_CARD_MIB", 80 * 1024) * MIB, passed = 0;
+    uint32_t first = of_allocation[number].first, many = (uint32_t)((bytes + PAGE_BYTES - 1) / PAGE_BYTES);
+    for (uint32_t page = first; page < first + many && page < first + of_allocation[number].many; page++) {
+        if (pages[page].place != ON_HOST)
+            continue;
+        passed += PAGE_BYTES;
+        if (setting("PROBE_SPILL", 0) == 2 && on_card + PAGE_BYTES > card)
+            continue;
+        uint64_t left = room_for_page(card);
+        if (left == UINT64_MAX)
+            continue;
+        passed += left;
+        enter_queue(page);
+    }
+    return passed;
+}
+
 static int allocated(uint64_t *address, size_t bytes, int is_limited) {
     ensure_running();
     uint64_t limit = setting("PROBE_LIMIT_MIB", 0) * MIB, card = setting("PROBE_CARD_MIB", 80 * 1024) * MIB;
@@ -132,6 +232,7 @@ static int allocated(uint64_t *address, size_t bytes, int is_limited) {
             held[number].bytes = bytes;
             next_address += bytes + 512;
             total += bytes;
+            take_pages(number, bytes);
             return 0;
         }
     return 999;
@@ -149,17 +250,21 @@ int cuMemFree_v2(uint64_t address) {
         if (held[number].address == address) {
             total -= held[number].bytes;
             held[number].address = 0;
+            give_pages(number);
             return 0;
         }
     return 1;
 }
 
-/* A card writes 2 TB/s; what lies on the host, whatever is held last, 10 GB/s. */
+/* A card writes 2 TB/s, what lies there; the rest comes over the link first, and what makes room for it leaves. */
 int cuMemsetD8_v2(uint64_t address, unsigned char value, size_t bytes) {
-    (void)value, (void)address;
-    uint64_t card = setting("PROBE_CARD_MIB", 80 * 1024) * MIB;
-    double beyond = total > card ? (double)(total - card) / (double)(total - CONTEXT_BYTES) : 0.0;
-    sleep_until(now() + (double)bytes * ((1.0 - beyond) / 2e12 + beyond / 1e10));
+    (void)value;
+    uint64_t passed = 0;
+    for (int number = 0; number < ALLOCATIONS_MAX; number++)
+        if (held[number].address == address)
+            passed = passes(number, bytes);
+    double link = (double)setting("PROBE_LINK_MB", 10000) * 1e6;
+    sleep_until(now() + (double)bytes / 2e12 + (double)passed / link);
     return 0;
 }
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from enforcer.probe.cuda_driver import CudaDriver
+from enforcer.probe.framebuffer import FramebufferReading, LendingReading, measure_framebuffer, measure_lending
 from enforcer.probe.run import (
-    FramebufferReading,
     granted_by_environment,
     measure_compute,
-    measure_framebuffer,
     measure_gate,
     measure_pause,
     probe,
@@ -55,12 +54,34 @@ def test_unified_memory_that_passes_by_the_limit_is_told(gpu: Maker) -> None:
     assert framebuffer(gpu(limit_mib=4096, managed=1)).managed_escapes is True
 
 
-def test_what_is_given_beyond_the_card_is_measured_and_bounded(gpu: Maker) -> None:
+def lending(gpu: CudaDriver, *, card: int = 2 * GIB) -> LendingReading | None:
+    found = measure_framebuffer(gpu, granted_bytes=None, card_bytes=card, spill_bytes_max=4 * GIB)
+    return measure_lending(gpu, found, card)
+
+
+def test_what_is_given_beyond_the_card_is_bounded(gpu: Maker) -> None:
     found = framebuffer(gpu(limit_mib=90 * 1024, spill=1), spill=2 * GIB)
-    assert found.spilled_bytes == 2 * GIB
-    assert found.spill_bytes_per_second is not None
-    assert 2e9 < found.spill_bytes_per_second < 4e10
-    assert found.is_refused is False
+    assert (found.spilled_bytes, found.is_refused) == (2 * GIB, False)
+
+
+@pytest.mark.parametrize("kept_mib", [0, 512])
+def test_what_stays_on_the_card_and_how_fast_the_rest_comes_back_is_measured(gpu: Maker, kept_mib: int) -> None:
+    """The context stays as well; of twice the card all that takes turns has to move."""
+    found = lending(gpu(card_mib=2048, limit_mib=4096, spill=1, kept_mib=kept_mib, link_mb=20000))
+    assert found is not None
+    part = 4 * GIB / 64
+    assert (kept_mib + 300) * MIB <= found.kept_bytes <= (kept_mib + 300) * MIB + 2 * part
+    # A busy machine sleeps too long, never too short.
+    assert 0.6 * 20e9 < found.bytes_per_second < 1.05 * 20e9
+
+
+@pytest.mark.parametrize(
+    ("settings", "card"),
+    [({"spill": 1, "limit_mib": 2300}, 2 * GIB), ({"spill": 2, "limit_mib": 4096}, 2 * GIB), ({}, GIB)],
+    ids=["too_little_lies_beyond", "it_stays_on_the_host", "the_card_is_larger_than_was_said"],
+)
+def test_what_does_not_take_turns_on_the_card_is_no_lending(gpu: Maker, settings: dict[str, object], card: int) -> None:
+    assert lending(gpu(card_mib=2048, link_mb=20000, **settings), card=card) is None
 
 
 @pytest.mark.parametrize("percent", [100, 50, 25])
