@@ -103,7 +103,8 @@ class RunningBackend:
         left_out: why an admission webhook of a real cluster is not asked about some new pods; None for a simulated one,
             which runs no parts.
         holders: what holds low priority back beyond the backend, as of now.
-        results: what probes of the cluster saw.
+        results: what probes of the cluster saw, as of now; asked where a stage is rendered alone, so that no way back
+            hangs on it.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class RunningBackend:
         allows_experimental: bool,
         left_out: LeftOut | None,
         holders: Callable[[], Holders] = Holders,
-        results: Sequence[ProbeResult] = (),
+        results: Callable[[], Sequence[ProbeResult]] = tuple,
     ) -> None:
         self._backend = backend
         self._version = version
@@ -148,7 +149,7 @@ class RunningBackend:
         record = self._record(plan, tag)
         entries = {entry.id: entry for entry in plan.recommendations}
         chosen = [entries[one] for item in plan.stages if item.stage == stage for one in item.recommendations]
-        check_kinds(as_measured(record, self._results), chosen)
+        check_kinds(as_measured(record, self._results()), chosen)
         if any(Need.PRIORITY in item.needs for item in chosen):
             check_priority(plan, chosen, record, self._holders(), snapshot)
         check_limits_lifted(plan, chosen, record, snapshot)

@@ -12,6 +12,8 @@ from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
+import structlog
+
 from enforcer.agent.presence import nodes_with_agents
 from enforcer.backend import Backend
 from enforcer.backends.effectivegpu import EffectiveGpuBackend, words_of_models
@@ -32,7 +34,7 @@ from enforcer.simulated.cluster import SimulatedCluster
 from fleet.capabilities.register import EFFECTIVE_GPU, HAMI, records_of
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
-from fleet.errors import Misconfigured, Refused, Unavailable
+from fleet.errors import GputideError, Misconfigured, Refused, Unavailable
 from fleet.priority_holds import NOBODY, Holders, holders_of
 from fleet.probe_results import ProbeResult, as_measured
 from fleet.settings.agent import GiveWayManner
@@ -43,6 +45,7 @@ from gputide.replay.clock import read_replay_clock
 if TYPE_CHECKING:
     from enforcer.kubernetes.cluster import KubernetesCluster
 
+_log = structlog.get_logger()
 _UID_NAMESPACE = "kube-system"
 """Every cluster has it from its first start to its end, so its UID serves as the cluster's (OpenTelemetry semantic
 conventions, resource attribute k8s.cluster.uid)."""
@@ -265,7 +268,7 @@ def backend(
         allows_experimental=settings.enforcer.experimental,
         left_out=_left_out(cluster),
         holders=lambda: priority_holders(folder, settings, cluster, now),
-        results=probe_results(folder, settings),
+        results=lambda: probe_results(folder, settings),
     )
 
 
@@ -279,6 +282,15 @@ def probe_results(folder: DataFolder | None, settings: Settings) -> Sequence[Pro
     if folder is None or settings.probe.key_file is None:
         return ()
     return kept_results(folder, read_key(settings))
+
+
+def _results_so_far(folder: DataFolder | None, settings: Settings) -> Sequence[ProbeResult]:
+    """Results of probes, none where they can't be read: what renders a stage says so, what takes it back needs none."""
+    try:
+        return probe_results(folder, settings)
+    except GputideError as unread:
+        _log.warning("results of probes do not count", reason=str(unread))
+        return ()
 
 
 def priority_holders(
@@ -358,7 +370,7 @@ def backend_version(settings: Settings) -> str | None:
 
 
 def _installed(settings: Settings, now: datetime, folder: DataFolder | None) -> Backend:
-    installed, results = settings.backends, probe_results(folder, settings)
+    installed, results = settings.backends, _results_so_far(folder, settings)
     match settings.enforcer.backend:
         case "hami":
             dialect = HamiDialect(

@@ -199,7 +199,7 @@ def test_stage_that_spills_is_refused_until_a_probe_saw_it() -> None:
     record = as_measured(EFFECTIVE_GPU.backend.capabilities, [seen_by_probe])
     backend = RunningBackend(
         EffectiveGpuBackend(NOW, capabilities=record), version=None, allows_experimental=True, left_out=None,
-        results=[seen_by_probe],
+        results=lambda: [seen_by_probe],
     )  # fmt: skip
     assert backend.render(asked, 1, cluster).changes
     with pytest.raises(Refused, match="spills nothing"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,13 @@ from typer.testing import CliRunner, Result
 
 from enforcer.probe.stored_results import kept_results, measured_capability, read_result
 from fleet.capabilities.capability import ComputeIsolation
+from fleet.capabilities.register import HAMI
 from fleet.data_folder import open_data_folder
 from fleet.errors import Misconfigured, Refused
 from fleet.probe_results import probe_text
 from fleet.settings.settings import load_settings
 from gputide.cli import app
+from gputide.container.cluster import backend, probe_results
 from tests.enforcer.probe.conftest import cuda_library
 
 __all__ = ("cuda_library",)
@@ -108,6 +110,21 @@ def test_older_result_does_not_take_the_place_of_a_newer_one(
         probe("keep", str(older))
     (kept,) = kept_results(open_data_folder(tmp_path / "data", create=False), key)
     assert kept == result
+
+
+def test_results_that_cannot_be_read_keep_no_way_back_closed(
+    probe: Probe, settings: dict[str, str], tmp_path: Path
+) -> None:
+    probe("run", "-o", str(tmp_path / "result.json"))
+    assert probe("keep", str(tmp_path / "result.json")).exit_code == 0
+    folder, chosen = open_data_folder(tmp_path / "data", create=False), load_settings(None, settings, {})
+    assert len(probe_results(folder, chosen)) == 1
+    (tmp_path / "key").write_bytes(b"another" * 8)
+    assert backend(chosen, datetime.now(UTC), folder=folder).capabilities == HAMI
+    with pytest.raises(Refused, match="signature"):
+        probe_results(folder, chosen)
+    (tmp_path / "key").unlink()
+    assert backend(chosen, datetime.now(UTC), folder=folder).capabilities == HAMI
 
 
 def test_wrong_use_names_what_is_missing(probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
