@@ -60,7 +60,7 @@ JUDGED_TIMES = 4
 """How many times as many days a packing is judged on, and framebuffer is granted by: neither costs a search, and what
 few days happen to hold would decide how many cards a small fleet frees."""
 JUDGED_CELLS_MAX = 2**25
-"""Most numbers of such scenarios; of large fleets fewer days say as much."""
+"""Most numbers of such scenarios of one card model, unless a search needs more; of many pods fewer days say as much."""
 DRAWS_MAX = 24
 DAYS_MAX = 14
 """Latest days of the history that scenarios are made of."""
@@ -282,8 +282,10 @@ def outlook_of(
     cells = len(surprises.record) * blocks.shape[1] * POINTS_PER_DAY * draws
     times = int(np.clip(JUDGED_CELLS_MAX // cells, 1, JUDGED_TIMES))
     load, fresh, rising = (
-        draw_scenarios(blocks, type_of, surprises, draws=count, seed=number, hazard_factor=HAZARD_FACTOR)
-        for number, count in ((seed, draws), (seed + 1, times * draws), (seed + 2, times * draws))
+        draw_scenarios(
+            blocks, type_of, surprises, draws=many * draws, replays=many, seed=number, hazard_factor=HAZARD_FACTOR
+        )
+        for number, many in ((seed, 1), (seed + 1, times), (seed + 2, times))
     )
     peak = np.quantile(rising, PEAK_QUANTILE, axis=1)[type_of].astype(float)
     footprints = replace(footprints_of(demand, rows, type_of=type_of, load=rising), capacity_bytes=capacity_bytes)

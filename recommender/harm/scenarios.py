@@ -25,9 +25,9 @@ DAY_HALF_LIFE = 7.0
 
 
 def daily_blocks(demand: Demand, rows: NDArray[np.int64]) -> Float32:
-    """The last days of some rows, the first with a gap where at least half of it is there, else left out.
+    """The last days of some rows; a history shorter than a day is one day with gaps.
 
-    A history shorter than a day is one day with gaps.
+    Of the first day at least half must be there; what is missing is taken to have been as on the day after it.
 
     Returns:
         (rows, days, steps per day), NaN where nothing was collected.
@@ -38,6 +38,9 @@ def daily_blocks(demand: Demand, rows: NDArray[np.int64]) -> Float32:
     width = min(demand.steps, days * per_day)
     if width:
         blocks[:, days * per_day - width :] = demand.compute[rows][:, demand.steps - width :]
+    if days > 1:
+        missing = days * per_day - width
+        blocks[:, :missing] = blocks[:, per_day : per_day + missing]
     return blocks.reshape(len(rows), days, per_day)
 
 
@@ -67,14 +70,16 @@ def draw_scenarios(
     draws: int,
     seed: int,
     hazard_factor: float = 1.0,
+    replays: int = 1,
 ) -> Float32:
     """Draws scenarios for every type.
 
     Args:
         blocks: demand of every row, (rows, days, steps per day).
         type_of: type of each row, (rows,).
-        draws: how many times the days are drawn; the first is the joint replay.
+        draws: how many times the days are drawn.
         hazard_factor: multiplies the hazards (a plan for a longer time meets more surprises).
+        replays: how many of the draws are joint replays, evenly spread; the first is one. `draws` is a multiple.
 
     Returns:
         Demand of one replica of each type, share of a card 0-1, (types, draws × days × points per day).
@@ -95,16 +100,19 @@ def draw_scenarios(
     every = np.arange(types)
     chances, places, surging = (_even(generator, draws * days, types).reshape(draws, days, types) for _ in range(3))
     hazard = np.minimum(1.0, surprises.hazard[surprises.type_class] * hazard_factor)
+    is_replay = np.arange(draws) % (draws // replays) == 0
     for draw in range(draws):
         for day in range(days):
             steps = picked_steps[draw, day]
             chance = chances[draw, day]
-            day_of = np.full(types, day) if draw == 0 else (weight < chance[:, None]).sum(axis=1).clip(0, days - 1)
+            day_of = (
+                np.full(types, day) if is_replay[draw] else (weight < chance[:, None]).sum(axis=1).clip(0, days - 1)
+            )
             replica = members[starts + (places[draw, day] * counts).astype(np.int64)]
             series = blocks[replica[:, None], day_of[:, None], steps[None, :]]
             for stand_in in (means[every[:, None], day_of[:, None], steps[None, :]], usual[:, steps]):
                 series = np.where(np.isfinite(series), series, stand_in)
-            if draw > 0 or days == 1:
+            if not is_replay[draw] or days == 1:
                 rising = np.flatnonzero(surging[draw, day] < hazard)
                 _surge(series, rising, surging[draw, day, rising] / hazard[rising], steps, surprises, generator, noise)
             load[:, draw, day] = series
