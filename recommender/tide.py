@@ -361,7 +361,13 @@ def _foretold_from_others(peaks: Float64, candidate: Candidate) -> tuple[NDArray
     days = np.isfinite(peaks).sum(axis=0) - np.isfinite(peaks)
     # Without the day that showed the most, the next highest stands.
     most = np.where(peaks == top, second, top)
-    return _needed(most, days, candidate), days >= DAYS_MIN - 1
+    given = _needed(most, days, candidate)
+    if not candidate.autoscaler:
+        of_day = np.nanmax(np.where(np.isfinite(peaks), peaks, -np.inf), axis=1)
+        highest, next_highest = np.sort(of_day)[::-1][:2]
+        of_others = np.where(of_day == highest, next_highest, highest)
+        given = np.maximum(given, _carrying(STAYING_RATIO * of_others, candidate)[:, None])
+    return given, days >= DAYS_MIN - 1
 
 
 def _highest_by_window(needed: NDArray[np.int64]) -> NDArray[np.int64]:

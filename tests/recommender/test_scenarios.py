@@ -119,7 +119,7 @@ def test_surges_come_about_as_often_in_every_set_of_scenarios() -> None:
     assert np.std(risen) < 0.5 * np.sqrt(drawn_days * chance * (1 - chance))
 
 
-def test_first_day_counts_with_a_gap_and_not_with_less_than_half_of_it() -> None:
+def test_first_day_counts_from_half_of_it_on_and_begins_as_the_next() -> None:
     seen = demand_of(second_fleet(4, 20, 5, "mixed", step_seconds=1800))
     rows, per_day = np.arange(4), seen.steps_per_day
 
@@ -130,8 +130,28 @@ def test_first_day_counts_with_a_gap_and_not_with_less_than_half_of_it() -> None
     assert days(4 * per_day + per_day // 2 - 1) == days(4 * per_day) == 4
     assert days(1) == 1
     short = daily_blocks(replace(seen, compute=seen.compute[:, 1:]), rows)
-    assert np.isnan(short[:, 0, 0]).all()
+    assert short[:, 0, 0].tobytes() == short[:, 1, 0].tobytes()
     assert short[:, 0, 1:].tobytes() == daily_blocks(seen, rows)[:, 0, 1:].tobytes()
+
+
+def test_half_a_first_day_is_no_surprise() -> None:
+    """A service that works in the mornings alone, of which the history begins at noon, has not begun to work."""
+    blocks = np.zeros((2, 4, STEPS), np.float32)
+    blocks[:, :, :10] = 0.3
+    seen = demand_of(second_fleet(4, 20, 5, "mixed", step_seconds=1800))
+    half = replace(seen, compute=blocks.reshape(2, -1)[:, STEPS // 2 :])
+    assert half.steps_per_day == STEPS
+    shown = learn_surprises(type_means(daily_blocks(half, np.arange(2)), np.arange(2, dtype=np.int32)))
+    assert shown.hazard.tolist() == learn_surprises(type_means(blocks, np.arange(2, dtype=np.int32))).hazard.tolist()
+
+
+def test_replays_are_spread_over_the_draws() -> None:
+    blocks = np.repeat(np.linspace(0.1, 0.4, 4, dtype=np.float32)[None, :, None], STEPS, axis=2).repeat(2, axis=0)
+    drawn = draw_scenarios(blocks, np.arange(2, dtype=np.int32), never(), draws=12, seed=1, replays=3)
+    days = drawn[0].reshape(12, 4, STEPS)[:, :, 0]
+    as_it_was = [draw for draw in range(12) if np.allclose(days[draw], [0.1, 0.2, 0.3, 0.4])]
+    assert {0, 4, 8} <= set(as_it_was)
+    assert len(as_it_was) < 12
 
 
 def test_seed_decides_the_scenarios() -> None:

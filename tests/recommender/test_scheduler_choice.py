@@ -100,7 +100,7 @@ def test_day_and_night_pods_do_not_meet_their_like() -> None:
     assert check_every_order(plan) == 0
 
 
-@pytest.mark.parametrize("seed", [0, 3, 6])
+@pytest.mark.parametrize("seed", [0, 6, 11])
 def test_plan_that_came_true_is_not_changed_by_the_next(seed: int) -> None:
     services, spare_cards = services_of(seed)
     history = cluster(*services, spare_cards=spare_cards)
