@@ -10,7 +10,7 @@ line hands in the warehouse as `Measurements`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -174,7 +174,7 @@ def verify(
 
 
 def _broken(
-    plan: Plan, chosen: frozenset[str], holders: Holders, measurements: Measurements, judged: History, now: datetime
+    plan: Plan, chosen: Collection[str], holders: Holders, measurements: Measurements, judged: History, now: datetime
 ) -> tuple[Sentence, ...]:
     """What the plan counts on and is gone, among workloads that are still there: those of now, where that is known."""
     found = broken_needs(plan, chosen, holders, _living(judged))
