@@ -10,7 +10,7 @@ line hands in the warehouse as `Measurements`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -29,6 +29,7 @@ from fleet.money.saving import cards_in, saved, saving_between
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.priority_holds import Holders, broken_needs, contending
 from fleet.schema import Measure
+from fleet.sentences import Sentence
 from fleet.settings.settings import Settings
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX, sum_by_card
 from fleet.units import MIB, format_time
@@ -168,8 +169,26 @@ def verify(
         restored=tuple(sorted(_taken_back(plan, runs, undone, changed))),
         stages=tuple(stages),
         realised=realised,
-        broken=() if holders is None else broken_needs(plan, standing - undone, holders),
+        broken=() if holders is None else _broken(plan, standing - undone, holders, measurements, history, now),
     )
+
+
+def _broken(
+    plan: Plan, chosen: Collection[str], holders: Holders, measurements: Measurements, judged: History, now: datetime
+) -> tuple[Sentence, ...]:
+    """What the plan counts on and is gone, among workloads that are still there: those of now, where that is known."""
+    found = broken_needs(plan, chosen, holders, _living(judged))
+    if not found or judged.inventory.as_of >= now:
+        return found
+    try:
+        latest = measurements.history(max(judged.inventory.as_of, now - timedelta(days=1)), now)
+    except NotEnoughData:
+        return found
+    return broken_needs(plan, chosen, holders, _living(latest))
+
+
+def _living(history: History) -> frozenset[WorkloadId]:
+    return frozenset(grant.workload_id for grant in history.inventory.live_grants())
 
 
 def harm_by_workload(history: History) -> dict[WorkloadId, Harm]:

@@ -23,6 +23,9 @@ from fleet.probe_results import ProbeResult
 from fleet.sentences import Sentence, sentence
 from fleet.servers import replays_graphs
 
+UNHELD_STRICT = "guard.unheld_strict"
+"""Code of what `unmet_need` says where low priority is held back all the same, only later than counted on."""
+
 
 class Hold(StrEnum):
     """What holds a pod of low priority back."""
@@ -150,11 +153,14 @@ def contending(plan: Plan, holders: Holders | None = None) -> frozenset[Workload
     return frozenset(found)
 
 
-def broken_needs(plan: Plan, chosen: Collection[str], holders: Holders) -> tuple[Sentence, ...]:
+def broken_needs(
+    plan: Plan, chosen: Collection[str], holders: Holders, living: Collection[WorkloadId]
+) -> tuple[Sentence, ...]:
     """What advice counts on to hold low priority back and is no longer there, one sentence per node.
 
     Args:
         chosen: ids of the advice that stands.
+        living: workloads that still have a grant: low priority that is gone is held back by nothing, and harms nobody.
     """
     needs_of: dict[str, frozenset[Need]] = {}
     for item in plan.recommendations:
@@ -162,8 +168,9 @@ def broken_needs(plan: Plan, chosen: Collection[str], holders: Holders) -> tuple
             needs_of.update(dict.fromkeys(item.pods, frozenset(item.needs)))
     found: dict[Sentence, None] = {}
     for card in plan.placement:
-        is_mixed = len({part.priority is Priority.LOW for part in card.slices}) == 2
-        for part in card.slices if is_mixed else ():
+        parts = [part for part in card.slices if part.workload in living]
+        is_mixed = len({part.priority is Priority.LOW for part in parts}) == 2
+        for part in parts if is_mixed else ():
             why = unmet_need(needs_of[part.pod_id], card.node or "", holders) if part.pod_id in needs_of else None
             if why is not None:
                 found[why] = None
@@ -175,7 +182,7 @@ def unmet_need(needs: Collection[Need], node: str, holders: Holders) -> Sentence
     for need, nodes, why in (
         (Need.GRAPH_PAUSE, holders.graphs_pause, sentence("guard.unheld_graphs", node=node)),
         (Need.AGENT, holders.agents, sentence("guard.unheld_agent", node=node)),
-        (Need.STRICT_AGENT, holders.strict, sentence("guard.unheld_strict", node=node)),
+        (Need.STRICT_AGENT, holders.strict, sentence(UNHELD_STRICT, node=node)),
         (Need.PROBED_GATE, holders.gated, sentence("guard.unheld_probe", node=node)),
     ):
         if need in needs and node not in nodes:

@@ -101,12 +101,14 @@ class Answer:
     Attributes:
         listings: tables of it; the first is the one that CSV, TSV and Excel write.
         texts: lines below them, such as a diff; each text is cut unless everything is shown.
+        warnings: sentences below these; each is shown to its end.
     """
 
     document: Any
     listings: tuple[Listing, ...] = ()
     headline: tuple[str, ...] = ()
     texts: tuple[Sequence[str], ...] = ()
+    warnings: Sequence[str] = ()
     footnotes: tuple[str, ...] = ()
     status: int = EXIT_FINE
 
@@ -186,10 +188,10 @@ def _table(answer: Answer, target: Path | None) -> str:
         console.print(table)
         if len(rows) < len(listing.rows):
             console.print(f"{len(rows)} of {len(listing.rows):,}; {_REST}")
-    for text in (*plain, *answer.texts):
+    for text, wraps in (*((one, is_whole) for one in (*plain, *answer.texts)), (answer.warnings, True)):
         lines = text if is_whole else text[:_LINES_MAX]
         for line in lines:
-            console.print(Text(line), no_wrap=not is_whole, overflow="fold" if is_whole else "ellipsis")
+            console.print(Text(line), no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
         if len(lines) < len(text):
             console.print(f"… {len(text) - len(lines):,} more lines; {_REST}")
     for line in answer.footnotes:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 
+from dashboards.access.people import LEAST_ROLES, Deed
 from dashboards.access.sign_in import Access
 from dashboards.address import Address, read_address
 from dashboards.pages.frame import LIVE, card, div, figure_number, missing, shown, span
@@ -96,18 +97,22 @@ def register(app: Dash, views: Views, access: Access, kept: KeptPreviews) -> Non
             "profiles": {one["profile"]: count for one, count in zip(ids, counts, strict=True)} if is_cut else {},
         }
         address = read_address(path, search)
+        cluster = _cluster(views, address)
         try:
             switch = _switch(address.get("node"), asked)
-            found = views.nodes.preview(_cluster(views, address), switch)
+            found = views.nodes.preview(cluster, switch)
         except GputideError as exc:
             return html.P(shown(exc.said), className="message failed")
         title = reader_words().say("stage.node_switch", node=switch.node, mode=switch.mode.value)
+        who_may = say("access.takes_role", role=LEAST_ROLES[Deed.APPROVE].value)
+        why_not = None if access.who().may(Deed.APPROVE, cluster, None) else who_may
         return card(
             title,
             *switch_answer(found, access, kept),
             dcc.Store(id="switch-asked", data=asked),
             html.Button(say("node.review"), id="switch-keep", className="button primary",
-                        disabled=found.stage.refusal is not None),
+                        disabled=why_not is not None or found.stage.refusal is not None),
+            html.P(why_not, className="soft") if why_not is not None else None,
             note=say("plan.nothing_was_changed"),
         )  # fmt: skip
 
@@ -147,8 +152,11 @@ def _form(found: NodeStanding) -> list[Any]:
     if not found.modes:
         return [html.P(say("node.not_the_nodes_choice"), className="soft")]
     fields: list[Any] = []
-    if {mode for mode, _ in found.modes} & {*SLICES_MODES}:
-        box = dcc.Input(id="switch-slices", inputMode="numeric", placeholder=say("node.as_backend_says"))
+    modes = {mode for mode, _ in found.modes}
+    if modes & {*SLICES_MODES}:
+        # NVIDIA's plugin has no number of its own.
+        hint = say("node.as_backend_says") if NodeMode.VGPU in modes else say("node.parts_at_least")
+        box = dcc.Input(id="switch-slices", inputMode="numeric", placeholder=hint)
         fields.append(html.Label([html.Span(say("node.parts_of_each_card")), box], className="field"))
     for profile, most in found.cuts:
         box = dcc.Input(id={"type": "cut", "profile": profile}, inputMode="numeric", placeholder="0")

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from enforcer.backend import NodeStep, RenderedStage
 from enforcer.backends.card_fit import is_whole
-from enforcer.backends.node_pin import check_choice
+from enforcer.backends.node_pin import check_choices
 from enforcer.backends.pod_template import TemplateStyle, seat_fields
 from enforcer.backends.stage import StageDraft, Target, check_kinds, draft_stage, rendered
 from enforcer.dialect import Dialect, ObjectKey, SeatSlice
@@ -94,21 +94,12 @@ def render_grants(
     draft = draft_stage(plan, stage, snapshot, seater, is_said)
     partly = check_kinds(family.capabilities, draft.recommendations)
     fit = family.check(draft, snapshot)
-    _check_choices(draft, snapshot)
+    check_choices(draft, snapshot)
     nodes = family.node_changes(draft, snapshot)
     warnings = (*partly, *draft.warnings, *fit, *_unit_warnings(draft, words))
     return rendered(
         draft, snapshot, template_fields, now, warnings=warnings, node_changes=nodes.changes, node_steps=nodes.steps
     )
-
-
-def _check_choices(draft: StageDraft, snapshot: Snapshot) -> None:
-    """Refuse cards of nodes that the moved pods' own templates do not choose: they would come up elsewhere."""
-    for target in (target for targets in draft.targets.values() for target in targets):
-        for part in target.new or ():
-            card = snapshot.cards.get(part.card or "")
-            if card is not None and card.node in snapshot.nodes:
-                check_choice(target.seat, snapshot.nodes[card.node], snapshot)
 
 
 def _says(owner: Manifest, target: Target, fields: Mapping[str, str | None]) -> bool:

@@ -153,8 +153,8 @@ def switch_plan(
 
 def with_defaults(switch: NodeSwitch, snapshot: Snapshot) -> NodeSwitch:
     """The switch with some parts of cards, where a mode needs them and nobody says any: to ask if it is possible."""
-    if switch.mode in _REPLICAS:
-        return replace(switch, slices=switch.slices or 2)
+    if switch.mode in _REPLICAS and switch.slices is None:
+        return replace(switch, slices=2)
     if switch.mode is NodeMode.MIG and not switch.profiles:
         return replace(switch, profiles=cuts_of(switch.node, snapshot)[:1])
     return switch
@@ -246,7 +246,7 @@ class _Wanted:
         Raises:
             Refused: nobody says, or so many can't be.
         """
-        found = self.switch.slices or default
+        found = default if self.switch.slices is None else self.switch.slices
         if found is None or not 2 <= found <= most:
             raise Refused(
                 f"cannot put node {self.switch.node} into mode {self.switch.mode} with --slices {found}: expected 2 to "

@@ -55,12 +55,26 @@ def check_nodes(draft: StageDraft, snapshot: Snapshot, nodes_of: Mapping[Workloa
         Refused: a node of the plan is gone, or the owner's own selector or affinity keeps its pods off it.
     """
     for workload, targets in draft.targets.items():
-        moving = [entry for entry in targets if entry.new]
-        for node in nodes_of.get(workload, ()) if moving else ():
-            check_choice(moving[0].seat, node_of(snapshot, node), snapshot)
+        for node in nodes_of.get(workload, ()) if any(entry.new for entry in targets) else ():
+            node_of(snapshot, node)
+    check_choices(draft, snapshot)
 
 
-def check_choice(seat: PodSeat, node: Manifest, snapshot: Snapshot) -> None:
+def check_choices(draft: StageDraft, snapshot: Snapshot) -> None:
+    """Refuse nodes that the moved pods' own templates do not choose: they would come up elsewhere.
+
+    Raises:
+        Refused: selector or affinity of the template of a pod's role keeps it off the node of its new seat.
+    """
+    for target in (target for targets in draft.targets.values() for target in targets):
+        for part in target.new or ():
+            card = snapshot.cards.get(part.card or "")
+            node = snapshot.nodes.get((part.node if card is None else card.node) or "")
+            if node is not None:
+                _check_choice(target.seat, node, snapshot)
+
+
+def _check_choice(seat: PodSeat, node: Manifest, snapshot: Snapshot) -> None:
     """Refuse a node that the template of a pod does not choose, whatever the node's taints: admission may add words.
 
     Raises:

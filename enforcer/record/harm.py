@@ -89,7 +89,8 @@ def leading_verdict(
         part: judges only the services that it picks; None for all.
 
     Returns:
-        Where no service is over its budget, the verdict on the newest standing plan; None where none was verified.
+        Where no service is over its budget, the verdict on the newest standing plan of which what it counts on is
+        gone, else on the newest; None where none was verified.
     """
     of_plan = {one.plan.plan_id: one for one in plans}
     judged = []
@@ -98,7 +99,7 @@ def leading_verdict(
         over = [one for one in verdict_of(own, part=part).over_budget if one.workload not in restored]
         judged.append((verdict_of(whole, part=part), len(over)))
     known = [(verdict, over) for verdict, over in judged if part is None or verdict.services_changed]
-    return max(known, key=lambda one: one[1])[0] if known else None
+    return max(known, key=lambda one: (one[1], bool(one[0].broken)))[0] if known else None
 
 
 def _undone_services(one: PlanRecord, outcome: Outcome) -> frozenset[WorkloadId]:

@@ -21,6 +21,7 @@ from typing import Any
 from fleet.documents import document, outcome_document
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
+from fleet.priority_holds import UNHELD_STRICT
 from fleet.sentences import Sentence, listed, sentence
 
 _NAMED_MAX = 3
@@ -203,8 +204,11 @@ def headline(verdict: Verdict) -> tuple[Sentence, ...]:
 def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
     """All that a verdict says, the headline first."""
     found = list(headline(verdict))
-    if verdict.broken:
-        found.append(sentence("verdict.needs_broken", why=listed(verdict.broken, _NAMED_MAX, clauses=True)))
+    later = [one for one in verdict.broken if one.code == UNHELD_STRICT]
+    equals = [one for one in verdict.broken if one.code != UNHELD_STRICT]
+    for code, gone in (("verdict.needs_broken_equals", equals), ("verdict.needs_broken", later)):
+        if gone:
+            found.append(sentence(code, why=listed(gone, _NAMED_MAX, clauses=True)))
     for worst in verdict.over_budget[:1]:
         found.append(
             sentence(

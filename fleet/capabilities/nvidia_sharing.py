@@ -84,10 +84,10 @@ TIME_SLICING = Capabilities(
 """NVIDIA's device plugin with `sharing.timeSlicing`."""
 
 _CLIENTS = (
-    "limits are those of a process: a pod with two of them has two parts; a client that is killed at work can make "
-    "later ones hang until MPS starts anew (NVIDIA announces a cure for CUDA 13.6), so its pods end by their grace "
-    "period; one study saw silently wrong results of cluster kernels on an H200 at some shares (14, 20, 46 %), which "
-    "NVIDIA has not confirmed"
+    "one study saw silently wrong results of cluster kernels on an H200 at some shares (14, 20, 46 %), which NVIDIA "
+    "has not confirmed; a client that is killed at work can make later ones hang until MPS starts anew (NVIDIA "
+    "announces a cure for CUDA 13.6), so its pods end by their grace period; limits are those of a process: a pod with "
+    "two of them has two parts"
 )
 
 MPS = Capabilities(

@@ -287,8 +287,13 @@ class ChargeSums:
     """
 
     def __init__(self, who: Tenancies, by: Owner, team_labels: Sequence[str]) -> None:
-        by_grant = [owner_of(grant, by, team_labels) for grant in who.grants]
         by_card = [owner_of_card(card, by) for card in who.cards]
+        by_grant = (
+            # A grant may know less of its card than the inventory, and one card has one owner.
+            [by_card[place] for place in who.card_of.tolist()]
+            if by in _OF_CARDS
+            else [_tenant_of(grant, by, team_labels) for grant in who.grants]
+        )
         self._by = by
         self._cards = who.cards
         self._unpriced_models: set[str] = set()
@@ -343,12 +348,8 @@ def chargeback(
     return sums.chargeback(billed)
 
 
-def owner_of(grant: Grant, by: Owner, team_labels: Sequence[str]) -> str:
-    """Who pays for a grant."""
+def _tenant_of(grant: Grant, by: Owner, team_labels: Sequence[str]) -> str:
     return {
-        Owner.CLUSTER: lambda: grant.cluster,
-        Owner.NODE: lambda: grant.node,
-        Owner.MODEL: lambda: str(grant.card_model),
         Owner.NAMESPACE: lambda: grant.namespace,
         Owner.TEAM: lambda: team_of(grant, team_labels),
         Owner.WORKLOAD: lambda: str(grant.workload_id),

@@ -196,8 +196,8 @@ def preview_answer(plan: Plan, found: Sequence[StagePreview], *, no_cluster: str
                 if item.way is not None
             ),
             [line for stage in found for line in place_lines(stage)],
-            _warnings(found),
         ),
+        warnings=_warnings(found),
         footnotes=(*_experimental_note(plan.backend), "nothing was changed"),
     )
 
@@ -219,12 +219,26 @@ def rolls(owners: Iterable[tuple[str, Way]]) -> list[str]:
 
 
 def _warnings(found: Sequence[StagePreview]) -> list[str]:
-    """Each warning once, with the stages that it is about."""
-    stages: dict[str, list[str]] = {}
+    """Each warning once, with the stages that it is about behind it."""
+    stages: dict[str, list[int]] = {}
     for stage in found:
-        for warning in stage.warnings:
-            stages.setdefault(warning, []).append(str(stage.stage))
-    return [f"note: stage {', '.join(numbers)}: {warning}" for warning, numbers in stages.items()]
+        for warning in dict.fromkeys(stage.warnings):
+            stages.setdefault(warning, []).append(stage.stage)
+    return [
+        f"note: {warning} ({'stage' if len(numbers) == 1 else 'stages'} {_ranges(numbers)})"
+        for warning, numbers in stages.items()
+    ]
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Numbers as `1-3, 5`, sorted."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:

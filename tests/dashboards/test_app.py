@@ -17,12 +17,15 @@ from flask.testing import FlaskClient
 from dashboards.access.sign_in import Ways
 from dashboards.address import read_address
 from dashboards.app import BODY_BYTES_MAX, PENDING_BYTES_MAX, create_app, open_server
+from dashboards.pages.node import layout as node_layout
 from dashboards.pages.plan import layout
 from dashboards.pages.plan_rollout import apply_reason, stage_statuses
 from dashboards.queries import RolloutPhase, RolloutProgress
 from dashboards.tokens import DARK, LIGHT, STATE_COLOURS, STATE_INK
+from enforcer.switch_preview import NodeStanding
+from fleet.decisions import NodeMode
 from fleet.errors import Unavailable
-from tests.dashboards.embedded import CLUSTER, HOSTILE, NOW, EmbeddedCluster, make_views, tide_only
+from tests.dashboards.embedded import CLUSTER, HOSTILE, NOW, EmbeddedCluster, EmbeddedNodeModes, make_views, tide_only
 from tests.recommender.builders import plan_of
 from tests.recommender.test_rules import CASES, OPTIONS
 from tests.waiting import until
@@ -262,6 +265,18 @@ def test_title_of_an_expired_plan_says_that_its_approved_tide_may_go_on(is_appro
     page = str(layout(replace(views, plans=own), address, views.fleet.profiles(CLUSTER)))
     assert ("nights of its approved tide may go on" in page) is is_approved
     assert "expired" in page
+
+
+@pytest.mark.parametrize(("mode", "hint"), [(NodeMode.VGPU, "as the backend has it"), (NodeMode.MPS, "2 or more")])
+def test_empty_number_of_parts_says_what_it_would_mean(mode: NodeMode, hint: str) -> None:
+    class Standing(EmbeddedNodeModes):
+        def standing(self, cluster: str, node: str) -> NodeStanding:
+            return replace(super().standing(cluster, node), modes=((mode, None),))
+
+    views, _ = make_views(with_past=False)
+    profiles = views.fleet.profiles(CLUSTER)
+    address = read_address("/node", f"?cluster={CLUSTER}&node={profiles.cards[0].node}")
+    assert f"placeholder='{hint}'" in str(node_layout(replace(views, nodes=Standing()), address, profiles))
 
 
 def test_address_carries_state_from_page_to_page() -> None:

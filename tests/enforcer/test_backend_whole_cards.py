@@ -101,3 +101,32 @@ def test_replica_of_a_later_stage_may_stay_where_it_is_until_then(cluster: Stand
     assert [(move.pod, move.new[0].node) for move in stage.moves] == [("a-0", "node-2")]
     (seats,) = (change.new for change in stage.changes if change.field == "metadata.annotations[gputide.io/seats]")
     assert nodes_of_seats(seats) == ["node-2", "node-0"]
+
+
+@pytest.mark.parametrize("is_fit", [True, False])
+def test_each_role_of_a_workload_is_checked_against_the_node_of_its_own_new_seat(is_fit: bool) -> None:
+    homes = {"leader": "node-2", "worker": "node-3"} if is_fit else {"leader": "node-2", "worker": "node-2"}
+    owner = an_owner("w", kind="LeaderWorkerSet")
+    body = owner["spec"].pop("template")
+    owner["spec"]["leaderWorkerTemplate"] = {"size": 2} | {
+        f"{role}Template": {**body, "spec": {**body["spec"], "nodeSelector": {"role": role}}} for role in homes
+    }
+    pods = [
+        a_pod("w", number, "node-0", kind="LeaderWorkerSet",
+              labels={"leaderworkerset.sigs.k8s.io/worker-index": str(number)})
+        for number in range(2)
+    ]  # fmt: skip
+    nodes = [
+        a_node("node-0"), a_node("node-2", labels={"role": "leader"}), a_node("node-3", labels={"role": "worker"})
+    ]  # fmt: skip
+    plan = a_plan(
+        {4 * int(home[-1]) + number: [whole(f"w-{number}", kind="LeaderWorkerSet")]
+         for number, home in enumerate(homes.values())},
+        [[a_recommendation("x", RecommendationKind.REHOME, ["w-0", "w-1"], ["LeaderWorkerSet/w"], 0)]],
+    )  # fmt: skip
+    snapshot = take_snapshot(StandingCluster([*nodes, owner, *pods]), BACKEND.dialect)
+    if is_fit:
+        assert len(BACKEND.render(plan, 1, snapshot).moves) == 2
+        return
+    with pytest.raises(Refused, match=r"on node node-2: their template selects role=worker"):
+        BACKEND.render(plan, 1, snapshot)

@@ -121,6 +121,13 @@ def test_node_is_emptied_switched_and_open_again_and_undo_restores_every_byte(tm
     assert objects(cluster) == before
 
 
+@pytest.mark.parametrize("slices", [0, 1, 11])
+def test_number_of_parts_that_can_not_be_is_refused_and_never_replaced(tmp_path: Path, slices: int) -> None:
+    tools = some_tools(with_room(tmp_path), tmp_path)
+    with pytest.raises(Refused, match=f"with --slices {slices}: expected 2 to 10 of each card"):
+        switched(tools, NodeSwitch(node="node-1", mode=NodeMode.VGPU, slices=slices))
+
+
 def test_plan_shares_no_card_of_a_node_that_somebody_wants_whole(tmp_path: Path) -> None:
     cluster = with_room(tmp_path)
     first = a_slice("a-0", compute_ratio=0.4), a_slice("b-0", compute_ratio=0.4)
@@ -557,6 +564,7 @@ def test_every_card_of_a_node_is_cut_alike_and_whole_again() -> None:
         (A100, {"mode": NodeMode.MIG, "profiles": (("3g.20gb", 3),)}, "cannot cut 3 x 3g.20gb"),
         (A100, {"mode": NodeMode.MIG}, "say --profile"),
         (A100, {"mode": NodeMode.TIME_SLICING}, "expected 2 to 10 of each card"),
+        (A100, {"mode": NodeMode.TIME_SLICING, "slices": 0}, "--slices 0: expected 2 to 10"),
         (A100, {"mode": NodeMode.MPS, "slices": 49}, "expected 2 to 48 of each card"),
         (A100, {"mode": NodeMode.WHOLE, "slices": 2}, "cannot share each card 2 times in mode whole"),
         (A100, {"mode": NodeMode.VGPU}, "modes with nvidia_time_slicing: whole, time-slicing, mps, mig"),

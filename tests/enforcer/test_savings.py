@@ -25,6 +25,7 @@ from enforcer.record.verdict import Standing, verdict_of
 from fleet.decisions import FreedCard, RecommendationKind, Saving
 from fleet.inventory import CardId, WorkloadId
 from fleet.outcomes import Outcome
+from fleet.sentences import sentence
 from tests.dashboards.embedded import NOW, make_past, make_plan, make_profiles
 from tests.enforcer.builders import a_plan, a_recommendation, a_slice, card_id
 
@@ -206,6 +207,18 @@ def test_service_that_a_newer_plan_changed_counts_with_that_plan_alone() -> None
     assert (verdict.plan_id, verdict.is_harmed) == (newer.plan_id, False)
     assert leading_verdict(ENTRIES, outcomes[1:]) == verdict_of(outcomes[1])
     assert [one.plan_id for one in harm_budgets(ENTRIES, outcomes)] == [newer.plan_id]
+
+
+def test_plan_whose_conditions_are_gone_leads_before_a_newer_calm_one_and_after_harm() -> None:
+    newer, older = (one for one in OUTCOMES if one.realised_cards_freed > 41)
+    calm, broken = replace(newer, workloads=()), replace(older, workloads=(), broken=(sentence("guard.expired"),))
+    verdict = leading_verdict(ENTRIES, (calm, broken))
+    assert verdict is not None
+    assert (verdict.plan_id, verdict.needs_hands) == (older.plan_id, True)
+    harmed = replace(newer, workloads=(replace(newer.workloads[0], violation_ratio=0.5, active_steps=5000),))
+    verdict = leading_verdict(ENTRIES, (harmed, broken))
+    assert verdict is not None
+    assert (verdict.plan_id, verdict.is_harmed) == (newer.plan_id, True)
 
 
 def test_service_that_a_newer_plan_could_not_judge_keeps_the_harm_that_an_older_one_did() -> None:

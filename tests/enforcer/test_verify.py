@@ -202,18 +202,7 @@ def test_low_priority_whose_agent_is_gone_is_judged_as_an_equal(
 BOTH = frozenset({"node-0", "node-1"})
 
 
-@pytest.mark.parametrize(
-    ("holders", "says"),
-    [
-        (None, None),
-        (Holders(agents=BOTH, strict=BOTH), None),
-        (Holders(agents=BOTH), "lets low priority work until the card is full"),
-        (Holders(), "no agent that lets low priority sleep is ready on node"),
-    ],
-)
-def test_agent_that_holds_less_back_than_the_plan_counts_on_is_a_broken_condition(
-    applied: list[RunRecord], holders: Holders | None, says: str | None
-) -> None:
+def counting_on_strict_agents() -> Plan:
     plan = standard_plan()
     needs = (Need.PRIORITY, Need.AGENT, Need.STRICT_AGENT)
     item = replace(plan.recommendations[-1], kind=RecommendationKind.COLOCATE, needs=needs)
@@ -221,11 +210,57 @@ def test_agent_that_holds_less_back_than_the_plan_counts_on_is_a_broken_conditio
         replace(card, slices=(replace(card.slices[0], priority=Priority.HIGH), *card.slices[1:]))
         for card in plan.placement
     )
-    promised = replace(plan, recommendations=(*plan.recommendations[:-1], item), placement=cards)
-    outcome = judged(applied, plan=promised, use={"c-0": 0.6, "c-1": 0.4}, holders=holders)
+    return replace(plan, recommendations=(*plan.recommendations[:-1], item), placement=cards)
+
+
+@pytest.mark.parametrize(
+    ("holders", "says", "is_equal"),
+    [
+        (None, None, False),
+        (Holders(agents=BOTH, strict=BOTH), None, False),
+        (Holders(agents=BOTH), "lets low priority work until the card is full", False),
+        (Holders(), "no agent that lets low priority sleep is ready on node", True),
+    ],
+)
+def test_agent_that_holds_less_back_than_the_plan_counts_on_is_a_broken_condition(
+    applied: list[RunRecord], holders: Holders | None, says: str | None, is_equal: bool
+) -> None:
+    outcome = judged(applied, plan=counting_on_strict_agents(), use={"c-0": 0.6, "c-1": 0.4}, holders=holders)
     verdict = verdict_of(outcome_of(outcome_document(outcome), name="kept"))
     assert bool(verdict.broken) is verdict.needs_hands is (says is not None)
-    assert (says or "Measured over") in verdict_words(verdict, Language.EN)
+    said = verdict_words(verdict, Language.EN)
+    assert (says or "Measured over") in said
+    assert ("judged as an equal" in said) is is_equal
+    assert ("按平等争用评判" in verdict_words(verdict, Language.ZH)) is is_equal
+
+
+@pytest.mark.parametrize(("gone_on_day", "is_broken"), [(None, True), (3.0, False), (20.0, False)])
+def test_condition_counts_no_more_once_the_low_priority_is_gone(
+    applied: list[RunRecord], gone_on_day: float | None, is_broken: bool
+) -> None:
+    """Also where it went long after the days that the verdict is about."""
+    plan = counting_on_strict_agents()
+    low = {part.workload for card in plan.placement for part in card.slices if part.priority is Priority.LOW}
+    assert low
+
+    class Going(Measured):
+        def history(self, since: datetime, until: datetime) -> History:
+            found = Measured.history(self, since, until)
+            gone = None if gone_on_day is None else NOW + timedelta(days=gone_on_day)
+            grants = [
+                replace(grant, ended_at=gone)
+                if grant.workload_id in low and grant.ended_at is None and gone is not None and gone < until
+                else grant
+                for grant in found.inventory.grants
+            ]
+            return replace(found, inventory=replace(found.inventory, grants=tuple(grants)))
+
+    moment = max(record.applied_at for run in applied for record in run.records.values() if record.applied_at)
+    outcome = verify(
+        plan, applied, Going(grants=grants_after(moment), use={}, framebuffer={}, cache={}),
+        now=NOW + timedelta(days=30), settings=A10_AT_HALF, holders=Holders(),
+    )  # fmt: skip
+    assert bool(outcome.broken) is is_broken
 
 
 def test_busy_pod_that_is_alone_is_no_contention_but_counts_as_control(applied: list[RunRecord]) -> None:

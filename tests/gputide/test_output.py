@@ -11,9 +11,10 @@ from pathlib import Path
 import openpyxl
 import pytest
 
+from enforcer.preview import StagePreview
 from enforcer.rollout.holding import Way
 from fleet.errors import Corrupt, Misconfigured
-from gputide.answers.plan import rolls
+from gputide.answers.plan import preview_answer, rolls
 from gputide.output import (
     ENDINGS,
     TABLE_ROWS_MAX,
@@ -24,6 +25,7 @@ from gputide.output import (
     print_answer,
     show_everything,
 )
+from tests.enforcer.builders import standard_plan
 
 ROWS = TABLE_ROWS_MAX + 5
 ANSWER = Answer(
@@ -146,3 +148,20 @@ def test_the_ending_of_a_file_says_its_format(name: str | None, given: Format | 
 def test_an_ending_that_fits_no_format_or_another_is_refused(name: str, given: Format | None) -> None:
     with pytest.raises(Misconfigured, match="cannot write"):
         form_for(Path(name), given, ENDINGS)
+
+
+def test_warning_of_many_stages_is_shown_whole_with_the_stages_behind_it(capsys: pytest.CaptureFixture[str]) -> None:
+    long = f"{' '.join(['word'] * 60)} end"
+
+    def stage(number: int, *warnings: str) -> StagePreview:
+        return StagePreview(
+            stage=number, objects=(), moves=(), cards=(), cards_freed=0, warnings=warnings, refusal=None
+        )  # fmt: skip
+
+    stages = [*(stage(number, long, "short") for number in range(1, 61)), stage(61), stage(62, "short", "other")]
+    plan = standard_plan()
+    plan = replace(plan, stages=tuple(replace(plan.stages[0], stage=one.stage) for one in stages))
+    print_answer(preview_answer(plan, stages, no_cluster=None), form=Format.TABLE, target=None)
+    out = capsys.readouterr().out
+    notes = " ".join(out[out.index("note: ") :].split())
+    assert notes.startswith(f"note: {long} (stages 1-60) note: short (stages 1-60, 62) note: other (stage 62) ")

@@ -113,6 +113,7 @@ def _previewed(session: Session, folder: DataFolder, switch: NodeSwitch) -> Answ
         headline=(said,),
         listings=(leaving,),
         texts=shown.texts,
+        warnings=shown.warnings,
         footnotes=(*(("two people must approve it",) if found.approvals > 1 else ()), changed),
     )
 

@@ -278,6 +278,26 @@ def test_button_of_a_page_changes_nothing_for_who_may_not(tmp_path: Path, reach:
     assert world.cluster.plans(CLUSTER)[0].approved_stages == ()
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_switch_can_be_kept_by_who_may_and_others_see_why_not(world: World, role: str) -> None:
+    places = [("switch-slices", "value", None), *(("address", name, value) for name, value in (
+        ("pathname", "/node"), ("search", f"?cluster={CLUSTER}&node=node-1")))]  # fmt: skip
+    slices, path, search = ({"id": place, "property": name, "value": value} for place, name, value in places)
+    button = {"id": {"type": "switch-preview", "mode": "whole"}, "property": "n_clicks", "value": 1}
+    body = {
+        "output": "switch-answer.children",
+        "outputs": {"id": "switch-answer", "property": "children"},
+        "inputs": [[button]],
+        "state": [slices, [], [], path, search],
+        "changedPropIds": ['{"mode":"whole","type":"switch-preview"}.n_clicks'],
+    }
+    answer = world.client.post("/_dash-update-component", json=body, headers=bearer(f"{role}-everything"))
+    said = json.dumps(answer.get_json())
+    (keep,) = re.findall(r'\{[^{}]*"id": "switch-keep"[^{}]*\}', said)
+    assert json.loads(keep)["disabled"] is (role == "viewer")
+    assert ("takes the role approver" in said) is (role == "viewer")
+
+
 def test_session_changes_nothing_by_a_request_that_its_page_did_not_make(tmp_path: Path) -> None:
     world = a_world(tmp_path, fresh=True)
     world.client.post("/sign-in", data={"token": text_of("admin-everything")}, headers=HOST)

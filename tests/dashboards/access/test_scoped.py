@@ -9,11 +9,16 @@ import pytest
 from dashboards.access.namespace_cut import namespace_of
 from dashboards.access.people import NotAllowed, Person, Right, Role, everything
 from dashboards.access.scoped import scoped_views
+from dashboards.address import read_address
+from dashboards.pages.plan import layout as plan_layout
 from dashboards.queries import STAGE_KIND, Plans, RolloutProgress, Rollouts, Views
+from enforcer.backends.node_mode import switch_plan
 from enforcer.preview import ObjectDiff
+from fleet.capabilities.register import HAMI
 from fleet.decisions import NodeMode, NodeSwitch
 from fleet.errors import Refused, Unavailable
 from fleet.sentences import Sentence, sentence
+from fleet.settings.settings import Settings
 from tests.dashboards.embedded import CLUSTER, EmbeddedCluster, make_views
 
 TEAM = "team-3"
@@ -196,3 +201,19 @@ def test_modes_of_nodes_are_for_who_may_see_the_cluster_and_a_switch_for_who_may
     approver = scoped_views(views, lambda: Person(name="bo", rights=(Right(role=Role.APPROVER),)))
     assert approver.nodes.keep(CLUSTER, switch)
     assert views.nodes.kept == [switch]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_plan_page_of_a_team_shows_nothing_of_a_switch(world: tuple[Views, EmbeddedCluster], is_named: bool) -> None:
+    views, cluster = world
+    (entry,) = cluster.plans(CLUSTER)
+    kept = switch_plan(
+        NodeSwitch(node="secret-node", mode=NodeMode.WHOLE), HAMI, cards=8, cluster=CLUSTER, version=None,
+        now=entry.plan.created_at, settings=Settings(),
+    )  # fmt: skip
+    profiles = views.fleet.profiles(CLUSTER)
+    scoped = scoped_views(replace(views, plans=EmbeddedCluster(profiles, (entry.plan, kept))), lambda: VIEWER)
+    named = f"&plan={kept.plan_id}" if is_named else ""
+    page = str(plan_layout(scoped, read_address("/plan", f"?cluster={CLUSTER}{named}"), profiles))
+    assert kept.plan_id in page
+    assert "secret-node" not in page

@@ -66,6 +66,18 @@ def test_each_owner_is_named_and_all_together_pay_for_every_card(by: Owner, name
         assert sum(lines) == getattr(found.total.cost, basis) == Decimal("0.9") * 24 * 3
 
 
+@pytest.mark.parametrize(
+    ("by", "name"), [(Owner.MODEL, "NVIDIA A10"), (Owner.NODE, "n-0"), (Owner.CLUSTER, "c")], ids=["model", "node", "c"]
+)
+def test_a_card_is_one_row_also_where_a_grant_calls_it_something_else(by: Owner, name: str) -> None:
+    other = a_grant(0, "a", share=0.5, card_model="A10", node="n-0.local", cluster="C")
+    who = settled([a_card(0)], [other])
+    (row,) = charged(who, a_day(who), by).rows
+    assert row.name == name
+    assert row.unallocated is not None
+    assert (row.cost.allocation, row.unallocated.allocation) == (Decimal("10.8"), Decimal("10.8"))
+
+
 def test_a_node_shows_what_is_unallocated_on_it_even_where_nobody_holds_a_card() -> None:
     who = settled([a_card(0), a_card(1, node="n-1")], [a_grant(0, "a", share=0.5)])
     idle = {
