@@ -38,7 +38,7 @@ from enforcer.backends.dra_claims import (
     pod_claim,
     shared_claim,
 )
-from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, rendered
+from enforcer.backends.stage import StageDraft, Target, check_init_containers, check_kinds, draft_stage, rendered
 from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of, workload_parts
 from enforcer.snapshot import Snapshot
@@ -231,6 +231,7 @@ class DraBackend:
         warnings = [*draft.warnings, *check_kinds(self.capabilities, draft.recommendations)]
         for card in draft.cards:
             self._check(card, snapshot)
+        check_rolled(draft, snapshot)
 
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
             workload = staying[0].seat.workload
@@ -251,7 +252,6 @@ class DraBackend:
 
     def _check(self, card: CardPlacement, snapshot: Snapshot) -> None:
         """Refuse what claims can't hold."""
-        check_open(card, snapshot)
         instances = [part for part in card.slices if part.mig_profile is not None]
         if instances and self.capabilities is not DRA_MIG:
             raise Refused(
@@ -327,18 +327,26 @@ def _is_shared(card: CardPlacement) -> bool:
     return len({part.pod_id for part in card.slices}) > 1 and all(part.mig_profile is None for part in card.slices)
 
 
-def check_open(card: CardPlacement, snapshot: Snapshot) -> None:
-    """Refuse pods that would come to a card that somebody closed to them.
+def check_rolled(draft: StageDraft, snapshot: Snapshot) -> None:
+    """Refuse pods that would come to a card that somebody closed to them, or that are made anew there.
+
+    A new template makes the pods anew that stay where they are, too.
 
     Raises:
         Refused: with the taint, and whose it is.
     """
-    standing = snapshot.cards.get(card.card)
-    if standing is not None and standing.closed_by is not None:
-        raise Refused(
-            f"cannot put pods on card {card.card}: it has the taint {standing.closed_by}, and no claim of a plan "
-            "tolerates it"
-        )
+    rolled = {workload for workload, targets in draft.targets.items() if any(entry.new for entry in targets)}
+    for card in draft.plan.placement:
+        standing = snapshot.cards.get(card.card)
+        if (
+            standing is not None
+            and standing.closed_by is not None
+            and any(part.workload in rolled for part in card.slices)
+        ):
+            raise Refused(
+                f"cannot put pods on card {card.card}: it has the taint {standing.closed_by}, and no claim of a plan "
+                "tolerates it"
+            )
 
 
 def _check_shared(card: CardPlacement, pods: set[str]) -> None:

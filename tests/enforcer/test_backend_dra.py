@@ -350,6 +350,22 @@ def test_no_pod_is_sent_to_a_card_that_an_administrator_closed(effect: str, sele
         counted(halves(), [*shareable_objects(), taint_rule(effect)])
 
 
+def test_pod_that_stays_on_a_closed_card_is_not_made_anew_by_a_new_template() -> None:
+    kind = RecommendationKind.REHOME
+    alone = a_plan({1: [whole("a-0")], 7: [whole("a-1")]}, [[a_recommendation("x", kind, ["a-1"], OWNERS[:1], 0)]])
+    closed = taint_rule(pool="node-0", device="gpu-1")
+    fact = rf"cannot put pods on card {card_id(1)}: it has the taint"
+    with pytest.raises(Refused, match=fact):
+        rendered(SHARED, alone, [*objects(), closed])
+    beside = a_plan(
+        {1: [whole("a-0")], 7: [whole("a-1")]}, [[a_recommendation("x", kind, ["a-0", "a-1"], OWNERS[:1], 0)]]
+    )
+    with pytest.raises(Refused, match=fact):
+        counted(beside, [*shareable_objects(), closed])
+    leaving = a_plan({7: [whole("a-1")]}, [[a_recommendation("x", RecommendationKind.RECLAIM, ["a-0"], OWNERS[:1], 1)]])
+    assert told(rendered(SHARED, leaving, [*objects(), closed]))["Deployment/a spec.replicas"] == "1"
+
+
 @pytest.mark.parametrize(
     "rule",
     [
