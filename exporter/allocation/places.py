@@ -57,7 +57,12 @@ class CardBooks:
 
 
 def holdings_of(
-    pod: PodRecord, cards: Mapping[str, CardRecord], index: Index, claims: Mapping[Key, ClaimAllocation]
+    pod: PodRecord,
+    cards: Mapping[str, CardRecord],
+    index: Index,
+    claims: Mapping[Key, ClaimAllocation],
+    *,
+    caps_fractions: bool,
 ) -> tuple[Holding, ...]:
     """What a pod's containers hold.
 
@@ -65,10 +70,11 @@ def holdings_of(
         pod: a pod that is bound and not over.
         index: knows the cards of KAI's groups and what drivers publish.
         claims: those of the pod's claims that are allocated, by namespace and name.
+        caps_fractions: KAI's `NvFractions` is ready on the pod's node, see `NodeRecord`.
     """
     holdings = [_annotated(share, cards) for share in pod.shares]
     for group_share in pod.groups:
-        for card in _cards_shared(group_share, cards, index):
+        for card in _cards_shared(group_share, cards, index, caps_fractions=caps_fractions):
             granted, ratio = group_share.framebuffer_bytes, group_share.ratio
             if granted is None and ratio is not None and card in cards:
                 whole = cards[card].framebuffer_bytes
@@ -241,9 +247,15 @@ def devices_milli(containers: Iterable[ContainerNeeds]) -> dict[str, int]:
     return {resource: max(together.get(resource, 0), alone.get(resource, 0)) for resource in {**together, **alone}}
 
 
-def _cards_shared(share: GroupShare, cards: Mapping[str, CardRecord], index: Index) -> list[str]:
-    """The cards that a container sees, as long as all are its node's; else those that its groups' reservations hold."""
-    if share.cards and all(card in cards for card in share.cards):
+def _cards_shared(
+    share: GroupShare, cards: Mapping[str, CardRecord], index: Index, *, caps_fractions: bool
+) -> list[str]:
+    """The cards that a container sees, as long as all are its node's; else those that its groups' reservations hold.
+
+    Where KAI does not run in that mode, nothing keeps a tenant from writing there which cards its container sees.
+    """
+    is_said = share.is_capped and caps_fractions
+    if is_said and share.cards and all(card in cards for card in share.cards):
         return list(share.cards)
     return [card for group in share.groups if (card := index.card_of_group(group)) is not None]
 

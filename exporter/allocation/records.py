@@ -96,13 +96,15 @@ class GroupShare:
         groups: names of the groups, one per card.
         framebuffer_bytes: framebuffer of each card, bytes; None where it asked by ratio.
         ratio: share of each card, 0-1; None where it asked by framebuffer.
-        cards: UUIDs of the cards that the container sees; empty where only the groups are known.
+        is_capped: asked by the annotations of `NvFractions`.
+        cards: UUIDs of the cards that the container sees, by the pod's own annotation; empty where it does not say.
     """
 
     container: str
     groups: tuple[str, ...]
     framebuffer_bytes: int | None
     ratio: float | None
+    is_capped: bool = False
     cards: tuple[str, ...] = ()
 
 
@@ -220,6 +222,8 @@ class NodeRecord:
         unreadable: annotations that are not the grammar.
         numbered: cards that HAMi's scheduler numbers by the node's capacity; whether it is HAMi that hands them out,
             only a pod that was granted one reports.
+        caps_fractions: KAI's `NvFractions` is ready there; its admission lets the scheduler alone say which cards a
+            container sees.
     """
 
     node: str
@@ -237,6 +241,7 @@ class NodeRecord:
     mig_state: str | None = None
     unreadable: int = 0
     numbered: tuple[CardRecord, ...] = ()
+    caps_fractions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

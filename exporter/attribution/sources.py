@@ -88,19 +88,14 @@ class Sources:
         return held
 
     def of_groups(self, record: PodRecord) -> list[Held]:
-        """What the pod shares of cards: those that KAI lets it see, else those that KAI's reservation pods hold."""
+        """What the pod shares of the cards that KAI's reservation pods hold, whatever it says itself that it sees."""
         held = []
         for share in record.groups:
-            named = [self._cards.of_name(card) for card in share.cards]
-            is_seen = bool(named) and None not in named
-            seen = [unit for unit in named if unit is not None and is_seen]
-            for group in () if is_seen else share.groups:
+            for group in share.groups:
                 unit = self._groups.get(group)
                 if unit is None:
                     self._find(FindingKind.UNKNOWN_GROUP, record, share.container, detail=shown(group))
-                else:
-                    seen.append(unit)
-            for unit in seen:
+                    continue
                 granted, whole = share.framebuffer_bytes, unit.framebuffer_bytes
                 if granted is None and share.ratio is not None and whole is not None:
                     granted = int(whole * share.ratio)
@@ -108,7 +103,7 @@ class Sources:
                     Held(
                         container=share.container,
                         unit=unit,
-                        source=GrantSource.ANNOTATION if is_seen else GrantSource.RESERVATION_POD,
+                        source=GrantSource.RESERVATION_POD,
                         framebuffer_bytes=_believable(granted, unit),
                         # KAI keeps nobody from using more compute than its share.
                         compute_ratio=1.0,

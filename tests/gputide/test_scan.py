@@ -286,6 +286,23 @@ def test_pods_that_kais_driver_caps_are_measured_and_hold_what_they_asked_for(sc
     assert (said.seats.unmeasured, assumed_backend(said, "hami", is_set=False).name) == (0, "kai_nvfractions")
 
 
+@pytest.mark.parametrize("asked", ["annotation_gpu_fraction", "annotation_nvidia_com_container_c_gpu_memory_request"])
+def test_pod_that_writes_that_it_sees_another_pods_card_holds_none_of_it(scanned, asked):
+    card = {"UUID": CAPPED_CARD, "modelName": "NVIDIA A10", "Hostname": "n1", "namespace": "team", "pod": "a",
+            "container": "c"}  # fmt: skip
+    thief = {"namespace": "other", "pod": "thief", asked: "0.99" if asked.endswith("fraction") else "20Gi",
+             "annotation_nvidia_com_container_c_gpus_devices": CAPPED_CARD}  # fmt: skip
+    _, history, _ = scanned(
+        [
+            series("DCGM_FI_DEV_FB_USED", card, 9_000),
+            series("DCGM_FI_DEV_FB_FREE", card, A10_MIB - 9_000),
+            series("kube_pod_annotations", thief, 1),
+            series("kube_pod_info", {"namespace": "other", "pod": "thief"}, 1),
+        ]
+    )
+    assert [grant.pod_id for grant in history.inventory.grants] == ["team/a"]
+
+
 def test_a_fleet_of_amd_is_seen_by_its_own_exporter(scanned):
     def amd(number, duty, used_mib, **tenant):
         labels = {"gpu_uuid": f"amd-{number}", "card_series": "AMD Instinct MI300X OAM", "hostname": "n1",
