@@ -58,7 +58,8 @@ from fleet.grammars.claims import (
 from fleet.inventory import WorkloadId
 from fleet.units import GIB, MIB
 
-_LISTED = ("ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", "DeviceTaintRule")
+_TAINT_RULE = "DeviceTaintRule"
+_LISTED = ("ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", _TAINT_RULE)
 
 Device = tuple[str, str]
 """Pool and name of a device of NVIDIA's driver."""
@@ -71,10 +72,12 @@ class DraDialect(FixedDialect):
         card_claims: claims and templates of claims (kind, namespace, name) that ask for cards or instances.
         wide_templates: templates of ours (namespace, name) that name several cards: which of them a pod has is the
             scheduler's choice, and any is right.
+        taints_unknown: why nobody may read the rules by which administrators taint devices; None where they are read.
     """
 
     config_objects: tuple[ObjectKey, ...] = ()
     listed_kinds = _LISTED
+    deniable_kinds = (_TAINT_RULE,)
 
     def __init__(
         self,
@@ -82,14 +85,16 @@ class DraDialect(FixedDialect):
         devices: Mapping[Device, PublishedDevice] | None = None,
         card_claims: frozenset[ObjectKey] = frozenset(),
         wide_templates: frozenset[tuple[str, str]] = frozenset(),
+        taints_unknown: str | None = None,
     ) -> None:
         self._claims = claims or {}
         self._devices = devices or {}
         self.card_claims = card_claims
         self._wide_templates = wide_templates
+        self.taints_unknown = taints_unknown
         self._plugin = DevicePluginDialect()
 
-    def with_objects(self, listed: Mapping[str, Sequence[Manifest]]) -> DraDialect:
+    def with_objects(self, listed: Mapping[str, Sequence[Manifest]], denied: Mapping[str, str]) -> DraDialect:
         """With the claims and devices that there are; see the port. A tenant's claim that can't be read is left out."""
         claims = {}
         for manifest in listed.get("ResourceClaim", ()):
@@ -99,7 +104,7 @@ class DraDialect(FixedDialect):
                 continue
             if claim is not None:
                 claims[claim.namespace, claim.claim] = claim
-        rules = [rule for one in listed.get("DeviceTaintRule", ()) if (rule := parse_taint_rule(one)) is not None]
+        rules = [rule for one in listed.get(_TAINT_RULE, ()) if (rule := parse_taint_rule(one)) is not None]
         devices = {
             (device.pool, device.device): replace(device, taints=device.tainted(rules))
             for manifest in listed.get("ResourceSlice", ())
@@ -117,7 +122,7 @@ class DraDialect(FixedDialect):
             for manifest in listed.get("ResourceClaimTemplate", ())
             if manifest["metadata"]["name"].startswith(OWN_PREFIX) and len(cards_named(manifest)) > 1
         )
-        return type(self)(claims, devices, wanted, wide)
+        return type(self)(claims, devices, wanted, wide, denied.get(_TAINT_RULE))
 
     def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
         """The cards and instances of its claims, and what it asks the device plugin for; see the port.
@@ -333,9 +338,12 @@ def check_rolled(draft: StageDraft, snapshot: Snapshot) -> None:
     A new template makes the pods anew that stay where they are, too.
 
     Raises:
-        Refused: with the taint, and whose it is.
+        Refused: with the taint, and whose it is; or nobody may read which there are.
     """
     rolled = {workload for workload, targets in draft.targets.items() if any(entry.new for entry in targets)}
+    why = snapshot.dialect.taints_unknown if isinstance(snapshot.dialect, DraDialect) else None
+    if rolled and why is not None:
+        raise Refused(f"cannot send pods to cards of which nobody knows whether an administrator closed them: {why}")
     for card in draft.plan.placement:
         standing = snapshot.cards.get(card.card)
         if (

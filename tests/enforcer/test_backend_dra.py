@@ -16,7 +16,7 @@ from enforcer.backends.dra_counted import DraCountedBackend
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
-from fleet.errors import Refused
+from fleet.errors import Misconfigured, Refused
 from tests.contracts.gpu_backend import BackendContract
 from tests.enforcer.builders import HALF, NOW, a_plan, a_recommendation, a_slice, card_id, whole
 from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner, nodes_of_seats
@@ -364,6 +364,27 @@ def test_pod_that_stays_on_a_closed_card_is_not_made_anew_by_a_new_template() ->
         counted(beside, [*shareable_objects(), closed])
     leaving = a_plan({7: [whole("a-1")]}, [[a_recommendation("x", RecommendationKind.RECLAIM, ["a-0"], OWNERS[:1], 1)]])
     assert told(rendered(SHARED, leaving, [*objects(), closed]))["Deployment/a spec.replicas"] == "1"
+
+
+class OldRole(StandingCluster):
+    """Its role is of a time when nothing read rules that taint devices."""
+
+    def list_objects(self, kind: str, namespace: str | None = None) -> tuple[Manifest, ...]:
+        if kind == "DeviceTaintRule":
+            raise Misconfigured("cannot list devicetaintrules: RBAC lacks verb list")
+        return super().list_objects(kind, namespace)
+
+
+def test_role_that_may_not_read_taints_stops_only_stages_that_send_pods_to_cards() -> None:
+    snapshot = take_snapshot(OldRole(objects()), SHARED.dialect)
+    assert snapshot.seats["team/a-0"].cards == (card_id(HOME["a-0"]),)
+    for backend, plan in ((SHARED, one_card()), (MIG, instances())):
+        with pytest.raises(Refused, match=r"closed them: .*RBAC lacks verb list"):
+            backend.render(plan, 1, snapshot)
+    with pytest.raises(Refused, match="RBAC lacks verb list"):
+        COUNTED.render(halves(), 1, take_snapshot(OldRole(shareable_objects()), COUNTED.dialect))
+    leaving = a_plan({7: [whole("a-1")]}, [[a_recommendation("x", RecommendationKind.RECLAIM, ["a-0"], OWNERS[:1], 1)]])
+    assert SHARED.render(leaving, 1, snapshot).changes
 
 
 @pytest.mark.parametrize(
