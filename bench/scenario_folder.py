@@ -26,7 +26,7 @@ import yaml
 from bench.live_cluster import admitted_plane, programs
 from bench.measured_run import GPUTIDE, ROOT, print_bar, print_unmeasured
 from bench.recorded_fleet import stand_up_fleet
-from fleet.errors import Unavailable
+from fleet.errors import Misconfigured, Unavailable
 from gputide.operate.engine_cache import default_cache_path
 from tests.cluster.api import Api
 from tests.cluster.hami_plugins import HamiPlugins
@@ -89,27 +89,45 @@ def objects(api: Api) -> dict[str, str]:
 
 
 def missed_checks(here: Path) -> Iterator[str]:
-    """What of `expected.toml` does not hold of what was written, in words."""
+    """What of `expected.toml` does not hold of what was written, in words.
+
+    Raises:
+        Misconfigured: a check names no file, or bounds nothing.
+    """
     for check in tomllib.loads((here / "expected.toml").read_text(encoding="utf-8"))["checks"]:
         bounds = {word: check[word] for word in HOLDS if word in check}
+        if not bounds or not check["files"]:
+            raise Misconfigured(f"cannot check {check['path']}: it needs files and one of {', '.join(HOLDS)}")
         for name in check["files"]:
             # JSON is YAML, and rules for Prometheus are YAML alone.
-            found = value_at(yaml.safe_load((here / name).read_text(encoding="utf-8")), check["path"].split("."))
-            if not all(HOLDS[word](found, bound) for word, bound in bounds.items()):
-                yield f"{name}: {check['path']} is {found}, not {bounds}: {check['why']}"
+            found = values_at(yaml.safe_load((here / name).read_text(encoding="utf-8")), check["path"].split("."))
+            if not found:
+                yield f"{name}: nothing is at {check['path']}: {check['why']}"
+            for value in found:
+                if value is None or not all(HOLDS[word](value, bound) for word, bound in bounds.items()):
+                    yield f"{name}: {check['path']} is {value}, not {bounds}: {check['why']}"
 
 
-def value_at(document: Any, path: Sequence[str]) -> Any:
-    """What stands at a path of keys: of a list `key=value` keeps some items, a key sums up, and `#` counts."""
+def values_at(document: Any, path: Sequence[str]) -> list[Any]:
+    """What stands at a path of keys, each value to be held against the bounds; empty where a list has no item for it.
+
+    Of a list `key=value` keeps some items, `#` counts them, a key of a ratio gives that of each, and another the sum.
+    """
     if not path:
-        return document
+        return [document]
     word, rest = path[0], path[1:]
     if not isinstance(document, list):
-        return value_at(document[word], rest)
+        return values_at(document[word], rest)
+    if word == "#":
+        return [len(document)]
     key, is_chosen, value = word.partition("=")
     if is_chosen:
-        return value_at([one for one in document if str(one.get(key)) == value], rest)
-    return len(document) if word == "#" else round(sum(value_at(one, path) for one in document), 6)
+        kept = [one for one in document if str(one.get(key)) == value]
+        return values_at(kept, rest) if rest else kept
+    found = [value for one in document for value in values_at(one, path)]
+    if path[-1].endswith("_ratio") or (not found and path[-1] != "#"):
+        return found
+    return [round(sum(found), 6)]
 
 
 def _run(here: Path, kubeconfig: Path, peers: GoPeers) -> subprocess.CompletedProcess[str]:
