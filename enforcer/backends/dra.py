@@ -131,14 +131,14 @@ class DraDialect(FixedDialect):
         """
         spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
         extended = pod.get("status", {}).get("extendedResourceClaimStatus") or {}
-        backed = {
-            (one.get("containerName", ""), one.get("resourceName")) for one in extended.get("requestMappings") or ()
-        }
+        mappings = extended.get("requestMappings") or ()
+        backed = {(one.get("containerName", ""), one.get("resourceName")) for one in mappings}
         found = [part for part in self._plugin.slices_of_pod(pod) if (part.container, part.resource) not in backed]
-        for container in sorted({container for container, _ in backed}):
+        for name in (container["name"] for container in spec["containers"]):
             claim = self._claims.get((namespace, extended.get("resourceClaimName", "")))
-            if claim is not None and pod["metadata"].get("uid") in claim.reserved_for:
-                found += self._slices(container, claim, None)
+            requests = {str(one.get("requestName")) for one in mappings if one.get("containerName") == name}
+            if claim is not None and requests and pod["metadata"].get("uid") in claim.reserved_for:
+                found += self._slices(name, replace(claim, devices=claim.given(requests)), None)
         named = {entry["name"]: entry.get("resourceClaimName") for entry in spec.get("resourceClaims", ())}
         made = {
             entry["name"]: entry.get("resourceClaimName")
@@ -153,7 +153,8 @@ class DraDialect(FixedDialect):
                 # A claim that is not reserved for a pod gives it nothing, whatever the pod names.
                 if claim is not None and pod["metadata"].get("uid") in claim.reserved_for:
                     is_wide = (namespace, template) in self._wide_templates
-                    slices = self._slices(container["name"], claim, shared)
+                    part = replace(claim, devices=claim.given({entry["request"]} if entry.get("request") else set()))
+                    slices = self._slices(container["name"], part, shared)
                     found += [_any_seat(container["name"], template)] * len(slices) if is_wide else slices
         return tuple(found)
 

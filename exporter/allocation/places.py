@@ -25,7 +25,7 @@ from exporter.allocation.records import (
 from exporter.allocation.tables import Labels
 from exporter.series_blocks import card_info_labels, grant_info_labels, node_info_labels
 from fleet.autoscaling import Autoscaler
-from fleet.grammars.claims import ClaimAllocation, PublishedDevice, TaintRule
+from fleet.grammars.claims import ClaimAllocation, ClaimedDevice, PublishedDevice, TaintRule
 from fleet.inventory import AUTOSCALED_LABEL, Card, CardId, CardModelName, Grant, Node
 from fleet.schema import CARD_INFO_LABELS, GRANT_LABELS, NODE_INFO_LABELS
 
@@ -86,8 +86,8 @@ def holdings_of(
     for name, claim in pod.claims:
         allocation = claims.get((pod.namespace, claim))
         if allocation is not None and pod.uid in allocation.reserved_for:
-            users = [needs.container for needs in pod.containers if name in needs.claims]
-            holdings += _claimed(allocation, users, index)
+            for needs in pod.containers:
+                holdings += _claimed(needs.container, needs.given(name, allocation), allocation, index)
     return _merged(holdings)
 
 
@@ -292,9 +292,11 @@ def _merged(holdings: list[Holding]) -> tuple[Holding, ...]:
     return tuple(found.values())
 
 
-def _claimed(allocation: ClaimAllocation, users: list[str], index: Index) -> list[Holding]:
+def _claimed(
+    container: str, devices: Iterable[ClaimedDevice], allocation: ClaimAllocation, index: Index
+) -> list[Holding]:
     holdings = []
-    for device in allocation.devices:
+    for device in devices:
         published = index.device((device.driver, device.pool, device.device))
         card = None if published is None else published.parent or published.uuid
         if published is None or card is None or device.is_admin:
@@ -303,17 +305,16 @@ def _claimed(allocation: ClaimAllocation, users: list[str], index: Index) -> lis
         granted = published.framebuffer_bytes if consumed is None else consumed
         ratio = None if device.core_percent is None else min(device.core_percent / 100, 1.0)
         portion = f"{allocation.namespace}/{allocation.claim}/{device.device}/{device.share_id or ''}"
-        holdings += [
+        holdings.append(
             Holding(
-                container=user,
+                container=container,
                 card=card,
                 framebuffer_bytes=granted,
                 compute_ratio=ratio,
                 mig_profile=published.profile,
                 portion=portion,
             )
-            for user in users
-        ]
+        )
     return holdings
 
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from fleet.autoscaling import Autoscaler
 from fleet.gpu_policy import GpuPolicy
-from fleet.grammars.claims import ClaimAllocation, DeviceTaint, PublishedDevice, TaintRule
+from fleet.grammars.claims import ClaimAllocation, ClaimedDevice, DeviceTaint, PublishedDevice, TaintRule
 from fleet.inventory import Priority
 
 
@@ -115,6 +115,7 @@ class ContainerNeeds:
     Attributes:
         devices: name and number of each resource that counts GPU devices, sorted.
         claims: names, within the pod, of the resource claims that it uses.
+        requests: claim and request, of those of which it uses some requests only.
         is_init: it runs before the others and ends; a sidecar does not.
         server: server or framework that runs in it (`fleet.servers`); None where nothing says it.
         kv_cache_pool_bytes: size of its KV cache, where its command fixes it; None elsewhere.
@@ -126,9 +127,15 @@ class ContainerNeeds:
     memory_bytes: int | None
     priority: Priority
     claims: tuple[str, ...] = ()
+    requests: tuple[tuple[str, str], ...] = ()
     is_init: bool = False
     server: str | None = None
     kv_cache_pool_bytes: int | None = None
+
+    def given(self, claim: str, allocation: ClaimAllocation) -> tuple[ClaimedDevice, ...]:
+        """What it has of a claim, by the claim's name within the pod; nothing of one that it does not use."""
+        requests = {request for name, request in self.requests if name == claim}
+        return allocation.given(requests) if claim in self.claims else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

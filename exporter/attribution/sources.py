@@ -17,7 +17,7 @@ from exporter.attribution.pods import ContainerInstance, PodFacts
 from exporter.attribution.records import Finding, FindingKind, GrantSource, NodeView
 from exporter.kubelet.pod_resources import ClaimRow, ContainerRow, DeviceRow, PodRow
 from fleet.errors import Corrupt
-from fleet.grammars.claims import HAMI_DRIVER, NVIDIA_DRIVER, ClaimAllocation
+from fleet.grammars.claims import HAMI_DRIVER, NVIDIA_DRIVER, ClaimedDevice
 from fleet.grammars.device_ids import DeviceId, IdTruth, parse_device_id
 from fleet.grammars.kai import RESERVATION_NAMESPACES, kai_groups
 from fleet.grammars.text import shown
@@ -118,8 +118,8 @@ class Sources:
             allocation = self._claims.get((record.namespace, claim))
             if allocation is None:
                 continue
-            for user in users_in_pod(record, allocation):
-                held += self._of_allocation(record, user, allocation)
+            for user, devices in users_in_pod(record, allocation).items():
+                held += self._of_allocation(record, user, devices)
         return held
 
     def of_kubelet(self, pod: PodRow, row: ContainerRow, *, is_annotated: bool) -> list[Held]:
@@ -173,9 +173,9 @@ class Sources:
             compute_ratio=unit.compute_ratio if share.compute_ratio is None else share.compute_ratio,
         )
 
-    def _of_allocation(self, record: PodRecord, container: str, allocation: ClaimAllocation) -> list[Held]:
+    def _of_allocation(self, record: PodRecord, container: str, devices: Iterable[ClaimedDevice]) -> list[Held]:
         held = []
-        for device in allocation.devices:
+        for device in devices:
             unit = None if device.is_admin else self._of_device(device.driver, device.pool, device.device)
             if unit is None:
                 if not device.is_admin and device.driver in _CARD_DRIVERS:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -44,6 +45,8 @@ class ClaimedDevice:
         framebuffer_bytes: framebuffer consumed of a shared device, bytes; None where nothing is said.
         core_percent: cores consumed of a shared device, percent; None where nothing is said.
         is_admin: an administrator's access, which takes the device from nobody.
+        request: the claim's request that it was given for, `REQUEST/SUBREQUEST` where that had alternatives; None where
+            nothing is said.
     """
 
     driver: str
@@ -53,6 +56,7 @@ class ClaimedDevice:
     framebuffer_bytes: int | None = None
     core_percent: float | None = None
     is_admin: bool = False
+    request: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,14 @@ class ClaimAllocation:
     devices: tuple[ClaimedDevice, ...]
     reserved_for: tuple[str, ...]
     uid: str | None = None
+
+    def given(self, requests: AbstractSet[str]) -> tuple[ClaimedDevice, ...]:
+        """The devices of some of its requests; all where none is named."""
+        return tuple(
+            device
+            for device in self.devices
+            if not requests or device.request is None or device.request.partition("/")[0] in requests
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +240,7 @@ def _claimed(entry: Mapping[str, object]) -> ClaimedDevice:
         framebuffer_bytes=int(consumed["memory"]) if "memory" in consumed else None,
         core_percent=None if cores is None else float(cores),
         is_admin=entry.get("adminAccess") is True,
+        request=_name(entry, "request", what) if entry.get("request") else None,
     )
 
 

@@ -439,7 +439,7 @@ def test_card_behind_an_extended_resource_is_its_claims_and_given_up_for_the_pla
     ]
     for name, number in HOME.items():
         made = a_pod(name[0], int(name[2:]), f"node-{number // 4}", limits={"nvidia.com/gpu": "1"})
-        mapped = {"containerName": "server", "resourceName": "nvidia.com/gpu", "requestName": "r"}
+        mapped = {"containerName": "server", "resourceName": "nvidia.com/gpu", "requestName": "gpu"}
         made["metadata"]["uid"] = f"uid-{name}"
         made["status"]["extendedResourceClaimStatus"] = {
             "resourceClaimName": f"{name}-gpu", "requestMappings": [mapped],
@@ -451,6 +451,31 @@ def test_card_behind_an_extended_resource_is_its_claims_and_given_up_for_the_pla
     }
     fields = told(rendered(SHARED, one_card(), given))
     assert fields["Deployment/a spec.template.spec.containers[server].resources.limits[nvidia.com/gpu]"] is None
+
+
+@pytest.mark.parametrize("is_extended", [True, False])
+def test_containers_of_a_pod_have_the_cards_of_their_own_requests(is_extended: bool) -> None:
+    claim = claimed("both", [(0, "gpu-1"), (0, "gpu-2")], ["c-0"])
+    for result, request in zip(claim["status"]["allocation"]["devices"]["results"], ("x", "y"), strict=True):
+        result["request"] = request
+    made = claiming_pod("c-0", 0, {"name": "gpu", "resourceClaimName": "both"}, "both")
+    requests = {"server": "x", "proxy": "y"}
+    made["spec"]["containers"] = [
+        {"name": name, "resources": {} if is_extended else {"claims": [{"name": "gpu", "request": request}]}}
+        for name, request in requests.items()
+    ]
+    if is_extended:
+        made["status"]["extendedResourceClaimStatus"] = {
+            "resourceClaimName": "both",
+            "requestMappings": [
+                {"containerName": name, "resourceName": "nvidia.com/gpu", "requestName": request}
+                for name, request in {**requests, "init": "x"}.items()
+            ],
+        }
+    seat = take_snapshot(StandingCluster([*objects(), claim, made]), SHARED.dialect).seats["team/c-0"]
+    assert {(part.container, part.card) for part in seat.slices} == {
+        ("server", card_id(1)), ("proxy", card_id(2)),
+    }  # fmt: skip
 
 
 def test_claim_that_cannot_be_read_is_left_out() -> None:

@@ -372,9 +372,42 @@ def test_card_behind_an_extended_resource_is_that_of_the_claim_that_the_schedule
             {"containerName": "main", "resourceName": resource, "requestName": "container-0-request-0"}
         ],
     }
+    claim[1]["status"]["allocation"]["devices"]["results"][0]["request"] = "container-0-request-0"
     found = of((Watched.PODS, using), claim, published, standing)
     assert found["gputide_card_tenants"][card(7)] == 1
     assert found["gputide_card_framebuffer_left_to_grant_bytes"][card(7)] == 0
+
+
+@pytest.mark.parametrize("is_extended", [True, False])
+def test_container_has_only_the_cards_of_its_own_requests(is_extended):
+    _, (_, claim), (_, published), standing = dra_objects()
+    (device,) = published["spec"]["devices"]
+    more = {"uuid": {"string": card_id(8)}, "productName": {"string": MODEL}}
+    published["spec"]["devices"] = [device, {**device, "name": "gpu-1", "attributes": more}]
+    result = {"driver": "gpu.nvidia.com", "pool": "n1"}
+    claim["status"]["allocation"]["devices"]["results"] = [
+        {**result, "device": "gpu-0", "request": "first"}, {**result, "device": "gpu-1", "request": "second/large"},
+    ]  # fmt: skip
+    requests = {"main": "first", "sidecar": "second"}
+    if is_extended:
+        using = pod(containers=[container(name, {"nvidia.com/gpu": "1"}) for name in requests],
+                    inits=[container("load", {"nvidia.com/gpu": "1"})])  # fmt: skip
+        using["status"]["extendedResourceClaimStatus"] = {
+            "resourceClaimName": "claim-1",
+            "requestMappings": [
+                {"containerName": name, "resourceName": "nvidia.com/gpu", "requestName": request}
+                for name, request in {**requests, "load": "first"}.items()
+            ],
+        }
+    else:
+        users = [
+            {"name": name, "resources": {"claims": [{"name": "card", "request": request}]}}
+            for name, request in requests.items()
+        ]
+        using = pod(containers=users, claims=[{"name": "card", "resourceClaimName": "claim-1"}])
+    found = of((PODS, using), (Watched.RESOURCE_CLAIMS, claim), (Watched.RESOURCE_SLICES, published), standing)
+    slices = [dict(zip(GRANT_LABELS, labels, strict=True)) for labels in found["gputide_slice_info"]]
+    assert sorted((one["container"], one["card"]) for one in slices) == [("main", card_id(7)), ("sidecar", card_id(8))]
 
 
 def test_claim_grants_the_card_that_its_slice_publishes():

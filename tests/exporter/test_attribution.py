@@ -463,6 +463,28 @@ PUBLISHED = (
 )
 
 
+def test_a_container_has_only_the_devices_of_its_own_requests() -> None:
+    given = [
+        ClaimedDevice(driver="gpu.nvidia.com", pool=NODE, device=name, request=name) for name in ("gpu-0", "gpu-1")
+    ]
+    allocation = ClaimAllocation(namespace="team", claim="a-gpu", devices=tuple(given), reserved_for=(uid(1),))
+    published = tuple(
+        PublishedDevice(driver="gpu.nvidia.com", pool=NODE, device=f"gpu-{number}", uuid=card_id(number))
+        for number in range(2)
+    )
+    pod = facts("a", 1, resources={}, claims={"gpu": "a-gpu"})
+    (main,) = pod.record.containers
+    users = tuple(
+        replace(main, container=name, requests=(("gpu", request),))
+        for name, request in (("main", "gpu-0"), ("proxy", "gpu-1"))
+    )
+    pod = replace(pod, record=replace(pod.record, containers=users))
+    found = attribute(view(pods=[pod], claims=(allocation,), published=published), NOW).slices
+    assert sorted((one.grant.container, one.grant.card) for one in found) == [
+        ("main", card_id(0)), ("proxy", card_id(1)),
+    ]  # fmt: skip
+
+
 def test_a_claim_gives_the_card_that_the_driver_publishes_under_its_name() -> None:
     attribution = attribute(
         view(

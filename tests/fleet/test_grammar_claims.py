@@ -28,7 +28,8 @@ def result(**more):
 def test_a_claim_says_which_device_of_which_pool_and_for_which_pods() -> None:
     allocation = parse_claim(claim(result(), reserved_for=["b", "a"]))
     assert allocation is not None
-    assert allocation.devices == (ClaimedDevice(driver="gpu.nvidia.com", pool="node-1", device="gpu-0"),)
+    (given,) = allocation.devices
+    assert given == ClaimedDevice(driver="gpu.nvidia.com", pool="node-1", device="gpu-0", request="gpu")
     assert (allocation.namespace, allocation.claim, allocation.reserved_for) == ("team", "half", ("a", "b"))
 
 
