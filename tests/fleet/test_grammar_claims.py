@@ -101,6 +101,24 @@ def test_rule_of_an_old_version_counts_for_all_that_it_may_mean() -> None:
     assert [str(taint) for card in cards for taint in card.tainted([rule])] == ["k=:NoSchedule of DeviceTaintRule r"]
 
 
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        ({"deviceClassName": "rdma.example.com"}, []),
+        ({"deviceClassName": "gpu.nvidia.com"}, ["DeviceTaintRule r"]),
+        ({"deviceClassName": "mig.nvidia.com"}, ["DeviceTaintRule r"]),
+        ({"deviceClassName": "hami-core-gpu.project-hami.io"}, []),
+        ({"selectors": [{"cel": {"expression": "true"}}]}, ["DeviceTaintRule r (selector not evaluated)"]),
+    ],
+)
+def test_rule_by_class_is_of_the_classs_driver_and_one_by_cel_says_what_nobody_evaluated(selector, told) -> None:
+    rule = parse_taint_rule(
+        {"metadata": {"name": "r"}, "spec": {"deviceSelector": selector, "taint": {"key": "k", "effect": "NoSchedule"}}}
+    )
+    card = PublishedDevice(driver="gpu.nvidia.com", pool="n", device="gpu-0")
+    assert [taint.by for taint in card.tainted([] if rule is None else [rule])] == told
+
+
 def test_a_uuid_that_is_none_is_left_out() -> None:
     device = {"name": "gpu-0", "attributes": {"uuid": {"string": "\x1b[31m"}, "parentUUID": {"int": 4}}}
     (published,) = parse_published({"spec": {"driver": "d", "pool": {"name": "n"}, "devices": [device]}})
