@@ -124,11 +124,17 @@ class ListingDialect(Dialect, Protocol):
         """Kinds of which it needs every object."""
         ...
 
-    def with_objects(self, listed: Mapping[str, Sequence[Manifest]]) -> Dialect:
+    @property
+    def deniable_kinds(self) -> tuple[str, ...]:
+        """Those of them without which it still reads what pods hold, so that nothing but a stage waits for a right."""
+        ...
+
+    def with_objects(self, listed: Mapping[str, Sequence[Manifest]], denied: Mapping[str, str]) -> Dialect:
         """This dialect with what those objects say.
 
         Args:
             listed: objects by kind. Tenants may write some of them; what can't be read of those is left out.
+            denied: kinds of `deniable_kinds` that the cluster does not let us list, and why.
 
         Raises:
             Corrupt: an object that only the backend writes is not its grammar.

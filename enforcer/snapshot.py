@@ -16,7 +16,7 @@ from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
 from enforcer.seat import PodSeat, seat_of_pod, seats_by_workload
 from enforcer.wishes import Wishes, wishes_in
 from fleet.decisions import Plan
-from fleet.errors import Corrupt
+from fleet.errors import Corrupt, Misconfigured
 from fleet.inventory import WISH_LABELS, WorkloadId, is_yes
 
 __all__ = ["OWNER_KINDS", "Snapshot", "StandingCard", "cards_left_empty", "take_snapshot"]
@@ -155,11 +155,21 @@ def with_listed(reader: ClusterReader, dialect: Dialect) -> Dialect:
 
     Raises:
         Unavailable: the cluster can't be reached.
+        Misconfigured: a right is missing that it can't do without.
         Corrupt: an object of the backend's can't be read.
     """
     if not isinstance(dialect, ListingDialect):
         return dialect
-    return dialect.with_objects({kind: reader.list_objects(kind) for kind in dialect.listed_kinds})
+    listed: dict[str, Sequence[Manifest]] = {}
+    denied: dict[str, str] = {}
+    for kind in dialect.listed_kinds:
+        try:
+            listed[kind] = reader.list_objects(kind)
+        except Misconfigured as exc:
+            if kind not in dialect.deniable_kinds:
+                raise
+            denied[kind] = str(exc)
+    return dialect.with_objects(listed, denied)
 
 
 def _seats(

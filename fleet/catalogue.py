@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -21,6 +21,8 @@ from fleet.units import GIB, Money
 
 _SHARED_SUFFIX = re.compile(r"(-SHARED|-MIG-[0-9]+g\.[0-9]+gb.*)$", re.IGNORECASE | re.ASCII)
 _NAME_LENGTH_MAX = 128
+_REPORTED_RATIO = 0.005
+"""By so much sums of rounded counters may be more than a card is sold with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,14 @@ class MigFamily:
     compute_slices: int
     memory_slices: int
     profiles: tuple[MigProfile, ...]
+
+
+def share_media_engines(profiles: Iterable[str]) -> bool:
+    """Whether instances of these profiles get along on one card: `+me` goes to one, beside `+me.all` are only `-me`."""
+    names = list(profiles)
+    with_engines = [name for name in names if "+me" in name]
+    takes_all = any(name.endswith("+me.all") for name in with_engines)
+    return len(with_engines) <= 1 and not (takes_all and any(not name.endswith(("+me.all", "-me")) for name in names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +115,13 @@ class CardModel:
     watts_idle: float | None
     mig: MigFamily | None
     price: ListPrice | None
+
+    def is_outgrown_by(self, framebuffer_bytes: int) -> bool:
+        """Whether a card has more framebuffer than this model, so that other profiles may be cut from it.
+
+        Boards with other memory go by the same name: of GB200 one prints 7g.186gb, another 7g.189gb for a whole card.
+        """
+        return framebuffer_bytes > self.framebuffer_bytes * (1.0 + _REPORTED_RATIO)
 
 
 @lru_cache(maxsize=1)

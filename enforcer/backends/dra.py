@@ -38,7 +38,7 @@ from enforcer.backends.dra_claims import (
     pod_claim,
     shared_claim,
 )
-from enforcer.backends.stage import Target, check_init_containers, check_kinds, draft_stage, rendered
+from enforcer.backends.stage import StageDraft, Target, check_init_containers, check_kinds, draft_stage, rendered
 from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
 from enforcer.manifest import Manifest, field_of, template_of, workload_parts
 from enforcer.snapshot import Snapshot
@@ -58,7 +58,8 @@ from fleet.grammars.claims import (
 from fleet.inventory import WorkloadId
 from fleet.units import GIB, MIB
 
-_LISTED = ("ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", "DeviceTaintRule")
+_TAINT_RULE = "DeviceTaintRule"
+_LISTED = ("ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", _TAINT_RULE)
 
 Device = tuple[str, str]
 """Pool and name of a device of NVIDIA's driver."""
@@ -71,10 +72,12 @@ class DraDialect(FixedDialect):
         card_claims: claims and templates of claims (kind, namespace, name) that ask for cards or instances.
         wide_templates: templates of ours (namespace, name) that name several cards: which of them a pod has is the
             scheduler's choice, and any is right.
+        taints_unknown: why nobody may read the rules by which administrators taint devices; None where they are read.
     """
 
     config_objects: tuple[ObjectKey, ...] = ()
     listed_kinds = _LISTED
+    deniable_kinds = (_TAINT_RULE,)
 
     def __init__(
         self,
@@ -82,14 +85,16 @@ class DraDialect(FixedDialect):
         devices: Mapping[Device, PublishedDevice] | None = None,
         card_claims: frozenset[ObjectKey] = frozenset(),
         wide_templates: frozenset[tuple[str, str]] = frozenset(),
+        taints_unknown: str | None = None,
     ) -> None:
         self._claims = claims or {}
         self._devices = devices or {}
         self.card_claims = card_claims
         self._wide_templates = wide_templates
+        self.taints_unknown = taints_unknown
         self._plugin = DevicePluginDialect()
 
-    def with_objects(self, listed: Mapping[str, Sequence[Manifest]]) -> DraDialect:
+    def with_objects(self, listed: Mapping[str, Sequence[Manifest]], denied: Mapping[str, str]) -> DraDialect:
         """With the claims and devices that there are; see the port. A tenant's claim that can't be read is left out."""
         claims = {}
         for manifest in listed.get("ResourceClaim", ()):
@@ -99,7 +104,7 @@ class DraDialect(FixedDialect):
                 continue
             if claim is not None:
                 claims[claim.namespace, claim.claim] = claim
-        rules = [rule for one in listed.get("DeviceTaintRule", ()) if (rule := parse_taint_rule(one)) is not None]
+        rules = [rule for one in listed.get(_TAINT_RULE, ()) if (rule := parse_taint_rule(one)) is not None]
         devices = {
             (device.pool, device.device): replace(device, taints=device.tainted(rules))
             for manifest in listed.get("ResourceSlice", ())
@@ -117,7 +122,7 @@ class DraDialect(FixedDialect):
             for manifest in listed.get("ResourceClaimTemplate", ())
             if manifest["metadata"]["name"].startswith(OWN_PREFIX) and len(cards_named(manifest)) > 1
         )
-        return type(self)(claims, devices, wanted, wide)
+        return type(self)(claims, devices, wanted, wide, denied.get(_TAINT_RULE))
 
     def slices_of_pod(self, pod: Manifest) -> tuple[SeatSlice, ...]:
         """The cards and instances of its claims, and what it asks the device plugin for; see the port.
@@ -126,14 +131,14 @@ class DraDialect(FixedDialect):
         """
         spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
         extended = pod.get("status", {}).get("extendedResourceClaimStatus") or {}
-        backed = {
-            (one.get("containerName", ""), one.get("resourceName")) for one in extended.get("requestMappings") or ()
-        }
+        mappings = extended.get("requestMappings") or ()
+        backed = {(one.get("containerName", ""), one.get("resourceName")) for one in mappings}
         found = [part for part in self._plugin.slices_of_pod(pod) if (part.container, part.resource) not in backed]
-        for container in sorted({container for container, _ in backed}):
+        for name in (container["name"] for container in spec["containers"]):
             claim = self._claims.get((namespace, extended.get("resourceClaimName", "")))
-            if claim is not None and pod["metadata"].get("uid") in claim.reserved_for:
-                found += self._slices(container, claim, None)
+            requests = {str(one.get("requestName")) for one in mappings if one.get("containerName") == name}
+            if claim is not None and requests and pod["metadata"].get("uid") in claim.reserved_for:
+                found += self._slices(name, replace(claim, devices=claim.given(requests)), None)
         named = {entry["name"]: entry.get("resourceClaimName") for entry in spec.get("resourceClaims", ())}
         made = {
             entry["name"]: entry.get("resourceClaimName")
@@ -148,7 +153,8 @@ class DraDialect(FixedDialect):
                 # A claim that is not reserved for a pod gives it nothing, whatever the pod names.
                 if claim is not None and pod["metadata"].get("uid") in claim.reserved_for:
                     is_wide = (namespace, template) in self._wide_templates
-                    slices = self._slices(container["name"], claim, shared)
+                    part = replace(claim, devices=claim.given({entry["request"]} if entry.get("request") else set()))
+                    slices = self._slices(container["name"], part, shared)
                     found += [_any_seat(container["name"], template)] * len(slices) if is_wide else slices
         return tuple(found)
 
@@ -231,6 +237,7 @@ class DraBackend:
         warnings = [*draft.warnings, *check_kinds(self.capabilities, draft.recommendations)]
         for card in draft.cards:
             self._check(card, snapshot)
+        check_rolled(draft, snapshot)
 
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
             workload = staying[0].seat.workload
@@ -251,7 +258,6 @@ class DraBackend:
 
     def _check(self, card: CardPlacement, snapshot: Snapshot) -> None:
         """Refuse what claims can't hold."""
-        check_open(card, snapshot)
         instances = [part for part in card.slices if part.mig_profile is not None]
         if instances and self.capabilities is not DRA_MIG:
             raise Refused(
@@ -327,18 +333,29 @@ def _is_shared(card: CardPlacement) -> bool:
     return len({part.pod_id for part in card.slices}) > 1 and all(part.mig_profile is None for part in card.slices)
 
 
-def check_open(card: CardPlacement, snapshot: Snapshot) -> None:
-    """Refuse pods that would come to a card that somebody closed to them.
+def check_rolled(draft: StageDraft, snapshot: Snapshot) -> None:
+    """Refuse pods that would come to a card that somebody closed to them, or that are made anew there.
+
+    A new template makes the pods anew that stay where they are, too.
 
     Raises:
-        Refused: with the taint, and whose it is.
+        Refused: with the taint, and whose it is; or nobody may read which there are.
     """
-    standing = snapshot.cards.get(card.card)
-    if standing is not None and standing.closed_by is not None:
-        raise Refused(
-            f"cannot put pods on card {card.card}: it has the taint {standing.closed_by}, and no claim of a plan "
-            "tolerates it"
-        )
+    rolled = {workload for workload, targets in draft.targets.items() if any(entry.new for entry in targets)}
+    why = snapshot.dialect.taints_unknown if isinstance(snapshot.dialect, DraDialect) else None
+    if rolled and why is not None:
+        raise Refused(f"cannot send pods to cards of which nobody knows whether an administrator closed them: {why}")
+    for card in draft.plan.placement:
+        standing = snapshot.cards.get(card.card)
+        if (
+            standing is not None
+            and standing.closed_by is not None
+            and any(part.workload in rolled for part in card.slices)
+        ):
+            raise Refused(
+                f"cannot put pods on card {card.card}: it has the taint {standing.closed_by}, and no claim of a plan "
+                "tolerates it"
+            )
 
 
 def _check_shared(card: CardPlacement, pods: set[str]) -> None:

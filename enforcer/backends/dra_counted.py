@@ -17,7 +17,7 @@ from operator import itemgetter
 
 from enforcer.backend import RenderedStage
 from enforcer.backends.device_plugin import counted_slice
-from enforcer.backends.dra import DraDialect, check_open, claim_fields
+from enforcer.backends.dra import DraDialect, check_rolled, claim_fields
 from enforcer.backends.dra_claims import CARD_CLASS, Claim, claim_manifest, counted_claim
 from enforcer.backends.node_shares import NodeSharesBackend, one_share
 from enforcer.backends.stage import StageDraft, Target
@@ -25,7 +25,6 @@ from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.dra import DRA_CONSUMABLE
-from fleet.decisions import CardPlacement
 from fleet.errors import Refused
 from fleet.grammars.claims import ClaimAllocation
 from fleet.units import MIB
@@ -100,10 +99,10 @@ class DraCountedBackend(NodeSharesBackend):
         """Cards that the driver publishes and nobody closed; see the base."""
         return sum(card.node == node and card.closed_by is None for card in snapshot.cards.values())
 
-    def _check_card(self, card: CardPlacement, snapshot: Snapshot) -> None:
+    def check_draft(self, draft: StageDraft, snapshot: Snapshot) -> None:
         """Refuse closed cards as well; see the base."""
-        check_open(card, snapshot)
-        super()._check_card(card, snapshot)
+        check_rolled(draft, snapshot)
+        super().check_draft(draft, snapshot)
 
     def with_objects(self, stage: RenderedStage, draft: StageDraft) -> RenderedStage:
         """The stage with the templates of claims that it names; see the base."""

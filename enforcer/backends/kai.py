@@ -43,9 +43,9 @@ from fleet.grammars.kai import (
     FRACTION_ANNOTATION,
     FRAMEBUFFER_ANNOTATION,
     READY_CONDITION,
-    READY_CONDITIONS,
     asks_kai,
     compute_mode,
+    is_ready,
     limit_annotation,
     parse_kai_share,
     request_annotation,
@@ -139,7 +139,7 @@ class KaiNvFractionsBackend(KaiBackend):
     def shareable_mib(self, node: Manifest, snapshot: Snapshot) -> int:
         """Only where the node says that limits are held; see the base."""
         conditions = (node.get("status") or {}).get("conditions") or ()
-        if not any(entry.get("type") in READY_CONDITIONS and entry.get("status") == "True" for entry in conditions):
+        if not is_ready(conditions):
             raise Refused(
                 f"cannot share cards of node {node['metadata']['name']}: its condition {READY_CONDITION} is not True, "
                 "and KAI places no pod of a limited share before; see the pods of gpu-fractioning on it, or set "

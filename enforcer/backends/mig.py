@@ -45,11 +45,12 @@ from enforcer.dialect import Dialect, SeatSlice
 from enforcer.manifest import Manifest, field_of
 from enforcer.snapshot import Snapshot
 from fleet.capabilities.mig import MIG
-from fleet.catalogue import MigFamily, find_model
+from fleet.catalogue import MigFamily, find_model, share_media_engines
 from fleet.decisions import CardPlacement, PlacedSlice, Plan
 from fleet.errors import Corrupt, Refused
 from fleet.grammars.mig import is_mig_profile
 from fleet.outcomes import Change
+from fleet.units import GIB
 
 CONFIG_LABEL = "nvidia.com/mig.config"
 STATE_LABEL = "nvidia.com/mig.config.state"
@@ -268,16 +269,19 @@ def _check_card(card: CardPlacement) -> None:
     without = next((part.pod_id for part in card.slices if part.mig_profile is None), None)
     if without is not None:
         raise Refused(f"cannot leave {without} on card {card.card}: it is to be cut, and {without} has no instance")
-    check_layout(card.card, card.card_model, layout)
+    check_layout(card.card, card.card_model, layout, card.framebuffer_bytes)
 
 
-def check_layout(card: str, card_model: str, layout: Layout) -> None:
+def check_layout(card: str, card_model: str, layout: Layout, framebuffer_bytes: int | None) -> None:
     """Refuse instances that no card of a model can have together.
+
+    Args:
+        framebuffer_bytes: what the card has; None where nobody says.
 
     Raises:
         Refused: naming the card, and what the model has.
     """
-    family = mig_family(card, card_model)
+    family = mig_family(card, card_model, framebuffer_bytes)
     profiles = {profile.name: profile for profile in family.profiles}
     memory = compute = 0
     for name, count in layout:
@@ -292,9 +296,14 @@ def check_layout(card: str, card_model: str, layout: Layout) -> None:
             f"cannot cut {dict(layout)} from card {card}: that is {compute} compute and {memory} memory slices, "
             f"{card_model} has {family.compute_slices} and {family.memory_slices}"
         )
+    if not share_media_engines(name for name, count in layout for _ in range(count)):
+        raise Refused(
+            f"cannot cut {dict(layout)} from card {card}: its media engines go to one instance, and beside +me.all "
+            "all others have none (-me)"
+        )
 
 
-def mig_family(card: str, card_model: str) -> MigFamily:
+def mig_family(card: str, card_model: str, framebuffer_bytes: int | None = None) -> MigFamily:
     """What can be cut from cards of a model.
 
     Raises:
@@ -303,6 +312,11 @@ def mig_family(card: str, card_model: str) -> MigFamily:
     model = find_model(card_model)
     if model is None or model.mig is None:
         raise Refused(f"cannot cut card {card}: {card_model} is not known to be cut by MIG")
+    if framebuffer_bytes is not None and model.is_outgrown_by(framebuffer_bytes):
+        raise Refused(
+            f"cannot cut card {card}: it has {framebuffer_bytes / GIB:.1f} GiB, and which profiles a {card_model} of "
+            f"more than {model.framebuffer_bytes / GIB:.0f} GiB has is not known"
+        )
     return model.mig
 
 

@@ -21,6 +21,7 @@ from enforcer.backend import NodeStep, RenderedStage
 from enforcer.backends.card_fit import CORE_MODE, MIG_MODE
 from enforcer.backends.device_plugin import (
     CARD_RESOURCE,
+    FRAMEBUFFER_LABEL,
     MIG_CONFIGS,
     PLUGIN_CONFIGS,
     PRODUCT_LABEL,
@@ -57,6 +58,7 @@ from fleet.money.saving import saved
 from fleet.outcomes import Change
 from fleet.sentences import sentence
 from fleet.settings.settings import Settings
+from fleet.units import MIB
 from fleet.workload_kinds import SERVICE_KINDS
 
 _REPLICAS: Mapping[NodeMode, tuple[str, Capabilities]] = {
@@ -355,13 +357,15 @@ def _cut_switch(
         )
     count, model = cards_to_cut(manifest, 1), _product(manifest)
     if switch.mode is NodeMode.MIG:
-        family = mig_family(f"of node {switch.node}", model)
+        mib = label_number(manifest, FRAMEBUFFER_LABEL)
+        framebuffer = None if mib is None else mib * MIB
+        family = mig_family(f"of node {switch.node}", model, framebuffer)
         if not switch.profiles:
             known = ", ".join(f"{entry.name}={entry.count_max}" for entry in family.profiles)
             raise Refused(
                 f"cannot cut cards of node {switch.node}: say --profile, of {model} one or several of {known}"
             )
-        check_layout(f"of node {switch.node}", model, switch.profiles)
+        check_layout(f"of node {switch.node}", model, switch.profiles, framebuffer)
     config = config_of(
         snapshot, MIG_CONFIGS, f"cut cards of node {switch.node}",
         "make one and name it in the operator's ClusterPolicy as migManager.config.name (its own default is written "

@@ -48,8 +48,7 @@ class NodeSharesBackend:
         nodes_of = nodes_of_workloads(plan)
         draft = draft_stage(plan, stage, snapshot, self._seat_slice)
         warnings = [*along, *draft.warnings, *check_kinds(self.capabilities, draft.recommendations)]
-        for card in draft.cards:
-            self._check_card(card, snapshot)
+        self.check_draft(draft, snapshot)
         check_nodes(draft, snapshot, nodes_of)
 
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
@@ -104,8 +103,12 @@ class NodeSharesBackend:
             resource=self.share_resource,
         )
 
-    def _check_card(self, card: CardPlacement, snapshot: Snapshot) -> None:
+    def check_draft(self, draft: StageDraft, snapshot: Snapshot) -> None:
         """Refuse what the scheduler's books can't hold."""
+        for card in draft.cards:
+            self._check_card(card, snapshot)
+
+    def _check_card(self, card: CardPlacement, snapshot: Snapshot) -> None:
         check_isolation(card, snapshot, self.capabilities)
         if all(is_whole(card, part) for part in card.slices):
             return

@@ -36,6 +36,7 @@ from fleet.grammars.hami import (
     RegisteredDevice,
     parse_node_register,
 )
+from fleet.grammars.kai import is_ready
 from fleet.grammars.metax import METAX_REGISTER_ANNOTATION, parse_metax_register
 from fleet.grammars.vendors import VENDOR_DEVICES, VendorDevice
 from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
@@ -141,6 +142,7 @@ def node_record(
         mig_state=_short(labels.get(_MIG_STATE)),
         unreadable=unreadable,
         numbered=tuple(_numbered_cards(name, mapping(status.get("capacity")))),
+        caps_fractions=is_ready(objects(status.get("conditions"))),
     )
 
 

@@ -25,7 +25,7 @@ from exporter.allocation.records import (
 from exporter.allocation.tables import Labels
 from exporter.series_blocks import card_info_labels, grant_info_labels, node_info_labels
 from fleet.autoscaling import Autoscaler
-from fleet.grammars.claims import ClaimAllocation, PublishedDevice, TaintRule
+from fleet.grammars.claims import ClaimAllocation, ClaimedDevice, PublishedDevice, TaintRule
 from fleet.inventory import AUTOSCALED_LABEL, Card, CardId, CardModelName, Grant, Node
 from fleet.schema import CARD_INFO_LABELS, GRANT_LABELS, NODE_INFO_LABELS
 
@@ -57,7 +57,12 @@ class CardBooks:
 
 
 def holdings_of(
-    pod: PodRecord, cards: Mapping[str, CardRecord], index: Index, claims: Mapping[Key, ClaimAllocation]
+    pod: PodRecord,
+    cards: Mapping[str, CardRecord],
+    index: Index,
+    claims: Mapping[Key, ClaimAllocation],
+    *,
+    caps_fractions: bool,
 ) -> tuple[Holding, ...]:
     """What a pod's containers hold.
 
@@ -65,10 +70,11 @@ def holdings_of(
         pod: a pod that is bound and not over.
         index: knows the cards of KAI's groups and what drivers publish.
         claims: those of the pod's claims that are allocated, by namespace and name.
+        caps_fractions: KAI's `NvFractions` is ready on the pod's node, see `NodeRecord`.
     """
     holdings = [_annotated(share, cards) for share in pod.shares]
     for group_share in pod.groups:
-        for card in _cards_shared(group_share, cards, index):
+        for card in _cards_shared(group_share, cards, index, caps_fractions=caps_fractions):
             granted, ratio = group_share.framebuffer_bytes, group_share.ratio
             if granted is None and ratio is not None and card in cards:
                 whole = cards[card].framebuffer_bytes
@@ -80,8 +86,8 @@ def holdings_of(
     for name, claim in pod.claims:
         allocation = claims.get((pod.namespace, claim))
         if allocation is not None and pod.uid in allocation.reserved_for:
-            users = [needs.container for needs in pod.containers if name in needs.claims]
-            holdings += _claimed(allocation, users, index)
+            for needs in pod.containers:
+                holdings += _claimed(needs.container, needs.given(name, allocation), allocation, index)
     return _merged(holdings)
 
 
@@ -241,9 +247,15 @@ def devices_milli(containers: Iterable[ContainerNeeds]) -> dict[str, int]:
     return {resource: max(together.get(resource, 0), alone.get(resource, 0)) for resource in {**together, **alone}}
 
 
-def _cards_shared(share: GroupShare, cards: Mapping[str, CardRecord], index: Index) -> list[str]:
-    """The cards that a container sees, as long as all are its node's; else those that its groups' reservations hold."""
-    if share.cards and all(card in cards for card in share.cards):
+def _cards_shared(
+    share: GroupShare, cards: Mapping[str, CardRecord], index: Index, *, caps_fractions: bool
+) -> list[str]:
+    """The cards that a container sees, as long as all are its node's; else those that its groups' reservations hold.
+
+    Where KAI does not run in that mode, nothing keeps a tenant from writing there which cards its container sees.
+    """
+    is_said = share.is_capped and caps_fractions
+    if is_said and share.cards and all(card in cards for card in share.cards):
         return list(share.cards)
     return [card for group in share.groups if (card := index.card_of_group(group)) is not None]
 
@@ -280,9 +292,11 @@ def _merged(holdings: list[Holding]) -> tuple[Holding, ...]:
     return tuple(found.values())
 
 
-def _claimed(allocation: ClaimAllocation, users: list[str], index: Index) -> list[Holding]:
+def _claimed(
+    container: str, devices: Iterable[ClaimedDevice], allocation: ClaimAllocation, index: Index
+) -> list[Holding]:
     holdings = []
-    for device in allocation.devices:
+    for device in devices:
         published = index.device((device.driver, device.pool, device.device))
         card = None if published is None else published.parent or published.uuid
         if published is None or card is None or device.is_admin:
@@ -291,17 +305,16 @@ def _claimed(allocation: ClaimAllocation, users: list[str], index: Index) -> lis
         granted = published.framebuffer_bytes if consumed is None else consumed
         ratio = None if device.core_percent is None else min(device.core_percent / 100, 1.0)
         portion = f"{allocation.namespace}/{allocation.claim}/{device.device}/{device.share_id or ''}"
-        holdings += [
+        holdings.append(
             Holding(
-                container=user,
+                container=container,
                 card=card,
                 framebuffer_bytes=granted,
                 compute_ratio=ratio,
                 mig_profile=published.profile,
                 portion=portion,
             )
-            for user in users
-        ]
+        )
     return holdings
 
 

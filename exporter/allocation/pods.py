@@ -84,11 +84,13 @@ def pod_record(
         ),
         *(_needs(container, priority, device_resources, said, is_init=False) for container in mains[:_CONTAINERS_MAX]),
     )
-    made, users = _made_for_resources(state)
-    if made:
-        containers = tuple(
-            replace(needs, claims=(*needs.claims, made)) if needs.container in users else needs for needs in containers
-        )
+    made, requests = _made_for_resources(state)
+    # What an init container had, the others go on with; it keeps only what is nobody else's.
+    others = {request for needs in containers if not needs.is_init for request in requests.get(needs.container, ())}
+    containers = tuple(
+        _using(needs, made, requests.get(needs.container, frozenset()) - (others if needs.is_init else frozenset()))
+        for needs in containers
+    )
     node = text(spec.get("nodeName")) or None
     phase = state.get("phase")
     is_over = phase in _OVER
@@ -164,7 +166,7 @@ def _needs(
     devices = devices_of({**requests, **limits}, device_resources)
     memory = quantity(requests.get("memory"))
     set_priority = _set_priority(container, limits)
-    claims = tuple(text(claim.get("name")) for claim in objects(resources.get("claims")))
+    claims = [(text(claim.get("name")), text(claim.get("request"))) for claim in objects(resources.get("claims"))]
     command = _command(container)
     server = server_of(text(container.get("image")), command, said)
     return ContainerNeeds(
@@ -173,11 +175,20 @@ def _needs(
         cpu_cores=quantity(requests.get("cpu")),
         memory_bytes=None if memory is None else int(memory),
         priority=set_priority or priority,
-        claims=claims,
+        claims=tuple(claim for claim, _ in claims),
+        requests=tuple((claim, request) for claim, request in claims if request),
         is_init=is_init,
         server=server,
         kv_cache_pool_bytes=fixed_pool_bytes(command) if server == "vllm" else None,
     )
+
+
+def _using(needs: ContainerNeeds, claim: str, requests: AbstractSet[str]) -> ContainerNeeds:
+    """The container with some requests of a claim that its specification does not name."""
+    if not requests:
+        return needs
+    more = tuple((claim, request) for request in sorted(requests))
+    return replace(needs, claims=(*needs.claims, claim), requests=(*needs.requests, *more))
 
 
 def _pod_priority(said: Mapping[str, str]) -> Priority:
@@ -267,11 +278,19 @@ def _claims(spec: Mapping[str, object], status: Mapping[str, object]) -> tuple[t
     return tuple(sorted(found.items()))
 
 
-def _made_for_resources(status: Mapping[str, object]) -> tuple[str, frozenset[str]]:
-    """The claim that the scheduler made for extended resources, which no specification names, and who uses it."""
+def _made_for_resources(status: Mapping[str, object]) -> tuple[str, dict[str, frozenset[str]]]:
+    """The claim that the scheduler made for extended resources, which no specification names, and who uses what of it.
+
+    Returns:
+        Its name, empty where there is none, and its requests by container.
+    """
     made = mapping(status.get("extendedResourceClaimStatus"))
-    users = frozenset(text(entry.get("containerName")) for entry in objects(made.get("requestMappings")))
-    return text(made.get("resourceClaimName")), users
+    claim = text(made.get("resourceClaimName"))
+    requests: dict[str, frozenset[str]] = {}
+    for entry in objects(made.get("requestMappings")) if claim else ():
+        container = text(entry.get("containerName"))
+        requests[container] = requests.get(container, frozenset()) | {text(entry.get("requestName"))}
+    return claim, requests
 
 
 def _model_served(containers: Sequence[Mapping[str, object]]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from fleet.autoscaling import Autoscaler
 from fleet.gpu_policy import GpuPolicy
-from fleet.grammars.claims import ClaimAllocation, DeviceTaint, PublishedDevice, TaintRule
+from fleet.grammars.claims import ClaimAllocation, ClaimedDevice, DeviceTaint, PublishedDevice, TaintRule
 from fleet.inventory import Priority
 
 
@@ -96,13 +96,15 @@ class GroupShare:
         groups: names of the groups, one per card.
         framebuffer_bytes: framebuffer of each card, bytes; None where it asked by ratio.
         ratio: share of each card, 0-1; None where it asked by framebuffer.
-        cards: UUIDs of the cards that the container sees; empty where only the groups are known.
+        is_capped: asked by the annotations of `NvFractions`.
+        cards: UUIDs of the cards that the container sees, by the pod's own annotation; empty where it does not say.
     """
 
     container: str
     groups: tuple[str, ...]
     framebuffer_bytes: int | None
     ratio: float | None
+    is_capped: bool = False
     cards: tuple[str, ...] = ()
 
 
@@ -113,6 +115,7 @@ class ContainerNeeds:
     Attributes:
         devices: name and number of each resource that counts GPU devices, sorted.
         claims: names, within the pod, of the resource claims that it uses.
+        requests: claim and request, of those of which it uses some requests only.
         is_init: it runs before the others and ends; a sidecar does not.
         server: server or framework that runs in it (`fleet.servers`); None where nothing says it.
         kv_cache_pool_bytes: size of its KV cache, where its command fixes it; None elsewhere.
@@ -124,9 +127,15 @@ class ContainerNeeds:
     memory_bytes: int | None
     priority: Priority
     claims: tuple[str, ...] = ()
+    requests: tuple[tuple[str, str], ...] = ()
     is_init: bool = False
     server: str | None = None
     kv_cache_pool_bytes: int | None = None
+
+    def given(self, claim: str, allocation: ClaimAllocation) -> tuple[ClaimedDevice, ...]:
+        """What it has of a claim, by the claim's name within the pod; nothing of one that it does not use."""
+        requests = {request for name, request in self.requests if name == claim}
+        return allocation.given(requests) if claim in self.claims else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +229,8 @@ class NodeRecord:
         unreadable: annotations that are not the grammar.
         numbered: cards that HAMi's scheduler numbers by the node's capacity; whether it is HAMi that hands them out,
             only a pod that was granted one reports.
+        caps_fractions: KAI's `NvFractions` is ready there; its admission lets the scheduler alone say which cards a
+            container sees.
     """
 
     node: str
@@ -237,6 +248,7 @@ class NodeRecord:
     mig_state: str | None = None
     unreadable: int = 0
     numbered: tuple[CardRecord, ...] = ()
+    caps_fractions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,6 +196,7 @@ def _group_shares(
             groups=tuple(sys.intern(group) for group in share.groups),
             framebuffer_bytes=None if mib is None else mib * MIB,
             ratio=share.ratio,
+            is_capped=share.is_capped,
             cards=tuple(sys.intern(card) for card in share.on_cards),
         ),
     )

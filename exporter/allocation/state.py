@@ -237,7 +237,7 @@ class Allocation:
             node = pod.node or ""
             cards = self._cards.get(node, _NOTHING)
             if node and not pod.is_over:
-                holdings = holdings_of(pod, cards, self._index, self._claims(pod))
+                holdings = self._holdings(pod, cards)
             owner = self._owner(pod)
             pod = self._wished(pod)
             autoscaler = None if owner is None else self._index.autoscaler_of(pod.namespace, owner.kind, owner.name)
@@ -246,6 +246,11 @@ class Allocation:
         self._tables.replace(("pod", key), rows)
         self._hold(key, node, holdings)
         self._count(key, counts)
+
+    def _holdings(self, pod: PodRecord, cards: dict[str, CardRecord]) -> tuple[Holding, ...]:
+        node = self._node(pod.node or "")
+        caps_fractions = node is not None and node.caps_fractions
+        return holdings_of(pod, cards, self._index, self._claims(pod), caps_fractions=caps_fractions)
 
     def _wished(self, pod: PodRecord) -> PodRecord:
         """The pod with what policies of its namespace ask for among its labels; its own labels win."""

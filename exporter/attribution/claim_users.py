@@ -11,15 +11,19 @@ from collections.abc import Iterable, Mapping
 from exporter.allocation.records import PodRecord
 from exporter.attribution.pods import PodFacts
 from exporter.regions.tree import ContainerKey
-from fleet.grammars.claims import HAMI_DRIVER, ClaimAllocation
+from fleet.grammars.claims import HAMI_DRIVER, ClaimAllocation, ClaimedDevice
 
 
-def users_in_pod(record: PodRecord, allocation: ClaimAllocation) -> list[str]:
-    """Containers of a pod that use a claim; none where it is not reserved for the pod."""
+def users_in_pod(record: PodRecord, allocation: ClaimAllocation) -> dict[str, tuple[ClaimedDevice, ...]]:
+    """What containers of a pod have of a claim; none where it is not reserved for the pod."""
     if record.namespace != allocation.namespace or record.uid not in allocation.reserved_for:
-        return []
-    names = {name for name, claim in record.claims if claim == allocation.claim}
-    return [needs.container for needs in record.containers if not names.isdisjoint(needs.claims)]
+        return {}
+    names = sorted({name for name, claim in record.claims if claim == allocation.claim})
+    given = {
+        needs.container: dict.fromkeys(device for name in names for device in needs.given(name, allocation))
+        for needs in record.containers
+    }
+    return {container: tuple(devices) for container, devices in given.items() if devices}
 
 
 def sole_users(claims: Iterable[ClaimAllocation], pods: Iterable[PodFacts]) -> Mapping[str, ContainerKey]:

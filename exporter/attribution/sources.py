@@ -17,7 +17,7 @@ from exporter.attribution.pods import ContainerInstance, PodFacts
 from exporter.attribution.records import Finding, FindingKind, GrantSource, NodeView
 from exporter.kubelet.pod_resources import ClaimRow, ContainerRow, DeviceRow, PodRow
 from fleet.errors import Corrupt
-from fleet.grammars.claims import HAMI_DRIVER, NVIDIA_DRIVER, ClaimAllocation
+from fleet.grammars.claims import HAMI_DRIVER, NVIDIA_DRIVER, ClaimedDevice
 from fleet.grammars.device_ids import DeviceId, IdTruth, parse_device_id
 from fleet.grammars.kai import RESERVATION_NAMESPACES, kai_groups
 from fleet.grammars.text import shown
@@ -88,19 +88,14 @@ class Sources:
         return held
 
     def of_groups(self, record: PodRecord) -> list[Held]:
-        """What the pod shares of cards: those that KAI lets it see, else those that KAI's reservation pods hold."""
+        """What the pod shares of the cards that KAI's reservation pods hold, whatever it says itself that it sees."""
         held = []
         for share in record.groups:
-            named = [self._cards.of_name(card) for card in share.cards]
-            is_seen = bool(named) and None not in named
-            seen = [unit for unit in named if unit is not None and is_seen]
-            for group in () if is_seen else share.groups:
+            for group in share.groups:
                 unit = self._groups.get(group)
                 if unit is None:
                     self._find(FindingKind.UNKNOWN_GROUP, record, share.container, detail=shown(group))
-                else:
-                    seen.append(unit)
-            for unit in seen:
+                    continue
                 granted, whole = share.framebuffer_bytes, unit.framebuffer_bytes
                 if granted is None and share.ratio is not None and whole is not None:
                     granted = int(whole * share.ratio)
@@ -108,7 +103,7 @@ class Sources:
                     Held(
                         container=share.container,
                         unit=unit,
-                        source=GrantSource.ANNOTATION if is_seen else GrantSource.RESERVATION_POD,
+                        source=GrantSource.RESERVATION_POD,
                         framebuffer_bytes=_believable(granted, unit),
                         # KAI keeps nobody from using more compute than its share.
                         compute_ratio=1.0,
@@ -123,8 +118,8 @@ class Sources:
             allocation = self._claims.get((record.namespace, claim))
             if allocation is None:
                 continue
-            for user in users_in_pod(record, allocation):
-                held += self._of_allocation(record, user, allocation)
+            for user, devices in users_in_pod(record, allocation).items():
+                held += self._of_allocation(record, user, devices)
         return held
 
     def of_kubelet(self, pod: PodRow, row: ContainerRow, *, is_annotated: bool) -> list[Held]:
@@ -178,9 +173,9 @@ class Sources:
             compute_ratio=unit.compute_ratio if share.compute_ratio is None else share.compute_ratio,
         )
 
-    def _of_allocation(self, record: PodRecord, container: str, allocation: ClaimAllocation) -> list[Held]:
+    def _of_allocation(self, record: PodRecord, container: str, devices: Iterable[ClaimedDevice]) -> list[Held]:
         held = []
-        for device in allocation.devices:
+        for device in devices:
             unit = None if device.is_admin else self._of_device(device.driver, device.pool, device.device)
             if unit is None:
                 if not device.is_admin and device.driver in _CARD_DRIVERS:

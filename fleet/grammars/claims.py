@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -26,6 +27,8 @@ from fleet.units import parse_quantity
 NVIDIA_DRIVER = "gpu.nvidia.com"
 HAMI_DRIVER = "hami-core-gpu.project-hami.io"
 
+_DRIVER_OF_CLASS = {NVIDIA_DRIVER: NVIDIA_DRIVER, "mig.nvidia.com": NVIDIA_DRIVER, HAMI_DRIVER: HAMI_DRIVER}
+"""Classes that drivers of cards install; the first and the last have their driver's name."""
 _CLOSING = ("NoSchedule", "NoExecute")
 """Effects by which no claim gets the device that does not tolerate them; all others count as none."""
 _NAME_LENGTH_MAX = 253
@@ -44,6 +47,8 @@ class ClaimedDevice:
         framebuffer_bytes: framebuffer consumed of a shared device, bytes; None where nothing is said.
         core_percent: cores consumed of a shared device, percent; None where nothing is said.
         is_admin: an administrator's access, which takes the device from nobody.
+        request: the claim's request that it was given for, `REQUEST/SUBREQUEST` where that had alternatives; None where
+            nothing is said.
     """
 
     driver: str
@@ -53,6 +58,7 @@ class ClaimedDevice:
     framebuffer_bytes: int | None = None
     core_percent: float | None = None
     is_admin: bool = False
+    request: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,14 @@ class ClaimAllocation:
     reserved_for: tuple[str, ...]
     uid: str | None = None
 
+    def given(self, requests: AbstractSet[str]) -> tuple[ClaimedDevice, ...]:
+        """The devices of some of its requests; all where none is named."""
+        return tuple(
+            device
+            for device in self.devices
+            if not requests or device.request is None or device.request.partition("/")[0] in requests
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTaint:
@@ -78,7 +92,7 @@ class DeviceTaint:
 
     Attributes:
         effect: `NoSchedule`, `NoExecute` (which also evicts), or `None`, by which its author only says something.
-        by: who made it: `driver NAME` or `DeviceTaintRule NAME`.
+        by: who made it: `driver NAME` or `DeviceTaintRule NAME`, with a note where it may mean other devices only.
     """
 
     key: str
@@ -186,10 +200,11 @@ def parse_published(manifest: Mapping[str, object]) -> tuple[PublishedDevice, ..
 
 
 def parse_taint_rule(manifest: Mapping[str, object]) -> TaintRule | None:
-    """Reads a DeviceTaintRule; None for one that selects no device.
+    """Reads a DeviceTaintRule; None for one that selects no device, or only those of a class that has no cards.
 
-    Up to Kubernetes 1.34 a rule could also select by class and by CEL, which nobody evaluates here: it counts for every
-    device that the rest of it means, so that none is taken for open that is not.
+    Up to Kubernetes 1.34 a rule could also select by class and by CEL. A class that NVIDIA's or HAMi's driver installs
+    means that driver's devices. CEL nobody evaluates here: the rule counts for every device that the rest of it means,
+    so that none is taken for open that is not, and its taint says so.
 
     Raises:
         Corrupt: not such an object.
@@ -203,7 +218,12 @@ def parse_taint_rule(manifest: Mapping[str, object]) -> TaintRule | None:
     driver, pool, device = (
         _name(selector, part, what) if selector.get(part) else None for part in ("driver", "pool", "device")
     )
-    taint = _taint(json_object(spec.get("taint"), what), f"{what} {name}", what)
+    if driver is None and selector.get("deviceClassName"):
+        driver = _DRIVER_OF_CLASS.get(_name(selector, "deviceClassName", what))
+        if driver is None:
+            return None
+    doubt = " (selector not evaluated)" if selector.get("selectors") else ""
+    taint = _taint(json_object(spec.get("taint"), what), f"{what} {name}{doubt}", what)
     return TaintRule(taint=taint, driver=driver, pool=pool, device=device)
 
 
@@ -228,6 +248,7 @@ def _claimed(entry: Mapping[str, object]) -> ClaimedDevice:
         framebuffer_bytes=int(consumed["memory"]) if "memory" in consumed else None,
         core_percent=None if cores is None else float(cores),
         is_admin=entry.get("adminAccess") is True,
+        request=_name(entry, "request", what) if entry.get("request") else None,
     )
 
 

@@ -14,7 +14,7 @@ kai-scheduler/kai-gpu-fractioning:fractioning-manager/fractiond/internal/annotat
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fleet.errors import Corrupt, Misconfigured
@@ -31,6 +31,8 @@ READY_CONDITION = "gpu-fractioning.nvidia.com/Ready"
 """Of a node: its containers' framebuffer is capped by the driver; KAI places no pod by `NvFractions` before."""
 READY_CONDITIONS = (READY_CONDITION, "gpu-sharing.nvidia.com/Ready")
 """That condition, and its name before."""
+METRIC_PREFIXES = ("gpu_fractioning_gpu_", "gpu_sharing_gpu_")
+"""Of what the driver's operator measures of containers that `NvFractions` caps, and its name before."""
 GROUP_LABEL = "runai-gpu-group"
 GROUP_LABEL_PREFIX = "runai-gpu-group/"
 """Labels of a pod that shares several cards: one per group; the value names the group."""
@@ -71,7 +73,8 @@ class KaiShare:
         container: the container that gets them; None for the pod's first.
         is_capped: asked by the annotations of `NvFractions`, whose limit the driver holds.
         groups: names of the groups, one per card, sorted; empty until the pod is bound.
-        on_cards: UUIDs of the cards that the scheduler lets the container see, sorted; empty where it does not say.
+        on_cards: UUIDs of the cards that the container sees, sorted; empty where the pod does not say. The scheduler's
+            word only where `is_capped` and the node's `READY_CONDITION` is True: elsewhere a tenant can write it.
     """
 
     ratio: float | None
@@ -125,6 +128,11 @@ def asks_kai(annotations: Mapping[str, str]) -> bool:
         or FRAMEBUFFER_ANNOTATION in annotations
         or any(_OF_CONTAINER.fullmatch(key) for key in annotations)
     )
+
+
+def is_ready(conditions: Iterable[Mapping[str, object]]) -> bool:
+    """Whether one of a node's conditions says that the driver caps its containers' framebuffer."""
+    return any(entry.get("type") in READY_CONDITIONS and entry.get("status") == "True" for entry in conditions)
 
 
 def compute_mode(annotations: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet.capabilities.register import CAPABILITIES
+from fleet.grammars.kai import METRIC_PREFIXES
 from gputide.scanning.scan import Scanned
 
 _OLD_MONITOR = ("vGPU_device_memory_", "Device_utilization_desc_of_container", "HostGPUMemoryUsage")
@@ -21,7 +22,7 @@ _OLD_MONITOR = ("vGPU_device_memory_", "Device_utilization_desc_of_container", "
 
 _SIGNS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("volcano", ("volcano_vgpu_",), ("volcano_sh_vgpu",)),
-    ("kai_nvfractions", ("gpu_fractioning_gpu_", "gpu_sharing_gpu_"), ()),
+    ("kai_nvfractions", METRIC_PREFIXES, ()),
     ("kai", (), ()),
     ("mgpu", (), ("vke_volcengine_com_mgpu",)),
     ("vgpu_manager", (), ("nvidia_com_vgpu",)),

@@ -20,6 +20,7 @@ from fleet.grammars.kai import (
     FRACTION_ANNOTATION,
     FRAMEBUFFER_ANNOTATION,
     GROUP_LABEL,
+    METRIC_PREFIXES,
     RESERVATION_NAMESPACES,
     RESERVED_CARD_ANNOTATION,
     container_annotations,
@@ -130,6 +131,7 @@ class Facts:
         said_by_servers: when servers said what of themselves, by the row of `fleet.schema.SERVERS`.
         wants_cards: pods that ask for cards, and when they were last seen.
         resources: names of resources that nodes offer or pods ask for, as kube-state-metrics writes them.
+        capped: namespace, pod and card of containers that KAI's driver caps, as its operator measures them.
         has_kai_reservations: pods of KAI hold cards for others.
         failed: names that could not be read, and why.
     """
@@ -150,6 +152,7 @@ class Facts:
     wants_cards: dict[PodName, int] = field(default_factory=dict)
     nodes: dict[str, NodeFact] = field(default_factory=dict)
     resources: set[str] = field(default_factory=set)
+    capped: set[tuple[str, str, str]] = field(default_factory=set)
     has_kai_reservations: bool = False
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -278,6 +281,8 @@ def _read_places(asked: _Asked) -> None:
             asked.places.add(identity)
             if labels.get("GPU_I_ID") and identity.card is not None:
                 asked.facts.mig_cards.add(identity.card)
+            if name.startswith(METRIC_PREFIXES) and identity.pod is not None and identity.card is not None:
+                asked.facts.capped.add((identity.namespace or "", identity.pod, identity.card))
             if identity.mig_profile and identity.pod is not None and identity.card is not None:
                 settled = asked.places.settled(identity)
                 seat = (settled.namespace or "", identity.pod, settled.container or "", identity.card)
@@ -308,7 +313,9 @@ def _read_grants(asked: _Asked) -> None:
 
 
 def _read_kai(asked: _Asked) -> None:
-    """Fractions that KAI gave: on the cards that it lets a pod see, else on the one that its group's reservation holds.
+    """Fractions that KAI gave: on the card that its group's reservation holds, else on those that a capped pod sees.
+
+    A tenant can write what its pod sees: it counts where the operator that caps it measures the pod on that card.
 
     Labels and annotations of pods are there where kube-state-metrics is set to show them.
     """
@@ -342,7 +349,8 @@ def _read_kai(asked: _Asked) -> None:
         if share is None:
             continue
         reserved = cards.get(found.get(GROUP_LABEL, ""))
-        for card in share.on_cards or (() if reserved is None else (reserved,)):
+        seen = [card for card in share.on_cards if share.is_capped and (namespace, pod, card) in facts.capped]
+        for card in seen if reserved is None else (reserved,):
             first_ms, last_ms = lives[namespace, pod]
             size = None if share.framebuffer_mib is None else share.framebuffer_mib * MIB
             facts.grants[namespace, pod, "", card] = GrantFact(

@@ -47,8 +47,9 @@ class Mig:
         model = find_model(names[0])
         if model is None or model.mig is None:
             return case.refuse(self.kind, "no_mig", card_model=names[0])
-        if (smallest := min(grant.framebuffer_bytes for grant in case.grants)) < _most_bytes(model):
-            return case.refuse(self.kind, "unlike_its_model", card_model=model.name, framebuffer_bytes=smallest)
+        for size in sorted({grant.framebuffer_bytes for grant in case.grants}):
+            if size < _most_bytes(model) or model.is_outgrown_by(size):
+                return case.refuse(self.kind, "unlike_its_model", card_model=model.name, framebuffer_bytes=size)
         if case.neighbours and not all(grant.mig_profile for grant in case.grants):
             return case.refuse(self.kind, "shares_already", neighbour=case.neighbours[0])
         return None

@@ -6,7 +6,7 @@ Totals are not enough: 1g at slice 0 rules out 3g at 0 and 4g and 7g anywhere, t
 one compute slice of seven is left. So layouts are enumerated, once per family, and a covering program over the
 maximal ones is solved; the same program in fractions is the bound. Called by the rule that proposes MIG.
 
-Source: NVIDIA MIG user guide, "Supported MIG Profiles" and its placements; what the driver says of a card goes first.
+Source: NVIDIA MIG user guide, "Supported MIG Profiles" and its placements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fleet.catalogue import CardModel, MigFamily, MigProfile
+from fleet.catalogue import CardModel, MigFamily, MigProfile, share_media_engines
 from fleet.errors import Misconfigured
 from recommender.packing.linear_program import Program, solve_fractional, solve_whole
 
@@ -300,5 +300,5 @@ def _within_limits(family: MigFamily, profiles: Sequence[MigProfile]) -> bool:
     return (
         sum(profile.compute_slices for profile in profiles) <= family.compute_slices
         and all(counts[profile.name] <= profile.count_max for profile in profiles)
-        and sum("+me" in profile.name for profile in profiles) <= 1
+        and share_media_engines(profile.name for profile in profiles)
     )

@@ -16,7 +16,7 @@ from enforcer.backends.dra_counted import DraCountedBackend
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
-from fleet.errors import Refused
+from fleet.errors import Misconfigured, Refused
 from tests.contracts.gpu_backend import BackendContract
 from tests.enforcer.builders import HALF, NOW, a_plan, a_recommendation, a_slice, card_id, whole
 from tests.enforcer.plugin_cluster import StandingCluster, a_node, a_pod, an_owner, nodes_of_seats
@@ -350,6 +350,43 @@ def test_no_pod_is_sent_to_a_card_that_an_administrator_closed(effect: str, sele
         counted(halves(), [*shareable_objects(), taint_rule(effect)])
 
 
+def test_pod_that_stays_on_a_closed_card_is_not_made_anew_by_a_new_template() -> None:
+    kind = RecommendationKind.REHOME
+    alone = a_plan({1: [whole("a-0")], 7: [whole("a-1")]}, [[a_recommendation("x", kind, ["a-1"], OWNERS[:1], 0)]])
+    closed = taint_rule(pool="node-0", device="gpu-1")
+    fact = rf"cannot put pods on card {card_id(1)}: it has the taint"
+    with pytest.raises(Refused, match=fact):
+        rendered(SHARED, alone, [*objects(), closed])
+    beside = a_plan(
+        {1: [whole("a-0")], 7: [whole("a-1")]}, [[a_recommendation("x", kind, ["a-0", "a-1"], OWNERS[:1], 0)]]
+    )
+    with pytest.raises(Refused, match=fact):
+        counted(beside, [*shareable_objects(), closed])
+    leaving = a_plan({7: [whole("a-1")]}, [[a_recommendation("x", RecommendationKind.RECLAIM, ["a-0"], OWNERS[:1], 1)]])
+    assert told(rendered(SHARED, leaving, [*objects(), closed]))["Deployment/a spec.replicas"] == "1"
+
+
+class OldRole(StandingCluster):
+    """Its role is of a time when nothing read rules that taint devices."""
+
+    def list_objects(self, kind: str, namespace: str | None = None) -> tuple[Manifest, ...]:
+        if kind == "DeviceTaintRule":
+            raise Misconfigured("cannot list devicetaintrules: RBAC lacks verb list")
+        return super().list_objects(kind, namespace)
+
+
+def test_role_that_may_not_read_taints_stops_only_stages_that_send_pods_to_cards() -> None:
+    snapshot = take_snapshot(OldRole(objects()), SHARED.dialect)
+    assert snapshot.seats["team/a-0"].cards == (card_id(HOME["a-0"]),)
+    for backend, plan in ((SHARED, one_card()), (MIG, instances())):
+        with pytest.raises(Refused, match=r"closed them: .*RBAC lacks verb list"):
+            backend.render(plan, 1, snapshot)
+    with pytest.raises(Refused, match="RBAC lacks verb list"):
+        COUNTED.render(halves(), 1, take_snapshot(OldRole(shareable_objects()), COUNTED.dialect))
+    leaving = a_plan({7: [whole("a-1")]}, [[a_recommendation("x", RecommendationKind.RECLAIM, ["a-0"], OWNERS[:1], 1)]])
+    assert SHARED.render(leaving, 1, snapshot).changes
+
+
 @pytest.mark.parametrize(
     "rule",
     [
@@ -402,7 +439,7 @@ def test_card_behind_an_extended_resource_is_its_claims_and_given_up_for_the_pla
     ]
     for name, number in HOME.items():
         made = a_pod(name[0], int(name[2:]), f"node-{number // 4}", limits={"nvidia.com/gpu": "1"})
-        mapped = {"containerName": "server", "resourceName": "nvidia.com/gpu", "requestName": "r"}
+        mapped = {"containerName": "server", "resourceName": "nvidia.com/gpu", "requestName": "gpu"}
         made["metadata"]["uid"] = f"uid-{name}"
         made["status"]["extendedResourceClaimStatus"] = {
             "resourceClaimName": f"{name}-gpu", "requestMappings": [mapped],
@@ -414,6 +451,31 @@ def test_card_behind_an_extended_resource_is_its_claims_and_given_up_for_the_pla
     }
     fields = told(rendered(SHARED, one_card(), given))
     assert fields["Deployment/a spec.template.spec.containers[server].resources.limits[nvidia.com/gpu]"] is None
+
+
+@pytest.mark.parametrize("is_extended", [True, False])
+def test_containers_of_a_pod_have_the_cards_of_their_own_requests(is_extended: bool) -> None:
+    claim = claimed("both", [(0, "gpu-1"), (0, "gpu-2")], ["c-0"])
+    for result, request in zip(claim["status"]["allocation"]["devices"]["results"], ("x", "y"), strict=True):
+        result["request"] = request
+    made = claiming_pod("c-0", 0, {"name": "gpu", "resourceClaimName": "both"}, "both")
+    requests = {"server": "x", "proxy": "y"}
+    made["spec"]["containers"] = [
+        {"name": name, "resources": {} if is_extended else {"claims": [{"name": "gpu", "request": request}]}}
+        for name, request in requests.items()
+    ]
+    if is_extended:
+        made["status"]["extendedResourceClaimStatus"] = {
+            "resourceClaimName": "both",
+            "requestMappings": [
+                {"containerName": name, "resourceName": "nvidia.com/gpu", "requestName": request}
+                for name, request in {**requests, "init": "x"}.items()
+            ],
+        }
+    seat = take_snapshot(StandingCluster([*objects(), claim, made]), SHARED.dialect).seats["team/c-0"]
+    assert {(part.container, part.card) for part in seat.slices} == {
+        ("server", card_id(1)), ("proxy", card_id(2)),
+    }  # fmt: skip
 
 
 def test_claim_that_cannot_be_read_is_left_out() -> None:

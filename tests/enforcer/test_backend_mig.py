@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from enforcer.backend import RenderedStage
 from enforcer.backends.device_plugin import MIG_CONFIGS
-from enforcer.backends.mig import MigBackend, instance_resource, node_layouts, with_layouts
+from enforcer.backends.mig import MigBackend, check_layout, instance_resource, node_layouts, with_layouts
 from enforcer.manifest import Manifest, set_field
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import PlacedSlice, Plan, RecommendationKind
@@ -178,6 +178,17 @@ def test_card_model_that_is_not_known_to_be_cut_is_refused() -> None:
     a10 = tuple(replace(card, card_model=CardModelName("NVIDIA A10")) for card in plan.placement)
     with pytest.raises(Refused, match="NVIDIA A10 is not known to be cut by MIG"):
         rendered(replace(plan, placement=a10))
+
+
+def test_cards_of_one_name_with_more_framebuffer_and_media_engines_given_twice_are_refused() -> None:
+    plan = two_cards()
+    large = tuple(replace(card, framebuffer_bytes=42 * GIB) for card in plan.placement)
+    with pytest.raises(Refused, match=r"it has 42.0 GiB, and which profiles a .* of more than 40 GiB"):
+        rendered(replace(plan, placement=large))
+    layout = (("1g.24gb+me.all", 1), ("2g.48gb", 1))
+    with pytest.raises(Refused, match="media engines"):
+        check_layout("GPU-1", "RTX PRO 6000", layout, None)
+    check_layout("GPU-1", "RTX PRO 6000", (("1g.24gb+me.all", 1), ("2g.48gb-me", 1)), None)
 
 
 @pytest.mark.parametrize(

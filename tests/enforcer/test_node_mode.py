@@ -557,6 +557,11 @@ def test_every_card_of_a_node_is_cut_alike_and_whole_again() -> None:
         rendered(cluster, mode=NodeMode.TIME_SLICING, slices=2)
 
 
+def test_cards_with_more_framebuffer_than_their_model_are_not_cut() -> None:
+    with pytest.raises(Refused, match=r"it has 42\.0 GiB"):
+        rendered(plugin_cluster(a100(mib=42 * 1024)), mode=NodeMode.MIG, profiles=(("3g.20gb", 2),))
+
+
 @pytest.mark.parametrize(
     ("product", "how", "why"),
     [

@@ -8,6 +8,7 @@ import pytest
 
 from exporter.allocation.state import Allocation
 from exporter.cluster.reader import Watched
+from fleet.grammars.kai import READY_CONDITION
 from fleet.schema import GRANT_LABELS
 from fleet.units import GIB, MIB
 from tests.exporter.allocation_manifests import (
@@ -307,8 +308,11 @@ def test_card_that_an_administrator_tainted_has_no_room_and_says_whose_taint_it_
     }
 
 
-@pytest.mark.parametrize(("seen", "held"), [(card_id(6), 6), ("GPU-ffffffff-ffff-ffff-ffff-ffffffffffff", 5)])
-def test_capped_share_of_kai_is_on_the_card_that_its_container_sees_if_its_node_has_it(seen, held):
+@pytest.mark.parametrize(
+    ("seen", "is_ready", "held"),
+    [(card_id(6), "True", 6), (card_id(6), "False", 5), ("GPU-ffffffff-ffff-ffff-ffff-ffffffffffff", "True", 5)],
+)
+def test_capped_share_of_kai_is_on_the_card_that_its_container_sees_if_its_node_caps_and_has_it(seen, is_ready, held):
     labels = {"nvidia.com/gpu.product": "NVIDIA-A10", "nvidia.com/gpu.memory": str(CARD_MIB)}
     reserved = [
         pod(f"r{number}", namespace="kai-resource-reservation", labels={"runai-gpu-group": f"g{number}"},
@@ -317,8 +321,18 @@ def test_capped_share_of_kai_is_on_the_card_that_its_container_sees_if_its_node_
     ]  # fmt: skip
     asked = {"nvidia.com/container.main.gpu-memory.request": "2Gi", "nvidia.com/container.main.gpus.devices": seen}
     sharer = pod(resources={}, annotations=asked, labels={"runai-gpu-group": "g5"})
-    found = of((NODES, node(cards=0, labels=labels)), *((PODS, one) for one in (sharer, *reserved)))
+    capping = node(cards=0, labels=labels)
+    capping["status"]["conditions"] = [{"type": READY_CONDITION, "status": is_ready}]
+    found = of((NODES, capping), *((PODS, one) for one in (sharer, *reserved)))
     assert found["gputide_card_framebuffer_granted_bytes"]["c1", "n1", card_id(held), "A10"] == 2 * 1024 * MIB
+
+
+@pytest.mark.parametrize("asked", [{"gpu-fraction": "0.99"}, {"nvidia.com/container.main.gpu-memory.request": "20Gi"}])
+def test_pod_that_asks_for_nothing_and_writes_that_it_sees_another_pods_card_holds_none_of_it(asked):
+    thief = pod("thief", resources={}, annotations={**asked, "nvidia.com/container.main.gpus.devices": card_id(0)})
+    victim = pod(granted=grant(0, 8000) + ";")
+    found = of((NODES, node(cards=1)), (PODS, victim), (PODS, thief))
+    assert found["gputide_card_framebuffer_granted_bytes"][card(0)] == 8000 * MIB
 
 
 def dra_objects(*, reserved_for: str = "uid-p1") -> list[tuple[Watched, Manifest]]:
@@ -358,9 +372,42 @@ def test_card_behind_an_extended_resource_is_that_of_the_claim_that_the_schedule
             {"containerName": "main", "resourceName": resource, "requestName": "container-0-request-0"}
         ],
     }
+    claim[1]["status"]["allocation"]["devices"]["results"][0]["request"] = "container-0-request-0"
     found = of((Watched.PODS, using), claim, published, standing)
     assert found["gputide_card_tenants"][card(7)] == 1
     assert found["gputide_card_framebuffer_left_to_grant_bytes"][card(7)] == 0
+
+
+@pytest.mark.parametrize("is_extended", [True, False])
+def test_container_has_only_the_cards_of_its_own_requests(is_extended):
+    _, (_, claim), (_, published), standing = dra_objects()
+    (device,) = published["spec"]["devices"]
+    more = {"uuid": {"string": card_id(8)}, "productName": {"string": MODEL}}
+    published["spec"]["devices"] = [device, {**device, "name": "gpu-1", "attributes": more}]
+    result = {"driver": "gpu.nvidia.com", "pool": "n1"}
+    claim["status"]["allocation"]["devices"]["results"] = [
+        {**result, "device": "gpu-0", "request": "first"}, {**result, "device": "gpu-1", "request": "second/large"},
+    ]  # fmt: skip
+    requests = {"main": "first", "sidecar": "second"}
+    if is_extended:
+        using = pod(containers=[container(name, {"nvidia.com/gpu": "1"}) for name in requests],
+                    inits=[container("load", {"nvidia.com/gpu": "1"})])  # fmt: skip
+        using["status"]["extendedResourceClaimStatus"] = {
+            "resourceClaimName": "claim-1",
+            "requestMappings": [
+                {"containerName": name, "resourceName": "nvidia.com/gpu", "requestName": request}
+                for name, request in {**requests, "load": "first"}.items()
+            ],
+        }
+    else:
+        users = [
+            {"name": name, "resources": {"claims": [{"name": "card", "request": request}]}}
+            for name, request in requests.items()
+        ]
+        using = pod(containers=users, claims=[{"name": "card", "resourceClaimName": "claim-1"}])
+    found = of((PODS, using), (Watched.RESOURCE_CLAIMS, claim), (Watched.RESOURCE_SLICES, published), standing)
+    slices = [dict(zip(GRANT_LABELS, labels, strict=True)) for labels in found["gputide_slice_info"]]
+    assert sorted((one["container"], one["card"]) for one in slices) == [("main", card_id(7)), ("sidecar", card_id(8))]
 
 
 def test_claim_grants_the_card_that_its_slice_publishes():

@@ -438,17 +438,18 @@ def test_a_share_of_a_group_that_nobody_reserves_for_is_told() -> None:
     assert odd(attribution) == {FindingKind.UNKNOWN_GROUP}
 
 
-def test_a_capped_share_is_on_the_card_that_kai_lets_its_container_see() -> None:
+def test_what_a_pod_writes_that_it_sees_puts_its_share_on_no_card() -> None:
     asked = {"nvidia.com/container.main.gpu-memory.limit": "2Gi"}
     seen = {**asked, "nvidia.com/container.main.gpus.devices": card_id(0)}
     held = row("gpu-reservation-g", handed(card_id(1)), namespace="kai-resource-reservation")
-    for annotations, card, source in (
-        (asked, card_id(1), GrantSource.RESERVATION_POD),
-        (seen, card_id(0), GrantSource.ANNOTATION),
-    ):
+    for annotations in (asked, seen):
         sharer = facts("a", 1, annotations=annotations, labels={"runai-gpu-group": "g"}, resources={})
         found = only(attribute(view(rows=[held], pods=[sharer, reservation(2, "g")]), NOW))
-        assert (found.grant.card, found.grant.framebuffer_granted_bytes, found.sources) == (card, 2 * GIB, (source,))
+        assert (found.grant.card, found.grant.framebuffer_granted_bytes) == (card_id(1), 2 * GIB)
+        assert found.sources == (GrantSource.RESERVATION_POD,)
+    for more in (asked, {"gpu-fraction": "0.99"}):
+        thief = facts("a", 1, annotations={**seen, **more}, resources={})
+        assert attribute(view(pods=[thief]), NOW).slices == ()
 
 
 def claimed(device: str, *, number: int = 1, **more) -> ClaimAllocation:
@@ -460,6 +461,28 @@ PUBLISHED = (
     PublishedDevice(driver="gpu.nvidia.com", pool=NODE, device="gpu-0", uuid=card_id(1)),
     PublishedDevice(driver="gpu.nvidia.com", pool=NODE, device="mig-1", uuid=instance_id(1), parent=card_id(0)),
 )
+
+
+def test_a_container_has_only_the_devices_of_its_own_requests() -> None:
+    given = [
+        ClaimedDevice(driver="gpu.nvidia.com", pool=NODE, device=name, request=name) for name in ("gpu-0", "gpu-1")
+    ]
+    allocation = ClaimAllocation(namespace="team", claim="a-gpu", devices=tuple(given), reserved_for=(uid(1),))
+    published = tuple(
+        PublishedDevice(driver="gpu.nvidia.com", pool=NODE, device=f"gpu-{number}", uuid=card_id(number))
+        for number in range(2)
+    )
+    pod = facts("a", 1, resources={}, claims={"gpu": "a-gpu"})
+    (main,) = pod.record.containers
+    users = tuple(
+        replace(main, container=name, requests=(("gpu", request),))
+        for name, request in (("main", "gpu-0"), ("proxy", "gpu-1"))
+    )
+    pod = replace(pod, record=replace(pod.record, containers=users))
+    found = attribute(view(pods=[pod], claims=(allocation,), published=published), NOW).slices
+    assert sorted((one.grant.container, one.grant.card) for one in found) == [
+        ("main", card_id(0)), ("proxy", card_id(1)),
+    ]  # fmt: skip
 
 
 def test_a_claim_gives_the_card_that_the_driver_publishes_under_its_name() -> None:

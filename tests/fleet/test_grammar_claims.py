@@ -28,7 +28,8 @@ def result(**more):
 def test_a_claim_says_which_device_of_which_pool_and_for_which_pods() -> None:
     allocation = parse_claim(claim(result(), reserved_for=["b", "a"]))
     assert allocation is not None
-    assert allocation.devices == (ClaimedDevice(driver="gpu.nvidia.com", pool="node-1", device="gpu-0"),)
+    (given,) = allocation.devices
+    assert given == ClaimedDevice(driver="gpu.nvidia.com", pool="node-1", device="gpu-0", request="gpu")
     assert (allocation.namespace, allocation.claim, allocation.reserved_for) == ("team", "half", ("a", "b"))
 
 
@@ -98,6 +99,24 @@ def test_rule_of_an_old_version_counts_for_all_that_it_may_mean() -> None:
     assert rule is not None
     cards = [PublishedDevice(driver=driver, pool="n", device="gpu-0") for driver in "de"]
     assert [str(taint) for card in cards for taint in card.tainted([rule])] == ["k=:NoSchedule of DeviceTaintRule r"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        ({"deviceClassName": "rdma.example.com"}, []),
+        ({"deviceClassName": "gpu.nvidia.com"}, ["DeviceTaintRule r"]),
+        ({"deviceClassName": "mig.nvidia.com"}, ["DeviceTaintRule r"]),
+        ({"deviceClassName": "hami-core-gpu.project-hami.io"}, []),
+        ({"selectors": [{"cel": {"expression": "true"}}]}, ["DeviceTaintRule r (selector not evaluated)"]),
+    ],
+)
+def test_rule_by_class_is_of_the_classs_driver_and_one_by_cel_says_what_nobody_evaluated(selector, told) -> None:
+    rule = parse_taint_rule(
+        {"metadata": {"name": "r"}, "spec": {"deviceSelector": selector, "taint": {"key": "k", "effect": "NoSchedule"}}}
+    )
+    card = PublishedDevice(driver="gpu.nvidia.com", pool="n", device="gpu-0")
+    assert [taint.by for taint in card.tainted([] if rule is None else [rule])] == told
 
 
 def test_a_uuid_that_is_none_is_left_out() -> None:

@@ -285,6 +285,48 @@ def test_pods_that_kais_driver_caps_are_measured_and_hold_what_they_asked_for(sc
     assert (said.seats.unmeasured, assumed_backend(said, "hami", is_set=False).name) == (0, "kai_nvfractions")
 
 
+def test_pod_of_kais_whose_container_only_one_of_two_exporters_names_has_one_grant(scanned):
+    card = {"UUID": CAPPED_CARD, "modelName": "NVIDIA A10", "Hostname": "n1"}
+    sharing = {"namespace": "team", "pod": "half"}
+    reserving = {"namespace": "kai-resource-reservation", "pod": "gpu-reservation-1"}
+    did = {"exported_namespace": "team", "exported_pod": "half", "namespace": "gpu-fractioning", "pod": "fractiond-x",
+           "container": "metricsd", "gpu_uuid": CAPPED_CARD}  # fmt: skip
+    said, history, _ = scanned(
+        [
+            series("DCGM_FI_DEV_GPU_UTIL", {**card, **sharing, "container": "c"}, 40),
+            series("DCGM_FI_DEV_FB_USED", card, 9_000),
+            series("DCGM_FI_DEV_FB_FREE", card, A10_MIB - 9_000),
+            series("gpu_fractioning_gpu_sm_utilization_percent", did, 40),
+            *(series("kube_pod_labels", {**pod, "label_runai_gpu_group": "g1"}, 1) for pod in (reserving, sharing)),
+            series("kube_pod_annotations", {**reserving, "annotation_run_ai_reserve_for_gpu_index": CAPPED_CARD}, 1),
+            series("kube_pod_annotations", {**sharing, "annotation_gpu_fraction": "0.5"}, 1),
+            series("kube_pod_info", sharing, 1),
+        ]
+    )
+    (grant,) = history.inventory.grants
+    assert (grant.pod_id, grant.container, grant.framebuffer_granted_bytes) == (
+        "team/half", "c", A10_MIB * 2**20 // 2,
+    )  # fmt: skip
+    assert (said.seats.grants, said.seats.unmeasured) == (1, 0)
+
+
+@pytest.mark.parametrize("asked", ["annotation_gpu_fraction", "annotation_nvidia_com_container_c_gpu_memory_request"])
+def test_pod_that_writes_that_it_sees_another_pods_card_holds_none_of_it(scanned, asked):
+    card = {"UUID": CAPPED_CARD, "modelName": "NVIDIA A10", "Hostname": "n1", "namespace": "team", "pod": "a",
+            "container": "c"}  # fmt: skip
+    thief = {"namespace": "other", "pod": "thief", asked: "0.99" if asked.endswith("fraction") else "20Gi",
+             "annotation_nvidia_com_container_c_gpus_devices": CAPPED_CARD}  # fmt: skip
+    _, history, _ = scanned(
+        [
+            series("DCGM_FI_DEV_FB_USED", card, 9_000),
+            series("DCGM_FI_DEV_FB_FREE", card, A10_MIB - 9_000),
+            series("kube_pod_annotations", thief, 1),
+            series("kube_pod_info", {"namespace": "other", "pod": "thief"}, 1),
+        ]
+    )
+    assert [grant.pod_id for grant in history.inventory.grants] == ["team/a"]
+
+
 def test_a_fleet_of_amd_is_seen_by_its_own_exporter(scanned):
     def amd(number, duty, used_mib, **tenant):
         labels = {"gpu_uuid": f"amd-{number}", "card_series": "AMD Instinct MI300X OAM", "hostname": "n1",

@@ -144,6 +144,7 @@ def test_who_must_answer_fast_gets_an_instance_only_where_it_stays_fast() -> Non
         (Service(name="odd", age_days=1.5), "history_too_short"),
         (Service(name="odd", level=0.9), "no_instance_fits"),
         (Service(name="odd", changes={"framebuffer_bytes": 24 * GIB}), "unlike_its_model"),
+        (Service(name="odd", changes={"framebuffer_bytes": 82 * GIB}), "unlike_its_model"),
         (Service(name="odd", labels=((OPT_OUT_LABEL, "true"),)), "opt_out"),
         (holder("odd", "9g.90gb", 0), "unknown_profile"),
     ],

@@ -74,6 +74,8 @@ def test_layout_that_the_guide_shows_is_valid(family: MigFamily, text: str) -> N
         (A30, "4g.24gb@0 1g.6gb@0", "4g is the whole card"),
         (A30, "2g.12gb@1", "2g starts at 0 or 2"),
         (FAMILIES["rtx-pro-5000-48gb"], "2g.48gb@0 1g.24gb@1", "2g is the whole card"),
+        (FAMILIES["rtx-pro-6000-96gb"], "2g.48gb@0 1g.24gb+me.all@2", "beside all media engines others have none"),
+        (FAMILIES["rtx-pro-6000-96gb"], "1g.24gb-me@0 1g.24gb+gfx@1 2g.48gb+me.all@2", "one of the others has some"),
     ],
 )
 def test_layout_that_no_card_can_have_is_not_valid(family: MigFamily, text: str, why: str) -> None:
