@@ -139,11 +139,25 @@ def sightings_of(
 def _seats(
     facts: Facts, places: Places, slices: Mapping[tuple[str, ...], tuple[Period, ...]]
 ) -> dict[SeatName, tuple[Period, ...]]:
-    """When each container was on each card: as long as it was seen to work, or said to be granted."""
-    seats: dict[SeatName, tuple[Period, ...]] = {}
-    for (_, namespace, pod, container, _, card, _), periods in slices.items():
-        if card and pod:
-            seats[namespace, pod, container, card] = periods
+    """When each container was on each card: as long as it was seen to work, or said to be granted.
+
+    Some sources leave the container out. Where others name it, that is no seat of its own, and what was granted there
+    is the only container's.
+    """
+    found = {
+        (namespace, pod, container, card): periods
+        for (_, namespace, pod, container, _, card, _), periods in slices.items()
+        if card and pod
+    }
+    named: defaultdict[SeatName, set[SeatName]] = defaultdict(set)
+    for seat in (*found, *facts.grants):
+        if seat[2]:
+            named[_bare(seat)].add(seat)
+    for bare, others in named.items():
+        grant = facts.grants.pop(bare, None)
+        if grant is not None and len(others) == 1:
+            facts.grants.setdefault(*others, grant)
+    seats = {seat: periods for seat, periods in found.items() if seat not in named}
     for seat, grant in facts.grants.items():
         if seat[3] not in places.cards or any(_same_seat(seat, other) for other in _of_pod(seats, seat)):
             continue
@@ -154,9 +168,12 @@ def _seats(
 def _of_pod(seats: Mapping[SeatName, object], seat: SeatName) -> Iterator[SeatName]:
     if seat in seats:
         yield seat
-    bare = (seat[0], seat[1], "", seat[3])
-    if bare in seats:
+    if (bare := _bare(seat)) in seats:
         yield bare
+
+
+def _bare(seat: SeatName) -> SeatName:
+    return seat[0], seat[1], "", seat[3]
 
 
 def _same_seat(first: SeatName, second: SeatName) -> bool:
