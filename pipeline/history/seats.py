@@ -156,7 +156,7 @@ def _seats(
     for bare, others in named.items():
         grant = facts.grants.pop(bare, None)
         if grant is not None and len(others) == 1:
-            facts.grants.setdefault(*others, grant)
+            facts.grants.setdefault(others.pop(), grant)
     seats = {seat: periods for seat, periods in found.items() if seat not in named}
     for seat, grant in facts.grants.items():
         if seat[3] not in places.cards or any(_same_seat(seat, other) for other in _of_pod(seats, seat)):
