@@ -324,7 +324,7 @@ def placement_of(
         over = sum(sizes) > capacity
         lends = seat.card in arrangement.lent
         scaling = None
-        if capability.can_lend and not lends:
+        if capability.may_have_lent and not lends:
             scaling = scaling_today(sizes, capacity, capability.kept_ratio)
         if lends or scaling is not None:
             # A node has one factor, so what its other cards need counts as well.

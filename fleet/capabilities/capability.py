@@ -244,6 +244,15 @@ class Capabilities:
         return self.oversubscription is Oversubscription.SPILL and lends
 
     @property
+    def may_have_lent(self) -> bool:
+        """Whether pods that are granted more than their card has may hold more than monitors show.
+
+        That outlasts what a plan may count on: a probe's result goes out of date, and pods that lend keep lending.
+        """
+        is_known = self.lends_framebuffer or self.probed_lending is not None
+        return is_known or self.oversubscription is not Oversubscription.ACCOUNTING_ONLY
+
+    @property
     def kept_ratio(self) -> float:
         """What of a grant stays on the card while its pod rests, times the factor of its node, at most, 0-1."""
         return 1.0 if self.probed_lending is None else self.probed_lending.kept_ratio

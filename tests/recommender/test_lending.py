@@ -274,9 +274,16 @@ def replanned(*chosen: Service, **options: Any) -> Plan:
                    **options)  # fmt: skip
 
 
-def test_what_lends_already_stays_for_monitors_count_only_what_is_kept() -> None:
+DISPROVED = replace(VGPU_MANAGER, oversubscription=Oversubscription.ACCOUNTING_ONLY)
+may_have_lent = pytest.mark.parametrize(
+    "capability", [VGPU_MANAGER, EFFECTIVE_GPU, DISPROVED], ids=["known", "not_probed", "disproved"]
+)
+
+
+@may_have_lent
+def test_what_lends_already_stays_for_monitors_count_only_what_is_kept(capability: Capabilities) -> None:
     """Planned with what monitors show, it would be cut to less than it needs."""
-    plan = replanned()
+    plan = replanned(capability=capability)
     assert not plan.recommendations
     assert "lent_hides_need" in reasons(plan)
     assert plan.placement[0].memory_scaling == 3.0
@@ -314,13 +321,14 @@ def lent_once(history: History) -> History:
     return replace(history, inventory=replace(history.inventory, grants=(*live, *ended)))
 
 
+@may_have_lent
 @pytest.mark.parametrize(
     ("chosen", "change"), [(lent_before(), without_night), (services(), lent_once)], ids=["left_alone", "moved_away"]
 )
 def test_pod_that_once_lent_is_not_cut_by_what_monitors_showed(
-    chosen: list[Service], change: Callable[[History], History]
+    chosen: list[Service], change: Callable[[History], History], capability: Capabilities
 ) -> None:
-    plan = planned(*chosen, Service(name="other", level=0.1, used_gib=4.0), change=change)
+    plan = planned(*chosen, Service(name="other", level=0.1, used_gib=4.0), change=change, capability=capability)
     assert not [item for item in plan.recommendations if "day" in " ".join(item.workloads)]
     assert "lent_hides_need" in {item.reason for item in plan.refused if item.workload.endswith("day")}
 
