@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from enforcer.backend import Backend, RenderedStage
 from enforcer.backends.node_mode import check_modes, render_switch
-from enforcer.backends.stage import check_kinds
+from enforcer.backends.stage import check_kinds, check_lending
 from enforcer.dialect import Dialect
 from enforcer.kinds.register import pod_templates
 from enforcer.manifest import Manifest, template_of, workload_parts
@@ -148,7 +148,9 @@ class RunningBackend:
         record = self._record(plan, tag)
         entries = {entry.id: entry for entry in plan.recommendations}
         chosen = [entries[one] for item in plan.stages if item.stage == stage for one in item.recommendations]
-        check_kinds(as_measured(record, self._results), chosen)
+        measured = as_measured(record, self._results)
+        check_kinds(measured, chosen)
+        check_lending(measured, plan, chosen)
         if any(Need.PRIORITY in item.needs for item in chosen):
             check_priority(plan, chosen, record, self._holders(), snapshot)
         check_limits_lifted(plan, chosen, record, snapshot)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from enforcer.probe.gpu import Gpu
+from fleet.probe_results import LENT_RATIO_MIN
 from fleet.units import MIB
 
 
@@ -112,8 +113,6 @@ def _managed_escapes(gpu: Gpu) -> bool:
 
 LENDING_PARTS = 64
 """Parts of equal size that lending is measured with: what stays on the card is known to one of them."""
-LENT_RATIO_MIN = 0.25
-"""Share of a card that must lie beyond it, or too little moves to be measured."""
 _SAME_SPEED = 4.0
 """Up to so many times the time of what surely lies on the card, all of it does; over the link it takes a hundred."""
 _PAGE_BYTES = 2 * MIB

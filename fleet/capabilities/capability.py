@@ -240,7 +240,8 @@ class Capabilities:
     @property
     def can_lend(self) -> bool:
         """Whether a pod may use framebuffer of its card while those that it was granted to as well rest."""
-        lends = self.lends_framebuffer or self.probed_lending is not None
+        probed = self.probed_lending
+        lends = self.lends_framebuffer or (probed is not None and probed.kept_ratio < 1.0)
         return self.oversubscription is Oversubscription.SPILL and lends
 
     @property

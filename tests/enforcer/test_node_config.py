@@ -14,7 +14,7 @@ from enforcer.backends.hami import HamiBackend
 from enforcer.backends.hami_dialect import DEVICE_CONFIG
 from enforcer.manifest import Manifest
 from enforcer.snapshot import take_snapshot
-from fleet.capabilities.capability import Oversubscription
+from fleet.capabilities.capability import Oversubscription, ProbedLending
 from fleet.capabilities.register import HAMI as HAMI_RECORD
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import CardPlacement, Need, Plan, RecommendationKind
@@ -235,17 +235,19 @@ def test_vgpu_manager_lends_by_the_factor_that_the_plan_asks_for() -> None:
     assert {mib for _, mib in step.registered_mib} == {24 * 1024}
 
 
-PROBED = replace(HAMI_RECORD, oversubscription=Oversubscription.SPILL)
+SPILLS = replace(HAMI_RECORD, oversubscription=Oversubscription.SPILL)
+PROBED = replace(SPILLS, probed_lending=ProbedLending(scaling_max=3.2, kept_ratio=0.1))
 
 
-def test_hami_kin_lends_by_the_same_factor_where_a_probe_saw_it_spill() -> None:
+def test_hami_kin_lends_by_the_same_factor_where_a_probe_saw_it_come_back() -> None:
     kin = replace(HAMI, backend=HamiBackend(NOW, capabilities=PROBED))
     stage = rendered(lending(), a_kin_cluster(HAMI), kin)
     assert config_of(stage)["nodeconfig"][0] == {"name": "node-0", "devicememoryscaling": 3.2}
     (step,) = stage.node_steps
     assert {mib for _, mib in step.registers_mib} == {int(24 * 1024 * 3.2) - 16}
-    with pytest.raises(Refused, match="spills nothing"):
-        rendered(lending(), a_kin_cluster(HAMI), HAMI)
+    for record in (HAMI_RECORD, SPILLS):
+        with pytest.raises(Refused, match="spills nothing, or nobody knows that it comes back"):
+            rendered(lending(), a_kin_cluster(HAMI), replace(HAMI, backend=HamiBackend(NOW, capabilities=record)))
 
 
 def test_vgpu_manager_names_pods_that_would_see_more_than_their_card() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from enforcer.probe.stored_results import kept_results, measured_capability, read_result
+from enforcer.probe.stored_results import keep_result, kept_results, measured_capability, read_key, read_result
 from fleet.capabilities.capability import ComputeIsolation
 from fleet.data_folder import open_data_folder
 from fleet.errors import Misconfigured, Refused
@@ -19,6 +19,7 @@ from fleet.probe_results import probe_text
 from fleet.settings.settings import load_settings
 from gputide.cli import app
 from tests.enforcer.probe.conftest import cuda_library
+from tests.fleet.test_probe_results import LENT
 
 __all__ = ("cuda_library",)
 
@@ -66,11 +67,21 @@ def test_limit_that_does_not_hold_is_found_kept_and_planned_with(
     assert found["granted_framebuffer_bytes"] == found["allocated_framebuffer_bytes"] == 4096 << 20
     assert found["granted_compute_ratio"] == 0.3
     folder = open_data_folder(tmp_path / "data", create=False)
-    measured = measured_capability(folder, load_settings(None, settings, {}))
+    measured = measured_capability(folder, load_settings(None, settings, {}), datetime.now(UTC), is_own=True)
     assert measured.compute_isolation is ComputeIsolation.NONE
     # Without the key nothing is believed.
-    unsigned = measured_capability(folder, load_settings(None, {}, {}))
+    unsigned = measured_capability(folder, load_settings(None, {}, {}), datetime.now(UTC), is_own=True)
     assert unsigned.compute_isolation is ComputeIsolation.REACTIVE
+
+
+@pytest.mark.parametrize(("days", "is_own", "can_lend"), [(29, True, True), (31, True, False), (29, False, False)])
+def test_lending_that_a_probe_saw_counts_for_its_cluster_and_a_time(
+    tmp_path: Path, settings: dict[str, str], days: int, is_own: bool, can_lend: bool
+) -> None:
+    folder, chosen = open_data_folder(tmp_path / "data", create=True), load_settings(None, settings, {})
+    keep_result(folder, LENT, read_key(chosen))
+    now = LENT.measured_at + timedelta(days=days)
+    assert measured_capability(folder, chosen, now, is_own=is_own).can_lend is can_lend
 
 
 def test_limits_that_hold_bear_the_table_out(probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
