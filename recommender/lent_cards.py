@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fleet.capabilities.capability import OPEN_BYTES_MIN
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, WorkloadId
 from fleet.servers import Use, known_server
-from fleet.units import GIB
 from recommender.advice.case import Case, Permits
 from recommender.bin_cards import Seat
 from recommender.consolidate import DAYS_MAX, Group
@@ -28,8 +28,6 @@ LENDING_REASONS = frozenset(
 )
 """Reasons of refusals by which a node lets its pods lend nothing; they may share in other ways."""
 _KIND = RecommendationKind.OVERSUBSCRIBE
-OPEN_BYTES_MIN = GIB
-"""Framebuffer that a lent card may register beyond what its pods are granted is less: nobody asks for so little."""
 HOST_RATIO_MAX = 0.5
 """Share of what requests leave of a node's memory that framebuffer may take: who asks for none uses some all the same,
 and so do pods without cards, which nobody counted here."""

@@ -12,6 +12,8 @@ from enum import StrEnum
 
 from fleet.units import MIB
 
+OPEN_BYTES_MIN = 2**30
+"""Framebuffer that a lent card may register beyond what its pods are granted is less: nobody asks for so little."""
 SHARED_PERCENT_MAX = 99
 """Most compute of a pod that shares a card, percent: all of it would keep every other pod off the card."""
 
