@@ -91,6 +91,17 @@ def test_limits_that_hold_bear_the_table_out(probe: Probe, tmp_path: Path, monke
     assert json.loads((tmp_path / "result.json").read_text())["is_refused"] is True
 
 
+def test_host_that_has_little_left_is_not_filled(probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("CARD_MIB", "2048"), ("SPILL", "1"), ("LINK_MB", "20000")):
+        monkeypatch.setenv(f"PROBE_{name}", value)
+    (tmp_path / "meminfo").write_text(f"MemAvailable: {800 * 1024} kB\n")
+    result = tmp_path / "result.json"
+    said = probe("run", "-o", str(result), "--card-mib", "2048", **{"exporter.proc_folder": str(tmp_path)})
+    assert "at most 400MiB beyond the card instead of probe.spill_bytes_max=" in " ".join(said.stdout.split())
+    found = json.loads(result.read_text())
+    assert (found["spilled_bytes"], found["kept_bytes"]) == (400 << 20, None)
+
+
 def test_result_that_was_changed_is_refused_and_not_kept(
     probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
