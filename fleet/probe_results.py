@@ -181,6 +181,9 @@ def as_measured(
                 ),
             ),
         )
+    if probed is not None and record.can_lend:
+        # What the table says of it holds where nothing was seen.
+        record = replace(record, partly=tuple(entry for entry in record.partly if entry[0] != "oversubscribe"))
     return record
 
 

@@ -8,8 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fleet.capabilities.capability import ComputeIsolation, FramebufferIsolation, Oversubscription, ProbedLending
-from fleet.capabilities.register import HAMI, VGPU_MANAGER
+from fleet.capabilities.capability import (
+    Capabilities,
+    ComputeIsolation,
+    FramebufferIsolation,
+    Oversubscription,
+    ProbedLending,
+)
+from fleet.capabilities.register import EFFECTIVE_GPU, HAMI, VGPU_MANAGER
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.probe_results import ProbeResult, as_measured, parse_probe, probe_text
 from fleet.units import GIB
@@ -122,6 +128,16 @@ LENT = replace(
     RESULT, allocated_framebuffer_bytes=64 * GIB, granted_framebuffer_bytes=64 * GIB, spilled_bytes=32 * GIB,
     kept_bytes=8 * GIB, spill_bytes_per_second=1e10,
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("record", [HAMI, EFFECTIVE_GPU], ids=lambda record: record.backend)
+def test_backend_that_was_seen_to_lend_is_no_longer_said_to_do_so_in_part(record: Capabilities) -> None:
+    seen = replace(LENT, backend=record.backend)
+    others = tuple(entry for entry in record.partly if entry[0] != "oversubscribe")
+    assert others != record.partly
+    assert as_measured(record, [seen]).partly == others
+    for doubt in (replace(seen, kept_bytes=None), replace(seen, kept_bytes=None, spilled_bytes=0)):
+        assert as_measured(record, [doubt]).partly == record.partly
 
 
 def test_what_stayed_on_the_card_is_what_plans_may_count_on() -> None:
