@@ -195,11 +195,14 @@ def check_lending(capabilities: Capabilities, plan: Plan, recommendations: Seque
         if factor is None or probed is None or not any(part.pod_id in pods for part in card.slices):
             continue
         kept = 1.0 if card.kept_ratio is None else card.kept_ratio
-        if factor > probed.scaling_max or kept * factor < min(1.0, probed.kept_ratio) - _SAME_RATIO:
+        seen = max(
+            capabilities.kept_share(part.framebuffer_bytes, card.framebuffer_bytes, factor) for part in card.slices
+        )
+        if factor > probed.scaling_max or kept < seen - _SAME_RATIO:
             raise Refused(
                 f"cannot lend framebuffer on card {card.card} with {capabilities.backend}: the plan counts on a factor "
                 f"of {factor} and {kept:.3f} of a grant that stays, and probes saw a factor of up to "
-                f"{probed.scaling_max} and {probed.kept_ratio / factor:.3f} that stays; make a new plan"
+                f"{probed.scaling_max} and {seen:.3f} that stays; make a new plan"
             )
 
 

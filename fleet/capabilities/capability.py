@@ -116,8 +116,8 @@ class ProbedLending:
 
     Attributes:
         scaling_max: what was allocated on the card / its framebuffer; nobody knows what more than that leads to.
-        kept_ratio: share of the card that what rests kept for itself, at most, 0-1. Whether grants are divided or moved
-            whole, with a smaller factor what rests keeps no more than this, divided by the factor, of its grant.
+        kept_ratio: share of the card that what rests kept for itself, at most, 0-1. The context is part of it, and each
+            process has its own, so every pod that rests counts all of it.
     """
 
     scaling_max: float
@@ -255,10 +255,15 @@ class Capabilities:
         is_known = self.lends_framebuffer or self.probed_lending is not None
         return is_known or self.oversubscription is not Oversubscription.ACCOUNTING_ONLY
 
-    @property
-    def kept_ratio(self) -> float:
-        """What of a grant stays on the card while its pod rests, times the factor of its node, at most, 0-1."""
-        return 1.0 if self.probed_lending is None else self.probed_lending.kept_ratio
+    def kept_share(self, grant_bytes: float, card_bytes: float, scaling: float) -> float:
+        """Share of a grant that stays on the card while its pod rests, at most, 0-1.
+
+        Args:
+            scaling: factor of the node, by which grants are divided where that is the backend's rule.
+        """
+        if self.probed_lending is None:
+            return 1.0 / scaling
+        return min(1.0, self.probed_lending.kept_ratio * card_bytes / max(1.0, grant_bytes))
 
     def shareable_bytes(self, card_bytes: int) -> int:
         """Framebuffer of a card that can be granted to pods that share it."""

@@ -196,7 +196,7 @@ def asked_to_lend(*, factor: float, kept_ratio: float) -> Plan:
 
 
 def test_stage_that_lends_is_refused_until_a_probe_saw_it_come_back() -> None:
-    asked = asked_to_lend(factor=1.0, kept_ratio=0.25)
+    asked = asked_to_lend(factor=1.0, kept_ratio=1.0)
     cluster = take_snapshot(a_kin_cluster(EFFECTIVE_GPU))
     with pytest.raises(Refused, match="spills nothing"):
         running(EFFECTIVE_GPU.backend).render(asked, 1, cluster)

@@ -228,7 +228,7 @@ def test_backend_that_a_probe_saw_lending_is_asked_for_no_more_than_the_books_ne
     granted = [part.framebuffer_bytes for part in card.slices]
     assert card.memory_scaling is not None
     assert card.memory_scaling == pytest.approx(sum(granted) / (32 * GIB), abs=0.011)
-    assert card.kept_ratio == pytest.approx(0.03 / card.memory_scaling)
+    assert card.kept_ratio == pytest.approx(0.03 * 32 * GIB / min(granted))
 
 
 def test_no_more_is_granted_on_a_card_than_the_probe_held() -> None:
@@ -242,6 +242,14 @@ def test_card_that_would_register_more_than_it_grants_does_not_lend(spare_cards:
     plan = planned(*services(), *small, capability=probed(0.03), spare_cards=spare_cards)
     assert sorted(card.memory_scaling for card in plan.placement if card.memory_scaling) == factors
     assert ("lent_card_open" in reasons(plan)) is (not factors)
+
+
+@pytest.mark.parametrize(("kept_ratio", "is_lent"), [(0.2, True), (0.3, False)])
+def test_each_pod_that_rests_keeps_what_a_probe_saw_one_keep(kept_ratio: float, is_lent: bool) -> None:
+    """A context is every process's own: beside 15 GiB that work two that rest keep 0.3 of 32 GiB each, not together."""
+    shifts = [Service(name=f"s{n}", level=0.5, hours=(8 * n, 8 * n + 8), used_gib=14.0) for n in range(3)]
+    plan = planned(*shifts, capability=probed(kept_ratio))
+    assert (len(plan.placement) == 1) is is_lent
 
 
 def test_what_never_leaves_the_card_is_not_planned_away() -> None:
