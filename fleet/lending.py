@@ -30,9 +30,10 @@ def paging_bytes_per_second(card_model: str, measured: float | None) -> float:
     """How fast framebuffer of a card moves to host memory or back.
 
     Args:
-        measured: what a probe measured, bytes per second; it counts instead.
+        measured: what a probe measured, bytes per second, on a card of any model; it counts where it is slower.
     """
-    return PAGED_RATIO * link_bytes_per_second(card_model) if measured is None else measured
+    by_link = PAGED_RATIO * link_bytes_per_second(card_model)
+    return by_link if measured is None else min(by_link, measured)
 
 
 def link_bytes_per_second(card_model: str) -> float:

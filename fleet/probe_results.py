@@ -3,7 +3,7 @@
 Written by `gputide admin probe run` inside a container that the backend limits, carried as a file, believed where its
 signature fits. A measurement replaces the table only downwards, for one container on one day can disprove a claim but
 not prove it for every program; the one exception is spill to host memory, which is a fact once it happened, and what
-of it stayed on the card meanwhile. Format
+of it stayed on the card meanwhile; that counts for a time, and what disproves a claim counts for ever. Format
 `gputide.probe/v1`: JSON, keys as the records below, `signature` = HMAC-SHA256 over the rest in canonical form (RFC
 2104; sorted keys, no blanks). Standard library only.
 """
@@ -40,6 +40,8 @@ FRAMEBUFFER_OVER_RATIO_MAX = 1.02
 COMPUTE_OVER_RATIO_MAX = 1.5
 """Compute taken / granted beyond which nothing was limited: reactive limiters are some tens of percent off."""
 _COMPUTE_SLACK = 0.05
+LENT_RATIO_MIN = 0.25
+"""Share of a card that must lie beyond it, or too little moves to see what comes back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +89,20 @@ class ProbeResult:
 
     @property
     def lending(self) -> ProbedLending | None:
-        """What it says of framebuffer that is lent; None where it says nothing."""
-        if self.kept_bytes is None or not self.spilled_bytes:
+        """What it says of framebuffer that is lent; None where it says nothing.
+
+        Where enough lay beyond the card and nothing was seen to come back, all of the card is kept.
+        """
+        card = self.allocated_framebuffer_bytes - (self.spilled_bytes or 0)
+        if not self.spilled_bytes or card <= 0:
             return None
-        held = self.allocated_framebuffer_bytes
+        if self.kept_bytes is None and self.spilled_bytes < LENT_RATIO_MIN * card:
+            return None
+        kept = card if self.kept_bytes is None else self.kept_bytes
         # Rounded so that no more is counted on than was seen.
         return ProbedLending(
-            scaling_max=math.floor(held / (held - self.spilled_bytes) * 100) / 100,
-            kept_ratio=math.ceil(self.kept_bytes / (held - self.spilled_bytes) * 1000) / 1000,
+            scaling_max=math.floor(self.allocated_framebuffer_bytes / card * 100) / 100,
+            kept_ratio=math.ceil(kept / card * 1000) / 1000,
         )
 
 
@@ -134,14 +142,18 @@ def parse_probe(text: str, key: bytes) -> ProbeResult:
     return _result(content)
 
 
-def as_measured(record: Capabilities, results: Iterable[ProbeResult]) -> Capabilities:
+def as_measured(
+    record: Capabilities, results: Iterable[ProbeResult], *, spills_since: datetime | None = None
+) -> Capabilities:
     """A backend's record as far as measurements on its nodes bear it out; of several nodes the weakest counts.
 
     Args:
         results: results of any backend; others are left out.
+        spills_since: spill that was seen before allows nothing, what was seen against it counts all the same; None
+            where no result is too old.
     """
     own = [result for result in results if result.backend == record.backend]
-    oversubscription = _oversubscription(record, own)
+    oversubscription = _oversubscription(record, own, spills_since)
     speeds = [result.spill_bytes_per_second for result in own if result.spill_bytes_per_second]
     loans = [result.lending for result in own if result.lending is not None]
     probed = None
@@ -169,6 +181,9 @@ def as_measured(record: Capabilities, results: Iterable[ProbeResult]) -> Capabil
                 ),
             ),
         )
+    if probed is not None and record.can_lend:
+        # What the table says of it holds where nothing was seen.
+        record = replace(record, partly=tuple(entry for entry in record.partly if entry[0] != "oversubscribe"))
     return record
 
 
@@ -191,7 +206,7 @@ def _escapes_compute(result: ProbeResult) -> bool:
     return granted is not None and result.compute_ratio > COMPUTE_OVER_RATIO_MAX * granted + _COMPUTE_SLACK
 
 
-def _oversubscription(record: Capabilities, results: Sequence[ProbeResult]) -> Oversubscription:
+def _oversubscription(record: Capabilities, results: Sequence[ProbeResult], since: datetime | None) -> Oversubscription:
     """What all nodes bear out: one that spilled shows that it happens, one that refused part of a grant that it fails.
 
     A container that was granted less than the card and got all of it says nothing.
@@ -199,7 +214,8 @@ def _oversubscription(record: Capabilities, results: Sequence[ProbeResult]) -> O
     if any(_withholds(result) for result in results):
         lesser = (Oversubscription.NONE, Oversubscription.ACCOUNTING_ONLY)
         return record.oversubscription if record.oversubscription in lesser else Oversubscription.ACCOUNTING_ONLY
-    return Oversubscription.SPILL if any(result.spilled_bytes for result in results) else record.oversubscription
+    fresh = [result for result in results if since is None or result.measured_at >= since]
+    return Oversubscription.SPILL if any(result.spilled_bytes for result in fresh) else record.oversubscription
 
 
 def _withholds(result: ProbeResult) -> bool:

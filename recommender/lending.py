@@ -52,7 +52,7 @@ class Lenders:
         step_seconds: length of a step.
         bytes_per_second: how fast framebuffer moves to host memory and back.
         scaling_max: largest factor that may be asked for.
-        kept_ratio: share of a grant that stays on the card, times the factor, 0-1 (`Capabilities.kept_ratio`).
+        kept_bytes: what of each stays on the card, at most; None where that is its grant divided by the factor.
     """
 
     may: NDArray[np.bool_]
@@ -61,7 +61,11 @@ class Lenders:
     step_seconds: int
     bytes_per_second: float
     scaling_max: float = SCALING_MAX
-    kept_ratio: float = 1.0
+    kept_bytes: float | None = None
+
+    def kept_of(self, granted_bytes: NDArray[np.float64], scaling: float) -> NDArray[np.float64]:
+        """What stays of grants while their pods rest, shape as given; see `Capabilities.kept_share`."""
+        return granted_bytes / scaling if self.kept_bytes is None else np.minimum(granted_bytes, self.kept_bytes)
 
     @property
     def days(self) -> float:
@@ -116,17 +120,16 @@ def lenders_of(
     """
     steps = min(demand.steps, days * demand.steps_per_day)
     compute = demand.compute[rows][:, demand.steps - steps :]
+    probed, first = capability.probed_lending, demand.grants[int(rows[0])]
     need = np.where(np.isfinite(demand.need_bytes[rows]), demand.need_bytes[rows], 0.0)
     return Lenders(
         may=np.array(may, bool),
         works=_works(compute, touches[rows][:, demand.steps - steps :], demand.steps_per_day),
         held_bytes=need.max(axis=1, initial=0.0).astype(float),
         step_seconds=demand.step_seconds,
-        bytes_per_second=paging_bytes_per_second(
-            demand.grants[int(rows[0])].card_model, capability.spill_bytes_per_second
-        ),
+        bytes_per_second=paging_bytes_per_second(first.card_model, capability.spill_bytes_per_second),
         scaling_max=scaling_max(capability),
-        kept_ratio=capability.kept_ratio,
+        kept_bytes=None if probed is None else probed.kept_ratio * first.framebuffer_bytes,
     )
 
 
@@ -183,7 +186,7 @@ def loan_of(
     scaling = _scaling(lenders, items, granted, capacity_bytes, scaling_min)
     if scaling is None:
         return None
-    kept = granted * lenders.kept_ratio / scaling
+    kept = lenders.kept_of(granted, scaling)
     begins = np.flatnonzero((works[:, 1:] != works[:, :-1]).any(axis=0)) + 1
     residency, card = Residency(len(items)), np.zeros(len(items), np.int64)
     held, capacity = np.minimum(lenders.held_bytes[items], granted), np.array([capacity_bytes])
@@ -212,9 +215,13 @@ def _scaling(
     works = lenders.works[items]
     bits = 1 << np.arange(len(works), dtype=np.int64)
     sets = np.unique(bits @ works)
-    working = granted @ (sets & bits[:, None] > 0)
-    resting, room = lenders.kept_ratio * (float(granted.sum()) - working), capacity_bytes - working
+    at_work: NDArray[np.bool_] = np.asarray(sets & bits[:, None] > 0, bool)
+    working, resting = granted @ at_work, lenders.kept_of(granted, 1.0) @ ~at_work
+    room = capacity_bytes - working
     asked = np.where(room > 0, resting / np.maximum(room, 1.0), np.where(resting > 0, np.inf, 1.0))
+    if lenders.kept_bytes is not None:
+        # No factor makes less of it stay.
+        asked = np.where(resting <= room, 1.0, np.inf)
     # Those that no factor helps are too many at a time: that is harm, and counted as such.
     helped = asked[(room >= 0) & (asked <= lenders.scaling_max)]
     if not len(helped):
@@ -247,7 +254,7 @@ def lent_violated(
     scaling = _scaling(lenders, items, granted, capacity_bytes, 1.0)
     if scaling is None:
         return float(running.sum())
-    held = granted @ active + (granted * lenders.kept_ratio / scaling) @ ~active
+    held = granted @ active + lenders.kept_of(granted, scaling) @ ~active
     bad = (demand.sum(axis=0) > CONTENTION_RATIO_MAX) | (held > capacity_bytes * (1 + 1e-9))
     violated = float(running[bad].sum())
     if violated > most:

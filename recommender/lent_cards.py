@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fleet.capabilities.capability import OPEN_BYTES_MIN, Capabilities
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, Grant, WorkloadId
 from fleet.servers import Use, known_server
-from fleet.units import GIB
 from recommender.advice.case import Case, Permits
 from recommender.bin_cards import Seat
 from recommender.consolidate import DAYS_MAX, Group
@@ -28,8 +28,6 @@ LENDING_REASONS = frozenset(
 )
 """Reasons of refusals by which a node lets its pods lend nothing; they may share in other ways."""
 _KIND = RecommendationKind.OVERSUBSCRIBE
-OPEN_BYTES_MIN = GIB
-"""Framebuffer that a lent card may register beyond what its pods are granted is less: nobody asks for so little."""
 HOST_RATIO_MAX = 0.5
 """Share of what requests leave of a node's memory that framebuffer may take: who asks for none uses some all the same,
 and so do pods without cards, which nobody counted here."""
@@ -114,7 +112,7 @@ def factors_today(problem: PlanningProblem) -> dict[str, float]:
         sizes[grant.card].append(grant.framebuffer_granted_bytes)
     for card, granted in sizes.items():
         known = problem.cards[card]
-        lent = scaling_today(granted, known.framebuffer_bytes, problem.capability.kept_ratio)
+        lent = scaling_today(granted, known.framebuffer_bytes, problem.capability)
         factor = max(lent or 1.0, max(granted) / known.framebuffer_bytes)
         if factor > 1.0 + _SAME_FACTOR:
             found[known.node] = max(found.get(known.node, 1.0), round(factor, 2))
@@ -152,12 +150,11 @@ def may_gain(problem: PlanningProblem, permits: Permits, groups: Sequence[Group]
     )
 
 
-def scaling_today(sizes: Sequence[int], capacity_bytes: int, kept_ratio: float) -> float | None:
+def scaling_today(sizes: Sequence[int], capacity_bytes: int, capability: Capabilities) -> float | None:
     """Smallest factor that a card must have on which pods lend already: each holds its grant while it works alone.
 
     Args:
         sizes: what each pod on it is granted, bytes.
-        kept_ratio: see `Capabilities.kept_ratio`.
 
     Returns:
         None where the card holds all, or one of them is granted all of it.
@@ -165,7 +162,9 @@ def scaling_today(sizes: Sequence[int], capacity_bytes: int, kept_ratio: float) 
     total, largest = sum(sizes), max(sizes, default=0)
     if total <= capacity_bytes or largest >= capacity_bytes:
         return None
-    return round(max(kept_ratio * (total - largest) / (capacity_bytes - largest), total / capacity_bytes), 2)
+    # Of what a probe saw stay a factor makes no less, and the books need no more than this one.
+    by_rule = 1.0 if capability.probed_lending is not None else (total - largest) / (capacity_bytes - largest)
+    return round(max(by_rule, total / capacity_bytes), 2)
 
 
 def not_to_lend(
@@ -284,9 +283,9 @@ def _host_memory(
         return None
     taken = 0.0
     for seat in here:
-        granted = sum(_size(grants[row], cuts) for row in seat.rows)
-        if seat.card not in cards and len(seat.rows) > 1 and granted > problem.cards[seat.card].framebuffer_bytes:
-            taken += granted * (1 - problem.capability.kept_ratio / lent.scaling)
+        sizes, card_bytes = [_size(grants[row], cuts) for row in seat.rows], problem.cards[seat.card].framebuffer_bytes
+        if seat.card not in cards and len(seat.rows) > 1 and sum(sizes) > card_bytes:
+            taken += sum(size * (1 - problem.capability.kept_share(size, card_bytes, lent.scaling)) for size in sizes)
     return room - taken
 
 

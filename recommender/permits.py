@@ -201,7 +201,7 @@ def _needs_hidden(problem: PlanningProblem) -> frozenset[WorkloadId]:
     card, and those that moved away since, showed less than they hold as well.
     """
     inventory = problem.inventory
-    if not problem.capability.can_lend:
+    if not problem.capability.may_have_lent:
         return frozenset()
     on_card: dict[CardId, list[Grant]] = defaultdict(list)
     for grant in inventory.grants:

@@ -324,8 +324,8 @@ def placement_of(
         over = sum(sizes) > capacity
         lends = seat.card in arrangement.lent
         scaling = None
-        if capability.can_lend and not lends:
-            scaling = scaling_today(sizes, capacity, capability.kept_ratio)
+        if capability.may_have_lent and not lends:
+            scaling = scaling_today(sizes, capacity, capability)
         if lends or scaling is not None:
             # A node has one factor, so what its other cards need counts as well.
             scaling = max(factors.get(seat.node, 1.0), scaling or 1.0)
@@ -342,7 +342,9 @@ def placement_of(
                 framebuffer_oversubscription_ratio=round(sum(sizes) / capacity, 6) if capacity else 0.0,
                 node_mode=MIG_MODE if any(instances) else None,
                 memory_scaling=scaling,
-                kept_ratio=None if scaling is None else min(1.0, capability.kept_ratio / scaling),
+                kept_ratio=None
+                if scaling is None
+                else max(capability.kept_share(size, capacity, scaling) for size in sizes),
                 slices=tuple(
                     replace(
                         _slice(grant, size, arrangement, alone=_is_whole(seat, grants), over=over, parts=parts)

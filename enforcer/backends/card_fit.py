@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from enforcer.backends.stage import StageDraft
 from enforcer.dialect import WHOLE_CORE_PERCENT
 from enforcer.snapshot import Snapshot
-from fleet.capabilities.capability import SHARED_PERCENT_MAX, Capabilities, CorePolicy, Oversubscription
+from fleet.capabilities.capability import OPEN_BYTES_MIN, SHARED_PERCENT_MAX, Capabilities, CorePolicy, Oversubscription
 from fleet.decisions import CardPlacement, PlacedSlice
 from fleet.errors import Refused
 from fleet.inventory import ISOLATION_LABEL, Priority
@@ -127,6 +127,7 @@ def _check_card(card: CardPlacement, snapshot: Snapshot, capabilities: Capabilit
             f"without limit: {name} admits nobody to a card whose cores are granted in full"
         )
     check_isolation(card, snapshot, capabilities)
+    _check_closed(card, 0 if room is None else room, capabilities)
     return _priority_warnings(card, capabilities)
 
 
@@ -151,6 +152,22 @@ def check_isolation(card: CardPlacement, snapshot: Snapshot, capabilities: Capab
                 f"framebuffer isolation of {capabilities.backend} is {capabilities.framebuffer_isolation.value}, "
                 "without fault isolation"
             )
+
+
+def _check_closed(card: CardPlacement, registered_mib: int, capabilities: Capabilities) -> None:
+    """Refuse a card on which framebuffer is lent while the scheduler would let newcomers in.
+
+    No stage lowers what a node registers, and where shares of compute are not counted nothing else keeps them off.
+    """
+    if card.memory_scaling is None or capabilities.adds_up_cores:
+        return
+    registered = max(registered_mib, int(card.memory_scaling * (card.framebuffer_bytes // MIB)))
+    if (registered - granted_mib(card)) * MIB >= OPEN_BYTES_MIN:
+        raise Refused(
+            f"cannot lend framebuffer on card {card.card}: its node registers {registered} MiB of it and the plan "
+            f"grants {granted_mib(card)}, so {capabilities.backend} would put other pods there; lower the node's "
+            "factor, or plan without it"
+        )
 
 
 def _priority_warnings(card: CardPlacement, capabilities: Capabilities) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from enforcer.backend import Backend, RenderedStage
 from enforcer.backends.node_mode import check_modes, render_switch
-from enforcer.backends.stage import check_kinds
+from enforcer.backends.stage import check_kinds, check_lending
 from enforcer.dialect import Dialect
 from enforcer.kinds.register import pod_templates
 from enforcer.manifest import Manifest, template_of, workload_parts
@@ -25,7 +25,6 @@ from fleet.decisions import Need, Plan
 from fleet.errors import Refused
 from fleet.inventory import WorkloadId
 from fleet.priority_holds import Holders
-from fleet.probe_results import ProbeResult, as_measured
 from fleet.sentences import Sentence, sentence
 
 LeftOut = Callable[[str, Sequence[tuple[str, Mapping[str, str]]]], Sentence | None]
@@ -103,8 +102,8 @@ class RunningBackend:
         left_out: why an admission webhook of a real cluster is not asked about some new pods; None for a simulated one,
             which runs no parts.
         holders: what holds low priority back beyond the backend, as of now.
-        results: what probes of the cluster saw, as of now; asked where a stage is rendered alone, so that no way back
-            hangs on it.
+        measured: what probes leave of a version's record, as of now; asked where a stage is rendered alone, so that no
+            way back hangs on it.
     """
 
     def __init__(
@@ -115,14 +114,14 @@ class RunningBackend:
         allows_experimental: bool,
         left_out: LeftOut | None,
         holders: Callable[[], Holders] = Holders,
-        results: Callable[[], Sequence[ProbeResult]] = tuple,
+        measured: Callable[[Capabilities], Capabilities] = lambda record: record,
     ) -> None:
         self._backend = backend
         self._version = version
         self._allows_experimental = allows_experimental
         self._left_out = left_out
         self._holders = holders
-        self._results = results
+        self._measured = measured
 
     @property
     def capabilities(self) -> Capabilities:
@@ -149,7 +148,9 @@ class RunningBackend:
         record = self._record(plan, tag)
         entries = {entry.id: entry for entry in plan.recommendations}
         chosen = [entries[one] for item in plan.stages if item.stage == stage for one in item.recommendations]
-        check_kinds(as_measured(record, self._results()), chosen)
+        measured = self._measured(record)
+        check_kinds(measured, chosen)
+        check_lending(measured, plan, chosen)
         if any(Need.PRIORITY in item.needs for item in chosen):
             check_priority(plan, chosen, record, self._holders(), snapshot)
         check_limits_lifted(plan, chosen, record, snapshot)

@@ -182,6 +182,30 @@ def check_kinds(capabilities: Capabilities, recommendations: Sequence[Recommenda
     return tuple(dict.fromkeys(warnings))
 
 
+def check_lending(capabilities: Capabilities, plan: Plan, recommendations: Sequence[Recommendation]) -> None:
+    """Refuse to lend more than probes saw until today, who may have seen less than when the plan was made.
+
+    Raises:
+        Refused: the factor of a card is larger, or more of a grant stays on the card than the plan counts on.
+    """
+    probed = capabilities.probed_lending
+    pods = {pod for entry in recommendations if Need.SPILL in entry.needs for pod in entry.pods}
+    for card in plan.placement if probed is not None else ():
+        factor = card.memory_scaling
+        if factor is None or probed is None or not any(part.pod_id in pods for part in card.slices):
+            continue
+        kept = 1.0 if card.kept_ratio is None else card.kept_ratio
+        seen = max(
+            capabilities.kept_share(part.framebuffer_bytes, card.framebuffer_bytes, factor) for part in card.slices
+        )
+        if factor > probed.scaling_max or kept < seen - _SAME_RATIO:
+            raise Refused(
+                f"cannot lend framebuffer on card {card.card} with {capabilities.backend}: the plan counts on a factor "
+                f"of {factor} and {kept:.3f} of a grant that stays, and probes saw a factor of up to "
+                f"{probed.scaling_max} and {seen:.3f} that stays; make a new plan"
+            )
+
+
 def rendered(
     draft: StageDraft,
     snapshot: Snapshot,
@@ -312,9 +336,10 @@ def _enforces(capabilities: Capabilities, need: Need) -> bool:
         case Need.OVERSUBSCRIPTION:
             return capabilities.oversubscription is not Oversubscription.NONE
         case Need.SPILL:
-            return capabilities.oversubscription is Oversubscription.SPILL
+            return capabilities.can_lend
 
 
+_SAME_RATIO = 1e-6
 _LIMITS = (Need.FRAMEBUFFER_LIMIT, Need.CORE_LIMIT)
 """Needs of which a record may say that they hold in part: then a note says so, and the advice stands."""
 
@@ -323,7 +348,7 @@ _LACKS = {
     Need.FRAMEBUFFER_LIMIT: "it needs framebuffer that is kept to its limit, and nothing there stops a process",
     Need.CORE_LIMIT: "it needs a limit on compute, and there is none",
     Need.OVERSUBSCRIPTION: "it needs more framebuffer granted than the card has, and none can be",
-    Need.SPILL: "it needs framebuffer to spill to host memory, and it spills nothing",
+    Need.SPILL: "it needs framebuffer that is lent, and it spills nothing, or nobody knows that it comes back",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from fleet.capabilities.capability import Capabilities
@@ -84,11 +85,15 @@ def kept_results(folder: DataFolder, key: bytes) -> tuple[ProbeResult, ...]:
     return tuple(read_result(path, key) for path in sorted(folder.probes.glob("*.json")))
 
 
-def measured_capability(folder: DataFolder, settings: Settings, version: str | None = None) -> Capabilities:
-    """What the backend of the settings enforces: the register's record, as far as probes of this cluster confirm it.
+def measured_capability(
+    folder: DataFolder, settings: Settings, now: datetime, *, is_own: bool, version: str | None = None
+) -> Capabilities:
+    """What the backend of the settings enforces: the register's record, as far as probes confirm it.
 
     Args:
-        settings: all settings. Without `probe.key_file` no result counts.
+        settings: all settings. Without `probe.key_file` no result counts; older than `probe.result_seconds` none allows
+            anything.
+        is_own: whether it is asked for the enforcer's cluster; for another one no result allows anything.
         version: tag of the backend's version; None for the newest that is known.
 
     Raises:
@@ -99,4 +104,5 @@ def measured_capability(folder: DataFolder, settings: Settings, version: str | N
     record = capabilities_of(settings.enforcer.backend, version)
     if settings.probe.key_file is None:
         return record
-    return as_measured(record, kept_results(folder, read_key(settings)))
+    since = now - timedelta(seconds=settings.probe.result_seconds) if is_own else datetime.max.replace(tzinfo=UTC)
+    return as_measured(record, kept_results(folder, read_key(settings)), spills_since=since)

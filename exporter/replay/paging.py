@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet.catalogue import find_model
 from fleet.inventory import Card, CardId
@@ -32,7 +32,7 @@ class Tenant:
 
     Attributes:
         key: what distinguishes it from the others of its card, and from itself once it is made anew.
-        held_bytes: framebuffer that it has allocated; None where nobody knows.
+        held_bytes: framebuffer that it has allocated; None where nobody saw: then it is what was seen last.
         kept_bytes: what of it never leaves the card; None for all of it.
         works: it launches kernels.
     """
@@ -113,6 +113,7 @@ class _Queue:
     def __init__(self) -> None:
         self._pages: dict[_Page, None] = {}
         self._many: dict[Hashable, int] = {}
+        self._held: dict[Hashable, float] = {}
 
     @property
     def pages_away(self) -> int:
@@ -121,11 +122,11 @@ class _Queue:
 
     def step(self, tenants: Sequence[Tenant], capacity_bytes: int) -> dict[Hashable, int | None]:
         """Pages that moved while each pod waited that pulled some back; None where pods never have all of theirs."""
+        tenants = self._as_last_seen(tenants)
         room = self._settle(tenants, capacity_bytes)
         new = [tenant.key for tenant in tenants if tenant.key not in self._many]
         for tenant in tenants:
-            if tenant.held_bytes is not None or tenant.key in new:
-                self._resize(tenant)
+            self._resize(tenant)
         for key in new:
             # Whoever starts loads what it needs; that is no switch.
             self._pull(key, room)
@@ -137,6 +138,13 @@ class _Queue:
         if any(self._misses(key) for key in at_work):
             moved = dict.fromkeys(at_work)
         return moved
+
+    def _as_last_seen(self, tenants: Sequence[Tenant]) -> list[Tenant]:
+        """Pods with what they held when it was last seen; without those of which nobody has seen that yet."""
+        here = {tenant.key for tenant in tenants}
+        self._held = {key: held for key, held in self._held.items() if key in here}
+        self._held |= {tenant.key: tenant.held_bytes for tenant in tenants if tenant.held_bytes is not None}
+        return [replace(one, held_bytes=self._held[one.key]) for one in tenants if one.key in self._held]
 
     def _settle(self, tenants: Sequence[Tenant], capacity_bytes: int) -> int:
         """Forgets who is gone; returns how many pages the card has for those that are lent."""

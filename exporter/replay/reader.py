@@ -8,9 +8,9 @@ concerned are played by the rules of `exporter.replay.seats`, and those cards sh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,8 @@ class ReplayReader:
         self._slice_rows: dict[SliceKey, int] = {}
         self._steps: Iterator[Block] | None = None
         self._paging = Paging(trace.step_seconds)
+        self._lent: dict[CardId, list[int]] = {}
+        self._lent_generation = -1
 
     @property
     def lent(self) -> Lent:
@@ -190,7 +192,7 @@ class ReplayReader:
             seats=tuple(self._places.seats[number] for number in numbers),
             enforced=self._places.enforced,
         )
-        shown = played(replace(seated, waits=self._waits(seated)))
+        shown = played(replace(seated, waits=self._waits(seated, numbers, first)))
         result = {}
         for measure, column in values.items():
             changed = column.copy()
@@ -201,41 +203,69 @@ class ReplayReader:
             result[measure] = changed
         return result
 
-    def _waits(self, table: Table) -> NDArray[np.float32] | None:
-        """Share of each step in which rows wait for lent framebuffer; None where none is lent."""
-        lending = {
-            grant.card
-            for grant, seat in zip(table.current, table.seats, strict=True)
-            if seat is not None and seat.kept_bytes is not None
-        }
-        if not lending:
+    def _waits(self, table: Table, numbers: NDArray[np.int64], first: int) -> NDArray[np.float32] | None:
+        """Share of each step in which rows wait for lent framebuffer; None where none is lent.
+
+        A pod that nobody saw in a step of its life works in it, and holds what it held.
+
+        Args:
+            numbers: grant of each row.
+            first: step of the trace that the first column is.
+        """
+        lent = self._lent_cards()
+        if not lent:
             return None
-        rows = [row for row, grant in enumerate(table.current) if grant.card in lending]
         held = table.values[Measure.FRAMEBUFFER_USED]
-        works = np.zeros(held.shape, bool)
+        works, is_seen = np.zeros(held.shape, bool), np.zeros(held.shape, bool)
         for measure in (Measure.DUTY_CYCLE, Measure.SM_ACTIVE):
             if measure in table.values:
                 works |= np.nan_to_num(table.values[measure]) > ACTIVE_RATIO_MIN
+                is_seen |= ~np.isnan(table.values[measure])
+        works |= ~is_seen
+        is_seen |= ~np.isnan(held)
         waits = np.zeros(held.shape, np.float32)
-        cards = {card.card: card for card in self._trace.cards if card.card in lending}
+        row_of = {number: row for row, number in enumerate(numbers.tolist())}
+        cards = {card.card: card for card in self._trace.cards if card.card in lent}
         for step in range(held.shape[1]):
-            tenants: dict[CardId, list[Tenant]] = {card: [] for card in sorted(lending)}
-            for row in rows:
-                grant, seat = table.current[row], table.seats[row]
-                tenants[grant.card].append(
-                    Tenant(
-                        key=(grant.pod_id, grant.container, grant.started_at),
-                        held_bytes=None if np.isnan(held[row, step]) else float(held[row, step]),
-                        kept_bytes=None if seat is None else seat.kept_bytes,
-                        works=bool(works[row, step]),
+            moment = self._trace.since + timedelta(seconds=(first + step - 0.5) * self._trace.step_seconds)
+            tenants: dict[CardId, list[Tenant]] = {card: [] for card in sorted(lent)}
+            rows: dict[tuple[CardId, Hashable], int] = {}
+            for card, own in lent.items():
+                for number in own:
+                    row = row_of.get(number)
+                    if row is not None and not is_seen[row, step]:
+                        row = None
+                    if row is None and not self._places.grants[number].lives_at(moment):
+                        continue
+                    grant, seat = self._places.current(number), self._places.seats[number]
+                    key = (grant.pod_id, grant.container, grant.started_at)
+                    is_held = row is not None and not np.isnan(held[row, step])
+                    tenants[card].append(
+                        Tenant(
+                            key=key,
+                            held_bytes=float(held[row, step]) if is_held else None,
+                            kept_bytes=None if seat is None else seat.kept_bytes,
+                            works=row is None or bool(works[row, step]),
+                        )
                     )
-                )
-            found = self._paging.step(tenants, cards)
-            for row in rows:
-                grant = table.current[row]
-                seconds = found.get((grant.card, (grant.pod_id, grant.container, grant.started_at)), 0.0)
-                waits[row, step] = seconds / self._trace.step_seconds
+                    if row is not None:
+                        rows[card, key] = row
+            for place, seconds in self._paging.step(tenants, cards).items():
+                if place in rows:
+                    waits[rows[place], step] = seconds / self._trace.step_seconds
         return waits
+
+    def _lent_cards(self) -> Mapping[CardId, Sequence[int]]:
+        """Grants that sit on each card on which framebuffer is lent."""
+        if self._lent_generation != self._places.generation:
+            runs = np.flatnonzero(~self._places.is_stopped).tolist()
+            seats = self._places.seats
+            lent = {
+                self._places.current(n).card for n in runs if (s := seats[n]) is not None and s.kept_bytes is not None
+            }
+            self._lent = {card: [n for n in runs if self._places.current(n).card == card] for card in sorted(lent)}
+            self._lent_generation = self._places.generation
+        return self._lent
 
     def _cells(self, ts_ms: NDArray[np.int64]) -> NDArray[np.int64]:
         """The step that each time belongs to, to the nearest: sources jitter around their grid."""

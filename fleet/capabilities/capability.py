@@ -12,6 +12,8 @@ from enum import StrEnum
 
 from fleet.units import MIB
 
+OPEN_BYTES_MIN = 2**30
+"""Framebuffer that a lent card may register beyond what its pods are granted is less: nobody asks for so little."""
 SHARED_PERCENT_MAX = 99
 """Most compute of a pod that shares a card, percent: all of it would keep every other pod off the card."""
 
@@ -114,8 +116,8 @@ class ProbedLending:
 
     Attributes:
         scaling_max: what was allocated on the card / its framebuffer; nobody knows what more than that leads to.
-        kept_ratio: share of the card that what rests kept for itself, at most, 0-1. Whether grants are divided or moved
-            whole, with a smaller factor what rests keeps no more than this, divided by the factor, of its grant.
+        kept_ratio: share of the card that what rests kept for itself, at most, 0-1. The context is part of it, and each
+            process has its own, so every pod that rests counts all of it.
     """
 
     scaling_max: float
@@ -240,13 +242,28 @@ class Capabilities:
     @property
     def can_lend(self) -> bool:
         """Whether a pod may use framebuffer of its card while those that it was granted to as well rest."""
-        lends = self.lends_framebuffer or self.probed_lending is not None
+        probed = self.probed_lending
+        lends = self.lends_framebuffer or (probed is not None and probed.kept_ratio < 1.0)
         return self.oversubscription is Oversubscription.SPILL and lends
 
     @property
-    def kept_ratio(self) -> float:
-        """What of a grant stays on the card while its pod rests, times the factor of its node, at most, 0-1."""
-        return 1.0 if self.probed_lending is None else self.probed_lending.kept_ratio
+    def may_have_lent(self) -> bool:
+        """Whether pods that are granted more than their card has may hold more than monitors show.
+
+        That outlasts what a plan may count on: a probe's result goes out of date, and pods that lend keep lending.
+        """
+        is_known = self.lends_framebuffer or self.probed_lending is not None
+        return is_known or self.oversubscription is not Oversubscription.ACCOUNTING_ONLY
+
+    def kept_share(self, grant_bytes: float, card_bytes: float, scaling: float) -> float:
+        """Share of a grant that stays on the card while its pod rests, at most, 0-1.
+
+        Args:
+            scaling: factor of the node, by which grants are divided where that is the backend's rule.
+        """
+        if self.probed_lending is None:
+            return 1.0 / scaling
+        return min(1.0, self.probed_lending.kept_ratio * card_bytes / max(1.0, grant_bytes))
 
     def shareable_bytes(self, card_bytes: int) -> int:
         """Framebuffer of a card that can be granted to pods that share it."""

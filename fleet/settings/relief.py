@@ -56,7 +56,8 @@ class ProbeSettings(Section):
     spill_bytes_max: Bytes = 2 * GIB
     """Most framebuffer that is asked for beyond the card: it is taken from the node's memory."""
     result_seconds: Seconds = 30 * 86400
-    """How long it counts that a probe saw the gate or a pause hold; what it saw fail counts until the next probe."""
+    """How long it counts that a probe saw the gate or a pause hold, or framebuffer spill and come back; what it saw
+    fail counts until the next probe."""
     cuda_library: Path | None = None
     """File of `libcuda.so.1`; none for the loader's own search, as programs do."""
 

@@ -31,6 +31,7 @@ from enforcer.record.shared_ledger import ChangeStore
 from enforcer.record.shared_plans import ClusterPlans
 from enforcer.safety.guard import check_cluster_name
 from enforcer.simulated.cluster import SimulatedCluster
+from fleet.capabilities.capability import Capabilities
 from fleet.capabilities.register import EFFECTIVE_GPU, HAMI, records_of
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
@@ -268,7 +269,7 @@ def backend(
         allows_experimental=settings.enforcer.experimental,
         left_out=_left_out(cluster),
         holders=lambda: priority_holders(folder, settings, cluster, now),
-        results=lambda: probe_results(folder, settings),
+        measured=lambda record: _measured(record, probe_results(folder, settings), settings, now),
     )
 
 
@@ -282,6 +283,10 @@ def probe_results(folder: DataFolder | None, settings: Settings) -> Sequence[Pro
     if folder is None or settings.probe.key_file is None:
         return ()
     return kept_results(folder, read_key(settings))
+
+
+def _measured(record: Capabilities, results: Sequence[ProbeResult], settings: Settings, now: datetime) -> Capabilities:
+    return as_measured(record, results, spills_since=now - timedelta(seconds=settings.probe.result_seconds))
 
 
 def _results_so_far(folder: DataFolder | None, settings: Settings) -> Sequence[ProbeResult]:
@@ -379,7 +384,10 @@ def _installed(settings: Settings, now: datetime, folder: DataFolder | None) -> 
                 plugin=_key("DaemonSet", installed.hami_device_plugin),
             )
             return HamiBackend(
-                now, dialect, as_measured(HAMI, results), cordons_emptied_nodes=installed.hami_cordons_emptied_nodes
+                now,
+                dialect,
+                _measured(HAMI, results, settings, now),
+                cordons_emptied_nodes=installed.hami_cordons_emptied_nodes,
             )
         case "effectivegpu":
             dialect = HamiDialect(
@@ -389,7 +397,7 @@ def _installed(settings: Settings, now: datetime, folder: DataFolder | None) -> 
                 plugin=_key("DaemonSet", installed.effectivegpu_device_plugin),
             )
             # What of it spills is published nowhere; a probe may have seen it.
-            return EffectiveGpuBackend(now, dialect, as_measured(EFFECTIVE_GPU, results))
+            return EffectiveGpuBackend(now, dialect, _measured(EFFECTIVE_GPU, results, settings, now))
         case "volcano":
             return VolcanoBackend(now, low_priority_queue=installed.volcano_low_priority_queue)
         case name:

@@ -19,7 +19,7 @@ from fleet.profiles import Profiles
 from fleet.settings.settings import Settings
 from fleet.units import format_count, parse_time
 from fleet.usage import History
-from gputide.container.cluster import seen_holders
+from gputide.container.cluster import own_cluster, seen_holders
 from gputide.container.history import for_plan, load_history, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
@@ -126,11 +126,12 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
 
 
 def _plan(folder: DataFolder, history: History, profiles: Profiles, settings: Settings, now: datetime) -> Plan:
+    is_own = own_cluster(folder, settings) in (None, history.inventory.cluster)
     return make_plan(
         for_plan(history),
         profiles,
         settings=settings,
-        capability=measured_capability(folder, settings),
+        capability=measured_capability(folder, settings, now, is_own=is_own),
         now=now,
         past=OwnPast(
             interference=load_interference(settings),

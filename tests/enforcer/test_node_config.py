@@ -14,7 +14,7 @@ from enforcer.backends.hami import HamiBackend
 from enforcer.backends.hami_dialect import DEVICE_CONFIG
 from enforcer.manifest import Manifest
 from enforcer.snapshot import take_snapshot
-from fleet.capabilities.capability import Oversubscription
+from fleet.capabilities.capability import Oversubscription, ProbedLending
 from fleet.capabilities.register import HAMI as HAMI_RECORD
 from fleet.capabilities.register import CorePolicy
 from fleet.decisions import CardPlacement, Need, Plan, RecommendationKind
@@ -214,14 +214,14 @@ def test_vgpu_manager_spills_by_the_scaling_of_one_node() -> None:
     ]
 
 
-def lending() -> Plan:
+def lending(factor: float = 3.2) -> Plan:
     """Two services on a card that holds one of them beside what the other keeps."""
     plan = pair_plan(
         RecommendationKind.OVERSUBSCRIBE,
         *(a_share(pod, framebuffer_bytes=18 * GIB, oversubscribed=True) for pod in ("a-0", "b-0", "a-1", "b-1")),
         needs=(Need.OVERSUBSCRIPTION, Need.SPILL),
     )
-    return replace(plan, placement=tuple(replace(card, memory_scaling=3.2) for card in plan.placement))
+    return replace(plan, placement=tuple(replace(card, memory_scaling=factor) for card in plan.placement))
 
 
 def test_vgpu_manager_lends_by_the_factor_that_the_plan_asks_for() -> None:
@@ -235,17 +235,30 @@ def test_vgpu_manager_lends_by_the_factor_that_the_plan_asks_for() -> None:
     assert {mib for _, mib in step.registered_mib} == {24 * 1024}
 
 
-PROBED = replace(HAMI_RECORD, oversubscription=Oversubscription.SPILL)
+SPILLS = replace(HAMI_RECORD, oversubscription=Oversubscription.SPILL)
+PROBED = replace(SPILLS, probed_lending=ProbedLending(scaling_max=3.2, kept_ratio=0.1))
 
 
-def test_hami_kin_lends_by_the_same_factor_where_a_probe_saw_it_spill() -> None:
+def test_hami_kin_lends_by_the_same_factor_where_a_probe_saw_it_come_back() -> None:
     kin = replace(HAMI, backend=HamiBackend(NOW, capabilities=PROBED))
-    stage = rendered(lending(), a_kin_cluster(HAMI), kin)
-    assert config_of(stage)["nodeconfig"][0] == {"name": "node-0", "devicememoryscaling": 3.2}
+    stage = rendered(lending(1.52), a_kin_cluster(HAMI), kin)
+    assert config_of(stage)["nodeconfig"][0] == {"name": "node-0", "devicememoryscaling": 1.52}
     (step,) = stage.node_steps
-    assert {mib for _, mib in step.registers_mib} == {int(24 * 1024 * 3.2) - 16}
-    with pytest.raises(Refused, match="spills nothing"):
-        rendered(lending(), a_kin_cluster(HAMI), HAMI)
+    assert {mib for _, mib in step.registers_mib} == {int(24 * 1024 * 1.52) - 16}
+    for record in (HAMI_RECORD, SPILLS):
+        with pytest.raises(Refused, match="spills nothing, or nobody knows that it comes back"):
+            rendered(lending(), a_kin_cluster(HAMI), replace(HAMI, backend=HamiBackend(NOW, capabilities=record)))
+
+
+@pytest.mark.parametrize(("factor", "registered"), [(1.52, 2.0), (1.6, 1.0)], ids=["node_has_more", "plan_asks_more"])
+def test_lent_card_that_stays_open_to_newcomers_is_refused(factor: float, registered: float) -> None:
+    """Its pods are granted 36 GiB of 24: whatever else its node registers anybody may be given."""
+    cluster = a_kin_cluster(HAMI)
+    annotations = _node(cluster, "node-0")["metadata"]["annotations"]
+    text = annotations[NODE_REGISTER_ANNOTATION]
+    annotations[NODE_REGISTER_ANNOTATION] = text.replace(str(24 * 1024), str(int(24 * 1024 * registered)))
+    with pytest.raises(Refused, match="would put other pods there"):
+        rendered(lending(factor), cluster, replace(HAMI, backend=HamiBackend(NOW, capabilities=PROBED)))
 
 
 def test_vgpu_manager_names_pods_that_would_see_more_than_their_card() -> None:

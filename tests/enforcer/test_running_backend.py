@@ -20,13 +20,12 @@ from enforcer.preview import preview
 from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.errors import Refused
-from fleet.probe_results import as_measured
+from fleet.probe_results import ProbeResult, as_measured
 from fleet.sentences import Sentence, sentence
-from fleet.units import GIB
 from tests.enforcer.builders import NOW, a_cluster, a_plan, a_recommendation, a_slice
 from tests.enforcer.kin_cluster import EFFECTIVE_GPU, VOLCANO, a_kin_cluster
 from tests.enforcer.plugin_cluster import StandingCluster
-from tests.fleet.test_probe_results import RESULT
+from tests.fleet.test_probe_results import LENT
 
 HAMI_WEBHOOK = "vgpu.hami.io"
 
@@ -188,19 +187,41 @@ def test_dry_run_says_why_apply_would_refuse(tmp_path: Path) -> None:
     assert "older than 2.8.1" in str(shown.refusal)
 
 
-def test_stage_that_spills_is_refused_until_a_probe_saw_it() -> None:
+def asked_to_lend(*, factor: float, kept_ratio: float) -> Plan:
+    """A plan whose cards all have a factor."""
     plan = one_slice_each()
     entries = tuple(replace(one, needs=(*one.needs, Need.SPILL)) for one in plan.recommendations)
-    asked = replace(plan, recommendations=entries)
+    cards = tuple(replace(card, memory_scaling=factor, kept_ratio=kept_ratio) for card in plan.placement)
+    return replace(plan, recommendations=entries, placement=cards)
+
+
+def test_stage_that_lends_is_refused_until_a_probe_saw_it_come_back() -> None:
+    asked = asked_to_lend(factor=1.0, kept_ratio=1.0)
     cluster = take_snapshot(a_kin_cluster(EFFECTIVE_GPU))
     with pytest.raises(Refused, match="spills nothing"):
         running(EFFECTIVE_GPU.backend).render(asked, 1, cluster)
-    seen_by_probe = replace(RESULT, backend="effectivegpu", spilled_bytes=GIB)
-    record = as_measured(EFFECTIVE_GPU.backend.capabilities, [seen_by_probe])
-    backend = RunningBackend(
-        EffectiveGpuBackend(NOW, capabilities=record), version=None, allows_experimental=True, left_out=None,
-        results=lambda: [seen_by_probe],
-    )  # fmt: skip
-    assert backend.render(asked, 1, cluster).changes
+    kept_all = replace(LENT, backend="effectivegpu", kept_bytes=None)
+    lent = replace(LENT, backend="effectivegpu")
+    with pytest.raises(Refused, match="nobody knows that it comes back"):
+        probed(kept_all).render(asked, 1, cluster)
+    assert probed(lent).render(asked, 1, cluster).changes
+    record = as_measured(EFFECTIVE_GPU.backend.capabilities, [lent])
     with pytest.raises(Refused, match="spills nothing"):
         running(EffectiveGpuBackend(NOW, capabilities=record)).render(asked, 1, cluster)
+
+
+def probed(*results: ProbeResult) -> RunningBackend:
+    record = as_measured(EFFECTIVE_GPU.backend.capabilities, results)
+    return RunningBackend(
+        EffectiveGpuBackend(NOW, capabilities=record), version=None, allows_experimental=True, left_out=None,
+        measured=lambda record: as_measured(record, results),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("factor", "kept_ratio"), [(2.5, 0.1), (2.0, 0.05)])
+def test_plan_that_counts_on_more_than_probes_saw_until_today_is_refused(factor: float, kept_ratio: float) -> None:
+    """Another node was probed since the plan: its figures are the weaker ones."""
+    lent = replace(LENT, backend="effectivegpu")
+    asked = asked_to_lend(factor=factor, kept_ratio=kept_ratio)
+    with pytest.raises(Refused, match="make a new plan"):
+        probed(lent).render(asked, 1, take_snapshot(a_kin_cluster(EFFECTIVE_GPU)))

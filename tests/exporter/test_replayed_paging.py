@@ -62,6 +62,25 @@ def test_card_that_holds_all_moves_nothing() -> None:
     assert (paging.lent.switches, paging.lent.host_bytes) == (0, 0.0)
 
 
+def test_pod_whose_framebuffer_nobody_saw_holds_what_it_held() -> None:
+    """Counted as nothing, it would leave the other the whole card."""
+    paging = Paging(STEP_SECONDS)
+
+    def waits(works: tuple[bool, bool], *held_gib: float | None) -> list[float]:
+        tenants = [
+            Tenant(key=n, held_bytes=None if held is None else held * GIB, kept_bytes=8.0 * GIB, works=works[n])
+            for n, held in enumerate(held_gib)
+        ]
+        found = paging.step({CARD.card: tenants}, {CARD.card: CARD})
+        return [found.get((CARD.card, n), 0.0) for n in range(2)]
+
+    assert waits((True, False), 22.0, None) == [0.0, 0.0]
+    assert waits((True, False), 22.0, 22.0) == [0.0, 0.0], "it is seen for the first time, which is no switch"
+    waits((False, True), 22.0, None)
+    assert waits((True, False), None, 22.0) == [pytest.approx(2 * 14 * GIB / LINK_BYTES_PER_SECOND), 0.0]
+    assert paging.lent.host_bytes == 12 * GIB
+
+
 def test_each_generation_of_the_link_is_twice_as_fast() -> None:
     assert link_bytes_per_second("NVIDIA L40S") == 2 * LINK_BYTES_PER_SECOND
     assert link_bytes_per_second("a card") == LINK_BYTES_PER_SECOND
@@ -99,6 +118,34 @@ class Pair:
             kept_bytes=5.0 * GIB, since=at(0),
         )  # fmt: skip
         return {"team/web-1": (lent,), "team/job-1": (lent,)}
+
+
+@pytest.mark.parametrize("steps_per_block", [1, 3])
+@pytest.mark.parametrize("is_left_out", [True, False], ids=["no_sample", "no_activity"])
+def test_pod_that_nobody_saw_works_and_holds_what_it_held(
+    tmp_path: Path, steps_per_block: int, is_left_out: bool
+) -> None:
+    """The other one works all the time, so both lose the step in which it is not known what the first one does."""
+    usage = [
+        row(10 * (step + 1), "job-1", "GPU-b", sm_active_ratio=0.5, duty_cycle_ratio=0.5,
+            framebuffer_used_bytes=18 * GIB)
+        for step in range(3)
+    ]  # fmt: skip
+    for step in range(3):
+        ratio = None if step == 1 else 0.0
+        if step != 1 or not is_left_out:
+            usage.append(
+                row(10 * (step + 1), "web-1", "GPU-a", sm_active_ratio=ratio, duty_cycle_ratio=ratio,
+                    framebuffer_used_bytes=18 * GIB)
+            )  # fmt: skip
+    files = TraceFiles(
+        cards=[card("GPU-a"), card("GPU-b")], pods=[pod("web-1", "GPU-a"), pod("job-1", "GPU-b")],
+        usage=sorted(usage, key=lambda one: one["ts"]),
+    )  # fmt: skip
+    reader = ReplayReader(open_trace(files.write(tmp_path / "trace")), seating=Pair())
+    list(reader.blocks(steps_per_block))
+    assert reader.lent.work_seconds == 4 * STEP_SECONDS
+    assert reader.lent.switch_seconds >= 2 * STEP_SECONDS
 
 
 def test_replay_serves_less_while_framebuffer_comes_back_and_shows_what_stays(tmp_path: Path) -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fleet.capabilities.capability import ComputeIsolation, FramebufferIsolation, Oversubscription, ProbedLending
-from fleet.capabilities.register import HAMI, VGPU_MANAGER
+from fleet.capabilities.capability import (
+    Capabilities,
+    ComputeIsolation,
+    FramebufferIsolation,
+    Oversubscription,
+    ProbedLending,
+)
+from fleet.capabilities.register import EFFECTIVE_GPU, HAMI, VGPU_MANAGER
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.probe_results import ProbeResult, as_measured, parse_probe, probe_text
 from fleet.units import GIB
@@ -124,6 +130,16 @@ LENT = replace(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("record", [HAMI, EFFECTIVE_GPU], ids=lambda record: record.backend)
+def test_backend_that_was_seen_to_lend_is_no_longer_said_to_do_so_in_part(record: Capabilities) -> None:
+    seen = replace(LENT, backend=record.backend)
+    others = tuple(entry for entry in record.partly if entry[0] != "oversubscribe")
+    assert others != record.partly
+    assert as_measured(record, [seen]).partly == others
+    for doubt in (replace(seen, kept_bytes=None), replace(seen, kept_bytes=None, spilled_bytes=0)):
+        assert as_measured(record, [doubt]).partly == record.partly
+
+
 def test_what_stayed_on_the_card_is_what_plans_may_count_on() -> None:
     measured = as_measured(HAMI, [LENT])
     assert measured.can_lend
@@ -133,6 +149,26 @@ def test_what_stayed_on_the_card_is_what_plans_may_count_on() -> None:
     )
     weakest = as_measured(HAMI, [LENT, worse]).probed_lending
     assert weakest == ProbedLending(scaling_max=1.5, kept_ratio=0.313)
+
+
+def test_node_on_which_nothing_came_back_vetoes() -> None:
+    kept_all = replace(LENT, node="node-2", kept_bytes=None, spill_bytes_per_second=None)
+    for results in ([LENT, kept_all], [kept_all, LENT]):
+        assert not as_measured(HAMI, results).can_lend
+    hardly = replace(kept_all, allocated_framebuffer_bytes=34 * GIB, spilled_bytes=2 * GIB)
+    assert as_measured(HAMI, [LENT, hardly]).can_lend, "so little beyond the card says nothing of lending"
+
+
+@pytest.mark.parametrize("kept_bytes", [8 * GIB, None])
+def test_spill_counts_for_a_time_and_what_speaks_against_it_for_ever(kept_bytes: int | None) -> None:
+    later = LENT.measured_at + timedelta(days=1)
+    old = as_measured(HAMI, [replace(LENT, kept_bytes=kept_bytes)], spills_since=later)
+    assert not old.can_lend
+    assert old.oversubscription is HAMI.oversubscription
+    assert old.may_have_lent, "pods that lend keep lending"
+    fresh = replace(LENT, node="node-2", measured_at=later)
+    both = as_measured(HAMI, [replace(LENT, kept_bytes=kept_bytes), fresh], spills_since=later)
+    assert both.can_lend is (kept_bytes is not None)
 
 
 def test_backend_whose_rule_is_known_keeps_it() -> None:

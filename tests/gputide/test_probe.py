@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from enforcer.probe.stored_results import kept_results, measured_capability, read_result
+from enforcer.probe.stored_results import keep_result, kept_results, measured_capability, read_key, read_result
 from fleet.capabilities.capability import ComputeIsolation
 from fleet.capabilities.register import HAMI
 from fleet.data_folder import open_data_folder
@@ -21,6 +21,7 @@ from fleet.settings.settings import load_settings
 from gputide.cli import app
 from gputide.container.cluster import backend, probe_results
 from tests.enforcer.probe.conftest import cuda_library
+from tests.fleet.test_probe_results import LENT
 
 __all__ = ("cuda_library",)
 
@@ -68,11 +69,21 @@ def test_limit_that_does_not_hold_is_found_kept_and_planned_with(
     assert found["granted_framebuffer_bytes"] == found["allocated_framebuffer_bytes"] == 4096 << 20
     assert found["granted_compute_ratio"] == 0.3
     folder = open_data_folder(tmp_path / "data", create=False)
-    measured = measured_capability(folder, load_settings(None, settings, {}))
+    measured = measured_capability(folder, load_settings(None, settings, {}), datetime.now(UTC), is_own=True)
     assert measured.compute_isolation is ComputeIsolation.NONE
     # Without the key nothing is believed.
-    unsigned = measured_capability(folder, load_settings(None, {}, {}))
+    unsigned = measured_capability(folder, load_settings(None, {}, {}), datetime.now(UTC), is_own=True)
     assert unsigned.compute_isolation is ComputeIsolation.REACTIVE
+
+
+@pytest.mark.parametrize(("days", "is_own", "can_lend"), [(29, True, True), (31, True, False), (29, False, False)])
+def test_lending_that_a_probe_saw_counts_for_its_cluster_and_a_time(
+    tmp_path: Path, settings: dict[str, str], days: int, is_own: bool, can_lend: bool
+) -> None:
+    folder, chosen = open_data_folder(tmp_path / "data", create=True), load_settings(None, settings, {})
+    keep_result(folder, LENT, read_key(chosen))
+    now = LENT.measured_at + timedelta(days=days)
+    assert measured_capability(folder, chosen, now, is_own=is_own).can_lend is can_lend
 
 
 def test_limits_that_hold_bear_the_table_out(probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +91,17 @@ def test_limits_that_hold_bear_the_table_out(probe: Probe, tmp_path: Path, monke
     said = probe("run", "-o", str(tmp_path / "result.json"))
     assert said.exit_code == 0, said.output
     assert json.loads((tmp_path / "result.json").read_text())["is_refused"] is True
+
+
+def test_host_that_has_little_left_is_not_filled(probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("CARD_MIB", "2048"), ("SPILL", "1"), ("LINK_MB", "20000")):
+        monkeypatch.setenv(f"PROBE_{name}", value)
+    (tmp_path / "meminfo").write_text(f"MemAvailable: {800 * 1024} kB\n")
+    result = tmp_path / "result.json"
+    said = probe("run", "-o", str(result), "--card-mib", "2048", **{"exporter.proc_folder": str(tmp_path)})
+    assert "at most 400MiB beyond the card instead of probe.spill_bytes_max=" in " ".join(said.stdout.split())
+    found = json.loads(result.read_text())
+    assert (found["spilled_bytes"], found["kept_bytes"]) == (400 << 20, None)
 
 
 def test_result_that_was_changed_is_refused_and_not_kept(

@@ -228,7 +228,7 @@ def test_backend_that_a_probe_saw_lending_is_asked_for_no_more_than_the_books_ne
     granted = [part.framebuffer_bytes for part in card.slices]
     assert card.memory_scaling is not None
     assert card.memory_scaling == pytest.approx(sum(granted) / (32 * GIB), abs=0.011)
-    assert card.kept_ratio == pytest.approx(0.03 / card.memory_scaling)
+    assert card.kept_ratio == pytest.approx(0.03 * 32 * GIB / min(granted))
 
 
 def test_no_more_is_granted_on_a_card_than_the_probe_held() -> None:
@@ -242,6 +242,14 @@ def test_card_that_would_register_more_than_it_grants_does_not_lend(spare_cards:
     plan = planned(*services(), *small, capability=probed(0.03), spare_cards=spare_cards)
     assert sorted(card.memory_scaling for card in plan.placement if card.memory_scaling) == factors
     assert ("lent_card_open" in reasons(plan)) is (not factors)
+
+
+@pytest.mark.parametrize(("kept_ratio", "is_lent"), [(0.2, True), (0.3, False)])
+def test_each_pod_that_rests_keeps_what_a_probe_saw_one_keep(kept_ratio: float, is_lent: bool) -> None:
+    """A context is every process's own: beside 15 GiB that work two that rest keep 0.3 of 32 GiB each, not together."""
+    shifts = [Service(name=f"s{n}", level=0.5, hours=(8 * n, 8 * n + 8), used_gib=14.0) for n in range(3)]
+    plan = planned(*shifts, capability=probed(kept_ratio))
+    assert (len(plan.placement) == 1) is is_lent
 
 
 def test_what_never_leaves_the_card_is_not_planned_away() -> None:
@@ -274,9 +282,16 @@ def replanned(*chosen: Service, **options: Any) -> Plan:
                    **options)  # fmt: skip
 
 
-def test_what_lends_already_stays_for_monitors_count_only_what_is_kept() -> None:
+DISPROVED = replace(VGPU_MANAGER, oversubscription=Oversubscription.ACCOUNTING_ONLY)
+may_have_lent = pytest.mark.parametrize(
+    "capability", [VGPU_MANAGER, EFFECTIVE_GPU, DISPROVED], ids=["known", "not_probed", "disproved"]
+)
+
+
+@may_have_lent
+def test_what_lends_already_stays_for_monitors_count_only_what_is_kept(capability: Capabilities) -> None:
     """Planned with what monitors show, it would be cut to less than it needs."""
-    plan = replanned()
+    plan = replanned(capability=capability)
     assert not plan.recommendations
     assert "lent_hides_need" in reasons(plan)
     assert plan.placement[0].memory_scaling == 3.0
@@ -314,13 +329,14 @@ def lent_once(history: History) -> History:
     return replace(history, inventory=replace(history.inventory, grants=(*live, *ended)))
 
 
+@may_have_lent
 @pytest.mark.parametrize(
     ("chosen", "change"), [(lent_before(), without_night), (services(), lent_once)], ids=["left_alone", "moved_away"]
 )
 def test_pod_that_once_lent_is_not_cut_by_what_monitors_showed(
-    chosen: list[Service], change: Callable[[History], History]
+    chosen: list[Service], change: Callable[[History], History], capability: Capabilities
 ) -> None:
-    plan = planned(*chosen, Service(name="other", level=0.1, used_gib=4.0), change=change)
+    plan = planned(*chosen, Service(name="other", level=0.1, used_gib=4.0), change=change, capability=capability)
     assert not [item for item in plan.recommendations if "day" in " ".join(item.workloads)]
     assert "lent_hides_need" in {item.reason for item in plan.refused if item.workload.endswith("day")}
 

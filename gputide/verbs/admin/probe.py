@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from enforcer.probe.cuda_driver import CudaDriver
+from enforcer.probe.framebuffer import spill_bytes_left
 from enforcer.probe.run import granted_by_environment, probe
 from enforcer.probe.stored_results import keep_result, kept_results, read_key, read_result
 from fleet.capabilities.register import capabilities_of
@@ -55,6 +56,7 @@ def run(
         card_bytes=None if card_mib is None else card_mib * MIB,
     )
     library = settings.probe.cuda_library
+    asked, left = settings.probe.spill_bytes_max, spill_bytes_left(settings.exporter.proc_folder)
     with closing(CudaDriver(path=None if library is None else str(library))) as gpu:
         result = probe(
             gpu,
@@ -63,10 +65,17 @@ def run(
             node=node_name(settings.exporter.node),
             now=datetime.now(UTC),
             seconds=settings.probe.seconds,
-            spill_bytes_max=settings.probe.spill_bytes_max,
+            spill_bytes_max=min(asked, left),
         )
     write_durably(output, probe_text(result, key).encode())
-    print_answer(_answer((result,)), form=Format.TABLE, target=None)
+    answer = _answer((result,))
+    if left < asked:
+        short = (
+            f"{result.node}: asked for at most {format_bytes(left)} beyond the card instead of "
+            f"probe.spill_bytes_max={asked}: half of the host memory that is left here"
+        )
+        answer = replace(answer, footnotes=(*answer.footnotes, short))
+    print_answer(answer, form=Format.TABLE, target=None)
     if _disproves(result):
         raise typer.Exit(EXIT_FINDINGS)
 

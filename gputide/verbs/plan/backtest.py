@@ -14,6 +14,7 @@ from enforcer.probe.stored_results import measured_capability
 from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.units import format_percent
+from gputide.container.cluster import own_cluster
 from gputide.container.history import load_history
 from gputide.options import answering
 from gputide.output import Answer, Listing
@@ -38,12 +39,15 @@ def backtest(
 ) -> Answer:
     """Judge what plans would have saved and harmed, beside naive rules: per preset, on days they had not seen."""
     session, _ = as_scanned(session, None)
+    folder, now = session.folder(), session.now()
+    history = load_history(folder, session.settings, now)
+    is_own = own_cluster(folder, session.settings) in (None, history.inventory.cluster)
     report = run_backtest(
-        load_history(session.folder(), session.settings, session.now()),
+        history,
         train_days=train_days,
         test_days=test_days,
         settings=session.settings,
-        capability=measured_capability(session.folder(), session.settings),
+        capability=measured_capability(folder, session.settings, now, is_own=is_own),
         folds=folds,
     )
     by_rule: dict[str, list[BacktestScore]] = defaultdict(list)

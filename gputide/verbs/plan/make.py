@@ -24,7 +24,7 @@ from gputide.answers.fleet import silence_note
 from gputide.answers.plan import plan_answer
 from gputide.answers.tiers import tiers_promised
 from gputide.answers.what_if import Side, assumptions, what_if_answer
-from gputide.container.cluster import backend_version, seen_holders
+from gputide.container.cluster import backend_version, own_cluster, seen_holders
 from gputide.container.history import for_plan, load_history, load_profiles, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
@@ -91,7 +91,11 @@ class _Planner:
         """The plan for a history, not sealed."""
         outcomes = StoredOutcomes(session.folder()).outcomes(history.inventory.cluster)
         version = _version(session)
-        capability = measured_capability(session.folder(), session.settings, version)
+        own = own_cluster(session.folder(), session.settings)
+        is_own = own in (None, history.inventory.cluster)
+        capability = measured_capability(
+            session.folder(), session.settings, session.now(), is_own=is_own, version=version
+        )
         check_experimental(capability, allowed=session.settings.enforcer.experimental)
         nights = tide_journal(session.folder())
         with session.progress("planning") as _:

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from enforcer.probe.cuda_driver import CudaDriver
-from enforcer.probe.framebuffer import FramebufferReading, LendingReading, measure_framebuffer, measure_lending
+from enforcer.probe.framebuffer import (
+    FramebufferReading,
+    LendingReading,
+    measure_framebuffer,
+    measure_lending,
+    spill_bytes_left,
+)
 from enforcer.probe.run import (
     granted_by_environment,
     measure_compute,
@@ -62,6 +68,27 @@ def lending(gpu: CudaDriver, *, card: int = 2 * GIB) -> LendingReading | None:
 def test_what_is_given_beyond_the_card_is_bounded(gpu: Maker) -> None:
     found = framebuffer(gpu(limit_mib=90 * 1024, spill=1), spill=2 * GIB)
     assert (found.spilled_bytes, found.is_refused) == (2 * GIB, False)
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "files", "left_gib"),
+    [
+        ("MemTotal: 99 kB\nMemAvailable:   41943040 kB\n", {}, 20),
+        ("MemAvailable: 41943040 kB\n", {"memory.max": "max", "memory.current": str(GIB)}, 20),
+        ("MemAvailable: 41943040 kB\n", {"memory.max": str(9 * GIB), "memory.current": str(GIB)}, 4),
+        ("MemAvailable: 41943040 kB\n", {"memory.max": str(GIB), "memory.current": str(2 * GIB)}, 0),
+        ("MemAvailable: 4194304 kB\n",
+         {"memory/memory.limit_in_bytes": str(9 * GIB), "memory/memory.usage_in_bytes": str(GIB)}, 2),
+        ("MemTotal: 41943040 kB\n", {}, 0),
+    ],
+)  # fmt: skip
+def test_host_keeps_half_of_what_it_has_left(
+    tmp_path: Path, meminfo: str, files: dict[str, str], left_gib: int
+) -> None:
+    (tmp_path / "memory").mkdir()
+    for name, text in {"meminfo": meminfo, **files}.items():
+        (tmp_path / name).write_text(text)
+    assert spill_bytes_left(tmp_path, tmp_path) == left_gib * GIB
 
 
 @pytest.mark.parametrize("kept_mib", [0, 512])
