@@ -115,7 +115,8 @@ def test_services_over_their_harm_budget_make_verify_exit_one_and_lead_the_repor
     assert {one["workload"] for one in after["harmed"]} == set(over) - taken_back
     assert taken_back <= {one["workload"] for one in after["restored"]}
     assert f", {len(after['restored'])} restored" in program(planned, "status").out
-    assert program(planned, "undo", "--yes").status == 0
+    # What is left may have to change places on cards that are all taken; then undo asks for a yes to a gap.
+    assert program(planned, "--set", "guard.gaps_allowed=true", "undo", "--yes").status == 0
     assert program(planned, "status", "--format", "json").document["harmed"] == []
 
 
