@@ -238,7 +238,7 @@ class _ScopedRollouts(_Scoped[Rollouts]):
 
 
 class _ScopedNodeModes(_Scoped[NodeModes]):
-    """A node is of the cluster as a whole: whoever's pods are there must leave."""
+    """A node is of the cluster as a whole: pods of every team that are there must leave."""
 
     def standing(self, cluster: str, node: str) -> NodeStanding:
         self._ask(Deed.SEE, cluster)

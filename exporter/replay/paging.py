@@ -1,6 +1,6 @@
 """Framebuffer that pods of one card lend each other, as a replay plays it: page by page, with a queue for each card.
 
-CUDA's driver sends those pages out that came to the card longest ago, whoever reads them since, and a kernel pulls in
+CUDA's driver sends those pages out that came to the card longest ago, read since or not, and a kernel pulls in
 what it touches and misses (NVIDIA/open-gpu-kernel-modules:kernel-open/nvidia-uvm/uvm_pmm_gpu.c). Here a pod that works
 goes through all that it holds, from the first page to the last. What really happens is judged by this; what a plan
 predicts comes from `fleet.lending`, with which it shares nothing. Called by `exporter.replay.reader`.

@@ -41,7 +41,7 @@ def played(
 def test_pod_that_comes_back_waits_until_all_that_it_lends_is_there_and_as_much_has_left() -> None:
     """What of it still lay on the card came first, so the driver sends that out before what the other brought."""
     paging, waits = played([(True, False), (False, True), (True, False)], (22.0, 22.0), 8.0)
-    assert waits[0] == [0.0, 0.0], "whoever starts loads what it needs"
+    assert waits[0] == [0.0, 0.0], "a pod that starts loads what it needs"
     assert waits[2] == [pytest.approx(2 * 14 * GIB / LINK_BYTES_PER_SECOND), 0.0]
     assert paging.lent.host_bytes == 12 * GIB, "what the card can't hold"
 
