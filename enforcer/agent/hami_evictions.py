@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import SliceView
@@ -38,6 +39,8 @@ CLOSED_CARDS_ANNOTATION = "gputide.io/closed-cards"
 
 _REASON = "GputideFramebuffer"
 _RETRY_SECONDS = 30.0
+
+_Done = TypeVar("_Done")
 
 
 class HamiNodeActions:
@@ -64,12 +67,14 @@ class HamiNodeActions:
 
     def close_card(self, card: str, until_seconds: float) -> None:
         """Keep newcomers off a card; see the port."""
-        node = self._own_node()
-        closed = self._closed_by_us(node)
-        if card not in closed and card in cordoned_cards(node):
+
+        def close(node: Manifest) -> None:
+            closed = self._closed_by_us(node)
             # Somebody else's: noted as ours it would be opened.
-            return
-        self._write(node, {**closed, card: until_seconds}, add={card}, remove=frozenset())
+            if card in closed or card not in cordoned_cards(node):
+                self._write(node, {**closed, card: until_seconds}, add={card}, remove=frozenset())
+
+        self._on_node(close)
 
     def open_cards(self, now_seconds: float) -> tuple[str, ...]:
         """Let newcomers onto cards whose time is over; see the port."""
@@ -77,22 +82,28 @@ class HamiNodeActions:
             return ()
         # A server that refuses is not asked at every look.
         self._next_look = now_seconds + _RETRY_SECONDS
-        node = self._own_node()
-        closed = self._closed_by_us(node)
-        over = frozenset(card for card, until in closed.items() if until <= now_seconds)
-        left = {card: until for card, until in closed.items() if card not in over}
-        if over:
-            self._write(node, left, add=set(), remove=over)
-        self._next_look = min(left.values(), default=math.inf)
-        return tuple(sorted(over))
+
+        def open_those_over(node: Manifest) -> tuple[str, ...]:
+            closed = self._closed_by_us(node)
+            over = frozenset(card for card, until in closed.items() if until <= now_seconds)
+            left = {card: until for card, until in closed.items() if card not in over}
+            if over:
+                self._write(node, left, add=set(), remove=over)
+            self._next_look = min(left.values(), default=math.inf)
+            return tuple(sorted(over))
+
+        return self._on_node(open_those_over)
 
     def open_card(self, card: str) -> None:
         """Let newcomers onto one card before its time is over; one that somebody else closed stays closed."""
-        node = self._own_node()
-        closed = self._closed_by_us(node)
-        if card in closed:
-            left = {name: until for name, until in closed.items() if name != card}
-            self._write(node, left, add=set(), remove=frozenset({card}))
+
+        def reopen(node: Manifest) -> None:
+            closed = self._closed_by_us(node)
+            if card in closed:
+                left = {name: until for name, until in closed.items() if name != card}
+                self._write(node, left, add=set(), remove=frozenset({card}))
+
+        self._on_node(reopen)
 
     def account(self, seat: SliceView, limit: WantedLimit) -> None:
         """Write a limit into the pod's own record of what it was given; see the port."""
@@ -120,11 +131,18 @@ class HamiNodeActions:
             field = FieldChange(field=f"metadata.annotations[{DEVICES_ALLOCATED_ANNOTATION}]", value=new)
             self._writer.patch("Pod", seat.namespace, seat.pod, [field], pod["metadata"]["resourceVersion"])
 
-    def _own_node(self) -> Manifest:
-        node = self._reader.get("Node", "", self._node)
-        if node is None:
-            raise Refused(f"cannot close or open cards: the cluster has no node {self._node}")
-        return node
+    def _on_node(self, act: Callable[[Manifest], _Done]) -> _Done:
+        """Act on the node as it is; once more where the kubelet or HAMi's plugin wrote it meanwhile."""
+        for is_last in (False, False, True):
+            node = self._reader.get("Node", "", self._node)
+            if node is None:
+                break
+            try:
+                return act(node)
+            except Refused:
+                if is_last:
+                    raise
+        raise Refused(f"cannot close or open cards: the cluster has no node {self._node}")
 
     def _closed_by_us(self, node: Manifest) -> dict[str, float]:
         text = node["metadata"].get("annotations", {}).get(CLOSED_CARDS_ANNOTATION, "{}")

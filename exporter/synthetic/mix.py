@@ -258,13 +258,17 @@ def add_mix(fleet: FleetBuilder, random: np.random.Generator, card_count: int) -
 
 
 def add_newcomers(fleet: FleetBuilder, random: np.random.Generator, since_days: float) -> None:
-    """Adds a node that nobody uses until teams deploy new services on it, each replica with a whole card."""
-    for number in range(len(NEWCOMERS)):
-        shape = replace(_daily(random, fleet, peak_hour=13.5), begins_days=since_days)
-        for replica in range(NODE_KINDS[A6000].cards // len(NEWCOMERS)):
-            fleet.grant(
-                _named(NEWCOMERS, number), fleet.buy(A6000), shape, replica=replica, lived_days=(since_days, None)
-            )
+    """Adds a node that nobody uses until teams deploy new services on it, each replica with a whole card.
+
+    One card of it stays free: where every card is taken, nothing can change places without a gap.
+    """
+    node_cards = NODE_KINDS[A6000].cards
+    shapes = [replace(_daily(random, fleet, peak_hour=13.5), begins_days=since_days) for _ in NEWCOMERS]
+    for position in range(node_cards - 1):
+        replica, number = divmod(position, len(NEWCOMERS))
+        workload = _named(NEWCOMERS, number)
+        fleet.grant(workload, fleet.buy(A6000), shapes[number], replica=replica, lived_days=(since_days, None))
+    fleet.buy(A6000)
 
 
 def _replicas(fleet: FleetBuilder, workload: Workload, count: int, model: CardModelName, shape: Shape) -> None:

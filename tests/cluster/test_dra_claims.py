@@ -72,7 +72,7 @@ def published(
         api.create(f"{RESOURCES}/deviceclasses", {"metadata": {"name": name}, "spec": spec})
     names = [f"{namespace}-{number}" for number in range(nodes)]
     for number, name in enumerate(names):
-        api.node(name, cards=0)
+        api.node(name, cards=0, labels={"for": namespace})
         offered = devices(namespace, number, is_cut=is_cut)
         for place in tainted:
             offered[place]["taints"] = [{"key": "health.example.com/link", "value": "bad", "effect": "NoSchedule"}]
@@ -263,7 +263,9 @@ def test_pods_that_ask_by_an_extended_resource_are_seen_on_their_cards_and_come_
     backend = DraSharedBackend(NOW)
     nodes = published(api, namespace, 1, is_cut=False, resource="nvidia.com/gpu")
     for name in "ab":
-        deployment(api, namespace, name, limits={"nvidia.com/gpu": "1"})
+        # Other tests' nodes may offer cards of the same name that no claim stands for.
+        own = {"nodeSelector": {"for": namespace}}
+        deployment(api, namespace, name, limits={"nvidia.com/gpu": "1"}, pod_spec=own)
         until_ready(api, namespace, name, 1)
     snapshot, before = seats(cluster, backend, namespace)
     held = {card(namespace, 0, int(device.removeprefix("gpu-"))) for _, device in held_cards(api, namespace)}

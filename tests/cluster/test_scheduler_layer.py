@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from fleet.schema import GRANT_LABELS
 from fleet.units import MIB
 from tests.cluster.api import Api
 from tests.control_plane import ControlPlane, User
+from tests.waiting import until as until_so
 from wire.kubernetes.read import EventKind
 from wire.kubernetes.refusals import Expired
 
@@ -30,6 +31,7 @@ RULES = Path(__file__).resolve().parents[2] / "docs" / "rbac-reader.yaml"
 CARD = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
 SLICES = "gputide_slice_framebuffer_granted_bytes"
 Reader = Callable[..., KubernetesReader]
+until = partial(until_so, seconds_max=180.0)
 
 
 @pytest.fixture
@@ -40,13 +42,6 @@ def collector(reader: Reader) -> Iterator[AllocationCollector]:
     until(lambda: running.snapshot().is_ready)
     yield running
     assert running.stop()
-
-
-def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.02)
 
 
 def values(snapshot: AllocationSnapshot, name: str) -> dict[tuple[str, ...], float]:

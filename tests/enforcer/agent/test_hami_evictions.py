@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from enforcer.agent.hami_evictions import CLOSED_CARDS_ANNOTATION, HamiNodeActions
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import ContainerKey, SliceView
-from enforcer.cluster import FieldChange
+from enforcer.cluster import ClusterReader, FieldChange
+from enforcer.manifest import Manifest
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Refused, Unavailable
 from fleet.grammars.hami import (
@@ -87,6 +90,32 @@ def test_card_that_somebody_else_closed_stays_closed(cluster: SimulatedCluster, 
 def test_agent_that_was_killed_opens_what_it_had_closed(cluster: SimulatedCluster, actions: HamiNodeActions) -> None:
     actions.close_card(card_id(0), 1000.0)
     assert HamiNodeActions(cluster, cluster, NODE).open_cards(1500.0) == (card_id(0),)
+
+
+class Busy:
+    """A node that somebody else writes right after each of so many reads."""
+
+    def __init__(self, cluster: SimulatedCluster, writes: int) -> None:
+        self._cluster, self._writes = cluster, writes
+
+    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        found = self._cluster.get(kind, namespace, name)
+        if self._writes:
+            self._writes -= 1
+            write(self._cluster, NODE_HANDSHAKE_ANNOTATION, f"Reported_{self._writes}")
+        return found
+
+    def now(self) -> datetime:
+        return self._cluster.now()
+
+
+def test_node_that_others_write_meanwhile_is_read_and_written_again(cluster: SimulatedCluster) -> None:
+    write(cluster, DEVICE_CORDON_ANNOTATION, card_id(1))
+    HamiNodeActions(cast("ClusterReader", Busy(cluster, 2)), cluster, NODE).close_card(card_id(0), 1000.0)
+    assert note(cluster, DEVICE_CORDON_ANNOTATION) == f"{card_id(1)},{card_id(0)}"
+    assert HamiNodeActions(cast("ClusterReader", Busy(cluster, 2)), cluster, NODE).open_cards(1e10) == (card_id(0),)
+    with pytest.raises(Refused, match="changed since it was read"):
+        HamiNodeActions(cast("ClusterReader", Busy(cluster, 3)), cluster, NODE).close_card(card_id(0), 1000.0)
 
 
 def test_scheduler_is_told_by_the_handshake(cluster: SimulatedCluster, actions: HamiNodeActions) -> None:
