@@ -1,4 +1,4 @@
-"""Is anything being done, and when was it last: the one place that says what idle means.
+"""When is a slice in use, and when was it last: the one place that says which steps count as idle.
 
 A step is *used* when any engine of the slice (SM, duty cycle, memory, encoder, decoder) peaks above the limit, or its
 server answered a request or had one in work; so a transcoder that never touches an SM is not idle, and neither is a

@@ -27,7 +27,7 @@ from bench.live_stages import DATA, HOTFIX
 from bench.measured_run import ROOT
 from bench.safe_matrix.case import APPLYING, LIFTED_SECONDS, NODES, START_SECONDS, WATCH_SECONDS, Case, Phase
 from bench.safe_matrix.judge import Sight, credential_of, shares_of
-from enforcer.agent.hami_evictions import HamiNodeActions
+from enforcer.agent.hami_node_actions import HamiNodeActions
 from enforcer.kubernetes.cluster import KubernetesCluster
 from fleet.documents import seal_plan
 from fleet.errors import Refused, Unavailable

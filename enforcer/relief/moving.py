@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from enforcer.agent.hami_evictions import HamiNodeActions
+from enforcer.agent.hami_node_actions import HamiNodeActions
 from enforcer.cluster import DELETION_COST_ANNOTATION, ClusterReader, ClusterWriter, FieldChange
 from enforcer.manifest import Manifest
 from enforcer.ownership import controller_of, workload_of_pod

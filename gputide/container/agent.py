@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from enforcer.agent.hami_evictions import HamiNodeActions
+from enforcer.agent.hami_node_actions import HamiNodeActions
 from enforcer.agent.loop import AgentLoop, AgentMetrics
 from enforcer.agent.node_agent import AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView, troubled_cards

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from enforcer.agent.hami_evictions import HamiNodeActions
+from enforcer.agent.hami_node_actions import HamiNodeActions
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import ContainerKey, SliceView
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster

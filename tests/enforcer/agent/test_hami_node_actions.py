@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from enforcer.agent.hami_evictions import CLOSED_CARDS_ANNOTATION, HamiNodeActions
+from enforcer.agent.hami_node_actions import CLOSED_CARDS_ANNOTATION, HamiNodeActions
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import ContainerKey, SliceView
 from enforcer.cluster import ClusterReader, FieldChange
