@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import SliceView
+from enforcer.agent.watermark import Shortage
 from enforcer.backends.hami_dialect import containers_of_grants, cordoned_cards
 from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange
 from enforcer.manifest import Manifest
@@ -29,15 +30,21 @@ from fleet.grammars.hami import (
     DEVICE_CORDON_ANNOTATION,
     DEVICES_ALLOCATED_ANNOTATION,
     NODE_HANDSHAKE_ANNOTATION,
+    NODE_REGISTER_ANNOTATION,
     parse_devices_allocated,
     render_devices_allocated,
 )
+from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
 from fleet.units import MIB, format_time, parse_time
 
 CLOSED_CARDS_ANNOTATION = "gputide.io/closed-cards"
 """Cards that this agent closed: JSON, UUID to the time until which."""
 
-_REASON = "GputideFramebuffer"
+_EVENTS = {
+    Shortage.FRAMEBUFFER: ("GputideFramebuffer", "has to go so that high priority keeps framebuffer"),
+    Shortage.HOST_MEMORY: ("GputideHostMemory", "has to go before host memory, where its framebuffer lies, runs out"),
+}
+"""Reason and message of the event on a pod that is evicted."""
 _RETRY_SECONDS = 30.0
 
 _Done = TypeVar("_Done")
@@ -54,14 +61,14 @@ class HamiNodeActions:
         self._reader, self._writer, self._node = reader, writer, node
         self._next_look = -math.inf
 
-    def evict(self, namespace: str, pod: str) -> None:
+    def evict(self, namespace: str, pod: str, short_of: Shortage) -> None:
         """Evict a pod of this node; see the port."""
         manifest = self._reader.get("Pod", namespace, pod)
         if manifest is None:
             return
         if manifest["spec"].get("nodeName") != self._node:
             raise Refused(f"cannot evict {namespace}/{pod}: it is not on {self._node}")
-        self._writer.record_event("Pod", namespace, pod, _REASON, "has to go so that high priority keeps framebuffer")
+        self._writer.record_event("Pod", namespace, pod, *_EVENTS[short_of])
         if not self._writer.evict(namespace, pod):
             raise Unavailable(f"cannot evict {namespace}/{pod}: a disruption budget does not allow it now")
 
@@ -69,6 +76,9 @@ class HamiNodeActions:
         """Keep newcomers off a card; see the port."""
 
         def close(node: Manifest) -> None:
+            annotations = node["metadata"].get("annotations", {})
+            if VGPU_MANAGER_REGISTER in annotations and NODE_REGISTER_ANNOTATION not in annotations:
+                raise Refused(f"cannot close {card}: the scheduler of vgpu-manager reads no note of closed cards")
             closed = self._closed_by_us(node)
             # Somebody else's: noted as ours it would be opened.
             if card in closed or card not in cordoned_cards(node):

@@ -6,7 +6,8 @@ never waits for the driver: each may have a thread of its own. `pace` looks at l
 high and low priority share a card and the manner is strict, and acts on nothing but who sleeps. Orders of the control
 plane count until they expire, whether or not the API server answers: after that the agent wakes the pods that they put
 to sleep, changes no limit, and goes on with what it can decide by itself. While the API server is away no pod can be
-evicted: low priority on a card that runs out of framebuffer sleeps, so that it takes no more.
+evicted: low priority on a card that runs out of framebuffer sleeps, so that it takes no more. Where framebuffer is lent
+and host memory runs out, whose framebuffer lies there goes as well (`host_guard`).
 
 What the agent did stands on the node as lines of JSON, with the figures that it decided by: durable, bounded, oldest
 first. There are two files: when the newer one is full it becomes the older one, and what the older one held is gone.
@@ -26,13 +27,15 @@ from typing import Any, Protocol
 
 from enforcer.agent.give_way import GiveWay, Turn
 from enforcer.agent.held_regions import region_of
+from enforcer.agent.host_guard import HostGuard
 from enforcer.agent.launches import Launches
 from enforcer.agent.live_limits import WantedLimit, decide_limits
 from enforcer.agent.node_view import ContainerKey, NodeReader, NodeView, SliceView
 from enforcer.agent.orders import Orders, orders_text, parse_orders
 from enforcer.agent.region_writing import open_for_writing, write_limits
 from enforcer.agent.sleepers import Sleepers
-from enforcer.agent.watermark import Eviction, Watermark
+from enforcer.agent.watermark import Eviction, Shortage, Watermark
+from enforcer.host_memory import HostMemory
 from fleet.durable import unwritable, write_durably
 from fleet.errors import Corrupt, Misconfigured, Refused, Unavailable
 from fleet.logs import logger
@@ -56,8 +59,8 @@ class NodeActions(Protocol):
     Unavailable where the API server can't be reached, or a budget allows no eviction now.
     """
 
-    def evict(self, namespace: str, pod: str) -> None:
-        """Evict a pod under its disruption budget; one that is gone is no error."""
+    def evict(self, namespace: str, pod: str, short_of: Shortage) -> None:
+        """Evict a pod under its disruption budget, for what is short; one that is gone is no error."""
         ...
 
     def close_card(self, card: str, until_seconds: float) -> None:
@@ -128,6 +131,10 @@ class Reach:
 class NodeAgent:
     """One node's agent.
 
+    Args:
+        host_memory: reads what host memory has left, see `enforcer.host_memory`; None where the backend moves no
+            framebuffer there.
+
     Raises:
         Corrupt: its own folder can't be made.
     """
@@ -139,6 +146,7 @@ class NodeAgent:
         folders: AgentFolders,
         settings: AgentSettings,
         *,
+        host_memory: Callable[[], tuple[HostMemory, ...]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader, self._actions, self._folders = reader, actions, folders
@@ -151,6 +159,7 @@ class NodeAgent:
         self._manner = settings.give_way
         self._give_way = GiveWay(settings)
         self._watermark = Watermark(settings)
+        self._host_memory, self._host_guard = host_memory, HostGuard(settings)
         self._sleepers = Sleepers(folders.containers, folders.state / "asleep.json")
         self._launches = Launches(folders.containers)
         self._turn = threading.Lock()
@@ -334,14 +343,14 @@ class NodeAgent:
 
     def _evict(self, view: NodeView, at: datetime, refused: list[str]) -> tuple[Eviction, ...]:
         evicted: list[Eviction] = []
-        for entry in self._watermark.evictions(view):
+        for entry in (*self._watermark.evictions(view), *self._for_host_memory(view, refused)):
             try:
                 # First the card: a pod that goes must not come back to it.
                 self._actions.close_card(entry.card, entry.closed_until)
             except _NOT_DONE as exc:
                 refused.append(f"cannot close {entry.card}: {exc}")
             try:
-                self._actions.evict(entry.namespace, entry.pod)
+                self._actions.evict(entry.namespace, entry.pod, entry.short_of)
             except _NOT_DONE as exc:
                 refused.append(f"cannot evict {entry.namespace}/{entry.pod}: {exc}")
                 continue
@@ -353,9 +362,18 @@ class NodeAgent:
                 pod=entry.pod,
                 card=entry.card,
                 frees_bytes=entry.frees_bytes,
+                short_of=entry.short_of.value,
                 reason=entry.reason,
             )
         return tuple(evicted)
+
+    def _for_host_memory(self, view: NodeView, refused: list[str]) -> tuple[Eviction, ...]:
+        if self._host_memory is None or not self._host_guard.is_needed(view):
+            return ()
+        memory = self._host_memory()
+        if not memory:
+            refused.append("cannot watch host memory, to which framebuffer may move: meminfo shows no MemAvailable")
+        return self._host_guard.evictions(view, memory)
 
     def _open(self, view: NodeView, at: datetime, refused: list[str]) -> tuple[str, ...]:
         try:

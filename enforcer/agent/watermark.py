@@ -11,10 +11,18 @@ no low priority sits, or on which nobody above it does, is left alone. Pure; cal
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from enforcer.agent.node_view import CardView, NodeView, SliceView
 from fleet.inventory import Priority
 from fleet.settings.agent import AgentSettings
+
+
+class Shortage(StrEnum):
+    """What runs out."""
+
+    FRAMEBUFFER = "framebuffer"
+    HOST_MEMORY = "host_memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +30,7 @@ class Eviction:
     """One pod that goes.
 
     Attributes:
-        frees_bytes: what it used there.
+        frees_bytes: what it used there; of host memory the most that it can give back.
         closed_until: until when the card takes no newcomer, Unix seconds.
     """
 
@@ -32,6 +40,7 @@ class Eviction:
     frees_bytes: int
     closed_until: float
     reason: str
+    short_of: Shortage = Shortage.FRAMEBUFFER
 
 
 class Watermark:

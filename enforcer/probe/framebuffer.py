@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from enforcer.host_memory import CGROUP_FOLDER, OWN_GROUPS, host_memory
 from enforcer.probe.gpu import Gpu
 from fleet.probe_results import LENT_RATIO_MIN
 from fleet.units import MIB
@@ -59,50 +60,20 @@ class LendingReading:
 _MANAGED_BYTES = 64 * MIB
 HOST_RATIO_MAX = 0.5
 """Share of the host memory that is left which a probe may fill: nobody is to be killed for it."""
-_CGROUP_FOLDER = Path("/sys/fs/cgroup")
-_CGROUP_LIMITS = (
-    ("memory.max", "memory.current"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-)
-"""Limit of a container's memory and what is taken of it, by either version of cgroups
-(torvalds/linux:Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst)."""
 
 
-def spill_bytes_left(proc_folder: Path, cgroup_folder: Path = _CGROUP_FOLDER) -> int:
+def spill_bytes_left(proc_folder: Path, cgroup_folder: Path = CGROUP_FOLDER) -> int:
     """Host memory that a probe may fill, bytes: half of what the node and the container have left.
 
     Args:
-        proc_folder: `/proc`, whose `meminfo` says what the node has left (`MemAvailable`, proc_meminfo(5)).
+        proc_folder: see `host_memory`.
         cgroup_folder: where the container sees its own control group.
 
     Returns:
         0 where the node does not say what it has left.
     """
-    left = []
-    for line in _text(proc_folder / "meminfo").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            left.append(_number(value.removesuffix("kB")) * 1024)
-    if not left:
-        return 0
-    for limit, taken in _CGROUP_LIMITS:
-        # Without a limit version 2 says `max`.
-        most = _text(cgroup_folder / limit).strip()
-        if most.isdecimal():
-            left.append(max(0, int(most) - _number(_text(cgroup_folder / taken))))
-    return int(HOST_RATIO_MAX * min(left))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _number(text: str) -> int:
-    found = text.strip()
-    return int(found) if found.isdecimal() else 0
+    left = [found.available_bytes for found in host_memory(proc_folder, OWN_GROUPS, cgroup_folder)]
+    return int(HOST_RATIO_MAX * min(left, default=0))
 
 
 def measure_framebuffer(

@@ -47,6 +47,11 @@ class AgentSettings(ListenerSettings):
     most `agent.quiet_seconds`."""
     framebuffer_free_ratio_min: Ratio = 0.03
     """Share of a card's framebuffer that must stay free; below it low priority is evicted. 0 switches that off."""
+    host_memory_free_ratio_min: Ratio = 0.03
+    """Share of host memory, of the node's and of the limit of all its pods, that must stay free where framebuffer moves
+    there; below it a pod goes whose framebuffer lies there. The kubelet itself evicts at 100 MiB, which framebuffer
+    fills within one look; and a plan leaves half of what requests leave, so a larger share may evict where requests
+    take 94 % and all is as planned. 0 switches that off."""
     settle_seconds: Seconds = 30
     """How long an evicted pod may take to leave before the next one goes."""
     closed_seconds: Seconds = 600

@@ -13,10 +13,12 @@ from enforcer.agent.node_agent import AgentFolders, NodeAgent
 from enforcer.agent.node_view import NodeView, troubled_cards
 from enforcer.agent.view_server import ViewServer
 from enforcer.cluster import ClusterReader
+from enforcer.host_memory import PODS_GROUPS, HostMemory, host_memory
 from exporter.cluster.kubernetes import KubernetesReader
 from exporter.node.pods import NodePods
 from exporter.nvml.pulse import CardPulses
 from fleet.addresses import host_and_port
+from fleet.capabilities.register import capabilities_of
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
@@ -64,6 +66,7 @@ def open_agent(folder: DataFolder, settings: Settings, metrics: AgentMetrics) ->
             HamiNodeActions(cluster, cluster, node),
             AgentFolders(containers=_containers(settings), state=folder.agent),
             agent_settings,
+            host_memory=_host_memory(settings),
         )
         with _open_view(settings, node) as show, metrics.api_requests.following(lambda: cluster.requests):
             yield AgentLoop(
@@ -107,6 +110,12 @@ def _open_view(settings: Settings, node: str) -> Iterator[Callable[[NodeView], N
         yield server.show
     finally:
         server.stop()
+
+
+def _host_memory(settings: Settings) -> Callable[[], tuple[HostMemory, ...]] | None:
+    if not capabilities_of(settings.enforcer.backend).may_have_lent:
+        return None
+    return lambda: host_memory(settings.exporter.proc_folder, PODS_GROUPS)
 
 
 def _orders_of(cluster: ClusterReader, namespace: str, name: str, node: str) -> Callable[[], str | None]:

@@ -11,6 +11,7 @@ import yaml
 from enforcer.agent.hami_node_actions import HamiNodeActions
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import ContainerKey, SliceView
+from enforcer.agent.watermark import Shortage
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from fleet.errors import Misconfigured
 from fleet.inventory import Priority
@@ -78,7 +79,7 @@ def test_books_and_eviction(cluster: KubernetesCluster, api: Api, namespace: str
     actions = HamiNodeActions(cluster, cluster, NODE)
     actions.account(seat, WantedLimit(container=key, card=CARD, framebuffer_bytes=6000 * MIB))
     assert api.ask("GET", path)["metadata"]["annotations"][ALLOCATED] == f"{CARD},NVIDIA,6000,30:;"
-    actions.evict(namespace, pod)
+    actions.evict(namespace, pod, Shortage.FRAMEBUFFER)
     pods = f"/api/v1/namespaces/{namespace}/pods"
     until(lambda: all("deletionTimestamp" in found["metadata"] for found in api.ask("GET", pods)["items"]))
     events = api.ask("GET", f"/api/v1/namespaces/{namespace}/events")["items"]

@@ -40,6 +40,7 @@ class Node:
 
     folder: Path
     world: StandInWorld
+    api: SimulatedApi
 
     def region(self, number: int) -> Path:
         return self.folder / "containers" / f"{uid(number)}_main" / f"{number:08x}-1111-4000-8000-000000000000.cache"
@@ -92,7 +93,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         api.put("/api/v1/pods", manifest(f"pod-{number}", number, annotations=granted, resources=resources))
     server = start_server(api)
     write_kubeconfig(tmp_path, f"http://127.0.0.1:{server.server_address[1]}")
-    made = Node(folder=tmp_path, world=world)
+    made = Node(folder=tmp_path, world=world, api=api)
     made.add(LOW, sm_util=60)
     made.add(HIGH, sm_util=0)
     yield made
@@ -148,6 +149,27 @@ def test_a_scraper_sees_who_sleeps_what_failed_and_that_the_agent_still_looks(no
     assert before["gputide_agent_last_success_timestamp_seconds"] > before["process_start_time_seconds"]
     assert 'gputide_agent_look_failures_total{error="unavailable"}' not in before
     assert after["gputide_agent_look_seconds_count"] > before["gputide_agent_look_seconds_count"]
+
+
+def test_pod_is_to_go_before_host_memory_runs_out_where_framebuffer_is_lent(node: Node) -> None:
+    """Both are granted 60 of the card's 80 GiB; nothing of vgpu-manager shows what each holds."""
+    meminfo = node.folder / "proc" / "meminfo"
+    meminfo.parent.mkdir()
+    meminfo.write_text("MemTotal: 1000000 kB\n")
+    for number in (LOW, HIGH):
+        held = {"nvidia.com/real-allocated": f"main[0_{uuid(0)}_50_61440]"}
+        node.api.put("/api/v1/pods", manifest(f"pod-{number}", number, annotations=held))
+        node.region(number).unlink()
+        node.region(number).parent.rmdir()
+    log = node.folder / "log"
+    with running(node, "enforcer.backend=vgpu_manager", f"exporter.proc_folder={meminfo.parent}"):
+        until(lambda: b"meminfo shows no MemAvailable" in log.read_bytes())
+        meminfo.write_text("MemTotal: 1000000 kB\nMemAvailable: 31000 kB\n")
+        time.sleep(1.0)
+        assert b"evict" not in log.read_bytes()
+        meminfo.write_text("MemTotal: 1000000 kB\nMemAvailable: 29999 kB\n")
+        # This API server takes no evictions, and says so.
+        until(lambda: b"cannot evict team/pod-1" in log.read_bytes())
 
 
 def test_agent_that_was_killed_is_made_good_by_the_next_one(node: Node) -> None:

@@ -12,7 +12,8 @@ import pytest
 from enforcer.agent.hami_node_actions import CLOSED_CARDS_ANNOTATION, HamiNodeActions
 from enforcer.agent.live_limits import WantedLimit
 from enforcer.agent.node_view import ContainerKey, SliceView
-from enforcer.cluster import ClusterReader, FieldChange
+from enforcer.agent.watermark import Shortage
+from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange
 from enforcer.manifest import Manifest
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.errors import Refused, Unavailable
@@ -144,12 +145,41 @@ def test_pod_of_this_node_goes_and_one_elsewhere_is_refused(
 ) -> None:
     before = cluster.get("Pod", "team", "a-0")
     assert before is not None
-    actions.evict("team", "a-0")
+    actions.evict("team", "a-0", Shortage.FRAMEBUFFER)
     after = cluster.get("Pod", "team", "a-0")
     assert after is None or after["metadata"]["uid"] != before["metadata"]["uid"]
-    actions.evict("team", "gone")
+    actions.evict("team", "gone", Shortage.FRAMEBUFFER)
     with pytest.raises(Refused, match="it is not on node-0"):
-        actions.evict("team", "train-0")
+        actions.evict("team", "train-0", Shortage.FRAMEBUFFER)
+
+
+def test_event_says_what_is_short(cluster: SimulatedCluster) -> None:
+    told: list[tuple[str, ...]] = []
+
+    class Writer:
+        def record_event(self, *words: str) -> None:
+            told.append(words)
+
+        def evict(self, *_: str) -> bool:
+            return True
+
+    for short_of in Shortage:
+        HamiNodeActions(cluster, cast("ClusterWriter", Writer()), NODE).evict("team", "a-0", short_of)
+    assert [words[3] for words in told] == ["GputideFramebuffer", "GputideHostMemory"]
+    assert "host memory" in told[1][4]
+
+
+def test_card_that_no_note_closes_is_refused(cluster: SimulatedCluster) -> None:
+    node = {
+        "metadata": {"name": NODE, "resourceVersion": "1", "annotations": {"nvidia.com/node-device-register": "[]"}}
+    }
+
+    class Reader:
+        def get(self, *_: str) -> Manifest:
+            return node
+
+    with pytest.raises(Refused, match="vgpu-manager reads no note of closed cards"):
+        HamiNodeActions(cast("ClusterReader", Reader()), cluster, NODE).close_card(card_id(0), 1000.0)
 
 
 def test_pod_that_a_budget_keeps_is_told_as_kept(cluster: SimulatedCluster, actions: HamiNodeActions) -> None:
@@ -162,7 +192,7 @@ def test_pod_that_a_budget_keeps_is_told_as_kept(cluster: SimulatedCluster, acti
     cluster.create(budget)
     before = cluster.get("Pod", "team", "a-0")
     with pytest.raises(Unavailable, match="disruption budget"):
-        actions.evict("team", "a-0")
+        actions.evict("team", "a-0", Shortage.FRAMEBUFFER)
     assert cluster.get("Pod", "team", "a-0") == before
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,8 @@ from enforcer.agent.node_agent import BLIND_SECONDS, Acts, AgentFolders, NodeAge
 from enforcer.agent.node_view import NodeView, SliceView
 from enforcer.agent.orders import Orders, orders_text
 from enforcer.agent.region_writing import open_for_writing
+from enforcer.agent.watermark import Shortage
+from enforcer.host_memory import HostMemory
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Priority
 from fleet.regions.fields import LAUNCH_SEEN
@@ -51,8 +54,8 @@ class Actions:
     done: list[tuple[object, ...]] = field(default_factory=list)
     closed: dict[str, float] = field(default_factory=dict)
 
-    def evict(self, namespace: str, pod: str) -> None:
-        self._note("evict", namespace, pod)
+    def evict(self, namespace: str, pod: str, short_of: Shortage) -> None:
+        self._note("evict", namespace, pod, *([] if short_of is Shortage.FRAMEBUFFER else [short_of]))
 
     def close_card(self, card: str, until_seconds: float) -> None:
         self._note("close", card)
@@ -91,12 +94,17 @@ class World:
     now: float = 0.0
     others: tuple[SliceView, ...] = ()
 
-    def agent(self, manner: GiveWayManner = GiveWayManner.STRICT) -> NodeAgent:
+    def agent(
+        self,
+        manner: GiveWayManner = GiveWayManner.STRICT,
+        host_memory: Callable[[], tuple[HostMemory, ...]] | None = None,
+    ) -> NodeAgent:
         return NodeAgent(
             self.reader,
             self.actions,
             AgentFolders(containers=self.containers, state=self.state),
             AgentSettings(give_way=manner, framebuffer_free_ratio_min=0.05),
+            host_memory=host_memory,
             clock=lambda: self.now,
         )
 
@@ -383,6 +391,32 @@ def test_pod_goes_and_its_card_is_closed_first_when_framebuffer_runs_out(world: 
     assert agent.reach(agent.look(1.0).view).opened == (CARD,)
     look_on(world, agent, 701.0, 706.0)
     assert acts(world) == ["sleep", "evict", "open", "wake"]
+
+
+LENDERS = tuple(
+    slice_of(number, Priority.NORMAL, framebuffer_used_bytes=50 * GIB, framebuffer_granted_bytes=60 * GIB)
+    for number in (5, 6)
+)
+"""Pods that hold more together than their card has."""
+
+
+def test_pod_whose_framebuffer_lies_in_host_memory_goes_before_that_runs_out(world: World) -> None:
+    memory = [HostMemory(total_bytes=100 * GIB, available_bytes=2 * GIB)]
+    agent = world.agent(host_memory=lambda: tuple(memory))
+    view = replace(world.reader.view, slices=LENDERS)
+    assert [entry.pod for entry in agent.reach(view).evicted] == ["pod-5"]
+    assert world.actions.done == [("close", CARD), ("evict", "team", "pod-5", Shortage.HOST_MEMORY)]
+    (act,) = Acts(world.state / "acts.jsonl").read()
+    assert (act["act"], act["short_of"], act["frees_bytes"]) == ("evict", "host_memory", 20 * GIB)
+    assert world.agent().reach(view).evicted == (), "a backend that moves nothing there is left alone"
+
+
+def test_host_memory_that_nobody_knows_is_told_where_it_counts(world: World) -> None:
+    agent = world.agent(host_memory=tuple)
+    assert agent.reach(world.reader.view).refused == ()
+    reach = agent.reach(replace(world.reader.view, slices=LENDERS))
+    assert reach.evicted == ()
+    assert reach.refused == ("cannot watch host memory, to which framebuffer may move: meminfo shows no MemAvailable",)
 
 
 def test_while_the_api_server_is_away_low_priority_sleeps_and_goes_later(world: World) -> None:

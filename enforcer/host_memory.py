@@ -1,0 +1,79 @@
+"""Host memory that is left on a node, where framebuffer goes that leaves a card. Called by node agent and probe.
+
+The driver moves framebuffer into pages of the node, and charges them to the control group of the pod's process where
+the kernel lets it (NVIDIA/open-gpu-kernel-modules:kernel-open/nvidia-uvm/uvm_linux.h). So a limit of a control group
+may bind before the node has run out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+CGROUP_FOLDER = Path("/sys/fs/cgroup")
+_LIMITS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Limit of a group's memory, what is taken of it, and what of that the kernel takes back at once, by either version of
+cgroups (torvalds/linux:Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst)."""
+PODS_GROUPS = ("kubepods.slice", "kubepods", "memory/kubepods.slice", "memory/kubepods")
+"""Group of all pods, by systemd or cgroupfs and either version (kubernetes:pkg/kubelet/cm/cgroup_manager_linux.go)."""
+OWN_GROUPS = ("", "memory")
+"""A container's own group, as it sees it, by either version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """What a node or a control group has."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+def host_memory(
+    proc_folder: Path, groups: Iterable[str], cgroup_folder: Path = CGROUP_FOLDER
+) -> tuple[HostMemory, ...]:
+    """The node's memory, then that of each of these groups which has a limit.
+
+    Args:
+        proc_folder: `/proc`, whose `meminfo` says what the node has left (`MemAvailable`, proc_meminfo(5)).
+        groups: folders below `cgroup_folder`.
+
+    Returns:
+        Nothing where the node does not say what it has left.
+    """
+    lines = (line.partition(":") for line in _text(proc_folder / "meminfo").splitlines())
+    sizes = {name: _number(value.removesuffix("kB")) for name, _, value in lines}
+    total, available = sizes.get("MemTotal"), sizes.get("MemAvailable")
+    if total is None or available is None:
+        return ()
+    found = [HostMemory(total_bytes=total * 1024, available_bytes=available * 1024)]
+    for group in groups:
+        for limit, taken, reclaimed in _LIMITS:
+            folder = cgroup_folder / group
+            # Without a limit version 2 says `max`.
+            most, used = _number(_text(folder / limit)), _number(_text(folder / taken))
+            if most is not None and used is not None:
+                used -= _figure(_text(folder / "memory.stat"), reclaimed)
+                found.append(HostMemory(total_bytes=most, available_bytes=max(0, most - max(0, used))))
+    return tuple(found)
+
+
+def _figure(text: str, name: str) -> int:
+    """One line of `memory.stat`; 0 where it is not there, so that nothing counts as taken back."""
+    rows = (line.split() for line in text.splitlines())
+    return next((_number(row[1]) or 0 for row in rows if len(row) == 2 and row[0] == name), 0)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _number(text: str) -> int | None:
+    found = text.strip()
+    return int(found) if found.isascii() and found.isdecimal() else None
