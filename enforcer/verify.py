@@ -10,7 +10,7 @@ line hands in the warehouse as `Measurements`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from enforcer.lent_turns import turns
 from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.savings import named_cards, planned_cards, promised_cards, stages_in_place
 from enforcer.safety.harm_budget import Harm
@@ -26,7 +27,7 @@ from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, Grant, Priority, WorkloadId
 from fleet.money.prices import PriceBook
 from fleet.money.saving import cards_in, saved, saving_between
-from fleet.outcomes import Outcome, WorkloadOutcome
+from fleet.outcomes import LentCardOutcome, Outcome, WorkloadOutcome
 from fleet.priority_holds import Holders, broken_needs, contending
 from fleet.schema import Measure
 from fleet.sentences import Sentence
@@ -170,7 +171,82 @@ def verify(
         stages=tuple(stages),
         realised=realised,
         broken=() if holders is None else _broken(plan, standing - undone, holders, measurements, history, now),
+        lent=tuple(_lent(plan, standing - undone, history.slices, rows)),
     )
+
+
+def _lent(plan: Plan, chosen: Collection[str], grid: SliceGrid, rows: _Rows) -> Iterator[LentCardOutcome]:
+    """What became of lending: each card whose grants exceed it with a workload that the plan lets lend."""
+    said = [
+        (workload, dict(clause.values))
+        for entry in plan.recommendations
+        if entry.id in chosen
+        for clause in entry.why
+        if clause.code == "lend"
+        for workload in entry.workloads
+    ]
+    predicted = {workload: float(values["switches_per_day"]) for workload, values in said}
+    scaling = {workload: float(values["scaling"]) for workload, values in said}
+    found: set[WorkloadId] = set()
+    for card in sorted({int(rows.card[n]) for n, name in enumerate(rows.workload) if name in predicted}):
+        own = np.flatnonzero(rows.card == card)
+        granted, size = rows.granted_bytes[own], float(rows.card_bytes[own[0]])
+        is_lent = (rows.lives[own] * granted[:, None]).sum(axis=0) > size + MIB
+        names = sorted({rows.workload[n] for n in own.tolist() if rows.workload[n] in predicted})
+        if not is_lent.any():
+            continue
+        found.update(names)
+        works, is_seen = _works(grid, rows, own)
+        seen = is_lent & is_seen
+        days = int(seen.sum()) * grid.step_seconds / 86400
+        kept = granted / np.array([scaling.get(rows.workload[n], 1.0) for n in own.tolist()])
+        held = _held_bytes(grid, rows, own, kept)
+        pods, pod_of = np.unique(rows.pod[own], return_inverse=True)
+        of_pod = pod_of == np.arange(len(pods))[:, None]
+        together = (of_pod[:, :, None] & works[None]).any(axis=1)[:, seen]
+        yield LentCardOutcome(
+            card=grid.keys[int(rows.row[own[0]])].card,
+            workloads=tuple(names),
+            predicted_switches_per_day=max(predicted[name] for name in names),
+            switches_per_day=turns(together, of_pod @ held, size) / days if days >= 1.0 else None,
+            days=round(days, 2),
+        )
+    for name in sorted(predicted.keys() - found):
+        yield LentCardOutcome(
+            card=None,
+            workloads=(name,),
+            predicted_switches_per_day=predicted[name],
+            switches_per_day=None,
+            days=0.0,
+        )
+
+
+def _works(grid: SliceGrid, rows: _Rows, own: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which rows of one card did anything in each step, (rows, steps), and steps in which that is known of all."""
+    lives = rows.lives[own]
+    for measure in (Measure.SM_ACTIVE, Measure.DUTY_CYCLE):
+        values = grid.peak.get(measure, grid.mean.get(measure))
+        if values is None:
+            continue
+        shown = np.where(lives, values[rows.row[own]], np.nan)
+        is_seen = (~np.isnan(shown) | ~lives).all(axis=0)
+        # Where all show the same, it is the card's figure and nobody's own.
+        most, least = (np.nan_to_num(shown, nan=fill) for fill in (-1.0, 9.0))
+        differs = most.max(axis=0) > least.min(axis=0)
+        if (is_seen & differs).any():
+            return np.nan_to_num(shown) > 0, is_seen
+    return np.zeros(lives.shape, bool), np.zeros(lives.shape[1], bool)
+
+
+def _held_bytes(grid: SliceGrid, rows: _Rows, own: NDArray[np.int64], kept: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The most that rows of one card held, (rows,): their grants where no more is shown than the part that stays."""
+    values = grid.peak.get(Measure.FRAMEBUFFER_USED, grid.mean.get(Measure.FRAMEBUFFER_USED))
+    granted = rows.granted_bytes[own]
+    if values is None:
+        return granted
+    used = np.where(rows.lives[own], np.nan_to_num(values[rows.row[own]]), 0.0).max(axis=1)
+    # Monitors of some backends count that part alone.
+    return np.where(used > kept + MIB, np.minimum(used, granted), granted)
 
 
 def _broken(

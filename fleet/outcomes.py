@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from fleet.decisions import FreedCard, Saving
-from fleet.inventory import WorkloadId
+from fleet.inventory import CardId, WorkloadId
 from fleet.sentences import Sentence
 
 
@@ -70,6 +70,34 @@ class WorkloadOutcome:
     is_low_priority: bool = False
 
 
+LENDING_OVER_RATIO = 1.2
+"""Switches observed / predicted from which a card changed hands too often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LentCardOutcome:
+    """How often framebuffer came back to pods of one card that lend it to each other.
+
+    Attributes:
+        card: None where its workloads are found on no card whose grants exceed it.
+        predicted_switches_per_day: by the plan.
+        switches_per_day: at least, by who worked when; None where nothing shows that, or less than a day was seen.
+        days: how long it was seen.
+    """
+
+    card: CardId | None
+    workloads: tuple[WorkloadId, ...]
+    predicted_switches_per_day: float
+    switches_per_day: float | None
+    days: float
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it changed hands over a fifth more often than predicted; one switch at an edge decides nothing."""
+        found, predicted = self.switches_per_day, self.predicted_switches_per_day
+        return found is not None and found > LENDING_OVER_RATIO * predicted and (found - predicted) * self.days >= 2.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What came of a plan, promised against realised (`verify`).
@@ -92,6 +120,7 @@ class Outcome:
         realised: cards that are free, with what each saves at its own price of the measured hours; those of
             `realised_cards_freed`, and those that others replace.
         broken: what the plan counts on and was no longer there when this was measured.
+        lent: cards on which the plan has pods lend each other framebuffer.
     """
 
     plan_id: str
@@ -114,3 +143,4 @@ class Outcome:
     stages: tuple[int, ...] = ()
     realised: tuple[FreedCard, ...] = ()
     broken: tuple[Sentence, ...] = ()
+    lent: tuple[LentCardOutcome, ...] = ()

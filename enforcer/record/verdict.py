@@ -13,14 +13,14 @@ The rate of a whole plan is compared with its prediction when its interval lies 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from fleet.documents import document, outcome_document
 from fleet.inventory import WorkloadId
-from fleet.outcomes import Outcome, WorkloadOutcome
+from fleet.outcomes import LentCardOutcome, Outcome, WorkloadOutcome
 from fleet.priority_holds import UNHELD_STRICT
 from fleet.sentences import Sentence, listed, sentence
 
@@ -73,6 +73,7 @@ class Verdict:
         cards_freed: whole cards, measured; None of a part of a plan.
         cards_spare: freed cards kept as spares, in neither of the two.
         broken: what the plan counts on and is no longer there; empty of a part of a plan.
+        lent: cards on which the plan has pods lend each other framebuffer; empty of a part of a plan.
     """
 
     plan_id: str
@@ -91,6 +92,7 @@ class Verdict:
     cards_freed: int | None
     cards_spare: int
     broken: tuple[Sentence, ...] = ()
+    lent: tuple[LentCardOutcome, ...] = ()
 
     @property
     def is_harmed(self) -> bool:
@@ -179,6 +181,7 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
         cards_freed=outcome.realised_cards_freed if is_whole else None,
         cards_spare=outcome.spare_cards if is_whole else 0,
         broken=outcome.broken if is_whole else (),
+        lent=outcome.lent if is_whole else (),
     )
 
 
@@ -223,6 +226,7 @@ def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
         found.append(sentence("verdict.cards_spare", count=verdict.cards_spare))
     if verdict.services_undecided and verdict.level is not Level.UNDECIDED:
         found.append(sentence("verdict.services_undecided", count=verdict.services_undecided))
+    found += _lending(verdict.lent)
     found.append(
         sentence("verdict.measured_final" if verdict.is_final else "verdict.measured_interim", count=verdict.days)
     )
@@ -242,6 +246,29 @@ def _harm(verdict: Verdict) -> tuple[Sentence, ...]:
     )
     restored = verdict.services_restored
     return (over, sentence("verdict.services_restored", restored=restored)) if restored else (over,)
+
+
+def _lending(lent: Sequence[LentCardOutcome]) -> Iterator[Sentence]:
+    """How often lent framebuffer changed hands, beside what the plan said; the worst card where that is too often."""
+    rates = {one: one.switches_per_day for one in lent if one.switches_per_day is not None}
+    over = [one for one in rates if one.is_over]
+    if over:
+        worst = max(over, key=lambda one: rates[one] / max(one.predicted_switches_per_day, 1e-9))
+        yield sentence(
+            "verdict.lending_over",
+            over=len(over),
+            cards=len(rates),
+            card=worst.card or "",
+            observed=round(rates[worst], 2),
+            predicted=worst.predicted_switches_per_day,
+        )
+    elif rates:
+        mean = sum(one.predicted_switches_per_day for one in rates) / len(rates)
+        yield sentence(
+            "verdict.lending_kept", observed=round(sum(rates.values()) / len(rates), 2), predicted=round(mean, 2)
+        )
+    if len(rates) < len(lent):
+        yield sentence("verdict.lending_unmeasured", count=len(lent) - len(rates))
 
 
 def _cards(verdict: Verdict) -> tuple[Sentence, ...]:

@@ -13,6 +13,7 @@ import pytest
 
 from dashboards.words.advice import verdict_words
 from enforcer.dialect import SeatSlice
+from enforcer.lent_turns import turns
 from enforcer.record.journal import Journal, RunRecord, StageState
 from enforcer.record.verdict import verdict_of
 from enforcer.verify import verify
@@ -23,6 +24,7 @@ from fleet.inventory import Grant, Priority, WorkloadId
 from fleet.outcomes import Outcome
 from fleet.priority_holds import Holders
 from fleet.schema import Measure
+from fleet.sentences import sentence
 from fleet.settings.settings import Settings
 from fleet.usage import History, SliceKey, UsageGrid
 from fleet.words import Language
@@ -407,3 +409,118 @@ def test_moment_of_apply_is_too_early(applied: list[RunRecord]) -> None:
 
 def test_card_ids_are_those_of_the_cluster(applied: list[RunRecord]) -> None:
     assert card_id(6) in applied[0].cards_granted
+
+
+@pytest.mark.parametrize(
+    ("works", "held", "count"),
+    [
+        (("1100", "0011"), (20, 20), 0),
+        (("1100110011", "0011001100"), (20, 20), 3),
+        (("101", "010"), (16, 16), 0),
+        (("111", "111"), (20, 20), 4),
+        (("1001", "0100", "0010"), (15, 15, 15), 1),
+        (("1010", "0101", "0000"), (15, 15, 15), 0),
+        (("1001", "0000"), (30, 30), 0),
+    ],
+    ids=["first time is no switch", "by turns", "both fit", "both at once", "two others", "third rests", "alone"],
+)
+def test_framebuffer_comes_back_where_others_that_worked_since_leave_no_room(
+    works: tuple[str, ...], held: tuple[int, ...], count: int
+) -> None:
+    table = np.array([[step == "1" for step in row] for row in works])
+    assert turns(table, np.array(held, float), 32.0) == count
+
+
+LENT_DAYS = 7
+
+
+def lent_plan(switches_per_day: float) -> Plan:
+    """The first stage's two services lend, as a plan says it."""
+    plan = standard_plan()
+    clause = sentence("lend", cards=2, scaling=2.0, switches_per_day=switches_per_day, switch_seconds=1.0, host_bytes=9)
+    changed = [
+        replace(item, why=(clause, *item.why))
+        if {"team/Deployment/a", "team/Deployment/b"} & set(item.workloads)
+        else item
+        for item in plan.recommendations
+    ]
+    return replace(plan, recommendations=tuple(changed))
+
+
+def lent_outcome(
+    runs: list[RunRecord], switches_per_day: float, *, turns_per_day: int = 2, measure: Measure = Measure.SM_ACTIVE,
+    granted: int = CARD_BYTES * 3 // 4, days: float = LENT_DAYS, has_gap: bool = False,
+) -> Outcome:  # fmt: skip
+    """Two services on each of two cards take turns; both are granted three quarters of it."""
+    moment = max(record.applied_at for run in runs for record in run.records.values() if record.applied_at)
+    grants = [
+        replace(grant, framebuffer_granted_bytes=granted) if grant.ended_at is None and grant.pod[0] in "ab" else grant
+        for grant in grants_after(moment)
+    ]
+
+    class Turning(Measured):
+        def history(self, since: datetime, until: datetime) -> History:
+            found = super().history(since, until)
+            steps = int((until - since).total_seconds()) // 600
+            turn = np.arange(steps) * turns_per_day // 144 % 2
+            shown = [turn == (key.pod[0] == "b") for key in found.slices.keys]
+            use = np.array(shown, np.float32) * np.float32(0.5)
+            if measure is Measure.DUTY_CYCLE:
+                use[:] = 0.5
+            if has_gap:
+                use[:, ::2] = np.nan
+            held = np.full(use.shape, 2.0**30, np.float32)
+            values = {measure: use, Measure.FRAMEBUFFER_USED: held}
+            grid = replace(found.slices, step_seconds=600, steps=steps, mean=values, peak=values)
+            return replace(found, slices=grid)
+
+    measured = Turning(grants=grants, use={}, framebuffer={}, cache={})
+    return verify(lent_plan(switches_per_day), runs, measured, now=moment + timedelta(days=days), settings=A10_AT_HALF)
+
+
+def said_of_lending(outcome: Outcome) -> str:
+    return verdict_words(verdict_of(outcome), Language.EN)
+
+
+def test_switches_of_lent_framebuffer_are_counted_beside_the_plans(applied: list[RunRecord]) -> None:
+    outcome = lent_outcome(applied, 2.0)
+    assert [one.card for one in outcome.lent] == [card_id(0), card_id(1)]
+    for one in outcome.lent:
+        assert one.switches_per_day == pytest.approx(2.0, abs=0.35)
+        assert (one.predicted_switches_per_day, one.days, one.is_over) == (2.0, LENT_DAYS, False)
+    assert "came back 1.7 times per card and day at least, by who worked when (predicted 2.0)" in said_of_lending(
+        outcome
+    )
+    assert outcome_of(outcome_document(outcome), name="outcome") == outcome
+
+
+def test_card_that_changes_hands_over_a_fifth_more_often_than_predicted_is_named(applied: list[RunRecord]) -> None:
+    outcome = lent_outcome(applied, 2.0, turns_per_day=4)
+    assert all(one.is_over for one in outcome.lent)
+    said = said_of_lending(outcome)
+    assert f"over a fifth more often than predicted on 2 of 2 cards, most on {card_id(0)}: 3.7 times a day" in said
+    assert not verdict_of(outcome).needs_hands, "what waits is harm, and harm is judged by itself"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"measure": Measure.DUTY_CYCLE},
+        {"days": 0.9},
+        {"granted": HALF},
+        {"days": 1.5, "has_gap": True},
+    ],
+    ids=["the card's figure alone", "less than a day", "the card holds both", "half of it not collected"],
+)
+def test_switches_that_nothing_shows_are_said_to_be_unmeasured(
+    applied: list[RunRecord], how: dict[str, object]
+) -> None:
+    outcome = lent_outcome(applied, 2.0, **how)  # type: ignore[arg-type]
+    assert [one.switches_per_day for one in outcome.lent] == [None, None]
+    assert "is not measured here on 2 cards" in said_of_lending(outcome)
+
+
+def test_plan_that_lends_nothing_says_nothing_of_lending(applied: list[RunRecord]) -> None:
+    outcome = judged(applied)
+    assert outcome.lent == ()
+    assert "framebuffer" not in said_of_lending(outcome)
