@@ -46,9 +46,11 @@ def host_memory(
     """
     lines = (line.partition(":") for line in _text(proc_folder / "meminfo").splitlines())
     sizes = {name: _number(value.removesuffix("kB")) for name, _, value in lines}
-    total, available = sizes.get("MemTotal"), sizes.get("MemAvailable")
-    if total is None or available is None:
+    available = sizes.get("MemAvailable")
+    if available is None:
         return ()
+    # Of a node that does not say its size nothing is known but that it has what is left.
+    total = max(available, sizes.get("MemTotal") or 0)
     found = [HostMemory(total_bytes=total * 1024, available_bytes=available * 1024)]
     for group in groups:
         for limit, taken, reclaimed in _LIMITS:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,8 +185,8 @@ def _lent(plan: Plan, chosen: Collection[str], grid: SliceGrid, rows: _Rows) -> 
         if clause.code == "lend"
         for workload in entry.workloads
     ]
-    predicted = {workload: float(values["switches_per_day"]) for workload, values in said}
-    scaling = {workload: float(values["scaling"]) for workload, values in said}
+    predicted = {workload: cast("float", values["switches_per_day"]) for workload, values in said}
+    scaling = {workload: cast("float", values["scaling"]) for workload, values in said}
     found: set[WorkloadId] = set()
     for card in sorted({int(rows.card[n]) for n, name in enumerate(rows.workload) if name in predicted}):
         own = np.flatnonzero(rows.card == card)
@@ -204,11 +204,13 @@ def _lent(plan: Plan, chosen: Collection[str], grid: SliceGrid, rows: _Rows) -> 
         pods, pod_of = np.unique(rows.pod[own], return_inverse=True)
         of_pod = pod_of == np.arange(len(pods))[:, None]
         together = (of_pod[:, :, None] & works[None]).any(axis=1)[:, seen]
+        starts = np.where(of_pod, rows.lives[own].argmax(axis=1), grid.steps).min(axis=1)
+        first = np.searchsorted(np.flatnonzero(seen), starts)
         yield LentCardOutcome(
             card=grid.keys[int(rows.row[own[0]])].card,
             workloads=tuple(names),
             predicted_switches_per_day=max(predicted[name] for name in names),
-            switches_per_day=turns(together, of_pod @ held, size) / days if days >= 1.0 else None,
+            switches_per_day=turns(together, first, of_pod @ held, size) / days if days >= 1.0 else None,
             days=round(days, 2),
         )
     for name in sorted(predicted.keys() - found):
@@ -229,7 +231,7 @@ def _works(grid: SliceGrid, rows: _Rows, own: NDArray[np.int64]) -> tuple[NDArra
         if values is None:
             continue
         shown = np.where(lives, values[rows.row[own]], np.nan)
-        is_seen = (~np.isnan(shown) | ~lives).all(axis=0)
+        is_seen: NDArray[np.bool_] = np.asarray((~np.isnan(shown) | ~lives).all(axis=0), bool)
         # Where all show the same, it is the card's figure and nobody's own.
         most, least = (np.nan_to_num(shown, nan=fill) for fill in (-1.0, 9.0))
         differs = most.max(axis=0) > least.min(axis=0)

@@ -81,7 +81,7 @@ class LentCardOutcome:
     Attributes:
         card: None where its workloads are found on no card whose grants exceed it.
         predicted_switches_per_day: by the plan.
-        switches_per_day: at least, by who worked when; None where nothing shows that, or less than a day was seen.
+        switches_per_day: by who worked when; None where nothing shows that, or less than a day was seen.
         days: how long it was seen.
     """
 
