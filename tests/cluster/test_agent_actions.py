@@ -67,7 +67,13 @@ def test_card_is_closed_and_opened_again(cluster: KubernetesCluster, api: Api, p
     assert not {"hami.io/device-cordon", "gputide.io/closed-cards"} & left.keys()
 
 
-def test_books_and_eviction(cluster: KubernetesCluster, api: Api, namespace: str, pod: str) -> None:
+@pytest.mark.parametrize(
+    ("short_of", "reason"),
+    [(Shortage.FRAMEBUFFER, "GputideFramebuffer"), (Shortage.HOST_MEMORY, "GputideHostMemory")],
+)
+def test_books_and_eviction(
+    cluster: KubernetesCluster, api: Api, namespace: str, pod: str, short_of: Shortage, reason: str
+) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
     uid = api.ask("GET", path)["metadata"]["uid"]
     seat = SliceView(
@@ -79,13 +85,11 @@ def test_books_and_eviction(cluster: KubernetesCluster, api: Api, namespace: str
     actions = HamiNodeActions(cluster, cluster, NODE)
     actions.account(seat, WantedLimit(container=key, card=CARD, framebuffer_bytes=6000 * MIB))
     assert api.ask("GET", path)["metadata"]["annotations"][ALLOCATED] == f"{CARD},NVIDIA,6000,30:;"
-    actions.evict(namespace, pod, Shortage.FRAMEBUFFER)
+    actions.evict(namespace, pod, short_of)
     pods = f"/api/v1/namespaces/{namespace}/pods"
     until(lambda: all("deletionTimestamp" in found["metadata"] for found in api.ask("GET", pods)["items"]))
     events = api.ask("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
-    assert [entry["reason"] for entry in events if entry["involvedObject"]["name"] == pod].count(
-        "GputideFramebuffer"
-    ) == 1
+    assert [entry["reason"] for entry in events if entry["involvedObject"]["name"] == pod].count(reason) == 1
 
 
 @pytest.mark.parametrize(
