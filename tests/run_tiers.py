@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -164,7 +164,7 @@ def read_results(results: Path) -> tuple[int, dict[str, str], int, Mapping[str, 
     if not results.is_file():  # pytest fell before it could write; its exit status says so
         return 0, {}, 0, {}
     tests: set[str] = set()
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     skipped: set[str] = set()
     failed: dict[str, str] = {}
     for case in ElementTree.parse(results).iter("testcase"):  # one that fails twice, in its teardown too, has two
