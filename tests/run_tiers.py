@@ -7,8 +7,9 @@ Called by `make test` and `make quick`:
 A tier is a pytest marker; a test without one is quick. The quick tier runs first and uses every core. The others wait
 for other processes half of the time, so three of them run side by side, each line of their output behind the tier's
 name. A tier imports the tests of its own folder only, which saves up to half a minute each. With CI=true a tier that
-cannot run is a failure, so that a missing set-up step cannot pass for a green run. A red run ends with the names of all
-failed tests and why each failed; the last line counts tests over all tiers.
+cannot run is a failure, so that a missing set-up step cannot pass for a green run. At the end stand the files that took
+longest, then, of a red run, the names of all failed tests and why each failed; the last line counts tests over all
+tiers.
 """
 
 import os
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -35,6 +37,8 @@ QUICK_WORKERS_MAX = 4
 JUNIT_WITH_FILES = ("-o", "junit_family=xunit1")
 """Pytest's options for JUnit files in which a test names its file."""
 _REASON_LENGTH_MAX = 300
+_SLOWEST = 6
+"""Files of a tier that are named with their time."""
 
 
 class CannotRunError(Exception):
@@ -65,10 +69,15 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierRun:
-    """What became of one tier; `reason_not_run` is None where it ran, `failed` holds reasons by ids of tests."""
+    """What became of one tier; `reason_not_run` is None where it ran, `failed` holds reasons by ids of tests.
+
+    Attributes:
+        seconds: what the tests of each file took, by its name.
+    """
 
     tier: str
     passed: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     skipped: int = 0
     wall_seconds: float = 0.0
@@ -126,10 +135,11 @@ def run_tier(tier: Tier, pytest_arguments: list[str]) -> TierRun:
         wall_seconds = time.monotonic() - started
         if status == PYTEST_NO_TESTS:
             return TierRun(tier=tier.name, wall_seconds=wall_seconds, reason_not_run="it holds no test")
-        passed, failed, skipped = read_results(results)
+        passed, failed, skipped, seconds = read_results(results)
     return TierRun(
-        tier=tier.name, passed=passed, failed=failed, skipped=skipped, wall_seconds=wall_seconds, exit_status=status
-    )
+        tier=tier.name, passed=passed, failed=failed, skipped=skipped, seconds=seconds, wall_seconds=wall_seconds,
+        exit_status=status,
+    )  # fmt: skip
 
 
 def _run_shown(command: list[str], environment: dict[str, str], *, prefix: str) -> int:
@@ -145,27 +155,29 @@ def _run_shown(command: list[str], environment: dict[str, str], *, prefix: str) 
     return running.returncode
 
 
-def read_results(results: Path) -> tuple[int, dict[str, str], int]:
-    """Return how many tests passed, the reason by id of those that failed (errors too), and how many were skipped.
+def read_results(results: Path) -> tuple[int, dict[str, str], int, Mapping[str, float]]:
+    """Return how many tests passed, why others failed (errors too) by id, how many were skipped, and seconds by file.
 
     Args:
         results: a JUnit file that pytest wrote with `JUNIT_WITH_FILES`.
     """
     if not results.is_file():  # pytest fell before it could write; its exit status says so
-        return 0, {}, 0
+        return 0, {}, 0, {}
     tests: set[str] = set()
+    seconds: defaultdict[str, float] = defaultdict(float)
     skipped: set[str] = set()
     failed: dict[str, str] = {}
     for case in ElementTree.parse(results).iter("testcase"):  # one that fails twice, in its teardown too, has two
         test = _test_id(case)
         tests.add(test)
+        seconds[case.get("file", "")] += float(case.get("time", 0.0))
         for part in case:
             if part.tag == "skipped":
                 skipped.add(test)
             elif part.tag in ("failure", "error"):
                 failed.setdefault(test, " ".join(part.get("message", "").split())[:_REASON_LENGTH_MAX])
     skipped -= failed.keys()
-    return len(tests) - len(failed) - len(skipped), failed, len(skipped)
+    return len(tests) - len(failed) - len(skipped), failed, len(skipped), seconds
 
 
 def _test_id(case: ElementTree.Element) -> str:
@@ -187,6 +199,9 @@ def print_summary(runs: list[TierRun], *, is_ci: bool) -> None:
         else:
             what = f"{'FAILED: cannot run in CI' if is_ci else 'not run'}: {run.reason_not_run}"
         print(f"   {run.tier:<8} {what}")
+        slowest = sorted(run.seconds.items(), key=lambda one: -one[1])[:_SLOWEST]
+        if slowest:
+            print(" " * 12 + ", ".join(f"{Path(file).name} {taken:.0f} s" for file, taken in slowest))
     failed = {test: reason for run in runs for test, reason in run.failed.items()}
     print("".join(f"FAILED {test} - {reason}\n" for test, reason in failed.items()), end="")
     passed, skipped = sum(run.passed for run in runs), sum(run.skipped for run in runs)

@@ -33,9 +33,9 @@ from tests.pipeline.builders import body_of, intake_of, small_fleet
 
 pytestmark = pytest.mark.engines
 
-KILLS = 9
+KILLS = 6
 """Each start of a Java machine and of the job in it takes 15 s of a core."""
-PUBLISHER_KILLS = {1: "after intent", 4: "after append", 7: "before intent is removed"}
+PUBLISHER_KILLS = {1: "after intent", 3: "after append", 4: "before intent is removed"}
 """Rounds that end only when the publisher has died at this point; elsewhere it dies by chance."""
 
 

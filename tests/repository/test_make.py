@@ -132,7 +132,7 @@ def test_results_of_a_tier_are_counted_and_failures_named_from_what_pytest_wrote
     suite.write_text(
         "import pytest\n\n"
         "@pytest.fixture\ndef left():\n    yield\n    assert 0\n\n"
-        "def test_passes(): pass\n"
+        "def test_passes(): import time; time.sleep(0.2)\n"
         "def test_skips(): pytest.skip('x')\n"
         "def test_fails_twice(left): assert 0\n"
         "class TestGroup:\n"
@@ -145,8 +145,9 @@ def test_results_of_a_tier_are_counted_and_failures_named_from_what_pytest_wrote
         *(f"--junit-xml={results}", *run_tiers.JUNIT_WITH_FILES, str(tmp_path)),
     ]
     subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-    passed, failed, skipped = run_tiers.read_results(results)
+    passed, failed, skipped, seconds = run_tiers.read_results(results)
     assert (passed, skipped) == (1, 1)
+    assert seconds["part/test_many.py"] >= 0.2
     assert "collection failure" in failed["part/test_broken.py"]
     assert set(failed) == {
         "part/test_broken.py", "part/test_many.py::test_fails_twice", "part/test_many.py::TestGroup::test_fails[a.b]"
