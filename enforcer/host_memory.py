@@ -13,11 +13,12 @@ from pathlib import Path
 
 CGROUP_FOLDER = Path("/sys/fs/cgroup")
 _LIMITS = (
-    ("memory.max", "memory.current", "inactive_file"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 )
-"""Limit of a group's memory, what is taken of it, and what of that the kernel takes back at once, by either version of
-cgroups (torvalds/linux:Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst)."""
+"""Limit of a group's memory, what is taken of it, and what of that is page cache, which the kernel takes back, by
+either version of cgroups (torvalds/linux:Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst). Cache that is
+read again and again is active, and taken back as well (kubernetes/kubernetes#43916)."""
 PODS_GROUPS = ("kubepods.slice", "kubepods", "memory/kubepods.slice", "memory/kubepods")
 """Group of all pods, by systemd or cgroupfs and either version (kubernetes:pkg/kubelet/cm/cgroup_manager_linux.go)."""
 OWN_GROUPS = ("", "memory")
@@ -53,20 +54,20 @@ def host_memory(
     total = max(available, sizes.get("MemTotal") or 0)
     found = [HostMemory(total_bytes=total * 1024, available_bytes=available * 1024)]
     for group in groups:
-        for limit, taken, reclaimed in _LIMITS:
+        for limit, taken, cached in _LIMITS:
             folder = cgroup_folder / group
             # Without a limit version 2 says `max`.
             most, used = _number(_text(folder / limit)), _number(_text(folder / taken))
             if most is not None and used is not None:
-                used -= _figure(_text(folder / "memory.stat"), reclaimed)
+                used -= _figures(_text(folder / "memory.stat"), cached)
                 found.append(HostMemory(total_bytes=most, available_bytes=max(0, most - max(0, used))))
     return tuple(found)
 
 
-def _figure(text: str, name: str) -> int:
-    """One line of `memory.stat`; 0 where it is not there, so that nothing counts as taken back."""
-    rows = (line.split() for line in text.splitlines())
-    return next((_number(row[1]) or 0 for row in rows if len(row) == 2 and row[0] == name), 0)
+def _figures(text: str, names: Iterable[str]) -> int:
+    """Sum of lines of `memory.stat`; one that is not there is 0, so that nothing counts as taken back."""
+    rows = dict(row for row in map(str.split, text.splitlines()) if len(row) == 2)
+    return sum(_number(rows.get(name, "")) or 0 for name in names)
 
 
 def _text(path: Path) -> str:

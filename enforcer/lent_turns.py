@@ -16,25 +16,25 @@ from numpy.typing import NDArray
 
 
 def turns(
-    works: NDArray[np.bool_], starts: NDArray[np.int64], held_bytes: NDArray[np.float64], capacity_bytes: float
+    works: NDArray[np.bool_], starts: NDArray[np.bool_], held_bytes: NDArray[np.float64], capacity_bytes: float
 ) -> int:
     """Times that framebuffer came back.
 
     Args:
         works: (pods, steps).
-        starts: step in which each pod starts, (pods,); one beyond the last starts never.
+        starts: steps in which a pod starts or is granted anew, (pods, steps).
         held_bytes: what each pod holds while it works, (pods,).
         capacity_bytes: framebuffer of the card.
     """
     found = 0
-    works = works | (np.arange(works.shape[1]) == starts[:, None])
+    works = works | starts
     since: dict[int, set[int]] = {}
     """Who worked since each pod did."""
     for step in np.flatnonzero(works.any(axis=0)).tolist():
         now = np.flatnonzero(works[:, step]).tolist()
         for pod in now:
             others = since.get(pod, set())
-            found += bool(others and held_bytes[[pod, *others]].sum() > capacity_bytes)
+            found += bool(others and not starts[pod, step] and held_bytes[[pod, *others]].sum() > capacity_bytes)
         since |= {pod: set() for pod in now}
         for pod, others in since.items():
             others.update(other for other in now if other != pod)

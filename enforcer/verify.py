@@ -201,16 +201,12 @@ def _lent(plan: Plan, chosen: Collection[str], grid: SliceGrid, rows: _Rows) -> 
         days = int(seen.sum()) * grid.step_seconds / 86400
         kept = granted / np.array([scaling.get(rows.workload[n], 1.0) for n in own.tolist()])
         held = _held_bytes(grid, rows, own, kept)
-        pods, pod_of = np.unique(rows.pod[own], return_inverse=True)
-        of_pod = pod_of == np.arange(len(pods))[:, None]
-        together = (of_pod[:, :, None] & works[None]).any(axis=1)[:, seen]
-        starts = np.where(of_pod, rows.lives[own].argmax(axis=1), grid.steps).min(axis=1)
-        first = np.searchsorted(np.flatnonzero(seen), starts)
+        together, starts, held_of_pod = _of_pods(rows.pod[own], works[:, seen], rows.lives[own][:, seen], held)
         yield LentCardOutcome(
             card=grid.keys[int(rows.row[own[0]])].card,
             workloads=tuple(names),
             predicted_switches_per_day=max(predicted[name] for name in names),
-            switches_per_day=turns(together, first, of_pod @ held, size) / days if days >= 1.0 else None,
+            switches_per_day=turns(together, starts, held_of_pod, size) / days if days >= 1.0 else None,
             days=round(days, 2),
         )
     for name in sorted(predicted.keys() - found):
@@ -221,6 +217,19 @@ def _lent(plan: Plan, chosen: Collection[str], grid: SliceGrid, rows: _Rows) -> 
             switches_per_day=None,
             days=0.0,
         )
+
+
+def _of_pods(
+    pod: NDArray[np.int64], works: NDArray[np.bool_], lives: NDArray[np.bool_], held: NDArray[np.float64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]:
+    """Steps in which each pod works and in which a grant of it begins, (pods, steps), and the most that it held."""
+    begins = lives & ~np.pad(lives, ((0, 0), (1, 0)))[:, :-1]
+    rows = [pod == one for one in np.unique(pod)]
+    return (
+        np.array([works[own].any(axis=0) for own in rows]),
+        np.array([begins[own].any(axis=0) for own in rows]),
+        np.array([(lives[own] * held[own][:, None]).sum(axis=0).max(initial=0.0) for own in rows]),
+    )
 
 
 def _works(grid: SliceGrid, rows: _Rows, own: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -1,12 +1,14 @@
 """Who goes before a node's host memory runs out, where pods of its cards lend each other framebuffer.
 
-What a card can't hold lies in host memory. When less of that is left than must stay free, one pod is evicted: of those
-whose framebuffer may lie there the one of lowest priority, and of these the one that has rested longest, because its
-framebuffer left the card first (`fleet.lending`). Its card is closed to newcomers for a while. A pod that works has its
-framebuffer on the card, so it goes only where nobody rests. The next one goes only after the first had time to leave
-and memory is still short; the pressure is over once half as much again is left, so that memory which goes up and down
-about the limit costs one pod. Where nobody knows what a pod holds, that is its grant at most; nobody holds more than
-its grant, whatever its region says. Pure; called by `node_agent`.
+What a card can't hold lies in host memory. When less of that is left than must stay free, one pod is evicted, of those
+on cards whose pods hold more than they have: the one of lowest priority, and of these the one that worked longest ago,
+because its framebuffer left the card first (`fleet.lending`). A pod that just appeared has just loaded, so it counts
+as one that worked. Its card is closed to newcomers for a while. The next one goes only after the first had time to
+leave and memory is still short, after twice as long each time; the pressure is over once half as much again is left, so
+that memory which goes up and down about the limit costs one pod. Nobody goes for a shortage that lending can't have
+made: what may lie in host memory must cover what is missing. Where nobody knows what a pod holds, that is its grant at
+most; nobody holds more than its grant, whatever its region says, and who holds nothing by its region goes last of its
+priority. Pure; called by `node_agent`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ OVER_RATIO = 1.5
 """What must be left, of what must stay free, until a pressure is over."""
 _SAME_SIZE_RATIO = 0.005
 """By so much driver and scheduler may differ in what a card has."""
+_DOUBLED_MAX = 6
 _RANKS = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
 
 
@@ -34,38 +37,43 @@ class _Lender:
 
     Attributes:
         away_bytes: the most of its framebuffer that can lie in host memory.
-        rests: it is at rest, as far as anybody knows.
     """
 
     pod_id: str
     slice: SliceView
     away_bytes: int
-    rests: bool
 
 
 class HostGuard:
-    """Remembers who worked when, and who was evicted; mutable: `is_needed` and `evictions` move it on."""
+    """Remembers who worked when, and who was asked to go; mutable: all of its methods move it on."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings, self._free_ratio_min = settings, settings.host_memory_free_ratio_min
         self._worked_at: dict[str, float] = {}
-        self._told_at: float | None = None
-        self._told: frozenset[str] = frozenset()
+        self._asked: set[str] = set()
+        self._gone = 0
+        self._waits_since: float | None = None
         self._lenders: tuple[_Lender, ...] = ()
+        self._away_bytes = 0
 
     def is_needed(self, view: NodeView) -> bool:
         """Whether framebuffer of any card may lie in host memory."""
-        working = {entry.pod_id: view.at_seconds for entry in view.slices if not self._rests(entry)}
-        there = {entry.pod_id for entry in view.slices}
-        self._worked_at = {pod: at for pod, at in {**self._worked_at, **working}.items() if pod in there}
-        self._lenders = self._found(view) if self._free_ratio_min else ()
+        now, limit = view.at_seconds, self._settings.working_ratio
+        working = {one.pod_id: now for one in view.slices if (one.duty_cycle_ratio or 0.0) > limit}
+        seen = {one.pod_id: self._worked_at.get(one.pod_id, now) for one in view.slices}
+        self._worked_at = seen | working
+        # An agent that was just started, or whose clock was set back, doesn't know who left a moment ago.
+        if self._waits_since is None or now < self._waits_since:
+            self._waits_since = now
+        self._find(view)
         return bool(self._lenders)
 
-    def evictions(self, view: NodeView, memory: Sequence[HostMemory]) -> tuple[Eviction, ...]:
-        """Who goes now, after `is_needed` of the same view: at most one pod.
+    def evictions(self, view: NodeView, memory: Sequence[HostMemory], refused: list[str]) -> tuple[Eviction, ...]:
+        """Who is to go now, after `is_needed` of the same view: at most one pod.
 
         Args:
             memory: of the node and of groups with a limit; empty where nobody knows.
+            refused: gets why nobody goes although memory is short.
         """
         if not memory:
             return ()
@@ -73,17 +81,25 @@ class HostGuard:
         missing, now = self._missing(tightest), view.at_seconds
         if missing <= 0:
             if all(one.available_bytes >= OVER_RATIO * self._free_ratio_min * one.total_bytes for one in memory):
-                self._told_at, self._told = None, frozenset()
+                self._asked, self._gone = set(), 0
             return ()
-        # A clock that was set back must not make it wait for hours.
-        if self._told_at is not None and 0 <= now - self._told_at < self._settings.settle_seconds:
+        patience = self._settings.settle_seconds * 2 ** min(self._gone, _DOUBLED_MAX)
+        if self._waits_since is not None and now - self._waits_since < patience:
             return ()
-        others = [one for one in self._lenders if one.pod_id not in self._told]
-        victim = min(others or self._lenders, key=self._order, default=None)
+        short = (
+            f"{tightest.available_bytes} of {tightest.total_bytes} bytes of host memory free, "
+            f"agent.host_memory_free_ratio_min={self._free_ratio_min:g} wants {missing} more"
+        )
+        if self._away_bytes < missing:
+            refused.append(
+                f"nobody goes for host memory: {short}, and lent framebuffer holds {self._away_bytes} at most"
+            )
+            return ()
+        victim = min((one for one in self._lenders if one.pod_id not in self._asked), key=self._order, default=None)
         if victim is None:
+            self._asked, self._waits_since = set(), now
             return ()
-        self._told_at = now
-        self._told = frozenset({victim.pod_id}) | (self._told if others else frozenset())
+        self._asked.add(victim.pod_id)
         return (
             Eviction(
                 namespace=victim.slice.namespace,
@@ -91,45 +107,41 @@ class HostGuard:
                 card=victim.slice.card,
                 frees_bytes=victim.away_bytes,
                 closed_until=now + self._settings.closed_seconds,
-                reason=f"{tightest.available_bytes} of {tightest.total_bytes} bytes of host memory free, "
-                f"agent.host_memory_free_ratio_min={self._free_ratio_min:g} wants {missing} more",
+                reason=short,
                 short_of=Shortage.HOST_MEMORY,
             ),
         )
 
+    def went(self, at_seconds: float) -> None:
+        """The pod that was asked goes; one that a budget keeps does not, and the next is asked at the next look."""
+        self._gone += 1
+        self._waits_since = at_seconds
+
     def _missing(self, memory: HostMemory) -> int:
         return int(memory.total_bytes * self._free_ratio_min) - memory.available_bytes
 
-    def _rests(self, entry: SliceView) -> bool:
-        return entry.duty_cycle_ratio is None or entry.duty_cycle_ratio <= self._settings.working_ratio
-
-    def _order(self, lender: _Lender) -> tuple[bool, int, float, int, str]:
-        worked_at = self._worked_at.get(lender.pod_id, 0.0)
+    def _order(self, lender: _Lender) -> tuple[int, bool, float, int, str]:
         rank = _RANKS.index(lender.slice.priority)
-        return not lender.rests, rank, worked_at, -lender.away_bytes, lender.pod_id
+        return rank, not lender.away_bytes, self._worked_at[lender.pod_id], -lender.away_bytes, lender.pod_id
 
-    def _found(self, view: NodeView) -> tuple[_Lender, ...]:
+    def _find(self, view: NodeView) -> None:
         """Pods on each card that hold more together than it has; of a card that nobody measures nothing is known."""
         found: list[_Lender] = []
-        for card in view.cards:
+        self._away_bytes = 0
+        for card in view.cards if self._free_ratio_min else ():
             slices = view.on_card(card.card)
             away = sum(map(_held, slices)) - card.framebuffer_bytes
             if away <= _SAME_SIZE_RATIO * card.framebuffer_bytes:
                 continue
+            self._away_bytes += away
             pods: defaultdict[str, list[SliceView]] = defaultdict(list)
             for entry in slices:
                 pods[entry.pod_id].append(entry)
             found += [
-                _Lender(
-                    pod_id=pod,
-                    slice=max(own, key=_held),
-                    away_bytes=min(away, sum(map(_held, own))),
-                    rests=all(map(self._rests, own)),
-                )
+                _Lender(pod_id=pod, slice=max(own, key=_held), away_bytes=min(away, sum(map(_held, own))))
                 for pod, own in pods.items()
-                if any(map(_held, own))
             ]
-        return tuple(found)
+        self._lenders = tuple(found)
 
 
 def _held(entry: SliceView) -> int:

@@ -343,7 +343,7 @@ class NodeAgent:
 
     def _evict(self, view: NodeView, at: datetime, refused: list[str]) -> tuple[Eviction, ...]:
         evicted: list[Eviction] = []
-        for entry in (*self._watermark.evictions(view), *self._for_host_memory(view, refused)):
+        for entry in self._watermark.evictions(view) or self._for_host_memory(view, refused):
             try:
                 # First the card: a pod that goes must not come back to it.
                 self._actions.close_card(entry.card, entry.closed_until)
@@ -355,6 +355,8 @@ class NodeAgent:
                 refused.append(f"cannot evict {entry.namespace}/{entry.pod}: {exc}")
                 continue
             evicted.append(entry)
+            if entry.short_of is Shortage.HOST_MEMORY:
+                self._host_guard.went(view.at_seconds)
             self._acts.write(
                 at,
                 "evict",
@@ -373,7 +375,7 @@ class NodeAgent:
         memory = self._host_memory()
         if not memory:
             refused.append("cannot watch host memory, to which framebuffer may move: meminfo shows no MemAvailable")
-        return self._host_guard.evictions(view, memory)
+        return self._host_guard.evictions(view, memory, refused)
 
     def _open(self, view: NodeView, at: datetime, refused: list[str]) -> tuple[str, ...]:
         try:

@@ -138,6 +138,7 @@ class Capabilities:
         lends_framebuffer: of a grant only its part divided by the node's scaling factor is held for good; the rest is
             on the card while its pod works, and moves to host memory when others need the card. False where nobody
             knows what stays there, so that nothing may be planned with it.
+        claims_lending: its authors say that it lends, and nothing but a probe can show it.
         probed_lending: what a probe saw of that on a backend of which nobody knows it; None where none did.
         spill_bytes_per_second: slowest measured rate at which framebuffer moves; None where nobody measured it.
         shows_limit: a process that asks how much memory there is sees its limit as the total; False where it may see
@@ -191,6 +192,7 @@ class Capabilities:
     priority_levels: int = 1
     oversubscription: Oversubscription = Oversubscription.NONE
     lends_framebuffer: bool = False
+    claims_lending: bool = False
     probed_lending: ProbedLending | None = None
     spill_bytes_per_second: float | None = None
     shows_limit: bool = True
@@ -245,6 +247,11 @@ class Capabilities:
         probed = self.probed_lending
         lends = self.lends_framebuffer or (probed is not None and probed.kept_ratio < 1.0)
         return self.oversubscription is Oversubscription.SPILL and lends
+
+    @property
+    def may_spill(self) -> bool:
+        """Whether framebuffer may lie in host memory: it is known to move there, or a probe may have shown it."""
+        return self.oversubscription is Oversubscription.SPILL or self.claims_lending
 
     @property
     def may_have_lent(self) -> bool:

@@ -137,6 +137,7 @@ EFFECTIVE_GPU = Capabilities(
     priority_levels=2,
     # A swap through unified memory is described; only a probe can show it.
     oversubscription=Oversubscription.NONE,
+    claims_lending=True,
     granularity=Granularity.NODE,
     slices_per_card_max=10,
     framebuffer_step_bytes=MIB,
@@ -149,7 +150,7 @@ EFFECTIVE_GPU = Capabilities(
     source=(
         Source(
             where="CNCF case study, SF Technology, 2025-09-18 (published description)",
-            facts="core_policies priority_levels oversubscription refuses partly",
+            facts="core_policies priority_levels oversubscription claims_lending refuses partly",
         ),
         Source(
             where="Project-HAMi/HAMi:pkg/device/nvidia/device.go",

@@ -113,7 +113,7 @@ def _open_view(settings: Settings, node: str) -> Iterator[Callable[[NodeView], N
 
 
 def _host_memory(settings: Settings) -> Callable[[], tuple[HostMemory, ...]] | None:
-    if not capabilities_of(settings.enforcer.backend).may_have_lent:
+    if not capabilities_of(settings.enforcer.backend).may_spill:
         return None
     return lambda: host_memory(settings.exporter.proc_folder, PODS_GROUPS)
 

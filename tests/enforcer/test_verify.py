@@ -433,7 +433,8 @@ def test_framebuffer_comes_back_where_others_that_worked_since_leave_no_room(
     works: tuple[str, ...], starts: tuple[int, ...], held: tuple[int, ...], count: int
 ) -> None:
     table = np.array([[step == "1" for step in row] for row in works])
-    assert turns(table, np.array(starts), np.array(held, float), 32.0) == count
+    begins = np.arange(table.shape[1]) == np.array(starts)[:, None]
+    assert turns(table, begins, np.array(held, float), 32.0) == count
 
 
 LENT_DAYS = 7
@@ -454,7 +455,8 @@ def lent_plan(switches_per_day: float) -> Plan:
 
 def lent_outcome(
     runs: list[RunRecord], switches_per_day: float, *, turns_per_day: int = 2, measure: Measure = Measure.SM_ACTIVE,
-    granted: int = CARD_BYTES * 3 // 4, days: float = LENT_DAYS, has_gap: bool = False,
+    granted: int = CARD_BYTES * 3 // 4, days: float = LENT_DAYS, has_gap: bool = False, held: float = 2.0**30,
+    is_granted_anew: bool = False,
 ) -> Outcome:  # fmt: skip
     """Two services on each of two cards take turns; both are granted three quarters of it."""
     moment = max(record.applied_at for run in runs for record in run.records.values() if record.applied_at)
@@ -462,6 +464,17 @@ def lent_outcome(
         replace(grant, framebuffer_granted_bytes=granted) if grant.ended_at is None and grant.pod[0] in "ab" else grant
         for grant in grants_after(moment)
     ]
+    if is_granted_anew:
+        half = moment + timedelta(days=days / 2)
+        grants = [
+            part
+            for grant in grants
+            for part in (
+                (replace(grant, ended_at=half), replace(grant, started_at=half))
+                if grant.ended_at is None and grant.pod[0] == "a"
+                else (grant,)
+            )
+        ]
 
     class Turning(Measured):
         def history(self, since: datetime, until: datetime) -> History:
@@ -474,8 +487,7 @@ def lent_outcome(
                 use[:] = 0.5
             if has_gap:
                 use[:, ::2] = np.nan
-            held = np.full(use.shape, 2.0**30, np.float32)
-            values = {measure: use, Measure.FRAMEBUFFER_USED: held}
+            values = {measure: use, Measure.FRAMEBUFFER_USED: np.full(use.shape, held, np.float32)}
             grid = replace(found.slices, step_seconds=600, steps=steps, mean=values, peak=values)
             return replace(found, slices=grid)
 
@@ -495,6 +507,14 @@ def test_switches_of_lent_framebuffer_are_counted_beside_the_plans(applied: list
         assert (one.predicted_switches_per_day, one.days, one.is_over) == (2.0, LENT_DAYS, False)
     assert "came back 2.0 times per card and day, by who worked when (predicted 2.0)" in said_of_lending(outcome)
     assert outcome_of(outcome_document(outcome), name="outcome") == outcome
+
+
+@pytest.mark.parametrize("is_granted_anew", [False, True])
+def test_pods_that_fit_change_no_hands_and_one_that_is_granted_anew_holds_its_framebuffer_once(
+    applied: list[RunRecord], *, is_granted_anew: bool
+) -> None:
+    outcome = lent_outcome(applied, 2.0, held=CARD_BYTES * 0.45, is_granted_anew=is_granted_anew)
+    assert [one.switches_per_day for one in outcome.lent] == [0.0, 0.0]
 
 
 def test_card_that_changes_hands_over_a_fifth_more_often_than_predicted_is_named(applied: list[RunRecord]) -> None:

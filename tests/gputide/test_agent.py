@@ -162,7 +162,8 @@ def test_pod_is_to_go_before_host_memory_runs_out_where_framebuffer_is_lent(node
         node.region(number).unlink()
         node.region(number).parent.rmdir()
     log = node.folder / "log"
-    with running(node, "enforcer.backend=vgpu_manager", f"exporter.proc_folder={meminfo.parent}"):
+    choices = ("enforcer.backend=vgpu_manager", "agent.settle_seconds=1", f"exporter.proc_folder={meminfo.parent}")
+    with running(node, *choices):
         until(lambda: b"meminfo shows no MemAvailable" in log.read_bytes())
         meminfo.write_text("MemTotal: 1000000 kB\nMemAvailable: 31000 kB\n")
         time.sleep(1.0)

@@ -8,7 +8,7 @@ import pytest
 
 from enforcer.agent.host_guard import HostGuard
 from enforcer.agent.node_view import NodeView, SliceView
-from enforcer.agent.watermark import Eviction, Shortage
+from enforcer.agent.watermark import Shortage
 from enforcer.host_memory import PODS_GROUPS, HostMemory, host_memory
 from fleet.inventory import Priority
 from fleet.settings.agent import AgentSettings
@@ -32,39 +32,93 @@ def left(*gib: int) -> tuple[HostMemory, ...]:
     return tuple(HostMemory(total_bytes=400 * GIB, available_bytes=one * GIB) for one in gib)
 
 
-def gone(guard: HostGuard, view: NodeView, memory: tuple[HostMemory, ...]) -> tuple[Eviction, ...]:
-    return guard.evictions(view, memory) if guard.is_needed(view) else ()
+def a_guard(*slices: SliceView, rules: AgentSettings = RULES) -> HostGuard:
+    """One that has looked at these pods for a minute."""
+    guard = HostGuard(rules)
+    guard.is_needed(view_of(*slices, at=-60.0))
+    return guard
+
+
+def gone(
+    guard: HostGuard, view: NodeView, memory: tuple[HostMemory, ...], refused: list[str] | None = None,
+    kept: tuple[str, ...] = (),
+) -> tuple[str, ...]:  # fmt: skip
+    """Who goes at this look; those that a budget keeps are asked, and stay."""
+    asked = guard.evictions(view, memory, [] if refused is None else refused) if guard.is_needed(view) else ()
+    going = tuple(entry.pod for entry in asked if entry.pod not in kept)
+    if going:
+        guard.went(view.at_seconds)
+    return going
+
+
+def looks(guard: HostGuard, slices: tuple[SliceView, ...], *at: float, kept: tuple[str, ...] = ()) -> list[str]:
+    return [pod for moment in at for pod in gone(guard, view_of(*slices, at=moment), left(SHORT), kept=kept)]
 
 
 def test_pod_at_rest_goes_when_host_memory_is_short_and_its_card_is_closed() -> None:
-    view = view_of(lender(1), lender(2, Priority.LOW, duty=0.6))
-    assert gone(HostGuard(RULES), view, left(20)) == ()
-    (eviction,) = gone(HostGuard(RULES), view, left(SHORT))
+    view = view_of(lender(1), lender(2, duty=0.6))
+    guard = a_guard(*view.slices)
+    assert gone(guard, view, left(20)) == ()
+    assert guard.is_needed(view)
+    (eviction,) = guard.evictions(view, left(SHORT), [])
     assert (eviction.pod, eviction.card, eviction.short_of) == ("pod-1", CARD, Shortage.HOST_MEMORY)
     # 100 GiB are held on a card of 80.
     assert (eviction.frees_bytes, eviction.closed_until) == (20 * GIB, START + 600.0)
     assert "agent.host_memory_free_ratio_min=0.05" in eviction.reason
 
 
-def test_lowest_priority_goes_first_then_who_rested_longest() -> None:
-    guard = HostGuard(RULES)
+def test_lowest_priority_goes_first_then_who_worked_longest_ago() -> None:
+    guard = a_guard(lender(1, duty=0.6), lender(2))
     assert guard.is_needed(view_of(lender(1, duty=0.6), lender(2)))
     assert guard.is_needed(view_of(lender(1), lender(2, duty=0.6), at=5.0))
-    assert gone(guard, view_of(lender(1), lender(2), at=10.0), left(SHORT))[0].pod == "pod-1"
-    three = view_of(lender(1, Priority.HIGH), lender(2), lender(3, Priority.LOW))
+    assert looks(guard, (lender(1), lender(2)), 10.0) == ["pod-1"]
+    low_at_work = (lender(1, Priority.HIGH), lender(2), lender(3, Priority.LOW, duty=0.9))
+    assert looks(a_guard(*low_at_work), low_at_work, 0.0, 60.0, 180.0) == ["pod-3", "pod-2", "pod-1"]
+
+
+def test_who_holds_nothing_by_its_region_goes_last_of_its_priority_and_before_the_next() -> None:
+    pods = (lender(1), lender(2), lender(3, Priority.LOW, used=0), lender(4, Priority.LOW, used=1))
+    assert looks(a_guard(*pods), pods, 0.0, 60.0, 180.0) == ["pod-4", "pod-3", "pod-1"]
+
+
+def test_pod_that_is_made_anew_does_not_go_before_those_that_stayed() -> None:
+    guard = a_guard(lender(1), lender(2), lender(3))
+    assert looks(guard, (lender(1), lender(2), lender(3)), 0.0) == ["pod-1"]
+    assert looks(guard, (lender(9), lender(2), lender(3)), 60.0, 180.0, 420.0) == ["pod-2", "pod-3", "pod-9"]
+
+
+def test_one_pressure_costs_one_pod_and_each_further_one_twice_the_patience() -> None:
+    pods = (lender(1), lender(2), lender(3))
+    guard = a_guard(*pods)
+    assert looks(guard, pods, 0.0) == ["pod-1"]
+    for at, gib in ((1.0, ENOUGH), (2.0, SHORT), (20.0, ENOUGH), (59.0, SHORT)):
+        assert gone(guard, view_of(*pods, at=at), left(gib)) == ()
+    assert looks(guard, pods, 60.0, 61.0, 179.0, 180.0) == ["pod-2", "pod-3"], "what went was not enough"
+    assert gone(guard, view_of(*pods, at=1000.0), left(OVER)) == ()
+    assert looks(guard, pods, 1001.0) == ["pod-1"], "this is another pressure"
+
+
+def test_pod_that_a_budget_keeps_costs_no_time_and_is_asked_again_after_all_others() -> None:
+    pods = (lender(1), lender(2))
+    guard = a_guard(*pods)
+    assert looks(guard, pods, 0.0, 0.5, kept=("pod-1",)) == ["pod-2"]
+    assert looks(guard, pods, 60.5, 61.0, 120.0, 120.5, kept=("pod-2",)) == ["pod-1"]
+
+
+def test_agent_that_was_just_started_or_whose_clock_was_set_back_waits_first() -> None:
+    pods = (lender(1), lender(2))
     guard = HostGuard(RULES)
-    order = [gone(guard, view_of(*three.slices, at=at), left(SHORT))[0].pod for at in (0.0, 30.0, 60.0, 90.0)]
-    assert order == ["pod-3", "pod-2", "pod-1", "pod-3"], "one that stays is passed over until all others were asked"
+    assert looks(guard, pods, 0.0, 29.0, 30.0) == ["pod-1"]
+    assert looks(guard, pods, 29.9, 30.1, 89.0, 89.9) == ["pod-2"]
 
 
-def test_one_pressure_costs_one_pod() -> None:
-    guard, view = HostGuard(RULES), view_of(lender(1), lender(2))
-    assert gone(guard, view, left(SHORT))
-    for at, gib in ((1.0, ENOUGH), (2.0, SHORT), (20.0, ENOUGH), (29.0, SHORT)):
-        assert gone(guard, view_of(*view.slices, at=at), left(gib)) == ()
-    assert gone(guard, view_of(*view.slices, at=30.0), left(SHORT)), "what went was not enough"
-    assert gone(guard, view_of(*view.slices, at=31.0), left(OVER)) == ()
-    assert gone(guard, view_of(*view.slices, at=32.0), left(SHORT)), "this is another pressure"
+def test_nobody_goes_for_a_shortage_that_lending_cannot_have_made() -> None:
+    refused: list[str] = []
+    pods = (lender(1, used=41), lender(2, used=40))
+    guard, view = a_guard(*pods), view_of(*pods)
+    assert gone(guard, view, left(17), refused) == ()
+    assert f"wants {3 * GIB} more, and lent framebuffer holds {GIB} at most" in refused[0]
+    assert gone(guard, view, left(SHORT)) == ("pod-1",)
 
 
 @pytest.mark.parametrize(
@@ -78,28 +132,28 @@ def test_one_pressure_costs_one_pod() -> None:
     ids=["all of it is on the card", "nobody holds more than its grant", "whole card", "card nobody measures"],
 )
 def test_node_on_which_nothing_can_lie_in_host_memory_is_left_alone(slices: tuple[SliceView, ...]) -> None:
-    assert gone(HostGuard(RULES), view_of(*slices), left(0)) == ()
+    assert gone(a_guard(*slices), view_of(*slices), left(0)) == ()
 
 
 def test_what_nobody_knows_counts_as_granted_and_as_at_rest() -> None:
-    view = view_of(lender(1, used=None, duty=None), lender(2, used=None, duty=0.9))
-    (eviction,) = gone(HostGuard(RULES), view, left(SHORT))
-    assert (eviction.pod, eviction.frees_bytes) == ("pod-1", 40 * GIB)
-
-
-def test_who_works_goes_where_nobody_rests() -> None:
-    view = view_of(lender(1, Priority.HIGH, duty=0.5), lender(2, Priority.NORMAL, duty=0.5))
-    assert gone(HostGuard(RULES), view, left(SHORT))[0].pod == "pod-2"
+    view = view_of(lender(1, used=None, duty=0.9), lender(2, used=None, duty=None))
+    guard = a_guard(*view.slices)
+    assert guard.is_needed(view)
+    (eviction,) = guard.evictions(view, left(SHORT), [])
+    assert (eviction.pod, eviction.frees_bytes) == ("pod-2", 40 * GIB)
 
 
 def test_guard_that_is_switched_off_or_knows_nothing_lets_everybody_stay() -> None:
     view = view_of(lender(1), lender(2))
-    assert gone(HostGuard(AgentSettings(host_memory_free_ratio_min=0.0)), view, left(0)) == ()
-    assert gone(HostGuard(RULES), view, ()) == ()
+    off = AgentSettings(host_memory_free_ratio_min=0.0)
+    assert gone(a_guard(*view.slices, rules=off), view, left(0)) == ()
+    assert gone(a_guard(*view.slices), view, ()) == ()
 
 
 def test_limit_of_all_pods_binds_before_the_node() -> None:
-    (eviction,) = gone(HostGuard(RULES), view_of(lender(1), lender(2)), left(200, SHORT))
+    guard, view = a_guard(lender(1), lender(2)), view_of(lender(1), lender(2))
+    assert guard.is_needed(view)
+    (eviction,) = guard.evictions(view, left(200, SHORT), [])
     assert f"{SHORT * GIB} of {400 * GIB} bytes" in eviction.reason
 
 
@@ -112,7 +166,7 @@ def test_limit_of_all_pods_binds_before_the_node() -> None:
             {
                 "kubepods.slice/memory.max": str(90 * GIB),
                 "kubepods.slice/memory.current": str(80 * GIB),
-                "kubepods.slice/memory.stat": f"anon 5\ninactive_file {15 * GIB}\n",
+                "kubepods.slice/memory.stat": f"anon 5\ninactive_file {5 * GIB}\nactive_file {10 * GIB}\n",
             },
             [40, 25],
         ),
@@ -120,7 +174,7 @@ def test_limit_of_all_pods_binds_before_the_node() -> None:
             {
                 "memory/kubepods/memory.limit_in_bytes": str(90 * GIB),
                 "memory/kubepods/memory.usage_in_bytes": str(80 * GIB),
-                "memory/kubepods/memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB}\n",
+                "memory/kubepods/memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB}\nactive_file 9\n",
             },
             [40, 11],
         ),

@@ -404,6 +404,8 @@ def test_pod_whose_framebuffer_lies_in_host_memory_goes_before_that_runs_out(wor
     memory = [HostMemory(total_bytes=100 * GIB, available_bytes=2 * GIB)]
     agent = world.agent(host_memory=lambda: tuple(memory))
     view = replace(world.reader.view, slices=LENDERS)
+    assert agent.reach(view).evicted == (), "an agent that was just started doesn't know who left a moment ago"
+    view = replace(view, at_seconds=view.at_seconds + 30.0)
     assert [entry.pod for entry in agent.reach(view).evicted] == ["pod-5"]
     assert world.actions.done == [("close", CARD), ("evict", "team", "pod-5", Shortage.HOST_MEMORY)]
     (act,) = Acts(world.state / "acts.jsonl").read()
