@@ -21,7 +21,7 @@ LINK_MB = 8200
 """Megabytes a second between card and host, in either direction."""
 
 HOST_GIB = 512
-_CARD_MIB = 32 * 1024
+_CARD_MIB = 24 * 1024
 
 
 def probe_node(node: str, flags: Sequence[str], *words: str) -> subprocess.CompletedProcess[str]:
@@ -41,10 +41,12 @@ def probe_node(node: str, flags: Sequence[str], *words: str) -> subprocess.Compl
         (here / "meminfo").write_text(f"MemAvailable: {HOST_GIB << 20} kB\n", encoding="utf-8")
         region = here / "region.cache"
         write_region(region, PlainRegion(processes=(PlainProcess(),)))
-        card = int(flags[flags.index("--card-mib") + 1]) if "--card-mib" in flags else None
+        lends = "--card-mib" in flags
+        card = int(flags[flags.index("--card-mib") + 1]) if lends else _CARD_MIB
+        limit = 2 * card if lends else card
         told = {
-            "PROBE_CARD_MIB": card or _CARD_MIB, "PROBE_LIMIT_MIB": 2 * card if card else _CARD_MIB, "PROBE_SPILL": 1,
-            "PROBE_LINK_MB": LINK_MB, "PROBE_GATE": 1, "PROBE_REGION": region,
+            "PROBE_CARD_MIB": card, "PROBE_LIMIT_MIB": limit, "CUDA_DEVICE_MEMORY_LIMIT_0": f"{limit}m",
+            "PROBE_SPILL": 1, "PROBE_LINK_MB": LINK_MB, "PROBE_GATE": 1, "PROBE_REGION": region,
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": region, "GPUTIDE_EXPORTER__NODE": node,
             "GPUTIDE_EXPORTER__PROC_FOLDER": here, "GPUTIDE_PROBE__CUDA_LIBRARY": here / "libcuda.so.1",
         }  # fmt: skip
