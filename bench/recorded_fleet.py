@@ -14,7 +14,7 @@ import shutil
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from fleet.inventory import CardId, Grant, Inventory
+from fleet.inventory import CardId, Grant, Inventory, Priority
 from fleet.schema import Measure
 from fleet.units import MIB
 from fleet.usage import Float32, History, SliceKey
 from tests.cluster.api import Api
 from tests.cluster.placed_fleet import record
-from tests.cluster.played_backends import HAMI_PLAYED
+from tests.cluster.played_backends import GrantingBackend
 from tests.cluster.standing_fleet import stand_up
 from tests.recommender.builders import STEP_SECONDS, Service, cluster
 
@@ -43,29 +43,31 @@ class RecordedFleet:
     Attributes:
         description: path of `fleet.toml`.
         kubeconfig: of an administrator.
+        played: the backend.
         inventory: cards, nodes and workloads as they were stood up.
         recorded: what was written so far, in order of time.
     """
 
     description: Path
     kubeconfig: Path
+    played: GrantingBackend
     inventory: Inventory
     recorded: tuple[History, ...] = ()
 
 
-def stand_up_fleet(description: Path, api: Api, kubeconfig: Path) -> RecordedFleet:
+def stand_up_fleet(description: Path, api: Api, kubeconfig: Path, played: GrantingBackend) -> RecordedFleet:
     """Let the services of all pools run, each pool in a namespace and on nodes of its own."""
     found = []
-    for space, services, cards in _pools(description):
+    for space, services, cards in pools_of(description):
         api.create("/api/v1/namespaces", {"metadata": {"name": space}})
-        found.append(stand_up(api, space, *services, prefix=space, **cards).inventory)
+        found.append(stand_up(api, space, *services, prefix=space, played=played, **cards).inventory)
     inventory = replace(
         found[0],
         cards=tuple(card for one in found for card in one.cards),
         nodes=tuple(node for one in found for node in one.nodes),
         grants=tuple(grant for one in found for grant in one.grants),
     )
-    return RecordedFleet(description=description, kubeconfig=kubeconfig, inventory=inventory)
+    return RecordedFleet(description=description, kubeconfig=kubeconfig, played=played, inventory=inventory)
 
 
 def record_on(fleet: RecordedFleet, folder: Path) -> RecordedFleet:
@@ -73,7 +75,7 @@ def record_on(fleet: RecordedFleet, folder: Path) -> RecordedFleet:
     place = json.loads(fleet.kubeconfig.read_text(encoding="utf-8"))["clusters"][0]["cluster"]
     api = Api(place["server"], Path(place["certificate-authority"]), fleet.kubeconfig)
     now, is_first = datetime.now(UTC), not fleet.recorded
-    pools = list(_pools(fleet.description))
+    pools = list(pools_of(fleet.description))
     before = fleet.inventory if is_first else fleet.recorded[-1].inventory
     # The past ends with the step after now, so that it holds all that was done; the coming day begins there.
     next_step = datetime.fromtimestamp((int(now.timestamp()) // STEP_SECONDS + 1) * STEP_SECONDS, UTC)
@@ -83,17 +85,15 @@ def record_on(fleet: RecordedFleet, folder: Path) -> RecordedFleet:
     grants = [
         grant
         for space, _, _ in pools
-        for grant in _standing(api, space, before, now - LONG_AGO if is_first else now)
+        for grant in _standing(api, fleet.played, space, before, now - LONG_AGO if is_first else now)
     ]  # fmt: skip
     standing = {_key(grant) for grant in grants}
     gone = [] if is_first else [replace(one, ended_at=now) for one in before.grants if _key(one) not in standing]
-    labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in api.ask("GET", "/api/v1/nodes")["items"]}
     inventory = replace(
         before, as_of=since + timedelta(seconds=STEP_SECONDS * steps),
         grants=tuple(sorted((*gone, *grants), key=_key)),
-        nodes=tuple(replace(node, labels=tuple(sorted(labels[node.node].items()))) for node in before.nodes),
     )  # fmt: skip
-    mean = _seen(told, grants)
+    mean = _seen(told, grants, {card.card: card.framebuffer_bytes for card in before.cards})
     slices = replace(told[0].slices, keys=tuple(map(SliceKey.of, grants)), mean=mean, peak=mean, since=since)
     recorded = (*fleet.recorded, History(inventory=inventory, slices=slices))
     shutil.rmtree(folder, ignore_errors=True)
@@ -101,22 +101,27 @@ def record_on(fleet: RecordedFleet, folder: Path) -> RecordedFleet:
     return replace(fleet, recorded=recorded)
 
 
-def _pools(description: Path) -> Iterator[tuple[str, list[Service], dict[str, Any]]]:
+def pools_of(description: Path) -> Iterator[tuple[str, list[Service], dict[str, Any]]]:
     """Namespace, services and cards of every pool."""
     told = tomllib.loads(description.read_text(encoding="utf-8"))
     for pool in told["pools"]:
         space, services = pool.pop("namespace"), pool.pop("services")
+        found = []
         for one in services:
             one["hours"] = tuple(one.get("hours", (0, 24)))
-        yield space, [Service(namespace=space, **one) for one in services], {"days": told["days"], **pool}
+            names = [f"{one['name']}-{number}" for number in range(one["count"])] if "count" in one else [one["name"]]
+            priority = Priority(one.get("priority", "high"))
+            own = {name: value for name, value in one.items() if name not in ("name", "count", "priority")}
+            found += [Service(namespace=space, name=name, priority=priority, **own) for name in names]
+        yield space, found, {"days": told["days"], **pool}
 
 
-def _standing(api: Api, space: str, before: Inventory, began: datetime) -> Iterator[Grant]:
+def _standing(api: Api, played: GrantingBackend, space: str, before: Inventory, began: datetime) -> Iterator[Grant]:
     """What pods of a namespace hold now: as before, or made anew since."""
     known = {_key(one): one.started_at for one in before.grants}
     node_of = {card.card: card.node for card in before.cards}
-    parts = HAMI_PLAYED.grants(api, space)
-    for pod, (workload, cards) in sorted(HAMI_PLAYED.holders(api, space).items()):
+    parts = played.grants(api, space)
+    for pod, (workload, cards) in sorted(played.holders(api, space).items()):
         own = next(one for one in before.grants if one.workload_id == workload)
         for card in map(CardId, cards):
             mib, cores = parts[pod][card]
@@ -127,27 +132,38 @@ def _standing(api: Api, space: str, before: Inventory, began: datetime) -> Itera
             yield replace(here, started_at=known.get(_key(here), began))
 
 
-def _seen(told: Sequence[History], grants: Sequence[Grant]) -> dict[Measure, Float32]:
-    """What is measured of pods that ask for what their services ask for; every table of shape (grants, steps)."""
+def _seen(told: Sequence[History], grants: Sequence[Grant], capacity: Mapping[CardId, int]) -> dict[Measure, Float32]:
+    """What is measured of pods that ask for what their services ask for; every table of shape (grants, steps).
+
+    Args:
+        capacity: bytes of framebuffer of each card.
+    """
     left = defaultdict(list)
     for history in told:
-        for row, grant in enumerate(history.inventory.grants):
-            left[grant.workload_id].append({of: table[row] for of, table in history.slices.mean.items()})
+        # Rows are in the order of keys, grants in that of names.
+        named = {_key(grant): grant.workload_id for grant in history.inventory.grants}
+        for row, key in enumerate(history.slices.keys):
+            left[named[_key(key)]].append({of: table[row] for of, table in history.slices.mean.items()})
     rows = [left[grant.workload_id].pop() for grant in grants]
     used = np.array([row[Measure.FRAMEBUFFER_USED] for row in rows])
     # A process that is denied framebuffer ends; it works no more.
     works = used <= np.array([[grant.framebuffer_granted_bytes] for grant in grants])
     limits = np.array([[grant.compute_granted_ratio] for grant in grants])
     limited = np.minimum(np.array([row[Measure.SM_ACTIVE] for row in rows]) * works, limits)
-    names = [grant.card for grant in grants]
+    beside = np.array([[one.card == other.card for other in grants] for one in grants])
+    # The backend lets low priority work only while nobody else of its card does.
+    is_low = np.array([[grant.priority is Priority.LOW] for grant in grants])
+    limited *= ~(is_low & (beside @ (limited * ~is_low) > 0))
     # Pods share a full card in proportion to what they ask for.
-    asked = np.array([limited[[other == name for other in names]].sum(axis=0) for name in names])
-    served = (limited / np.maximum(asked, 1.0)).astype(np.float32)
-    return {Measure.SM_ACTIVE: served, Measure.DUTY_CYCLE: served, Measure.FRAMEBUFFER_USED: used * works}
+    served = (limited / np.maximum(beside @ limited, 1.0)).astype(np.float32)
+    # Where pods hold more framebuffer than their card has, that of pods that rest lies in the host's memory.
+    is_lent = beside @ (used * works) > np.array([[capacity[grant.card]] for grant in grants])
+    held = used * works * ~(is_lent & (limited == 0))
+    return {Measure.SM_ACTIVE: served, Measure.DUTY_CYCLE: served, Measure.FRAMEBUFFER_USED: held}
 
 
-def _key(grant: Grant) -> tuple[str, str]:
-    return grant.pod_id, grant.card
+def _key(one: Grant | SliceKey) -> tuple[str, str]:
+    return one.pod_id, one.card
 
 
 if __name__ == "__main__":

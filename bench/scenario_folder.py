@@ -29,8 +29,9 @@ from bench.recorded_fleet import stand_up_fleet
 from fleet.errors import Misconfigured, Unavailable
 from gputide.operate.engine_cache import default_cache_path
 from tests.cluster.api import Api
-from tests.cluster.hami_plugins import HamiPlugins
-from tests.cluster.played_backends import HAMI_PLAYED
+from tests.cluster.hami_plugins import EFFECTIVE_GPU, HamiPlugins
+from tests.cluster.mgpu_rules import MgpuRules
+from tests.cluster.played_backends import HAMI_PLAYED, GrantingBackend, HamiPlayed, MgpuPlayed
 from tests.engines.go_peers import GoPeers, build_go_peers
 
 BAR = "run.sh ends well, what comes out is within its bounds, and undo leaves every object byte for byte as it was"
@@ -38,12 +39,19 @@ KEPT_FOLDER_VARIABLE = "SCENARIO_KEEP"
 """Names the folder that all that was written is copied to."""
 
 HOLDS = {"equals": operator.eq, "min": operator.ge, "max": operator.le}
+PLAYED: dict[str, GrantingBackend] = {
+    "hami": HAMI_PLAYED, "effectivegpu": HamiPlayed(name="effectivegpu"), "mgpu": MgpuPlayed(rules=MgpuRules()),
+}  # fmt: skip
+"""Backends by the name that `gputide.toml` gives."""
+
+_PLUGINS: dict[str, tuple[str, ...]] = {"hami": (), "effectivegpu": EFFECTIVE_GPU}
 _KINDS = (
     "/api/v1/nodes", "/api/v1/configmaps", "/apis/apps/v1/daemonsets", "/apis/apps/v1/deployments",
     "/apis/apps/v1/statefulsets",
 )  # fmt: skip
 _OF_SERVER = ("resourceVersion", "generation", "managedFields")
-_OF_CONTROLLERS = "deployment.kubernetes.io/"
+_OF_CONTROLLERS = ("deployment.kubernetes.io/", "hami.io/mutex.lock")
+"""Beginnings of annotations; HAMi's plugin takes its lock off a node a moment after a pod is ready."""
 
 
 def play(name: str) -> None:
@@ -58,21 +66,35 @@ def play(name: str) -> None:
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as parts:
         here = Path(scratch) / name
         shutil.copytree(folder, here)
-        ground = parts.enter_context(admitted_plane(found, Path(scratch) / "plane", HAMI_PLAYED))
-        parts.enter_context(HamiPlugins(ground.api))
-        fleet = stand_up_fleet(folder / "fleet.toml", ground.api, ground.approver)
+        played = PLAYED[tomllib.loads((folder / "gputide.toml").read_text(encoding="utf-8"))["enforcer"]["backend"]]
+        ground = parts.enter_context(admitted_plane(found, Path(scratch) / "plane", played))
+        if played.name in _PLUGINS:
+            parts.enter_context(HamiPlugins(ground.api, *_PLUGINS[played.name]))
+        fleet = stand_up_fleet(folder / "fleet.toml", ground.api, ground.approver, played)
         (here / "fleet.pickle").write_bytes(pickle.dumps(fleet))
         before = objects(ground.api)
         said = _run(here, ground.approver, peers)
+        (here / "said.txt").write_text(said.stdout + said.stderr, encoding="utf-8")
         after = objects(ground.api)
         missed = [f"run.sh: {said.stderr.strip()[-600:]}"] if said.returncode else list(missed_checks(here))
         if kept := os.environ.get(KEPT_FOLDER_VARIABLE):
             shutil.copytree(here, kept, dirs_exist_ok=True)
-    changed = [one for one in sorted(before | after) if before.get(one) != after.get(one)]
+    changed = [
+        f"{name}: {_differs(before.get(name, ''), after.get(name, ''))}"
+        for name in sorted(before | after)
+        if before.get(name) != after.get(name)
+    ]
     print_bar(
         f"scenario-{name}", f"{len(missed)} checks missed, {len(changed)} of {len(before)} objects changed", BAR,
         holds=not missed and not changed, missed=missed, changed=changed[:5],
     )  # fmt: skip
+
+
+def _differs(before: str, after: str) -> str:
+    """Where two texts begin to differ."""
+    alike = next((at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), 0)
+    start = max(0, alike - 60)
+    return f"{before[start : start + 160]!r}, now {after[start : start + 160]!r}"
 
 
 def objects(api: Api) -> dict[str, str]:
@@ -131,12 +153,12 @@ def values_at(document: Any, path: Sequence[str]) -> list[Any]:
 
 
 def _run(here: Path, kubeconfig: Path, peers: GoPeers) -> subprocess.CompletedProcess[str]:
-    """Call `run.sh` where the program, its settings, `record` and Prometheus' `promtool` are at hand."""
+    """Call `run.sh` where the program, its settings, `record`, `probe` and Prometheus' `promtool` are at hand."""
     hands = here / "bin"
     hands.mkdir()
-    call = f'#!/bin/sh\nexec "{sys.executable}" -m bench.recorded_fleet fleet.pickle "$1"\n'
-    (hands / "record").write_text(call, encoding="utf-8")
-    (hands / "record").chmod(0o755)
+    for name, module in (("record", "bench.recorded_fleet fleet.pickle"), ("probe", "bench.probed_node")):
+        (hands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n', encoding="utf-8")
+        (hands / name).chmod(0o755)
     environ = {
         **os.environ, "PYTHONPATH": str(ROOT),
         "PATH": f"{hands}:{GPUTIDE.parent}:{peers.promtool.parent}:{os.environ['PATH']}",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from enforcer.backend import NodeStep, RenderedStage
+from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
 from enforcer.manifest import field_of
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
@@ -51,7 +52,7 @@ def counted_cards(snapshot: Snapshot) -> dict[str, int]:
     for seat in snapshot.seats.values():
         for part in seat.slices:
             if part.card is None and part.node is not None and part.resource is not None:
-                devices.setdefault(part.node, Counter())[part.resource] += 1
+                devices.setdefault(part.node, Counter())[part.resource] += _devices(part, shared)
     for node in [name for name in devices if name not in shared]:
         # Its labels say nothing: whole cards can be counted nevertheless, replicas can't.
         if set(devices[node]) <= {_WHOLE}:
@@ -64,6 +65,11 @@ def counted_cards(snapshot: Snapshot) -> dict[str, int]:
 def _replicas(snapshot: Snapshot) -> dict[str, int]:
     """Into how many replicas each node that only counts its cards shares them, as its labels say."""
     return {card.node: max(1, card.slices_max) for card in snapshot.cards.values() if card.is_counted}
+
+
+def _devices(part: SeatSlice, shared: Mapping[str, int]) -> int:
+    """How many devices of its node a share takes: all of a card's where it keeps others off."""
+    return shared.get(part.node or "", 1) if part.core_percent == WHOLE_CORE_PERCENT else 1
 
 
 def _cards_of(devices: Mapping[str, int], replicas: int) -> int:
@@ -98,12 +104,12 @@ def counted_after(plan: Plan, after: Snapshot, held: Mapping[str, int]) -> dict[
         known |= here
         if card.node in found and here:
             found[card.node] += 1
+    shared = _replicas(after)
     others: dict[str, Counter[str]] = {}
     for seat in after.seats.values():
         for part in seat.slices if seat.pod_id not in known else ():
             if part.node in found and part.card is None and part.resource is not None:
-                others.setdefault(part.node, Counter())[part.resource] += 1
-    shared = _replicas(after)
+                others.setdefault(part.node, Counter())[part.resource] += _devices(part, shared)
     for node, own in others.items():
         found[node] += _cards_of(own, shared.get(node, 1))
     return found

@@ -128,8 +128,7 @@ def verify(
     if any(part.card is not None for record in applied for move in record.moves for part in move.old):
         emptied, taken = emptied_cards(applied, granted_before, plan), _held(applied) - granted_before
     else:
-        # The API names no cards: what the plan names stands for what the scheduler emptied.
-        emptied = frozenset(card.card for card in named)
+        emptied = _stand_ins(history, [card.card for card in named], plan)
         taken = {card.replaced_by for card in named if card.replaced_by is not None}
     given_back = _given_back(history, emptied, since, until)
     book = PriceBook(settings, history.inventory.nodes)
@@ -346,6 +345,23 @@ def _taken_back(
         for move in record.moves
     }
     return (restored - changed) | {name for one in plan.recommendations if one.id in undone for name in one.workloads}
+
+
+def _stand_ins(history: History, named: Sequence[CardId], plan: Plan) -> frozenset[str]:
+    """Cards that the scheduler emptied where the API names none: those of the plan's names, or others for them.
+
+    Where a named card is held, a card of its node and model on which the plan has pods, and which nobody holds, is the
+    one that was left.
+    """
+    held = {grant.card for grant in history.inventory.live_grants()}
+    kind_of = {card.card: (card.node, card.card_model) for card in history.inventory.cards}
+    free = [card.card for card in plan.placement if card.card in kind_of and card.card not in held]
+    found = []
+    for card in named:
+        other = next((one for one in free if kind_of[one] == kind_of.get(card)), card) if card in held else card
+        free = [one for one in free if one != other]
+        found.append(other)
+    return frozenset(found)
 
 
 def _given_back(history: History, freed: frozenset[str], since: datetime, until: datetime) -> frozenset[str]:

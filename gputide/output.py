@@ -173,6 +173,8 @@ def _table(answer: Answer, target: Path | None) -> str:
     for line in answer.headline:
         console.print(Text(line))
     listings = [one for one in answer.listings if len(one.columns) > 1 and (is_whole or not one.is_said)]
+    # Beside others a table without rows says nothing.
+    listings = [one for one in listings if one.rows] or listings
     # One column needs no frame.
     plain = [[f"{one.title}: {row[0]}" for row in one.rows] for one in answer.listings if len(one.columns) == 1]
     for listing in listings:

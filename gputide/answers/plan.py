@@ -63,7 +63,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
                 f"{format_count(totals.spare_cards)} spare, moves {format_count(totals.moves)} pods"
             ),
             (
-                f"saves {saving_text(totals.saving_per_week, plan.currency)} a week{_per_move(plan)}; predicted "
+                f"{_worth(plan)}; predicted "
                 f"violation {format_percent(totals.predicted_violation_ratio, digits=2)} (risk {plan.risk.value}); "
                 f"made from {format_time(plan.history.since)} to {format_time(plan.history.until)}, coverage "
                 f"{format_percent(plan.history.coverage_ratio, digits=1)}; expires {format_time(plan.expires_at)}"
@@ -284,15 +284,18 @@ def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
     )
 
 
-def _per_move(plan: Plan) -> str:
-    """What one moved pod brings: nothing to say where nobody moves."""
+def _worth(plan: Plan) -> str:
+    """What a plan saves, and what one moved pod brings where any moves."""
     saving, moves = plan.totals.saving_per_week, plan.totals.moves
-    if moves == 0 or saving.amortised is None:
-        return ""
+    if saving.amortised is None:
+        return f"value unknown: {no_price_words(())}"
+    text = f"saves {saving_text(saving, plan.currency)} a week"
+    if moves == 0:
+        return text
     each = Saving(
         amortised=saving.amortised / moves, marginal=None if saving.marginal is None else saving.marginal / moves
     )
-    return f", {saving_text(each, plan.currency)} per moved pod"
+    return f"{text}, {saving_text(each, plan.currency)} per moved pod"
 
 
 def no_price_words(card_models: Sequence[str]) -> str:

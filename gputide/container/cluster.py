@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,6 +41,7 @@ from fleet.priority_holds import NOBODY, Holders, holders_of
 from fleet.probe_results import ProbeResult, as_measured
 from fleet.settings.agent import GiveWayManner
 from fleet.settings.settings import ClusterChoice, ClusterSettings, Settings
+from fleet.usage import History
 from gputide.container.warehouse import warehouse
 from gputide.replay.clock import read_replay_clock
 
@@ -348,6 +350,25 @@ def holders_now(folder: DataFolder, settings: Settings, planned: str, now: datet
     with suppress(Misconfigured, Unavailable), open_kubernetes(settings) as cluster:
         return priority_holders(folder, settings, cluster, now)
     return None
+
+
+def with_live_labels(history: History, folder: DataFolder, settings: Settings) -> History:
+    """A history whose nodes have the labels that they have now, where the enforcer's cluster can be asked.
+
+    A scan sees no labels of nodes, and somebody may have put a node into another mode since.
+    """
+    inventory = history.inventory
+    is_real = settings.enforcer.cluster is ClusterChoice.KUBERNETES
+    if not is_real or own_cluster(folder, settings) not in (None, inventory.cluster):
+        return history
+    with suppress(Misconfigured, Unavailable), open_kubernetes(settings) as cluster:
+        live = {one["metadata"]["name"]: one["metadata"].get("labels", {}) for one in cluster.list_objects("Node")}
+        nodes = tuple(
+            replace(node, labels=tuple(sorted(live[node.node].items()))) if node.node in live else node
+            for node in inventory.nodes
+        )
+        return replace(history, inventory=replace(inventory, nodes=nodes))
+    return history
 
 
 def _left_out(cluster: LiveCluster | None) -> LeftOut | None:

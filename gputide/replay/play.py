@@ -1,8 +1,9 @@
 """Plays a recorded fleet through the real pipeline: trace → remote-write bodies → receiver → bus → warehouse.
 
 Called by `gputide admin replay` and `gputide demo`. The simulated cluster lives beside it: its users start and end pods
-as the trace says, and pods that a plan moved are played where the cluster has them. The replay's clock moves on with
-what the receiver has acknowledged, so a replay that was killed goes on where it was, with the same result.
+as the trace says, and pods that a plan moved are played where the cluster has them; where plans change a real cluster,
+all is played as recorded. The replay's clock moves on with what the receiver has acknowledged, so a replay that was
+killed goes on where it was, with the same result.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fleet.capabilities.register import CorePolicy
 from fleet.data_folder import DataFolder
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.inventory import Grant
-from fleet.settings.settings import Settings
+from fleet.settings.settings import ClusterChoice, Settings
 from fleet.units import format_time
 from gputide.container.receiver import open_receiver
 from gputide.container.rollup import open_rollup
@@ -122,7 +123,9 @@ def replay(
         name = ReplayClock(now=begin, trace=trace_name, cluster=_cluster_of(trace))
         if clock is None:
             write_replay_clock(folder, name)
-        seating = ClusterSeating(cluster, trace)
+        # What a real cluster did stands in the trace; a simulated one says where plans moved its pods.
+        is_real = settings.enforcer.cluster is ClusterChoice.KUBERNETES
+        seating = None if is_real else ClusterSeating(cluster, trace)
         with _pipeline(folder, settings, playback.write_url) as (url, rollup), cluster.replaying() as keep:
             sender = ReplaySender(url, sleep=sleep)
             reader = ReplayReader(trace, since=begin - _INSTANT, until=end - _INSTANT, seating=seating)
@@ -146,7 +149,7 @@ def replay(
                 cluster.sync(trace.inventory_at(end - _INSTANT), end)
                 keep(end, 0)
                 write_replay_clock(folder, replace(name, now=end))
-        pending = sum(seat.state is SeatState.PENDING for seat in cluster.seats())
+        pending = 0 if is_real else sum(seat.state is SeatState.PENDING for seat in cluster.seats())
     finally:
         cluster.close()
     return Replayed(
@@ -245,7 +248,7 @@ def _caught_up(folder: DataFolder, clock: ReplayClock | None, mark: ReplayMark |
 
 
 def _steps_from(
-    begin: datetime, end: datetime, trace: Trace, cluster: SimulatedCluster, seating: ClusterSeating
+    begin: datetime, end: datetime, trace: Trace, cluster: SimulatedCluster, seating: ClusterSeating | None
 ) -> int:
     """Bring the cluster to the first moment; returns how many steps to read at once.
 
@@ -253,11 +256,12 @@ def _steps_from(
     """
     mark = cluster.replay_mark()
     if mark is not None and mark.now == begin and mark.steps:
-        seating.seats(begin)  # who is moved now is remembered beyond the end that comes ahead
+        if seating is not None:
+            seating.seats(begin)  # who is moved now is remembered beyond the end that comes ahead
         _place_ahead(begin - _INSTANT, end, mark.steps, trace, cluster)
         return mark.steps
     cluster.sync(trace.inventory_at(begin), begin)
-    return STEPS_PER_SEATED_BLOCK if seating.seats(begin) else STEPS_PER_BLOCK
+    return STEPS_PER_SEATED_BLOCK if seating is not None and seating.seats(begin) else STEPS_PER_BLOCK
 
 
 def _blocks(

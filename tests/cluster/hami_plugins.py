@@ -16,6 +16,9 @@ from tests.cluster.workloads import is_ready
 
 NAMESPACE, NAME = "kube-system", "hami-device-plugin"
 VERSION = "v2.10.0"
+EFFECTIVE_GPU = ("egpu-device-plugin", "sf/egpu-device-plugin:1")
+"""Name and image; both are the installation's choice, for nothing of it is published."""
+
 _LOOK_SECONDS = 0.2
 
 
@@ -24,10 +27,13 @@ class HamiPlugins:
 
     Args:
         api: an administrator's hand.
+        name: of the ConfigMap and of the DaemonSet.
+        image: of its container.
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, name: str = NAME, image: str = f"projecthami/hami:{VERSION}") -> None:
         self._api = api
+        self._name, self._image = name, image
         self._seen: dict[str, str] = {}
         self._cards: dict[str, list[Manifest]] = {}
         self._end = threading.Event()
@@ -37,17 +43,18 @@ class HamiPlugins:
         """Install it."""
         data = {"config.json": json.dumps({"nodeconfig": []})}
         where = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
-        self._api.create(where, {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": data})
-        labels = {"app": NAME}
+        self._api.create(where, {"metadata": {"name": self._name, "namespace": NAMESPACE}, "data": data})
+        labels = {"app": self._name}
         pod = {
-            "containers": [{"name": "device-plugin", "image": f"projecthami/hami:{VERSION}"}],
+            "containers": [{"name": "device-plugin", "image": self._image}],
             "tolerations": [{"operator": "Exists"}],
         }
         spec = {
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": pod},
         }
-        self._api.create(f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets", {"metadata": {"name": NAME}, "spec": spec})
+        made = {"metadata": {"name": self._name}, "spec": spec}
+        self._api.create(f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets", made)
         self._thread.start()
         return self
 
@@ -57,7 +64,7 @@ class HamiPlugins:
         self._thread.join(30)
 
     def _play(self) -> None:
-        path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app%3D{NAME}"
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app%3D{self._name}"
         while not self._end.wait(_LOOK_SECONDS):
             for pod in self._api.ask("GET", path)["items"]:
                 node, uid = pod["spec"].get("nodeName"), pod["metadata"]["uid"]
@@ -66,7 +73,7 @@ class HamiPlugins:
                     self._seen[node] = uid
 
     def _register(self, node: str) -> None:
-        config = self._api.ask("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}")["data"]["config.json"]
+        config = self._api.ask("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/{self._name}")["data"]["config.json"]
         entry: Manifest = next((one for one in json.loads(config)["nodeconfig"] if one["name"] == node), {})
         annotations = self._api.ask("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"]
         cards = self._cards.setdefault(node, json.loads(annotations[REGISTER]))

@@ -15,8 +15,9 @@ from typing import Protocol
 from tests.cluster.api import Api, Manifest
 from tests.cluster.backend_doubles import KaiRules, PlayedCard, VgpuManagerRules, VolcanoRules
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble, hami_node
-from tests.cluster.hami_rules import ALLOCATED, grants_of
+from tests.cluster.hami_rules import ALLOCATED, COUNT, PRIORITY, grants_of
 from tests.cluster.kai_rules import RESERVATIONS
+from tests.cluster.mgpu_rules import MgpuRules
 from tests.cluster.scheduler_double import SchedulerDouble
 from tests.cluster.workloads import deployment
 from tests.control_plane import KWOK_ANNOTATION, ControlPlane, KubernetesPrograms
@@ -44,12 +45,26 @@ class PlayedBackend(Protocol):
         """Make a node that kwok plays and whose cards are shown as its device plugin shows them."""
         ...
 
-    def deploy(self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment") -> None:
-        """Make a workload whose pods ask for a whole card each, on nodes with the label `fleet` of its namespace."""
+    def deploy(
+        self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment", *, is_low: bool = False
+    ) -> None:
+        """Make a workload whose pods ask for a whole card each, on nodes with the label `fleet` of its namespace.
+
+        Args:
+            is_low: its owner says that it may wait for others, where the backend has a word for that.
+        """
         ...
 
     def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Workload (`namespace/kind/name`) and cards, sorted, of every bound pod of a namespace that holds some."""
+        ...
+
+
+class GrantingBackend(PlayedBackend, Protocol):
+    """One whose scheduler says how much of a card a pod got."""
+
+    def grants(self, api: Api, namespace: str) -> dict[str, dict[str, tuple[int, int]]]:
+        """MiB and percent of cores that its scheduler gave every bound pod of a namespace, by pod and card."""
         ...
 
 
@@ -63,7 +78,7 @@ class RulesPlayed:
     """
 
     name: str
-    rules: VolcanoRules | VgpuManagerRules | KaiRules
+    rules: VolcanoRules | VgpuManagerRules | KaiRules | MgpuRules
 
     @contextmanager
     def running(
@@ -85,10 +100,15 @@ class RulesPlayed:
         metadata, offered = self.rules.node(cards)
         if isinstance(self.rules, KaiRules):
             self.rules.cards[name] = tuple(one.card for one in cards)
+        if isinstance(self.rules, MgpuRules):
+            self.rules.cards[name] = tuple(cards)
         _make_node(api, name, metadata, offered)
 
-    def deploy(self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment") -> None:
+    def deploy(
+        self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment", *, is_low: bool = False
+    ) -> None:
         """See `PlayedBackend`."""
+        del is_low
         made = deployment(
             api, namespace, name, replicas=replicas, container=CONTAINER, kind=kind, limits=dict(self.rules.limits),
             pod_spec={"schedulerName": self.rules.scheduler, "nodeSelector": {FLEET: namespace}},
@@ -105,10 +125,23 @@ class RulesPlayed:
         return _held({_name(pod): (pod, self.rules.cards_of(pod, pods)) for pod in own})
 
 
-class HamiPlayed:
-    """HAMi, by its own double, on namespaces that it admits pods of."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MgpuPlayed(RulesPlayed):
+    """Volcengine's mGPU."""
 
-    name = "hami"
+    rules: MgpuRules
+    name: str = "mgpu"
+
+    def grants(self, api: Api, namespace: str) -> dict[str, dict[str, tuple[int, int]]]:
+        """See `GrantingBackend`."""
+        return {_name(pod): self.rules.grants_of(pod) for pod in _pods(api, namespace)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HamiPlayed:
+    """HAMi, by its own double, on namespaces that it admits pods of; EffectiveGPU is HAMi under another name."""
+
+    name: str = "hami"
 
     @contextmanager
     def running(
@@ -126,11 +159,14 @@ class HamiPlayed:
         """See `PlayedBackend`."""
         hami_node(api, name, [_HamiCard(shown=one, index=number) for number, one in enumerate(cards)])
 
-    def deploy(self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment") -> None:
+    def deploy(
+        self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment", *, is_low: bool = False
+    ) -> None:
         """See `PlayedBackend`."""
         api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {NAMESPACE_LABEL: "on"}}})
+        limits = {COUNT: "1", **({PRIORITY: "1"} if is_low else {})}
         deployment(
-            api, namespace, name, replicas=replicas, container=CONTAINER, kind=kind, limits={"nvidia.com/gpu": "1"},
+            api, namespace, name, replicas=replicas, container=CONTAINER, kind=kind, limits=limits,
             pod_spec={"nodeSelector": {FLEET: namespace}},
         )  # fmt: skip
 
@@ -139,7 +175,7 @@ class HamiPlayed:
         return _held({_name(pod): (pod, tuple(sorted(_hami_grants(pod)))) for pod in _pods(api, namespace)})
 
     def grants(self, api: Api, namespace: str) -> dict[str, dict[str, tuple[int, int]]]:
-        """MiB and percent of cores that its scheduler gave every bound pod of a namespace, by pod and card."""
+        """See `GrantingBackend`."""
         return {_name(pod): _hami_grants(pod) for pod in _pods(api, namespace)}
 
 
@@ -174,8 +210,11 @@ class ClaimsPlayed:
         spec = {"driver": "gpu.nvidia.com", "nodeName": name, "devices": devices, "pool": pool}
         api.create(f"{_RESOURCES}/resourceslices", {"metadata": {"name": name}, "spec": spec})
 
-    def deploy(self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment") -> None:
+    def deploy(
+        self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment", *, is_low: bool = False
+    ) -> None:
         """See `PlayedBackend`."""
+        del is_low
         request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
         spec = {"spec": {"devices": {"requests": [request]}}}
         templates = f"{_RESOURCES}/namespaces/{namespace}/resourceclaimtemplates"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from enforcer.snapshot import Snapshot
-from fleet.inventory import CardId, Inventory, WorkloadId
+from fleet.inventory import CardId, Inventory, Priority, WorkloadId
 from fleet.units import MIB
 from fleet.usage import History
 from tests.cluster.api import Api
@@ -55,7 +55,8 @@ def stand_up(
         # Other fleets may stand on nodes beside these.
         api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {FLEET: namespace}}})
     for service in services:
-        played.deploy(api, namespace, service.name, service.replicas, service.kind)
+        is_low = service.priority is Priority.LOW
+        played.deploy(api, namespace, service.name, service.replicas, service.kind, is_low=is_low)
         if service.args:
             path = f"/apis/apps/v1/namespaces/{namespace}/{service.kind.lower()}s/{service.name}"
             change = [{"op": "add", "path": "/spec/template/spec/containers/0/args", "value": list(service.args)}]

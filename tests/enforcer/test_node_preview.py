@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enforcer.backends.mgpu import MgpuBackend
 from enforcer.backends.mig import MigBackend
 from enforcer.backends.nvidia_sharing import TimeSlicingBackend
 from enforcer.node_preview import counted_after, counted_cards
@@ -24,4 +25,14 @@ def test_replicas_of_pods_that_no_plan_names_are_counted_the_same_before_and_aft
     snapshot = take_snapshot(StandingCluster(given), TimeSlicingBackend(NOW).dialect)
     held = counted_cards(snapshot)
     assert held == {"node-0": 1}
+    assert counted_after(a_plan({}, []), snapshot, held) == held
+
+
+def test_whole_cards_of_a_node_that_is_shared_count_one_by_one() -> None:
+    offers = {"vke.volcengine.com/mgpu-core": 400, "vke.volcengine.com/mgpu-memory": 4 * 24576}
+    given = [a_node("node-0", 0, labels={"vke.node.gpu.schedule": "mgpu"}, offers=offers)]
+    given += [a_pod("x", number, "node-0", limits={"vke.volcengine.com/mgpu-core": "100"}) for number in range(3)]
+    snapshot = take_snapshot(StandingCluster(given), MgpuBackend(NOW).dialect)
+    held = counted_cards(snapshot)
+    assert held == {"node-0": 3}
     assert counted_after(a_plan({}, []), snapshot, held) == held

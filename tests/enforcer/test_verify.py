@@ -85,9 +85,9 @@ class Measured:
         return History(inventory=replace(an_inventory(self.grants), as_of=until), slices=grid)
 
 
-def grants_after(moment: datetime) -> list[Grant]:
+def grants_after(moment: datetime, c_on: int = 4) -> list[Grant]:
     """Every pod's old grant up to a moment and its new one from then on, as `standard_plan` places them."""
-    places = {"a-0": 0, "b-0": 0, "a-1": 1, "b-1": 1, "c-0": 4, "c-1": 4}
+    places = {"a-0": 0, "b-0": 0, "a-1": 1, "b-1": 1, "c-0": c_on, "c-1": c_on}
     old = {"a-0": 0, "a-1": 1, "b-0": 2, "b-1": 3, "c-0": 4, "c-1": 5}
     found = [replace(a_grant("book", 0, 6, kind="Notebook"), ended_at=moment), a_grant("train", 0, 7, kind="Job")]
     for pod, card in places.items():
@@ -116,6 +116,7 @@ def judged(
     *,
     days: float = 7.5,
     more: tuple[Grant, ...] = (),
+    c_on: int = 4,
     plan: Plan | None = None,
     settings: Settings = A10_AT_HALF,
     holders: Holders | None = None,
@@ -123,7 +124,7 @@ def judged(
 ) -> Outcome:
     moment = max(record.applied_at for run in runs for record in run.records.values() if record.applied_at)
     measurements = Measured(
-        grants=[*grants_after(moment), *more],
+        grants=[*grants_after(moment, c_on), *more],
         use=measured.get("use", {}),
         framebuffer=measured.get("framebuffer", {}),
         cache=measured.get("cache", {}),
@@ -364,6 +365,10 @@ def test_cards_are_realised_by_the_plans_names_where_the_api_names_none(applied:
     assert (outcome.promised_cards_freed, outcome.realised_cards_freed) == (4, 4)
     held = a_grant("b", 7, 2, started_at=NOW - timedelta(days=1))
     assert judged([replace(run, records=records)], more=(held,)).realised_cards_freed == 3
+    # The plan keeps card 4 of that node and frees 5; the scheduler did it the other way round.
+    outcome = judged([replace(run, records=records)], c_on=5)
+    assert (outcome.realised_cards_freed, outcome.given_back) == (4, 0)
+    assert card_id(4) in {card.card for card in outcome.realised}
 
 
 def test_services_that_were_taken_back_are_counted_and_the_harm_budget_is_kept_beside(applied: list[RunRecord]) -> None:

@@ -10,8 +10,11 @@ import pytest
 from enforcer.simulated.cluster import SimulatedCluster
 from exporter.replay.seats import seated_grants
 from exporter.trace.trace import open_trace
+from fleet.data_folder import open_data_folder
 from fleet.inventory import CardId
-from gputide.replay.play import ClusterSeating
+from fleet.settings.settings import Settings
+from gputide.container.warehouse import WarehouseMeasurements
+from gputide.replay.play import ClusterSeating, Playback, replay
 from tests.exporter.builders import TraceFiles, at, card, pod
 
 A, B = CardId("GPU-a"), CardId("GPU-b")
@@ -55,3 +58,16 @@ def test_pod_that_users_ended_keeps_its_seat_until_its_last_sample(tmp_path: Pat
         assert seating.seats(at(50)) == {}
     finally:
         cluster.close()
+
+
+@pytest.mark.parametrize(("cluster", "cards"), [("kubernetes", {"GPU-a"}), ("simulated", {"GPU-a", "GPU-b"})])
+def test_what_a_real_cluster_did_is_played_as_recorded(tmp_path: Path, cluster: str, cards: set[str]) -> None:
+    # No two whole cards fit one card by the simulated cluster's books.
+    files = TraceFiles(cards=[card("GPU-a"), card("GPU-b")], pods=[pod("web-1", "GPU-a"), pod("web-2", "GPU-a")])
+    files.usage = [{**entry, "card": "GPU-a"} for entry in files.usage if entry["pod"] == "web-1"]
+    files.usage = [{**entry, "pod": name} for entry in files.usage for name in ("web-1", "web-2")]
+    folder = open_data_folder(tmp_path / "data", create=True)
+    settings = Settings.model_validate({"enforcer": {"cluster": cluster}})
+    replay(folder, settings, Playback(trace=files.write(tmp_path / "trace")), tick=lambda *_: None)
+    history = WarehouseMeasurements(folder, settings).history(at(0), at(60))
+    assert {str(grant.card) for grant in history.inventory.grants} == cards

@@ -24,7 +24,7 @@ from gputide.answers.fleet import silence_note
 from gputide.answers.plan import plan_answer
 from gputide.answers.tiers import tiers_promised
 from gputide.answers.what_if import Side, assumptions, what_if_answer
-from gputide.container.cluster import backend_version, own_cluster, seen_holders
+from gputide.container.cluster import backend_version, own_cluster, seen_holders, with_live_labels
 from gputide.container.history import for_plan, load_history, load_profiles, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
@@ -89,6 +89,7 @@ class _Planner:
 
     def plan(self, session: Session, history: History, profiles: Profiles) -> Plan:
         """The plan for a history, not sealed."""
+        history = with_live_labels(history, session.folder(), session.settings)
         outcomes = StoredOutcomes(session.folder()).outcomes(history.inventory.cluster)
         version = _version(session)
         own = own_cluster(session.folder(), session.settings)
