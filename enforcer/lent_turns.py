@@ -11,8 +11,19 @@ with `fleet.lending`, by which plans predict. Called by `verify`.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
+
+from enforcer.judged_rows import JudgedRows
+from fleet.decisions import Plan
+from fleet.inventory import WorkloadId
+from fleet.outcomes import LentCardOutcome
+from fleet.schema import Measure
+from fleet.units import MIB
+from fleet.usage import SliceGrid
 
 
 def turns(
@@ -39,3 +50,95 @@ def turns(
         for pod, others in since.items():
             others.update(other for other in now if other != pod)
     return found
+
+
+def lent_cards(plan: Plan, chosen: Collection[str], grid: SliceGrid, rows: JudgedRows) -> Iterator[LentCardOutcome]:
+    """What became of lending: each card whose grants exceed it with a workload that the plan lets lend.
+
+    Args:
+        chosen: recommendations of the plan that are in place.
+        rows: of the same history as the grid.
+    """
+    said = [
+        (workload, dict(clause.values))
+        for entry in plan.recommendations
+        if entry.id in chosen
+        for clause in entry.why
+        if clause.code == "lend"
+        for workload in entry.workloads
+    ]
+    predicted = {workload: cast("float", values["switches_per_day"]) for workload, values in said}
+    scaling = {workload: cast("float", values["scaling"]) for workload, values in said}
+    found: set[WorkloadId] = set()
+    for card in sorted({int(rows.card[n]) for n, name in enumerate(rows.workload) if name in predicted}):
+        own = np.flatnonzero(rows.card == card)
+        granted, size = rows.granted_bytes[own], float(rows.card_bytes[own[0]])
+        is_lent = (rows.lives[own] * granted[:, None]).sum(axis=0) > size + MIB
+        names = sorted({rows.workload[n] for n in own.tolist() if rows.workload[n] in predicted})
+        if not is_lent.any():
+            continue
+        found.update(names)
+        works, is_seen = _works(grid, rows, own)
+        seen = is_lent & is_seen
+        days = int(seen.sum()) * grid.step_seconds / 86400
+        kept = granted / np.array([scaling.get(rows.workload[n], 1.0) for n in own.tolist()])
+        held = _held_bytes(grid, rows, own, kept)
+        together, starts, held_of_pod = _of_pods(rows.pod[own], works[:, seen], rows.lives[own][:, seen], held)
+        yield LentCardOutcome(
+            card=grid.keys[int(rows.row[own[0]])].card,
+            workloads=tuple(names),
+            predicted_switches_per_day=max(predicted[name] for name in names),
+            switches_per_day=turns(together, starts, held_of_pod, size) / days if days >= 1.0 else None,
+            days=round(days, 2),
+        )
+    for name in sorted(predicted.keys() - found):
+        yield LentCardOutcome(
+            card=None,
+            workloads=(name,),
+            predicted_switches_per_day=predicted[name],
+            switches_per_day=None,
+            days=0.0,
+        )
+
+
+def _of_pods(
+    pod: NDArray[np.int64], works: NDArray[np.bool_], lives: NDArray[np.bool_], held: NDArray[np.float64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]:
+    """Steps in which each pod works and in which a grant of it begins, (pods, steps), and the most that it held."""
+    begins = lives & ~np.pad(lives, ((0, 0), (1, 0)))[:, :-1]
+    rows = [pod == one for one in np.unique(pod)]
+    return (
+        np.array([works[own].any(axis=0) for own in rows]),
+        np.array([begins[own].any(axis=0) for own in rows]),
+        np.array([(lives[own] * held[own][:, None]).sum(axis=0).max(initial=0.0) for own in rows]),
+    )
+
+
+def _works(grid: SliceGrid, rows: JudgedRows, own: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which rows of one card did anything in each step, (rows, steps), and steps in which that is known of all."""
+    lives = rows.lives[own]
+    for measure in (Measure.SM_ACTIVE, Measure.DUTY_CYCLE):
+        values = grid.peak.get(measure, grid.mean.get(measure))
+        if values is None:
+            continue
+        shown = np.where(lives, values[rows.row[own]], np.nan)
+        is_seen: NDArray[np.bool_] = np.asarray((~np.isnan(shown) | ~lives).all(axis=0), bool)
+        # Where all show the same, it is the card's figure and nobody's own.
+        most, least = (np.nan_to_num(shown, nan=fill) for fill in (-1.0, 9.0))
+        differs = most.max(axis=0) > least.min(axis=0)
+        if (is_seen & differs).any():
+            return np.nan_to_num(shown) > 0, is_seen
+    return np.zeros(lives.shape, bool), np.zeros(lives.shape[1], bool)
+
+
+def _held_bytes(
+    grid: SliceGrid, rows: JudgedRows, own: NDArray[np.int64], kept: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The most that rows of one card held, (rows,): their grants where no more is shown than the part that stays."""
+    values = grid.peak.get(Measure.FRAMEBUFFER_USED, grid.mean.get(Measure.FRAMEBUFFER_USED))
+    granted = rows.granted_bytes[own]
+    if values is None:
+        return granted
+    used = np.where(rows.lives[own], np.nan_to_num(values[rows.row[own]]), 0.0).max(axis=1)
+    # Monitors of some backends count that part alone.
+    return np.where(used > kept + MIB, np.minimum(used, granted), granted)

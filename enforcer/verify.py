@@ -10,24 +10,24 @@ line hands in the warehouse as `Measurements`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from enforcer.lent_turns import turns
+from enforcer.judged_rows import JudgedRows, judged_rows
+from enforcer.lent_turns import lent_cards
 from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.savings import named_cards, planned_cards, promised_cards, stages_in_place
 from enforcer.safety.harm_budget import Harm
 from fleet.decisions import FreedCard, Plan, Saving
 from fleet.errors import NotEnoughData, Refused
-from fleet.inventory import CardId, Grant, Priority, WorkloadId
+from fleet.inventory import CardId, WorkloadId
 from fleet.money.prices import PriceBook
 from fleet.money.saving import cards_in, saved, saving_between
-from fleet.outcomes import LentCardOutcome, Outcome, WorkloadOutcome
+from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.priority_holds import Holders, broken_needs, contending
 from fleet.schema import Measure
 from fleet.sentences import Sentence
@@ -61,26 +61,6 @@ class Measurements(Protocol):
             Unavailable: what keeps it can't be reached.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
-    """One row per slice and grant of it: what the arrays below run along.
-
-    Attributes:
-        preallocates: its server takes framebuffer ahead of need.
-        lives: steps in which the grant lasted, shape (rows, steps).
-    """
-
-    row: NDArray[np.int64]
-    workload: tuple[WorkloadId, ...]
-    pod: NDArray[np.int64]
-    card: NDArray[np.int64]
-    granted_bytes: NDArray[np.float64]
-    card_bytes: NDArray[np.float64]
-    is_low: NDArray[np.bool_]
-    preallocates: NDArray[np.bool_]
-    lives: NDArray[np.bool_]
 
 
 def verify(
@@ -147,7 +127,7 @@ def verify(
     realised = tuple(card for card in free if not card.is_spare)
     changed = {move.workload for record in applied for move in record.moves}
     standing = {name for stage in plan.stages if stage.stage in stages for name in stage.recommendations}
-    rows = _rows(history, contending(plan, holders))
+    rows = judged_rows(history, contending(plan, holders))
     violated, active, causes = _violations(history.slices, rows)
     return Outcome(
         plan_id=plan.plan_id,
@@ -170,93 +150,8 @@ def verify(
         stages=tuple(stages),
         realised=realised,
         broken=() if holders is None else _broken(plan, standing - undone, holders, measurements, history, now),
-        lent=tuple(_lent(plan, standing - undone, history.slices, rows)),
+        lent=tuple(lent_cards(plan, standing - undone, history.slices, rows)),
     )
-
-
-def _lent(plan: Plan, chosen: Collection[str], grid: SliceGrid, rows: _Rows) -> Iterator[LentCardOutcome]:
-    """What became of lending: each card whose grants exceed it with a workload that the plan lets lend."""
-    said = [
-        (workload, dict(clause.values))
-        for entry in plan.recommendations
-        if entry.id in chosen
-        for clause in entry.why
-        if clause.code == "lend"
-        for workload in entry.workloads
-    ]
-    predicted = {workload: cast("float", values["switches_per_day"]) for workload, values in said}
-    scaling = {workload: cast("float", values["scaling"]) for workload, values in said}
-    found: set[WorkloadId] = set()
-    for card in sorted({int(rows.card[n]) for n, name in enumerate(rows.workload) if name in predicted}):
-        own = np.flatnonzero(rows.card == card)
-        granted, size = rows.granted_bytes[own], float(rows.card_bytes[own[0]])
-        is_lent = (rows.lives[own] * granted[:, None]).sum(axis=0) > size + MIB
-        names = sorted({rows.workload[n] for n in own.tolist() if rows.workload[n] in predicted})
-        if not is_lent.any():
-            continue
-        found.update(names)
-        works, is_seen = _works(grid, rows, own)
-        seen = is_lent & is_seen
-        days = int(seen.sum()) * grid.step_seconds / 86400
-        kept = granted / np.array([scaling.get(rows.workload[n], 1.0) for n in own.tolist()])
-        held = _held_bytes(grid, rows, own, kept)
-        together, starts, held_of_pod = _of_pods(rows.pod[own], works[:, seen], rows.lives[own][:, seen], held)
-        yield LentCardOutcome(
-            card=grid.keys[int(rows.row[own[0]])].card,
-            workloads=tuple(names),
-            predicted_switches_per_day=max(predicted[name] for name in names),
-            switches_per_day=turns(together, starts, held_of_pod, size) / days if days >= 1.0 else None,
-            days=round(days, 2),
-        )
-    for name in sorted(predicted.keys() - found):
-        yield LentCardOutcome(
-            card=None,
-            workloads=(name,),
-            predicted_switches_per_day=predicted[name],
-            switches_per_day=None,
-            days=0.0,
-        )
-
-
-def _of_pods(
-    pod: NDArray[np.int64], works: NDArray[np.bool_], lives: NDArray[np.bool_], held: NDArray[np.float64]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]:
-    """Steps in which each pod works and in which a grant of it begins, (pods, steps), and the most that it held."""
-    begins = lives & ~np.pad(lives, ((0, 0), (1, 0)))[:, :-1]
-    rows = [pod == one for one in np.unique(pod)]
-    return (
-        np.array([works[own].any(axis=0) for own in rows]),
-        np.array([begins[own].any(axis=0) for own in rows]),
-        np.array([(lives[own] * held[own][:, None]).sum(axis=0).max(initial=0.0) for own in rows]),
-    )
-
-
-def _works(grid: SliceGrid, rows: _Rows, own: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which rows of one card did anything in each step, (rows, steps), and steps in which that is known of all."""
-    lives = rows.lives[own]
-    for measure in (Measure.SM_ACTIVE, Measure.DUTY_CYCLE):
-        values = grid.peak.get(measure, grid.mean.get(measure))
-        if values is None:
-            continue
-        shown = np.where(lives, values[rows.row[own]], np.nan)
-        is_seen: NDArray[np.bool_] = np.asarray((~np.isnan(shown) | ~lives).all(axis=0), bool)
-        # Where all show the same, it is the card's figure and nobody's own.
-        most, least = (np.nan_to_num(shown, nan=fill) for fill in (-1.0, 9.0))
-        differs = most.max(axis=0) > least.min(axis=0)
-        if (is_seen & differs).any():
-            return np.nan_to_num(shown) > 0, is_seen
-    return np.zeros(lives.shape, bool), np.zeros(lives.shape[1], bool)
-
-
-def _held_bytes(grid: SliceGrid, rows: _Rows, own: NDArray[np.int64], kept: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The most that rows of one card held, (rows,): their grants where no more is shown than the part that stays."""
-    values = grid.peak.get(Measure.FRAMEBUFFER_USED, grid.mean.get(Measure.FRAMEBUFFER_USED))
-    granted = rows.granted_bytes[own]
-    if values is None:
-        return granted
-    used = np.where(rows.lives[own], np.nan_to_num(values[rows.row[own]]), 0.0).max(axis=1)
-    # Monitors of some backends count that part alone.
-    return np.where(used > kept + MIB, np.minimum(used, granted), granted)
 
 
 def _broken(
@@ -279,7 +174,7 @@ def _living(history: History) -> frozenset[WorkloadId]:
 
 def harm_by_workload(history: History) -> dict[WorkloadId, Harm]:
     """What every workload suffered in a history, by the rule above."""
-    rows = _rows(history)
+    rows = judged_rows(history)
     violated, active, _ = _violations(history.slices, rows)
     found: dict[WorkloadId, list[int]] = {}
     for number, workload in enumerate(rows.workload):
@@ -376,48 +271,7 @@ def _given_back(history: History, freed: frozenset[str], since: datetime, until:
     )
 
 
-def _rows(history: History, equals: frozenset[WorkloadId] = frozenset()) -> _Rows:
-    grants: dict[tuple[str, str, str], list[Grant]] = {}
-    for grant in history.inventory.grants:
-        grants.setdefault((grant.pod_id, grant.container, grant.card), []).append(grant)
-    grid = history.slices
-    ends_ms = grid.step_ends_ms()
-    cards: dict[CardId, int] = {}
-    pods: dict[str, int] = {}
-    row, workload, pod, card, granted, size, low, pre, lives = [], [], [], [], [], [], [], [], []
-    for number, key in enumerate(grid.keys):
-        own = sorted(grants.get((key.pod_id, key.container, key.card), ()), key=lambda grant: grant.started_at)
-        for place, grant in enumerate(own):
-            start = grant.started_at.timestamp() * 1000
-            end = np.inf if grant.ended_at is None else grant.ended_at.timestamp() * 1000
-            # A slice has one grant at a time: where the end of one was lost, the next one ends it.
-            end = min([end, *(later.started_at.timestamp() * 1000 for later in own[place + 1 : place + 2])])
-            alive = (ends_ms - 1 >= start) & (ends_ms - 1 < end)
-            if not alive.any():
-                continue
-            row.append(number)
-            workload.append(grant.workload_id)
-            pod.append(pods.setdefault(key.pod_id, len(pods)))
-            card.append(cards.setdefault(key.card, len(cards)))
-            granted.append(float(grant.framebuffer_granted_bytes))
-            size.append(float(grant.framebuffer_bytes))
-            low.append(grant.priority is Priority.LOW and grant.workload_id not in equals)
-            pre.append(grant.kv_cache_pool_bytes is not None)
-            lives.append(alive)
-    return _Rows(
-        row=np.array(row, np.int64),
-        workload=tuple(workload),
-        pod=np.array(pod, np.int64),
-        card=np.array(card, np.int64),
-        granted_bytes=np.array(granted),
-        card_bytes=np.array(size),
-        is_low=np.array(low, bool),
-        preallocates=np.array(pre, bool),
-        lives=np.array(lives, bool).reshape(len(row), grid.steps),
-    )
-
-
-def _violations(grid: SliceGrid, rows: _Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int8]]:
+def _violations(grid: SliceGrid, rows: JudgedRows) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int8]]:
     """Violated steps, active steps, and the cause of each violation (place in `_CAUSES`); all (rows, steps)."""
     shape = (len(rows.row), grid.steps)
     use = _measured(grid, rows, Measure.SM_ACTIVE, shape)
@@ -449,14 +303,14 @@ def _violations(grid: SliceGrid, rows: _Rows) -> tuple[NDArray[np.bool_], NDArra
     return violated, active, cause
 
 
-def _sharers(rows: _Rows, cards: int) -> Float32:
+def _sharers(rows: JudgedRows, cards: int) -> Float32:
     """Pods that live on each card in each step, (cards, steps); containers of one pod count once."""
     pairs, pair_of = np.unique(np.stack([rows.card, rows.pod]), axis=1, return_inverse=True)
     lives = sum_by_card(rows.lives.astype(np.float32), pair_of.reshape(-1), pairs.shape[1]) > 0
     return sum_by_card(lives.astype(np.float32), pairs[0], cards)
 
 
-def _measured(grid: SliceGrid, rows: _Rows, measure: Measure, shape: tuple[int, int]) -> Float32:
+def _measured(grid: SliceGrid, rows: JudgedRows, measure: Measure, shape: tuple[int, int]) -> Float32:
     values = grid.mean.get(measure)
     if values is None:
         return np.full(shape, np.nan, np.float32)
@@ -465,7 +319,7 @@ def _measured(grid: SliceGrid, rows: _Rows, measure: Measure, shape: tuple[int, 
 
 def _by_workload(
     plan: Plan,
-    rows: _Rows,
+    rows: JudgedRows,
     violated: NDArray[np.bool_],
     active: NDArray[np.bool_],
     causes: NDArray[np.int8],
@@ -498,7 +352,7 @@ def _by_workload(
 
 
 def _control(
-    rows: _Rows, violated: NDArray[np.bool_], active: NDArray[np.bool_], changed: set[WorkloadId]
+    rows: JudgedRows, violated: NDArray[np.bool_], active: NDArray[np.bool_], changed: set[WorkloadId]
 ) -> float | None:
     """Violated share of the active steps of untouched workloads of high and normal priority; None without any."""
     own = np.array([workload not in changed for workload in rows.workload], bool) & ~rows.is_low
@@ -508,7 +362,7 @@ def _control(
     return int(violated[own].sum()) / steps if steps else 0.0
 
 
-def _coverage(history: History, rows: _Rows) -> float:
+def _coverage(history: History, rows: JudgedRows) -> float:
     measured = history.slices.mean.get(Measure.FRAMEBUFFER_USED)
     lived = int(rows.lives.sum())
     if measured is None or not lived:
