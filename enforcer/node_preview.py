@@ -16,6 +16,7 @@ from enforcer.dialect import WHOLE_CORE_PERCENT, SeatSlice
 from enforcer.manifest import field_of
 from enforcer.snapshot import Snapshot
 from fleet.decisions import Plan
+from fleet.grammars.mgpu import RECLAIMED_CORES_RESOURCE
 from fleet.grammars.mig import profile_of_resource
 
 _COMPUTE_SLICES = 7
@@ -75,19 +76,22 @@ def _devices(part: SeatSlice, shared: Mapping[str, int]) -> int:
 def _cards_of(devices: Mapping[str, int], replicas: int) -> int:
     """Cards that so many devices of each resource are on at least; instances by compute slices, seven to a card.
 
-    Instances of several profiles lie on one card together.
+    Instances of several profiles lie on one card together, and work in cores that other work leaves beside that work.
 
     Source: NVIDIA/mig-parted:api/spec (profiles), NVIDIA/k8s-device-plugin:README.md (replicas).
     """
     slices = cards = 0
     for resource, count in devices.items():
         profile = profile_of_resource(resource)
+        if resource == RECLAIMED_CORES_RESOURCE:
+            continue
         if profile is None:
             cards += math.ceil(count / replicas)
         else:
             own = profile.partition("g.")[0]
             slices += count * (int(own) if own.isdigit() else 1)
-    return cards + math.ceil(slices / _COMPUTE_SLICES)
+    beside = math.ceil(devices.get(RECLAIMED_CORES_RESOURCE, 0) / replicas)
+    return max(beside, cards + math.ceil(slices / _COMPUTE_SLICES))
 
 
 def counted_after(plan: Plan, after: Snapshot, held: Mapping[str, int]) -> dict[str, int]:

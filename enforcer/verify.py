@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -108,7 +109,8 @@ def verify(
     if any(part.card is not None for record in applied for move in record.moves for part in move.old):
         emptied, taken = emptied_cards(applied, granted_before, plan), _held(applied) - granted_before
     else:
-        emptied = _stand_ins(history, [card.card for card in named], plan)
+        named = _stand_ins(history, named, plan, {move.pod_id for record in applied for move in record.moves})
+        emptied = frozenset(card.card for card in named)
         taken = {card.replaced_by for card in named if card.replaced_by is not None}
     given_back = _given_back(history, emptied, since, until)
     book = PriceBook(settings, history.inventory.nodes)
@@ -242,21 +244,29 @@ def _taken_back(
     return (restored - changed) | {name for one in plan.recommendations if one.id in undone for name in one.workloads}
 
 
-def _stand_ins(history: History, named: Sequence[CardId], plan: Plan) -> frozenset[str]:
+def _stand_ins(
+    history: History, named: Sequence[FreedCard], plan: Plan, moved: Collection[str]
+) -> tuple[FreedCard, ...]:
     """Cards that the scheduler emptied where the API names none: those of the plan's names, or others for them.
 
-    Where a named card is held, a card of its node and model on which the plan has pods, and which nobody holds, is the
-    one that was left.
+    Where a named card is held, another of its node and model is the one that was left: a card that nobody holds, that
+    was not free before, and on which the plan has none but pods that it moved.
     """
     held = {grant.card for grant in history.inventory.live_grants()}
     kind_of = {card.card: (card.node, card.card_model) for card in history.inventory.cards}
-    free = [card.card for card in plan.placement if card.card in kind_of and card.card not in held]
+    barred = held | {card.card for card in named} | {card.replaced_by for card in named}
+    free = [
+        card.card
+        for card in plan.placement
+        if card.card in kind_of and card.card not in barred and all(part.pod_id in moved for part in card.slices)
+    ]
     found = []
     for card in named:
-        other = next((one for one in free if kind_of[one] == kind_of.get(card)), card) if card in held else card
+        kind = kind_of.get(card.card)
+        other = next((one for one in free if kind_of[one] == kind), None) if card.card in held else None
         free = [one for one in free if one != other]
-        found.append(other)
-    return frozenset(found)
+        found.append(card if other is None else replace(card, card=other))
+    return tuple(found)
 
 
 def _given_back(history: History, freed: frozenset[str], since: datetime, until: datetime) -> frozenset[str]:

@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from fleet.inventory import KEPT_APART_LABEL, CardId, Grant, Inventory, WorkloadId
 from fleet.workload_kinds import JOB_KINDS
 
-DESCRIBED_PREFIXES = ("kubernetes.io/hostname", "nvidia.com/", "feature.node.kubernetes.io/")
-"""Labels that describe one machine and its cards. Nobody is taken to select by them: cards are matched by their model,
-and a pod that does ask for one machine is kept back by the scheduler alone."""
+DESCRIBED_PREFIXES = (
+    "kubernetes.io/hostname", "nvidia.com/", "feature.node.kubernetes.io/", "gputide.io/",
+    "vke.volcengine.com/mgpu-compute-policy",
+)  # fmt: skip
+"""Labels that describe one machine, its cards, and how they are shared (`node_terms`). Nobody is taken to select by
+them: cards are matched by their model, and a pod that does ask for one machine is kept back by the scheduler alone."""
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 """Every node has one of its own, whether the inventory has its labels or not."""

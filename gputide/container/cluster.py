@@ -7,7 +7,8 @@ the same names there. The real cluster's adapter is imported only where the sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -33,10 +34,11 @@ from enforcer.record.shared_plans import ClusterPlans
 from enforcer.safety.guard import check_cluster_name
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.capabilities.capability import Capabilities
-from fleet.capabilities.register import EFFECTIVE_GPU, HAMI, records_of
+from fleet.capabilities.register import EFFECTIVE_GPU, HAMI, capabilities_of, records_of
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import GputideError, Misconfigured, Refused, Unavailable
+from fleet.inventory import NODE_MODE_LABEL, Node
 from fleet.priority_holds import NOBODY, Holders, holders_of
 from fleet.probe_results import ProbeResult, as_measured
 from fleet.settings.agent import GiveWayManner
@@ -352,23 +354,33 @@ def holders_now(folder: DataFolder, settings: Settings, planned: str, now: datet
     return None
 
 
-def with_live_labels(history: History, folder: DataFolder, settings: Settings) -> History:
-    """A history whose nodes have the labels that they have now, where the enforcer's cluster can be asked.
+def with_live_modes(history: History, folder: DataFolder, settings: Settings) -> tuple[History, tuple[str, ...]]:
+    """A history whose nodes are in the modes that the cluster says now, and a note where it can't be asked.
 
-    A scan sees no labels of nodes, and somebody may have put a node into another mode since.
+    A scan sees no labels of nodes, and somebody may have put a node into another mode since. Other labels stay as they
+    were collected.
     """
-    inventory = history.inventory
-    is_real = settings.enforcer.cluster is ClusterChoice.KUBERNETES
-    if not is_real or own_cluster(folder, settings) not in (None, inventory.cluster):
-        return history
-    with suppress(Misconfigured, Unavailable), open_kubernetes(settings) as cluster:
-        live = {one["metadata"]["name"]: one["metadata"].get("labels", {}) for one in cluster.list_objects("Node")}
-        nodes = tuple(
-            replace(node, labels=tuple(sorted(live[node.node].items()))) if node.node in live else node
-            for node in inventory.nodes
-        )
-        return replace(history, inventory=replace(inventory, nodes=nodes))
-    return history
+    inventory, real = history.inventory, ClusterChoice.KUBERNETES
+    if settings.enforcer.cluster is not real or own_cluster(folder, settings) not in (None, inventory.cluster):
+        return history, ()
+    policy = capabilities_of(settings.enforcer.backend).node_policy_label
+    try:
+        with open_kubernetes(settings) as cluster:
+            check_uid(cluster, settings)
+            found = {one["metadata"]["name"]: one["metadata"].get("labels", {}) for one in cluster.list_objects("Node")}
+    except (Misconfigured, Refused, Unavailable) as exc:
+        return history, (f"modes of nodes are those that were collected, for the cluster could not be asked: {exc}",)
+    nodes = tuple(
+        _with_labels(node, found[node.node], {NODE_MODE_LABEL, policy}) if node.node in found else node
+        for node in inventory.nodes
+    )
+    return replace(history, inventory=replace(inventory, nodes=nodes)), ()
+
+
+def _with_labels(node: Node, live: Mapping[str, str], names: AbstractSet[str | None]) -> Node:
+    """A node with these of its labels as they are now."""
+    kept = [(name, value) for name, value in node.labels if name not in names]
+    return replace(node, labels=tuple(sorted([*kept, *(one for one in live.items() if one[0] in names)])))
 
 
 def _left_out(cluster: LiveCluster | None) -> LeftOut | None:

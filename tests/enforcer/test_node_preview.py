@@ -36,3 +36,14 @@ def test_whole_cards_of_a_node_that_is_shared_count_one_by_one() -> None:
     held = counted_cards(snapshot)
     assert held == {"node-0": 3}
     assert counted_after(a_plan({}, []), snapshot, held) == held
+
+
+def test_all_cores_of_a_card_beside_a_share_of_its_framebuffer_are_no_whole_card() -> None:
+    """mGPU books what online and offline work asks for apart: these two lie on one card."""
+    offers = {"vke.volcengine.com/mgpu-core": 200, "vke.volcengine.com/mgpu-memory": 2 * 24576}
+    given = [a_node("node-0", 0, labels={"vke.node.gpu.schedule": "mgpu"}, offers=offers)]
+    for name, cores in (("x", "mgpu-core"), ("y", "reclaimed-mgpu-core")):
+        limits = {f"vke.volcengine.com/{cores}": "100", "vke.volcengine.com/mgpu-memory": "9000"}
+        given.append(a_pod(name, 0, "node-0", limits=limits))
+    snapshot = take_snapshot(StandingCluster(given), MgpuBackend(NOW).dialect)
+    assert counted_cards(snapshot) == {"node-0": 1}

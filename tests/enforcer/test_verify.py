@@ -117,6 +117,7 @@ def judged(
     days: float = 7.5,
     more: tuple[Grant, ...] = (),
     c_on: int = 4,
+    ended: str | None = None,
     plan: Plan | None = None,
     settings: Settings = A10_AT_HALF,
     holders: Holders | None = None,
@@ -124,7 +125,10 @@ def judged(
 ) -> Outcome:
     moment = max(record.applied_at for run in runs for record in run.records.values() if record.applied_at)
     measurements = Measured(
-        grants=[*grants_after(moment, c_on), *more],
+        grants=[
+            replace(grant, ended_at=moment + timedelta(days=1)) if grant.workload == ended else grant
+            for grant in (*grants_after(moment, c_on), *more)
+        ],
         use=measured.get("use", {}),
         framebuffer=measured.get("framebuffer", {}),
         cache=measured.get("cache", {}),
@@ -349,7 +353,8 @@ def test_cards_freed_by_two_runs_of_one_plan_are_all_realised(applied: list[RunR
     assert judged([first, second]).realised_cards_freed == 4
 
 
-def test_cards_are_realised_by_the_plans_names_where_the_api_names_none(applied: list[RunRecord]) -> None:
+def without_names(applied: list[RunRecord]) -> list[RunRecord]:
+    """The run as an API records it that names no cards."""
     (run,) = applied
 
     def unnamed(slices: tuple[SeatSlice, ...]) -> tuple[SeatSlice, ...]:
@@ -361,14 +366,37 @@ def test_cards_are_realised_by_the_plans_names_where_the_api_names_none(applied:
         )
         for number, record in run.records.items()
     }
-    outcome = judged([replace(run, records=records)])
+    return [replace(run, records=records)]
+
+
+def test_cards_are_realised_by_the_plans_names_where_the_api_names_none(applied: list[RunRecord]) -> None:
+    outcome = judged(without_names(applied))
     assert (outcome.promised_cards_freed, outcome.realised_cards_freed) == (4, 4)
     held = a_grant("b", 7, 2, started_at=NOW - timedelta(days=1))
-    assert judged([replace(run, records=records)], more=(held,)).realised_cards_freed == 3
-    # The plan keeps card 4 of that node and frees 5; the scheduler did it the other way round.
-    outcome = judged([replace(run, records=records)], c_on=5)
-    assert (outcome.realised_cards_freed, outcome.given_back) == (4, 0)
-    assert card_id(4) in {card.card for card in outcome.realised}
+    assert judged(without_names(applied), more=(held,)).realised_cards_freed == 3
+
+
+@pytest.mark.parametrize("spare", [None, 5], ids=["counted", "spare"])
+def test_card_that_the_scheduler_emptied_instead_stands_in_for_the_plans(
+    spare: int | None, applied: list[RunRecord]
+) -> None:
+    """The plan keeps card 4 and frees 5; the scheduler did it the other way round."""
+    plan = standard_plan()
+    items = tuple(
+        replace(item, freed=tuple(replace(card, is_spare=card.card == card_id(spare or 99)) for card in item.freed))
+        for item in plan.recommendations
+    )
+    outcome = judged(without_names(applied), c_on=5, plan=replace(plan, recommendations=items))
+    assert (outcome.realised_cards_freed, outcome.spare_cards) == ((4, 0) if spare is None else (3, 1))
+    assert outcome.given_back == 0
+    assert (card_id(4) in {card.card for card in outcome.realised}) is (spare is None)
+
+
+def test_card_that_the_plan_did_not_empty_stands_in_for_none(applied: list[RunRecord]) -> None:
+    """Cards 4 and 5 are both held still; the Job on card 7, which the plan left alone, has ended by itself."""
+    held = a_grant("c", 9, 5, started_at=NOW - timedelta(days=1))
+    outcome = judged(without_names(applied), more=(held,), ended="train")
+    assert (outcome.realised_cards_freed, outcome.given_back) == (3, 1)
 
 
 def test_services_that_were_taken_back_are_counted_and_the_harm_budget_is_kept_beside(applied: list[RunRecord]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.inventory import KEPT_APART_LABEL, Grant, Node
+from fleet.inventory import KEPT_APART_LABEL, NODE_MODE_LABEL, Grant, Node
 from fleet.units import GIB
 from fleet.usage import History
 from recommender.bin_cards import NodeRoom, seat_bins
@@ -56,6 +56,11 @@ def test_a_pod_does_not_leave_the_pool_of_nodes_in_which_its_workload_runs() -> 
     history = cluster(*THREE_NODES)
     assert len(nodes_shared(with_nodes(history, **pools("a", "a", "b")))) == 1
     assert nodes_shared(with_nodes(history, **pools("a", "b", "b"))) == []
+
+
+@pytest.mark.parametrize("key", [NODE_MODE_LABEL, "vke.volcengine.com/mgpu-compute-policy", "nvidia.com/gpu.product"])
+def test_what_describes_a_node_and_its_cards_is_no_pool(key: str) -> None:
+    assert len(nodes_shared(with_nodes(cluster(*THREE_NODES), node_0={"labels": ((key, "a"),)}))) == 1
 
 
 def test_a_node_that_lacks_the_label_is_another_pool() -> None:

@@ -24,7 +24,7 @@ from gputide.answers.fleet import silence_note
 from gputide.answers.plan import plan_answer
 from gputide.answers.tiers import tiers_promised
 from gputide.answers.what_if import Side, assumptions, what_if_answer
-from gputide.container.cluster import backend_version, own_cluster, seen_holders, with_live_labels
+from gputide.container.cluster import backend_version, own_cluster, seen_holders, with_live_modes
 from gputide.container.history import for_plan, load_history, load_profiles, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
@@ -69,6 +69,7 @@ def make(
     history, profiles = load_profiles(session, cluster)
     folder = session.folder()
     since = silent_since(warehouse(folder, session.settings), session.settings, profiles.cluster, session.now())
+    history, unread = with_live_modes(history, folder, session.settings)
     plan = planner.plan(session, history, profiles)
     if since is not None:
         # The guard goes by where the history ends: with the last sample, not with the silence after it.
@@ -76,7 +77,12 @@ def make(
     plan = seal_plan(plan)
     with writing(folder):
         keep_plan(folder, session.settings, plan)
-    notes = (*as_planned, *silence_note(plan.cluster, since), *tiers_promised(plan, session.settings.guarantees))
+    notes = (
+        *as_planned,
+        *unread,
+        *silence_note(plan.cluster, since),
+        *tiers_promised(plan, session.settings.guarantees),
+    )
     return plan_answer(plan, notes)
 
 
@@ -89,7 +95,6 @@ class _Planner:
 
     def plan(self, session: Session, history: History, profiles: Profiles) -> Plan:
         """The plan for a history, not sealed."""
-        history = with_live_labels(history, session.folder(), session.settings)
         outcomes = StoredOutcomes(session.folder()).outcomes(history.inventory.cluster)
         version = _version(session)
         own = own_cluster(session.folder(), session.settings)
@@ -140,6 +145,7 @@ def _version(session: Session) -> str | None:
 def _what_if(session: Session, planner: _Planner, texts: Sequence[str]) -> Answer:
     """The plan as things are and the one that would follow; keeps neither."""
     history = load_history(session.folder(), session.settings, session.now(), cluster=planner.cluster)
+    history, _ = with_live_modes(history, session.folder(), session.settings)
     assumed = assumptions(texts, lambda: history.inventory)
     other = session.with_overrides(assumed.settings)
     hypothesis = None
