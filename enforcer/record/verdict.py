@@ -217,7 +217,7 @@ def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
             sentence(
                 "verdict.worst_service",
                 workload=worst.workload,
-                observed_ratio=round(_ratio_of(worst), 6),
+                observed_ratio=round(_ratio_of(worst), 9),
                 budget_ratio=verdict.harm_budget_ratio or 0.0,
             )
         )
@@ -238,7 +238,7 @@ def _harm(verdict: Verdict) -> tuple[Sentence, ...]:
         return (sentence("verdict.harm_unmeasured"),)
     if verdict.level is Level.UNDECIDED:
         return (sentence("verdict.harm_undecided", count=verdict.active_windows),)
-    ratios = {"observed_ratio": round(verdict.observed_ratio or 0.0, 6), "predicted_ratio": verdict.predicted_ratio}
+    ratios = {"observed_ratio": round(verdict.observed_ratio or 0.0, 9), "predicted_ratio": verdict.predicted_ratio}
     if not verdict.is_harmed:
         return (sentence(f"verdict.harm_{verdict.level.value}", **ratios),)
     over = sentence(
