@@ -44,13 +44,13 @@ def probe_node(node: str, flags: Sequence[str], *words: str) -> subprocess.Compl
         lends = "--card-mib" in flags
         card = int(flags[flags.index("--card-mib") + 1]) if lends else _CARD_MIB
         limit = 2 * card if lends else card
-        told = {
+        variables = {
             "PROBE_CARD_MIB": card, "PROBE_LIMIT_MIB": limit, "CUDA_DEVICE_MEMORY_LIMIT_0": f"{limit}m",
             "PROBE_SPILL": 1, "PROBE_LINK_MB": LINK_MB, "PROBE_GATE": 1, "PROBE_REGION": region,
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": region, "GPUTIDE_EXPORTER__NODE": node,
             "GPUTIDE_EXPORTER__PROC_FOLDER": here, "GPUTIDE_PROBE__CUDA_LIBRARY": here / "libcuda.so.1",
         }  # fmt: skip
-        environ = {**os.environ, **{name: str(value) for name, value in told.items()}}
+        environ = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         verb = [str(GPUTIDE), *words, "admin", "probe", "run", *flags]
         return subprocess.run(verb, check=False, capture_output=True, text=True, env=environ)
 

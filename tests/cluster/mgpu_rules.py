@@ -130,5 +130,5 @@ def ask_of(pod: Manifest) -> tuple[int, int, int]:
 
 def index_of(pod: Manifest) -> int | None:
     """Number of its card on its node; None where it has none."""
-    told = pod["metadata"].get("annotations", {}).get(f"{INDEX}{pod['spec']['containers'][0]['name']}")
-    return None if told is None else int(told)
+    number = pod["metadata"].get("annotations", {}).get(f"{INDEX}{pod['spec']['containers'][0]['name']}")
+    return None if number is None else int(number)
