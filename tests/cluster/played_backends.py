@@ -7,7 +7,7 @@ pod really is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -184,15 +184,17 @@ class ClaimsPlayed:
 
     name = "dra_shared"
 
-    def running(
-        self, plane: ControlPlane, programs: KubernetesPrograms, api: Api, folder: Path
-    ) -> AbstractContextManager[None]:
+    @contextmanager
+    def running(self, plane: ControlPlane, programs: KubernetesPrograms, api: Api, folder: Path) -> Iterator[None]:
         """See `PlayedBackend`."""
         del plane, programs, folder
         kinds = f'device.driver == "gpu.nvidia.com" && {_ATTRIBUTE.format("type")} == "gpu"'
         spec = {"selectors": [{"cel": {"expression": kinds}}]}
         api.create(f"{_RESOURCES}/deviceclasses", {"metadata": {"name": "gpu.nvidia.com"}, "spec": spec})
-        return nullcontext()
+        try:
+            yield
+        finally:
+            api.delete(f"{_RESOURCES}/deviceclasses/gpu.nvidia.com")  # others write one of the same name
 
     def make_node(self, api: Api, name: str, cards: Sequence[PlayedCard]) -> None:
         """See `PlayedBackend`."""

@@ -228,13 +228,14 @@ def test_api_server_that_was_killed_is_read_on_and_nothing_is_forgotten_meanwhil
 def no_devices_left(api: Api) -> Iterator[None]:
     """Take what a driver would have published away, so that the claims of no other test find it."""
     yield
-    for place in ("resourceslices/node-dra", "deviceclasses/gpu.nvidia.com"):
+    for place in ("resourceslices/node-dra", "deviceclasses/layer.gpu.nvidia.com"):
         api.delete(f"/apis/resource.k8s.io/v1/{place}")
 
 
 @pytest.mark.usefixtures("no_devices_left")
 def test_claim_that_the_scheduler_allocates_is_a_grant(api: Api, namespace: str, collector: AllocationCollector):
-    api.node("node-dra", cards=0)
+    # A class and a node of its own: those of other tests may stand beside them.
+    api.node("node-dra", cards=0, labels={"for": namespace})
     devices = [
         {"name": "gpu-0", "attributes": {"uuid": {"string": CARD}, "productName": {"string": "NVIDIA A10"}},
          "capacity": {"memory": {"value": "24000Mi"}}}
@@ -249,16 +250,14 @@ def test_claim_that_the_scheduler_allocates_is_a_grant(api: Api, namespace: str,
         },
     )
     selector = {"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}
-    api.create(
-        f"{resources}/deviceclasses", {"metadata": {"name": "gpu.nvidia.com"}, "spec": {"selectors": [selector]}}
-    )
-    exactly = {"name": "card", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    own_class = {"metadata": {"name": "layer.gpu.nvidia.com"}, "spec": {"selectors": [selector]}}
+    api.create(f"{resources}/deviceclasses", own_class)
+    exactly = {"name": "card", "exactly": {"deviceClassName": "layer.gpu.nvidia.com"}}
     claim = {"metadata": {"name": "claim"}, "spec": {"devices": {"requests": [exactly]}}}
     api.create(f"{resources}/namespaces/{namespace}/resourceclaims", claim)
     user = {"name": "main", "image": "i", "resources": {"claims": [{"name": "card"}]}}
-    api.pod(
-        namespace, "p", containers=[user], resourceClaims=[{"name": "card", "resourceClaimName": "claim"}]
-    )  # fmt: skip
+    claims = [{"name": "card", "resourceClaimName": "claim"}]
+    api.pod(namespace, "p", containers=[user], resourceClaims=claims, nodeSelector={"for": namespace})
     place = ("c1", "node-dra", CARD, "NVIDIA A10")
     until(lambda: values(collector.snapshot(), "gputide_card_tenants").get(place) == 1)
     granted = {labels[:4]: value for labels, value in values(collector.snapshot(), SLICES).items()}
