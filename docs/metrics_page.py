@@ -16,6 +16,7 @@ from enforcer.agent.loop import AgentMetrics
 from enforcer.controller import ControllerMetrics
 from enforcer.kubernetes.admission_server import AdmissionMetrics
 from enforcer.relief.runner import ReliefMetrics
+from enforcer.router.shared_card import RouterMetrics
 from enforcer.tide.runner import TideMetrics
 from exporter.compat.figures import GRANT_SUMS, SHOWN_FIGURES, Of
 from exporter.compat.names import NameSource, names_of
@@ -36,6 +37,7 @@ OTHERS: tuple[tuple[str, str, Callable[[OwnMetrics], object]], ...] = (
     ("run admission", "admission", AdmissionMetrics),
     ("run controller", "controller", ControllerMetrics),
     ("run relief run", "relief", ReliefMetrics),
+    ("run router", "router", RouterMetrics),
     ("run tide run", "tide", TideMetrics),
     ("admin notify run", "notify", NotifyMetrics),
 )

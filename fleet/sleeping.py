@@ -1,7 +1,7 @@
 """Servers that can sleep: the weights of their model wait in host memory, and a request wakes it within seconds.
 
 Asleep, a process lives on and keeps its context on the card; everything else of its framebuffer is free for others.
-How it falls asleep and wakes is said here, what that takes, and where that was published. Called by the planner.
+How it falls asleep and wakes is said here, what that takes, and where that was published. Called by planner and router.
 
 Sources: vllm-project/vllm:docs/features/sleep_mode.md, sgl-project/sglang:docs/advanced_features/sglang_for_rl.md and
 InternLM/lmdeploy:lmdeploy/serve (flags and requests); the report "Zero-reload model switching" of 2025-10-26 on
@@ -26,12 +26,14 @@ class SleepMode:
         needs: what it must be started with.
         sleep: request by which it falls asleep.
         wake: request by which it wakes.
+        state: request that says whether it sleeps; empty where there is none.
         is_timed: it was published how long that takes.
     """
 
     needs: str
     sleep: str
     wake: str
+    state: str = ""
     is_timed: bool
 
 
@@ -41,6 +43,7 @@ SLEEP_MODES: Mapping[str, SleepMode] = MappingProxyType(
             needs="--enable-sleep-mode, VLLM_SERVER_DEV_MODE=1",
             sleep="POST /sleep?level=1",
             wake="POST /wake_up",
+            state="GET /is_sleeping",
             is_timed=True,
         ),
         "sglang": SleepMode(

@@ -1,4 +1,4 @@
-"""Settings of relief (when a card counts as overloaded, how far anybody goes to relieve it), of probe and tide.
+"""Settings of relief (when a card counts as overloaded, how far anybody goes to relieve it), of probe, tide and router.
 
 Part of `fleet.settings.settings`.
 """
@@ -11,7 +11,8 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from fleet.relief.rules import ReliefRules
-from fleet.settings.kinds import Bytes, Count, Day, Ratio, Seconds, Section
+from fleet.settings.kinds import Bytes, Count, Day, HostPort, Ratio, Seconds, Section
+from fleet.settings.listener import ListenerSettings
 from fleet.units import GIB
 
 
@@ -60,6 +61,30 @@ class ProbeSettings(Section):
     fail counts until the next probe."""
     cuda_library: Path | None = None
     """File of `libcuda.so.1`; none for the loader's own search, as programs do."""
+
+
+class ModelSettings(Section):
+    """One model behind `gputide run router`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    """How logs and metrics call it."""
+    listen: HostPort
+    """Where its clients reach it, such as `0.0.0.0:8001`."""
+    server: Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+$")]
+    """Its server, such as `http://10.0.0.7:8000`."""
+    limit: Bytes
+    """Framebuffer that it may take while it is awake, as the plan's advice names it."""
+
+
+class RouterSettings(ListenerSettings):
+    """What `gputide run router` routes to: the models of one card, which share it asleep."""
+
+    card_bytes: Bytes | None = None
+    """Framebuffer of the card."""
+    wait_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 30.0
+    """Longest that a request waits for its model to wake, and for those before it."""
+    models: tuple[ModelSettings, ...] = ()
+    """Models of the card; each a table with `name`, `listen`, `server` and `limit`."""
 
 
 _LONGEST_QUERY = 4096

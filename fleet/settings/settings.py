@@ -49,7 +49,7 @@ from fleet.settings.pipeline import (
     WarehouseSettings,
 )
 from fleet.settings.prometheus import PrometheusSettings
-from fleet.settings.relief import ProbeSettings, ReliefSettings, TideSettings
+from fleet.settings.relief import ProbeSettings, ReliefSettings, RouterSettings, TideSettings
 from fleet.settings.scan import ScanSettings
 from fleet.tiers import Guarantee, Tier
 from fleet.units import MIB
@@ -284,6 +284,7 @@ class Settings(Section):
     relief: ReliefSettings = ReliefSettings()
     prometheus: PrometheusSettings = PrometheusSettings()
     probe: ProbeSettings = ProbeSettings()
+    router: RouterSettings = RouterSettings()
     low_priority: LowPrioritySettings = LowPrioritySettings()
     report: ReportSettings = ReportSettings()
     notify: NotifySettings = NotifySettings()

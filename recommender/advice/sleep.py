@@ -18,7 +18,7 @@ from recommender.solution import Draft, Solution, confidence_of
 
 
 class Sleep:
-    """Services of one pod and one whole card, whose server can sleep; by hand, for nothing here sends them to sleep."""
+    """Services of one pod and one whole card, whose server can sleep; set up by hand, woken by `run router`."""
 
     kind = RecommendationKind.SLEEP
     shares = False

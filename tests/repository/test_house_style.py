@@ -11,7 +11,8 @@ NAMES_WITHOUT_AN_IDEA = {"utils", "util", "common", "helpers", "helper", "base",
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 90
 CLIENTS = ("http.client", "urllib.request", "urllib.error", "ssl")
-SERVERS = ("http.server", "socketserver", "waitress", "wsgiref", "asyncio")
+SERVERS = ("http.server", "socketserver", "waitress", "wsgiref", "aiohttp")
+ASYNC_SOCKETS = re.compile(r"\b((open|start)_(unix_)?connection|start_(unix_)?server)\(|\.create_(connection|server)\(")
 """What is spoken to sockets by; in `wire/` alone."""
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".html", ".css", ".js", ".yaml", ".yml", ".json", ""}
 
@@ -53,6 +54,7 @@ def test_records_cannot_be_changed_after_they_were_made(shipped: ShippedModules)
 
 def test_only_wire_speaks_http_or_tls(shipped: ShippedModules) -> None:
     found = _importers(shipped, *CLIENTS, *SERVERS)
+    found |= {module for module, path in shipped.paths.items() if ASYNC_SOCKETS.search(_text(path))}
     assert {module for module in found if not module.startswith("wire.")} == set()
     assert len(_importers(shipped, "wire.http_server")) >= 4
     assert len(found) >= 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,14 +17,18 @@ from dashboards.app import open_server
 from enforcer.agent.view_server import ViewServer
 from enforcer.kubernetes.admission_review import PodAdmission
 from enforcer.kubernetes.admission_server import AdmissionMetrics, AdmissionServer
+from enforcer.router.model_router import RoutedModel, routing
+from enforcer.router.shared_card import RouterMetrics
 from exporter.collector import Collector
 from exporter.server import MetricsServer
 from fleet.listener_files import ListenerFiles
+from fleet.units import GIB
 from tests.enforcer.agent.nodes import view_of
 from tests.enforcer.plugin_cluster import StandingCluster
 from tests.exporter.test_exposition_server import OneReading
 from tests.pipeline.builders import file_bus, intake_of
 from tests.pipeline.receiving import served
+from tests.sleeping_servers import sleeping_servers
 from wire.listener_tls import ListenerContexts
 from wire.own_metrics import OwnMetrics, own_port
 from wire.port_guard import PortGuard
@@ -111,7 +117,30 @@ def own_metrics(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Po
         yield address[1], "/metrics"
 
 
-LISTENERS = {found.__name__: found for found in (exporter, receiver, agent, admission, dashboard, own_metrics)}
+@contextmanager
+def router(files: ListenerFiles, clock: Clock, folder: Path) -> Iterator[Port]:
+    """`gputide run router`, in front of a model that sleeps."""
+    del folder
+    stopped, bound = threading.Event(), queue.Queue[int]()
+
+    async def serve() -> None:
+        model = RoutedModel(name="a", host="127.0.0.1", port=0, server=servers["a"].origin, limit_bytes=8 * GIB)
+        async with routing(
+            (model,), card_bytes=8 * GIB, wait_seconds=5.0, metrics=RouterMetrics(OwnMetrics("router")),
+            tls=_contexts(files, clock, needs_client=True),
+        ) as ports:  # fmt: skip
+            bound.put(ports["a"])
+            while not stopped.is_set():
+                await asyncio.sleep(0.05)
+
+    with (
+        sleeping_servers({"a": 8 * GIB}, 8 * GIB) as (servers, _),
+        _running(lambda: asyncio.run(serve()), stopped.set),
+    ):
+        yield bound.get(timeout=30), "/health"
+
+
+LISTENERS = {found.__name__: found for found in (exporter, receiver, agent, admission, dashboard, own_metrics, router)}
 
 
 def _contexts(files: ListenerFiles, clock: Clock, *, needs_client: bool = False) -> Any:

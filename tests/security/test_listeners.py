@@ -89,7 +89,7 @@ def test_mutual_tls_lets_in_who_the_authority_knows_and_nobody_else(place: Place
         for wrong in (place.stranger.pair("client"), place.authority.pair("client", is_expired=True)):
             with pytest.raises(BROKEN):
                 status_of(place.line(port, wrong), path)
-        if listener in ("admission", "dashboard"):
+        if listener in ("admission", "dashboard", "router"):
             with pytest.raises(BROKEN):
                 status_of(place.line(port), path)
         else:

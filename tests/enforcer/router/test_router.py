@@ -1,0 +1,257 @@
+"""Requests wake their model, and whoever rests makes room: the router in front of servers that speak real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, ClientTimeout
+
+from enforcer.router import shared_card
+from enforcer.router.model_router import RoutedModel, is_for_clients, routing
+from enforcer.router.shared_card import RouterMetrics
+from fleet.errors import GputideError, Misconfigured, Unavailable
+from fleet.units import GIB
+from tests.sleeping_servers import SleepingServer, router_process, sleeping_servers
+from tests.waiting import text_of
+from wire.own_metrics import OwnMetrics
+
+CARD = 40 * GIB
+THREE = {"a": 18 * GIB, "b": 18 * GIB, "c": 18 * GIB}
+"""Any one beside two that sleep fits; two awake beside one asleep do not: 18 + 18 + 4.29 GiB."""
+
+
+@asynccontextmanager
+async def routed(
+    servers: Mapping[str, SleepingServer], *, card_bytes: int = CARD, wait_seconds: float = 5.0
+) -> AsyncIterator[Callable[..., Coroutine[Any, Any, tuple[int, Any]]]]:
+    """Give what posts a completion to a model through the router, with its status and answer."""
+    models = tuple(
+        RoutedModel(name=name, host="127.0.0.1", port=0, server=one.origin, limit_bytes=one.limit_bytes)
+        for name, one in servers.items()
+    )
+    metrics = RouterMetrics(OwnMetrics("router"))
+    running = routing(models, card_bytes=card_bytes, wait_seconds=wait_seconds, metrics=metrics)
+    async with running as ports, ClientSession(timeout=ClientTimeout(total=20)) as client:
+
+        async def ask(name: str, path: str = "/v1/completions", method: str = "POST", **given: Any) -> tuple[int, Any]:
+            url = f"http://127.0.0.1:{ports[name]}{path}"
+            headers = {"Authorization": "Bearer mine", "Connection": "X-Hop, keep-alive", "X-Hop": "no"}
+            body = json.dumps(given).encode() if method == "POST" else None
+            async with client.request(method, url, data=body, headers=headers) as answer:
+                text = await answer.text()
+                return answer.status, json.loads(text) if text[:1] == "{" else text
+
+        yield ask
+
+
+def test_a_request_wakes_its_model_and_the_one_that_rested_longest_makes_room() -> None:
+    async def play() -> None:
+        # Two of four fit beside two that sleep.
+        with sleeping_servers({**THREE, "d": 18 * GIB}, 50 * GIB) as (servers, book):
+            async with routed(servers, card_bytes=50 * GIB) as ask:
+                for name in "abac":
+                    status, said = await ask(name, seconds=0.01)
+                    assert (status, said["model"]) == (200, name)
+            moves = {name: [path for path in one.asked if path[:3] != "/v1"] for name, one in servers.items()}
+            assert moves == {"a": ["/wake_up"], "b": ["/wake_up", "/sleep?level=1"], "c": ["/wake_up"], "d": []}
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+def test_two_that_fit_stay_awake_side_by_side() -> None:
+    async def play() -> None:
+        with sleeping_servers({"a": 18 * GIB, "b": 18 * GIB}, CARD) as (servers, book):
+            async with routed(servers) as ask:
+                for name in "abab":
+                    assert (await ask(name))[0] == 200
+            assert [one.asked.count("/wake_up") for one in servers.values()] == [1, 1]
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+def test_a_model_with_a_request_never_falls_asleep_and_who_waits_too_long_is_sent_away() -> None:
+    async def play() -> None:
+        with sleeping_servers(THREE, CARD) as (servers, book):
+            async with routed(servers, wait_seconds=0.6) as ask:
+                long = [asyncio.create_task(ask("a", seconds=1.5))]
+                await asyncio.sleep(0.3)
+                status, said = await ask("b", seconds=0.0)
+                assert status == 503
+                assert said["error"]["message"] == "b did not wake within 0.6 s"
+                assert [(await one)[0] for one in long] == [200]
+                assert (await ask("b"))[0] == 200
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+def test_what_a_client_sends_and_gets_passes_unchanged_and_streams() -> None:
+    async def play() -> None:
+        with sleeping_servers({"a": 18 * GIB}, CARD) as (servers, _):
+            async with routed(servers) as ask:
+                status, said = await ask("a", prompt="hej" * 50_000)
+                assert (status, said["given"]["prompt"]) == (200, "hej" * 50_000)
+                assert said["headers"]["Authorization"] == "Bearer mine"
+                assert "X-Hop" not in said["headers"]
+                assert await ask("a", stream=3) == (200, "data: 0\n\ndata: 1\n\ndata: 2\n\n")
+
+    asyncio.run(play())
+
+
+def test_probes_and_scrapes_wake_nobody_and_nobody_reaches_what_is_not_for_clients() -> None:
+    async def play() -> None:
+        with sleeping_servers({"a": 18 * GIB}, CARD) as (servers, _):
+            async with routed(servers) as ask:
+                for path in ("/health", "/metrics", "/v1/models"):
+                    assert await ask("a", path, "GET") == (200, {"path": path})
+                for path in ("/sleep?level=1", "/collective_rpc", "/v1/../sleep", "/v1/%2e%2e/sleep", "//sleep"):
+                    assert (await ask("a", path))[0] in (403, 404)
+            assert servers["a"].asked == []
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1/chat/completions", True), ("/health", True), ("/sleep", False), ("/v1/..%2fsleep", False),
+        ("/v1/%2e%2e/collective_rpc", False), ("/v1//x", False), ("/v1/%252e%252e/sleep", False), ("/v1", False),
+        ("/v1/a\\..\\sleep", False), ("/wake_up", False), ("/is_sleeping", False), ("/server_info", False),
+    ],
+)  # fmt: skip
+def test_paths_for_clients(path: str, expected: bool) -> None:
+    assert is_for_clients(path) is expected
+
+
+def test_a_server_that_came_up_anew_counts_as_awake_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_card, "LOOK_SECONDS", 0.05)
+
+    async def play() -> None:
+        with sleeping_servers(THREE, CARD) as (servers, book):
+            async with routed(servers) as ask:
+                assert (await ask("a"))[0] == 200
+                # Its container was restarted: awake, on a card that had room for it.
+                assert servers["a"].move(to_sleep=True)
+                assert servers["c"].move(to_sleep=False)
+                await asyncio.sleep(0.3)
+                assert [(await ask(name))[0] for name in "bac"] == [200, 200, 200]
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+def test_a_server_that_does_not_wake_fails_its_requests_alone() -> None:
+    async def play() -> None:
+        with sleeping_servers({"a": 18 * GIB, "b": 18 * GIB}, CARD) as (servers, _):
+            servers["a"].breaks = frozenset({"/wake_up"})
+            async with routed(servers) as ask:
+                status, said = await ask("a")
+                assert status == 503
+                assert "/wake_up with 500" in said["error"]["message"]
+                assert (await ask("b"))[0] == 200
+                servers["a"].breaks = frozenset()
+                assert (await ask("a"))[0] == 200
+
+    asyncio.run(play())
+
+
+def test_a_server_that_is_gone_fails_its_requests_alone_until_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_card, "LOOK_SECONDS", 0.05)
+
+    async def play() -> None:
+        with sleeping_servers({"a": 18 * GIB, "b": 18 * GIB}, CARD) as (servers, book):
+            async with routed(servers) as ask:
+                assert (await ask("a"))[0] == 200
+                servers["a"].stop()
+                assert [(await ask("a"))[0] for _ in range(2)] == [502, 503]
+                assert (await ask("b"))[0] == 200
+                servers["a"].start()
+                assert (await ask("a"))[0] == 200
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+def test_clients_that_leave_while_they_wait_leave_nothing_behind() -> None:
+    async def play() -> None:
+        with sleeping_servers(THREE, CARD, move_seconds=0.2) as (servers, book):
+            async with routed(servers) as ask:
+                for _ in range(20):
+                    leaving = asyncio.create_task(ask("a"))
+                    await asyncio.sleep(0.02)
+                    leaving.cancel()
+                # Nobody holds a any more, so b finds its room.
+                assert (await ask("b"))[0] == 200
+                assert (await ask("c"))[0] == 200
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+def test_many_clients_of_three_models_are_all_served_and_the_card_never_overflows() -> None:
+    async def play() -> None:
+        with sleeping_servers(THREE, CARD, move_seconds=0.02) as (servers, book):
+            async with routed(servers, wait_seconds=15.0) as ask:
+                found = await asyncio.gather(*(ask("abc"[number % 3], seconds=0.01) for number in range(90)))
+            assert {status for status, _ in found} == {200}
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("names", "limit_bytes", "port", "failure"),
+    [
+        ("a", 2 * CARD, 0, Misconfigured(r"a: its limit of .* more than router.card_bytes")),
+        ("aa", GIB, 0, Misconfigured("the same name")),
+        ("a", GIB, None, Unavailable("cannot listen on 127.0.0.1:")),
+    ],
+)
+def test_what_cannot_be_routed_is_said(names: str, limit_bytes: int, port: int | None, failure: GputideError) -> None:
+    async def play() -> None:
+        with sleeping_servers({"a": 18 * GIB}, CARD) as (servers, _):
+            taken = int(servers["a"].origin.rpartition(":")[2]) if port is None else port
+            models = [
+                RoutedModel(
+                    name=name, host="127.0.0.1", port=taken, server="http://127.0.0.1:1", limit_bytes=limit_bytes
+                )
+                for name in names
+            ]
+            metrics = RouterMetrics(OwnMetrics("router"))
+            with pytest.raises(type(failure), match=str(failure)):
+                async with routing(models, card_bytes=CARD, wait_seconds=1.0, metrics=metrics):
+                    pass
+
+    asyncio.run(play())
+
+
+def test_the_verb_routes_counts_and_stops(tmp_path: Path) -> None:
+    with sleeping_servers(THREE, CARD) as (servers, book), router_process(servers, CARD, tmp_path) as running:
+        with ThreadPoolExecutor() as pool:
+            assert list(pool.map(lambda name: _posted(running.ports[name]), "abcabcabc")) == [200] * 9
+        metrics = text_of(running.metrics_url)
+        assert 'gputide_router_requests_total{model="a",result="passed"} 3.0' in metrics
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(30) == 0
+    assert book.faults == []
+
+
+def _posted(port: int) -> int:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", data=b'{"seconds": 0.05}')
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
