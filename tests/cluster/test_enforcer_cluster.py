@@ -184,7 +184,7 @@ def test_the_same_event_is_counted(api: Api, cluster: KubernetesCluster, team: s
 
 def test_every_kind_can_be_listed_and_one_that_is_not_served_is_empty(cluster: KubernetesCluster) -> None:
     lists = {kind: cluster.list_objects(kind) for kind in API_KINDS if kind not in ("ConfigMap", "Lease")}
-    assert lists["Notebook"] == ()
+    assert list(lists["Notebook"]) == []
     assert {item["kind"] for item in lists["Namespace"]} == {"Namespace"}
     assert cluster.get("Notebook", "team", "any") is None
 
