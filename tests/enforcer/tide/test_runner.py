@@ -29,8 +29,8 @@ from enforcer.tide.tide_journal import TideJournal, evictions_of
 from fleet.decisions import Plan, ScheduledReplicas
 from fleet.documents import seal_plan
 from fleet.errors import GputideError, Refused, Unavailable
-from fleet.inventory import WorkloadId
-from fleet.tiers import TIER_LABEL, Guarantee, Tier
+from fleet.inventory import TIER_LABEL, WorkloadId
+from fleet.tiers import Guarantee, Tier
 from tests.enforcer.builders import NOW, a_cluster, a_grant, a_yes, card_id, some_tools, standard_plan, where, with_tide
 from tests.scraping import scraped
 from wire.kubernetes.refusals import Forbidden
