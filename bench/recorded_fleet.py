@@ -1,9 +1,10 @@
 """A fleet that `fleet.toml` of a scenario describes: stood up on a real API server, and recorded as it stands there.
 
 `record FOLDER` in a scenario's `run.sh` stands for `gputide scan URL --record FOLDER` on a cluster with a Prometheus.
-At first it writes the days up to now, later also the day that comes. Pods have the names, places and grants that they
-have on the cluster at that moment. Each asks for what its service asks for, and pods of a card that ask for more than
-it has get less, by plain arithmetic.
+At first it writes the days up to now, later also the day that comes. Pods have the names, places, grants, priorities
+and labels that they have on the cluster at that moment, and nodes its memory, as the exporter reads them there: what
+`fleet.toml` alone says of that, nobody sees. Each pod asks for what its service asks for, and pods of a card that ask
+for more than it has get less, by plain arithmetic.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from fleet.inventory import CardId, Grant, Inventory, Priority
+from exporter.allocation.manifest import Shared
+from exporter.allocation.nodes import node_record
+from exporter.allocation.pods import pod_record
+from fleet.errors import Misconfigured
+from fleet.inventory import CardId, Grant, Inventory, Node, Priority
 from fleet.schema import Measure
 from fleet.units import MIB
 from fleet.usage import Float32, History, SliceKey
@@ -90,7 +95,7 @@ def record_on(fleet: RecordedFleet, folder: Path) -> RecordedFleet:
     standing = {_key(grant) for grant in grants}
     gone = [] if is_first else [replace(one, ended_at=now) for one in before.grants if _key(one) not in standing]
     inventory = replace(
-        before, as_of=since + timedelta(seconds=STEP_SECONDS * steps),
+        before, nodes=tuple(_nodes(api, before)), as_of=since + timedelta(seconds=STEP_SECONDS * steps),
         grants=tuple(sorted((*gone, *grants), key=_key)),
     )  # fmt: skip
     mean = _seen(told, grants, {card.card: card.framebuffer_bytes for card in before.cards})
@@ -120,9 +125,21 @@ def _standing(api: Api, played: GrantingBackend, space: str, before: Inventory, 
     """What pods of a namespace hold now: as before, or made anew since."""
     known = {_key(one): one.started_at for one in before.grants}
     node_of = {card.card: card.node for card in before.cards}
-    parts = played.grants(api, space)
+    parts, reading = played.grants(api, space), Shared()
+    stand = {
+        pod["metadata"]["name"]: pod_record(pod, reading)
+        for pod in api.ask("GET", f"/api/v1/namespaces/{space}/pods")["items"]
+    }
     for pod, (workload, cards) in sorted(played.holders(api, space).items()):
         own = next(one for one in before.grants if one.workload_id == workload)
+        record = stand[pod]
+        if record is None:
+            raise Misconfigured(f"cannot record pod {pod}: the exporter sees no card that it asks for")
+        (needs,) = (one for one in record.containers if not one.is_init)
+        own = replace(
+            own, priority=needs.priority, labels=record.labels, server=needs.server, cpu_request_cores=needs.cpu_cores,
+            memory_request_bytes=needs.memory_bytes,
+        )  # fmt: skip
         for card in map(CardId, cards):
             mib, cores = parts[pod][card]
             here = replace(
@@ -130,6 +147,12 @@ def _standing(api: Api, played: GrantingBackend, space: str, before: Inventory, 
                 compute_granted_ratio=(cores or 100) / 100, ended_at=None,
             )  # fmt: skip
             yield replace(here, started_at=known.get(_key(here), began))
+
+
+def _nodes(api: Api, before: Inventory) -> Iterator[Node]:
+    for node in before.nodes:
+        found = node_record(api.ask("GET", f"/api/v1/nodes/{node.node}"), Shared())
+        yield replace(node, cpu_cores=found.cpu_cores, memory_bytes=found.memory_bytes)
 
 
 def _seen(told: Sequence[History], grants: Sequence[Grant], capacity: Mapping[CardId, int]) -> dict[Measure, Float32]:

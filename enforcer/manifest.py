@@ -34,14 +34,14 @@ _NUMBERS = frozenset(
 )
 # Kubernetes' IntOrString: a text that is no percentage is refused, so digits are written as a number.
 _NUMBERS_OR_PERCENT = frozenset({"maxSurge", "maxUnavailable"})
-_BOOLEANS = frozenset({"paused", "suspend", "unschedulable"})
+_BOOLEANS = frozenset({"active", "paused", "suspend", "unschedulable"})
 # Lists that are written whole: what else stands in an item has several forms.
 _LISTS = frozenset({"claims", "matchExpressions", "nodeSelectorTerms", "resourceClaims", "workersToDelete"})
 # Lists of words, whose items are known by their place.
 _WORDS = ("args", "command")
 _SIGNALS = frozenset({"metadata.annotations[hami.io/node-handshake]"})
 # What a field means where it is absent.
-_DEFAULTS = {"minReadySeconds": "0", "partition": "0", "paused": "false", "suspend": "false"}
+_DEFAULTS = {"active": "true", "minReadySeconds": "0", "partition": "0", "paused": "false", "suspend": "false"}
 # Lists whose items are known by another key than `name` (ray-project/kuberay: groups of workers).
 _ITEM_KEYS = ("name", "groupName")
 # Entries of lists in the configuration of device plugins (vgpu-manager, HAMi).

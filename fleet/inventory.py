@@ -222,7 +222,9 @@ backends that take its variable so, joined by commas. The cluster exporter reads
 AUTOSCALED_LABEL = "gputide.io/autoscaled"
 """Says that an autoscaler counts the replicas up and down: a schedule of replicas would work against it. Where the
 cluster exporter read which one it is, the value is `fleet.autoscaling.Autoscaler.told`."""
-READ_LABELS = (*WISH_LABELS, AUTOSCALED_LABEL, SERVER_LABEL, MODEL_LABEL)
+TIER_LABEL = "gputide.io/tier"
+"""Names a tier of `fleet.tiers`."""
+READ_LABELS = (*WISH_LABELS, AUTOSCALED_LABEL, SERVER_LABEL, MODEL_LABEL, TIER_LABEL)
 """Labels of pods that kube-state-metrics is asked for."""
 
 _NO_WORDS = frozenset({"false", "no", "0", "off", ""})

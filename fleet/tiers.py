@@ -1,9 +1,9 @@
 """Tiers of work: what each is promised of the cards that services leave, and the priority that a backend gives it.
 
-The one place that says it. A pod carries its tier as a label or an annotation; the exporter reads its priority from
-it where no word of the backend says one, plans grant that priority in the backend's own words, and the tide lets work
-in, warns it and counts what became of the promise by tier. A tenant writes the label, so it speaks for that tenant's
-own pods alone. Pure.
+The one place that says it. A pod carries its tier as a label or an annotation; its priority is read from it where no
+word of the backend says one, plans grant that priority in the backend's own words, and the tide lets work in, warns it
+and counts what became of the promise by tier. A tenant writes the label, so it speaks for that tenant's own pods alone.
+Pure.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fleet.inventory import Priority
-
-TIER_LABEL = "gputide.io/tier"
+from fleet.inventory import TIER_LABEL, Priority
 
 
 class Tier(StrEnum):

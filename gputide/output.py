@@ -72,7 +72,7 @@ class Listing:
         rows: text or numbers, one sequence per row, as long as `columns`.
         caption: small print below the table.
         is_whole: shown without a cut, because its rows are the figures of one thing.
-        is_said: the headline says it all, so a table is drawn in files and with `--all` alone.
+        is_said: the headline says it all, so it is shown in files and with `--all` alone.
     """
 
     title: str
@@ -172,11 +172,12 @@ def _table(answer: Answer, target: Path | None) -> str:
     console = Console(file=stream, force_terminal=is_terminal, width=width, highlight=False)
     for line in answer.headline:
         console.print(Text(line))
-    listings = [one for one in answer.listings if len(one.columns) > 1 and (is_whole or not one.is_said)]
+    shown = [one for one in answer.listings if is_whole or not one.is_said]
+    listings = [one for one in shown if len(one.columns) > 1]
     # Beside others a table without rows says nothing.
     listings = [one for one in listings if one.rows] or listings
     # One column needs no frame.
-    plain = [[f"{one.title}: {row[0]}" for row in one.rows] for one in answer.listings if len(one.columns) == 1]
+    plain = [[f"{one.title}: {row[0]}" for row in one.rows] for one in shown if len(one.columns) == 1]
     for listing in listings:
         rows = listing.rows if is_whole or listing.is_whole else listing.rows[:TABLE_ROWS_MAX]
         table = Table(title=Text(listing.title), title_justify="left", caption=Text(listing.caption) or None)

@@ -267,8 +267,11 @@ def _lending(lent: Sequence[LentCardOutcome]) -> Iterator[Sentence]:
         yield sentence(
             "verdict.lending_kept", observed=round(sum(rates.values()) / len(rates), 2), predicted=round(mean, 2)
         )
-    if len(rates) < len(lent):
-        yield sentence("verdict.lending_unmeasured", count=len(lent) - len(rates))
+    unmeasured = sum(one.card is not None and one.switches_per_day is None for one in lent)
+    if unmeasured:
+        yield sentence("verdict.lending_unmeasured", count=unmeasured)
+    if apart := sorted({str(name) for one in lent if one.card is None for name in one.workloads}):
+        yield sentence("verdict.lending_apart", count=len(apart))
 
 
 def _cards(verdict: Verdict) -> tuple[Sentence, ...]:

@@ -1,20 +1,23 @@
 """Checks of one stage before it is begun: quotas, and whether anybody gives new pods their seats.
 
-The API server would refuse what is beyond a quota half way through, pod by pod. A stage whose pods nobody seats would
-roll them for nothing: they come up wherever a card fits. Called by the guard, and by previews.
+The API server would refuse what is beyond a quota half way through, pod by pod, and Volcano would let pods wait that
+ask for more than the capability of their queue or of one above it. A stage whose pods nobody seats would roll them for
+nothing: they come up wherever a card fits. Called by the guard, and by previews.
 
-Source: kubernetes:pkg/quota/v1/evaluator/core/pods.go.
+Sources: kubernetes:pkg/quota/v1/evaluator/core/pods.go, volcano-sh/volcano:pkg/scheduler/plugins/capacity/capacity.go,
+volcano-sh/apis:pkg/apis/scheduling/v1beta1/types.go (QueueSpec).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
 from enforcer.backends.planned_seats import SEATS_FIELD
+from enforcer.backends.volcano import QUEUE_ANNOTATION
 from enforcer.cluster import ClusterReader
-from enforcer.manifest import Manifest
+from enforcer.manifest import Manifest, template_of
 from enforcer.record.journal import ObjectIntent, StageRecord
 from enforcer.snapshot import Snapshot
 from fleet.errors import Misconfigured, Refused
@@ -41,27 +44,38 @@ def check_admission(stage: int, objects: Iterable[ObjectIntent], reader: Cluster
 
 
 def check_quotas(record: StageRecord, snapshot: Snapshot, reader: ClusterReader) -> None:
-    """Refuse a stage whose pods would ask for more than a namespace's quotas allow.
+    """Refuse a stage whose pods would ask for more than a namespace's quotas or a queue of Volcano allow.
 
     Pods are changed without surge, so what counts is what they ask for after the stage, against what they ask for now.
+    What a stage moves to another queue (`backends.volcano_low_priority_queue`) is not held against that queue.
 
     Raises:
-        Refused: naming quota, resource, value and limit.
+        Refused: naming quota or queue, resource, value and limit.
     """
-    more: dict[str, dict[str, Decimal]] = {}
+    more: dict[tuple[str, str], dict[str, Decimal]] = {}
     for intent in record.objects:
-        if intent.workload not in snapshot.owners:
+        owner = snapshot.owners.get(intent.workload)
+        if owner is None:
             continue
         pods = len(snapshot.pods.get(intent.workload, ()))
-        for resource, amount in _difference(intent).items():
-            known = more.setdefault(intent.namespace, {})
-            known[resource] = known.get(resource, Decimal(0)) + amount * pods
-    for namespace, wanted in sorted(more.items()):
+        queue = template_of(owner).get("metadata", {}).get("annotations", {}).get(QUEUE_ANNOTATION)
+        for place in (("ResourceQuota", intent.namespace), *((("Queue", queue),) if queue else ())):
+            known = more.setdefault(place, {})
+            for resource, amount in _difference(intent).items():
+                known[resource] = known.get(resource, Decimal(0)) + amount * pods
+    for (kind, name), wanted in sorted(more.items()):
         growing = {resource: amount for resource, amount in wanted.items() if amount > 0}
-        if not growing:
-            continue
-        for quota in reader.list_objects("ResourceQuota", namespace):
-            _check_quota(record, quota, growing)
+        if growing:
+            for quota in reader.list_objects(kind, name) if kind == "ResourceQuota" else _queues(name, reader):
+                _check_quota(record, quota, growing)
+
+
+def _queues(name: str, reader: ClusterReader) -> Iterator[Manifest]:
+    """A queue of Volcano and those above it; none for a name that a tenant made up."""
+    left = {queue["metadata"]["name"]: queue for queue in reader.list_objects("Queue")}
+    while (queue := left.pop(name, None)) is not None:
+        yield queue
+        name = str(queue.get("spec", {}).get("parent") or "")
 
 
 def _difference(intent: ObjectIntent) -> dict[str, Decimal]:
@@ -76,19 +90,20 @@ def _difference(intent: ObjectIntent) -> dict[str, Decimal]:
 
 
 def _check_quota(record: StageRecord, quota: Manifest, growing: Mapping[str, Decimal]) -> None:
-    hard: Mapping[str, Any] = quota.get("status", {}).get("hard") or quota.get("spec", {}).get("hard", {})
-    used: Mapping[str, Any] = quota.get("status", {}).get("used", {})
+    spec, status, metadata = quota.get("spec", {}), quota.get("status", {}), quota["metadata"]
+    hard: Mapping[str, Any] = status.get("hard") or spec.get("hard") or spec.get("capability") or {}
+    used: Mapping[str, Any] = status.get("used") or status.get("allocated") or {}
+    name = "/".join(part for part in (metadata.get("namespace"), metadata["name"]) if part)
     for resource, amount in sorted(growing.items()):
         for key in (f"requests.{resource}", f"limits.{resource}", resource):
             if key not in hard:
                 continue
             total, limit = _amount(used.get(key)) + amount, _amount(hard[key])
             if total > limit:
-                metadata = quota["metadata"]
                 raise Refused(
                     sentence(
                         "guard.quota", stage=str(record.stage), plan=record.plan_id, used=f"{key}={total}",
-                        quota=f"{metadata['namespace']}/{metadata['name']}", limit=str(limit),
+                        quota=f"{quota['kind']} {name}", limit=str(limit),
                     )
                 )  # fmt: skip
 

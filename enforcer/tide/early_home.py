@@ -66,16 +66,20 @@ def in_need(services: Collection[WorkloadId], pods: SeatsOf, crowded: Mapping[st
 
 
 def work_in_the_way(
-    night: Night, service: WorkloadId, pods: SeatsOf, work: Mapping[ObjectIntent, Tier], queued: Collection[WorkloadId]
+    night: Night,
+    service: WorkloadId,
+    pods: SeatsOf,
+    work: Mapping[ObjectIntent, Tier],
+    owners: Mapping[ObjectIntent, Collection[WorkloadId]],
 ) -> dict[ObjectIntent, frozenset[str]]:
     """Work on the cards that a service left, without which pods of it get no card, each with all cards that it leaves.
 
     Kueue stops what it admitted by the queue alone, so a queue goes as a whole: of several the one of the lowest tier,
-    which is no longer among them at the next look. Jobs of the lowest tier go first.
+    which is no longer among them at the next look. Work of the lowest tier goes first.
 
     Args:
         work: what was let in and still runs, and its tier.
-        queued: workloads that a queue let in.
+        owners: whose pods go with it.
     """
     freed = {*night.freed}
     cards_of = {name: frozenset(card for seat in seats for card in seat.cards) & freed for name, seats in pods.items()}
@@ -84,11 +88,9 @@ def work_in_the_way(
     each = max((len(seat.cards) for seat in seats), default=0) or 1
     missing = each * sum(seat.node is None for seat in seats) - len(own - frozenset().union(*cards_of.values()))
     found: dict[ObjectIntent, frozenset[str]] = {}
-    jobs = [intent for intent in work if intent.kind == "Job"]
-    queues = [intent for intent in work if intent.kind == "ClusterQueue" and intent.fields[0].old == "HoldAndDrain"]
-    by_queues = frozenset[str]().union(*(cards_of.get(name, ()) for name in queued))
-    for intent in sorted([*jobs, *queues], key=lambda entry: (-NIGHT_TIERS.index(work[entry]), entry.workload)):
-        cards = cards_of.get(intent.workload, frozenset()) if intent.kind == "Job" else by_queues
+    going = [one for one in work if one.kind != "ClusterQueue" or one.fields[0].old == "HoldAndDrain"]
+    for intent in sorted(going, key=lambda entry: (-NIGHT_TIERS.index(work[entry]), entry.workload)):
+        cards = frozenset[str]().union(*(cards_of.get(name, ()) for name in owners[intent]))
         if missing > 0 and cards & own:
             found[intent] = cards
             missing -= len(cards & own)

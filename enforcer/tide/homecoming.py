@@ -222,9 +222,9 @@ class Homecoming:
             try:
                 self._writer.patch(_asked_to_save(work, now + notices[intent]), Phase.REST)
             finally:
-                if intent.kind == "Job":
+                if intent.kind != "ClusterQueue":
                     # One that reads no annotation may watch events.
-                    self._cluster.writer.record_event("Job", intent.namespace, intent.name, "GputideTide", "save now")
+                    self._cluster.writer.record_event(*intent.key, "GputideTide", "save now")
 
         failed = self._each(list(notices), ask, until=now + max(notices.values(), default=timedelta()))
         left = (until - self._cluster.reader.now()).total_seconds()
@@ -237,8 +237,9 @@ class Homecoming:
         work = self._cluster.reader.get(*intent.key)
         if work is None:
             return None
-        if intent.kind == "Job":
-            return None if field_of(work, "spec.suspend") == "true" or _is_over(work) else work
+        if intent.kind != "ClusterQueue":
+            waits = intent.fields[0]
+            return None if field_of(work, waits.field) == waits.old or _is_over(work) else work
         return work if field_of(work, _STOP) == "None" or _was_asked(work) else None
 
     def _as_asked(self, intent: ObjectIntent) -> ObjectIntent:
@@ -300,16 +301,16 @@ _UNREACHED = "there was no time for it"
 """Said of an object that is left for later, because those before it took long."""
 
 SAVE_BY_ANNOTATION = "gputide.io/save-by"
-"""On a Job or queue: when its pods will be stopped, ISO 8601."""
+"""On a Job, Workload or queue: when its pods will be stopped, ISO 8601."""
 
 _SAVE_BY = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
 _STOP = "spec.stopPolicy"
 
 
 def _asked_to_save(work: Manifest, until: datetime) -> ObjectIntent:
-    """What asks a Job, or the work of a queue, to save what it has."""
+    """What asks a Job or Workload, or the work of a queue, to save what it has."""
     asked = tide_intent(work, _SAVE_BY, field_of(work, _SAVE_BY), format_time(until))
-    if work["kind"] == "Job":
+    if work["kind"] != "ClusterQueue":
         return asked
     closed = FieldIntent(field=_STOP, old=field_of(work, _STOP), new="Hold")
     return replace(asked, fields=(closed, *asked.fields))
@@ -319,6 +320,7 @@ def _was_asked(queue: Manifest) -> bool:
     return field_of(queue, _STOP) == "Hold" and field_of(queue, _SAVE_BY) is not None
 
 
-def _is_over(job: Manifest) -> bool:
-    conditions = job.get("status", {}).get("conditions") or ()
-    return any(entry.get("type") in ("Complete", "Failed") and entry.get("status") == "True" for entry in conditions)
+def _is_over(work: Manifest) -> bool:
+    conditions = work.get("status", {}).get("conditions") or ()
+    ends = ("Complete", "Failed", "Finished")
+    return any(entry.get("type") in ends and entry.get("status") == "True" for entry in conditions)

@@ -1,12 +1,14 @@
-"""Who is let in at night, in which order and until when: suspended Jobs that are marked for it, and Kueue's queues.
+"""Who is let in at night, in which order and until when: Jobs and Workloads that are marked for it, and Kueue's queues.
 
 A Job with the label `gputide.io/tide: night` is suspended by day (batch/v1: `spec.suspend`; its pods are stopped when
-it is suspended again). A queue of Kueue that is named in the settings is held by day (`spec.stopPolicy` of a
-ClusterQueue: `Hold` admits no new workload, `HoldAndDrain` evicts too; `None` admits). Both read on themselves until
-when they may run, so that work can end by itself before. What is let in depends on the promise of its tier
-(`fleet.tiers`): not for fewer hours than that, nor where nights had to end before their time more often.
+it is suspended again). A Workload of Kueue with that label is inactive by day (`spec.active`; Kueue evicts an admitted
+one that gets inactive, whatever kind of job it stands for). A queue of Kueue that is named in the settings is held by
+day (`spec.stopPolicy` of a ClusterQueue: `Hold` admits no new workload, `HoldAndDrain` evicts too; `None` admits). All
+read on themselves until when they may run, so that work can end by itself before. What is let in depends on the promise
+of its tier (`fleet.tiers`): not for fewer hours than that, nor where nights had to end before their time more often.
 
-Sources: kubernetes/api:batch/v1/types.go; kubernetes-sigs/kueue:apis/kueue/v1beta1/clusterqueue_types.go.
+Sources: kubernetes/api:batch/v1/types.go; kubernetes-sigs/kueue:apis/kueue/v1beta1/clusterqueue_types.go,
+workload_types.go.
 """
 
 from __future__ import annotations
@@ -58,9 +60,13 @@ def letting_in(
         Unavailable: the cluster can't be reached.
     """
     found = [
-        (_tier(job), _until(job, tide_intent(job, "spec.suspend", "true", "false"), until))
-        for job in reader.list_objects("Job")
-        if _labels(job).get(TIDE_LABEL) == "night" and field_of(job, "spec.suspend") == "true"
+        (_tier(work), _until(work, tide_intent(work, field, waits, runs), until))
+        for kind, field, waits, runs in (
+            ("Job", "spec.suspend", "true", "false"),
+            ("Workload", "spec.active", "false", "true"),
+        )
+        for work in reader.list_objects(kind)
+        if _labels(work).get(TIDE_LABEL) == "night" and field_of(work, field) == waits
     ]
     for queue in reader.list_objects("ClusterQueue"):
         stop = field_of(queue, "spec.stopPolicy")

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from enforcer.manifest import workload_parts
+from enforcer.manifest import Manifest, workload_parts
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.run_context import RunContext
@@ -172,19 +172,23 @@ class TideRunner(Homecoming):
         if not needs:
             return []
         pods, now = self._tools.snapshot().pods, self._tools.reader.now()
-        running: list[ObjectIntent] = []
+        running: dict[ObjectIntent, Manifest] = {}
 
         def look(intent: ObjectIntent) -> None:
-            if self._running(intent) is not None:
-                running.append(intent)
+            if (found := self._running(intent)) is not None:
+                running[intent] = found
 
         self._each(night.admission, look)
         tier_of = dict(zip(night.admission, night.tiers, strict=True))
         work = {intent: tier_of[intent] for intent in running}
         queued = self._queued(night, pods) if any(intent.kind == "ClusterQueue" for intent in work) else ()
+        owners = {
+            intent: queued if intent.kind == "ClusterQueue" else _owners_of_pods(found)
+            for intent, found in running.items()
+        }
         going: dict[ObjectIntent, frozenset[str]] = {}
         for service in sorted(needs):
-            going |= work_in_the_way(night, service, pods, work, queued)
+            going |= work_in_the_way(night, service, pods, work, owners)
         if not going:
             return []
         self._tools.step("tide take back")
@@ -322,7 +326,7 @@ class TideRunner(Homecoming):
             *refused.values(),
             *(f"{work} is not let in: {why}" for work, why in found.left),
             f"{len(freed)} cards are free for the night, {len(machines)} machines whole",
-            f"{let_in} Jobs and queues were let in",
+            f"{let_in} Jobs, Workloads and queues were let in",
             f"work may run until {format_time(until)}",
         ]
         return TideResult(step=TideStep.ADMITTED, moment=moment, night=self._journal.nights()[-1], said=tuple(said))
@@ -346,6 +350,14 @@ class TideRunner(Homecoming):
         freed = frozenset(card for _, card in night.frees) - held
         busy = {seat.node for seat in snapshot.seats.values() if seat.slices}
         return freed, tuple(sorted({card.node for card in snapshot.cards.values() if card.card in freed} - busy))
+
+
+def _owners_of_pods(work: Manifest) -> tuple[WorkloadId, ...]:
+    """Whose pods run where a Job or Workload is let in: a Workload stands for the objects that own it."""
+    metadata = work["metadata"]
+    own = ({"kind": work["kind"], "name": metadata["name"]},)
+    owners = metadata.get("ownerReferences") or () if work["kind"] == "Workload" else own
+    return tuple(WorkloadId(f"{metadata['namespace']}/{one['kind']}/{one['name']}") for one in owners)
 
 
 class TideMetrics:

@@ -152,13 +152,16 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= _NAME_LENGTH_MAX else text[:_NAME_LENGTH_MAX] + "…")
 
 
-def what_if_answer(assumed: Assumptions, present: Side, supposed: Side, hypothesis: Hypothesis | None) -> Answer:
+def what_if_answer(
+    assumed: Assumptions, present: Side, supposed: Side, hypothesis: Hypothesis | None, notes: Sequence[str]
+) -> Answer:
     """Both plans side by side.
 
     Args:
         hypothesis: the cards that were otherwise; None where only settings were.
+        notes: further notes, first below.
     """
-    told = plan_answer(supposed.plan)
+    told = plan_answer(supposed.plan, notes)
     refused = () if hypothesis is None else hypothesis.refused
     models = _by_model(present, supposed)
     content: dict[str, Any] = {

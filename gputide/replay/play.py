@@ -77,6 +77,8 @@ class Replayed:
         since: first moment that was sent; equal to `until` where nothing was left to send.
         rows: rows written to the warehouse, all tables and levels.
         pending_pods: pods that found no card in the simulated cluster.
+        unplayed_pods: pods that stopped or were made anew in the folder's simulated cluster, and were played as
+            recorded all the same because plans change a real one.
         lent: what came of framebuffer that pods of a card lent each other.
     """
 
@@ -87,6 +89,7 @@ class Replayed:
     bytes_sent: int
     rows: int
     pending_pods: int
+    unplayed_pods: int
     lent: Lent
 
 
@@ -126,6 +129,11 @@ def replay(
         # What a real cluster did stands in the trace; a simulated one says where plans moved its pods.
         is_real = settings.enforcer.cluster is ClusterChoice.KUBERNETES
         seating = None if is_real else ClusterSeating(cluster, trace)
+        unplayed = {
+            (seat.namespace, seat.pod)
+            for seat in (cluster.seats() if is_real else ())
+            if seat.is_remade or seat.state is SeatState.STOPPED
+        }
         with _pipeline(folder, settings, playback.write_url) as (url, rollup), cluster.replaying() as keep:
             sender = ReplaySender(url, sleep=sleep)
             reader = ReplayReader(trace, since=begin - _INSTANT, until=end - _INSTANT, seating=seating)
@@ -160,6 +168,7 @@ def replay(
         bytes_sent=sender.bytes_sent,
         rows=rolled(),
         pending_pods=pending,
+        unplayed_pods=len(unplayed),
         lent=reader.lent,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -111,10 +112,15 @@ def _previewed(records: Sequence[UndoRecord], kept: Sequence[Sentence], lowered:
 
 def _undone(results: Sequence[UndoResult]) -> Answer:
     kept = [item for result in results for item in result.kept]
+    lowered = [str(item) for result in results for item in result.lowered]
+    count = f"{len(lowered)} workloads had fewer pods ready for a while than their owners allow (guard.gaps_allowed)"
     return Answer(
         document=document(results[0] if len(results) == 1 else tuple(results)),
-        headline=tuple(f"plan {result.plan_id}: {len(result.workloads)} workloads restored" for result in results),
-        listings=(*_kept(kept), *_lowered([str(item) for result in results for item in result.lowered])),
+        headline=(
+            *(f"plan {result.plan_id}: {len(result.workloads)} workloads restored" for result in results),
+            *((count,) if lowered else ()),
+        ),
+        listings=(*_kept(kept), *(replace(one, is_said=True) for one in _lowered(lowered))),
     )
 
 

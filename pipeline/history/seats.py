@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fleet.catalogue import find_model
-from fleet.inventory import Priority
 from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, SERVERS, Table
 from fleet.units import format_time, time_from_epoch_ms
 from pipeline.history.facts import Facts, PodName, SeatName
@@ -255,7 +254,7 @@ def _add_grants(
                 "framebuffer_bytes": str(sizes[card]),
                 "framebuffer_granted_bytes": str(granted) if profile is None else "",
                 "compute_granted_ratio": repr(ratio) if profile is None else "",
-                "priority": facts.priorities.get((namespace, pod, container), Priority.NORMAL).value,
+                "priority": facts.priorities.get((namespace, pod, container), ""),
                 "server": server or "",
                 "kv_cache_pool_bytes": "",
                 "mig_profile": profile or "",

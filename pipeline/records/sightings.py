@@ -23,6 +23,7 @@ from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, QUOTAS, 
 from fleet.series import SeriesIdentity
 from fleet.server_series import ServerFacts
 from fleet.servers import MODEL_LABEL, known_server, server_of, server_rank
+from fleet.tiers import tier_of
 from fleet.units import MIB
 
 SILENT_SECONDS = 2 * 3600
@@ -151,7 +152,9 @@ def _grant(row: Mapping[str, Any], *, newest_ms: int, as_of: datetime) -> Grant:
     compute_ratio = _real(row, "compute_granted_ratio")
     if framebuffer_bytes is None:
         raise Corrupt(f"cannot read sighting of pod {row['pod']!r}: framebuffer_bytes is missing")
-    priority = row["priority"] or Priority.NORMAL.value
+    labels = _pairs(row, "labels")
+    tier = tier_of(dict(labels))
+    priority = row["priority"] or (Priority.NORMAL if tier is None else tier.priority)
     if priority not in set(Priority):
         raise Corrupt(f"cannot read sighting of pod {row['pod']!r}: priority {priority!r} is none")
     if compute_ratio is not None and compute_ratio > 1.0:
@@ -160,7 +163,6 @@ def _grant(row: Mapping[str, Any], *, newest_ms: int, as_of: datetime) -> Grant:
     whole_bytes, whole_ratio = framebuffer_bytes, 1.0
     if row["mig_profile"]:
         whole_bytes, whole_ratio = _instance(row["mig_profile"], find_model(row["card_model"]), framebuffer_bytes)
-    labels = _pairs(row, "labels")
     return Grant(
         cluster=row["cluster"],
         namespace=row["namespace"],

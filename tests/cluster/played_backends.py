@@ -23,6 +23,7 @@ from tests.cluster.workloads import deployment
 from tests.control_plane import KWOK_ANNOTATION, ControlPlane, KubernetesPrograms
 
 CONTAINER, FLEET = "main", "fleet"
+_BATCH = {"gputide.io/tier": "batch"}
 _MACHINE = {"cpu": "64", "memory": "512Gi", "pods": "110"}
 _RESOURCES = "/apis/resource.k8s.io/v1"
 
@@ -51,7 +52,8 @@ class PlayedBackend(Protocol):
         """Make a workload whose pods ask for a whole card each, on nodes with the label `fleet` of its namespace.
 
         Args:
-            is_low: its owner says that it may wait for others, where the backend has a word for that.
+            is_low: its owner says that it may wait for others, in the backend's words where it has some for a pod of
+                a whole card, else by its tier.
         """
         ...
 
@@ -108,14 +110,14 @@ class RulesPlayed:
         self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment", *, is_low: bool = False
     ) -> None:
         """See `PlayedBackend`."""
-        del is_low
         made = deployment(
             api, namespace, name, replicas=replicas, container=CONTAINER, kind=kind, limits=dict(self.rules.limits),
             pod_spec={"schedulerName": self.rules.scheduler, "nodeSelector": {FLEET: namespace}},
+            pod_labels=_BATCH if is_low else {},
         )  # fmt: skip
         if self.rules.labels:
             labels = {"metadata": {"labels": dict(self.rules.labels)}}
-            path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{made['metadata']['name']}"
+            path = f"/apis/apps/v1/namespaces/{namespace}/{kind.lower()}s/{made['metadata']['name']}"
             api.patch(path, {**labels, "spec": {"template": labels}})
 
     def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -216,7 +218,6 @@ class ClaimsPlayed:
         self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment", *, is_low: bool = False
     ) -> None:
         """See `PlayedBackend`."""
-        del is_low
         request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
         spec = {"spec": {"devices": {"requests": [request]}}}
         templates = f"{_RESOURCES}/namespaces/{namespace}/resourceclaimtemplates"
@@ -224,7 +225,8 @@ class ClaimsPlayed:
         container = {"name": CONTAINER, "image": "registry/none:1", "resources": {"claims": [{"name": "gpu"}]}}
         claims = [{"name": "gpu", "resourceClaimTemplateName": "one-card"}]
         pod_spec = {"resourceClaims": claims, "containers": [container], "nodeSelector": {FLEET: namespace}}
-        deployment(api, namespace, name, replicas=replicas, pod_spec=pod_spec)
+        labels = _BATCH if is_low else {}
+        deployment(api, namespace, name, replicas=replicas, kind=kind, pod_spec=pod_spec, pod_labels=labels)
 
     def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
         """See `PlayedBackend`."""

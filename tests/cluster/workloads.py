@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.cluster.api import Api, Manifest
@@ -41,12 +41,13 @@ def deployment(
     pod_spec: Manifest | None = None,
     annotations: dict[str, str] | None = None,
     kind: str = "Deployment",
+    pod_labels: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Make a Deployment or StatefulSet of one container, whose pods go one at a time with none beside the others."""
     labels = {"app": name}
     only = {"name": container, "image": "registry/none:1", "resources": {"limits": limits or {}}}
     template = {
-        "metadata": {"labels": labels, "annotations": annotations or {}},
+        "metadata": {"labels": {**labels, **(pod_labels or {})}, "annotations": annotations or {}},
         "spec": {
             "containers": [only],
             "tolerations": [{"key": key, "operator": "Exists"} for key in _TOLERATED],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -11,13 +12,16 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from enforcer.cluster import FieldChange
-from enforcer.record.journal import Journal
+from enforcer.record.journal import Journal, StageRecord
 from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import Approval
+from enforcer.rollout.intents import object_intents
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.gitops import gitops_manager
 from enforcer.safety.guard import Guard, GuardPolicy
+from enforcer.safety.stage_checks import check_quotas
 from enforcer.simulated.cluster import SimulatedCluster
+from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured, Refused
@@ -39,6 +43,7 @@ from tests.enforcer.builders import (
     undo_all,
     where,
 )
+from tests.enforcer.kin_cluster import VOLCANO, a_kin_cluster, a_kin_owner
 
 OFFICE = ChangeWindow(days=frozenset(range(5)), begin=time(9), end=time(17), time_zone=ZoneInfo("Asia/Shanghai"))
 NIGHT = ChangeWindow(days=frozenset({4}), begin=time(22), end=time(6), holidays=frozenset({date(2026, 1, 16)}))
@@ -231,6 +236,37 @@ def test_quota_that_the_stage_would_exceed_is_named(tmp_path: Path) -> None:
     refused(
         tmp_path, r"limits.nvidia.com/gpumem=32576 of ResourceQuota team/gpus, limit 30000", cluster=cluster, plan=plan
     )
+
+
+@pytest.mark.parametrize(
+    ("capability", "queue", "says"),
+    [
+        ({"volcano.sh/vgpu-memory": "30000"}, "nlp", "volcano.sh/vgpu-memory=32576 of Queue research, limit 30000"),
+        ({"volcano.sh/vgpu-memory": "30000"}, "vision", None),
+        ({"volcano.sh/vgpu-memory": "33000"}, "nlp", None),
+        ({"volcano.sh/vgpu-number": "2"}, "nlp", None),
+    ],
+    ids=["beyond the queue above", "another queue", "within it", "not limited in this resource"],
+)
+def test_queue_of_volcano_that_the_stage_would_exceed_is_named(
+    capability: dict[str, str], queue: str, says: str | None
+) -> None:
+    cluster, owner = a_kin_cluster(VOLCANO), a_kin_owner(VOLCANO, "c")
+    owner["spec"]["template"]["metadata"]["annotations"] = {"scheduling.volcano.sh/queue-name": queue}
+    cluster.put(owner)
+    held = {"volcano.sh/vgpu-memory": "8000", "volcano.sh/vgpu-number": "2"}
+    above = {"spec": {"capability": capability}, "status": {"allocated": held}}
+    for name, said in (("research", above), ("nlp", {"spec": {"parent": "research"}}), ("vision", {})):
+        cluster.put({"kind": "Queue", "metadata": {"namespace": "", "name": name}, **said})
+    snapshot = take_snapshot(cluster, VOLCANO.backend.dialect)
+    plan = a_plan(
+        {4: [a_slice("c-0"), a_slice("c-1")]},
+        [[a_recommendation("s", RecommendationKind.SLICE, ["c-0", "c-1"], ["Deployment/c"], 1)]],
+    )
+    objects = object_intents(VOLCANO.backend.render(plan, 1, snapshot))
+    stage = StageRecord(plan_id=plan.plan_id, stage=1, objects=objects)
+    with nullcontext() if says is None else pytest.raises(Refused, match=says):
+        check_quotas(stage, snapshot, cluster)
 
 
 @pytest.mark.parametrize(

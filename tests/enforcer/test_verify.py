@@ -566,10 +566,9 @@ def test_card_that_changes_hands_over_a_fifth_more_often_than_predicted_is_named
     [
         {"measure": Measure.DUTY_CYCLE},
         {"days": 0.9},
-        {"granted": HALF},
         {"days": 1.5, "has_gap": True},
     ],
-    ids=["the card's figure alone", "less than a day", "the card holds both", "half of it not collected"],
+    ids=["the card's figure alone", "less than a day", "half of it not collected"],
 )
 def test_switches_that_nothing_shows_are_said_to_be_unmeasured(
     applied: list[RunRecord], how: dict[str, object]
@@ -577,6 +576,14 @@ def test_switches_that_nothing_shows_are_said_to_be_unmeasured(
     outcome = lent_outcome(applied, 2.0, **how)  # type: ignore[arg-type]
     assert [one.switches_per_day for one in outcome.lent] == [None, None]
     assert "is not measured here on 2 cards" in said_of_lending(outcome)
+
+
+def test_workloads_that_share_no_card_too_small_for_them_are_no_cards(applied: list[RunRecord]) -> None:
+    outcome = lent_outcome(applied, 2.0, granted=HALF)
+    assert [one.card for one in outcome.lent] == [None, None]
+    said = said_of_lending(outcome)
+    assert "2 workloads that the plan lets lend framebuffer share no card that is too small" in said
+    assert "not measured here on" not in said
 
 
 def test_plan_that_lends_nothing_says_nothing_of_lending(applied: list[RunRecord]) -> None:

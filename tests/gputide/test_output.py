@@ -92,10 +92,14 @@ def test_everything_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture
     assert "--all" not in out
 
 
-def test_a_table_that_the_headline_says_is_drawn_in_files_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_listing_that_the_headline_says_is_shown_in_files_alone(
+    columns: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = replace(ANSWER, headline=("15 of 15 applied",), listings=(replace(ANSWER.listings[0], is_said=True),))
+    (many,) = ANSWER.listings
+    rows = [row[-columns:] for row in many.rows]
+    listing = replace(many, columns=many.columns[-columns:], rows=rows, is_said=True)
+    said = replace(ANSWER, headline=("15 of 15 applied",), listings=(listing,))
     print_answer(said, form=Format.TABLE, target=None)
     assert capsys.readouterr().out == "15 of 15 applied\n"
     print_answer(said, form=Format.TABLE, target=tmp_path / "table.txt")

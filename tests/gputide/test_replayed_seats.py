@@ -71,3 +71,24 @@ def test_what_a_real_cluster_did_is_played_as_recorded(tmp_path: Path, cluster: 
     replay(folder, settings, Playback(trace=files.write(tmp_path / "trace")), tick=lambda *_: None)
     history = WarehouseMeasurements(folder, settings).history(at(0), at(60))
     assert {str(grant.card) for grant in history.inventory.grants} == cards
+
+
+def test_pods_of_a_simulated_cluster_that_a_real_one_leaves_unplayed_are_counted(tmp_path: Path) -> None:
+    files = TraceFiles(cards=[card("GPU-a"), card("GPU-b")], pods=[pod("web-1", "GPU-b")])
+    files.usage = [entry for entry in files.usage if entry["pod"] == "web-1"]
+    trace, folder = files.write(tmp_path / "trace"), open_data_folder(tmp_path / "data", create=True)
+    settings = Settings.model_validate({"enforcer": {"cluster": "kubernetes"}})
+
+    def unplayed(minutes: float) -> int:
+        done = replay(folder, settings, Playback(trace=trace, until=at(minutes)), tick=lambda *_: None)
+        return done.unplayed_pods
+
+    assert unplayed(20) == 0
+    assert unplayed(30) == 0
+    cluster = SimulatedCluster.open(folder.cluster)
+    try:
+        cluster.evict("team", "web-1")
+        cluster.pause(60.0)
+    finally:
+        cluster.close()
+    assert unplayed(40) == 1

@@ -12,7 +12,7 @@ import pytest
 from exporter.trace.trace import open_trace
 from fleet.data_folder import open_data_folder
 from fleet.errors import Misconfigured, NotEnoughData, Unavailable
-from fleet.inventory import OPT_OUT_LABEL
+from fleet.inventory import OPT_OUT_LABEL, Priority
 from fleet.schema import CARD_USAGE, POD_USAGE, Measure
 from fleet.settings.scan import ScanSettings
 from fleet.settings.settings import ClusterSettings, Settings
@@ -375,10 +375,11 @@ def test_owners_of_too_many_pods_are_known_for_the_newest_time_at_least(scanned)
     assert "too many series" in said.facts.failed["kube_pod_owner"]
 
 
-def test_an_opt_out_is_heard(scanned):
-    labels = {"namespace": "team", "pod": "a", "label_gputide_io_opt_out": "true"}
+def test_an_opt_out_and_a_tier_are_heard(scanned):
+    labels = {"namespace": "team", "pod": "a", "label_gputide_io_opt_out": "true", "label_gputide_io_tier": "free"}
     _, history, _ = scanned([*dcgm(1, 0, 4_000, pod="a"), series("kube_pod_labels", labels, 1)])
     assert history.inventory.grants[0].label(OPT_OUT_LABEL) == "true"
+    assert history.inventory.grants[0].priority is Priority.LOW
 
 
 def test_a_pair_of_replicas_counts_once(scanned):

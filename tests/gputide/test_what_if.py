@@ -69,6 +69,13 @@ def test_too_few_cards_are_counted_and_said(planned: Path, program: Program) -> 
     assert "this is no plan: it can't be approved or applied" in said.out
 
 
+def test_modes_that_nobody_could_ask_for_are_said(planned: Path, program: Program) -> None:
+    real = ("--set", "enforcer.cluster=kubernetes", "--set", f"enforcer.kubeconfig={planned / 'none'}")
+    said = program(planned, *real, "plan", "make", "--what-if", "risk.preset=low")
+    assert said.status == 0, said.err
+    assert "modes of nodes are those that were collected" in said.out
+
+
 def test_a_model_that_is_older_is_refused(planned: Path, program: Program) -> None:
     said = program(planned, "plan", "make", "--what-if", "cards.A10G=V100-PCIE-16GB")
     assert said.status == 2

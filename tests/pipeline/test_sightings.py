@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fleet.inventory import AUTOSCALED_LABEL, Grant, Inventory
+from fleet.inventory import AUTOSCALED_LABEL, TIER_LABEL, Grant, Inventory, Priority
 from fleet.schema import ALLOCATIONS, GRANT_LABELS, SERVER_LABELS, SERVERS
 from fleet.servers import MODEL_LABEL, SERVER_LABEL
 from fleet.units import GIB
@@ -56,6 +56,12 @@ def test_of_a_label_with_two_values_the_one_seen_last_counts() -> None:
 def test_slices_that_differ_in_more_than_labels_stay_apart() -> None:
     assert len(grants(sighting({}, last=9), sighting(SCALED, last=10, card="GPU-2"))) == 2
     assert len(grants(sighting({}, last=9), sighting(SCALED, last=10, framebuffer_granted_bytes=str(GIB)))) == 2
+
+
+def test_a_tier_is_the_priority_where_no_word_of_the_backend_says_one() -> None:
+    said = [sighting(labels, last=9, priority=own) for labels in ({TIER_LABEL: "batch"}, {}) for own in ("", "high")]
+    found = [grant.priority for one in said for grant in grants(one)]
+    assert found == [Priority.LOW, Priority.HIGH, Priority.NORMAL, Priority.HIGH]
 
 
 def test_a_rules_grant_names_image_start_and_mig_instance_in_others_words() -> None:

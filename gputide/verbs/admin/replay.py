@@ -51,6 +51,12 @@ def replay(
     )
     if done.lent.cards:
         typer.echo(_lending(done.lent))
+    if done.unplayed_pods:
+        typer.echo(
+            f"{format_count(done.unplayed_pods)} pods that plans moved or stopped in this data folder's simulated "
+            "cluster are played as recorded, because of enforcer.cluster=kubernetes",
+            err=True,
+        )
     if done.pending_pods:
         typer.echo(f"{format_count(done.pending_pods)} pods wait for a card", err=True)
 

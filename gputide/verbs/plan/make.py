@@ -65,7 +65,7 @@ def make(
     session, as_planned = as_scanned(session, cluster)
     planner = _Planner(scope=PlanScope(only=only, namespace=namespace, moves_max=max_moves), cluster=cluster)
     if what_if:
-        return _what_if(session, planner, what_if)
+        return _what_if(session, planner, what_if, as_planned)
     history, profiles = load_profiles(session, cluster)
     folder = session.folder()
     since = silent_since(warehouse(folder, session.settings), session.settings, profiles.cluster, session.now())
@@ -142,10 +142,10 @@ def _version(session: Session) -> str | None:
         return None
 
 
-def _what_if(session: Session, planner: _Planner, texts: Sequence[str]) -> Answer:
+def _what_if(session: Session, planner: _Planner, texts: Sequence[str], as_planned: Sequence[str]) -> Answer:
     """The plan as things are and the one that would follow; keeps neither."""
     history = load_history(session.folder(), session.settings, session.now(), cluster=planner.cluster)
-    history, _ = with_live_modes(history, session.folder(), session.settings)
+    history, unread = with_live_modes(history, session.folder(), session.settings)
     assumed = assumptions(texts, lambda: history.inventory)
     other = session.with_overrides(assumed.settings)
     hypothesis = None
@@ -166,4 +166,4 @@ def _what_if(session: Session, planner: _Planner, texts: Sequence[str]) -> Answe
     present = planner.side(
         session, for_plan(history), profiled(history, session.settings, session.now()), history.inventory.cards
     )
-    return what_if_answer(assumed, present, supposed, hypothesis)
+    return what_if_answer(assumed, present, supposed, hypothesis, notes=(*as_planned, *unread))

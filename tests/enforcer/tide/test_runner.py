@@ -29,8 +29,8 @@ from enforcer.tide.tide_journal import TideJournal, evictions_of
 from fleet.decisions import Plan, ScheduledReplicas
 from fleet.documents import seal_plan
 from fleet.errors import GputideError, Refused, Unavailable
-from fleet.inventory import WorkloadId
-from fleet.tiers import TIER_LABEL, Guarantee, Tier
+from fleet.inventory import TIER_LABEL, WorkloadId
+from fleet.tiers import Guarantee, Tier
 from tests.enforcer.builders import NOW, a_cluster, a_grant, a_yes, card_id, some_tools, standard_plan, where, with_tide
 from tests.scraping import scraped
 from wire.kubernetes.refusals import Forbidden
@@ -1016,8 +1016,26 @@ def test_service_that_nobody_may_change_keeps_no_other_from_coming_home_early(wo
     assert world.replicas() == ("2", "2")
 
 
-def a_crowded_night(world: World, folder: Path, *, tier: str = "batch", queued: bool = False) -> None:
-    """Work sits on the only cards that services left: its own machine is gone."""
+WORKLOAD = {
+    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "kind": "Workload",
+    "metadata": {
+        "name": "job-train", "namespace": "team", "labels": {TIDE_LABEL: "night"},
+        "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}],
+    },
+    "spec": {"active": False},
+}  # fmt: skip
+
+
+def a_crowded_night(
+    world: World, folder: Path, *, tier: str = "batch", queued: bool = False, alone: bool = False
+) -> None:
+    """Work sits on the only cards that services left: its own machine is gone.
+
+    Args:
+        queued: Kueue lets it in by its queue.
+        alone: Kueue lets it in by its Workload.
+    """
     folder.mkdir()
     owners = [
         a_grant(name, number, card) for name, number, card in (("a", 0, 0), ("a", 1, 1), ("b", 0, 2), ("b", 1, 3))
@@ -1025,7 +1043,9 @@ def a_crowded_night(world: World, folder: Path, *, tier: str = "batch", queued: 
     world.cluster = a_cluster(folder, [*owners, a_grant("train", 0, 4, kind="Job"), a_grant("train", 1, 5, kind="Job")])
     world.tools = some_tools(world.cluster, folder, guard=Guard(GuardPolicy()))
     world.cluster.create({**QUEUE, "spec": {"stopPolicy": "HoldAndDrain"}})
-    if queued:
+    if alone:
+        world.cluster.create(dict(WORKLOAD))
+    elif queued:
         set_of_job(world, "metadata.labels[kueue.x-k8s.io/queue-name]", "team")
     else:
         set_of_job(world, f"metadata.labels[{TIDE_LABEL}]", "night")
@@ -1033,7 +1053,7 @@ def a_crowded_night(world: World, folder: Path, *, tier: str = "batch", queued: 
     set_of_job(world, "spec.suspend", "true")
     world.cluster.delete("Node", "", "node-1")
     world.night()
-    if queued:
+    if queued or (alone and world.value("Workload", "job-train", "spec.active") == "true"):
         set_of_job(world, "spec.suspend", "false")
     world.cluster.pause(60.0)
     assert {where(world.cluster)["train-0"], where(world.cluster)["train-1"]} == {(1, 24), (3, 24)}
@@ -1085,6 +1105,33 @@ def test_queue_whose_work_holds_the_cards_of_a_service_in_need_is_drained(world:
     assert any("ClusterQueue/night goes early: services need 2 cards" in text for text in early.said)
     assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "HoldAndDrain"
     assert world.runner(busy=full("a-0")).step().step is TideStep.NOTHING, "nobody is left who could go"
+
+
+def test_workload_of_kueue_is_let_in_and_evicted_alone_where_a_service_needs_its_cards(
+    world: World, tmp_path: Path
+) -> None:
+    a_crowded_night(world, tmp_path / "crowded", alone=True)
+    asked = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
+    assert world.value("Workload", "job-train", asked) is None
+    early = world.runner(busy=full("a-0")).step()
+    assert any("team/Workload/job-train goes early: services need 2 cards" in text for text in early.said)
+    assert world.value("Workload", "job-train", "spec.active") == "false"
+    assert world.value("Workload", "job-train", asked) is not None
+    assert any(event[1:5] == ("Workload", "team", "job-train", "GputideTide") for event in world.cluster.events())
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "None", "its queue stays open"
+
+
+def test_workload_of_kueue_is_inactive_again_in_the_morning(world: World) -> None:
+    world.cluster.create(dict(WORKLOAD))
+    other = {**WORKLOAD, "metadata": {**WORKLOAD["metadata"], "name": "by-day", "labels": {}}}  # type: ignore[dict-item]
+    world.cluster.create(other)
+    world.night()
+    assert world.value("Workload", "job-train", "spec.active") == "true"
+    assert world.value("Workload", "job-train", f"metadata.annotations[{RUNS_UNTIL_ANNOTATION}]") is not None
+    assert world.value("Workload", "by-day", "spec.active") == "false"
+    world.until(6.6)
+    assert world.runner().step().step is TideStep.CAME_HOME
+    assert world.value("Workload", "job-train", "spec.active") == "false"
 
 
 def test_pods_that_no_queue_let_in_close_no_queue(world: World, tmp_path: Path) -> None:
