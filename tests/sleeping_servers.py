@@ -44,12 +44,17 @@ class CardBook:
 
 
 class SleepingServer:
-    """One server; `asked` is what it was asked for but reads, in order."""
+    """One server; `asked` is what it was asked for but reads, in order, and `bodies` the bytes that came with that.
+
+    It `breaks` at paths, `hangs` where it should move, answers a move with `redirect`, and says `said` of its sleep.
+    """
 
     def __init__(self, name: str, limit_bytes: int, book: CardBook, *, move_seconds: float, is_asleep: bool) -> None:
         self.name, self.limit_bytes, self.book, self.move_seconds = name, limit_bytes, book, move_seconds
         self.is_asleep, self.breaks = is_asleep, frozenset[str]()
         self.asked: list[str] = []
+        self.bodies: list[bytes] = []
+        self.hangs, self.redirect, self.said = False, "", ""
         self.running = 0
         self._lock = threading.Lock()
         assert book.holds(name, ASLEEP_BYTES if is_asleep else limit_bytes)
@@ -109,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/is_sleeping":
-            self._answer(200, {"is_sleeping": self.server_of.is_asleep})
+            self._answer(200, self.server_of.said or {"is_sleeping": self.server_of.is_asleep})
         else:
             self._answer(200, {"path": self.path})
 
@@ -117,7 +122,14 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.server_of
         given = self._body()
         owner.asked.append(self.path)
-        if self.path in owner.breaks:
+        if self.path in ("/sleep?level=1", "/wake_up") and owner.hangs:
+            time.sleep(2.0)
+        if self.path in ("/sleep?level=1", "/wake_up") and owner.redirect:
+            self.send_response(307)
+            self.send_header("Location", owner.redirect)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        elif self.path in owner.breaks:
             self._answer(500, {"error": "CUDA error"})
         elif self.path in ("/sleep?level=1", "/wake_up"):
             self._answer(200 if owner.move(to_sleep=self.path != "/wake_up") else 500, {})
@@ -137,7 +149,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         else:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        found: dict[str, Any] = json.loads(body or b"{}")
+        self.server_of.bodies.append(body)
+        found: dict[str, Any] = json.loads(body) if body[:1] == b"{" else {}
         return found
 
     def _stream(self, parts: int) -> None:
@@ -152,8 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(0.05)
         self.wfile.write(b"0\r\n\r\n")
 
-    def _answer(self, status: int, document: Mapping[str, object]) -> None:
-        text = json.dumps(document).encode()
+    def _answer(self, status: int, document: Mapping[str, object] | str) -> None:
+        text = (document if isinstance(document, str) else json.dumps(document)).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))

@@ -1,34 +1,50 @@
 """Passes HTTP requests on to servers behind, streams included: ports, each in front of one server, with a gate.
 
-By aiohttp: thousands of requests may wait at their gates, or stream for minutes, on one thread. What is of one
-connection alone (RFC 9110, 7.6.1) is not passed on; everything else is, bodies as they come. A connection to a server
-is used again for less long than servers keep it (uvicorn: five seconds), so that none closes under a request; where one
-ends all the same the client hears 502, and nothing is sent twice.
+By aiohttp: thousands of requests may wait at their gates, or stream for minutes, on one thread. A request is read whole
+before its gate opens, within limits of size and time, and sent with the length that was read: what a client leaves out,
+packs or announces otherwise can't become a request of its own behind. What is of one connection alone (RFC 9110, 7.6.1)
+is not passed on. A connection to a server is used again for less long than servers keep it (uvicorn: five seconds), so
+that none closes under a request; where one ends all the same the client hears 502, and nothing is sent twice.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
+from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from fleet.errors import Unavailable
+from fleet.errors import Misconfigured, Unavailable
+
+BODY_BYTES_MAX = 32 * 2**20
+"""Longest body of a request; pictures travel in it."""
+HELD_BYTES_MAX = 512 * 2**20
+"""Most bytes of bodies that are held at a time, of all ports together."""
+BODY_SECONDS, HEAD_SECONDS, WRITE_SECONDS, RESTING_SECONDS = 60.0, 15.0, 60.0, 75.0
+"""How long a client may take for a body, for the head of its first request, to take a part of an answer, and to rest
+between two requests."""
+CONNECTIONS_MAX = 4096
+"""Open connections of clients to one port."""
 
 _HOP = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
      "upgrade", "expect"}
 )  # fmt: skip
 """Headers of one connection, and `Expect`, which is answered here."""
-_CONNECT_SECONDS = 2.0
+_CONNECT_SECONDS, _SILENT_SECONDS = 2.0, 3600.0
 _KEPT_SECONDS = 2.0
-_STOP_SECONDS = 60.0
+_STOP_SECONDS = 30.0
+"""How long requests that run may go on at the end; then they are cancelled, and have as long once more."""
+_ANSWER_BYTES_MAX = 65_536
 Contexts = Callable[[], ssl.SSLContext]
 
 
@@ -40,7 +56,7 @@ class Passed(StrEnum):
     FAILED = "failed"
     """The server behind ended the connection, or took none."""
     LEFT = "left"
-    """The client left before it had an answer."""
+    """The client left before it had an answer, or did not take it."""
 
 
 class Gate(Protocol):
@@ -50,7 +66,7 @@ class Gate(Protocol):
         """Why nobody may ask for a path, given as it stands in the request; None where they may. Answered by 403."""
         ...
 
-    def held_open(self, method: str) -> AbstractAsyncContextManager[None]:
+    def held_open(self, method: str, raw_path: str) -> AbstractAsyncContextManager[None]:
         """Waits until a request may pass, and holds the gate open meanwhile; `Unavailable` is answered by 503."""
         ...
 
@@ -74,52 +90,111 @@ class ProxiedPort:
     gate: Gate
 
 
+def origin_of(text: str) -> URL:
+    """The origin of a server.
+
+    Raises:
+        Misconfigured: it is none, such as for a port that can't be.
+    """
+    try:
+        return URL(text).origin()
+    except ValueError as exc:
+        raise Misconfigured(f"cannot speak to server {text!r}: {exc}") from exc
+
+
 class ServersBehind:
-    """Connections to the servers behind; for one event loop."""
+    """Connections to the servers behind; for one event loop; mutable: it counts the bytes that it holds."""
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
+        self._held_bytes = 0
 
     async def ask(self, method: str, origin: str, path: str, seconds: float) -> str:
-        """The text that a server answers with.
+        """The text that a server answers with, 64 KiB at most; a redirect is not followed.
 
         Raises:
             Unavailable: it does not answer in time, or with another status than 200.
         """
+        url, timeout = origin_of(origin).join(URL(path)), ClientTimeout(total=seconds)
         try:
-            timeout = ClientTimeout(total=seconds)
-            async with self._session.request(method, URL(origin).join(URL(path)), timeout=timeout) as answer:
-                text = await answer.text(errors="replace")
-        except (ClientError, TimeoutError, OSError, ValueError) as exc:
+            async with self._session.request(method, url, timeout=timeout, allow_redirects=False) as answer:
+                content = b""
+                while len(content) < _ANSWER_BYTES_MAX and (part := await answer.content.readany()):
+                    content += part
+        except (ClientError, TimeoutError, OSError) as exc:
             raise Unavailable(f"{origin} does not answer {method} {path}: {str(exc) or type(exc).__name__}") from exc
+        text = content[:_ANSWER_BYTES_MAX].decode(errors="replace")
         if answer.status != 200:
             raise Unavailable(f"{origin} answered {method} {path} with {answer.status}: {text[:200]!r}")
         return text
 
-    async def pass_on(self, request: web.BaseRequest, port: ProxiedPort) -> web.StreamResponse:
+    @asynccontextmanager
+    async def body_of(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
+        """The whole body of a request, held meanwhile.
+
+        Raises:
+            web.HTTPException: it is too large, too slow, or too much is held already.
+        """
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
+        content = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.content.iter_any():
+                    content += part
+                    self._held_bytes += len(part)
+                    if len(content) > BODY_BYTES_MAX:
+                        raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, len(content))
+                    if self._held_bytes > HELD_BYTES_MAX:
+                        raise web.HTTPServiceUnavailable
+            yield bytes(content)
+        except TimeoutError as exc:
+            raise web.HTTPRequestTimeout from exc
+        finally:
+            self._held_bytes -= len(content)
+
+    async def pass_on(self, request: web.BaseRequest, body: bytes, port: ProxiedPort) -> web.StreamResponse:
         """Passes one request on, and its answer back."""
-        url = URL(port.origin).join(URL(request.rel_url.raw_path_qs, encoded=True))
-        body = request.content if request.can_read_body else None
-        response: web.StreamResponse | None = None
-        how = Passed.LEFT
+        url = origin_of(port.origin).join(URL(request.rel_url.raw_path_qs, encoded=True))
+        headers = _passed_on(request.headers)
+        headers.popall("Content-Length", None)
+        how = Passed.FAILED
         try:
             async with self._session.request(
-                request.method, url, headers=_passed_on(request.headers), data=body, allow_redirects=False
+                request.method, url, headers=headers, data=body or None, allow_redirects=False
             ) as answer:
+                if answer.status < 200:
+                    return _error(502, "the server answers with a status that can't be passed on")
                 response = web.StreamResponse(status=answer.status, headers=_passed_on(answer.headers))
+                how = Passed.LEFT
                 await response.prepare(request)
                 how = Passed.PASSED
-                async for part in answer.content.iter_any():
-                    await response.write(part)
-                await response.write_eof()
+                try:
+                    await _copied(answer, response)
+                except TimeoutError:
+                    how = Passed.LEFT
+                    if request.transport is not None:
+                        request.transport.abort()
+                return response
         except ClientError as exc:
-            how = Passed.FAILED
-            if response is not None and response.prepared:
+            if how is not Passed.FAILED:
+                how = Passed.FAILED
                 raise ConnectionResetError("the server ended within its answer") from exc
             return _error(502, "the server ended the connection")
+        except asyncio.CancelledError:
+            how = how if how is Passed.PASSED else Passed.LEFT
+            raise
         finally:
             port.gate.ended(how)
-        return response
+
+
+async def _copied(answer: ClientResponse, response: web.StreamResponse) -> None:
+    async for part in answer.content.iter_any():
+        async with asyncio.timeout(WRITE_SECONDS):
+            await response.write(part)
+    async with asyncio.timeout(WRITE_SECONDS):
+        await response.write_eof()
 
 
 @asynccontextmanager
@@ -127,7 +202,7 @@ async def servers_behind() -> AsyncIterator[ServersBehind]:
     """Connections to servers, closed at the end."""
     async with ClientSession(
         connector=TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS),
-        timeout=ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+        timeout=ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS),
         cookie_jar=DummyCookieJar(), auto_decompress=False,
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
     ) as session:  # fmt: skip
@@ -138,7 +213,7 @@ async def servers_behind() -> AsyncIterator[ServersBehind]:
 async def proxying(
     ports: Sequence[ProxiedPort], servers: ServersBehind, tls: Contexts | None = None
 ) -> AsyncIterator[tuple[int, ...]]:
-    """Serves ports meanwhile and gives their numbers; at the end, requests that run have a minute.
+    """Serves ports meanwhile and gives their numbers; at the end, requests that run have half a minute.
 
     Args:
         tls: gives the TLS context for a new connection; None for plain HTTP.
@@ -146,41 +221,100 @@ async def proxying(
     Raises:
         Unavailable: a port can't be had.
     """
+    runners: list[web.ServerRunner] = []
     async with AsyncExitStack() as listening:
+        listening.push_async_callback(_ended, runners)
         found = []
         for port in ports:
-            server = web.Server(_answering(port, servers), handler_cancellation=True, access_log=None)
-            runner = web.ServerRunner(server, shutdown_timeout=_STOP_SECONDS)
+            runner = web.ServerRunner(_Listener(_answering(port, servers)), shutdown_timeout=_STOP_SECONDS)
+            runners.append(runner)
             await runner.setup()
-            listening.push_async_callback(runner.cleanup)
+            context = None if tls is None else _RenewedContext(tls)
             try:
-                await web.TCPSite(runner, port.host, port.port, ssl_context=_renewed(tls)).start()
-            except OSError as exc:
+                await web.TCPSite(runner, port.host, port.port, ssl_context=context).start()
+            except (OSError, OverflowError) as exc:
                 raise Unavailable(f"cannot listen on {port.host}:{port.port}: {exc}") from exc
             found.append(int(runner.addresses[0][1]))
         yield tuple(found)
 
 
+async def _ended(runners: Sequence[web.ServerRunner]) -> None:
+    """Ends all ports at the same time, each without new connections first."""
+    for runner in runners:
+        for site in tuple(runner.sites):
+            await site.stop()
+    await asyncio.gather(*(runner.cleanup() for runner in runners))
+
+
+class _Listener(web.Server):
+    """The connections of one port; those beyond the limit, and those that say nothing, are closed."""
+
+    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        # A client's malformed request is no event of ours.
+        quiet = logging.getLogger("gputide.router.clients")
+        quiet.setLevel(logging.CRITICAL + 1)
+        super().__init__(
+            self._heard(answer), handler_cancellation=True, access_log=None, logger=quiet, auto_decompress=False,
+            keepalive_timeout=RESTING_SECONDS,
+        )  # fmt: skip
+        self._silent: dict[object, asyncio.TimerHandle] = {}
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        seconds = HEAD_SECONDS if len(self.connections) <= CONNECTIONS_MAX else 0.0
+        self._silent[handler] = asyncio.get_running_loop().call_later(seconds, transport.abort)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        self._speaks(handler)
+        super().connection_lost(handler, exc)
+
+    def _heard(
+        self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+    ) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
+        async def heard(request: web.BaseRequest) -> web.StreamResponse:
+            self._speaks(request.protocol)
+            return await answer(request)
+
+        return heard
+
+    def _speaks(self, handler: object) -> None:
+        if (timer := self._silent.pop(handler, None)) is not None:
+            timer.cancel()
+
+
 def _answering(port: ProxiedPort, servers: ServersBehind) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        objection = port.gate.objection(request.rel_url.raw_path)
+        path = request.rel_url.raw_path
+        objection = port.gate.objection(path)
         if objection is not None:
             port.gate.ended(Passed.REFUSED)
             return _error(403, objection)
+        passes = False
         try:
-            async with port.gate.held_open(request.method):
-                return await servers.pass_on(request, port)
+            async with servers.body_of(request) as body, port.gate.held_open(request.method, path):
+                passes = True
+                return await servers.pass_on(request, body, port)
+        except web.HTTPException as refused:
+            port.gate.ended(Passed.REFUSED)
+            return _error(refused.status, refused.reason)
         except Unavailable as exc:
             port.gate.ended(Passed.REFUSED)
             return _error(503, str(exc))
+        except asyncio.CancelledError:
+            if not passes:
+                port.gate.ended(Passed.LEFT)
+            raise
 
     return answer
 
 
 def _error(status: int, text: str) -> web.Response:
-    """An error in the form that the APIs of language models have."""
+    """An error in the form that the APIs of language models have; a body that was not read ends the connection."""
     error = {"error": {"message": text, "type": "gputide", "code": status}}
-    return web.json_response(error, status=status, headers={"Retry-After": "1"} if status == 503 else None)
+    answer = web.json_response(error, status=status, headers={"Retry-After": "1"} if status == 503 else None)
+    if status in (408, 413):
+        answer.force_close()
+    return answer
 
 
 def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
@@ -188,14 +322,15 @@ def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _HOP | named)
 
 
-def _renewed(contexts: Contexts | None) -> ssl.SSLContext | None:
-    """A context that takes the certificate that is valid when a client comes."""
-    if contexts is None:
-        return None
-    first = contexts()
+class _RenewedContext(ssl.SSLContext):
+    """Takes the certificate and the authorities that are valid when a client comes, for resumed sessions too."""
 
-    def renew(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = contexts()
+    def __new__(cls, contexts: Contexts) -> _RenewedContext:
+        del contexts
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
 
-    first.sni_callback = renew
-    return first
+    def __init__(self, contexts: Contexts) -> None:
+        self._contexts = contexts
+
+    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
+        return self._contexts().wrap_bio(*arguments, **named)

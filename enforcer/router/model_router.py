@@ -18,18 +18,19 @@ from urllib.parse import unquote
 
 from enforcer.router.shared_card import RouterMetrics, SharedCard
 from fleet.errors import Misconfigured, Unavailable
-from fleet.sleeping import SLEEP_MODES
-from wire.http_proxy import Contexts, Passed, ProxiedPort, ServersBehind, proxying, servers_behind
+from fleet.sleeping import ASLEEP_BYTES, SLEEP_MODES
+from wire.http_proxy import Contexts, Passed, ProxiedPort, ServersBehind, origin_of, proxying, servers_behind
 
 _PREFIX = "/v1/"
-_NAMES = frozenset(
-    {"/health", "/ping", "/version", "/metrics", "/tokenize", "/detokenize", "/invocations", "/pooling", "/classify",
-     "/score", "/rerank"}
-)  # fmt: skip
+_FRONT = frozenset({"/health", "/ping", "/version", "/metrics"})
+"""What the front of a server answers, asleep or not."""
+_NAMES = frozenset({"/tokenize", "/detokenize", "/invocations", "/pooling", "/classify", "/score", "/rerank"}) | _FRONT
+_CLOSED = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+"""vLLM: for development alone, not for the users of a server."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
-_ASK_SECONDS = 2.0
-_MOVE_SECONDS_MAX = 120.0
-"""Longest that a server may take to wake or to fall asleep."""
+_ASK_SECONDS = 5.0
+_MOVE_SECONDS_MAX = 30.0
+"""Longest that a server may take to wake or to fall asleep: weights of 59 GB take five seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +64,11 @@ class VllmServer:
         text = await self._ask(self._MODE.state, _ASK_SECONDS)
         try:
             said = json.loads(text)["is_sleeping"]
-        except (ValueError, TypeError, KeyError) as exc:
+            if not isinstance(said, bool):
+                raise TypeError(said)
+        except (ValueError, TypeError, KeyError, RecursionError) as exc:
             raise Unavailable(f"{self._origin} does not say whether it sleeps: {text[:200]!r}") from exc
-        return said is True
+        return said
 
     async def sleep(self) -> None:
         """See `ModelServer`."""
@@ -93,8 +96,8 @@ class _ModelGate:
         return None if is_for_clients(raw_path) else f"{raw_path[:200]!r} is not for clients of this address"
 
     @asynccontextmanager
-    async def held_open(self, method: str) -> AsyncIterator[None]:
-        if method in _READS:
+    async def held_open(self, method: str, raw_path: str) -> AsyncIterator[None]:
+        if method in _READS or unquote(raw_path) in _FRONT:
             yield
             return
         async with self.card.awake(self.name, self.wait_seconds) as waited:
@@ -102,8 +105,8 @@ class _ModelGate:
             yield
 
     def ended(self, how: Passed) -> None:
-        if how is Passed.FAILED:
-            self.card.doubt(self.name)
+        if how in (Passed.FAILED, Passed.PASSED):
+            self.card.answered(self.name, is_well=how is Passed.PASSED)
         self.metrics.requests.labels(self.name, how.value).inc()
 
 
@@ -125,7 +128,7 @@ async def routing(
         tls: gives the ports' TLS context; None for plain HTTP.
 
     Raises:
-        Misconfigured: models can't share the card: one is larger than it, or a name stands twice.
+        Misconfigured: models can't share the card: one never has room, a name stands twice, or a server can't be.
         Unavailable: a port can't be had.
     """
     _check(models, card_bytes)
@@ -153,15 +156,18 @@ def is_for_clients(raw_path: str) -> bool:
     path = unquote(raw_path)
     parts = path.split("/")
     is_plain = "\\" not in path and "%" not in path and ";" not in path and not {"", ".", ".."} & set(parts[1:])
-    return is_plain and (path in _NAMES or path.startswith(_PREFIX))
+    return is_plain and path not in _CLOSED and (path in _NAMES or path.startswith(_PREFIX))
 
 
 def _check(models: Sequence[RoutedModel], card_bytes: int) -> None:
+    """Each model must find room beside all others asleep, or it would wait for ever, and others behind it."""
     for one in models:
-        if one.limit_bytes > card_bytes:
+        origin_of(one.server)
+        needed = one.limit_bytes + ASLEEP_BYTES * (len(models) - 1)
+        if needed > card_bytes:
             raise Misconfigured(
-                f"cannot route to {one.name}: its limit of {one.limit_bytes} bytes is more than "
-                f"router.card_bytes={card_bytes}"
+                f"cannot route to {one.name}: its limit of {one.limit_bytes} bytes and what the others keep asleep are "
+                f"{needed}, more than router.card_bytes={card_bytes}"
             )
     if len({one.name for one in models}) < len(models):
         raise Misconfigured("cannot route: two models of router.models have the same name")

@@ -2,10 +2,13 @@
 
 The rule is the one that plans predict with (docs/advice.md, "Models that sleep"): a request wakes its model; where that
 does not fit beside those that are awake, models without a request fall asleep before, the one that rested longest
-first; a model with a request never does; one model at a time wakes, in the order in which they were asked for.
+first; a model with a request never does; one model at a time wakes, in the order in which they were asked for. One
+whose requests waited in vain goes behind the others.
 
 Servers are believed about themselves alone: each is asked every few seconds whether it sleeps. One that came up anew is
-awake, whatever it was before, and one that does not answer may be on its way up, so it keeps its room for ten minutes.
+awake, whatever it was before. One that does not answer several times may be on its way up, so it keeps its room for ten
+minutes after the last request for it. A server that does not do as it was asked is left alone for a while, longer each
+time, and what it says of its sleep is not believed until it must have ended what it was asked for.
 
 Everything runs in one event loop. Called by `enforcer.router.model_router`.
 """
@@ -13,9 +16,10 @@ Everything runs in one event loop. Called by `enforcer.router.model_router`.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -32,6 +36,14 @@ LOOK_SECONDS = 5.0
 LOST_SECONDS = 600.0
 """How long the room of a server that does not answer is kept: a restart loads its weights, and takes its framebuffer
 when it is done."""
+UNANSWERED_MAX = 3
+"""Questions without an answer, and no request that ended well between them, after which a server counts as gone."""
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 5.0, 300.0
+"""How long a server that did not do as asked is left alone: doubled each time."""
+SETTLE_SECONDS = 60.0
+"""How long after that it may still be at it, so that it counts with all it may take."""
+LEFT_SECONDS = 2.0
+"""How long a model still counts as at work for a client that left: the server has to notice."""
 WAITING_MAX = 1000
 """Requests of one model that may wait for it; more are refused at once."""
 
@@ -93,7 +105,13 @@ class _Model:
     state: Wakefulness = Wakefulness.LOST
     since: float
     """When it came to this state, or had its last request."""
+    moves: int = 0
+    """How often its state changed."""
     running: int = 0
+    unanswered: int = 0
+    failures: int = 0
+    failed_at: float = -math.inf
+    doubted: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
     @property
@@ -143,17 +161,27 @@ class SharedCard:
             await self._woken(model, wait_seconds)
         try:
             yield self._now() - began
-        finally:
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().call_later(LEFT_SECONDS, self._leaves, model)
+            raise
+        except BaseException:
+            self._leaves(model)
+            raise
+        else:
             self._leaves(model)
 
-    def doubt(self, name: str) -> None:
-        """Notes that a server did not answer a request: what is believed of it is asked again."""
+    def answered(self, name: str, *, is_well: bool) -> None:
+        """Notes that a server answered a request, or that it did not: then it is asked at once how it is."""
         model = self._models[name]
-        if model.state in (Wakefulness.AWAKE, Wakefulness.ASLEEP):
-            self._becomes(model, Wakefulness.LOST)
+        if is_well:
+            model.unanswered = 0
+        else:
+            model.doubted.set()
 
     async def keep(self) -> None:
         """Wakes and puts to sleep what is due, until it is cancelled."""
+        # Before anything moves: who is awake at the start may be at work.
+        await asyncio.gather(*(self._ask(model) for model in self._models.values()))
         async with asyncio.TaskGroup() as tasks:
             for model in self._models.values():
                 tasks.create_task(self._look(model))
@@ -161,6 +189,9 @@ class SharedCard:
 
     async def _woken(self, model: _Model, wait_seconds: float) -> None:
         """Waits until the mover counts a request of a model as running."""
+        left = model.failed_at + self._pause_seconds(model) - self._now()
+        if left > 0:
+            raise Unavailable(f"{model.name} did not wake; it is asked again in {math.ceil(left)} s")
         if len(model.waiting) >= WAITING_MAX:
             raise Unavailable(f"{WAITING_MAX} requests wait for {model.name} already")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -176,9 +207,13 @@ class SharedCard:
                 model.waiting.remove(turn)
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self._leaves(model)  # its turn came as it left
-            if isinstance(exc, TimeoutError):
-                raise Unavailable(f"{model.name} did not wake within {wait_seconds:g} s") from exc
-            raise
+            if not isinstance(exc, TimeoutError):
+                raise
+            if model in self._wanted:
+                self._wanted.remove(model)
+                self._wanted.append(model)
+                self._changed.set()
+            raise Unavailable(f"{model.name} did not wake within {wait_seconds:g} s") from exc
 
     def _leaves(self, model: _Model) -> None:
         model.running -= 1
@@ -186,27 +221,35 @@ class SharedCard:
         self._changed.set()
 
     async def _look(self, model: _Model) -> None:
-        """Asks a server whether it sleeps, again and again."""
+        """Asks a server whether it sleeps, again and again, and at once where a request failed."""
         while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(model.doubted.wait(), LOOK_SECONDS)
+                await asyncio.sleep(min(1.0, LOOK_SECONDS))
+            model.doubted.clear()
             if model.state is not Wakefulness.MOVING:
                 await self._ask(model)
             self._changed.set()
-            await asyncio.sleep(LOOK_SECONDS)
 
     async def _ask(self, model: _Model) -> None:
-        before, since = model.state, model.since
+        before, moves = model.state, model.moves
         try:
             is_asleep = await model.server.is_asleep()
         except Unavailable as exc:
+            model.unanswered += 1
+            if model.unanswered < UNANSWERED_MAX:
+                return
             found = Wakefulness.LOST
             reason: str | None = str(exc)
         else:
+            model.unanswered = 0
             found = Wakefulness.ASLEEP if is_asleep else Wakefulness.AWAKE
             reason = None
-        if model.state is not before or model.since != since or found is before:
-            return  # it was moved, or served, while it answered
-        if before is not Wakefulness.LOST or reason is None:
-            logger(__name__).info("model found", model=model.name, state=found.value, was=before.value, reason=reason)
+            if is_asleep and self._now() - model.failed_at < SETTLE_SECONDS:
+                return
+        if model.moves != moves or found is before:
+            return  # it was moved while it answered
+        logger(__name__).info("model found", model=model.name, state=found.value, was=before.value, reason=reason)
         self._becomes(model, found)
 
     async def _move(self) -> None:
@@ -221,9 +264,9 @@ class SharedCard:
         """Does what is due first; false where nothing is, or nothing can be done now."""
         if self._free_bytes() < 0:
             # Somebody came up anew beside those that are awake.
-            leaving = min((one for one in self._models.values() if one.rests), key=lambda one: one.since, default=None)
-            if leaving is not None:
-                await self._put_to_sleep([leaving])
+            longest = min((one for one in self._models.values() if one.rests), key=lambda one: one.since, default=None)
+            if longest is not None:
+                await self._put_to_sleep([longest])
                 return True
         while self._wanted and not self._wanted[0].waiting:
             self._wanted.popleft()
@@ -234,16 +277,15 @@ class SharedCard:
             self._serve(model)
             return True
         if model.state is Wakefulness.LOST:
-            await self._ask(model)
-            if model.state is Wakefulness.LOST:
-                self._fail(model, Unavailable(f"the server of {model.name} does not answer"))
+            model.since = self._now()  # somebody waits for it, so its room is kept
+            self._fail(model, Unavailable(f"the server of {model.name} does not answer"))
             return True
-        leaving_for = self._leaving_for(model)
-        if leaving_for is None:
+        leaving = self._leaving_for(model)
+        if leaving is None:
             return False
-        await self._put_to_sleep(leaving_for)
-        if self._free_bytes() < _extra_bytes(model):
-            return True  # one did not fall asleep
+        await self._put_to_sleep(leaving)
+        if not model.waiting or self._free_bytes() < _extra_bytes(model):
+            return True  # nobody waits any more, or one did not fall asleep
         await self._wake(model)
         return True
 
@@ -266,8 +308,9 @@ class SharedCard:
                 await model.server.sleep()
             except Unavailable as exc:
                 logger(__name__).warning("cannot put a model to sleep", model=model.name, reason=str(exc))
-                self._becomes(model, Wakefulness.LOST)
+                self._failed(model)
             else:
+                model.failures = 0
                 self._becomes(model, Wakefulness.ASLEEP)
                 self._metrics.slept.labels(model.name).inc()
 
@@ -277,12 +320,21 @@ class SharedCard:
             await model.server.wake()
         except Unavailable as exc:
             logger(__name__).warning("cannot wake a model", model=model.name, reason=str(exc))
-            self._becomes(model, Wakefulness.LOST)
+            self._failed(model)
             self._fail(model, exc)
         else:
+            model.failures = 0
             self._becomes(model, Wakefulness.AWAKE)
             self._metrics.woken.labels(model.name).inc()
             self._serve(model)
+
+    def _failed(self, model: _Model) -> None:
+        model.failures += 1
+        model.failed_at = self._now()
+        self._becomes(model, Wakefulness.LOST)
+
+    def _pause_seconds(self, model: _Model) -> float:
+        return min(PAUSE_SECONDS_MAX, PAUSE_SECONDS * 2.0 ** (model.failures - 1)) if model.failures else 0.0
 
     def _serve(self, model: _Model) -> None:
         while model.waiting:
@@ -299,6 +351,7 @@ class SharedCard:
 
     def _becomes(self, model: _Model, state: Wakefulness) -> None:
         model.state, model.since = state, self._now()
+        model.moves += 1
         self._metrics.awake.labels(model.name).set(state is Wakefulness.AWAKE)
         self._changed.set()
 

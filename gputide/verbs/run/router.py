@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from importlib.util import find_spec
 
 import typer
 
@@ -28,6 +29,8 @@ def router(context: typer.Context) -> None:
     One router a card: it alone knows who has a request.
     """
     settings = session_of(context).settings
+    if find_spec("aiohttp") is None:
+        raise Misconfigured("cannot route without aiohttp: pip install 'gputide[router]' brings it")
     if not settings.router.models or settings.router.card_bytes is None:
         raise Misconfigured("cannot route without models: set router.card_bytes and router.models")
     with open_own_metrics(settings, "router", RouterMetrics) as metrics:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import signal
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 
-from enforcer.router import shared_card
+from enforcer.router import model_router, shared_card
 from enforcer.router.model_router import RoutedModel, is_for_clients, routing
 from enforcer.router.shared_card import RouterMetrics
 from fleet.errors import GputideError, Misconfigured, Unavailable
@@ -129,6 +132,7 @@ def test_probes_and_scrapes_wake_nobody_and_nobody_reaches_what_is_not_for_clien
         ("/v1/chat/completions", True), ("/health", True), ("/sleep", False), ("/v1/..%2fsleep", False),
         ("/v1/%2e%2e/collective_rpc", False), ("/v1//x", False), ("/v1/%252e%252e/sleep", False), ("/v1", False),
         ("/v1/a\\..\\sleep", False), ("/wake_up", False), ("/is_sleeping", False), ("/server_info", False),
+        ("/v1/load_lora_adapter", False),
     ],
 )  # fmt: skip
 def test_paths_for_clients(path: str, expected: bool) -> None:
@@ -152,17 +156,152 @@ def test_a_server_that_came_up_anew_counts_as_awake_and_makes_room(monkeypatch: 
     asyncio.run(play())
 
 
-def test_a_server_that_does_not_wake_fails_its_requests_alone() -> None:
+def test_a_server_that_does_not_wake_fails_its_requests_alone_and_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_card, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(shared_card, "PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(shared_card, "SETTLE_SECONDS", 0.3)
+
     async def play() -> None:
-        with sleeping_servers({"a": 18 * GIB, "b": 18 * GIB}, CARD) as (servers, _):
+        with sleeping_servers({"a": 18 * GIB, "b": 18 * GIB}, CARD) as (servers, book):
             servers["a"].breaks = frozenset({"/wake_up"})
             async with routed(servers) as ask:
-                status, said = await ask("a")
-                assert status == 503
-                assert "/wake_up with 500" in said["error"]["message"]
-                assert (await ask("b"))[0] == 200
+                found = [await ask("a") for _ in range(3)]
+                assert [status for status, _ in found] == [503] * 3
+                assert "/wake_up with 500" in found[0][1]["error"]["message"]
+                assert "it is asked again in 1 s" in found[2][1]["error"]["message"]
+                assert servers["a"].asked.count("/wake_up") == 1
                 servers["a"].breaks = frozenset()
-                assert (await ask("a"))[0] == 200
+                await asyncio.sleep(0.8)
+                assert [(await ask(name))[0] for name in "ab"] == [200, 200]
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+def test_a_server_that_hangs_keeps_its_room_and_the_others_waiting_no_longer_than_a_move_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_router, "_MOVE_SECONDS_MAX", 0.5)
+
+    async def play() -> None:
+        with sleeping_servers(THREE, CARD) as (servers, book):
+            servers["a"].hangs = True
+            async with routed(servers) as ask:
+                assert (await ask("a"))[0] == 503
+                # It may still wake, so nobody else gets its room; and it asks nobody to wait for it again.
+                assert (await ask("b"))[1]["error"]["message"] == "b did not wake within 5 s"
+                assert servers["a"].asked.count("/wake_up") == 1
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("said", ["[" * 100_000, '{"is_sleeping": "no"}', "[]", "x" * 300_000, '{"is_sleeping"'])
+def test_whatever_a_server_says_of_itself_fails_its_own_requests_alone(said: str) -> None:
+    async def play() -> None:
+        with sleeping_servers({"a": 18 * GIB, "b": 18 * GIB}, CARD) as (servers, _):
+            servers["a"].said = said
+            async with routed(servers) as ask:
+                assert (await ask("a"))[0] in (200, 503)
+                assert (await ask("b"))[0] == 200
+
+    asyncio.run(play())
+
+
+def test_a_server_steers_the_router_to_no_neighbour() -> None:
+    async def play() -> None:
+        with sleeping_servers({"a": 18 * GIB, "b": 18 * GIB}, CARD) as (servers, book):
+            servers["a"].redirect = f"{servers['b'].origin}/sleep?level=1"
+            async with routed(servers) as ask:
+                assert (await ask("b"))[0] == 200
+                assert (await ask("a"))[0] == 503
+                assert (await ask("b"))[0] == 200
+            assert "/sleep?level=1" not in servers["b"].asked
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+def test_a_packed_body_passes_byte_for_byte_and_what_follows_it_is_no_request_of_its_own() -> None:
+    inner = b"POST /collective_rpc HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    packed = gzip.compress(b"a" * 2000 + inner)
+
+    def sent(port: int, path: str, method: str, length: int, body: bytes) -> bytes:
+        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: {length}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+            line.sendall(head.encode() + body)
+            line.shutdown(socket.SHUT_WR) if length != len(body) else None
+            return line.recv(65_536)
+
+    with sleeping_servers({"a": 18 * GIB}, CARD) as (servers, _), TemporaryDirectory() as folder:
+        with router_process(servers, CARD, Path(folder)) as running:
+            port = running.ports["a"]
+            assert b" 200 " in sent(port, "/v1/completions", "POST", len(packed), packed)
+            assert servers["a"].bodies[-1] == packed
+            for method, path in (("GET", "/health"), ("POST", "/v1/completions")):
+                sent(port, path, method, len(inner) + 50, inner)
+                sent(port, path, method, len(packed), packed)
+        assert not [path for path in servers["a"].asked if "collective" in path]
+
+
+def test_a_client_that_announces_more_than_it_sends_holds_nobody_up() -> None:
+    with sleeping_servers(THREE, CARD) as (servers, book), TemporaryDirectory() as folder:
+        with router_process(servers, CARD, Path(folder)) as running, ExitStack() as held:
+            for _ in range(5):
+                line = held.enter_context(socket.create_connection(("127.0.0.1", running.ports["a"]), timeout=10))
+                line.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            assert _posted(running.ports["b"]) == 200
+            assert "/wake_up" not in servers["a"].asked
+        assert book.faults == []
+
+
+def test_a_client_that_waits_to_be_told_to_go_on_is_told() -> None:
+    with (
+        sleeping_servers({"a": 18 * GIB}, CARD) as (servers, _),
+        TemporaryDirectory() as folder,
+        router_process(servers, CARD, Path(folder)) as running,
+        socket.create_connection(("127.0.0.1", running.ports["a"]), timeout=10) as line,
+    ):
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+        line.sendall(head.encode())
+        assert line.recv(100).startswith(b"HTTP/1.1 100 ")
+        line.sendall(b"{}")
+        assert line.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_model_whose_client_left_at_work_is_not_put_to_sleep_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_card, "LEFT_SECONDS", 0.8)
+
+    async def play() -> None:
+        with sleeping_servers(THREE, CARD) as (servers, book):
+            async with routed(servers) as ask:
+                leaving = asyncio.create_task(ask("a", seconds=0.9))
+                await asyncio.sleep(0.5)
+                leaving.cancel()
+                await asyncio.sleep(0.05)
+                assert (await ask("b"))[0] == 200
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+def test_who_waited_in_vain_goes_behind_those_that_fit() -> None:
+    sizes = {"large": 30 * GIB, "busy": 18 * GIB, "small": 10 * GIB}
+
+    async def play() -> None:
+        with sleeping_servers(sizes, CARD) as (servers, book):
+            async with routed(servers, wait_seconds=1.0) as ask:
+                busy = asyncio.create_task(ask("busy", seconds=4.0))
+                await asyncio.sleep(0.3)
+                waiting = [asyncio.create_task(ask("large")) for _ in range(3)]
+                await asyncio.sleep(0.3)
+                waiting.append(asyncio.create_task(ask("large")))
+                assert [(await one)[0] for one in waiting] == [503] * 4
+                assert (await ask("small"))[0] == 200
+                assert (await busy)[0] == 200
+            assert book.faults == []
 
     asyncio.run(play())
 
@@ -175,9 +314,12 @@ def test_a_server_that_is_gone_fails_its_requests_alone_until_it_is_back(monkeyp
             async with routed(servers) as ask:
                 assert (await ask("a"))[0] == 200
                 servers["a"].stop()
-                assert [(await ask("a"))[0] for _ in range(2)] == [502, 503]
+                assert {(await ask("a"))[0] for _ in range(3)} <= {502, 503}
+                await asyncio.sleep(0.5)
+                assert (await ask("a"))[0] == 503
                 assert (await ask("b"))[0] == 200
                 servers["a"].start()
+                await asyncio.sleep(0.5)
                 assert (await ask("a"))[0] == 200
             assert book.faults == []
 
@@ -215,6 +357,7 @@ def test_many_clients_of_three_models_are_all_served_and_the_card_never_overflow
     ("names", "limit_bytes", "port", "failure"),
     [
         ("a", 2 * CARD, 0, Misconfigured(r"a: its limit of .* more than router.card_bytes")),
+        ("ab", 37 * GIB, 0, Misconfigured(r"a: its limit of .* what the others keep asleep")),
         ("aa", GIB, 0, Misconfigured("the same name")),
         ("a", GIB, None, Unavailable("cannot listen on 127.0.0.1:")),
     ],
