@@ -33,7 +33,7 @@ from fleet.units import MIB
 from fleet.usage import Float32, History, SliceKey
 from tests.cluster.api import Api
 from tests.cluster.placed_fleet import record
-from tests.cluster.played_backends import GrantingBackend
+from tests.cluster.played_backends import PlayedBackend
 from tests.cluster.standing_fleet import stand_up
 from tests.recommender.builders import STEP_SECONDS, Service, cluster
 
@@ -55,12 +55,12 @@ class RecordedFleet:
 
     description: Path
     kubeconfig: Path
-    played: GrantingBackend
+    played: PlayedBackend
     inventory: Inventory
     recorded: tuple[History, ...] = ()
 
 
-def stand_up_fleet(description: Path, api: Api, kubeconfig: Path, played: GrantingBackend) -> RecordedFleet:
+def stand_up_fleet(description: Path, api: Api, kubeconfig: Path, played: PlayedBackend) -> RecordedFleet:
     """Let the services of all pools run, each pool in a namespace and on nodes of its own."""
     found = []
     for space, services, cards in pools_of(description):
@@ -121,7 +121,7 @@ def pools_of(description: Path) -> Iterator[tuple[str, list[Service], dict[str, 
         yield space, found, {"days": told["days"], **pool}
 
 
-def _standing(api: Api, played: GrantingBackend, space: str, before: Inventory, began: datetime) -> Iterator[Grant]:
+def _standing(api: Api, played: PlayedBackend, space: str, before: Inventory, began: datetime) -> Iterator[Grant]:
     """What pods of a namespace hold now: as before, or made anew since."""
     known = {_key(one): one.started_at for one in before.grants}
     node_of = {card.card: card.node for card in before.cards}
@@ -141,10 +141,10 @@ def _standing(api: Api, played: GrantingBackend, space: str, before: Inventory, 
             memory_request_bytes=needs.memory_bytes,
         )  # fmt: skip
         for card in map(CardId, cards):
-            mib, cores = parts[pod][card]
+            mib, cores, profile = parts[pod][card]
             here = replace(
                 own, pod=pod, card=card, node=node_of[card], framebuffer_granted_bytes=mib * MIB,
-                compute_granted_ratio=(cores or 100) / 100, ended_at=None,
+                compute_granted_ratio=(cores or 100) / 100, mig_profile=profile, ended_at=None,
             )  # fmt: skip
             yield replace(here, started_at=known.get(_key(here), began))
 

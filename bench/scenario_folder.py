@@ -7,6 +7,7 @@ every object must be as it was before it began.
 
 from __future__ import annotations
 
+import json
 import operator
 import os
 import pickle
@@ -17,7 +18,6 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,14 @@ from gputide.operate.engine_cache import default_cache_path
 from tests.cluster.api import Api
 from tests.cluster.hami_plugins import EFFECTIVE_GPU, HamiPlugins
 from tests.cluster.mgpu_rules import MgpuRules
-from tests.cluster.played_backends import HAMI_PLAYED, GrantingBackend, HamiPlayed, MgpuPlayed
+from tests.cluster.played_backends import (
+    ClaimsPlayed,
+    HamiPlayed,
+    PlayedBackend,
+    PluginPlayed,
+    RulesPlayed,
+    played_backends,
+)
 from tests.engines.go_peers import GoPeers, build_go_peers
 
 BAR = "run.sh ends well, what comes out is within its bounds, and undo leaves every object byte for byte as it was"
@@ -39,24 +46,38 @@ KEPT_FOLDER_VARIABLE = "SCENARIO_KEEP"
 """Names the folder that all that was written is copied to."""
 
 HOLDS = {"equals": operator.eq, "min": operator.ge, "max": operator.le}
-PLAYED: dict[str, GrantingBackend] = {
-    "hami": HAMI_PLAYED, "effectivegpu": HamiPlayed(name="effectivegpu"), "mgpu": MgpuPlayed(rules=MgpuRules()),
-}  # fmt: skip
-"""Backends by the name that `gputide.toml` gives."""
+PLAYED: dict[str, PlayedBackend] = {
+    played.name: played
+    for played in (
+        PluginPlayed("whole_cards"),
+        *played_backends(),
+        HamiPlayed(name="effectivegpu"),
+        RulesPlayed(name="mgpu", rules=MgpuRules()),
+        PluginPlayed("nvidia_time_slicing"),
+        PluginPlayed("nvidia_mps"),
+        PluginPlayed("mig"),
+        ClaimsPlayed(name="dra_consumable", is_counted=True),
+    )
+}
+"""Backends by the name that the setting `enforcer.backend` gives."""
 
 _PLUGINS: dict[str, tuple[str, ...]] = {"hami": (), "effectivegpu": EFFECTIVE_GPU}
 _KINDS = (
     "/api/v1/nodes", "/api/v1/configmaps", "/apis/apps/v1/daemonsets", "/apis/apps/v1/deployments",
-    "/apis/apps/v1/statefulsets",
+    "/apis/apps/v1/statefulsets", "/apis/resource.k8s.io/v1/resourceclaimtemplates",
+    "/apis/resource.k8s.io/v1/resourceclaims",
 )  # fmt: skip
 _OF_SERVER = ("resourceVersion", "generation", "managedFields")
 _OF_CONTROLLERS = ("deployment.kubernetes.io/", "hami.io/mutex.lock")
 """Beginnings of annotations; HAMi's plugin takes its lock off a node a moment after a pod is ready."""
 
 
-def play(name: str) -> None:
-    """Play one scenario, and print its line."""
+def play(name: str, backend: str | None = None) -> None:
+    """Play one scenario on the backend of its settings, or on this one where they name none, and print its line."""
     folder = ROOT / "scenarios" / name
+    settings = tomllib.loads((folder / "gputide.toml").read_text(encoding="utf-8"))
+    name = name if backend is None else f"{name}-{backend}"
+    backend = backend or settings["enforcer"]["backend"]
     try:
         found = programs()
         peers = build_go_peers(default_cache_path(), tell=lambda text: None)
@@ -66,28 +87,40 @@ def play(name: str) -> None:
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as parts:
         here = Path(scratch) / name
         shutil.copytree(folder, here)
-        played = PLAYED[tomllib.loads((folder / "gputide.toml").read_text(encoding="utf-8"))["enforcer"]["backend"]]
+        played = PLAYED[backend]
         ground = parts.enter_context(admitted_plane(found, Path(scratch) / "plane", played))
         if played.name in _PLUGINS:
             parts.enter_context(HamiPlugins(ground.api, *_PLUGINS[played.name]))
         fleet = stand_up_fleet(folder / "fleet.toml", ground.api, ground.approver, played)
         (here / "fleet.pickle").write_bytes(pickle.dumps(fleet))
         before = objects(ground.api)
-        said = _run(here, ground.approver, peers)
+        said = _run(here, backend, ground.approver, peers)
         (here / "said.txt").write_text(said.stdout + said.stderr, encoding="utf-8")
         after = objects(ground.api)
-        missed = [f"run.sh: {said.stderr.strip()[-600:]}"] if said.returncode else list(missed_checks(here))
+        missed = [f"run.sh: {said.stderr.strip()[-600:]}"] if said.returncode else list(missed_checks(here, backend))
+        came = {} if said.returncode else _came_of(here)
         if kept := os.environ.get(KEPT_FOLDER_VARIABLE):
             shutil.copytree(here, kept, dirs_exist_ok=True)
+    # gputide may delete nothing, so claims that it made stay, and nobody names them any more.
+    left = {name for name in after if name not in before and name.startswith("resourceclaim")}
     changed = [
         f"{name}: {_differs(before.get(name, ''), after.get(name, ''))}"
-        for name in sorted(before | after)
+        for name in sorted((before.keys() | after.keys()) - left)
         if before.get(name) != after.get(name)
     ]
     print_bar(
         f"scenario-{name}", f"{len(missed)} checks missed, {len(changed)} of {len(before)} objects changed", BAR,
-        holds=not missed and not changed, missed=missed, changed=changed[:5],
+        holds=not missed and not changed, missed=missed, changed=changed[:5], claims_left=len(left), **came,
     )  # fmt: skip
+
+
+def _came_of(here: Path) -> dict[str, Any]:
+    """What a plan promised, and what `verify` says of it."""
+    plan, outcome = (json.loads((here / name).read_text(encoding="utf-8")) for name in ("plan.json", "verify.json"))
+    return {
+        "planned": plan["totals"]["cards_freed"], "freed": outcome["realised_cards_freed"],
+        "harm": outcome["verdict"]["observed_ratio"], "verdict": outcome["verdict"]["level"],
+    }  # fmt: skip
 
 
 def _differs(before: str, after: str) -> str:
@@ -102,21 +135,26 @@ def objects(api: Api) -> dict[str, str]:
     found = {}
     for path in _KINDS:
         for one in api.ask("GET", path)["items"]:
+            if any(owner["kind"] == "Pod" for owner in one["metadata"].get("ownerReferences", ())):
+                # A claim that lives and dies with its pod.
+                continue
             own = {key: value for key, value in one["metadata"].items() if key not in _OF_SERVER}
             notes = own.get("annotations", {})
             own["annotations"] = {key: value for key, value in notes.items() if not key.startswith(_OF_CONTROLLERS)}
             name = f"{path.rpartition('/')[2]} {own.get('namespace', '')}/{own['name']}"
-            found[name] = dumps([own, one.get("spec"), one.get("data")], sort_keys=True)
+            found[name] = json.dumps([own, one.get("spec"), one.get("data")], sort_keys=True)
     return found
 
 
-def missed_checks(here: Path) -> Iterator[str]:
-    """What of `expected.toml` does not hold of what was written, in words.
+def missed_checks(here: Path, backend: str) -> Iterator[str]:
+    """What of `expected.toml` does not hold of what was written, in words; some checks are for some backends alone.
 
     Raises:
         Misconfigured: a check names no file, or bounds nothing.
     """
     for check in tomllib.loads((here / "expected.toml").read_text(encoding="utf-8"))["checks"]:
+        if backend not in check.get("backends", (backend,)):
+            continue
         bounds = {word: check[word] for word in HOLDS if word in check}
         if not bounds or not check["files"]:
             raise Misconfigured(f"cannot check {check['path']}: it needs files and one of {', '.join(HOLDS)}")
@@ -152,7 +190,7 @@ def values_at(document: Any, path: Sequence[str]) -> list[Any]:
     return [round(sum(found), 6)]
 
 
-def _run(here: Path, kubeconfig: Path, peers: GoPeers) -> subprocess.CompletedProcess[str]:
+def _run(here: Path, backend: str, kubeconfig: Path, peers: GoPeers) -> subprocess.CompletedProcess[str]:
     """Call `run.sh` where the program, its settings, `record`, `probe` and Prometheus' `promtool` are at hand."""
     hands = here / "bin"
     hands.mkdir()
@@ -163,5 +201,6 @@ def _run(here: Path, kubeconfig: Path, peers: GoPeers) -> subprocess.CompletedPr
         **os.environ, "PYTHONPATH": str(ROOT),
         "PATH": f"{hands}:{GPUTIDE.parent}:{peers.promtool.parent}:{os.environ['PATH']}",
         "GPUTIDE_CONFIG": "gputide.toml", "GPUTIDE_DATA_DIR": "data", "GPUTIDE_ENFORCER__KUBECONFIG": str(kubeconfig),
+        "GPUTIDE_ENFORCER__BACKEND": backend,
     }  # fmt: skip
     return subprocess.run(["bash", "run.sh"], cwd=here, env=environ, check=False, capture_output=True, text=True)

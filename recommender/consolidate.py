@@ -287,12 +287,14 @@ def outlook_of(
         )
         for number, many in ((seed, 1), (seed + 1, times), (seed + 2, times))
     )
-    peak = np.quantile(rising, PEAK_QUANTILE, axis=1)[type_of].astype(float)
+    peak_of_type = np.quantile(rising, PEAK_QUANTILE, axis=1)
+    peak = peak_of_type[type_of].astype(float)
     footprints = replace(footprints_of(demand, rows, type_of=type_of, load=rising), capacity_bytes=capacity_bytes)
     mean, fresh_rising = load.mean(axis=1), fresh.copy()
     flat = np.unique(type_of[[member.is_flat for member in members]])
     for matrix in (load, fresh):
-        matrix[flat] = np.quantile(matrix[flat], PEAK_QUANTILE, axis=1)[:, None]
+        # One peak for both: a card that just holds those of some days would be too full, all the time, by another's.
+        matrix[flat] = peak_of_type[flat, None]
         matrix[np.unique(type_of[is_low])] = 0.0
     card_model = demand.grants[members[0].row].card_model
     lenders = None

@@ -84,9 +84,11 @@ class MigBackend:
             # Also where nobody moves: two pods with a whole card each look the same as two on one.
             if any(part.pod_id in named for part in card.slices):
                 _check_card(card)
+        written: str | None = None
         for name in dict.fromkeys(card.node or "" for card in draft.cards):
             cards = [card for card in plan.placement if card.node == name]
-            found, step = _node_change(name, cards, draft, snapshot)
+            found, step = _node_change(name, cards, draft, snapshot, written)
+            written = next((change.new for change in found if change.field == MIG_CONFIG_FIELD), written)
             changes += found
             steps += [] if step is None else [step]
         check_nodes(draft, snapshot, nodes_of)
@@ -144,9 +146,13 @@ def with_layouts(current: str | None, name: str, layouts: Sequence[Mapping[str, 
 
 
 def _node_change(
-    node: str, cards: Sequence[CardPlacement], draft: StageDraft, snapshot: Snapshot
+    node: str, cards: Sequence[CardPlacement], draft: StageDraft, snapshot: Snapshot, written: str | None
 ) -> tuple[list[Change], NodeStep | None]:
-    """Configuration and label of a node, and what must be over before they are written; nothing where all is cut."""
+    """Configuration and label of a node, and what must be over before they are written; nothing where all is cut.
+
+    Args:
+        written: as in `cut_changes`.
+    """
     manifest = node_of(snapshot, node)
     promised: Counter[str] = Counter()
     for card in cards:
@@ -167,25 +173,32 @@ def _node_change(
         "make one and name it in the operator's ClusterPolicy as migManager.config.name (its own default is written "
         "back by the operator)",
     )  # fmt: skip
-    changes = cut_changes(draft.origin, config, manifest, count, [layout_of(card) for card in cards if layout_of(card)])
+    layouts = [layout_of(card) for card in cards if layout_of(card)]
+    changes = cut_changes(draft.origin, config, manifest, count, layouts, written)
     leaving = leaving_pods(node, draft, snapshot, "cut (mig-manager resets all of them when one changes its mode)")
     return changes, cut_step(node, leaving, {**promised, CARD_RESOURCE: count - len(cards) + whole})
 
 
 def cut_changes(
-    origin: tuple[str, str], config: Manifest, node: Manifest, cards: int, layouts: Sequence[Layout]
+    origin: tuple[str, str],
+    config: Manifest,
+    node: Manifest,
+    cards: int,
+    layouts: Sequence[Layout],
+    written: str | None = None,
 ) -> list[Change]:
     """A configuration by which mig-manager cuts a node's cards, and the label that starts it.
 
     Args:
         origin: as in `config_changes`.
         cards: how many the node has; those beyond the layouts stay whole.
+        written: the configuration with what was rendered for nodes before this one; None where there was none.
     """
     entries = node_layouts(cards, layouts)
     # Of one node, so that an undo takes no other's.
     digest = hashlib.sha256(json.dumps([node["metadata"]["name"], entries], sort_keys=True).encode()).hexdigest()[:12]
     name = f"gputide-{digest}"
-    text = with_layouts(field_of(config, MIG_CONFIG_FIELD), name, entries)
+    text = with_layouts(written or field_of(config, MIG_CONFIG_FIELD), name, entries)
     return config_changes(origin, config, MIG_CONFIG_FIELD, text, node, {CONFIG_LABEL: name})
 
 

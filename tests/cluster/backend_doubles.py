@@ -15,12 +15,26 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.cluster import kai_rules, vgpu_manager_rules, volcano_rules
 from tests.cluster.scheduler_double import Binding, Waits
 
 Manifest = dict[str, Any]
+
+
+class Granted(NamedTuple):
+    """What a pod holds of a card: MiB, percent of cores (0 where nothing limits its compute), profile of MIG."""
+
+    mib: int
+    cores: int
+    profile: str | None = None
+
+
+Grants = dict[str, Granted]
+"""By card."""
+
+CARD_CORES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +99,12 @@ class VolcanoRules:
         del pods
         return []
 
-    def cards_of(self, pod: Manifest, pods: Sequence[Manifest]) -> tuple[str, ...]:
-        """Cards that a bound pod holds, sorted."""
+    def grants_of(self, pod: Manifest, pods: Sequence[Manifest]) -> Grants:
+        """What a bound pod holds."""
         del pods
         text = pod["metadata"].get("annotations", {}).get(_IDS, "")
-        return tuple(sorted({part.partition(",")[0] for part in text.replace(";", ":").split(":") if part}))
+        parts = [part.split(",") for part in text.replace(";", ":").split(":") if part]
+        return {card: Granted(int(mib), int(cores)) for card, _, mib, cores in parts}
 
 
 class VgpuManagerRules:
@@ -140,25 +155,23 @@ class VgpuManagerRules:
         del pods
         return []
 
-    def cards_of(self, pod: Manifest, pods: Sequence[Manifest]) -> tuple[str, ...]:
-        """Cards that a bound pod holds, sorted."""
+    def grants_of(self, pod: Manifest, pods: Sequence[Manifest]) -> Grants:
+        """What a bound pod holds."""
         del pods
         text = pod["metadata"].get("annotations", {}).get(vgpu_manager_rules.REAL_ALLOCATED, "")
         parts = [part for one in text.split(";") for part in one.partition("[")[2].rstrip("]").split(",") if part]
-        return tuple(sorted({part.split("_")[1] for part in parts}))
+        return {card: Granted(int(mib), int(cores)) for _, card, cores, mib in (part.split("_") for part in parts)}
 
 
 @dataclass(slots=True)
 class KaiRules:
-    """KAI's scheduler, its binder, and the kubelet's choice of cards; mutable: it remembers who has which card.
+    """KAI's scheduler, its binder, and the kubelet's choice of cards; mutable: it remembers cards.
 
     Attributes:
         cards: of each node that was made, in the order of their numbers.
-        held: cards of each pod that asks the device plugin, by its namespace and name.
     """
 
-    cards: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    held: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    cards: dict[str, tuple[PlayedCard, ...]] = field(default_factory=dict)
     scheduler: str = kai_rules.SCHEDULER
     limits: Mapping[str, str] = field(default_factory=lambda: {kai_rules.WHOLE: "1"})
     labels: Mapping[str, str] = field(default_factory=lambda: {"kai.scheduler/queue": "team"})
@@ -190,8 +203,8 @@ class KaiRules:
             raise Waits(str(refusal)) from refusal
         free = self._free(found.node, pods)
         if ask.whole:
-            self.held[_key(pod)] = free[: ask.whole]
-            return Binding(node=found.node, annotations={kai_rules.RECEIVED: "Regular"})
+            given = ",".join(free[: ask.whole])
+            return Binding(node=found.node, annotations={kai_rules.RECEIVED: "Regular", _GIVEN: given})
         groups = [group or str(uuid.uuid4()) for group in found.groups]
         made = [group for group, old in zip(groups, found.groups, strict=True) if old is None]
         reserved = [self._reservation(found.node, group, card) for group, card in zip(made, free, strict=False)]
@@ -209,18 +222,21 @@ class KaiRules:
         used = {group for pod in pods if not _is_reservation(pod) for group in _groups(pod)}
         return [pod for pod in pods if _is_reservation(pod) and not used & set(_groups(pod))]
 
-    def cards_of(self, pod: Manifest, pods: Sequence[Manifest]) -> tuple[str, ...]:
-        """Cards that a bound pod holds, sorted: its own, or those of its groups' reservation pods."""
-        if _key(pod) in self.held:
-            return self.held[_key(pod)]
-        groups = set(_groups(pod))
+    def grants_of(self, pod: Manifest, pods: Sequence[Manifest]) -> Grants:
+        """What a bound pod holds: cards of its own, or shares of those of its groups' reservation pods."""
+        mib = {card.card: card.mib for card in self.cards[pod["spec"]["nodeName"]]}
+        if given := _given(pod):
+            return {card: Granted(mib[card], CARD_CORES) for card in given}
+        ask, groups = ask_of(pod), set(_groups(pod))
         holders = [one for one in pods if _is_reservation(one) and groups & set(_groups(one))]
-        return tuple(sorted(one["metadata"]["annotations"][kai_rules.RESERVED_CARD] for one in holders))
+        cards = [one["metadata"]["annotations"][kai_rules.RESERVED_CARD] for one in holders]
+        # Nothing limits their compute.
+        return {card: Granted(ask.mib or int((ask.portion or 1.0) * mib[card]), 0) for card in cards}
 
     def _free(self, node: str, pods: Sequence[Manifest]) -> tuple[str, ...]:
-        taken = {card for pod in pods for card in self.held.get(_key(pod), ())}
+        taken = {card for pod in pods for card in _given(pod)}
         taken |= {pod["metadata"]["annotations"][kai_rules.RESERVED_CARD] for pod in pods if _is_reservation(pod)}
-        return tuple(card for card in self.cards[node] if card not in taken)
+        return tuple(one.card for one in self.cards[node] if one.card not in taken)
 
     def _reservation(self, node: str, group: str, card: str) -> Manifest:
         """createGPUReservationPod; the card's UUID is written by the pod itself once it runs."""
@@ -252,6 +268,9 @@ def ask_of(pod: Manifest) -> kai_rules.Ask:
     return kai_rules.Ask(whole=sum(int(one.get(kai_rules.WHOLE, "0")) for one in limits))
 
 
+_GIVEN = "kwok.gputide.io/cards"
+"""Cards that a kubelet gave a pod, which only its node knows."""
+
 _REGISTER, _IDS = "volcano.sh/node-vgpu-register", "volcano.sh/vgpu-ids-new"
 
 
@@ -268,5 +287,5 @@ def _is_reservation(pod: Manifest) -> bool:
     return bool(pod["metadata"]["namespace"] == kai_rules.RESERVATIONS)
 
 
-def _key(pod: Manifest) -> tuple[str, str]:
-    return pod["metadata"]["namespace"], pod["metadata"]["name"]
+def _given(pod: Manifest) -> list[str]:
+    return [card for card in pod["metadata"].get("annotations", {}).get(_GIVEN, "").split(",") if card]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.cluster.backend_doubles import PlayedCard
+from tests.cluster.backend_doubles import CARD_CORES, Granted, Grants, PlayedCard
 from tests.cluster.scheduler_double import Binding, Waits
 
 Manifest = dict[str, Any]
@@ -21,7 +21,7 @@ CORES, OFFLINE_CORES = "vke.volcengine.com/mgpu-core", "vke.volcengine.com/recla
 FRAMEBUFFER = "vke.volcengine.com/mgpu-memory"
 POLICY = "vke.volcengine.com/mgpu-compute-policy"
 INDEX = "vke.volcengine.com/gpu-index-container-"
-CARD_CORES, CONTAINERS_MAX, MIB_MIN = 100, 16, 256
+CONTAINERS_MAX, MIB_MIN = 16, 256
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,19 +106,15 @@ class MgpuRules:
         del pods
         return []
 
-    def cards_of(self, pod: Manifest, pods: Sequence[Manifest]) -> tuple[str, ...]:
-        """Cards that a bound pod holds."""
+    def grants_of(self, pod: Manifest, pods: Sequence[Manifest]) -> Grants:
+        """What a bound pod holds; nothing limits offline work."""
         del pods
-        return tuple(self.grants_of(pod))
-
-    def grants_of(self, pod: Manifest) -> dict[str, tuple[int, int]]:
-        """MiB and percent of cores of each card; 0 where nothing limits it, as for offline work."""
         index = index_of(pod)
         if index is None:
             return {}
         card = self.cards[pod["spec"]["nodeName"]][index]
         mib, online, _ = ask_of(pod)
-        return {card.card: (mib or card.mib, online)}
+        return {card.card: Granted(mib or card.mib, online)}
 
 
 def ask_of(pod: Manifest) -> tuple[int, int, int]:

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.cluster.api import Api, Manifest
-from tests.cluster.backend_doubles import KaiRules, PlayedCard, VgpuManagerRules, VolcanoRules
+from tests.cluster.backend_doubles import Granted, Grants, KaiRules, PlayedCard, VgpuManagerRules, VolcanoRules
 from tests.cluster.hami_double import NAMESPACE_LABEL, HamiDouble, hami_node
 from tests.cluster.hami_rules import ALLOCATED, COUNT, PRIORITY, grants_of
 from tests.cluster.kai_rules import RESERVATIONS
 from tests.cluster.mgpu_rules import MgpuRules
+from tests.cluster.nvidia_plugins import CARD, NvidiaPlugins, is_waiting, plugin_node
+from tests.cluster.nvidia_plugins import grants_of as plugin_grants
 from tests.cluster.scheduler_double import SchedulerDouble
-from tests.cluster.workloads import deployment
+from tests.cluster.workloads import deployment, until
 from tests.control_plane import KWOK_ANNOTATION, ControlPlane, KubernetesPrograms
 
 CONTAINER, FLEET = "main", "fleet"
@@ -61,12 +63,8 @@ class PlayedBackend(Protocol):
         """Workload (`namespace/kind/name`) and cards, sorted, of every bound pod of a namespace that holds some."""
         ...
 
-
-class GrantingBackend(PlayedBackend, Protocol):
-    """One whose scheduler says how much of a card a pod got."""
-
-    def grants(self, api: Api, namespace: str) -> dict[str, dict[str, tuple[int, int]]]:
-        """MiB and percent of cores that its scheduler gave every bound pod of a namespace, by pod and card."""
+    def grants(self, api: Api, namespace: str) -> dict[str, Grants]:
+        """What every bound pod of a namespace holds, by pod."""
         ...
 
 
@@ -100,9 +98,7 @@ class RulesPlayed:
     def make_node(self, api: Api, name: str, cards: Sequence[PlayedCard]) -> None:
         """See `PlayedBackend`."""
         metadata, offered = self.rules.node(cards)
-        if isinstance(self.rules, KaiRules):
-            self.rules.cards[name] = tuple(one.card for one in cards)
-        if isinstance(self.rules, MgpuRules):
+        if isinstance(self.rules, KaiRules | MgpuRules):
             self.rules.cards[name] = tuple(cards)
         _make_node(api, name, metadata, offered)
 
@@ -122,21 +118,13 @@ class RulesPlayed:
 
     def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
         """See `PlayedBackend`."""
+        return _held_by(_pods(api, namespace), self.grants(api, namespace))
+
+    def grants(self, api: Api, namespace: str) -> dict[str, Grants]:
+        """See `PlayedBackend`."""
         pods = [pod for pod in api.ask("GET", "/api/v1/pods")["items"] if "nodeName" in pod["spec"]]
         own = [pod for pod in pods if pod["metadata"]["namespace"] == namespace]
-        return _held({_name(pod): (pod, self.rules.cards_of(pod, pods)) for pod in own})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MgpuPlayed(RulesPlayed):
-    """Volcengine's mGPU."""
-
-    rules: MgpuRules
-    name: str = "mgpu"
-
-    def grants(self, api: Api, namespace: str) -> dict[str, dict[str, tuple[int, int]]]:
-        """See `GrantingBackend`."""
-        return {_name(pod): self.rules.grants_of(pod) for pod in _pods(api, namespace)}
+        return {_name(pod): self.rules.grants_of(pod, pods) for pod in own}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,17 +162,60 @@ class HamiPlayed:
 
     def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
         """See `PlayedBackend`."""
-        return _held({_name(pod): (pod, tuple(sorted(_hami_grants(pod)))) for pod in _pods(api, namespace)})
+        return _held_by(_pods(api, namespace), self.grants(api, namespace))
 
-    def grants(self, api: Api, namespace: str) -> dict[str, dict[str, tuple[int, int]]]:
-        """See `GrantingBackend`."""
+    def grants(self, api: Api, namespace: str) -> dict[str, Grants]:
+        """See `PlayedBackend`."""
         return {_name(pod): _hami_grants(pod) for pod in _pods(api, namespace)}
 
 
-class ClaimsPlayed:
-    """NVIDIA's DRA driver, by what it publishes; the control plane's own scheduler allocates claims."""
+@dataclass(frozen=True, slots=True)
+class PluginPlayed:
+    """NVIDIA's device plugin and mig-manager under the control plane's own scheduler."""
 
-    name = "dra_shared"
+    name: str
+
+    @contextmanager
+    def running(self, plane: ControlPlane, programs: KubernetesPrograms, api: Api, folder: Path) -> Iterator[None]:
+        """See `PlayedBackend`."""
+        del plane, programs, folder
+        with NvidiaPlugins(api):
+            yield
+
+    def make_node(self, api: Api, name: str, cards: Sequence[PlayedCard]) -> None:
+        """See `PlayedBackend`."""
+        _make_node(api, name, *plugin_node(cards, name))
+
+    def deploy(
+        self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment", *, is_low: bool = False
+    ) -> None:
+        """See `PlayedBackend`."""
+        del is_low
+        deployment(
+            api, namespace, name, replicas=replicas, container=CONTAINER, kind=kind, limits={CARD: "1"},
+            pod_spec={"nodeSelector": {FLEET: namespace}},
+        )  # fmt: skip
+
+    def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """See `PlayedBackend`."""
+        return _held_by(_pods(api, namespace), self.grants(api, namespace))
+
+    def grants(self, api: Api, namespace: str) -> dict[str, Grants]:
+        """See `PlayedBackend`."""
+        until(lambda: not any(map(is_waiting, _pods(api, namespace))), "kubelets give every pod its device")
+        return {_name(pod): plugin_grants(pod) for pod in _pods(api, namespace)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimsPlayed:
+    """NVIDIA's DRA driver, by what it publishes; the control plane's own scheduler allocates claims.
+
+    Attributes:
+        is_counted: its gate ConsumableShares is on, with the policy `memory`.
+    """
+
+    name: str = "dra_shared"
+    is_counted: bool = False
 
     @contextmanager
     def running(self, plane: ControlPlane, programs: KubernetesPrograms, api: Api, folder: Path) -> Iterator[None]:
@@ -203,7 +234,8 @@ class ClaimsPlayed:
         _make_node(api, name, {}, {})
         devices = [
             {
-                "name": f"gpu-{number}", "capacity": {"memory": {"value": f"{one.mib}Mi"}},
+                "name": f"gpu-{number}", "allowMultipleAllocations": self.is_counted,
+                "capacity": {"memory": {"value": f"{one.mib}Mi", **(_counted(one) if self.is_counted else {})}},
                 "attributes": {
                     "type": {"string": "gpu"}, "uuid": {"string": one.card}, "productName": {"string": one.model},
                 },
@@ -230,21 +262,24 @@ class ClaimsPlayed:
 
     def holders(self, api: Api, namespace: str) -> dict[str, tuple[str, tuple[str, ...]]]:
         """See `PlayedBackend`."""
-        uuids = {
-            (one["spec"]["pool"]["name"], device["name"]): device["attributes"]["uuid"]["string"]
+        return _held_by(_pods(api, namespace), self.grants(api, namespace))
+
+    def grants(self, api: Api, namespace: str) -> dict[str, Grants]:
+        """See `PlayedBackend`; pods of one claim hold all of its card."""
+        published = {
+            (one["spec"]["pool"]["name"], device["name"]): device
             for one in api.ask("GET", f"{_RESOURCES}/resourceslices")["items"]
             for device in one["spec"]["devices"]
         }
-        found: dict[str, tuple[Manifest, tuple[str, ...]]] = {}
-        pods = {_name(pod): pod for pod in _pods(api, namespace)}
+        found: dict[str, Grants] = {}
         for claim in api.ask("GET", f"{_RESOURCES}/namespaces/{namespace}/resourceclaims")["items"]:
-            status = claim.get("status", {})
-            results = status.get("allocation", {}).get("devices", {}).get("results", ())
-            cards = tuple(sorted(uuids[one["pool"], one["device"]] for one in results))
-            found |= {
-                one["name"]: (pods[one["name"]], cards) for one in status.get("reservedFor", ()) if one["name"] in pods
-            }
-        return _held(found)
+            status, held = claim.get("status", {}), {}
+            for result in status.get("allocation", {}).get("devices", {}).get("results", ()):
+                device = published[result["pool"], result["device"]]
+                memory = result.get("consumedCapacity", {}).get("memory", device["capacity"]["memory"]["value"])
+                held[device["attributes"]["uuid"]["string"]] = Granted(_mib(memory), 0)
+            found |= {one["name"]: held for one in status.get("reservedFor", ())}
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,20 +334,31 @@ def _pods(api: Api, namespace: str) -> list[Manifest]:
     return [pod for pod in api.ask("GET", f"/api/v1/namespaces/{namespace}/pods")["items"] if "nodeName" in pod["spec"]]
 
 
-def _hami_grants(pod: Manifest) -> dict[str, tuple[int, int]]:
+def _hami_grants(pod: Manifest) -> Grants:
     text = pod["metadata"].get("annotations", {}).get(ALLOCATED, "")
-    return {card: (mib, cores) for card, (mib, cores, _) in grants_of(text).items()}
+    return {card: Granted(mib, cores) for card, (mib, cores, _) in grants_of(text).items()}
 
 
-def _held(
-    found: Mapping[str, tuple[Manifest, tuple[str, ...]]],
-) -> dict[str, tuple[str, tuple[str, ...]]]:
+def _held_by(pods: Sequence[Manifest], grants: Mapping[str, Grants]) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Of pods that nobody has asked to go: a pod carries the name of its workload as label `app`."""
     return {
-        name: (f"{pod['metadata']['namespace']}/{_kind(pod)}/{pod['metadata']['labels']['app']}", cards)
-        for name, (pod, cards) in found.items()
-        if cards and "deletionTimestamp" not in pod["metadata"]
+        _name(pod): (
+            f"{pod['metadata']['namespace']}/{_kind(pod)}/{pod['metadata']['labels']['app']}",
+            tuple(sorted(grants[_name(pod)])),
+        )
+        for pod in pods
+        if grants.get(_name(pod)) and "deletionTimestamp" not in pod["metadata"]
     }
+
+
+def _counted(card: PlayedCard) -> Manifest:
+    """How the driver lets claims divide a card: in steps of 1 MiB, and all of it where a claim says nothing."""
+    return {"requestPolicy": {"default": f"{card.mib}Mi", "validRange": {"min": "1Mi", "step": "1Mi"}}}
+
+
+def _mib(quantity: str) -> int:
+    unit = {"Mi": 1, "Gi": 1024}.get(quantity[-2:])
+    return int(quantity) >> 20 if unit is None else int(quantity[:-2]) * unit
 
 
 def _kind(pod: Manifest) -> str:

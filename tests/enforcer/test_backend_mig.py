@@ -100,6 +100,19 @@ def test_cut_is_a_configuration_a_label_and_instances_in_the_templates() -> None
         assert told[f"{path}[nvidia.com/mig-3g.20gb]"] == "1"
 
 
+def test_nodes_that_are_cut_in_one_stage_are_all_configured() -> None:
+    plan = two_cards()
+    cards = tuple(replace(card, node=f"node-{number}") for number, card in enumerate(plan.placement))
+    given = [one for one in objects() if one["kind"] != "Pod"]
+    given += [a_pod(pod[0], int(pod[2]), f"node-{pod[2]}") for pod in PODS]
+    changes = rendered(replace(plan, placement=cards), given).changes
+    named = {change.new for change in changes if change.field == "metadata.labels[nvidia.com/mig.config]"}
+    (config,) = (change for change in changes if change.kind == "ConfigMap")
+    assert len(named) == 2
+    assert yaml.safe_load(config.new or "")["mig-configs"].keys() == {"all-disabled", *named}
+    assert config.old == KEPT
+
+
 def test_node_is_empty_before_it_is_cut_and_done_when_it_offers_what_was_promised() -> None:
     (step,) = rendered(two_cards()).node_steps
     assert step.leaving == tuple(("team", pod) for pod in PODS)

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.capabilities.register import HAMI
 from fleet.settings.settings import Settings
-from recommender.consolidate import TIERS, Group, Member, Point, frontier, group_of, judged, outlook_of, packed
+from recommender.consolidate import TIERS, Group, Member, Outlook, Point, frontier, group_of, judged, outlook_of, packed
 from recommender.demand import Demand, demand_of
 from recommender.frontier_points import choose, closer
 from recommender.naive import HOUR_PROFILE, SUM_OF_MAXIMA, naive_packing
@@ -22,15 +22,15 @@ def demand() -> Demand:
     return demand_of(second_fleet(4, 90, 5, "mixed", step_seconds=1800))
 
 
-def points(seen: Demand, *, violation_ratio_min: float = 0.001) -> tuple[Point, ...]:
-    """The frontier of the first card model."""
+def outlook(seen: Demand, *, is_flat: bool = False) -> Outlook:
+    """What may come on the first card model."""
     model = seen.grants[0].card_model
     members = [
-        Member(row=row, workload=int(seen.workload_of[row]), group=-1, is_flat=False)
+        Member(row=row, workload=int(seen.workload_of[row]), group=-1, is_flat=is_flat)
         for row, grant in enumerate(seen.grants)
         if grant.card_model == model and np.isfinite(seen.compute[row]).any()
     ]
-    outlook = outlook_of(
+    return outlook_of(
         seen,
         members,
         seed=1,
@@ -38,8 +38,13 @@ def points(seen: Demand, *, violation_ratio_min: float = 0.001) -> tuple[Point, 
         inflation_max=1.5,
         capability=HAMI,
     )
+
+
+def points(seen: Demand, *, violation_ratio_min: float = 0.001) -> tuple[Point, ...]:
+    """The frontier of the first card model."""
+    may_come = outlook(seen)
     tiers = (
-        (group_of(outlook, card_price=tier.grant_price, headroom_ratio=0.1, step_bytes=1, slices_max=10),)
+        (group_of(may_come, card_price=tier.grant_price, headroom_ratio=0.1, step_bytes=1, slices_max=10),)
         for tier in TIERS
     )
     return tuple(
@@ -102,6 +107,12 @@ def test_where_a_limit_is_passed_in_one_step_prices_between_are_tried() -> None:
     freed = [choose(some, violation_ratio_max=limit, resting_active=0.0).choice.bins for some in (found, coarse)]
     assert freed[0] < freed[1]
     assert closer(coarse, [1.0, 0.0], at) == coarse
+
+
+def test_pods_that_share_by_peaks_are_packed_by_the_peaks_that_they_are_judged_by() -> None:
+    flat = outlook(SEEN_DEMAND, is_flat=True)
+    peak = flat.peak[:, None].astype(np.float32)
+    assert all((scenarios[flat.type_of] == peak).all() for scenarios in (flat.load, flat.fresh))
 
 
 def test_limit_is_the_presets_unless_it_is_set() -> None:

@@ -20,7 +20,7 @@ WRITTEN = {
 def missed(folder: Path, check: str) -> list[str]:
     (folder / "out.json").write_text(json.dumps(WRITTEN))
     (folder / "expected.toml").write_text(f'checks = [{{files = ["out.json"], why = "so", {check}}}]')
-    return list(missed_checks(folder))
+    return list(missed_checks(folder, "hami"))
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_check_holds_only_of_what_is_there(tmp_path: Path, check: str, says: lis
 def test_check_that_could_not_miss_is_an_error(tmp_path: Path, check: str) -> None:
     (tmp_path / "expected.toml").write_text(f'checks = [{{path = "rows.hours", why = "so", {check}}}]')
     with pytest.raises(Misconfigured, match="it needs files and one of equals, min, max"):
-        list(missed_checks(tmp_path))
+        list(missed_checks(tmp_path, "hami"))
