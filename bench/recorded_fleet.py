@@ -77,8 +77,7 @@ def stand_up_fleet(description: Path, api: Api, kubeconfig: Path, played: Played
 
 def record_on(fleet: RecordedFleet, folder: Path) -> RecordedFleet:
     """Record the fleet, and return what the next call has to know."""
-    place = json.loads(fleet.kubeconfig.read_text(encoding="utf-8"))["clusters"][0]["cluster"]
-    api = Api(place["server"], Path(place["certificate-authority"]), fleet.kubeconfig)
+    api = administrator(fleet.kubeconfig)
     now, is_first = datetime.now(UTC), not fleet.recorded
     pools = list(pools_of(fleet.description))
     before = fleet.inventory if is_first else fleet.recorded[-1].inventory
@@ -104,6 +103,12 @@ def record_on(fleet: RecordedFleet, folder: Path) -> RecordedFleet:
     shutil.rmtree(folder, ignore_errors=True)
     record(folder, *recorded)
     return replace(fleet, recorded=recorded)
+
+
+def administrator(kubeconfig: Path) -> Api:
+    """An administrator's hand on the cluster of a kubeconfig."""
+    place = json.loads(kubeconfig.read_text(encoding="utf-8"))["clusters"][0]["cluster"]
+    return Api(place["server"], Path(place["certificate-authority"]), kubeconfig)
 
 
 def pools_of(description: Path) -> Iterator[tuple[str, list[Service], dict[str, Any]]]:

@@ -1,8 +1,9 @@
 """Plays a folder of `scenarios/` on a real API server: `run.sh` as a user types it, then what must come out.
 
 `fleet.toml` says which services stand on which cards (`bench.recorded_fleet`), `gputide.toml` holds the settings, and
-`expected.toml` bounds a few values of what the verbs wrote, each with the reason. Once `run.sh` has undone everything,
-every object must be as it was before it began.
+`expected.toml` bounds a few values of what the verbs wrote, each with the reason. `objects.yaml`, where there is one,
+stands on the cluster too, and with `demand.toml` node agents answer (`bench.scenario_agents`). Once `run.sh` has undone
+everything, every object must be as it was before it began.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import yaml
 from bench.live_cluster import admitted_plane, programs
 from bench.measured_run import GPUTIDE, ROOT, print_bar, print_unmeasured
 from bench.recorded_fleet import stand_up_fleet
+from bench.scenario_agents import agents
 from fleet.errors import Misconfigured, Unavailable
 from gputide.operate.engine_cache import default_cache_path
 from tests.cluster.api import Api
@@ -64,7 +66,7 @@ PLAYED: dict[str, PlayedBackend] = {
 _PLUGINS: dict[str, tuple[str, ...]] = {"hami": (), "effectivegpu": EFFECTIVE_GPU}
 _KINDS = (
     "/api/v1/nodes", "/api/v1/configmaps", "/apis/apps/v1/daemonsets", "/apis/apps/v1/deployments",
-    "/apis/apps/v1/statefulsets", "/apis/resource.k8s.io/v1/resourceclaimtemplates",
+    "/apis/apps/v1/statefulsets", "/apis/batch/v1/jobs", "/apis/resource.k8s.io/v1/resourceclaimtemplates",
     "/apis/resource.k8s.io/v1/resourceclaims",
 )  # fmt: skip
 _OF_SERVER = ("resourceVersion", "generation", "managedFields")
@@ -92,9 +94,16 @@ def play(name: str, backend: str | None = None) -> None:
         if played.name in _PLUGINS:
             parts.enter_context(HamiPlugins(ground.api, *_PLUGINS[played.name]))
         fleet = stand_up_fleet(folder / "fleet.toml", ground.api, ground.approver, played)
+        if (here / "objects.yaml").exists():
+            for manifest in yaml.safe_load_all((here / "objects.yaml").read_text(encoding="utf-8")):
+                ground.api.apply(manifest)
         (here / "fleet.pickle").write_bytes(pickle.dumps(fleet))
         before = objects(ground.api)
-        said = _run(here, backend, ground.approver, peers)
+        environ = {"GPUTIDE_ENFORCER__KUBECONFIG": str(ground.approver), "GPUTIDE_ENFORCER__BACKEND": backend}
+        if (here / "demand.toml").exists():
+            asked = agents(ground.api, played, fleet.inventory.cards, here / "demand.toml")
+            environ["GPUTIDE_RELIEF__AGENTS"] = ",".join(parts.enter_context(asked))
+        said = _run(here, environ, peers)
         (here / "said.txt").write_text(said.stdout + said.stderr, encoding="utf-8")
         after = objects(ground.api)
         missed = [f"run.sh: {said.stderr.strip()[-600:]}"] if said.returncode else list(missed_checks(here, backend))
@@ -185,22 +194,25 @@ def values_at(document: Any, path: Sequence[str]) -> list[Any]:
         kept = [one for one in document if str(one.get(key)) == value]
         return values_at(kept, rest) if rest else kept
     found = [value for one in document for value in values_at(one, path)]
-    if path[-1].endswith("_ratio") or (not found and path[-1] != "#"):
+    if path[-1].endswith("_ratio") or None in found or (not found and path[-1] != "#"):
         return found
     return [round(sum(found), 6)]
 
 
-def _run(here: Path, backend: str, kubeconfig: Path, peers: GoPeers) -> subprocess.CompletedProcess[str]:
+def _run(here: Path, own: Mapping[str, str], peers: GoPeers) -> subprocess.CompletedProcess[str]:
     """Call `run.sh` where the program, its settings, `record`, `probe` and Prometheus' `promtool` are at hand."""
     hands = here / "bin"
     hands.mkdir()
-    for name, module in (("record", "bench.recorded_fleet fleet.pickle"), ("probe", "bench.probed_node")):
+    modules = {
+        "record": "bench.recorded_fleet fleet.pickle", "look": "bench.scenario_stands fleet.pickle",
+        "probe": "bench.probed_node",
+    }  # fmt: skip
+    for name, module in modules.items():
         (hands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n', encoding="utf-8")
         (hands / name).chmod(0o755)
     environ = {
         **os.environ, "PYTHONPATH": str(ROOT),
         "PATH": f"{hands}:{GPUTIDE.parent}:{peers.promtool.parent}:{os.environ['PATH']}",
-        "GPUTIDE_CONFIG": "gputide.toml", "GPUTIDE_DATA_DIR": "data", "GPUTIDE_ENFORCER__KUBECONFIG": str(kubeconfig),
-        "GPUTIDE_ENFORCER__BACKEND": backend,
+        "GPUTIDE_CONFIG": "gputide.toml", "GPUTIDE_DATA_DIR": "data", **own,
     }  # fmt: skip
     return subprocess.run(["bash", "run.sh"], cwd=here, env=environ, check=False, capture_output=True, text=True)

@@ -243,13 +243,16 @@ class Homecoming:
         return work if field_of(work, _STOP) == "None" or _was_asked(work) else None
 
     def _as_asked(self, intent: ObjectIntent) -> ObjectIntent:
-        """What is taken back of a queue, which no longer stands as the night opened it once it was asked."""
-        queue = self._cluster.reader.get(*intent.key) if intent.kind == "ClusterQueue" else None
-        if queue is None or not _was_asked(queue):
+        """What is taken back of work that was asked to save: that too, so that no later night begins with it.
+
+        A queue does not stand as the night opened it then.
+        """
+        work = self._cluster.reader.get(*intent.key) if intent.kind in ("Job", "ClusterQueue") else None
+        if work is None or not _was_asked(work):
             return intent
-        stop, *rest = intent.fields
-        asked = FieldIntent(field=_SAVE_BY, old=None, new=field_of(queue, _SAVE_BY))
-        return replace(intent, fields=(replace(stop, new="Hold"), asked, *rest))
+        first, *rest = intent.fields
+        asked = FieldIntent(field=_SAVE_BY, old=None, new=field_of(work, _SAVE_BY))
+        return replace(intent, fields=(replace(first, new="Hold") if first.field == _STOP else first, asked, *rest))
 
     def _seated_first(self, scale: Sequence[ObjectIntent]) -> list[ObjectIntent]:
         """Services whose pods have planned cards, then those whose pods take any free card and might take these."""
@@ -316,8 +319,8 @@ def _asked_to_save(work: Manifest, until: datetime) -> ObjectIntent:
     return replace(asked, fields=(closed, *asked.fields))
 
 
-def _was_asked(queue: Manifest) -> bool:
-    return field_of(queue, _STOP) == "Hold" and field_of(queue, _SAVE_BY) is not None
+def _was_asked(work: Manifest) -> bool:
+    return field_of(work, _SAVE_BY) is not None and (work["kind"] == "Job" or field_of(work, _STOP) == "Hold")
 
 
 def _is_over(work: Manifest) -> bool:

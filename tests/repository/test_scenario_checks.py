@@ -11,7 +11,10 @@ from bench.scenario_folder import missed_checks
 from fleet.errors import Misconfigured
 
 WRITTEN = {
-    "rows": [{"name": "a", "hours": 2, "full_ratio": 0.25}, {"name": "b", "hours": 3, "full_ratio": 1.5}],
+    "rows": [
+        {"name": "a", "hours": 2, "full_ratio": 0.25, "left": 4},
+        {"name": "b", "hours": 3, "full_ratio": 1.5, "left": None},
+    ],
     "rest": [],
     "unknown": None,
 }
@@ -35,6 +38,7 @@ def missed(folder: Path, check: str) -> list[str]:
         ('path = "rows.name=a.hours", min = 3', ["rows.name=a.hours is 2, not {'min': 3}: so"]),
         ('path = "rows.name=c.hours", max = 9', ["nothing is at rows.name=c.hours: so"]),
         ('path = "rest.full_ratio", max = 9', ["nothing is at rest.full_ratio: so"]),
+        ('path = "rows.left", min = 4', ["rows.left is None, not {'min': 4}: so"]),
         ('path = "unknown", max = 9', ["unknown is None, not {'max': 9}: so"]),
     ],
 )

@@ -53,6 +53,7 @@ GUARANTEES = {
     Tier.BATCH: Guarantee(hours_min=1.0, notice_seconds=60.0, evictions_per_hour_max=0.05),
     Tier.FREE: Guarantee(),
 }
+SAVE_BY = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
 QUEUE = {
     "apiVersion": "kueue.x-k8s.io/v1beta1",
     "kind": "ClusterQueue",
@@ -146,12 +147,23 @@ def test_marked_job_works_at_night_and_is_asked_to_save(world: World) -> None:
     world.night()
     assert world.value("Job", "train", "spec.suspend") == "false"
     world.until(6.6)
+    asked = asked_to_save(world, "train")
     assert world.runner().step().step is TideStep.CAME_HOME
     assert world.value("Job", "train", "spec.suspend") == "true"
-    assert (world.value("Job", "train", f"metadata.annotations[{SAVE_BY_ANNOTATION}]") or "").startswith(
-        "2026-01-12T06:"
-    )
+    assert (asked["train"] or "").startswith("2026-01-12T06:")
+    assert world.value("Job", "train", SAVE_BY) is None, "the next night would begin with it"
     assert any(event[4] == "GputideTide" for event in world.cluster.events())
+
+
+def asked_to_save(world: World, *jobs: str) -> dict[str, str | None]:
+    """By when Jobs read that they are to save, while they do; filled by the steps that come."""
+    found: dict[str, str | None] = dict.fromkeys(jobs)
+
+    def look(_: str) -> None:
+        found.update({name: found[name] or world.value("Job", name, SAVE_BY) for name in jobs})
+
+    world.tools.step = look
+    return found
 
 
 def test_autoscaler_is_lowered_and_never_fought(world: World) -> None:
@@ -828,9 +840,8 @@ def test_work_is_let_in_by_tier_and_reads_until_when_it_may_run(world: World) ->
     for kind, name, namespace in (("Job", "c-mid", "team"), ("Job", "a-free", "team"), ("ClusterQueue", "night", "")):
         assert world.value(kind, name, until, namespace) == "2026-01-12T06:30:00Z"
     world.until(6.6)
+    said = asked_to_save(world, "c-mid", "b-batch", "a-free")
     world.runner().step()
-    save_by = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
-    said = {name: world.value("Job", name, save_by) for name in ("c-mid", "b-batch", "a-free")}
     assert said["a-free"] is None
     assert said["b-batch"] is not None
     assert said["c-mid"] is not None
@@ -903,10 +914,9 @@ def test_work_of_a_queue_that_evicts_gets_the_notice_of_its_tier(world: World, i
     world.cluster.create({**QUEUE, "spec": {"stopPolicy": "HoldAndDrain"}})
     world.night()
     seen: list[tuple[datetime, str | None, str | None]] = []
-    save_by = f"metadata.annotations[{SAVE_BY_ANNOTATION}]"
 
     def look(step: str) -> None:
-        stop, asked = (world.value("ClusterQueue", "night", name, "") for name in ("spec.stopPolicy", save_by))
+        stop, asked = (world.value("ClusterQueue", "night", name, "") for name in ("spec.stopPolicy", SAVE_BY))
         seen.append((world.cluster.now(), stop, asked))
         if is_crashed and step.startswith("restore") and len([entry for entry in seen if entry[1] == "Hold"]) == 1:
             raise Crash
@@ -1085,7 +1095,8 @@ def test_work_on_the_cards_of_a_service_in_need_gets_its_notice_and_goes(
     world.runner(busy=full("a-0")).step()
     assert (world.value("Job", "train", "spec.suspend"), world.replicas()) == ("true", ("2", "1"))
     assert (world.cluster.now() - began).total_seconds() >= 60.0
-    assert world.value("Job", "train", f"metadata.annotations[{SAVE_BY_ANNOTATION}]") is not None
+    assert world.value("Job", "train", SAVE_BY) is None
+    assert any(event[4] == "GputideTide" for event in world.cluster.events())
     world.cluster.pause(60.0)
     assert where(world.cluster)["a-1"] in {(1, 24), (3, 24)}
     assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "None"
