@@ -20,13 +20,13 @@ from enforcer.agent.view_server import ViewServer
 from fleet.inventory import Card, Priority
 from fleet.units import MIB
 from tests.cluster.api import Api
-from tests.cluster.played_backends import CONTAINER, GrantingBackend
+from tests.cluster.played_backends import CONTAINER, PlayedBackend
 
 LOOK_SECONDS = 0.5
 
 
 @contextmanager
-def agents(api: Api, played: GrantingBackend, cards: Sequence[Card], demand: Path) -> Iterator[tuple[str, ...]]:
+def agents(api: Api, played: PlayedBackend, cards: Sequence[Card], demand: Path) -> Iterator[tuple[str, ...]]:
     """Let an agent answer for each node; the addresses where they do."""
     by_node: dict[str, list[Card]] = defaultdict(list)
     for card in cards:
@@ -53,7 +53,7 @@ def agents(api: Api, played: GrantingBackend, cards: Sequence[Card], demand: Pat
         yield tuple(f"http://127.0.0.1:{server.address[1]}" for server in servers.values())
 
 
-def _slices(api: Api, played: GrantingBackend, demand: Mapping[str, float]) -> list[SliceView]:
+def _slices(api: Api, played: PlayedBackend, demand: Mapping[str, float]) -> list[SliceView]:
     found = []
     for space in (one["metadata"]["name"] for one in api.ask("GET", "/api/v1/namespaces")["items"]):
         parts, holders = played.grants(api, space), played.holders(api, space)

@@ -15,10 +15,10 @@ from typing import Any
 
 from bench.recorded_fleet import RecordedFleet, administrator
 from tests.cluster.api import Api, Manifest
-from tests.cluster.played_backends import GrantingBackend
+from tests.cluster.played_backends import PlayedBackend
 
 
-def stands(api: Api, played: GrantingBackend) -> dict[str, Any]:
+def stands(api: Api, played: PlayedBackend) -> dict[str, Any]:
     """Services with their replicas, and Jobs with their cards: `runs_seconds` are left until the moment announced.
 
     `notice_seconds` passed from when the owner of a Job was last asked to save until it was suspended.
@@ -52,7 +52,7 @@ def _ready(owner: Manifest) -> int:
 _UNTIL = "gputide.io/runs-until"
 
 
-def _cards(metadata: Manifest, api: Api, played: GrantingBackend) -> int:
+def _cards(metadata: Manifest, api: Api, played: PlayedBackend) -> int:
     pods = played.grants(api, metadata["namespace"])
     return sum(len(cards) for pod, cards in pods.items() if pod.startswith(f"{metadata['name']}-"))
 
