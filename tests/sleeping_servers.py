@@ -69,8 +69,7 @@ class SleepingServer:
         class Handler(_Handler):
             server_of = owner
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
-        self._http.daemon_threads = True
+        self._http = _Server(("127.0.0.1", self._port), Handler)
         self._port, self.is_up = self._http.server_port, True
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
@@ -102,6 +101,11 @@ class SleepingServer:
                 return False
             self.is_asleep = to_sleep
         return True
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024  # with five, a burst of connections waits a second for the kernel
 
 
 class _Handler(BaseHTTPRequestHandler):
