@@ -291,4 +291,6 @@ def test_what_is_done_by_hand_is_said_to_be_so_in_both_languages() -> None:
     (english,), (chinese,) = (remark_words(plan, language) for language in Language)
     assert english.startswith("By hand: 4 models could share 2 cards, most of them asleep.")
     assert english.endswith("no total counts this.")
-    assert chinese == "手动实施：4 个模型大多在休眠，可以共用 2 张卡。gputide 不会让它们休眠或唤醒，合计也不计入。"
+    assert (
+        chinese == "手动实施：4 个模型大多在休眠，可以共用 2 张卡。有请求时由 gputide 的 run router 唤醒，合计不计入。"
+    )
