@@ -1,4 +1,4 @@
-"""Which services would not survive the loss of a node, and where its pods would come up, before it happens.
+"""Which services would not survive the loss of a node, and where its pods would find room, before it happens.
 
 Pure. For each node that carries pods with cards the cluster is thought of without it: every pod that it carries needs a
 place on the nodes that are left, by what it may run on and by what their cards have to grant. Pods are placed the
@@ -79,7 +79,9 @@ def node_losses(snapshot: Snapshot, pods: Sequence[Manifest]) -> tuple[NodeLoss,
 def homes_elsewhere(
     node: str, leaving: Iterable[PodSeat], snapshot: Snapshot, pods: Mapping[str, Manifest]
 ) -> dict[str, str | None]:
-    """The node on which each pod that leaves a node would come up, None where no other has room; by `namespace/pod`.
+    """A node on which each pod that leaves a node finds room, None where no other has any; by `namespace/pod`.
+
+    Where it comes up is the scheduler's choice.
 
     Args:
         pods: manifests of pods by `namespace/pod`. One that is not among them finds no place, nor does one without an

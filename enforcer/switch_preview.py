@@ -47,7 +47,7 @@ class Leaver:
 
     Attributes:
         pod: `namespace/pod`.
-        home: node on which it would come up; None where no other has room for it.
+        home: a node that has room for it, which the scheduler may choose; None where no other has.
         budgets: disruption budgets that bind its eviction, each with how many pods it lets go now.
         emptied: its volumes that eviction empties.
         claimed: those that may keep it from coming up on another node.
@@ -95,7 +95,7 @@ def node_standing(node: str, snapshot: Snapshot, record: Capabilities) -> NodeSt
 
 
 def leavers_of(node: str, reader: ClusterReader, snapshot: Snapshot) -> tuple[Leaver, ...]:
-    """Pods that hold cards of a node, where each would come up, and what binds or harms its eviction."""
+    """Pods that hold cards of a node, where each finds room, and what binds or harms its eviction."""
     seats = [snapshot.seats[f"{namespace}/{name}"] for namespace, name in snapshot.holders(node)]
     pods = [
         pod for namespace in sorted({seat.namespace for seat in seats}) for pod in reader.list_objects("Pod", namespace)

@@ -255,8 +255,10 @@ def test_a_node_is_emptied_and_put_into_another_mode_by_clicks_and_taken_back_by
         page.locator("#apply").click()
         expect(page.locator("#progress-phase .on")).to_have_text("done", timeout=180_000)
         expect(page.locator(".objects")).to_contain_text(f"Node/{node}")
-        running = {seat.node for seat in before if seat.state is SeatState.RUNNING}
-        assert {seat.node for seat in standing(demo) if seat.state is SeatState.RUNNING} <= running - {node}
+        # Which of the nodes with room they come up on is the scheduler's choice.
+        now = [seat for seat in standing(demo) if seat.state is SeatState.RUNNING]
+        assert len(now) == sum(seat.state is SeatState.RUNNING for seat in before)
+        assert node not in {seat.node for seat in now}
         page.goto(f"{address}node?node={node}")
         expect(page.locator(".headline")).to_contain_text(re.compile(r"whole\s*mode"))
         expect(page.locator(".headline")).to_contain_text(f"nvidia.com/gpu: {plan.totals.cards_before}")

@@ -95,7 +95,7 @@ def _previewed(session: Session, folder: DataFolder, switch: NodeSwitch) -> Answ
         {
             "pod": lambda one: one.pod,
             "workload": lambda one: one.workload,
-            "comes up on": lambda one: one.home or "no room",
+            "finds room on": lambda one: one.home or "no room",
             "disruption budgets": lambda one: (
                 ", ".join(f"{name} (allows {left})" for name, left in one.budgets) or "none"
             ),
