@@ -139,10 +139,6 @@ class SharedCard:
         self._wanted: deque[_Model] = deque()
         self._changed = asyncio.Event()
 
-    def states(self) -> dict[str, Wakefulness]:
-        """What is known of each model."""
-        return {name: model.state for name, model in self._models.items()}
-
     @asynccontextmanager
     async def awake(self, name: str, wait_seconds: float) -> AsyncIterator[float]:
         """Holds a model awake for one request; gives the seconds that it waited.
@@ -331,6 +327,7 @@ class SharedCard:
     def _failed(self, model: _Model) -> None:
         model.failures += 1
         model.failed_at = self._now()
+        model.doubted.set()
         self._becomes(model, Wakefulness.LOST)
 
     def _pause_seconds(self, model: _Model) -> float:
