@@ -247,7 +247,7 @@ class Homecoming:
 
         A queue does not stand as the night opened it then.
         """
-        work = self._cluster.reader.get(*intent.key) if intent.kind in ("Job", "ClusterQueue") else None
+        work = self._cluster.reader.get(*intent.key)
         if work is None or not _was_asked(work):
             return intent
         first, *rest = intent.fields
@@ -320,7 +320,7 @@ def _asked_to_save(work: Manifest, until: datetime) -> ObjectIntent:
 
 
 def _was_asked(work: Manifest) -> bool:
-    return field_of(work, _SAVE_BY) is not None and (work["kind"] == "Job" or field_of(work, _STOP) == "Hold")
+    return field_of(work, _SAVE_BY) is not None and (work["kind"] != "ClusterQueue" or field_of(work, _STOP) == "Hold")
 
 
 def _is_over(work: Manifest) -> bool:

@@ -108,12 +108,12 @@ class NvidiaPlugins:
 
     def _look(self) -> None:
         configs = self._api.ask("GET", f"/api/v1/namespaces/{_NAMESPACE}/configmaps")["items"]
-        told = {one["metadata"]["name"]: one.get("data", {}) for one in configs}
+        configured = {one["metadata"]["name"]: one.get("data", {}) for one in configs}
         pods = [pod for pod in self._api.ask("GET", "/api/v1/pods")["items"] if "nodeName" in pod["spec"]]
         for node in self._api.ask("GET", "/api/v1/nodes")["items"]:
             if _CARDS in node["metadata"]["annotations"]:
                 try:
-                    devices = _devices(node, told)
+                    devices = _devices(node, configured)
                 except KeyError:
                     # Its label names no configuration, or none any more: what it had counts on.
                     continue
@@ -140,12 +140,12 @@ class NvidiaPlugins:
                 self._api.patch(path, {"metadata": {"annotations": {_HELD: given}}})
 
 
-def _devices(node: Manifest, told: Mapping[str, Mapping[str, str]]) -> list[Device]:
+def _devices(node: Manifest, configured: Mapping[str, Mapping[str, str]]) -> list[Device]:
     """All that a node offers, by what its configurations say of each of its cards."""
     labels = node["metadata"]["labels"]
-    layouts = yaml.safe_load(told[_MIG_CONFIGS]["config.yaml"])["mig-configs"][labels[_MIG_CONFIG]]
+    layouts = yaml.safe_load(configured[_MIG_CONFIGS]["config.yaml"])["mig-configs"][labels[_MIG_CONFIG]]
     cut = {number: entry["mig-devices"] for entry in layouts if entry["mig-enabled"] for number in entry["devices"]}
-    text = told[_PLUGIN_CONFIGS][labels[_CONFIG]] if _CONFIG in labels else "{}"
+    text = configured[_PLUGIN_CONFIGS][labels[_CONFIG]] if _CONFIG in labels else "{}"
     sharing = yaml.safe_load(text).get("sharing", {})
     way = sharing.get("timeSlicing") or sharing.get("mps")
     parts = 1
