@@ -15,7 +15,7 @@ from functools import reduce
 from enforcer.manifest import Manifest
 from fleet.errors import Misconfigured
 from fleet.grammars.hami import NODE_HANDSHAKE_ANNOTATION, NODE_REGISTER_ANNOTATION
-from fleet.grammars.kai import READY_CONDITIONS
+from fleet.grammars.kai import READY_CONDITIONS, RESERVATION_NAMESPACES
 from fleet.grammars.tensor_fusion import COMPONENT_LABEL, HYPERVISOR
 from fleet.grammars.tensor_fusion import NAMESPACE as TENSOR_FUSION_NAMESPACE
 from fleet.grammars.vgpumanager import REGISTER_ANNOTATION as VGPU_MANAGER_REGISTER
@@ -29,8 +29,6 @@ _GONE = "Deleted"
 
 NVIDIA_RESOURCE = "nvidia.com/gpu"
 MIG_PREFIX = "nvidia.com/mig-"
-RESERVATION_NAMESPACE = "kai-resource-reservation"
-"""Where KAI keeps a pod for every card that it shares."""
 
 ON_NVIDIAS_PLUGIN = frozenset({"kai", "kai_nvfractions", "tensor_fusion"})
 """Backends that work on top of NVIDIA's plugin, or leave it the cards that its pods hold: both stand on a node."""
@@ -63,7 +61,9 @@ def detect_backends(
     """
     pods = tuple(pods)
     reserved = {
-        pod["spec"].get("nodeName") for pod in pods if pod["metadata"].get("namespace") == RESERVATION_NAMESPACE
+        pod["spec"].get("nodeName"): pod["metadata"]["namespace"]
+        for pod in pods
+        if pod["metadata"].get("namespace") in RESERVATION_NAMESPACES
     }
     fused = {
         pod["spec"].get("nodeName")
@@ -84,7 +84,7 @@ def detect_backends(
         if capped is not None:
             signs["kai_nvfractions"] = capped
         elif name in reserved:
-            signs["kai"] = f"a pod of {RESERVATION_NAMESPACE}"
+            signs["kai"] = f"a pod of {reserved[name]}"
         if name in fused:
             signs["tensor_fusion"] = f"a pod with {COMPONENT_LABEL}={HYPERVISOR}"
         if name in claimed:

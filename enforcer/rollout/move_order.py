@@ -4,22 +4,26 @@ Pure. Called by the rollout for a stage and, the other way round, for its restor
 pod that is evicted, or all pods of an owner that rolls by itself, one after the other. An owner that can surge does so
 wherever its new seats have room while its pods still sit in their old ones: then no pod is missing at any moment. Units
 that want each other's cards can't all go to a free place: then a pod gives up its seat first, and waits for its new one
-until another has left. Of each owner at most one pod waits like that, unless there is no such order.
+until another has left. Of each owner at most one pod waits like that, unless there is no such order. A place is a card,
+or a node where the API does not say which of its cards a share is on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from enforcer.backend import Move
-from enforcer.card_room import CardRoom, card_rooms
+from enforcer.card_room import CardRoom, NodeRoom, card_rooms, node_rooms
 from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.seat import PodSeat
 from fleet.inventory import WorkloadId
 
-_OnCard = tuple[str, SeatSlice]
+_AtPlace = tuple[str, SeatSlice]
+
+_Rooms = Mapping[str, CardRoom | NodeRoom]
+"""By place."""
 
 Unit = tuple[Move, ...]
 """Moves of one workload that go together."""
@@ -70,7 +74,7 @@ def waves(
     Returns:
         Every unit once. A wave longer than `wave_max` is a ring of units that wait for each other.
     """
-    rooms = card_rooms(seats.values(), cards)
+    rooms = _rooms(seats, cards)
     left = [unit for unit in units if unit]
     found: list[list[OrderedUnit]] = []
     while left:
@@ -78,11 +82,11 @@ def waves(
         if not wave:
             wave, later, freed = _wave(left, rooms, wave_max, surging, may_gap=True)
         if not wave:
-            before = {card: replace(room, claims=room.claims.copy()) for card, room in rooms.items()}
+            before = {place: room.copy() for place, room in rooms.items()}
             ring, later = _ring(later, rooms)
             wave = _in_turn(ring, before) or [OrderedUnit(moves=unit, order=Order.AT_ONCE) for unit in ring]
-        for card, part in freed:
-            rooms[card].count(part, -1)
+        for place, part in freed:
+            rooms[place].count(part, -1)
         found.append(wave)
         left = later
     return found
@@ -90,17 +94,17 @@ def waves(
 
 def _wave(
     units: Sequence[Unit],
-    rooms: Mapping[str, CardRoom],
+    rooms: _Rooms,
     wave_max: int,
     surging: Collection[WorkloadId],
     *,
     may_gap: bool,
-) -> tuple[list[OrderedUnit], list[Unit], list[_OnCard]]:
+) -> tuple[list[OrderedUnit], list[Unit], list[_AtPlace]]:
     """The units that go now, those that go later, and the shares that are given back once the wave is over."""
     wave: list[OrderedUnit] = []
     later: list[Unit] = []
     # What leaves during a wave makes room in the next one only: units of a wave go at the same time.
-    freed: list[_OnCard] = []
+    freed: list[_AtPlace] = []
     taken: set[WorkloadId] = set()
     for unit in units:
         workload = unit[0].workload
@@ -122,15 +126,23 @@ def can_go_alone(
     moves: Sequence[Move], seats: Mapping[str, PodSeat], cards: Mapping[str, StandingCard], *, surges: bool
 ) -> bool:
     """Whether these pods find room by themselves, without anybody else moving first."""
-    return _ordered(tuple(moves), card_rooms(seats.values(), cards), surges=surges) is not None
+    return _ordered(tuple(moves), _rooms(seats, cards), surges=surges) is not None
 
 
-def _known(slices: Sequence[SeatSlice], rooms: Mapping[str, CardRoom]) -> list[_OnCard]:
-    """Shares of cards that there are; a share of a card that the API does not name waits for its scheduler alone."""
-    return [(part.card, part) for part in slices if part.card is not None and part.card in rooms]
+def _rooms(seats: Mapping[str, PodSeat], cards: Mapping[str, StandingCard]) -> dict[str, CardRoom | NodeRoom]:
+    return {**card_rooms(seats.values(), cards), **node_rooms(seats.values(), cards)}
 
 
-def _ordered(unit: Unit, rooms: Mapping[str, CardRoom], *, surges: bool) -> OrderedUnit | None:
+def _place(part: SeatSlice) -> str:
+    return part.card or part.node or ""
+
+
+def _known(slices: Sequence[SeatSlice], rooms: _Rooms) -> list[_AtPlace]:
+    """Shares of places that there are; one of a card that neither API nor node knows waits for its scheduler alone."""
+    return [(place, part) for part in slices if (place := _place(part)) in rooms]
+
+
+def _ordered(unit: Unit, rooms: _Rooms, *, surges: bool) -> OrderedUnit | None:
     """An order in which each pod of a unit finds its place free once those before it went; None where there is none."""
     if surges and any(part.card is None for move in unit for part in move.new):
         # Nothing says whether a share of a card that the API does not name has room.
@@ -148,7 +160,7 @@ def _ordered(unit: Unit, rooms: Mapping[str, CardRoom], *, surges: bool) -> Orde
     return None if left else OrderedUnit(moves=tuple(order), order=_kind(unit, rooms, surges=surges), surges=surges)
 
 
-def _kind(unit: Unit, rooms: Mapping[str, CardRoom], *, surges: bool) -> Order:
+def _kind(unit: Unit, rooms: _Rooms, *, surges: bool) -> Order:
     """Free, where each fits beside the others as they sit now and beside them as they shall sit."""
     if len(unit) == 1:
         return Order.FREE
@@ -161,70 +173,80 @@ def _kind(unit: Unit, rooms: Mapping[str, CardRoom], *, surges: bool) -> Order:
     return Order.FREE if is_free else Order.FIXED
 
 
-def _step(move: Move, rooms: Mapping[str, CardRoom], sign: int, *, stays: bool = False) -> None:
+def _step(move: Move, rooms: _Rooms, sign: int, *, stays: bool = False) -> None:
     """Let one pod change its seat, or take that back; one that stays keeps its old seat beside the new one."""
-    for card, part in () if stays else _known(move.old, rooms):
-        rooms[card].count(part, -sign)
-    for card, part in _known(move.new, rooms):
-        rooms[card].count(part, sign)
+    for place, part in () if stays else _known(move.old, rooms):
+        rooms[place].count(part, -sign)
+    for place, part in _known(move.new, rooms):
+        rooms[place].count(part, sign)
 
 
-def _fits(move: Move, rooms: Mapping[str, CardRoom], *, surges: bool = False) -> bool:
+def _fits(move: Move, rooms: _Rooms, *, surges: bool = False) -> bool:
     own = [] if surges else _known(move.old, rooms)
-    for card, part in own:
-        rooms[card].count(part, -1)
+    for place, part in own:
+        rooms[place].count(part, -1)
     fits = _takes(move.new, rooms)
-    for card, part in own:
-        rooms[card].count(part, 1)
+    for place, part in own:
+        rooms[place].count(part, 1)
     return fits
 
 
-def _takes(slices: Sequence[SeatSlice], rooms: Mapping[str, CardRoom]) -> bool:
-    return all(part.card is None or (part.card in rooms and rooms[part.card].takes(part)) for part in slices)
+def _takes(slices: Sequence[SeatSlice], rooms: _Rooms) -> bool:
+    if any(part.card is not None and part.card not in rooms for part in slices):
+        return False
+    entered: list[_AtPlace] = []
+    for place, part in _known(slices, rooms):
+        if not rooms[place].takes(part):
+            break
+        rooms[place].count(part, 1)
+        entered.append((place, part))
+    for place, part in entered:
+        rooms[place].count(part, -1)
+    return len(entered) == len(_known(slices, rooms))
 
 
-def _leave(move: Move, rooms: Mapping[str, CardRoom], *, surges: bool) -> list[_OnCard]:
+def _leave(move: Move, rooms: _Rooms, *, surges: bool) -> list[_AtPlace]:
     """Enter the new seat; the old one is given back after the wave, at once where a pod without surge stays."""
-    staying = set() if surges else {part.card for part in move.new}
+    staying = set() if surges else {_place(part) for part in move.new}
     freed = []
-    for card, part in _known(move.old, rooms):
-        if card in staying:
-            rooms[card].count(part, -1)
+    for place, part in _known(move.old, rooms):
+        if place in staying:
+            rooms[place].count(part, -1)
         else:
-            freed.append((card, part))
-    for card, part in _known(move.new, rooms):
-        rooms[card].count(part, 1)
+            freed.append((place, part))
+    for place, part in _known(move.new, rooms):
+        rooms[place].count(part, 1)
     return freed
 
 
-def _ring(units: list[Unit], rooms: Mapping[str, CardRoom]) -> tuple[list[Unit], list[Unit]]:
+def _ring(units: list[Unit], rooms: _Rooms) -> tuple[list[Unit], list[Unit]]:
     """Let units go in order until all that went find their places; all of them where that never happens."""
     gone: list[Unit] = []
     for number, unit in enumerate(units):
         gone.append(unit)
         for move in unit:
-            for card, part in _known(move.old, rooms):
-                rooms[card].count(part, -1)
+            for place, part in _known(move.old, rooms):
+                rooms[place].count(part, -1)
         entered: list[Move] = []
         for move in (entry for other in gone for entry in other):
             if not _takes(move.new, rooms):
                 break
-            for card, part in _known(move.new, rooms):
-                rooms[card].count(part, 1)
+            for place, part in _known(move.new, rooms):
+                rooms[place].count(part, 1)
             entered.append(move)
         else:
             return gone, units[number + 1 :]
         for move in entered:
-            for card, part in _known(move.new, rooms):
-                rooms[card].count(part, -1)
+            for place, part in _known(move.new, rooms):
+                rooms[place].count(part, -1)
     for unit in units:
         for move in unit:
-            for card, part in _known(move.new, rooms):
-                rooms[card].count(part, 1)
+            for place, part in _known(move.new, rooms):
+                rooms[place].count(part, 1)
     return units, []
 
 
-def _in_turn(units: Sequence[Unit], rooms: Mapping[str, CardRoom]) -> list[OrderedUnit] | None:
+def _in_turn(units: Sequence[Unit], rooms: _Rooms) -> list[OrderedUnit] | None:
     """An order in which at most one pod of each unit waits for its place; None where none was found.
 
     Args:
@@ -236,8 +258,8 @@ def _in_turn(units: Sequence[Unit], rooms: Mapping[str, CardRoom]) -> list[Order
     while waiting or any(left):
         entering = next((number for number, move in waiting.items() if _takes(move.new, rooms)), None)
         if entering is not None:
-            for card, part in _known(waiting.pop(entering).new, rooms):
-                rooms[card].count(part, 1)
+            for place, part in _known(waiting.pop(entering).new, rooms):
+                rooms[place].count(part, 1)
             continue
         able = [(number, move) for number, moves in enumerate(left) if number not in waiting for move in moves]
         if not able:
@@ -245,17 +267,15 @@ def _in_turn(units: Sequence[Unit], rooms: Mapping[str, CardRoom]) -> list[Order
         number, going = next((entry for entry in able if _fits(entry[1], rooms)), None) or _first_wanted(
             able, waiting.values(), rooms
         )
-        for card, part in _known(going.old, rooms):
-            rooms[card].count(part, -1)
+        for place, part in _known(going.old, rooms):
+            rooms[place].count(part, -1)
         left[number].remove(going)
         orders[number].append(going)
         waiting[number] = going
     return [OrderedUnit(moves=tuple(order), order=Order.FREE if len(order) == 1 else Order.FIXED) for order in orders]
 
 
-def _first_wanted(
-    able: Sequence[tuple[int, Move]], waiting: Collection[Move], rooms: Mapping[str, CardRoom]
-) -> tuple[int, Move]:
-    """The pod to leave without a free place: one on whose card another wants to sit, of those that wait if any do."""
-    wanted = {card for move in waiting or [move for _, move in able] for card, _ in _known(move.new, rooms)}
-    return next((entry for entry in able if any(card in wanted for card, _ in _known(entry[1].old, rooms))), able[0])
+def _first_wanted(able: Sequence[tuple[int, Move]], waiting: Collection[Move], rooms: _Rooms) -> tuple[int, Move]:
+    """The pod to leave without a free place: one in whose place another wants to sit, of those that wait if any do."""
+    wanted = {place for move in waiting or [move for _, move in able] for place, _ in _known(move.new, rooms)}
+    return next((entry for entry in able if any(place in wanted for place, _ in _known(entry[1].old, rooms))), able[0])

@@ -182,7 +182,7 @@ def test_command_line_asks_for_a_yes_switches_and_takes_back(
     dry = call(*wanted, "--format", "json")
     assert dry.status == 0, dry.err
     (other,) = {*nodes} - {node}
-    homes = [(pod["comes_up_on"], pod["disruption_budgets"], pod["data_at_stake"]) for pod in dry.document["leaving"]]
+    homes = [(pod["finds_room_on"], pod["disruption_budgets"], pod["data_at_stake"]) for pod in dry.document["leaving"]]
     assert set(homes) == {(other, f"{APP} (allows 1)", "cache (emptied)")}
     assert standing(api, node) == before
     unsaid = call(*wanted, "--yes")

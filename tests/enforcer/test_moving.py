@@ -264,6 +264,49 @@ def test_share_of_a_card_that_the_api_does_not_name_is_no_room_for_a_surge() -> 
     assert not unit.surges
 
 
+def counted(node: str, cards: int) -> dict[str, StandingCard]:
+    names = (f"{node}/nvidia.com/gpu/{number}" for number in range(cards))
+    found = (StandingCard(card=n, device_type="A10", node=node, framebuffer_mib=MIB, slices_max=1) for n in names)
+    return {card.card: card for card in found}
+
+
+def on_node(node: str, mib: int = 0) -> tuple[SeatSlice, ...]:
+    return (SeatSlice(container="server", card=None, node=node, framebuffer_mib=mib, resource="some"),)
+
+
+def test_share_of_a_node_whose_cards_are_all_held_waits_until_one_that_shrinks_there_has_made_room() -> None:
+    stays, comes, shrinks = (WorkloadId(f"team/Deployment/{name}") for name in ("stays", "comes", "shrinks"))
+    sitting = (
+        seat("s", on_node("n"), workload=stays),
+        seat("c", on_node("m"), workload=comes),
+        seat("h", on_node("n"), workload=shrinks),
+    )
+    seats = {pod.pod_id: pod for pod in sitting}
+    cards = {**counted("n", 2), **counted("m", 1)}
+    coming = move("c", on_node("m"), on_node("n", MIB // 2), workload=comes)
+    shrinking = move("h", on_node("n"), on_node("n", MIB // 2), workload=shrinks)
+    assert not can_go_alone((coming,), seats, cards, surges=False)
+    assert can_go_alone((shrinking,), seats, cards, surges=False)
+    order = waves([(coming,), (shrinking,)], seats, cards, 10)
+    assert [[unit.moves[0].workload for unit in wave] for wave in order] == [[shrinks], [comes]]
+    too_large = replace(coming, new=on_node("n", MIB // 2 + 1))
+    (ring,) = waves([(too_large,), (replace(shrinking, new=on_node("n", MIB // 2)),)], seats, cards, 10)[1:]
+    assert ring[0].moves[0].workload == comes
+
+
+def test_share_by_portion_and_one_without_numbers_are_counted_and_only_framebuffer_is_judged() -> None:
+    by_portion = (SeatSlice(container="server", card=None, node="n", core_percent=60, resource="fraction"),)
+    seats = {pod.pod_id: pod for pod in (seat("p", by_portion), seat("w", on_node("n")))}
+    coming = move("c", (), on_node("n", MIB * 4 // 10))
+    assert can_go_alone((coming,), seats, counted("n", 2), surges=False)
+    assert not can_go_alone((replace(coming, new=on_node("n", MIB // 2)),), seats, counted("n", 2), surges=False)
+    assert can_go_alone((replace(coming, new=on_node("n") * 3),), seats, counted("n", 2), surges=False)
+    two = replace(coming, new=on_node("n", MIB * 4 // 10) * 2)
+    assert not can_go_alone((two,), seats, counted("n", 2), surges=False)
+    reserved = replace(seat("r", on_node("n")), namespace="kai-resource-reservation")
+    assert can_go_alone((coming,), seats | {reserved.pod_id: reserved}, counted("n", 2), surges=False)
+
+
 def test_card_without_a_free_slice_takes_nobody_more() -> None:
     full = {"c0": StandingCard(card="c0", device_type="A10", node="n", framebuffer_mib=MIB, slices_max=1)}
     there, comes = move("w-0", share("c0"), share("c0")), move("v-0", share("c1"), share("c0"))
