@@ -196,13 +196,22 @@ def test_pod_whose_planned_node_has_no_room_left_for_it_comes_up_on_another(api:
         offered = {"status": {"allocatable": {"pods": str(_pods_on(api, node))}}}
         api.patch(f"/api/v1/nodes/{node}/status", offered)
         api.patch(owner, {"spec": {"replicas": 1}})
-        until_ready(api, standing.namespace, "rank", 1)
-        (pod,) = pods(api, standing.namespace, "rank")
+        until(lambda: why_unpinned(_ready_rank(api, standing)) is not None, "admission has heard of the node")
+        pod = _ready_rank(api, standing)
         assert why_unpinned(pod) == f"node {node} has 0 pods left of the 1 it asks for"
         assert pod["spec"]["nodeName"] != node
     finally:
         api.patch(f"/api/v1/nodes/{node}/status", {"status": {"allocatable": {"pods": "110"}}})
         api.delete(f"/api/v1/nodes/{spare}")
+
+
+def _ready_rank(api: Api, standing: Standing) -> Manifest:
+    """The pod of `rank`; one that came before admission had heard of the node is made anew."""
+    until_ready(api, standing.namespace, "rank", 1)
+    (pod,) = pods(api, standing.namespace, "rank")
+    if why_unpinned(pod) is None:
+        api.delete(f"/api/v1/namespaces/{standing.namespace}/pods/{pod['metadata']['name']}")
+    return pod
 
 
 def _pods_on(api: Api, node: str) -> int:
