@@ -67,7 +67,7 @@ def card_rooms(seats: Iterable[PodSeat], cards: Mapping[str, StandingCard]) -> d
 
 @dataclass(slots=True)
 class NodeRoom:
-    """What is granted of a node's cards where nothing says which card a share is on; mutable.
+    """What is granted of a node's cards where nothing says which card a share is on; mutable: it changes too.
 
     Only shares that are asked for by framebuffer are judged, as if they were packed largest first, each into the first
     card with room for it. The scheduler may pack them worse.
