@@ -85,7 +85,8 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             *_calibration(plan),
             *tide_needs_yes(plan),
             "next: gputide plan explain ID"
-            + (f" · gputide plan diff --plan {plan.plan_id} · gputide plan approve" if plan.stages else ""),
+            + (f" · gputide plan diff --plan {plan.plan_id} · gputide plan approve" if plan.stages else "")
+            + (f" · gputide plan show --plan {plan.plan_id} --routers" if plan.by_hand else ""),
         ),
     )
 

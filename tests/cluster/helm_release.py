@@ -122,6 +122,18 @@ EVERYTHING: Manifest = {
         "console": {"access": "token", "rightsSecret": "rights", "tlsSecret": "web-tls", "clientCaSecret": "web-ca"},
     },
     "relief": {"enabled": True},
+    "router": {
+        "groups": {
+            "a100-3": {
+                "cardBytes": "80GiB", "tlsSecret": "chat-tls", "clientCaSecret": "chat-clients",
+                "priorityClassName": "chat",
+                "models": [
+                    {"name": "chat-qwen", "port": 80, "server": "http://qwen-server.chat.svc:8000", "limit": "24GiB"},
+                    {"name": "chat-llama", "server": "http://llama-server.chat.svc:8000", "limit": "39.5GiB"},
+                ],
+            },
+        },
+    },
     "agent": {
         "enabled": True, "tokensSecret": "readers", "tlsSecret": "agent-tls", "settings": {"agent.give_way": "strict"},
     },
@@ -142,6 +154,7 @@ EVERYTHING: Manifest = {
         "receiver": {"series_max": 200000, "senders": {"east": {"cluster": "east", "series_max": 100000}}},
         "prices": {"overrides": {"NVIDIA A10": "0.85"}},
         "risk": {"preset": "low"},
+        "router": {"wait_seconds": 12},
     },
 }  # fmt: skip
 """Values that turn every part on."""

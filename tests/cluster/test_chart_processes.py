@@ -7,6 +7,7 @@ machine (`pod_double`): samples go in by the service's port with the secret's to
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import tempfile
 import time
@@ -22,6 +23,7 @@ import pytest
 from exporter.replay.reader import ReplayReader
 from exporter.synthetic.writer import CARDS_MIN, write_synthetic_fleet
 from exporter.trace.trace import open_trace
+from fleet.units import GIB
 from gputide.operate.engines import free_port
 from gputide.replay.sender import ReplaySender
 from tests.cluster.api import Api, Manifest
@@ -29,6 +31,7 @@ from tests.cluster.helm_release import HelmRelease
 from tests.cluster.pod_double import Installed, needs_root
 from tests.control_plane import ControlPlane, KubernetesPrograms
 from tests.scraping import scraped
+from tests.sleeping_servers import SleepingServer, sleeping_servers
 from tests.waiting import text_of, until
 
 pytestmark = [pytest.mark.cluster, needs_root]
@@ -49,11 +52,23 @@ class TokenSender(ReplaySender):
         return super()._answer(body, {**headers, "Authorization": f"Bearer {self._token}"})
 
 
+Models = dict[str, SleepingServer]
+
+
+@pytest.fixture
+def models() -> Iterator[Models]:
+    """Servers that sleep, on a card that holds one of them awake."""
+    with sleeping_servers({"chat-qwen": 18 * GIB, "chat-llama": 18 * GIB}, 24 * GIB) as (servers, book):
+        yield servers
+        assert not book.faults
+
+
 @pytest.fixture
 def installed(
-    programs: KubernetesPrograms, control_plane: ControlPlane, api: Api, namespace: str
+    programs: KubernetesPrograms, control_plane: ControlPlane, api: Api, namespace: str, models: Models
 ) -> Iterator[tuple[Installed, dict[str, int]]]:
-    ports = {name: free_port() for name in ("receiver", "dashboard", "savings", "clusterExporter", "rollup")}
+    ports = {name: free_port() for name in ("receiver", "dashboard", "savings", "clusterExporter", "rollup", "router")}
+    routed = [{"name": one.name, "server": one.origin, "limit": "18GiB"} for one in models.values()]
     # Not pytest's own folder, which is its user's alone.
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -63,7 +78,8 @@ def installed(
             namespace=namespace,
         )  # fmt: skip
         values: Manifest = {name: {"port": port} for name, port in ports.items() if name != "rollup"}
-        values["ownMetrics"] = {"rollup": ports["rollup"]}
+        values["ownMetrics"] = {"rollup": ports["rollup"], "router": free_port()}
+        values["router"]["groups"] = {"a": {"cardBytes": "24GiB", "models": routed}}
         release.install(values | {"cluster": {"name": "prod"}, "nodeExporter": {"enabled": False}})
         found = Installed(api, control_plane, namespace, folder, "run-gputide-data")
         try:
@@ -118,6 +134,23 @@ def test_cluster_exporter_as_installed_shows_what_schedulers_granted(
     assert 'cluster="prod"' in text
     assert "forbidden" not in container.said().lower()
     assert container.stop(STOP_SECONDS_MAX) < STOP_SECONDS_MAX
+
+
+def test_router_as_installed_wakes_the_model_that_is_asked(
+    installed: tuple[Installed, Mapping[str, int]], models: Models
+) -> None:
+    release, ports = installed
+    router = release.pod("deployments/run-gputide-router-a").start("router")
+    router.wait_ready()
+    for place, model in enumerate(models.values()):
+        connection = http.client.HTTPConnection("127.0.0.1", ports["router"] + place, timeout=60)
+        connection.request("POST", "/v1/completions", body="{}")
+        answer = connection.getresponse()
+        assert (answer.status, json.load(answer)["model"]) == (200, model.name)
+        connection.close()
+    assert [one.is_asleep for one in models.values()] == [True, False]
+    assert router.stop(STOP_SECONDS_MAX) < STOP_SECONDS_MAX, router.said()
+    assert "models stay as they are" in router.said()
 
 
 def send_fleet(release: Installed, port: int, folder: Path) -> None:

@@ -18,10 +18,15 @@ import yaml
 from typer.core import TyperGroup
 
 from fleet.settings.settings import load_settings
+from fleet.sleeping import ASLEEP_BYTES
+from gputide.answers.routers import routers_answer
 from gputide.cli import app
 from tests.cluster.api import Manifest
 from tests.cluster.helm_release import CHART, EVERYTHING, ROOT, HelmRelease, merged, pods_of, profile
 from tests.control_plane import KubernetesPrograms
+from tests.recommender.builders import plan_of
+from tests.recommender.test_rules import CASES as ADVICE_CASES
+from tests.recommender.test_rules import OPTIONS as ADVICE_OPTIONS
 
 pytestmark = pytest.mark.cluster
 
@@ -44,6 +49,12 @@ CASES: dict[str, Manifest] = {
     ),
 }
 OUTLINED = ("default", "engines", "everything")
+
+
+def routers(*models: Manifest, group: str = "a", server: str = "http://server:8000", **options: str) -> Manifest:
+    """Values of one router, of one model unless others are named."""
+    filled = [{"server": server, "limit": "24GiB", **one} for one in models or ({"name": "qwen"},)]
+    return {"router": {"groups": {group: {"cardBytes": "80GiB", "models": filled, **options}}}}
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +166,10 @@ def test_settings_of_the_user_go_before_those_of_the_chart(release: HelmRelease)
         ({"nodes": {"namespace": "n" * 64}}, "nodes.namespace"),
         ({"server": {"enabled": False}}, "receiver.enabled=false"),
         ({"enforcer": {"enabled": True, "impersonatedUsers": ["ann", "*"]}}, "enforcer.impersonatedUsers"),
+        (routers(server="URL of the server of chat/Deployment/qwen"), "/router/groups/a/models/0/server"),
+        (routers(group="g" * 16), "g" * 16),
+        (routers({"name": "qwen"}, {"name": "qwen"}), "the Service qwen"),
+        (routers(clientCaSecret="clients"), "router.groups.a.clientCaSecret"),
     ],
 )  # fmt: skip
 def test_values_that_do_not_fit_are_refused_by_name(release: HelmRelease, values: Manifest, said: str) -> None:
@@ -246,7 +261,7 @@ def test_node_parts_fit_other_nodes(release: HelmRelease) -> None:
 def test_own_metrics_have_a_port_a_way_for_scrapers_and_a_monitor_or_none_of_them(release: HelmRelease) -> None:
     scrapers = [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
     values = merged(EVERYTHING, {"networkPolicy": {"scrapers": scrapers}})
-    processes = ("rollup", "notify", "controller", "tide", "relief", "agent", "admission")
+    processes = ("rollup", "notify", "controller", "tide", "relief", "agent", "admission", "router")
     shown = release.template(values)
     containers = [container for template in pods_of(shown).values() for container in template["spec"]["containers"]]
     found = {
@@ -276,6 +291,60 @@ def monitored(manifests: list[Manifest]) -> set[str]:
     """Names of the ports that PodMonitors scrape."""
     monitors = [manifest for manifest in manifests if manifest["kind"] == "PodMonitor"]
     return {endpoint["port"] for monitor in monitors for endpoint in monitor["spec"]["podMetricsEndpoints"]}
+
+
+def test_services_of_a_router_lead_to_the_ports_of_their_models(rendered: dict[str, list[Manifest]]) -> None:
+    found = [
+        one for one in rendered["everything"]
+        if one["metadata"]["labels"]["app.kubernetes.io/name"] == "gputide-router-a100-3"
+    ]  # fmt: skip
+    (text,) = (one["data"]["gputide.toml"] for one in found if one["kind"] == "ConfigMap")
+    ((name, template),) = pods_of(found).items()
+    (container,) = template["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    services = {one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "Service"}
+    section = tomllib.loads(text)["router"]
+    assert section["wait_seconds"] == 12
+    for model in section["models"]:
+        service = services.pop(model["name"])
+        assert f"0.0.0.0:{ports[service['ports'][0]['targetPort']]}" == model["listen"]
+        assert service["selector"].items() <= template["metadata"]["labels"].items()
+    assert not services
+    (policy,) = (one["spec"] for one in found if one["kind"] == "NetworkPolicy")
+    assert {rule["ports"][0]["port"] for rule in policy["ingress"]} == set(ports.values())
+    (deployment,) = (one["spec"] for one in found if f"{one['kind']}/{one['metadata']['name']}" == name)
+    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+    assert template["spec"]["terminationGracePeriodSeconds"] > 60
+    assert template["spec"]["priorityClassName"] == "chat"
+    # By it the servers' own policies let it in, and nobody else.
+    assert template["metadata"]["labels"]["gputide.io/role"] == "router"
+
+
+def test_routers_of_a_plan_are_installed_once_their_servers_are_named(release: HelmRelease, tmp_path: Path) -> None:
+    plan = plan_of(ADVICE_CASES["sleep"], **ADVICE_OPTIONS["sleep"])
+    values = yaml.safe_load(yaml.safe_dump(routers_answer(plan).document))
+    refusal = release.refused(values)
+    routed = [model for group in values["router"]["groups"].values() for model in group["models"]]
+    assert len(routed) == len(plan.by_hand) == 4
+    for place, model in enumerate(routed):
+        assert model["server"] in refusal
+        model["server"] = f"http://server-{place}.team.svc:8000"
+    found = release.template(values)
+    texts = [
+        one["data"]["gputide.toml"]
+        for one in found
+        if one["kind"] == "ConfigMap" and "-router-" in one["metadata"]["name"]
+    ]
+    assert len(texts) == 2
+    for text in texts:
+        (tmp_path / "gputide.toml").write_text(text, encoding="utf-8")
+        router = load_settings(tmp_path / "gputide.toml", {}, {}).router
+        assert router.card_bytes == plan.placement[0].framebuffer_bytes
+        assert router.wait_seconds == 10.0
+        least = max(model.limit for model in router.models) + ASLEEP_BYTES * (len(router.models) - 1)
+        assert least <= router.card_bytes
+    names = {one["metadata"]["name"] for one in found if one["kind"] == "Service"}
+    assert {model["name"] for model in routed} <= names
 
 
 def test_pods_of_critical_classes_have_the_quota_that_some_clusters_ask_for(

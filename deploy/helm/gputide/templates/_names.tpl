@@ -85,11 +85,15 @@ gputide.io/volume: {{ include "gputide.claim" . | trunc 63 | trimAll "-." | quot
 {{- if $digest }}{{ $name }}@{{ $digest }}{{ else }}{{ $name }}:{{ $tag }}{{ end -}}
 {{- end }}
 
-{{/* Whether this release makes a kind of group gputide.io: (list $ "plural"). One that kubectl or another release has made
-     is left to it. */}}
-{{- define "gputide.makesKind" -}}
-{{- $root := index . 0 -}}
+{{/* Whether a kind of group gputide.io is this release's to make: (list $ "plural"). One that kubectl or another release has
+     made is left to it; it stays when that release is removed, and helm takes over nothing from another namespace. */}}
+{{- define "gputide.ownsKind" -}}
+{{- $release := (index . 0).Release -}}
 {{- $there := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" (printf "%s.gputide.io" (index . 1)) -}}
-{{- $owner := dig "metadata" "annotations" "meta.helm.sh/release-name" "" $there -}}
-{{- if and $root.Values.enforcer.enabled (or (not $there) (eq $owner $root.Release.Name)) }}true{{ end }}
+{{- $made := dig "metadata" "annotations" dict $there -}}
+{{- if or (not $there) (and (eq (dig "meta.helm.sh/release-name" "" $made) $release.Name) (eq (dig "meta.helm.sh/release-namespace" "" $made) $release.Namespace)) }}true{{ end }}
+{{- end }}
+
+{{- define "gputide.makesKind" -}}
+{{- if (index . 0).Values.enforcer.enabled }}{{ include "gputide.ownsKind" . }}{{ end }}
 {{- end }}
