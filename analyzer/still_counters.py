@@ -7,6 +7,7 @@ the engines' counters that stand still.
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -108,7 +109,9 @@ def drawing_while_still(lives: Sequence[Tenure], level: Float32, cards: CardGrid
 
 
 def still_beside_replicas(lives: Sequence[Tenure], level: Float32, step_seconds: int) -> Iterator[Still]:
-    """Live slices that never moved while at least two other replicas of their workload were at work.
+    """Slices of live pods that never moved while at least two other replicas of their workload were at work.
+
+    A pod that leaves some of its cards idle moves.
 
     Args:
         lives: every slice.
@@ -117,18 +120,19 @@ def still_beside_replicas(lives: Sequence[Tenure], level: Float32, step_seconds:
     Yields:
         Slices with a row, and the steps in which the median of the others was busy.
     """
-    replicas: dict[WorkloadId, list[int]] = defaultdict(list)
+    pods: dict[WorkloadId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for life in lives:
         if life.is_live and life.row is not None:
-            replicas[life.workload_id].append(life.row)
-    for numbers in replicas.values():
-        rows = np.array(numbers, np.int64)
-        moved = np.asarray((level[rows] > 0).any(axis=1), bool)
-        if moved.all() or moved.sum() < 2:
+            pods[life.workload_id][life.latest.pod_id].append(life.row)
+    for replicas in pods.values():
+        moved = {pod for pod, rows in replicas.items() if (level[rows] > 0).any()}
+        if len(moved) == len(replicas) or len(moved) < 2:
             continue
-        with np.errstate(invalid="ignore"):
-            usual = np.nanmedian(level[rows[moved]], axis=0)
-        for place in np.flatnonzero(~moved).tolist():
-            busy = np.asarray((usual >= CARD_BUSY_RATIO_MIN) & ~np.isnan(level[rows[place]]), bool)
+        with np.errstate(invalid="ignore"), warnings.catch_warnings():
+            # Steps in which nobody was seen.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            usual = np.nanmedian([np.fmax.reduce(level[replicas[pod]]) for pod in sorted(moved)], axis=0)
+        for row in (row for pod, rows in replicas.items() if pod not in moved for row in rows):
+            busy = np.asarray((usual >= CARD_BUSY_RATIO_MIN) & ~np.isnan(level[row]), bool)
             if busy.sum() >= _steps_min(step_seconds) / 4:
-                yield numbers[place], busy
+                yield row, busy

@@ -1,6 +1,7 @@
 """Counters that lie are named, and free nothing."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -248,6 +249,12 @@ def test_replica_at_zero_all_the_time_beside_busy_ones_is_distrusted_and_one_bes
     assert checks(given) == {"zero_beside_replicas": False}
     assert profile(given).disbelieved_pods == ("svc-2",)
     assert checks(history(replicas(busy, 0.0), jitter=0)) == {}
+    half_used = [
+        replace(one, pod=f"svc-{n}", card=f"GPU-{n}{side}", usage=work(level))
+        for n, one in enumerate(replicas(busy, busy, busy))
+        for side, level in enumerate((busy, 0.0))
+    ]
+    assert checks(history(half_used, jitter=0)) == {}
     assert checks(history(replicas(idle, idle, 0.0), jitter=0)) == {}
 
 
