@@ -37,7 +37,7 @@ from analyzer.rhythm import (
 )
 from analyzer.state.idleness import DAY_SEEN_MIN, Weekdays, idleness, nearly_used, weekdays
 from analyzer.survey import Survey
-from analyzer.trust import of_workload
+from analyzer.trust import of_workload, on_compute
 from fleet.inventory import WorkloadId
 from fleet.profiles import (
     ComputeProfile,
@@ -72,6 +72,7 @@ class Facts:
         idle_since: last activity, None if not idle.
         recent_coverage_ratio: share of the idle window, up to now, in which compute of any slice is known.
         idle_pods: live pods of which every slice was idle through the window.
+        disbelieved_pods: see `Profile`.
         weekdays: days of the week on which it worked, and those that passed in silence since.
         idle_slices: how many live slices were.
         gave_way: a slice of low priority did nothing, but a neighbour worked meanwhile.
@@ -99,6 +100,7 @@ class Facts:
     idle_coverage_ratio: float
     recent_coverage_ratio: float
     idle_pods: tuple[str, ...]
+    disbelieved_pods: tuple[str, ...]
     weekdays: Weekdays
     idle_slices: int
     live_slices: int
@@ -289,7 +291,7 @@ def _of_workload(
     busy_pods = {life.latest.pod for life, idle in zip(lives, idle_rows, strict=True) if life.is_live and not idle}
     window = max(1, settings.idle_seconds // line.step_seconds)
     recent = slice(max(0, line.steps - window), line.steps)
-    findings = of_workload([look.distrust.get(number, ()) for number in numbers.tolist()])
+    findings = of_workload([look.findings_of(number) for number in numbers.tolist()])
     print_of = footprint(lives, look.grid, used, line, recent_steps=window)
     compute = _compute(ordered, lives, findings)
     video = _video(look, lives)
@@ -314,6 +316,7 @@ def _of_workload(
         idle_pods=tuple(
             sorted({life.latest.pod for life, idle in zip(lives, idle_rows, strict=True) if idle} - busy_pods)
         ),
+        disbelieved_pods=tuple(sorted({life.latest.pod for life in lives if life.latest.pod_id in look.disbelieved})),
         weekdays=habits.weekdays,
         idle_slices=sum(idle_rows),
         live_slices=int(live.sum()),
@@ -372,7 +375,7 @@ def _recent_coverage(look: Survey, numbers: NDArray[np.int64], window: int) -> f
 
 def _compute(values: NDArray[np.float32], lives: Sequence[Tenure], findings: Sequence[Finding]) -> ComputeProfile:
     granted = max((life.latest.compute_granted_ratio for life in lives if life.is_live), default=0.0)
-    lies = any(item.distrusts and item.counter != Measure.FRAMEBUFFER_USED.value for item in findings)
+    lies = any(item.distrusts and on_compute(item) for item in findings)
     if not len(values) or lies:
         return ComputeProfile(granted_ratio=granted, p50=None, p95=None, p99=None, max=None)
     p50, p95, p99, top = (round(_quantile(values, share), 5) for share in (0.5, 0.95, 0.99, 1.0))

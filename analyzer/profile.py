@@ -202,6 +202,7 @@ def _profile(fact: Facts, said: Verdict, inventory: Inventory, rises_with: tuple
         state=state,
         idle_since=fact.idle_since if state in _IDLE_STATES else None,
         idle_pods=fact.idle_pods if names_idle_pods else (),
+        disbelieved_pods=fact.disbelieved_pods,
         active_weekdays=fact.weekdays.active,
         silent_weekdays=fact.weekdays.silent,
         time_zone=inventory.time_zone,

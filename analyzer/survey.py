@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
@@ -32,7 +32,7 @@ from analyzer.presence import (
 )
 from analyzer.state.idleness import Activity, activity, gives_way
 from analyzer.succession import Succession, succession
-from analyzer.trust import CardView, findings
+from analyzer.trust import CardView, disbelieved_pods, findings, on_compute, without_compute
 from fleet.inventory import CardId, Priority, WorkloadId
 from fleet.profiles import Finding
 from fleet.schema import Measure
@@ -59,6 +59,7 @@ class Survey:
         row_stride: own step of the source of its rows, (lives,).
         inferred: what slices without a row did, (steps,) each, and what that stands on.
         distrust: findings per slice.
+        disbelieved: pods whose compute is left out, see `disbelieved_pods`.
         curves: what the duty cycle says of SM active where that is missing.
         card_activity: activity of the cards as they report it; None where no source measures cards.
     """
@@ -78,8 +79,16 @@ class Survey:
     row_stride: NDArray[np.int64]
     inferred: Mapping[int, tuple[Float32, SilenceBasis]]
     distrust: Mapping[int, tuple[Finding, ...]]
+    disbelieved: frozenset[str]
     curves: DutyCurves | None
     card_activity: Activity | None
+
+    def findings_of(self, number: int) -> tuple[Finding, ...]:
+        """Findings of a slice as they bear on its workload: of a disbelieved pod those on compute are remarks."""
+        found = self.distrust.get(number, ())
+        if self.lives[number].latest.pod_id not in self.disbelieved:
+            return found
+        return tuple(replace(one, distrusts=one.distrusts and not on_compute(one)) for one in found)
 
     def demand_of(self, numbers: NDArray[np.int64]) -> tuple[Float32, Bools]:
         """Compute that slices demand, 0-1, (len(numbers), steps), NaN unknown; and where it stands on SM active."""
@@ -96,11 +105,20 @@ class Survey:
 
 
 def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Survey:
-    """Looks over a history up to `now`.
+    """Looks over a history up to `now`, and once more without what is not believed of it.
 
     Args:
         now: moment of the analysis, UTC; later steps are not looked at.
     """
+    look = _survey(history, settings, now)
+    pods = disbelieved_pods(look.lives, look.members, look.distrust)
+    if not pods:
+        return look
+    believed = _survey(without_compute(history, pods), settings, now)
+    return replace(believed, distrust=look.distrust, disbelieved=pods)
+
+
+def _survey(history: History, settings: AnalyzerSettings, now: datetime) -> Survey:
     grid, inventory = history.slices, history.inventory
     line = timeline(grid, now)
     lives = tenures(inventory, grid, now)
@@ -128,7 +146,7 @@ def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surve
     spins, used = spins & ~loud, used | loud
     gave_way = _gave_way(lives, lived, used)
     known &= ~gave_way
-    by_row_findings = findings(lives, grid, by_row.level, view, line)
+    by_row_findings = findings(lives, grid, history.cards, by_row.level, view, line)
     return Survey(
         line=line,
         grid=grid,
@@ -145,6 +163,7 @@ def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surve
         row_stride=_strides_by_life(by_row.seen, nodes, rows),
         inferred=inferred,
         distrust={n: by_row_findings.get(life.row, ()) for n, life in enumerate(lives) if life.row is not None},
+        disbelieved=frozenset(),
         curves=curves,
         card_activity=card_activity,
     )

@@ -1,8 +1,9 @@
 """Which counters lie: cross-checks between a slice, its card and its own other counters.
 
 A zero is not idleness when the card works and nobody else is on it (HAMi#2015: containers read 0 % under full load). A
-counter that fails a check frees nothing. Remarks do not distrust: a duty cycle of 100 % at low SM activity is how
-ranks that wait in a collective look, and says that the work is inefficient, not that the number is wrong.
+counter that fails a check frees nothing: its pod's replicas speak for it, or nobody does. Remarks do not distrust: a
+duty cycle of 100 % at low SM activity is how ranks that wait in a collective look, and says that the work is
+inefficient, not that the number is wrong.
 
 Called by `analyzer.profile` once per fleet; `CHECKS` names every check.
 """
@@ -10,14 +11,16 @@ Called by `analyzer.profile` once per fleet; `CHECKS` names every check.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.presence import Bools, Tenure, Timeline
-from fleet.inventory import CardId
+from analyzer.state.idleness import ENGINES
+from analyzer.still_counters import drawing_while_still, moving_while_still, still_beside_replicas
+from fleet.inventory import CardId, WorkloadId
 from fleet.profiles import Finding
 from fleet.schema import Measure
 from fleet.sentences import Value
@@ -35,7 +38,7 @@ from fleet.trust_thresholds import (
     SPIN_SM_MAX,
     ZERO_RATIO_MAX,
 )
-from fleet.usage import Float32, SliceGrid
+from fleet.usage import CardGrid, Float32, History, SliceGrid
 
 FROZEN_SECONDS_MIN = 6 * 3600
 """How long a value must repeat to the last bit before it is frozen."""
@@ -45,6 +48,10 @@ SCALE_RATIO_BAND = (0.008, 0.0125)
 CHECKS = (
     "container_zero_while_card_busy",
     "zero_while_serving",
+    "zero_while_moving",
+    "zero_while_drawing",
+    "zero_beside_replicas",
+    "zero_beside_distrusted",
     "sm_active_above_duty_cycle",
     "frozen",
     "scale_off_by_100",
@@ -56,6 +63,7 @@ CHECKS = (
     "spinning",
 )
 """Names of the checks, as `Finding.check` carries them."""
+_STUCK = ("zero_while_moving", "zero_while_drawing", "zero_beside_replicas")
 
 Values = tuple[tuple[str, Value], ...]
 _CELLS_PER_CHUNK = 4_000_000
@@ -81,11 +89,17 @@ class CardView:
 
 
 def findings(
-    lives: Sequence[Tenure], grid: SliceGrid, level: Float32, view: CardView | None, line: Timeline
+    lives: Sequence[Tenure],
+    grid: SliceGrid,
+    cards: CardGrid | None,
+    level: Float32,
+    view: CardView | None,
+    line: Timeline,
 ) -> dict[int, tuple[Finding, ...]]:
     """Runs every check on every slice that has a row.
 
     Args:
+        cards: what was collected of cards; None where no source measures them.
         level: largest engine activity of every row of the grid, (rows, steps).
         view: what the cards say; None where no source measures cards.
 
@@ -100,7 +114,29 @@ def findings(
         chunk = with_row[start : start + size]
         for row, finding in _of_chunk(chunk, grid, level, slices, view, line):
             found[row].append(finding)
+    for check, still in (
+        ("zero_while_drawing", () if cards is None else drawing_while_still(lives, level, cards, line.step_seconds)),
+        ("zero_beside_replicas", still_beside_replicas(lives, level, line.step_seconds)),
+    ):
+        for row, hit in still:
+            found[row].append(_seen(check, Measure.DUTY_CYCLE, hit, line))
+    for row, finding in _beside_stuck(with_row, found, level, line):
+        found[row].append(finding)
     return {row: tuple(sorted(items, key=lambda item: CHECKS.index(item.check))) for row, items in found.items()}
+
+
+def _beside_stuck(
+    lives: Sequence[Tenure], found: Mapping[int, list[Finding]], level: Float32, line: Timeline
+) -> list[tuple[int, Finding]]:
+    """Tenants that never moved on a card where another's engines are known to stand still without being at rest."""
+    of_row = {life.row: life.latest.card for life in lives if life.row is not None}
+    stuck = {of_row[row] for row, items in found.items() if any(one.check in _STUCK for one in items)}
+    beside = []
+    for row, card in of_row.items():
+        known = ~np.isnan(level[row])
+        if card in stuck and row not in found and known.sum() >= FROZEN_STEPS_MIN and not (level[row] > 0).any():
+            beside.append((row, _seen("zero_beside_distrusted", Measure.DUTY_CYCLE, known, line)))
+    return beside
 
 
 def _slices_of_pods(grid: SliceGrid) -> dict[int, list[int]]:
@@ -130,6 +166,9 @@ def _of_chunk(
         if row in slices:
             pods[number] = np.fmax.reduce(level[slices[row]])
     yield from _against_serving(rows, mean, pods, video, line)
+    moving, comparable = moving_while_still(mean, pods, line.step_seconds)
+    for place in np.flatnonzero(_common(moving, comparable)):
+        yield int(rows[place]), _seen("zero_while_moving", Measure.DUTY_CYCLE, moving[place], line)
     yield from _sm_against_duty(rows, mean, line)
     yield from _frozen(rows, mean, line)
     yield from _impossible(rows, mean, line)
@@ -207,7 +246,8 @@ def _sm_against_duty(
     busy = both & (duty >= SPIN_DUTY_MIN)
     spins = busy & (sm < SPIN_SM_MAX)
     hundredth = both & (sm > 0) & (sm <= 0.0101) & (duty > CARD_BUSY_RATIO_MIN)
-    for number in np.flatnonzero(hundredth.sum(axis=1) >= np.maximum(FROZEN_STEPS_MIN, 0.9 * both.sum(axis=1))):
+    works = (both & (duty > CARD_BUSY_RATIO_MIN)).sum(axis=1)
+    for number in np.flatnonzero(hundredth.sum(axis=1) >= np.maximum(FROZEN_STEPS_MIN, 0.9 * works)):
         if _moves_together(sm[number], duty[number], hundredth[number]):
             ratio = float(np.median(sm[number][hundredth[number]] / duty[number][hundredth[number]]))
             spins[number] = False
@@ -346,6 +386,44 @@ def _common(hit: Bools, comparable: Bools) -> Bools:
 
 def _is_common(count: int, of: int) -> bool:
     return bool(count >= REPEATS_MIN and count >= SHARE_MIN * of)
+
+
+def on_compute(finding: Finding) -> bool:
+    """Whether a finding is on what its slice computes, and not on its framebuffer."""
+    return finding.counter != Measure.FRAMEBUFFER_USED.value
+
+
+def disbelieved_pods(
+    lives: Sequence[Tenure],
+    members: Mapping[WorkloadId, Sequence[int]],
+    distrust: Mapping[int, Sequence[Finding]],
+) -> frozenset[str]:
+    """Pods (`namespace/pod`) whose compute is better taken as not collected than held against their whole workload.
+
+    Replicas do the same work: where at least as many live ones have counters that pass every check, these speak for
+    the rest.
+
+    Args:
+        members: numbers of each live workload's slices in `lives`.
+        distrust: findings of each slice, by its number.
+    """
+    found: set[str] = set()
+    for numbers in members.values():
+        lying = {lives[n].latest.pod_id for n in numbers if any(map(_lies_on_compute, distrust.get(n, ())))}
+        live = {lives[n].latest.pod_id for n in numbers if lives[n].is_live}
+        if lying and 2 * len(live & lying) <= len(live):
+            found |= lying
+    return frozenset(found)
+
+
+def _lies_on_compute(finding: Finding) -> bool:
+    return finding.distrusts and on_compute(finding)
+
+
+def without_compute(history: History, pods: Collection[str]) -> History:
+    """A history as if the compute of some pods (`namespace/pod`) had not been collected."""
+    rows = np.array([row for row, key in enumerate(history.slices.keys) if key.pod_id in pods], np.int64)
+    return replace(history, slices=history.slices.without(ENGINES, rows)) if len(rows) else history
 
 
 def of_workload(per_slice: Sequence[tuple[Finding, ...]]) -> tuple[Finding, ...]:

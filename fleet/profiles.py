@@ -204,6 +204,9 @@ class Profile:
         state: state; `UNKNOWN` where evidence is too thin.
         idle_since: last activity, UTC, for idle states.
         idle_pods: pods that are idle (for `PARTLY_IDLE`).
+        disbelieved_pods: its pods, earlier ones among them, whose compute counters failed a check, where those of at
+            least as many live ones passed all: their compute counts as not collected. Where most fail, the workload is
+            not trusted (`is_trusted`).
         active_weekdays: days of the week (0 is Monday) on which something was used, as far as the history goes.
         silent_weekdays: days of the week that were seen within the last seven days without any use.
         time_zone: IANA zone of the hours and days of the week.
@@ -234,6 +237,7 @@ class Profile:
     state: WorkloadState
     idle_since: datetime | None
     idle_pods: tuple[str, ...] = ()
+    disbelieved_pods: tuple[str, ...] = ()
     active_weekdays: tuple[int, ...] = ()
     silent_weekdays: tuple[int, ...] = ()
     time_zone: str

@@ -7,7 +7,7 @@ stored or printed ever holds NaN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
@@ -99,6 +99,20 @@ class UsageGrid(Generic[Key]):
             steps=stop - first,
             mean={measure: values[:, first:stop] for measure, values in self.mean.items()},
             peak={measure: values[:, first:stop] for measure, values in self.peak.items()},
+        )
+
+    def without(self, measures: Collection[Measure], rows: NDArray[np.int64]) -> UsageGrid[Key]:
+        """The same as if these measures of these rows had not been collected."""
+
+        def blank(values: Float32) -> Float32:
+            found = values.copy()
+            found[rows] = np.nan
+            return found
+
+        return replace(
+            self,
+            mean={measure: blank(values) if measure in measures else values for measure, values in self.mean.items()},
+            peak={measure: blank(values) if measure in measures else values for measure, values in self.peak.items()},
         )
 
     def step_ends_ms(self) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
+from analyzer.trust import without_compute
 from fleet.capabilities.register import Capabilities, Division
 from fleet.decisions import (
     FrontierPoint,
@@ -89,6 +90,8 @@ def make_plan(
     Returns:
         The plan, with an empty `plan_id`: `fleet.documents.seal_plan` gives it one before it is kept.
     """
+    disbelieved = {f"{one.namespace}/{pod}" for one in profiles.workloads for pod in one.disbelieved_pods}
+    history = without_compute(history, disbelieved)
     demand = demand_of(history)
     problem = PlanningProblem(
         history=history,

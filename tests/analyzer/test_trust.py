@@ -1,6 +1,7 @@
 """Counters that lie are named, and free nothing."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -211,3 +212,75 @@ def test_one_impossible_reading_of_framebuffer_is_left_out() -> None:
     held = np.full(288, 20 * 2**30, np.float32)
     held[7] = np.inf
     assert profile(history([Slice(usage=work(0.5, framebuffer=held))])).framebuffer.used_max == 20 * 2**30
+
+
+def test_engines_at_zero_for_days_while_framebuffer_or_cache_move_are_distrusted() -> None:
+    moving = np.float32(8 * 2**30) + np.float32(2**28) * noise(2, low=0.0, high=1.0)
+    for usage in (
+        {Measure.FRAMEBUFFER_USED: moving},
+        {Measure.KV_CACHE_USAGE: noise(2, low=0.1, high=0.6)},
+        {Measure.GENERATED_TOKEN_RATE: 40.0},
+    ):
+        assert checks(history([Slice(usage={**work(0.0), **usage})])) == {"zero_while_moving": True}
+    assert checks(history([Slice(usage=work(0.0))], jitter=0)) == {}
+
+
+def test_framebuffer_that_moves_in_a_night_without_activity_is_too_little_work_for_a_counter() -> None:
+    level = noise(2, low=0.1, high=0.8)
+    level[100:200] = 0.0
+    moving = np.float32(8 * 2**30) + np.float32(2**28) * noise(2, low=0.0, high=1.0)
+    assert checks(history([Slice(usage={**work(level), Measure.FRAMEBUFFER_USED: moving})])) == {}
+
+
+@pytest.mark.parametrize(("watts", "found"), [(260.0, {"zero_while_drawing": True}), (180.0, {})])
+def test_card_at_rest_that_draws_the_power_of_work_is_distrusted(watts: float, found: dict[str, bool]) -> None:
+    card = {**work(0.0), Measure.POWER: watts}
+    given = history([Slice(usage=work(0.0))], cards={"GPU-000": card}, jitter=0)
+    assert checks(given) == found
+
+
+def replicas(*levels):
+    return [Slice(pod=f"svc-{n}", card=f"GPU-{n:03}", usage=work(level)) for n, level in enumerate(levels)]
+
+
+def test_replica_at_zero_all_the_time_beside_busy_ones_is_distrusted_and_one_beside_idle_ones_is_not() -> None:
+    busy, idle = noise(2, low=0.2, high=0.6), np.where(noise(2, low=0.0, high=1.0) > 0.97, 0.02, 0.0)
+    given = history(replicas(busy, busy, 0.0), jitter=0)
+    assert checks(given) == {"zero_beside_replicas": False}
+    assert profile(given).disbelieved_pods == ("svc-2",)
+    assert checks(history(replicas(busy, 0.0), jitter=0)) == {}
+    half_used = [
+        replace(one, pod=f"svc-{n}", card=f"GPU-{n}{side}", usage=work(level))
+        for n, one in enumerate(replicas(busy, busy, busy))
+        for side, level in enumerate((busy, 0.0))
+    ]
+    assert checks(history(half_used, jitter=0)) == {}
+    assert checks(history(replicas(idle, idle, 0.0), jitter=0)) == {}
+
+
+def test_tenant_at_zero_on_a_card_whose_other_counters_lie_is_distrusted() -> None:
+    liar = {**work(0.0), Measure.KV_CACHE_USAGE: noise(2, low=0.1, high=0.6)}
+    pair = [
+        Slice(workload="liar", usage=liar, card="GPU-s", compute=0.5),
+        Slice(workload="quiet", usage=work(0.0), card="GPU-s", compute=0.5),
+        Slice(workload="apart", usage=work(0.0), card="GPU-t", compute=0.5),
+    ]
+    given = history(pair, jitter=0)
+    assert checks(given, "quiet") == {"zero_beside_distrusted": True}
+    assert checks(given, "apart") == {}
+
+
+def frozen_after_a_day(number: int):
+    level = noise(2, low=0.1 + 0.1 * number, high=0.5 + 0.1 * number)
+    return np.where(np.arange(len(level)) > 144, 0.37, level)
+
+
+def test_workload_is_read_by_those_of_its_replicas_whose_counters_pass_and_distrusted_once_most_fail() -> None:
+    honest, lying = [noise(2, low=0.1, high=0.5), noise(2, low=0.2, high=0.6)], [frozen_after_a_day(n) for n in (0, 1)]
+    alone = profile(history(replicas(*honest), jitter=0))
+    half = profile(history(replicas(*honest, *lying), jitter=0))
+    assert (half.is_trusted, half.disbelieved_pods, half.compute.p95) == (True, ("svc-2", "svc-3"), alone.compute.p95)
+    assert {item.check: item.distrusts for item in half.trust} == {"frozen": False}
+    most = profile(history(replicas(honest[0], *lying), jitter=0))
+    assert (most.is_trusted, most.disbelieved_pods, most.compute.p95) == (False, (), None)
+    assert card_profile(history(replicas(*honest, *lying), jitter=0), "GPU-002").state is CardState.UNTRUSTED
