@@ -31,7 +31,7 @@ from fleet.errors import Misconfigured, Unavailable
 BODY_BYTES_MAX = 32 * 2**20
 """Longest body of a request; pictures travel in it."""
 HELD_BYTES_MAX = 512 * 2**20
-"""Most bytes of bodies that are held at a time, of all ports together."""
+"""Most bytes of bodies that are held at a time: half of it for any port, and the other half in shares, one a port."""
 BODY_SECONDS, HEAD_SECONDS, WRITE_SECONDS, RESTING_SECONDS = 60.0, 15.0, 60.0, 75.0
 """How long a client may take for a body, for the head of its first request, to take a part of an answer, and to rest
 between two requests."""
@@ -114,7 +114,11 @@ class ServersBehind:
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
-        self._held_bytes = 0
+        self._held_bytes: dict[Gate, int] = {}
+
+    def serves(self, gate: Gate) -> None:
+        """Gives a port its share of what may be held."""
+        self._held_bytes[gate] = 0
 
     async def ask(self, method: str, origin: str, path: str, seconds: float) -> tuple[int, str]:
         """The status and the text that a server answers with, 64 KiB at most; a redirect is not followed.
@@ -133,8 +137,8 @@ class ServersBehind:
         return answer.status, content[:_ANSWER_BYTES_MAX].decode(errors="replace")
 
     @asynccontextmanager
-    async def body_of(self, request: web.BaseRequest) -> AsyncIterator[BytesIO]:
-        """The whole body of a request, held meanwhile.
+    async def body_of(self, request: web.BaseRequest, gate: Gate) -> AsyncIterator[BytesIO]:
+        """The whole body of a request to a port, held meanwhile.
 
         Raises:
             web.HTTPException: it is too large, too slow, or too much is held already.
@@ -142,22 +146,22 @@ class ServersBehind:
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
-        content, length = BytesIO(), 0
+        content, length, held = BytesIO(), 0, self._held_bytes
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 async for part in request.content.iter_any():
                     length += content.write(part)
-                    self._held_bytes += len(part)
+                    held[gate] += len(part)
                     if length > BODY_BYTES_MAX:
                         raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, length)
-                    if self._held_bytes > HELD_BYTES_MAX:
+                    if sum(held.values()) > HELD_BYTES_MAX / 2 and held[gate] > HELD_BYTES_MAX / 2 / len(held):
                         raise web.HTTPServiceUnavailable
             content.seek(0)
             yield content
         except TimeoutError as exc:
             raise web.HTTPRequestTimeout from exc
         finally:
-            self._held_bytes -= length
+            held[gate] -= length
 
     async def pass_on(self, request: web.BaseRequest, body: BytesIO, port: ProxiedPort) -> web.StreamResponse:
         """Passes one request on, and its answer back.
@@ -245,6 +249,7 @@ async def proxying(
         listening.push_async_callback(_ended, runners)
         found = []
         for port in ports:
+            servers.serves(port.gate)
             runner = web.ServerRunner(_Listener(_answering(port, servers)), shutdown_timeout=_STOP_SECONDS)
             runners.append(runner)
             await runner.setup()
@@ -310,7 +315,7 @@ def _answering(port: ProxiedPort, servers: ServersBehind) -> Callable[[web.BaseR
             return _error(403, objection)
         passes = False
         try:
-            async with servers.body_of(request) as body, port.gate.held_open(request.method, path):
+            async with servers.body_of(request, port.gate) as body, port.gate.held_open(request.method, path):
                 passes = True
                 return await servers.pass_on(request, body, port)
         except web.HTTPException as refused:

@@ -428,6 +428,20 @@ def test_a_header_that_would_not_arrive_as_it_is_is_refused(asked: bytes, answer
         assert line.recv(100).split()[1] == b"%d" % expected
 
 
+def test_bodies_of_one_model_leave_the_others_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_proxy, "HELD_BYTES_MAX", 2**20)
+
+    async def play() -> None:
+        with sleeping_servers(THREE, CARD, move_seconds=1.0) as (servers, _):
+            async with routed(servers) as ask:
+                greedy = [asyncio.create_task(ask("a", prompt="x" * 200_000)) for _ in range(6)]
+                await asyncio.sleep(0.5)
+                assert (await ask("b", prompt="x" * 150_000))[0] == 200
+                assert {status for status, _ in await asyncio.gather(*greedy)} == {200, 503}
+
+    asyncio.run(play())
+
+
 def test_who_waited_in_vain_goes_behind_those_that_fit() -> None:
     sizes = {"large": 30 * GIB, "busy": 18 * GIB, "small": 10 * GIB}
 
