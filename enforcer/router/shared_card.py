@@ -266,15 +266,15 @@ class SharedCard:
             if resting:
                 await self._put_to_sleep(resting[:1])
                 return True
+        for model in self._wanted:
+            if model.waiting and model.state is Wakefulness.LOST:
+                model.since = self._now()  # somebody waits for it, so its room is kept
+                self._fail(model, Unavailable(f"the server of {model.name} does not answer"))
         while self._wanted and not self._wanted[0].waiting:
             self._wanted.popleft()
         if not self._wanted:
             return False
         model = self._wanted[0]
-        if model.state is Wakefulness.LOST:
-            model.since = self._now()  # somebody waits for it, so its room is kept
-            self._fail(model, Unavailable(f"the server of {model.name} does not answer"))
-            return True
         leaving = self._leaving_for(model)
         if leaving is None:
             return False

@@ -481,6 +481,26 @@ def test_a_server_that_is_gone_fails_its_requests_alone_until_it_is_back(monkeyp
     asyncio.run(play())
 
 
+def test_who_asks_a_server_that_is_gone_does_not_wait_behind_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_card, "LOOK_SECONDS", 0.05)
+
+    async def play() -> None:
+        with sleeping_servers({"busy": 18 * GIB, "large": 30 * GIB, "gone": 5 * GIB}, CARD) as (servers, book):
+            async with routed(servers) as ask:
+                servers["gone"].stop()
+                waiting = [asyncio.create_task(ask("busy", seconds=2.0))]
+                await asyncio.sleep(0.5)
+                waiting.append(asyncio.create_task(ask("large")))
+                await asyncio.sleep(0.2)
+                assert (await ask("gone"))[0] == 503
+                assert not waiting[0].done()
+                assert [(await one)[0] for one in waiting] == [200, 200]
+                servers["gone"].start()
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
 def test_clients_that_leave_while_they_wait_leave_nothing_behind() -> None:
     async def play() -> None:
         with sleeping_servers(THREE, CARD, move_seconds=0.2) as (servers, book):
