@@ -140,9 +140,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif not owner.work(given.get("seconds", 0.0)):
             self._answer(500, {"error": "asleep"})
         elif given.get("stream"):
-            self._stream(given["stream"])
+            self._stream(given["stream"], " " * given.get("width", 0))
         else:
-            self._answer(200, {"model": owner.name, "given": given, "headers": dict(self.headers)})
+            said = {"model": owner.name, "given": given, "headers": dict(self.headers)}
+            self._answer(200, said, given.get("header", ""))
 
     def _body(self) -> dict[str, Any]:
         if self.headers.get("Transfer-Encoding") == "chunked":
@@ -157,22 +158,31 @@ class _Handler(BaseHTTPRequestHandler):
         found: dict[str, Any] = json.loads(body) if body[:1] == b"{" else {}
         return found
 
-    def _stream(self, parts: int) -> None:
+    def _stream(self, parts: int, filling: str) -> None:
+        """Stream; it takes half a second to notice that the client left."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for number in range(parts):
-            text = f"data: {number}\n\n".encode()
-            self.wfile.write(f"{len(text):x}\r\n".encode() + text + b"\r\n")
-            self.wfile.flush()
-            time.sleep(0.05)
-        self.wfile.write(b"0\r\n\r\n")
+        self.server_of.running += 1
+        try:
+            for number in range(parts):
+                text = f"data: {number}{filling}\n\n".encode()
+                self.wfile.write(f"{len(text):x}\r\n".encode() + text + b"\r\n")
+                self.wfile.flush()
+                time.sleep(0.05)
+        except OSError:
+            time.sleep(0.5)
+            self.close_connection = True
+        self.server_of.running -= 1
+        if not self.close_connection:
+            self.wfile.write(b"0\r\n\r\n")
 
-    def _answer(self, status: int, document: Mapping[str, object] | str) -> None:
+    def _answer(self, status: int, document: Mapping[str, object] | str, header: str = "") -> None:
         text = (document if isinstance(document, str) else json.dumps(document)).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
+        self.send_header("X-Given", header)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)

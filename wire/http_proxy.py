@@ -4,21 +4,24 @@ By aiohttp: thousands of requests may wait at their gates, or stream for minutes
 before its gate opens, within limits of size and time, and sent with the length that was read: what a client leaves out,
 packs or announces otherwise can't become a request of its own behind. What is of one connection alone (RFC 9110, 7.6.1)
 is not passed on. A connection to a server is used again for less long than servers keep it (uvicorn: five seconds), so
-that none closes under a request; where one ends all the same the client hears 502, and nothing is sent twice.
+that none closes under a request; where one ends all the same the client of a POST hears 502, and it is not sent twice.
+A client that closes its half of the connection counts as one that left, as servers (uvicorn) count it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from io import BytesIO
 from typing import Any, Protocol
 
-from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
+from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
 from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
@@ -28,7 +31,7 @@ from fleet.errors import Misconfigured, Unavailable
 BODY_BYTES_MAX = 32 * 2**20
 """Longest body of a request; pictures travel in it."""
 HELD_BYTES_MAX = 512 * 2**20
-"""Most bytes of bodies that are held at a time, of all ports together."""
+"""Most bytes of bodies that are held at a time: half of it for any port, and the other half in shares, one a port."""
 BODY_SECONDS, HEAD_SECONDS, WRITE_SECONDS, RESTING_SECONDS = 60.0, 15.0, 60.0, 75.0
 """How long a client may take for a body, for the head of its first request, to take a part of an answer, and to rest
 between two requests."""
@@ -40,6 +43,8 @@ _HOP = frozenset(
      "upgrade", "expect"}
 )  # fmt: skip
 """Headers of one connection, and `Expect`, which is answered here."""
+_UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+"""In a header: control characters, and bytes that are no UTF-8, which aiohttp leaves out."""
 _CONNECT_SECONDS, _SILENT_SECONDS = 2.0, 3600.0
 _KEPT_SECONDS = 2.0
 _STOP_SECONDS = 30.0
@@ -94,10 +99,12 @@ def origin_of(text: str) -> URL:
     """The origin of a server.
 
     Raises:
-        Misconfigured: it is none, such as for a port that can't be.
+        Misconfigured: it is none, such as for a port, or a name, that can't be.
     """
     try:
-        return URL(text).origin()
+        origin = URL(text).origin()
+        str(origin.host).encode("idna")  # as the resolver does
+        return origin
     except ValueError as exc:
         raise Misconfigured(f"cannot speak to server {text!r}: {exc}") from exc
 
@@ -107,13 +114,17 @@ class ServersBehind:
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
-        self._held_bytes = 0
+        self._held_bytes: dict[Gate, int] = {}
 
-    async def ask(self, method: str, origin: str, path: str, seconds: float) -> str:
-        """The text that a server answers with, 64 KiB at most; a redirect is not followed.
+    def serves(self, gate: Gate) -> None:
+        """Gives a port its share of what may be held."""
+        self._held_bytes[gate] = 0
+
+    async def ask(self, method: str, origin: str, path: str, seconds: float) -> tuple[int, str]:
+        """The status and the text that a server answers with, 64 KiB at most; a redirect is not followed.
 
         Raises:
-            Unavailable: it does not answer in time, or with another status than 200.
+            Unavailable: it does not answer in time.
         """
         url, timeout = origin_of(origin).join(URL(path)), ClientTimeout(total=seconds)
         try:
@@ -123,14 +134,11 @@ class ServersBehind:
                     content += part
         except (ClientError, TimeoutError, OSError) as exc:
             raise Unavailable(f"{origin} does not answer {method} {path}: {str(exc) or type(exc).__name__}") from exc
-        text = content[:_ANSWER_BYTES_MAX].decode(errors="replace")
-        if answer.status != 200:
-            raise Unavailable(f"{origin} answered {method} {path} with {answer.status}: {text[:200]!r}")
-        return text
+        return answer.status, content[:_ANSWER_BYTES_MAX].decode(errors="replace")
 
     @asynccontextmanager
-    async def body_of(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
-        """The whole body of a request, held meanwhile.
+    async def body_of(self, request: web.BaseRequest, gate: Gate) -> AsyncIterator[BytesIO]:
+        """The whole body of a request to a port, held meanwhile.
 
         Raises:
             web.HTTPException: it is too large, too slow, or too much is held already.
@@ -138,45 +146,56 @@ class ServersBehind:
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
-        content = bytearray()
+        content, length, held = BytesIO(), 0, self._held_bytes
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 async for part in request.content.iter_any():
-                    content += part
-                    self._held_bytes += len(part)
-                    if len(content) > BODY_BYTES_MAX:
-                        raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, len(content))
-                    if self._held_bytes > HELD_BYTES_MAX:
+                    length += content.write(part)
+                    held[gate] += len(part)
+                    if length > BODY_BYTES_MAX:
+                        raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, length)
+                    if sum(held.values()) > HELD_BYTES_MAX / 2 and held[gate] > HELD_BYTES_MAX / 2 / len(held):
                         raise web.HTTPServiceUnavailable
-            yield bytes(content)
+            content.seek(0)
+            yield content
         except TimeoutError as exc:
             raise web.HTTPRequestTimeout from exc
         finally:
-            self._held_bytes -= len(content)
+            held[gate] -= length
 
-    async def pass_on(self, request: web.BaseRequest, body: bytes, port: ProxiedPort) -> web.StreamResponse:
-        """Passes one request on, and its answer back."""
+    async def pass_on(self, request: web.BaseRequest, body: BytesIO, port: ProxiedPort) -> web.StreamResponse:
+        """Passes one request on, and its answer back.
+
+        Raises:
+            web.HTTPBadRequest: a header can't be passed on.
+            ConnectionResetError: the answer ended early, for either side.
+        """
         url = origin_of(port.origin).join(URL(request.rel_url.raw_path_qs, encoded=True))
         headers = _passed_on(request.headers)
+        if headers is None:
+            raise web.HTTPBadRequest(reason="a header is not UTF-8")
         headers.popall("Content-Length", None)
-        how = Passed.FAILED
+        how, data = Passed.FAILED, body if body.getbuffer().nbytes else None
         try:
             async with self._session.request(
-                request.method, url, headers=headers, data=body or None, allow_redirects=False
+                request.method, url, headers=headers, data=data, allow_redirects=False
             ) as answer:
-                if answer.status < 200:
-                    return _error(502, "the server answers with a status that can't be passed on")
-                response = web.StreamResponse(status=answer.status, headers=_passed_on(answer.headers))
+                headers = _passed_on(answer.headers)
+                if answer.status < 200 or headers is None:
+                    return _error(502, "the server answers with a status or a header that can't be passed on")
+                response = web.StreamResponse(status=answer.status, headers=headers)
                 how = Passed.LEFT
-                await response.prepare(request)
+                await _taken(response.prepare(request))
                 how = Passed.PASSED
-                try:
-                    await _copied(answer, response)
-                except TimeoutError:
-                    how = Passed.LEFT
-                    if request.transport is not None:
-                        request.transport.abort()
+                async for part in answer.content.iter_any():
+                    await _taken(response.write(part))
+                await _taken(response.write_eof())
                 return response
+        except _NotTaken as exc:
+            how = Passed.LEFT
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the client did not take its answer") from exc
         except ClientError as exc:
             if how is not Passed.FAILED:
                 how = Passed.FAILED
@@ -189,12 +208,16 @@ class ServersBehind:
             port.gate.ended(how)
 
 
-async def _copied(answer: ClientResponse, response: web.StreamResponse) -> None:
-    async for part in answer.content.iter_any():
+class _NotTaken(Exception):
+    """A client left, or does not read."""
+
+
+async def _taken(writing: Awaitable[object]) -> None:
+    try:
         async with asyncio.timeout(WRITE_SECONDS):
-            await response.write(part)
-    async with asyncio.timeout(WRITE_SECONDS):
-        await response.write_eof()
+            await writing
+    except (TimeoutError, ConnectionError) as exc:
+        raise _NotTaken from exc
 
 
 @asynccontextmanager
@@ -226,6 +249,7 @@ async def proxying(
         listening.push_async_callback(_ended, runners)
         found = []
         for port in ports:
+            servers.serves(port.gate)
             runner = web.ServerRunner(_Listener(_answering(port, servers)), shutdown_timeout=_STOP_SECONDS)
             runners.append(runner)
             await runner.setup()
@@ -291,7 +315,7 @@ def _answering(port: ProxiedPort, servers: ServersBehind) -> Callable[[web.BaseR
             return _error(403, objection)
         passes = False
         try:
-            async with servers.body_of(request) as body, port.gate.held_open(request.method, path):
+            async with servers.body_of(request, port.gate) as body, port.gate.held_open(request.method, path):
                 passes = True
                 return await servers.pass_on(request, body, port)
         except web.HTTPException as refused:
@@ -317,7 +341,10 @@ def _error(status: int, text: str) -> web.Response:
     return answer
 
 
-def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str] | None:
+    """The headers that go to the other side; None where one would not come there as it is."""
+    if any(_UNSENDABLE.search(value) for value in headers.values()):
+        return None
     named = {word.strip().lower() for entry in headers.getall("Connection", ()) for word in entry.split(",")}
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _HOP | named)
 

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from enforcer.router.shared_card import RouterMetrics, SharedCard
+from enforcer.router.shared_card import Declined, RouterMetrics, SharedCard
 from fleet.errors import Misconfigured, Unavailable
 from fleet.sleeping import ASLEEP_BYTES, SLEEP_MODES
 from wire.http_proxy import Contexts, Passed, ProxiedPort, ServersBehind, origin_of, proxying, servers_behind
@@ -80,7 +80,10 @@ class VllmServer:
 
     async def _ask(self, request: str, seconds: float) -> str:
         method, path = request.split()
-        return await self._servers.ask(method, self._origin, path, seconds)
+        status, text = await self._servers.ask(method, self._origin, path, seconds)
+        if status != 200:
+            raise Declined(f"{self._origin} answered {request} with {status}: {text[:200]!r}")
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +158,8 @@ def is_for_clients(raw_path: str) -> bool:
     """Whether clients may ask for a path, as it stands in the request."""
     path = unquote(raw_path)
     parts = path.split("/")
-    is_plain = "\\" not in path and "%" not in path and ";" not in path and not {"", ".", ".."} & set(parts[1:])
+    # Not printable: a server's router (Starlette) takes a path with a newline at its end for the path without it.
+    is_plain = path.isprintable() and not {"\\", "%", ";"} & set(path) and not {"", ".", ".."} & set(parts[1:])
     return is_plain and path not in _CLOSED and (path in _NAMES or path.startswith(_PREFIX))
 
 

@@ -8,7 +8,8 @@ whose requests waited in vain goes behind the others.
 Servers are believed about themselves alone: each is asked every few seconds whether it sleeps. One that came up anew is
 awake, whatever it was before. One that does not answer several times may be on its way up, so it keeps its room for ten
 minutes after the last request for it. A server that does not do as it was asked is left alone for a while, longer each
-time, and what it says of its sleep is not believed until it must have ended what it was asked for.
+time. Where it did not answer, or did not wake, what it says of its sleep is not believed until it must have ended what
+it was asked for, unless it says that it did that.
 
 Everything runs in one event loop. Called by `enforcer.router.model_router`.
 """
@@ -68,6 +69,10 @@ class RouterMetrics:
         self.awake = own.gauge("awake", "1 while a model is awake, else 0.", "model")
 
 
+class Declined(Unavailable):
+    """A server answered that it did not do as it was asked, so it is not at it any more."""
+
+
 class ModelServer(Protocol):
     """What a server of a model is asked for; each raises `Unavailable` where it can't be done."""
 
@@ -109,14 +114,14 @@ class _Model:
     """How often its state changed."""
     running: int = 0
     unanswered: int = 0
-    failures: int = 0
-    failed_at: float = -math.inf
+    pause_seconds: float = 0.0
+    retry_at: float = -math.inf
+    """When it may be asked to move again."""
+    asked_for: Wakefulness = Wakefulness.LOST
+    settled_at: float = -math.inf
+    """Until then it is believed only where it came to what it was asked for."""
     doubted: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
-
-    @property
-    def rests(self) -> bool:
-        return self.state is Wakefulness.AWAKE and not self.running
 
 
 class SharedCard:
@@ -157,11 +162,8 @@ class SharedCard:
             await self._woken(model, wait_seconds)
         try:
             yield self._now() - began
-        except asyncio.CancelledError:
-            asyncio.get_running_loop().call_later(LEFT_SECONDS, self._leaves, model)
-            raise
         except BaseException:
-            self._leaves(model)
+            asyncio.get_running_loop().call_later(LEFT_SECONDS, self._leaves, model)
             raise
         else:
             self._leaves(model)
@@ -184,8 +186,8 @@ class SharedCard:
             tasks.create_task(self._move())
 
     async def _woken(self, model: _Model, wait_seconds: float) -> None:
-        """Waits until the mover counts a request of a model as running."""
-        left = model.failed_at + self._pause_seconds(model) - self._now()
+        """Waits until a request counts as running, which is when its model becomes awake."""
+        left = model.retry_at - self._now()
         if left > 0:
             raise Unavailable(f"{model.name} did not wake; it is asked again in {math.ceil(left)} s")
         if len(model.waiting) >= WAITING_MAX:
@@ -241,7 +243,7 @@ class SharedCard:
             model.unanswered = 0
             found = Wakefulness.ASLEEP if is_asleep else Wakefulness.AWAKE
             reason = None
-            if is_asleep and self._now() - model.failed_at < SETTLE_SECONDS:
+            if found is not model.asked_for and self._now() < model.settled_at:
                 return
         if model.moves != moves or found is before:
             return  # it was moved while it answered
@@ -260,22 +262,19 @@ class SharedCard:
         """Does what is due first; false where nothing is, or nothing can be done now."""
         if self._free_bytes() < 0:
             # Somebody came up anew beside those that are awake.
-            longest = min((one for one in self._models.values() if one.rests), key=lambda one: one.since, default=None)
-            if longest is not None:
-                await self._put_to_sleep([longest])
+            resting = self._resting()
+            if resting:
+                await self._put_to_sleep(resting[:1])
                 return True
+        for model in self._wanted:
+            if model.waiting and model.state is Wakefulness.LOST:
+                model.since = self._now()  # somebody waits for it, so its room is kept
+                self._fail(model, Unavailable(f"the server of {model.name} does not answer"))
         while self._wanted and not self._wanted[0].waiting:
             self._wanted.popleft()
         if not self._wanted:
             return False
         model = self._wanted[0]
-        if model.state is Wakefulness.AWAKE:
-            self._serve(model)
-            return True
-        if model.state is Wakefulness.LOST:
-            model.since = self._now()  # somebody waits for it, so its room is kept
-            self._fail(model, Unavailable(f"the server of {model.name} does not answer"))
-            return True
         leaving = self._leaving_for(model)
         if leaving is None:
             return False
@@ -289,12 +288,24 @@ class SharedCard:
         """Who falls asleep so that a model fits; None where those that rest would not make room enough."""
         needed = _extra_bytes(model) - self._free_bytes()
         leaving = []
-        for one in sorted((one for one in self._models.values() if one.rests), key=lambda one: one.since):
+        for one in self._resting():
             if needed <= 0:
                 break
             leaving.append(one)
             needed -= _extra_bytes(one)
         return leaving if needed <= 0 else None
+
+    def _resting(self) -> list[_Model]:
+        """Who may be put to sleep now, the one that rested longest first."""
+        now = self._now()
+        return sorted(
+            (
+                one
+                for one in self._models.values()
+                if one.state is Wakefulness.AWAKE and not one.running and one.retry_at <= now
+            ),
+            key=lambda one: one.since,
+        )
 
     async def _put_to_sleep(self, leaving: list[_Model]) -> None:
         for model in leaving:
@@ -304,9 +315,9 @@ class SharedCard:
                 await model.server.sleep()
             except Unavailable as exc:
                 logger(__name__).warning("cannot put a model to sleep", model=model.name, reason=str(exc))
-                self._failed(model)
+                self._failed(model, exc, Wakefulness.ASLEEP)
             else:
-                model.failures = 0
+                model.pause_seconds = 0.0
                 self._becomes(model, Wakefulness.ASLEEP)
                 self._metrics.slept.labels(model.name).inc()
 
@@ -316,29 +327,22 @@ class SharedCard:
             await model.server.wake()
         except Unavailable as exc:
             logger(__name__).warning("cannot wake a model", model=model.name, reason=str(exc))
-            self._failed(model)
-            self._fail(model, exc)
+            self._failed(model, exc, Wakefulness.AWAKE)
         else:
-            model.failures = 0
+            model.pause_seconds = 0.0
             self._becomes(model, Wakefulness.AWAKE)
             self._metrics.woken.labels(model.name).inc()
-            self._serve(model)
 
-    def _failed(self, model: _Model) -> None:
-        model.failures += 1
-        model.failed_at = self._now()
+    def _failed(self, model: _Model, failure: Unavailable, asked_for: Wakefulness) -> None:
+        model.pause_seconds = min(PAUSE_SECONDS_MAX, max(PAUSE_SECONDS, 2 * model.pause_seconds))
+        model.retry_at = self._now() + model.pause_seconds
         model.doubted.set()
+        if asked_for is Wakefulness.ASLEEP and isinstance(failure, Declined):
+            self._becomes(model, Wakefulness.AWAKE)
+            return
+        model.asked_for, model.settled_at = asked_for, self._now() + SETTLE_SECONDS
         self._becomes(model, Wakefulness.LOST)
-
-    def _pause_seconds(self, model: _Model) -> float:
-        return min(PAUSE_SECONDS_MAX, PAUSE_SECONDS * 2.0 ** (model.failures - 1)) if model.failures else 0.0
-
-    def _serve(self, model: _Model) -> None:
-        while model.waiting:
-            turn = model.waiting.popleft()
-            if not turn.done():
-                model.running += 1
-                turn.set_result(None)
+        self._fail(model, failure)
 
     def _fail(self, model: _Model, failure: Unavailable) -> None:
         while model.waiting:
@@ -351,6 +355,11 @@ class SharedCard:
         model.moves += 1
         self._metrics.awake.labels(model.name).set(state is Wakefulness.AWAKE)
         self._changed.set()
+        while state is Wakefulness.AWAKE and model.waiting:
+            turn = model.waiting.popleft()
+            if not turn.done():
+                model.running += 1
+                turn.set_result(None)
 
     def _free_bytes(self) -> int:
         return self._card_bytes - sum(self._taken_bytes(model) for model in self._models.values())

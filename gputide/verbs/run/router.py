@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import time
 from importlib.util import find_spec
@@ -49,6 +50,9 @@ async def _route(settings: RouterSettings, card_bytes: int, metrics: RouterMetri
     files = settings.files("router", None)
     is_plain = files.certificate_file is None
     tls = None if is_plain else ListenerContexts(files, needs_client=True, now_seconds=time.monotonic).context
+    # Each waiting client is an open file, and containers often begin with 1,024.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
+import resource
 import signal
 import socket
 import urllib.error
@@ -25,7 +27,8 @@ from enforcer.router.shared_card import RouterMetrics
 from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.units import GIB
 from tests.sleeping_servers import SleepingServer, router_process, sleeping_servers
-from tests.waiting import text_of
+from tests.waiting import text_of, until
+from wire import http_proxy
 from wire.own_metrics import OwnMetrics
 
 CARD = 40 * GIB
@@ -46,11 +49,14 @@ async def routed(
     running = routing(models, card_bytes=card_bytes, wait_seconds=wait_seconds, metrics=metrics)
     async with running as ports, ClientSession(timeout=ClientTimeout(total=20)) as client:
 
-        async def ask(name: str, path: str = "/v1/completions", method: str = "POST", **given: Any) -> tuple[int, Any]:
+        async def ask(
+            name: str, path: str = "/v1/completions", method: str = "POST", rests: float = 0.0, **given: Any
+        ) -> tuple[int, Any]:
             url = f"http://127.0.0.1:{ports[name]}{path}"
             headers = {"Authorization": "Bearer mine", "Connection": "X-Hop, keep-alive", "X-Hop": "no"}
             body = json.dumps(given).encode() if method == "POST" else None
             async with client.request(method, url, data=body, headers=headers) as answer:
+                await asyncio.sleep(rests)
                 text = await answer.text()
                 return answer.status, json.loads(text) if text[:1] == "{" else text
 
@@ -132,7 +138,7 @@ def test_probes_and_scrapes_wake_nobody_and_nobody_reaches_what_is_not_for_clien
         ("/v1/chat/completions", True), ("/health", True), ("/sleep", False), ("/v1/..%2fsleep", False),
         ("/v1/%2e%2e/collective_rpc", False), ("/v1//x", False), ("/v1/%252e%252e/sleep", False), ("/v1", False),
         ("/v1/a\\..\\sleep", False), ("/wake_up", False), ("/is_sleeping", False), ("/server_info", False),
-        ("/v1/load_lora_adapter", False),
+        ("/v1/load_lora_adapter", False), ("/v1/load_lora_adapter%0a", False),
     ],
 )  # fmt: skip
 def test_paths_for_clients(path: str, expected: bool) -> None:
@@ -206,6 +212,100 @@ def test_whatever_a_server_says_of_itself_fails_its_own_requests_alone(said: str
             async with routed(servers) as ask:
                 assert (await ask("a"))[0] == 503
                 assert (await ask("b"))[0] == 200
+
+    asyncio.run(play())
+
+
+def test_a_server_that_refuses_to_sleep_goes_on_serving_and_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_card, "LOOK_SECONDS", 0.05)
+
+    async def play() -> None:
+        with sleeping_servers(THREE, CARD) as (servers, book):
+            async with routed(servers, wait_seconds=1.0) as ask:
+                assert (await ask("a"))[0] == 200
+                servers["a"].breaks = frozenset({"/sleep?level=1"})
+                refused = asyncio.create_task(ask("b"))
+                await asyncio.sleep(0.1)
+                assert {(await ask("a"))[0] for _ in range(20) if await asyncio.sleep(0.04, True)} == {200}
+                assert (await refused)[0] == 503
+            assert servers["a"].asked.count("/sleep?level=1") == 1
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+def test_a_server_that_hangs_on_its_way_to_sleep_gets_no_request_before_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_card, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(shared_card, "PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(model_router, "_MOVE_SECONDS_MAX", 0.3)
+
+    async def play() -> None:
+        with sleeping_servers(THREE, CARD) as (servers, book):
+            async with routed(servers, wait_seconds=0.5) as ask:
+                assert (await ask("a"))[0] == 200
+                servers["a"].hangs = True
+                assert (await ask("b"))[0] == 503
+                servers["a"].hangs = False
+                found = [(await ask("a"))[0] for _ in range(60) if await asyncio.sleep(0.05, True)]
+                assert (found[0], found[-1]) == (503, 200)
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+def test_who_waits_for_a_model_that_came_up_anew_is_served_whoever_waits_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_card, "LOOK_SECONDS", 0.05)
+    sizes = {"busy": 18 * GIB, "large": 30 * GIB, "small": 5 * GIB}
+
+    async def play() -> None:
+        with sleeping_servers(sizes, CARD) as (servers, book):
+            async with routed(servers) as ask:
+                waiting = [asyncio.create_task(ask("busy", seconds=2.0))]
+                for name in ("large", "small"):
+                    await asyncio.sleep(0.3)
+                    waiting.append(asyncio.create_task(ask(name)))
+                await asyncio.sleep(0.2)
+                assert servers["small"].move(to_sleep=False)
+                assert (await waiting[2])[0] == 200
+                assert not waiting[0].done()
+                assert [(await one)[0] for one in waiting] == [200, 200, 200]
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+class _Stubborn:
+    """A server that sleeps, and never wakes."""
+
+    async def is_asleep(self) -> bool:
+        return True
+
+    async def sleep(self) -> None:
+        raise AssertionError
+
+    async def wake(self) -> None:
+        raise Unavailable("no")
+
+
+def test_a_server_that_fails_for_weeks_is_refused_as_on_the_first_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOK_SECONDS", "PAUSE_SECONDS", "SETTLE_SECONDS"):
+        monkeypatch.setattr(shared_card, name, 0.0)
+
+    async def play() -> None:
+        card = shared_card.SharedCard({"a": (GIB, _Stubborn())}, CARD, RouterMetrics(OwnMetrics("router")))
+        keeper = asyncio.create_task(card.keep())
+        for _ in range(1200):
+            with pytest.raises(Unavailable):
+                async with card.awake("a", 5.0):
+                    pass
+            await asyncio.sleep(0)
+        keeper.cancel()
 
     asyncio.run(play())
 
@@ -287,6 +387,61 @@ def test_a_model_whose_client_left_at_work_is_not_put_to_sleep_at_once(monkeypat
     asyncio.run(play())
 
 
+def test_a_client_that_does_not_read_is_cut_off_and_its_model_not_put_to_sleep_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_proxy, "WRITE_SECONDS", 0.3)
+    monkeypatch.setattr(shared_card, "LEFT_SECONDS", 0.8)
+
+    async def play() -> None:
+        with sleeping_servers(THREE, CARD) as (servers, book):
+            async with routed(servers) as ask:
+                unread = asyncio.create_task(ask("a", rests=60.0, stream=1000, width=2**20))
+                await asyncio.sleep(0.3)
+                assert (await ask("b"))[0] == 200
+                unread.cancel()
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "expected"),
+    [
+        (b"mine", "yours", 200),
+        ("é".encode(), "yours", 200),
+        (b"caf\xe9", "", 400),
+        (b"", "caf\xe9", 502),
+        (b"", "\x01", 502),
+    ],
+)
+def test_a_header_that_would_not_arrive_as_it_is_is_refused(asked: bytes, answered: str, expected: int) -> None:
+    body = json.dumps({"header": answered}).encode()
+    with (
+        sleeping_servers({"a": 18 * GIB}, CARD) as (servers, _),
+        TemporaryDirectory() as folder,
+        router_process(servers, CARD, Path(folder)) as running,
+        socket.create_connection(("127.0.0.1", running.ports["a"]), timeout=10) as line,
+    ):
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-A: %b\r\nContent-Length: %d\r\n\r\n" % (asked, len(body))
+        line.sendall(head + body)
+        assert line.recv(100).split()[1] == b"%d" % expected
+
+
+def test_bodies_of_one_model_leave_the_others_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_proxy, "HELD_BYTES_MAX", 2**20)
+
+    async def play() -> None:
+        with sleeping_servers(THREE, CARD, move_seconds=1.0) as (servers, _):
+            async with routed(servers) as ask:
+                greedy = [asyncio.create_task(ask("a", prompt="x" * 200_000)) for _ in range(6)]
+                await asyncio.sleep(0.5)
+                assert (await ask("b", prompt="x" * 150_000))[0] == 200
+                assert {status for status, _ in await asyncio.gather(*greedy)} == {200, 503}
+
+    asyncio.run(play())
+
+
 def test_who_waited_in_vain_goes_behind_those_that_fit() -> None:
     sizes = {"large": 30 * GIB, "busy": 18 * GIB, "small": 10 * GIB}
 
@@ -321,6 +476,26 @@ def test_a_server_that_is_gone_fails_its_requests_alone_until_it_is_back(monkeyp
                 servers["a"].start()
                 await asyncio.sleep(0.5)
                 assert (await ask("a"))[0] == 200
+            assert book.faults == []
+
+    asyncio.run(play())
+
+
+def test_who_asks_a_server_that_is_gone_does_not_wait_behind_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_card, "LOOK_SECONDS", 0.05)
+
+    async def play() -> None:
+        with sleeping_servers({"busy": 18 * GIB, "large": 30 * GIB, "gone": 5 * GIB}, CARD) as (servers, book):
+            async with routed(servers) as ask:
+                servers["gone"].stop()
+                waiting = [asyncio.create_task(ask("busy", seconds=2.0))]
+                await asyncio.sleep(0.5)
+                waiting.append(asyncio.create_task(ask("large")))
+                await asyncio.sleep(0.2)
+                assert (await ask("gone"))[0] == 503
+                assert not waiting[0].done()
+                assert [(await one)[0] for one in waiting] == [200, 200]
+                servers["gone"].start()
             assert book.faults == []
 
     asyncio.run(play())
@@ -380,19 +555,51 @@ def test_what_cannot_be_routed_is_said(names: str, limit_bytes: int, port: int |
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("server", ["http://chat..svc:8000", f"http://{'a' * 64}.svc:8000", "http://chat:99999"])
+def test_a_server_whose_name_cannot_be_is_said_to_be_none(server: str) -> None:
+    with pytest.raises(Misconfigured, match="cannot speak to server"):
+        http_proxy.origin_of(server)
+
+
+def test_bodies_that_wait_are_held_once(tmp_path: Path) -> None:
+    bodies, body = 6, b" " * (20 * 2**20)
+
+    def peak(process: int) -> int:
+        (found,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+        return 1024 * int(found)
+
+    with (
+        sleeping_servers(THREE, CARD, move_seconds=2.0) as (servers, _),
+        router_process(servers, CARD, tmp_path) as running,
+        ThreadPoolExecutor(bodies) as pool,
+    ):
+        before = peak(running.process.pid)
+        assert list(pool.map(lambda _: _posted(running.ports["a"], body), range(bodies))) == [200] * bodies
+        assert peak(running.process.pid) - before < 1.5 * bodies * len(body)
+
+
+def test_the_verb_takes_as_many_open_files_as_it_may(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard // 2, hard))
+    try:
+        with sleeping_servers({"a": GIB * 5}, CARD) as (servers, _), router_process(servers, CARD, tmp_path) as running:
+            assert resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_the_verb_routes_counts_and_stops(tmp_path: Path) -> None:
     with sleeping_servers(THREE, CARD) as (servers, book), router_process(servers, CARD, tmp_path) as running:
         with ThreadPoolExecutor() as pool:
             assert list(pool.map(lambda name: _posted(running.ports[name]), "abcabcabc")) == [200] * 9
-        metrics = text_of(running.metrics_url)
-        assert 'gputide_router_requests_total{model="a",result="passed"} 3.0' in metrics
+        until(lambda: 'gputide_router_requests_total{model="a",result="passed"} 3.0' in text_of(running.metrics_url))
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 0
     assert book.faults == []
 
 
-def _posted(port: int) -> int:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", data=b'{"seconds": 0.05}')
+def _posted(port: int, body: bytes = b'{"seconds": 0.05}') -> int:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", data=body)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return int(answer.status)
