@@ -363,5 +363,7 @@ def test_no_value_is_too_odd_to_be_judged(rows: list[tuple[float, float, float, 
 def test_live_readings_and_stored_windows_know_the_same_checks() -> None:
     names = {name for (name,) in CrossChecks()(snapshot(0, {}, {}))[-1].labels}
     # A percentage that was divided twice, or a zero that lasts, shows in a long history only.
-    of_days = {"scale_off_by_100"} | {name for name in trust.CHECKS if name.startswith("zero_")} - {"zero_while_serving"}
+    of_days = {"scale_off_by_100"} | {name for name in trust.CHECKS if name.startswith("zero_")} - {
+        "zero_while_serving"
+    }
     assert names & set(trust.CHECKS) == set(trust.CHECKS) - of_days
