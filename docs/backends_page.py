@@ -73,6 +73,7 @@ _PLACED = (
 )
 _COUNTED = "tests/cluster/test_counted_cards.py"
 _ROLLED = "tests/cluster/test_rollout_backends.py"
+_RETURNED = f"{_ROLLED}::test_pods_of_a_shared_node_leave_it_before_it_hands_out_whole_cards_and_come_back_to_these"
 _EMPTIED = f"{_ROLLED}::test_node_is_emptied_changed_and_filled_and_undo_takes_it_all_back"
 _CLAIMED = f"{_ROLLED}::test_claims_are_made_and_carried_out_and_undo_gives_whole_cards_back"
 _HAMI = "tests/cluster/test_apply_and_undo.py::test_program_shows_applies_and_undoes_a_plan_on_a_real_cluster"
@@ -89,10 +90,12 @@ ON_API_SERVER: dict[str, str] = {
     "dra_shared": _PLACED,
 }
 """Tests in which a real API server takes what is rendered, by backend."""
-UNDONE_THERE: dict[str, str] = {"hami": _HAMI, "nvidia_time_slicing": _EMPTIED, "mig": _EMPTIED, "dra_mig": _CLAIMED}
+UNDONE_THERE: dict[str, str] = {
+    "hami": _HAMI, "nvidia_time_slicing": _RETURNED, "nvidia_mps": _RETURNED, "mig": _EMPTIED, "dra_mig": _CLAIMED,
+}  # fmt: skip
 """Tests in which it is taken back there, byte by byte."""
 UNDONE_SIMULATED: dict[str, str] = dict.fromkeys(
-    ("effectivegpu", "volcano", "mgpu", "vgpu_manager", "kai", "nvidia_mps"),
+    ("effectivegpu", "volcano", "mgpu", "vgpu_manager", "kai"),
     "tests/enforcer/test_simulated_systems.py::test_slices_are_placed_as_planned_and_undone_byte_for_byte",
 )
 """The test in which it is taken back on the simulated cluster, byte by byte; of those not above."""

@@ -86,6 +86,8 @@ class NodeStep:
             registers more than it has is taken back before pods return to it, for one with a whole card would see that.
         registered_mib: cards and the framebuffer that each registered before, MiB: on the way back none may register
             more when pods return.
+        offered_before: fields of a node that a stage empties and the values that they had before: on the way back it is
+            emptied again, and pods that no other node has room for come back once it has these.
     """
 
     node: str
@@ -100,6 +102,7 @@ class NodeStep:
     back: tuple[tuple[str, str], ...] = ()
     registers_mib: tuple[tuple[str, int], ...] = ()
     registered_mib: tuple[tuple[str, int], ...] = ()
+    offered_before: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

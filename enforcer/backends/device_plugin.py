@@ -10,7 +10,7 @@ Sources: NVIDIA/k8s-device-plugin:README.md, NVIDIA/k8s-device-plugin:docs/gpu-f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from enforcer.backends.stage import Target, check_init_containers
 from enforcer.dialect import FixedDialect, ObjectKey, SeatSlice, StandingCard
@@ -157,6 +157,11 @@ def offered(node: Manifest, resource: str) -> int:
         return int(parse_quantity(str(text)))
     except (Misconfigured, OverflowError) as exc:
         raise Corrupt(f"cannot read {resource} of node {node['metadata']['name']}: {exc}") from exc
+
+
+def offers(node: Manifest, resources: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Fields of a node that say how many devices of resources it has to give, and what they say; see `offered`."""
+    return tuple((f"status.allocatable[{resource}]", str(offered(node, resource))) for resource in resources)
 
 
 def resource_fields(

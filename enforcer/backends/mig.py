@@ -21,6 +21,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -36,6 +37,7 @@ from enforcer.backends.device_plugin import (
     counted_slice,
     label_number,
     offered,
+    offers,
     resource_fields,
 )
 from enforcer.backends.node_change import by_object, config_changes, config_of, leaving_pods, yaml_map
@@ -176,7 +178,8 @@ def _node_change(
     layouts = [layout_of(card) for card in cards if layout_of(card)]
     changes = cut_changes(draft.origin, config, manifest, count, layouts, written)
     leaving = leaving_pods(node, draft, snapshot, "cut (mig-manager resets all of them when one changes its mode)")
-    return changes, cut_step(node, leaving, {**promised, CARD_RESOURCE: count - len(cards) + whole})
+    step = cut_step(node, leaving, {**promised, CARD_RESOURCE: count - len(cards) + whole})
+    return changes, replace(step, offered_before=offers(manifest, (CARD_RESOURCE, *sorted(promised))))
 
 
 def cut_changes(

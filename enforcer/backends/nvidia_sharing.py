@@ -33,6 +33,7 @@ from enforcer.backends.device_plugin import (
     counted_slice,
     label_number,
     offered,
+    offers,
     resource_fields,
 )
 from enforcer.backends.node_change import by_object, config_changes, config_of, leaving_pods, yaml_map
@@ -202,6 +203,7 @@ class NvidiaSharingBackend:
             leaving=leaving_pods(node.node, draft, snapshot, "shared in another way"),
             done_field=f"status.allocatable[{SHARED_RESOURCE}]",
             done_value=str(advertised),
+            offered_before=offers(manifest, (CARD_RESOURCE, SHARED_RESOURCE)),
         )
         return changes, step
 

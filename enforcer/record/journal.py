@@ -430,7 +430,7 @@ def _stage_entry(entry: Entry, run: RunRecord) -> None:
 def _node_step_of(content: Mapping[str, Any]) -> NodeStep:
     """The inverse of `asdict`, whose tuples came back as lists."""
     fields = {key: value for key, value in content.items() if key != "stage"}
-    for key in ("restarts", "leaving", "advertised", "back"):
+    for key in ("restarts", "leaving", "advertised", "back", "offered_before"):
         fields[key] = tuple((str(first), str(second)) for first, second in fields.get(key, ()))
     for key in ("registers_mib", "registered_mib"):
         fields[key] = tuple((str(card), int(mib)) for card, mib in fields.get(key, ()))

@@ -27,12 +27,14 @@ class Load:
         intents: what changes of their owners, by workload; empty where that stands already.
         is_strict: True where pods go to their planned seats, and another seat is a failure; False where they go back
             (`moves` are turned round then, `intents` are those of the way there), and the scheduler may choose.
+        changing_nodes: nodes that hand out their cards as before only later: pods without room are not waited for.
     """
 
     moves: tuple[Move, ...]
     intents: Mapping[WorkloadId, ObjectIntent]
     phase: Phase
     is_strict: bool
+    changing_nodes: frozenset[str] = frozenset()
 
     def of(self, workload: WorkloadId) -> list[Move]:
         """Moves of one workload."""
@@ -43,6 +45,15 @@ class Load:
         intent = self.intents.get(workload)
         kind = workload_parts(workload)[1]
         return intent is not None and changes_template(intent) and rolls_by_itself(_kind_only(kind, intent))
+
+    def of_others(self) -> Load:
+        """Those workloads alone of which no pod is to sit on a changing node."""
+        late = {
+            move.workload for move in self.moves if not self.changing_nodes.isdisjoint(part.node for part in move.new)
+        }
+        moves = tuple(move for move in self.moves if move.workload not in late)
+        intents = {workload: intent for workload, intent in self.intents.items() if workload not in late}
+        return replace(self, moves=moves, intents=intents)
 
 
 def backwards(moves: Sequence[Move]) -> list[Move]:

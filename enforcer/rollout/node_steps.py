@@ -67,7 +67,7 @@ class NodeSteps:
         """
         failures: list[Sentence] = []
         for step in steps:
-            if not (step.leaving or step.back) or self._is_ready(step):
+            if not (step.leaving or step.back or step.offered_before) or self._is_ready(step):
                 continue
             self._close(step.node, plan_id)
             leaving = self._still_there(step)
@@ -116,7 +116,7 @@ class NodeSteps:
             held = self._restart(step, [_identity(pod) for pod in running])
             failures += held
             old = {_identity(pod) for pod in running}
-            if not held and (old or step.registered_mib or step.back):
+            if not held and (old or step.registered_mib or step.back or step.offered_before):
                 failures += self._wait(step.node, lambda: self._not_back(step, old))  # noqa: B023 - at once
             self._open(step.node, plan_id)
         return failures
@@ -126,9 +126,8 @@ class NodeSteps:
         return sorted({step.node for step in steps if self._registers_more(step) is not None})
 
     def _not_back(self, step: NodeStep, old: set[tuple[str, str]]) -> Sentence | None:
-        return (
-            self._registers_more(step) or _unlike(self._node(step.node), step.back) or self._without_plugin(step, old)
-        )
+        offered = _unlike(self._node(step.node), (*step.back, *step.offered_before))
+        return self._registers_more(step) or offered or self._without_plugin(step, old)
 
     def _registers_more(self, step: NodeStep) -> Sentence | None:
         node = self._cluster.get("Node", "", step.node) if step.registered_mib else None

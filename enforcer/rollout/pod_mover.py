@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enforcer.backend import Move, by_workload
 from enforcer.cluster import FollowingReader, renew
 from enforcer.dialect import Dialect, ListingDialect, SeatSlice
+from enforcer.kinds.kind import condition
 from enforcer.kinds.register import is_begun, is_rolled_out, trouble_of, workload_kind
 from enforcer.manifest import Manifest, workload_parts
 from enforcer.ownership import MAKERS, Parents, parents_of, workload_of_pod
@@ -72,6 +73,7 @@ class PodMover:
         self._restored: dict[WorkloadId, ObjectIntent] = {}
         self._written: dict[WorkloadId, ObjectIntent] = {}
         self._ending: set[WorkloadId] = set()
+        self._without_room: set[WorkloadId] = set()
         # A look at what a watch keeps costs the cluster nothing.
         is_watched = isinstance(self._reader, FollowingReader) and not isinstance(dialect, ListingDialect)
         self.look_seconds = min(policy.poll_seconds, WATCHED_LOOK_SECONDS) if is_watched else policy.poll_seconds
@@ -101,6 +103,7 @@ class PodMover:
             # Whose pods all sit right needs its fields nevertheless.
             if workload not in rest:
                 self._put(load, intent)
+        self._without_room.clear()
         surging = {workload for workload, intent in load.intents.items() if surges(intent)}
         done = sum(map(len, units)) - sum(map(len, missing))
         failures: list[Sentence] = []
@@ -159,10 +162,12 @@ class PodMover:
     def unfinished(self, load: Load) -> list[Sentence]:
         """Owners that were patched back and still have pods of the template that the plan gave them.
 
+        Those of which a pod finds no room before nodes have changed are left out.
+
         Returns:
             One sentence per workload, with what keeps it from going on.
         """
-        owners = self._owners([workload for workload in load.intents if workload not in self._left])
+        owners = self._owners([name for name in load.intents if name not in self._left | self._without_room])
         late = {workload: owner for workload, owner in owners.items() if not is_rolled_out(owner)}
         pods = self._pods(list(late)) if late else {}
         found = []
@@ -205,6 +210,8 @@ class PodMover:
         if load.is_strict:
             self.objects.patch(intent, load.phase)
             self._written[intent.workload] = intent
+            return
+        if intent.workload in self._left:
             return
         kept = self.objects.restore(intent)
         self.kept += kept
@@ -262,6 +269,9 @@ class PodMover:
                     # A card is free only once the pod that leaves it is gone.
                     self._is_done(load, unit, landing, owners.get(workload)) and workload not in self._ending
                 ):
+                    if load.changing_nodes and any(map(self._is_without_room, landing.waiting)):
+                        self._without_room.add(workload)
+                        continue
                     still.append(unit)
                     self._make_way(load, unit, landing)
                     if progress.get(workload, (-1, 0.0))[0] != len(landing.in_place):
@@ -276,6 +286,12 @@ class PodMover:
             waiting = still
             self._cluster.pause(self.look_seconds)
             waited += self.look_seconds
+
+    def _is_without_room(self, pod: PodSeat) -> bool:
+        """Whether the scheduler says that no node has room for a pod."""
+        manifest = None if pod.node is not None else self._cluster.get("Pod", pod.namespace, pod.pod)
+        said = {} if manifest is None else condition(manifest, "PodScheduled")
+        return said.get("status") == "False" and said.get("reason") == "Unschedulable"
 
     def _is_late(
         self, load: Load, unit: Unit, owners: Mapping[WorkloadId, Manifest], since_progress_seconds: float
@@ -383,9 +399,9 @@ class PodMover:
         manifest = self._cluster.get("Pod", pod.namespace, pod.pod)
         if manifest is None:
             return sentence("rollout.pod_gone")
-        for condition in manifest.get("status", {}).get("conditions", ()):
-            if condition.get("status") == "False" and condition.get("message"):
-                return str(condition["message"])
+        for said in manifest.get("status", {}).get("conditions", ()):
+            if said.get("status") == "False" and said.get("message"):
+                return str(said["message"])
         return sentence("rollout.pod_unready" if not pod.is_ready else "rollout.pod_unmoved")
 
 

@@ -21,7 +21,7 @@ from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.run_context import RunContext
 from enforcer.safety.availability import availability_breaches, lowered_workloads, stranded_pods
 from enforcer.snapshot import Snapshot
-from fleet.errors import Unavailable
+from fleet.errors import Refused, Unavailable
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence, first_of, listed, recorded, sentence
 
@@ -84,7 +84,9 @@ def take_back(
     """Restore objects and bring pods back to their old seats where they still are; may be repeated.
 
     Node steps are taken back where the configuration that they were for is among the objects: after the pods, and
-    before them where nodes register more framebuffer than they have.
+    before them where nodes register more framebuffer than they have. Where a stage emptied nodes to share their cards,
+    pods that find a place on other nodes go there first; then the nodes are emptied and written back, and the rest
+    comes once they offer what they did before.
 
     Returns:
         What was kept and what could not go back to its old place, one sentence each.
@@ -100,7 +102,7 @@ def take_back(
     kept: list[Sentence] = []
 
     def configuration() -> None:
-        kept.extend(_configuration_back(tools, mover, plan_id, objects, parts.shared, steps))
+        kept.extend(_configuration_back(tools, mover, plan_id, parts.shared, moves, steps))
 
     is_scaled = any(step.registers_mib for step in steps)
     if is_scaled:
@@ -119,22 +121,33 @@ def take_back(
         tools.journal.write(plan_id, tools.now(), "evict_back", stage=stage, pods=pods)
 
     back = tuple(backwards(moves))
-    owners = {workload: known_as_lowered(intent) for workload, intent in parts.owners.items()}
-    load = Load(moves=back, intents=owners, phase=Phase.REST, is_strict=False)
-    failures = mover.move(load, on_wave)
-    stuck = mover.unfinished(load)
-    if stuck and _lower(tools, mover, plan_id, stage, parts.owners, back):
+
+    def moved(load: Load) -> list[Sentence]:
         failures = mover.move(load, on_wave)
         stuck = mover.unfinished(load)
-    if stuck:
-        raise Stuck(sentence("rollout.stuck", plan=plan_id, why=first_of(stuck)))
+        if stuck and _lower(tools, mover, plan_id, stage, parts.owners, back):
+            failures = mover.move(load, on_wave)
+            stuck = mover.unfinished(load)
+        if stuck:
+            raise Stuck(sentence("rollout.stuck", plan=plan_id, why=first_of(stuck)))
+        return failures
+
+    owners = {workload: known_as_lowered(intent) for workload, intent in parts.owners.items()}
+    load = Load(moves=back, intents=owners, phase=Phase.REST, is_strict=False)
+    changing = _changing_nodes(tools, plan_id, parts.shared, steps)
+    if changing:
+        first = replace(load, changing_nodes=changing)
+        for part in (first.of_others(), first):
+            moved(part)
+        configuration()
+    failures = moved(load)
     mover.look_at(owners)
     for intent in owners.values():
         tools.keep_lease()
         mover.objects.hold(intent, Phase.SETTLED)
         mover.objects.disown(intent)
     kept[:0] = mover.kept
-    if not is_scaled:
+    if not (is_scaled or changing):
         configuration()
     renew(tools.reader)
     left = {dict(item.values).get("workload") for item in kept}
@@ -145,15 +158,17 @@ def _configuration_back(
     tools: RunContext,
     mover: PodMover,
     plan_id: str,
-    objects: Sequence[ObjectIntent],
     shared: Sequence[ObjectIntent],
+    moves: Sequence[Move],
     steps: Sequence[NodeStep],
 ) -> list[Sentence]:
     """Restore what pods stand on, and let nodes take it up; returns what was kept."""
     if not shared:
         return []
-    returning = steps_back(tools, objects, steps)
-    held = tools.node_steps().empty(returning, plan_id, _homeless(tools, plan_id, returning) if returning else ())
+    staying = {dict(left.values).get("workload") for left in mover.kept}
+    returning = steps_back(tools, shared, [move for move in moves if str(move.workload) not in staying], steps)
+    switched = [step for step in returning if step.back]
+    held = tools.node_steps().empty(returning, plan_id, _homeless(tools, plan_id, switched) if switched else ())
     if held:
         raise Stuck(sentence("rollout.stuck_emptying", plan=plan_id, why=first_of(held)))
     kept: list[Sentence] = []
@@ -164,8 +179,8 @@ def _configuration_back(
     back = {step.node for step in returning}
     # A node that is still closed for this plan was written back before a crash, and may not be ready yet.
     still = [
-        replace(step, back=())
-        if step.back and step.node not in back and not tools.node_steps().is_closed_for(step.node, plan_id)
+        replace(step, back=(), offered_before=())
+        if step.node not in back and not tools.node_steps().is_closed_for(step.node, plan_id)
         else step
         for step in steps
     ]
@@ -190,20 +205,56 @@ def _homeless(tools: RunContext, plan_id: str, steps: Sequence[NodeStep]) -> fro
 
 
 def steps_back(
-    tools: RunContext, objects: Sequence[ObjectIntent], steps: Sequence[NodeStep], seen: Snapshot | None = None
+    tools: RunContext,
+    objects: Sequence[ObjectIntent],
+    moves: Sequence[Move],
+    steps: Sequence[NodeStep],
+    seen: Snapshot | None = None,
 ) -> list[NodeStep]:
     """Steps that empty nodes again before they get back the mode that they had; nodes that others changed since stay.
 
     Args:
+        moves: of those who go back; nobody else may hold cards of a node that a stage emptied for them.
         seen: the cluster as it stands; read where None.
 
     Raises:
-        Refused: a pod on one of them would be lost, would come back at once, or may not be touched.
+        Refused: a pod on one of them would be lost, would come back at once, may not be touched, or stays.
     """
-    if not any(step.back for step in steps):
+    if not any(step.back or step.offered_before for step in steps):
         return []
-    snapshot, writes = seen or tools.snapshot(), tools.mover().objects
-    ours = set()
+    snapshot = seen or tools.snapshot()
+    ours, movers = _as_changed(tools, objects, snapshot), {move.workload for move in moves}
+    found: list[NodeStep] = []
+    for step in steps:
+        if step.node not in ours:
+            continue
+        if step.back:
+            leaving = pods_leaving(step.node, snapshot)
+            found.append(NodeStep(node=step.node, leaving=leaving, advertised=step.back, back=step.back))
+        elif step.offered_before:
+            leaving = snapshot.holders(step.node)
+            staying = [pod for pod in map("/".join, leaving) if snapshot.seats[pod].workload not in movers]
+            if staying:
+                raise Refused(sentence("guard.undo_shared", node=step.node, pod=staying[0]))
+            before = step.offered_before
+            found.append(NodeStep(node=step.node, leaving=leaving, advertised=before, offered_before=before))
+    return found
+
+
+def _changing_nodes(
+    tools: RunContext, plan_id: str, shared: Sequence[ObjectIntent], steps: Sequence[NodeStep]
+) -> frozenset[str]:
+    """Nodes that a stage emptied to share their cards, and that are not as before yet."""
+    emptied = {step.node for step in steps if step.offered_before}
+    if not shared or not emptied:
+        return frozenset()
+    ours = _as_changed(tools, shared, tools.snapshot())
+    return frozenset(node for node in emptied if node in ours or tools.node_steps().is_closed_for(node, plan_id))
+
+
+def _as_changed(tools: RunContext, objects: Sequence[ObjectIntent], snapshot: Snapshot) -> set[str]:
+    """Nodes whose configuration stands as a stage wrote it."""
+    writes, ours = tools.mover().objects, set()
     for intent in objects:
         if intent.kind == "Node" and (node := snapshot.nodes.get(intent.name)) is not None:
             standing = {part.field for part in writes.has_come_back(intent, node)}
@@ -211,11 +262,7 @@ def steps_back(
             labels = {part.field for part in intent.fields if part.field.startswith("metadata.labels[")}
             if standing & (labels or standing):
                 ours.add(intent.name)
-    return [
-        NodeStep(node=step.node, leaving=pods_leaving(step.node, snapshot), advertised=step.back, back=step.back)
-        for step in steps
-        if step.back and step.node in ours
-    ]
+    return ours
 
 
 def _lower(

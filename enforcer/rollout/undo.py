@@ -8,6 +8,7 @@ the ledger. Like the rollout it may be killed and called again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -146,7 +147,10 @@ class Undo:
         check_last(record, {*self.applied_plans()} - {record.plan_id, *after}, snapshot)
         returned, stays = self._steps_of(record)
         check_scaled_nodes(record.moves, returned, stays, snapshot)
-        emptied = steps_back(tools, record.objects, returned, snapshot)
+        emptied = [
+            _without_place(step, record.moves, snapshot)
+            for step in steps_back(tools, record.objects, record.moves, returned, snapshot)
+        ]
         check_limits_stay(record.plan_id, record.moves, record.objects, self._staying(record), snapshot)
         writes = tools.mover().objects
         # An owner that somebody took back already, or that is gone, does not roll.
@@ -333,6 +337,22 @@ def _lost_cards(back: Sequence[Move], snapshot: Snapshot) -> set[str]:
     """Cards of the way back that are gone, or that their node calls broken."""
     wanted = {part.card for move in back for part in move.new if part.card is not None}
     return {name for name in wanted if name not in snapshot.cards or not snapshot.cards[name].is_healthy}
+
+
+def _without_place(step: NodeStep, moves: Sequence[Move], snapshot: Snapshot) -> NodeStep:
+    """A step of a node that a stage emptied, with as many pods of each workload leaving as had their places there.
+
+    The others have theirs elsewhere, and go there before.
+    """
+    if step.back:
+        return step
+    left = Counter(move.workload for move in moves if any(part.node == step.node for part in move.old))
+    found: list[tuple[str, str]] = []
+    for namespace, pod in step.leaving:
+        workload = snapshot.seats[f"{namespace}/{pod}"].workload
+        left[workload] -= 1
+        found += [(namespace, pod)] if left[workload] >= 0 else []
+    return replace(step, leaving=tuple(found))
 
 
 def _where_free(back: Sequence[Move], snapshot: Snapshot, taken: Collection[str]) -> list[Move]:

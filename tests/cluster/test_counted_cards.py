@@ -92,7 +92,7 @@ def spread_whole(api: Api, namespace: str) -> None:
 
 def on_first_node(cluster: KubernetesCluster, backend: Backend, namespace: str, node: str, how: Mapping[str, Any],
                   kind: RecommendationKind) -> Plan:  # fmt: skip
-    """All four pods on two cards of one node, a and b on each."""
+    """All pods of a and b on cards of one node, one of each on each card."""
     snapshot = take_snapshot(cluster, backend.dialect)
     parts: dict[str, list[PlacedSlice]] = {}
     for app in APPS:
@@ -102,8 +102,10 @@ def on_first_node(cluster: KubernetesCluster, backend: Backend, namespace: str, 
             for seat in snapshot.pods[workload]
         ]
     named = tuple(part.pod_id for group in parts.values() for part in group)
-    stage = replace(a_recommendation("x", kind, [], [], 2), pods=named)
-    plan = a_plan({0: parts["a"][:1] + parts["b"][:1], 1: parts["a"][1:] + parts["b"][1:]}, [[stage]], cards_before=4)
+    freed = len(parts["b"])
+    stage = replace(a_recommendation("x", kind, [], [], freed), pods=named)
+    pairs = dict(enumerate(map(list, zip(parts["a"], parts["b"], strict=True))))
+    plan = a_plan(pairs, [[stage]], cards_before=2 * freed)
     cards: list[CardPlacement] = [
         replace(card, node=node, card_model=CardModelName("NVIDIA A100-SXM4-40GB"), framebuffer_bytes=40 * GIB)
         for card in plan.placement

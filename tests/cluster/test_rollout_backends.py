@@ -21,7 +21,7 @@ from enforcer.backends.device_plugin import MIG_CONFIGS, PLUGIN_CONFIGS
 from enforcer.backends.dra import DraMigBackend
 from enforcer.backends.mig import CONFIG_LABEL as MIG_LABEL
 from enforcer.backends.mig import STATE_LABEL, MigBackend, instance_resource
-from enforcer.backends.nvidia_sharing import CONFIG_LABEL, TimeSlicingBackend
+from enforcer.backends.nvidia_sharing import CONFIG_LABEL, MpsBackend, TimeSlicingBackend
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
 from enforcer.record.journal import Journal, StageState
 from enforcer.record.ledger import Ledger
@@ -38,7 +38,7 @@ from tests.cluster import test_counted_cards as counted
 from tests.cluster import test_dra_claims as claims
 from tests.cluster.api import Api
 from tests.cluster.served_admission import ServedAdmission
-from tests.cluster.workloads import pods, until, until_ready
+from tests.cluster.workloads import deployment, pods, until, until_ready
 from tests.enforcer.builders import NOW, OpenGuard
 
 pytestmark = pytest.mark.cluster
@@ -83,7 +83,11 @@ class PluginDouble:
         while not self._end.wait(0.3):
             for node in self._nodes:
                 labels = self._api.ask("GET", f"/api/v1/nodes/{node}")["metadata"]["labels"]
-                offered = self._offered(labels)
+                try:
+                    offered = self._offered(labels)
+                except KeyError:
+                    # Its configuration was taken away since its label was read.
+                    continue
                 if self._told.get(node) != offered:
                     counted.offer(self._api, node, {**counted.MACHINE, **offered})
                     if MIG_LABEL in labels:
@@ -146,6 +150,18 @@ def templates(api: Api, namespace: str) -> dict[str, Any]:
     }
 
 
+def written(api: Api, namespace: str, nodes: list[str]) -> list[Any]:
+    """Templates, what stands on nodes, and the configurations of the plugin."""
+    found = [api.ask("GET", f"/api/v1/nodes/{node}") for node in nodes]
+    told = [
+        (one["metadata"]["labels"], one["metadata"].get("annotations"), one["spec"].get("unschedulable"))
+        for one in found
+    ]
+    _, place, name = PLUGIN_CONFIGS[0]
+    configs = api.ask("GET", f"/api/v1/namespaces/{place}/configmaps/{name}").get("data")
+    return [templates(api, namespace), told, configs]
+
+
 def places(api: Api, namespace: str) -> list[str]:
     return sorted(pod["spec"]["nodeName"] for app in counted.APPS for pod in pods(api, namespace, app))
 
@@ -172,11 +188,61 @@ def test_node_is_emptied_changed_and_filled_and_undo_takes_it_all_back(
         assert not api.ask("GET", f"/api/v1/nodes/{node}")["spec"].get("unschedulable")
     held = take_snapshot(cluster, backend.dialect).seats.values()
     assert [seat.pod for seat in held if seat.node == nodes[1]] == [], "four cards are free"
-    Undo(tools).undo(plan.plan_id)
+    assert Undo(tools).undo(plan.plan_id).kept == ()
     for app in counted.APPS:
         until_ready(api, namespace, app, 2)
     assert templates(api, namespace) == before
     assert places(api, namespace) == sorted([*nodes, *nodes])
+
+
+@pytest.mark.parametrize(
+    ("backend", "killed_before"),
+    [
+        (TimeSlicingBackend(NOW), None),
+        (MpsBackend(NOW), None),
+        (TimeSlicingBackend(NOW), "restore /Node/"),
+        (TimeSlicingBackend(NOW), "open "),
+    ],
+)
+def test_pods_of_a_shared_node_leave_it_before_it_hands_out_whole_cards_and_come_back_to_these(
+    backend: Backend, killed_before: str | None, api: Api, namespace: str, cluster: KubernetesCluster,
+    nodes: list[str], plugins: PluginDouble, tmp_path: Path,
+) -> None:  # fmt: skip
+    """No card is free: a has no place until its node changes back, b has one on the other node."""
+    for app, node, other in zip(counted.APPS, nodes, reversed(nodes), strict=True):
+        api.patch(f"/api/v1/nodes/{other}", {"spec": {"unschedulable": True}})
+        deployment(
+            api, namespace, app, replicas=counted.CARDS, limits={"nvidia.com/gpu": "1"},
+            pod_spec={"nodeSelector": {"for": namespace}},
+            spec={"strategy": {"rollingUpdate": {"maxUnavailable": "100%"}}},
+        )  # fmt: skip
+        until_ready(api, namespace, app, counted.CARDS)
+        assert {pod["spec"]["nodeName"] for pod in pods(api, namespace, app)} == {node}
+        api.patch(f"/api/v1/nodes/{other}", {"spec": {"unschedulable": None}})
+    before = written(api, namespace, nodes)
+    plan = sealed(counted.on_first_node(cluster, backend, namespace, nodes[0], counted.SLICE, RecommendationKind.SLICE))
+    tools = tools_of(cluster, tmp_path, backend)
+    tools.policy = replace(tools.policy, canary_workloads=0)
+    (result,) = Rollout(tools, backend).apply(plan, by="ann")
+    assert result.state is StageState.PROMOTED, result.reason
+    assert places(api, namespace) == [nodes[0]] * 2 * counted.CARDS
+    undo = Undo(tools)
+    if killed_before is not None:
+
+        def stop(what: str) -> None:
+            if what.startswith(str(killed_before)):
+                raise KeyboardInterrupt(what)
+
+        tools.step = stop
+        with pytest.raises(KeyboardInterrupt):
+            undo.undo(plan.plan_id)
+        undo = Undo(tools_of(cluster, tmp_path, backend))
+    found = undo.resume(plan.plan_id) or undo.undo(plan.plan_id)
+    assert found.kept == ()
+    for app, node in zip(counted.APPS, nodes, strict=True):
+        until_ready(api, namespace, app, counted.CARDS)
+        assert {pod["spec"]["nodeName"] for pod in pods(api, namespace, app)} == {node}
+    assert written(api, namespace, nodes) == before
 
 
 def test_claims_are_made_and_carried_out_and_undo_gives_whole_cards_back(

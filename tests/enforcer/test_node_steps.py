@@ -395,7 +395,7 @@ def test_node_that_somebody_labelled_otherwise_since_is_not_emptied(tmp_path: Pa
     step = NodeStep(node="node-1", back=(("status.allocatable[nvidia.com/gpu]", "4"),))
 
     def emptied() -> list[str]:
-        return [one.node for one in steps_back(tools_for(cluster, tmp_path), [intent], [step])]
+        return [one.node for one in steps_back(tools_for(cluster, tmp_path), [intent], [], [step])]
 
     assert emptied() == []
     for field in (label, mark):

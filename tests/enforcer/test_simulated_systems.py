@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -146,6 +147,112 @@ def test_slices_are_placed_as_planned_and_undone_byte_for_byte(tmp_path: Path, n
     assert standing(cluster) == before
     assert {seat.state for seat in cluster.seats()} == {SeatState.RUNNING}
     assert len({seat.card for seat in cluster.seats()}) == len(grants())
+
+
+REPLICAS = ["nvidia_time_slicing", "nvidia_mps"]
+ALONE = [f"s{number}" for number in range(CARDS)]
+"""Services of one pod: four on each node, which has no card left."""
+
+
+def gathered(name: str) -> Plan:
+    """All of them on node 0, two on each card."""
+    size = CARD_BYTES // 2 // MIB * MIB
+    ratio = 0.5 if capabilities_of(name).core_policies else None
+    policy = CorePolicy.HARD if CorePolicy.HARD in capabilities_of(name).core_policies else CorePolicy.BURST
+    parts = [
+        a_slice(f"{one}-0", framebuffer_bytes=size, compute_ratio=ratio, core_policy=policy) for one in ALONE
+    ]  # fmt: skip
+    pods, owners = [f"{one}-0" for one in ALONE], [f"Deployment/{one}" for one in ALONE]
+    advice = a_recommendation("slice-1", RecommendationKind.SLICE, pods, owners, 4, freed=range(4, CARDS))
+    return a_plan({card: [parts[card], parts[card + 4]] for card in range(4)}, [[advice]])
+
+
+def a_shared_node(folder: Path, name: str) -> tuple[SimulatedCluster, list[str]]:
+    """A cluster with that plan in force, and what stood there before."""
+    folder.mkdir(exist_ok=True)
+    cluster = a_system(folder, name, [a_grant(one, 0, card) for card, one in enumerate(ALONE)])
+    before = standing(cluster)
+    (result,) = Rollout(tools_of(cluster, folder, name), backend_of(name)).apply(gathered(name), by="ann")
+    assert (result.state, result.reason) == (StageState.PROMOTED, None)
+    assert {seat.node for seat in cluster.seats()} == {"node-0"}
+    return cluster, before
+
+
+def is_back(cluster: SimulatedCluster, before: list[str]) -> bool:
+    seats = cluster.seats()
+    is_running = {seat.state for seat in seats} == {SeatState.RUNNING}
+    return standing(cluster) == before and is_running and len({seat.card for seat in seats}) == CARDS
+
+
+@pytest.mark.parametrize("name", REPLICAS)
+def test_node_goes_back_once_those_with_a_place_elsewhere_left_and_before_the_rest_return(
+    tmp_path: Path, name: str
+) -> None:
+    cluster, before = a_shared_node(tmp_path, name)
+    tools, waited = tools_of(cluster, tmp_path, name), 0.0
+    steps: list[str] = []
+
+    def pause(seconds: float) -> None:
+        nonlocal waited
+        waited += seconds
+        cluster.pause(seconds)
+
+    tools.pause, tools.step = pause, steps.append
+    assert an_undo(tools).undo(gathered(name).plan_id).kept == ()
+    assert is_back(cluster, before)
+    assert waited < tools.policy.moving.placement_seconds_max, "nobody waits for whole cards of a node that shares them"
+    done = [step for step in steps if step.startswith("restore ")]
+    node = done.index("restore /Node/node-0")
+    assert {step.rpartition("/")[2] for step in done[:4]} == set(ALONE[4:]), "their places are free"
+    assert node == CARDS, "the node goes back after its pods left"
+
+
+@pytest.mark.parametrize("name", REPLICAS)
+def test_undo_of_a_shared_node_that_is_killed_at_any_step_ends_whole(tmp_path: Path, name: str) -> None:
+    class Killed(BaseException):
+        """The process ends here."""
+
+    steps: list[str] = []
+    plan_id = gathered(name).plan_id
+    cluster, _ = a_shared_node(tmp_path / "whole", name)
+    tools = tools_of(cluster, tmp_path / "whole", name)
+    tools.step = steps.append
+    an_undo(tools).undo(plan_id)
+    for number in range(len(steps)):
+        folder = tmp_path / str(number)
+        cluster, before = a_shared_node(folder, name)
+        tools, left = tools_of(cluster, folder, name), list(steps[: number + 1])
+
+        def stop(what: str, left: list[str] = left) -> None:
+            left.pop()
+            if not left:
+                raise Killed(what)
+
+        tools.step = stop
+        with pytest.raises(Killed):
+            an_undo(tools).undo(plan_id)
+        undo = an_undo(tools_of(cluster, folder, name))
+        found = undo.resume(plan_id) or undo.undo(plan_id)
+        assert found.kept == (), steps[number]
+        assert is_back(cluster, before), steps[number]
+
+
+def test_shared_node_on_which_somebody_else_stays_is_not_given_back(tmp_path: Path) -> None:
+    """Its card would be handed out a second time."""
+    name = REPLICAS[0]
+    cluster, _ = a_shared_node(tmp_path, name)
+    after = standing(cluster)
+    tools = tools_of(cluster, tmp_path, name)
+    objects = [
+        replace(entry, recommendation="other" if entry.kind == "Deployment" and entry.name == "s0" else "slice-1")
+        for entry in tools.journal.runs()[0].records[1].objects
+    ]
+    record = replace(tools.journal.runs()[0].records[1], objects=objects)
+    tools.journal.begin_stage(record, NOW)
+    tools.journal.write(record.plan_id, NOW, "promoted", stage=1)
+    with pytest.raises(Refused, match=r"node node-0 hand out its cards as before: team/s0-\S+, which does not go back"):
+        an_undo(tools).undo(record.plan_id, recommendation="slice-1")
+    assert standing(cluster) == after
 
 
 def test_whole_cards_move_to_the_planned_node_and_back(tmp_path: Path) -> None:
