@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,7 +240,7 @@ def test_card_at_rest_that_draws_the_power_of_work_is_distrusted(watts: float, f
     assert checks(given) == found
 
 
-def replicas(*levels):
+def replicas(*levels: Any) -> list[Slice]:
     return [Slice(pod=f"svc-{n}", card=f"GPU-{n:03}", usage=work(level)) for n, level in enumerate(levels)]
 
 
@@ -250,9 +251,9 @@ def test_replica_at_zero_all_the_time_beside_busy_ones_is_distrusted_and_one_bes
     assert profile(given).disbelieved_pods == ("svc-2",)
     assert checks(history(replicas(busy, 0.0), jitter=0)) == {}
     half_used = [
-        replace(one, pod=f"svc-{n}", card=f"GPU-{n}{side}", usage=work(level))
-        for n, one in enumerate(replicas(busy, busy, busy))
-        for side, level in enumerate((busy, 0.0))
+        replace(replicas(level)[0], pod=f"svc-{n}", card=f"GPU-{n}{side}")
+        for n in range(3)
+        for side, level in ((0, busy), (1, 0.0))
     ]
     assert checks(history(half_used, jitter=0)) == {}
     assert checks(history(replicas(idle, idle, 0.0), jitter=0)) == {}
@@ -270,7 +271,7 @@ def test_tenant_at_zero_on_a_card_whose_other_counters_lie_is_distrusted() -> No
     assert checks(given, "apart") == {}
 
 
-def frozen_after_a_day(number: int):
+def frozen_after_a_day(number: int) -> Any:
     level = noise(2, low=0.1 + 0.1 * number, high=0.5 + 0.1 * number)
     return np.where(np.arange(len(level)) > 144, 0.37, level)
 
