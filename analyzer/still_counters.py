@@ -55,11 +55,27 @@ def moving_while_still(mean: Mapping[Measure, Float32], pods: Float32, step_seco
     moves = np.zeros_like(amid)
     for measure, least in _MOVING:
         if measure in mean:
-            moves[:, 1:] |= np.abs(np.diff(mean[measure], axis=1)) >= least
+            moves[:, 1:] |= _moves(mean[measure], least)
     for measure in _SERVING:
         if measure in mean:
             moves |= mean[measure] >= 1.0
     return amid & moves, amid
+
+
+def _moves(values: Float32, least: float) -> Bools:
+    return np.asarray(np.abs(np.diff(values, axis=1)) >= least, bool)
+
+
+def _rests(mean: Mapping[Measure, Float32], row: int, others: Sequence[int]) -> bool:
+    """Whether a measure that moves with the work of most other replicas stands still in a row."""
+    for measure, least in _MOVING:
+        values = mean.get(measure)
+        if values is None or np.isnan(values[row]).all():
+            continue
+        shares = _moves(values[others], least).mean(axis=1)
+        if np.median(shares) >= SHARE_MIN and not _moves(values[[row]], least).any():
+            return True
+    return False
 
 
 def _steps_min(step_seconds: int) -> int:
@@ -108,14 +124,18 @@ def drawing_while_still(lives: Sequence[Tenure], level: Float32, cards: CardGrid
             yield from ((slice_row, hit) for slice_row, life in own.items() if life.is_live)
 
 
-def still_beside_replicas(lives: Sequence[Tenure], level: Float32, step_seconds: int) -> Iterator[Still]:
-    """Slices of live pods that never moved while at least two other replicas of their workload were at work.
+def still_beside_replicas(
+    lives: Sequence[Tenure], level: Float32, mean: Mapping[Measure, Float32], step_seconds: int
+) -> Iterator[Still]:
+    """Slices of live pods whose engines never moved while at least two other replicas of their workload were at work.
 
-    A pod that leaves some of its cards idle moves.
+    A pod that leaves some of its cards idle moves. One that is really at rest is so in all its counters: where cache or
+    framebuffer move with the others' work and stand still here, the engines are believed.
 
     Args:
         lives: every slice.
         level: largest engine activity of every row of the grid, (rows, steps).
+        mean: measures of the same rows.
 
     Yields:
         Slices with a row, and the steps in which the median of the others was busy.
@@ -132,7 +152,10 @@ def still_beside_replicas(lives: Sequence[Tenure], level: Float32, step_seconds:
             # Steps in which nobody was seen.
             warnings.simplefilter("ignore", RuntimeWarning)
             usual = np.nanmedian([np.fmax.reduce(level[replicas[pod]]) for pod in sorted(moved)], axis=0)
+        others = [row for pod in sorted(moved) for row in replicas[pod]]
         for row in (row for pod, rows in replicas.items() if pod not in moved for row in rows):
+            if _rests(mean, row, others):
+                continue
             busy = np.asarray((usual >= CARD_BUSY_RATIO_MIN) & ~np.isnan(level[row]), bool)
             if busy.sum() >= _steps_min(step_seconds) / 4:
                 yield row, busy

@@ -63,7 +63,8 @@ CHECKS = (
     "spinning",
 )
 """Names of the checks, as `Finding.check` carries them."""
-_STUCK = ("zero_while_moving", "zero_while_drawing", "zero_beside_replicas")
+_STUCK = ("zero_while_drawing", "zero_beside_replicas")
+"""Checks that bear on neighbours: what a tenant's server says of its cache and tokens speaks for that tenant alone."""
 
 Values = tuple[tuple[str, Value], ...]
 _CELLS_PER_CHUNK = 4_000_000
@@ -114,9 +115,10 @@ def findings(
         chunk = with_row[start : start + size]
         for row, finding in _of_chunk(chunk, grid, level, slices, view, line):
             found[row].append(finding)
+    mean = {measure: values[:, : line.steps] for measure, values in grid.mean.items()}
     for check, still in (
         ("zero_while_drawing", () if cards is None else drawing_while_still(lives, level, cards, line.step_seconds)),
-        ("zero_beside_replicas", still_beside_replicas(lives, level, line.step_seconds)),
+        ("zero_beside_replicas", still_beside_replicas(lives, level, mean, line.step_seconds)),
     ):
         for row, hit in still:
             found[row].append(_seen(check, Measure.DUTY_CYCLE, hit, line))

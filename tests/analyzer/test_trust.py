@@ -260,15 +260,37 @@ def test_replica_at_zero_all_the_time_beside_busy_ones_is_distrusted_and_one_bes
 
 
 def test_tenant_at_zero_on_a_card_whose_other_counters_lie_is_distrusted() -> None:
-    liar = {**work(0.0), Measure.KV_CACHE_USAGE: noise(2, low=0.1, high=0.6)}
-    pair = [
-        Slice(workload="liar", usage=liar, card="GPU-s", compute=0.5),
-        Slice(workload="quiet", usage=work(0.0), card="GPU-s", compute=0.5),
-        Slice(workload="apart", usage=work(0.0), card="GPU-t", compute=0.5),
-    ]
-    given = history(pair, jitter=0)
+    liars = replicas(noise(2, low=0.2, high=0.6), noise(2, low=0.2, high=0.6), 0.0)
+    quiet = Slice(workload="quiet", usage=work(0.0), card="GPU-002", compute=0.5)
+    apart = Slice(workload="apart", usage=work(0.0), card="GPU-t", compute=0.5)
+    given = history([*liars, quiet, apart], jitter=0)
     assert checks(given, "quiet") == {"zero_beside_distrusted": True}
     assert checks(given, "apart") == {}
+
+
+def test_what_a_tenants_server_says_of_itself_bears_on_no_neighbour() -> None:
+    said = {**work(0.0), Measure.KV_CACHE_USAGE: noise(2, low=0.1, high=0.6)}
+    pair = [
+        Slice(workload=name, usage=usage, card="GPU-s", compute=0.5)
+        for name, usage in (("said", said), ("quiet", work(0.0)))
+    ]
+    given = history(pair, jitter=0)
+    assert checks(given, "said") == {"zero_while_moving": True}
+    assert checks(given, "quiet") == {}
+
+
+def test_replica_whose_framebuffer_rests_too_while_that_of_the_busy_ones_moves_is_really_idle() -> None:
+    def holding(level: Any, moves: float) -> dict[Measure, Any]:
+        return {**work(level), Measure.FRAMEBUFFER_USED: np.float32(2**33) + moves * noise(2, low=0.0, high=2.0**28)}
+
+    busy = [noise(2, low=0.2, high=0.6) for _ in range(3)]
+    three = [
+        Slice(pod=f"svc-{n}", card=f"GPU-{n:03}", usage=holding(level, moves))
+        for n, (level, moves) in enumerate(((busy[0], 1.0), (busy[1], 1.0), (0.0, 0.0)))
+    ]
+    given = history(three, jitter=0)
+    assert checks(given) == {}
+    assert profile(given).idle_pods == ("svc-2",)
 
 
 def frozen_after_a_day(number: int) -> Any:
