@@ -183,12 +183,22 @@ def _approved(random: np.random.Generator, plan: Plan) -> list[int]:
 
 
 def _carried_out(plan: Plan, stages: list[int], running: RunningBackend, standing: BackendCluster) -> list[int]:
-    """Stages that are not refused, carried out one after the other; the first that is refused ends it."""
-    done = []
+    """Stages carried out one after the other, up to the first that is refused or whose pods find no room.
+
+    A pod that no stage has cut holds its card whole, and no scheduler puts another beside it: approved out of order, a
+    stage may want the card of one that has not left yet. It waits, and is taken back.
+    """
+    places = {part.pod_id: card.card for card in plan.placement for part in card.slices}
+    done: list[int] = []
+    cut: set[str] = set()
     for stage in stages:
         try:
             rendered = running.render(plan, stage, standing.snapshot())
         except Refused:
+            break
+        cut |= {move.pod_id for move in rendered.moves}
+        whole = {card for pod, held in standing.cards_of_pods.items() if pod not in cut for card in held}
+        if whole & {places.get(move.pod_id) for move in rendered.moves if move.new}:
             break
         standing.carry_out(plan, rendered)
         done.append(stage)
