@@ -153,13 +153,13 @@ def templates(api: Api, namespace: str) -> dict[str, Any]:
 def written(api: Api, namespace: str, nodes: list[str]) -> list[Any]:
     """Templates, what stands on nodes, and the configurations of the plugin."""
     found = [api.ask("GET", f"/api/v1/nodes/{node}") for node in nodes]
-    told = [
+    shown = [
         (one["metadata"]["labels"], one["metadata"].get("annotations"), one["spec"].get("unschedulable"))
         for one in found
     ]
     _, place, name = PLUGIN_CONFIGS[0]
     configs = api.ask("GET", f"/api/v1/namespaces/{place}/configmaps/{name}").get("data")
-    return [templates(api, namespace), told, configs]
+    return [templates(api, namespace), shown, configs]
 
 
 def places(api: Api, namespace: str) -> list[str]:
