@@ -32,7 +32,7 @@ from analyzer.presence import (
 )
 from analyzer.state.idleness import Activity, activity, gives_way
 from analyzer.succession import Succession, succession
-from analyzer.trust import CardView, disbelieved_pods, findings, on_compute, without_compute
+from analyzer.trust import CardView, disbelieved_pods, findings, lies_on_compute, on_compute, without_compute
 from fleet.inventory import CardId, Priority, WorkloadId
 from fleet.profiles import Finding
 from fleet.schema import Measure
@@ -116,6 +116,20 @@ def survey(history: History, settings: AnalyzerSettings, now: datetime) -> Surve
         return look
     believed = _survey(without_compute(history, pods), settings, now)
     return replace(believed, distrust=look.distrust, disbelieved=pods)
+
+
+def as_believed(history: History, settings: AnalyzerSettings) -> History:
+    """Days that are over, as if compute of a pod had not been collected since a check first failed on its counters.
+
+    What was before that moment counts, and no replica speaks for another: this says what happened, not what to expect.
+    """
+    look = _survey(history, settings, history.slices.until)
+    since: dict[str, datetime] = {}
+    for number, found in look.distrust.items():
+        pod = look.lives[number].latest.pod_id
+        for one in filter(lies_on_compute, found):
+            since[pod] = min(since.get(pod, history.slices.until), one.since or history.slices.since)
+    return without_compute(history, since)
 
 
 def _survey(history: History, settings: AnalyzerSettings, now: datetime) -> Survey:

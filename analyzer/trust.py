@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
@@ -411,21 +412,28 @@ def disbelieved_pods(
     """
     found: set[str] = set()
     for numbers in members.values():
-        lying = {lives[n].latest.pod_id for n in numbers if any(map(_lies_on_compute, distrust.get(n, ())))}
+        lying = {lives[n].latest.pod_id for n in numbers if any(map(lies_on_compute, distrust.get(n, ())))}
         live = {lives[n].latest.pod_id for n in numbers if lives[n].is_live}
         if lying and 2 * len(live & lying) <= len(live):
             found |= lying
     return frozenset(found)
 
 
-def _lies_on_compute(finding: Finding) -> bool:
+def lies_on_compute(finding: Finding) -> bool:
+    """Whether a finding says that nothing its slice computes is known."""
     return finding.distrusts and on_compute(finding)
 
 
-def without_compute(history: History, pods: Collection[str]) -> History:
-    """A history as if the compute of some pods (`namespace/pod`) had not been collected."""
-    rows = np.array([row for row, key in enumerate(history.slices.keys) if key.pod_id in pods], np.int64)
-    return replace(history, slices=history.slices.without(ENGINES, rows)) if len(rows) else history
+def without_compute(history: History, pods: Collection[str] | Mapping[str, datetime]) -> History:
+    """A history as if the compute of some pods (`namespace/pod`) had not been collected, since a moment or at all."""
+    grid = history.slices
+    moments = pods if isinstance(pods, Mapping) else dict.fromkeys(pods, grid.since)
+    first = {
+        row: max(0, int((moments[key.pod_id] - grid.since).total_seconds() // grid.step_seconds))
+        for row, key in enumerate(grid.keys)
+        if key.pod_id in moments
+    }
+    return replace(history, slices=grid.without(ENGINES, first)) if first else history
 
 
 def of_workload(per_slice: Sequence[tuple[Finding, ...]]) -> tuple[Finding, ...]:

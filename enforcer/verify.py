@@ -3,21 +3,23 @@
 Harm is judged by what a real cluster shows, where measured use ends at what a card and a grant can give: summed SM
 activity of high and normal priority that fills a shared card though no pod fills it alone, framebuffer that fills a
 slice. It is the rule of `fleet.sharing`, read off what was served where that one is read off what was asked for. Who
-has a whole card to itself is never harmed by sharing. Workloads that the plan left alone are the control. The command
-line hands in the warehouse as `Measurements`.
+has a whole card to itself is never harmed by sharing. A window is judged where compute of the pod and of all that share
+its card is known: counters that fail a check of the analyzer count as not collected. Workloads that the plan left alone
+are the control. The command line hands in the warehouse as `Measurements`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzer.survey import as_believed
 from enforcer.judged_rows import JudgedRows, judged_rows
 from enforcer.lent_turns import lent_cards
 from enforcer.record.journal import RunRecord, StageRecord, StageState
@@ -32,7 +34,7 @@ from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.priority_holds import Holders, broken_needs, contending
 from fleet.schema import Measure
 from fleet.sentences import Sentence
-from fleet.settings.settings import Settings
+from fleet.settings.settings import AnalyzerSettings, Settings
 from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX, sum_by_card
 from fleet.units import MIB, format_time
 from fleet.usage import Float32, History, SliceGrid
@@ -102,7 +104,7 @@ def verify(
     until = min(now, since + days)
     if until <= since:
         raise NotEnoughData(f"cannot verify plan {plan.plan_id}: it was applied at {format_time(since)}, just now")
-    history = measurements.history(since, until)
+    history = as_believed(measurements.history(since, until), settings.analyzer)
     stages = sorted(stages_in_place(plan, planned_cards(plan), applied))
     promised, named = promised_cards(plan, stages), named_cards(plan, stages)
     granted_before = frozenset(card for run in runs for card in run.cards_granted)
@@ -130,7 +132,7 @@ def verify(
     changed = {move.workload for record in applied for move in record.moves}
     standing = {name for stage in plan.stages if stage.stage in stages for name in stage.recommendations}
     rows = judged_rows(history, contending(plan, holders))
-    violated, active, causes = _violations(history.slices, rows)
+    windows = _windows(history.slices, rows)
     return Outcome(
         plan_id=plan.plan_id,
         measured_at=now,
@@ -142,10 +144,10 @@ def verify(
         promised_saving_per_week=saved(promised),
         realised_saving_per_week=saved(realised),
         promised_violation_ratio=plan.totals.predicted_violation_ratio,
-        control_violation_ratio=_control(rows, violated, active, changed),
+        control_violation_ratio=_control(rows, windows, changed),
         coverage_ratio=_coverage(history, rows),
         given_back=len(given_back),
-        workloads=_by_workload(plan, rows, violated, active, causes, changed),
+        workloads=_by_workload(plan, history.slices, rows, windows, changed),
         spare_cards=len(free) - len(realised),
         harm_budget_ratio=harm_ratio_max,
         restored=tuple(sorted(_taken_back(plan, runs, undone, changed))),
@@ -174,16 +176,12 @@ def _living(history: History) -> frozenset[WorkloadId]:
     return frozenset(grant.workload_id for grant in history.inventory.live_grants())
 
 
-def harm_by_workload(history: History) -> dict[WorkloadId, Harm]:
+def harm_by_workload(history: History, settings: AnalyzerSettings) -> dict[WorkloadId, Harm]:
     """What every workload suffered in a history, by the rule above."""
+    history = as_believed(history, settings)
     rows = judged_rows(history)
-    violated, active, _ = _violations(history.slices, rows)
-    found: dict[WorkloadId, list[int]] = {}
-    for number, workload in enumerate(rows.workload):
-        counts = found.setdefault(workload, [0, 0])
-        counts[0] += int(active[number].sum())
-        counts[1] += int(violated[number].sum())
-    return {workload: Harm(active_steps=a, violated_steps=b) for workload, (a, b) in found.items()}
+    windows = _windows(history.slices, rows)
+    return {workload: _suffered(windows, own) for workload, own in _rows_of(rows).items()}
 
 
 def emptied_cards(applied: Iterable[StageRecord], granted_before: frozenset[str], plan: Plan) -> frozenset[str]:
@@ -281,8 +279,23 @@ def _given_back(history: History, freed: frozenset[str], since: datetime, until:
     )
 
 
-def _violations(grid: SliceGrid, rows: JudgedRows) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int8]]:
-    """Violated steps, active steps, and the cause of each violation (place in `_CAUSES`); all (rows, steps)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Windows:
+    """What became of every row in every step; all (rows, steps).
+
+    Attributes:
+        violated: surely so, whatever is not known of those that share the card.
+        cause: of each violation, its place in `_CAUSES`.
+        judged: compute of the row and of all that share its card is known.
+    """
+
+    active: NDArray[np.bool_]
+    violated: NDArray[np.bool_]
+    cause: NDArray[np.int8]
+    judged: NDArray[np.bool_]
+
+
+def _windows(grid: SliceGrid, rows: JudgedRows) -> _Windows:
     shape = (len(rows.row), grid.steps)
     use = _measured(grid, rows, Measure.SM_ACTIVE, shape)
     if np.isnan(use).all():
@@ -308,9 +321,30 @@ def _violations(grid: SliceGrid, rows: JudgedRows) -> tuple[NDArray[np.bool_], N
     promised = sum_by_card(granted, rows.card, cards) > sizes[:, None] + MIB
     is_full = promised & (sum_by_card(used, rows.card, cards) >= sizes[:, None] - MIB)
     full = is_shared & is_full[rows.card]
-    violated = active & (contention | short | full)
-    cause = np.where(contention, 0, np.where(short, 1, 2)).astype(np.int8)
-    return violated, active, cause
+    is_unknown = rows.lives & np.isnan(use)
+    # Low priority gives way, so that others are judged without it.
+    unknown = (is_unknown & ~rows.is_low[:, None]).astype(np.float32)
+    return _Windows(
+        active=active,
+        violated=active & (contention | short | full),
+        cause=np.where(contention, 0, np.where(short, 1, 2)).astype(np.int8),
+        judged=rows.lives & ~is_unknown & ~(is_shared & (sum_by_card(unknown, rows.card, cards) > 0)[rows.card]),
+    )
+
+
+def _suffered(windows: _Windows, own: NDArray[np.int64]) -> Harm:
+    """Harm of some rows in the steps that are judged, and no less than what is sure in all steps that are known."""
+    judged, active, violated = windows.judged[own], windows.active[own], windows.violated[own]
+    found = Harm(active_steps=int((active & judged).sum()), violated_steps=int((violated & judged).sum()))
+    sure = Harm(active_steps=int(active.sum()), violated_steps=int(violated.sum()))
+    return sure if (sure.ratio or 0.0) > (found.ratio or 0.0) else found
+
+
+def _rows_of(rows: JudgedRows) -> dict[WorkloadId, NDArray[np.int64]]:
+    found: dict[WorkloadId, list[int]] = {}
+    for number, workload in enumerate(rows.workload):
+        found.setdefault(workload, []).append(number)
+    return {workload: np.array(own, np.int64) for workload, own in found.items()}
 
 
 def _sharers(rows: JudgedRows, cards: int) -> Float32:
@@ -328,48 +362,47 @@ def _measured(grid: SliceGrid, rows: JudgedRows, measure: Measure, shape: tuple[
 
 
 def _by_workload(
-    plan: Plan,
-    rows: JudgedRows,
-    violated: NDArray[np.bool_],
-    active: NDArray[np.bool_],
-    causes: NDArray[np.int8],
-    changed: set[WorkloadId],
+    plan: Plan, grid: SliceGrid, rows: JudgedRows, windows: _Windows, changed: set[WorkloadId]
 ) -> tuple[WorkloadOutcome, ...]:
     predicted: dict[WorkloadId, float] = {}
     for entry in plan.recommendations:
         for workload in entry.workloads:
             predicted[workload] = max(entry.violation_ratio, predicted.get(workload, 0.0))
-    of_workload: dict[WorkloadId, list[int]] = {}
-    for number, workload in enumerate(rows.workload):
-        of_workload.setdefault(workload, []).append(number)
+    of_workload = _rows_of(rows)
     found = []
     for workload in sorted(changed):
-        own = np.array(of_workload.get(workload, []), np.int64)
-        steps = int(active[own].sum()) if len(own) else 0
-        bad = int(violated[own].sum()) if len(own) else 0
-        counted = Counter(causes[own][violated[own]].tolist()) if bad else Counter[int]()
+        own = of_workload.get(workload, np.array([], np.int64))
+        harm, violated = _suffered(windows, own), windows.violated[own]
+        counted = Counter(windows.cause[own][violated].tolist())
+        ratio = 0.0 if harm.ratio is None and windows.judged[own].any() else harm.ratio
+        of_pod = {grid.keys[rows.row[number]].pod: own[rows.pod[own] == rows.pod[number]] for number in own.tolist()}
         found.append(
             WorkloadOutcome(
                 workload=workload,
                 predicted_violation_ratio=predicted.get(workload, 0.0),
-                violation_ratio=bad / steps if steps else (0.0 if len(own) else None),
-                active_steps=steps,
-                cause=_CAUSES[counted.most_common(1)[0][0]] if bad else None,
+                violation_ratio=ratio,
+                active_steps=harm.active_steps,
+                cause=_CAUSES[counted.most_common(1)[0][0]] if ratio else None,
                 is_low_priority=bool(len(own)) and bool(rows.is_low[own].all()),
+                pods=len(of_pod),
+                unjudged_pods=tuple(sorted(pod for pod, held in of_pod.items() if _is_unjudged(rows, windows, held))),
             )
         )
     return tuple(sorted(found, key=lambda entry: (-(entry.violation_ratio or 0.0), entry.workload)))
 
 
-def _control(
-    rows: JudgedRows, violated: NDArray[np.bool_], active: NDArray[np.bool_], changed: set[WorkloadId]
-) -> float | None:
+def _is_unjudged(rows: JudgedRows, windows: _Windows, own: NDArray[np.int64]) -> bool:
+    """Whether over half of the windows that rows of a pod lived through can't be judged."""
+    return 2 * int(windows.judged[own].sum()) < int(rows.lives[own].sum())
+
+
+def _control(rows: JudgedRows, windows: _Windows, changed: set[WorkloadId]) -> float | None:
     """Violated share of the active steps of untouched workloads of high and normal priority; None without any."""
-    own = np.array([workload not in changed for workload in rows.workload], bool) & ~rows.is_low
-    if not own.any():
+    is_own = np.array([workload not in changed for workload in rows.workload], bool) & ~rows.is_low
+    own = np.flatnonzero(is_own)
+    if not windows.judged[own].any():
         return None
-    steps = int(active[own].sum())
-    return int(violated[own].sum()) / steps if steps else 0.0
+    return _suffered(windows, own).ratio or 0.0
 
 
 def _coverage(history: History, rows: JudgedRows) -> float:

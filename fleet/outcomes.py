@@ -56,10 +56,13 @@ class WorkloadOutcome:
 
     Attributes:
         predicted_violation_ratio: promised, 0-1.
-        violation_ratio: measured since apply, 0-1, None where nothing was collected.
-        active_steps: windows in which one of its pods was active, summed over pods.
+        violation_ratio: measured since apply, 0-1, None where no window could be judged.
+        active_steps: judged windows in which one of its pods was active, summed over pods.
         cause: most frequent cause (`contention`, `short`, `full`), None where there is no harm.
         is_low_priority: all its pods have low priority; they give way by design, so no prediction counts them.
+        pods: how many it had since then.
+        unjudged_pods: names of those of which over half of the windows can't be judged, because compute counters of the
+            pod, or of another on its card, are missing or fail a check.
     """
 
     workload: WorkloadId
@@ -68,6 +71,8 @@ class WorkloadOutcome:
     active_steps: int
     cause: str | None
     is_low_priority: bool = False
+    pods: int = 0
+    unjudged_pods: tuple[str, ...] = ()
 
 
 LENDING_OVER_RATIO = 1.2

@@ -101,12 +101,13 @@ class UsageGrid(Generic[Key]):
             peak={measure: values[:, first:stop] for measure, values in self.peak.items()},
         )
 
-    def without(self, measures: Collection[Measure], rows: NDArray[np.int64]) -> UsageGrid[Key]:
-        """The same as if these measures of these rows had not been collected."""
+    def without(self, measures: Collection[Measure], first: Mapping[int, int]) -> UsageGrid[Key]:
+        """The same as if these measures of some rows had not been collected, from a step of each row on."""
 
         def blank(values: Float32) -> Float32:
             found = values.copy()
-            found[rows] = np.nan
+            for row, step in first.items():
+                found[row, step:] = np.nan
             return found
 
         return replace(

@@ -20,7 +20,7 @@ from analyzer.profile import profile_fleet
 from dashboards.words.advice import verdict_words
 from enforcer.record.journal import StageState
 from enforcer.record.outcome_store import keep_outcome, read_outcomes
-from enforcer.record.verdict import Standing, standing_of, verdict_of
+from enforcer.record.verdict import standing_of, verdict_of
 from enforcer.rollout.undo import Undo
 from enforcer.simulated.systems import system_of
 from exporter.synthetic.writer import write_synthetic_fleet
@@ -255,7 +255,7 @@ def _restore_one(
     """
     # Most harmed first; of one that is not decided yet nothing can be said.
     budget = outcome.harm_budget_ratio
-    judged = [one for one in outcome.workloads if standing_of(one, budget) is not Standing.UNDECIDED]
+    judged = [one for one in outcome.workloads if standing_of(one, budget).is_judged]
     worst = (judged or outcome.workloads)[0]
     namespace, _, name = worst.workload.split("/")
     objects = [

@@ -1,7 +1,8 @@
 """Plans on the first part of a history, judged on the days after it: what our advice would have been worth.
 
 Every fold cuts the history, makes profiles and plans anew from what was known at the cut, and plays the following days
-with `fleet.sharing`. Naive rules are judged beside it on the same pods. Called by the command line (`backtest`).
+with `fleet.sharing`. As in `verify`, a window is judged where compute of the pod and of all that share its card is
+known and believed. Naive rules are judged beside it on the same pods. Called by the command line (`backtest`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.profile import profile_fleet
+from analyzer.survey import as_believed
 from fleet.capabilities.register import Capabilities, CorePolicy
 from fleet.decisions import PlacedSlice, Plan, RiskLevel
 from fleet.errors import NotEnoughData
@@ -21,8 +23,8 @@ from fleet.inventory import CardId, Priority
 from fleet.lending import Residency, paging_bytes_per_second
 from fleet.priority_holds import contending
 from fleet.settings.settings import Settings
-from fleet.sharing import ACTIVE_RATIO_MIN, Seats, fare
-from fleet.usage import CardGrid, Float32, History, SliceGrid
+from fleet.sharing import ACTIVE_RATIO_MIN, Seats, fare, sum_by_card
+from fleet.usage import CardGrid, Float32, History
 from recommender.demand import DAY_SECONDS, Demand, demand_of, touched
 from recommender.naive import NAIVE_RULES, naive_packing
 from recommender.planner import make_plan
@@ -42,11 +44,13 @@ class BacktestScore:
         until: end of the judged days.
         cards_after: cards after the rule.
         saved_ratio: 1 - after / before.
-        violation_ratio: violated active steps / active steps, realised.
-        contention_ratio: of them contended.
-        framebuffer_ratio: of them short of framebuffer or on a full card.
+        violation_ratio: violated active steps / active steps, realised; None where none could be judged.
+        contention_ratio: of them contended, likewise.
+        framebuffer_ratio: of them short of framebuffer or on a full card, likewise.
         predicted_violation_ratio: what the plan said before, None for naive rules.
-        lost_work_ratio: demand that did not fit / demand.
+        lost_work_ratio: demand that did not fit / demand, as far as it is known.
+        unjudged_pods: pods of which over half of the steps could not be judged: compute counters of the pod, or of
+            another that the rule puts on its card, are missing or fail a check.
     """
 
     fold: int
@@ -56,11 +60,12 @@ class BacktestScore:
     cards_before: int
     cards_after: int
     saved_ratio: float
-    violation_ratio: float
-    contention_ratio: float
-    framebuffer_ratio: float
+    violation_ratio: float | None
+    contention_ratio: float | None
+    framebuffer_ratio: float | None
     predicted_violation_ratio: float | None
     lost_work_ratio: float
+    unjudged_pods: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +87,14 @@ class _Fold:
     """The judged days: what pods really did, and on which cards they began.
 
     Attributes:
+        lived: steps in which each pod had the grant that it had at the cut, (rows, steps).
         touches: steps in which pods did anything at all, where that matters, (rows, steps).
         measured_bytes_per_second: how fast lent framebuffer moves, as a probe measured it; None where none did.
     """
 
     number: int
     coming: Demand
+    lived: NDArray[np.bool_]
     judged: NDArray[np.int64]
     whole: NDArray[np.float64]
     since: datetime
@@ -140,29 +147,24 @@ def _judge(
     known: History, history: History, cut: int, end: int, fold: int, settings: Settings, capability: Capabilities
 ) -> list[BacktestScore]:
     now = known.inventory.as_of
-    future: SliceGrid = history.slices.between(cut, end)
-    coming = _as_granted(demand_of(History(inventory=known.inventory, slices=future)), history, now)
-    judged = np.array(
-        [
-            row
-            for row, grant in enumerate(coming.grants)
-            if grant.workload_kind in JUDGED_KINDS and np.isfinite(coming.compute[row]).any()
-        ],
-        np.int64,
-    )
+    future = _part(history, cut, end)
+    past, shown = demand_of(known), demand_of(replace(future, inventory=known.inventory))
+    lived = _lived(shown, history, now)
+    is_measured = np.isfinite(past.compute).any(axis=1) | np.isfinite(shown.compute).any(axis=1)
+    is_kept = np.array([grant.workload_kind in JUDGED_KINDS for grant in shown.grants], bool)
+    judged = np.flatnonzero(is_kept & is_measured & lived.any(axis=1))
+    believed = replace(as_believed(future, settings.analyzer), inventory=known.inventory)
+    coming = _as_lived(demand_of(believed), lived)
     profiles = profile_fleet(known, settings=settings.analyzer, now=now)
     fold_of = _Fold(
         number=fold,
         coming=coming,
+        lived=lived,
         judged=judged,
         whole=np.array([grant.framebuffer_bytes for grant in coming.grants], float),
         since=now,
-        until=future.until,
-        touches=(
-            touched(History(inventory=known.inventory, slices=future))
-            if capability.can_lend
-            else np.zeros(coming.compute.shape, bool)
-        ),
+        until=future.slices.until,
+        touches=touched(believed) if capability.can_lend else np.zeros(coming.compute.shape, bool),
         measured_bytes_per_second=capability.spill_bytes_per_second,
     )
     scores = []
@@ -172,7 +174,6 @@ def _judge(
         predicted = plan.totals.predicted_violation_ratio
         promises = _promises(plan, coming)
         scores.append(_score(fold_of, preset.value, *seats_of(plan, coming), promises, predicted=predicted))
-    past = demand_of(known)
     everything = np.full(len(coming.grants), np.inf)
     nothing = _Promises(is_low=_is_low(coming), most=np.ones(len(coming.grants)))
     scores += [
@@ -182,23 +183,27 @@ def _judge(
     return scores
 
 
-def _as_granted(coming: Demand, history: History, now: datetime) -> Demand:
-    """What the pods of the cut did as long as they had the grants they had then: remade ones are other pods."""
+def _lived(coming: Demand, history: History, now: datetime) -> NDArray[np.bool_]:
+    """Steps in which the pods of the cut had the grants that they had then: remade ones are other pods."""
     ends = {
         (grant.pod_id, grant.container, grant.card, grant.started_at): grant.ended_at
         for grant in history.inventory.grants
     }
-    after = np.zeros(coming.compute.shape, bool)
+    lived = np.ones(coming.compute.shape, bool)
     for row, grant in enumerate(coming.grants):
         end = ends.get((grant.pod_id, grant.container, grant.card, grant.started_at))
         if end is not None:
             # A step that the end falls into was not lived through.
-            after[row, max(0, int((end - now).total_seconds() // coming.step_seconds)) :] = True
+            lived[row, max(0, int((end - now).total_seconds() // coming.step_seconds)) :] = False
+    return lived
+
+
+def _as_lived(coming: Demand, lived: NDArray[np.bool_]) -> Demand:
     return replace(
         coming,
-        compute=np.where(after, np.float32(np.nan), coming.compute),
-        used_bytes=np.where(after, np.float32(np.nan), coming.used_bytes),
-        need_bytes=np.where(after, np.float32(np.nan), coming.need_bytes),
+        compute=np.where(lived, coming.compute, np.float32(np.nan)),
+        used_bytes=np.where(lived, coming.used_bytes, np.float32(np.nan)),
+        need_bytes=np.where(lived, coming.need_bytes, np.float32(np.nan)),
     )
 
 
@@ -304,9 +309,19 @@ def _score(
     )
     demand = coming.compute[judged]
     played = fare(demand, coming.need_bytes[judged], seats)
-    counted = played.active & ~is_low[:, None]
-    active = max(1, int(counted.sum()))
+    lived = fold.lived[judged]
+    is_unknown = lived & np.isnan(demand)
+    unknown = (is_unknown & ~is_low[:, None]).astype(np.float32)
+    is_judged = lived & ~is_unknown & ~(sum_by_card(unknown, card, len(numbers)) > 0)[card]
+    counted = played.active & ~is_low[:, None] & is_judged
+    active = int(counted.sum())
     waits = float((_waits(fold, seats) * (counted & ~played.violated)).sum())
+
+    def share(hit: NDArray[np.bool_], waited: float) -> float | None:
+        if not active and is_unknown.any():
+            return None
+        return (int((hit & counted).sum()) + waited) / max(1, active)
+
     asked = float(np.nan_to_num(demand[~is_low]).sum())
     served = float(np.nan_to_num(played.served_ratio[~is_low]).sum())
     return BacktestScore(
@@ -317,11 +332,12 @@ def _score(
         cards_before=len(judged),
         cards_after=len(numbers),
         saved_ratio=1.0 - len(numbers) / max(1, len(judged)),
-        violation_ratio=(int((played.violated & counted).sum()) + waits) / active,
-        contention_ratio=int((played.contention & counted).sum()) / active,
-        framebuffer_ratio=(int(((played.short | played.full) & counted).sum()) + waits) / active,
+        violation_ratio=share(played.violated, waits),
+        contention_ratio=share(played.contention, 0.0),
+        framebuffer_ratio=share(played.short | played.full, waits),
         predicted_violation_ratio=predicted,
         lost_work_ratio=max(0.0, 1.0 - served / asked) if asked > 0 else 0.0,
+        unjudged_pods=int((2 * is_judged.sum(axis=1) < lived.sum(axis=1)).sum()),
     )
 
 

@@ -47,7 +47,7 @@ _STAGES = re.compile(r"stages? (\d{1,6}(?:, \d{1,6})*)", re.ASCII)
 HARM_MAX = 40
 _UNJUDGED = {
     Standing.UNDECIDED: "standing.undecided",
-    Standing.UNMEASURED: "savings.not_collected",
+    Standing.UNMEASURED: "standing.unmeasured",
     Standing.RESTORED: "standing.restored",
 }
 

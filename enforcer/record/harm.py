@@ -14,8 +14,6 @@ from enforcer.record.verdict import Standing, Verdict, standing_in, standing_of,
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 
-_JUDGED = frozenset({Standing.OVER_BUDGET, Standing.WITHIN_BUDGET})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarmBudget:
@@ -56,7 +54,7 @@ def standing_outcomes(plans: Sequence[PlanRecord], outcomes: Sequence[Outcome]) 
     for may_be_unjudged in (False, True):
         for outcome in standing:
             for one in outcome.workloads:
-                if may_be_unjudged or standing_of(one, outcome.harm_budget_ratio) in _JUDGED:
+                if may_be_unjudged or standing_of(one, outcome.harm_budget_ratio).is_judged:
                     counts_with.setdefault(one.workload, outcome.plan_id)
     for outcome in standing:
         kept = tuple(one for one in outcome.workloads if counts_with[one.workload] == outcome.plan_id)
@@ -119,6 +117,6 @@ def _harm_budget(item: WorkloadOutcome, outcome: Outcome, restored: frozenset[Wo
         standing=standing,
         budget_ratio=outcome.harm_budget_ratio,
         predicted_ratio=item.predicted_violation_ratio,
-        violation_ratio=None if standing is Standing.UNDECIDED else item.violation_ratio,
+        violation_ratio=item.violation_ratio if standing.is_judged else None,
         cause=item.cause,
     )

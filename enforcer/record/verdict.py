@@ -7,6 +7,7 @@ Each sentence is a message id with values (`fleet.sentences`); its texts are in 
 A rate of harm is a share of active windows, so few windows say little. Each rate is judged by its 95 % interval
 (`harm_interval`): a service is over its budget when the whole interval lies above the budget, within it when the whole
 interval lies at or below it, and is not decided yet while the budget lies inside; more windows narrow the interval.
+Harm counts however few windows show it; that there was none is said where at least half of the pods could be judged.
 The rate of a whole plan is compared with its prediction when its interval lies above the budget or is no wider than it.
 """
 
@@ -41,6 +42,11 @@ class Standing(StrEnum):
     RESTORED = "restored"
     """Taken back since: what it suffered was true, and is over."""
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether it is known how much it suffers, or suffered."""
+        return self not in (Standing.UNDECIDED, Standing.UNMEASURED)
+
 
 class Level(StrEnum):
     """What a verdict says of harm."""
@@ -62,6 +68,8 @@ class Verdict:
         is_final: False while the measured span is shorter than `enforcer.verify_days`.
         over_budget: services over their harm budget in the measured span, the most harmed first; also those that were
             taken back since.
+        pods: pods that its services had since.
+        pods_unjudged: those (`namespace/pod`) whose harm could not be judged, see `WorkloadOutcome.unjudged_pods`.
         services_undecided: services whose budget lies inside the interval of their rate.
         services_restored: services of the plan that were taken back.
         harm_budget_ratio: violated share of active time that a service may suffer, 0-1; None where no budget is kept.
@@ -93,6 +101,8 @@ class Verdict:
     cards_spare: int
     broken: tuple[Sentence, ...] = ()
     lent: tuple[LentCardOutcome, ...] = ()
+    pods: int = 0
+    pods_unjudged: tuple[str, ...] = ()
 
     @property
     def is_harmed(self) -> bool:
@@ -132,12 +142,12 @@ def standing_of(service: WorkloadOutcome, budget_ratio: float | None) -> Standin
     """
     if service.violation_ratio is None:
         return Standing.UNMEASURED
-    if budget_ratio is None:
-        return Standing.WITHIN_BUDGET
     low, high = harm_interval(service.violation_ratio, service.active_steps)
-    if low > budget_ratio:
+    if budget_ratio is not None and low > budget_ratio:
         return Standing.OVER_BUDGET
-    return Standing.WITHIN_BUDGET if high <= budget_ratio else Standing.UNDECIDED
+    if 2 * len(service.unjudged_pods) > service.pods:
+        return Standing.UNMEASURED
+    return Standing.WITHIN_BUDGET if budget_ratio is None or high <= budget_ratio else Standing.UNDECIDED
 
 
 def standing_in(outcome: Outcome, service: WorkloadOutcome) -> Standing:
@@ -164,9 +174,14 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
     if is_whole:
         predicted = outcome.promised_violation_ratio
     is_judged = bool(over) or (observed is not None and _is_judged(observed, windows, budget))
+    pods = sum(one.pods for one in services)
+    unjudged = tuple(f"{one.workload.split('/')[0]}/{pod}" for one in services for pod in one.unjudged_pods)
+    level = Level.HARMED if over else _level(observed, predicted, is_judged=is_judged)
+    if level is Level.AS_PREDICTED and 2 * len(unjudged) > pods:
+        level = Level.UNMEASURED
     return Verdict(
         plan_id=outcome.plan_id,
-        level=Level.HARMED if over else _level(observed, predicted, is_judged=is_judged),
+        level=level,
         is_final=outcome.is_final,
         days=round((outcome.until - outcome.since).total_seconds() / 86400, 1),
         services_changed=len(services),
@@ -175,13 +190,15 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
         services_restored=len(restored),
         harm_budget_ratio=budget,
         active_windows=windows,
-        observed_ratio=observed if is_judged else None,
+        observed_ratio=observed if is_judged and level is not Level.UNMEASURED else None,
         predicted_ratio=predicted,
         cards_promised=outcome.promised_cards_freed if is_whole else None,
         cards_freed=outcome.realised_cards_freed if is_whole else None,
         cards_spare=outcome.spare_cards if is_whole else 0,
         broken=outcome.broken if is_whole else (),
         lent=outcome.lent if is_whole else (),
+        pods=pods,
+        pods_unjudged=unjudged,
     )
 
 
@@ -201,7 +218,11 @@ def verdict_document(outcome: Outcome, text: str) -> dict[str, Any]:
 
 def headline(verdict: Verdict) -> tuple[Sentence, ...]:
     """The sentences that lead wherever a plan is spoken of."""
-    return _harm(verdict) if verdict.is_harmed else (*_cards(verdict), *_harm(verdict))
+    lead = _harm(verdict) if verdict.is_harmed else (*_cards(verdict), *_harm(verdict))
+    if not verdict.pods_unjudged:
+        return lead
+    names = listed(verdict.pods_unjudged, _NAMED_MAX)
+    return (*lead, sentence("verdict.pods_unjudged", count=len(verdict.pods_unjudged), of=verdict.pods, names=names))
 
 
 def sentences(verdict: Verdict) -> tuple[Sentence, ...]:

@@ -269,7 +269,7 @@ def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
         {
             "service": lambda one: one[1].workload,
             "predicted": lambda one: format_percent(one[1].predicted_violation_ratio, digits=2),
-            "observed": lambda one: "–" if one[0] is Standing.UNDECIDED else percent_text(one[1].violation_ratio),
+            "observed": lambda one: percent_text(one[1].violation_ratio if one[0].is_judged else None),
             "harm budget": lambda one: one[0].value.replace("_", " "),
             "active windows": lambda one: one[1].active_steps,
             "cause": lambda one: one[1].cause or "",

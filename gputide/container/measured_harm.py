@@ -50,6 +50,7 @@ def harm_between(
     What `_HarmOfWarehouse` of `container.enforcer` answers the enforcer's port `HarmRecords` with.
     """
     try:
-        return harm_by_workload(WarehouseMeasurements(folder, settings, cluster=cluster).history(since, until))
+        history = WarehouseMeasurements(folder, settings, cluster=cluster).history(since, until)
     except NotEnoughData:
         return {}
+    return harm_by_workload(history, settings.analyzer)

@@ -15,13 +15,13 @@ from dashboards.words.advice import verdict_words
 from enforcer.dialect import SeatSlice
 from enforcer.lent_turns import turns
 from enforcer.record.journal import Journal, RunRecord, StageState
-from enforcer.record.verdict import verdict_of
+from enforcer.record.verdict import Level, Standing, standing_of, verdict_of
 from enforcer.verify import verify
 from fleet.decisions import Need, Plan, RecommendationKind
 from fleet.documents import outcome_document, outcome_of
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import Grant, Priority, WorkloadId
-from fleet.outcomes import Outcome
+from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.priority_holds import Holders
 from fleet.schema import Measure
 from fleet.sentences import sentence
@@ -515,9 +515,10 @@ def lent_outcome(
             steps = int((until - since).total_seconds()) // 600
             turn = np.arange(steps) * turns_per_day // 144 % 2
             shown = [turn == (key.pod[0] == "b") for key in found.slices.keys]
-            use = np.array(shown, np.float32) * np.float32(0.5)
+            level = 0.5 + 0.001 * (np.arange(steps, dtype=np.float32) % 7)
+            use = np.array(shown, np.float32) * level
             if measure is Measure.DUTY_CYCLE:
-                use[:] = 0.5
+                use[:] = level
             if has_gap:
                 use[:, ::2] = np.nan
             values = {measure: use, Measure.FRAMEBUFFER_USED: np.full(use.shape, held, np.float32)}
@@ -590,3 +591,67 @@ def test_plan_that_lends_nothing_says_nothing_of_lending(applied: list[RunRecord
     outcome = judged(applied)
     assert outcome.lent == ()
     assert "framebuffer" not in said_of_lending(outcome)
+
+
+class Serving(Measured):
+    """Windows in which every pod answers requests, so that a zero proves nothing."""
+
+    def history(self, since: datetime, until: datetime) -> History:
+        found = super().history(since, until)
+        mean = {**found.slices.mean, Measure.REQUEST_RATE: np.full((len(found.slices.keys), STEPS), 2.0, np.float32)}
+        return replace(found, slices=replace(found.slices, mean=mean, peak=mean))
+
+
+def told(runs: list[RunRecord], use: Mapping[str, float]) -> Outcome:
+    """What `verify` makes of six windows; two pods share a card, and a pod that is not named reads 0.1."""
+    moment = max(record.applied_at for run in runs for record in run.records.values() if record.applied_at)
+    measured = Serving(grants=grants_after(moment), use=use, framebuffer={}, cache={})
+    return verify(standard_plan(), runs, measured, now=NOW + timedelta(days=7.5), settings=A10_AT_HALF)
+
+
+def service_of(outcome: Outcome, name: str) -> WorkloadOutcome:
+    return next(one for one in outcome.workloads if one.workload == f"team/Deployment/{name}")
+
+
+def test_zero_of_a_pod_that_serves_is_not_measured_and_neither_is_its_neighbour(applied: list[RunRecord]) -> None:
+    outcome = told(applied, {"b-0": 0.0, "b-1": 0.0})
+    for name in "ab":
+        found = service_of(outcome, name)
+        assert (found.violation_ratio, found.active_steps, found.unjudged_pods) == (None, 0, (f"{name}-0", f"{name}-1"))
+        assert standing_of(found, 0.01) is Standing.UNMEASURED
+    verdict = verdict_of(outcome)
+    assert (verdict.level, verdict.observed_ratio, verdict.pods) == (Level.UNMEASURED, None, 6)
+    words = verdict_words(verdict, Language.EN)
+    assert "No more harm than predicted" not in words
+    assert "Harm of 4 of 6 pods can't be judged" in words
+    assert "team/a-0, team/a-1, team/b-0" in words
+    assert "6 个 Pod 中有 4 个" in verdict_words(verdict, Language.ZH)
+
+
+def test_missing_counters_after_a_plan_are_no_quiet_days(applied: list[RunRecord]) -> None:
+    outcome = told(applied, dict.fromkeys(("a-0", "a-1", "b-0", "b-1", "c-0", "c-1", "train-0"), float("nan")))
+    assert {one.violation_ratio for one in outcome.workloads if one.pods} == {None}
+    assert outcome.control_violation_ratio is None
+    assert verdict_of(outcome).level is Level.UNMEASURED
+
+
+def test_low_priority_with_lying_counters_hides_nobody_elses_harm(applied: list[RunRecord]) -> None:
+    low = {grant.pod for grant in grants_after(NOW) if grant.priority is Priority.LOW}
+    outcome = told(applied, dict.fromkeys(low, 0.0))
+    assert {one.workload for one in outcome.workloads if one.unjudged_pods} == {WorkloadId("team/Deployment/c")}
+
+
+def test_one_pod_that_is_judged_speaks_for_no_majority_but_its_harm_counts(applied: list[RunRecord]) -> None:
+    """Card 0 is full and honest, of card 1 a tenant's counters lie."""
+    outcome = told(applied, {"a-0": 0.5, "b-0": 0.5, "b-1": 0.0})
+    assert service_of(outcome, "a").violation_ratio == service_of(outcome, "b").violation_ratio == 1.0
+    assert service_of(outcome, "a").unjudged_pods == ("a-1",)
+
+
+def test_harm_that_is_sure_counts_though_a_neighbour_is_not_measured(applied: list[RunRecord]) -> None:
+    full = dict.fromkeys(("a-0", "b-0"), float(HALF))
+    moment = max(record.applied_at for run in applied for record in run.records.values() if record.applied_at)
+    measured = Serving(grants=grants_after(moment), use={"b-0": 0.0}, framebuffer=full, cache={})
+    outcome = verify(standard_plan(), applied, measured, now=NOW + timedelta(days=7.5), settings=A10_AT_HALF)
+    assert service_of(outcome, "a").violation_ratio == 0.5
+    assert service_of(outcome, "a").cause == "short"

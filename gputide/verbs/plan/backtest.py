@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated
@@ -58,7 +58,16 @@ def backtest(
         listings=(
             Listing(
                 title=f"{folds} folds, {train_days} days learned, {test_days} days judged (means over folds)",
-                columns=("rule", "saved", "violation", "predicted", "contention", "framebuffer", "lost work"),
+                columns=(
+                    "rule",
+                    "saved",
+                    "violation",
+                    "predicted",
+                    "contention",
+                    "framebuffer",
+                    "lost work",
+                    "pods not judged",
+                ),
                 rows=[_row(rule, scores) for rule, scores in by_rule.items()],
             ),
         ),
@@ -76,10 +85,12 @@ def _draw(by_rule: Mapping[str, Sequence[BacktestScore]], caption: str, picture:
         JudgedRule(
             rule=rule,
             saved_ratio=fmean(score.saved_ratio for score in scores),
-            violation_ratio=fmean(score.violation_ratio for score in scores),
-            predicted_violation_ratio=None if (told := _told(scores)) is None else fmean(told),
+            violation_ratio=fmean(observed),
+            predicted_violation_ratio=fmean(predicted) if predicted else None,
         )
         for rule, scores in by_rule.items()
+        for predicted in [_known(score.predicted_violation_ratio for score in scores)]
+        if (observed := _known(score.violation_ratio for score in scores))
     ]
     try:
         picture.write_text(backtest_page(rules, caption), encoding="utf-8")
@@ -87,23 +98,22 @@ def _draw(by_rule: Mapping[str, Sequence[BacktestScore]], caption: str, picture:
         raise Misconfigured(f"cannot write --picture {picture}: {exc.strerror}") from exc
 
 
-def _told(scores: Sequence[BacktestScore]) -> list[float] | None:
-    """Predictions, where there are any."""
-    return [s.predicted_violation_ratio for s in scores if s.predicted_violation_ratio is not None] or None
+def _known(ratios: Iterable[float | None]) -> list[float]:
+    return [ratio for ratio in ratios if ratio is not None]
 
 
 def _row(rule: str, scores: Sequence[BacktestScore]) -> tuple[str, ...]:
-    predicted = _told(scores) or []
-
-    def mean(values: list[float]) -> str:
-        return format_percent(sum(values) / len(values), digits=2) if values else ""
+    def mean(ratios: Iterable[float | None]) -> str:
+        known = _known(ratios)
+        return format_percent(fmean(known), digits=2) if known else ""
 
     return (
         rule,
-        mean([score.saved_ratio for score in scores]),
-        mean([score.violation_ratio for score in scores]),
-        mean(predicted),
-        mean([score.contention_ratio for score in scores]),
-        mean([score.framebuffer_ratio for score in scores]),
-        mean([score.lost_work_ratio for score in scores]),
+        mean(score.saved_ratio for score in scores),
+        mean(score.violation_ratio for score in scores),
+        mean(score.predicted_violation_ratio for score in scores),
+        mean(score.contention_ratio for score in scores),
+        mean(score.framebuffer_ratio for score in scores),
+        mean(score.lost_work_ratio for score in scores),
+        str(sum(score.unjudged_pods for score in scores)),
     )
