@@ -25,7 +25,7 @@ from enforcer.lent_turns import lent_cards
 from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.savings import named_cards, planned_cards, promised_cards, stages_in_place
 from enforcer.safety.harm_budget import Harm
-from fleet.decisions import FreedCard, Plan, Saving
+from fleet.decisions import FreedCard, Plan, RecommendationKind, Saving
 from fleet.errors import NotEnoughData, Refused
 from fleet.inventory import CardId, WorkloadId
 from fleet.money.prices import PriceBook
@@ -130,6 +130,8 @@ def verify(
     free = _free_cards(emptied - given_back, taken, named, value)
     realised = tuple(card for card in free if not card.is_spare)
     changed = {move.workload for record in applied for move in record.moves}
+    # Nights of the tide touch services that no stage moves: they are no control.
+    of_tide = {name for one in plan.recommendations if one.kind is RecommendationKind.TIDE for name in one.workloads}
     standing = {name for stage in plan.stages if stage.stage in stages for name in stage.recommendations}
     rows = judged_rows(history, contending(plan, holders))
     windows = _windows(history.slices, rows)
@@ -144,10 +146,12 @@ def verify(
         promised_saving_per_week=saved(promised),
         realised_saving_per_week=saved(realised),
         promised_violation_ratio=plan.totals.predicted_violation_ratio,
-        control_violation_ratio=_control(rows, windows, changed),
+        control_violation_ratio=_control(rows, windows, changed | of_tide),
         coverage_ratio=_coverage(history, rows),
         given_back=len(given_back),
-        workloads=_by_workload(plan, history.slices, rows, windows, changed),
+        workloads=_with_wakes(
+            _by_workload(plan, history.slices, rows, windows, changed), plan, standing - undone, applied, history
+        ),
         spare_cards=len(free) - len(realised),
         harm_budget_ratio=harm_ratio_max,
         restored=tuple(sorted(_taken_back(plan, runs, undone, changed))),
@@ -389,6 +393,31 @@ def _by_workload(
             )
         )
     return tuple(sorted(found, key=lambda entry: (-(entry.violation_ratio or 0.0), entry.workload)))
+
+
+def _with_wakes(
+    services: Iterable[WorkloadOutcome],
+    plan: Plan,
+    chosen: Collection[str],
+    applied: Sequence[StageRecord],
+    history: History,
+) -> tuple[WorkloadOutcome, ...]:
+    """The same, with what became of reclaims: a pod of the workload that began later was started by somebody else."""
+    chances = {
+        name: 1.0 - one.confidence
+        for one in plan.recommendations
+        if one.kind is RecommendationKind.RECLAIM and one.id in chosen
+        for name in one.workloads
+    }
+    stopped = {move.workload: record.applied_at for record in applied for move in record.moves}
+    woken = {
+        grant.workload_id
+        for grant in history.inventory.grants
+        if grant.workload_id in chances and grant.started_at > (stopped.get(grant.workload_id) or history.slices.until)
+    }
+    return tuple(
+        replace(one, wake_chance=chances.get(one.workload), is_woken=one.workload in woken) for one in services
+    )
 
 
 def _is_unjudged(rows: JudgedRows, windows: _Windows, own: NDArray[np.int64]) -> bool:

@@ -63,6 +63,9 @@ class WorkloadOutcome:
         pods: how many it had since then.
         unjudged_pods: names of those of which over half of the windows can't be judged, because compute counters of the
             pod, or of another on its card, are missing or fail a check.
+        wake_chance: of a workload that was reclaimed, how likely it was to be needed within seven days, 0-1, by the
+            plan; None of others.
+        is_woken: somebody started it again after it was reclaimed.
     """
 
     workload: WorkloadId
@@ -73,6 +76,8 @@ class WorkloadOutcome:
     is_low_priority: bool = False
     pods: int = 0
     unjudged_pods: tuple[str, ...] = ()
+    wake_chance: float | None = None
+    is_woken: bool = False
 
 
 LENDING_OVER_RATIO = 1.2

@@ -70,6 +70,9 @@ class Verdict:
             taken back since.
         pods: pods that its services had since.
         pods_unjudged: those (`namespace/pod`) whose harm could not be judged, see `WorkloadOutcome.unjudged_pods`.
+        reclaimed: workloads of the plan that were reclaimed.
+        woken: those that somebody started again: harm of the plan, whatever they suffered.
+        wakes_predicted: how many the plan expected within seven days.
         services_undecided: services whose budget lies inside the interval of their rate.
         services_restored: services of the plan that were taken back.
         harm_budget_ratio: violated share of active time that a service may suffer, 0-1; None where no budget is kept.
@@ -103,6 +106,9 @@ class Verdict:
     lent: tuple[LentCardOutcome, ...] = ()
     pods: int = 0
     pods_unjudged: tuple[str, ...] = ()
+    reclaimed: int = 0
+    woken: tuple[WorkloadId, ...] = ()
+    wakes_predicted: float = 0.0
 
     @property
     def is_harmed(self) -> bool:
@@ -174,6 +180,7 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
     if is_whole:
         predicted = outcome.promised_violation_ratio
     is_judged = bool(over) or (observed is not None and _is_judged(observed, windows, budget))
+    chances = [one.wake_chance for one in services if one.wake_chance is not None]
     pods = sum(one.pods for one in services)
     unjudged = tuple(f"{one.workload.split('/')[0]}/{pod}" for one in services for pod in one.unjudged_pods)
     level = Level.HARMED if over else _level(observed, predicted, is_judged=is_judged)
@@ -199,6 +206,9 @@ def verdict_of(outcome: Outcome, *, part: Callable[[WorkloadId], bool] | None = 
         lent=outcome.lent if is_whole else (),
         pods=pods,
         pods_unjudged=unjudged,
+        reclaimed=len(chances),
+        woken=tuple(one.workload for one in services if one.is_woken),
+        wakes_predicted=round(sum(chances), 2),
     )
 
 
@@ -219,10 +229,19 @@ def verdict_document(outcome: Outcome, text: str) -> dict[str, Any]:
 def headline(verdict: Verdict) -> tuple[Sentence, ...]:
     """The sentences that lead wherever a plan is spoken of."""
     lead = _harm(verdict) if verdict.is_harmed else (*_cards(verdict), *_harm(verdict))
-    if not verdict.pods_unjudged:
-        return lead
-    names = listed(verdict.pods_unjudged, _NAMED_MAX)
-    return (*lead, sentence("verdict.pods_unjudged", count=len(verdict.pods_unjudged), of=verdict.pods, names=names))
+    if verdict.woken:
+        woken = sentence(
+            "verdict.woken",
+            count=verdict.reclaimed,
+            woken=len(verdict.woken),
+            predicted=verdict.wakes_predicted,
+            names=listed(verdict.woken, _NAMED_MAX),
+        )
+        lead = (woken, *lead)
+    if verdict.pods_unjudged:
+        names, count = listed(verdict.pods_unjudged, _NAMED_MAX), len(verdict.pods_unjudged)
+        lead = (*lead, sentence("verdict.pods_unjudged", count=count, of=verdict.pods, names=names))
+    return lead
 
 
 def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
@@ -247,6 +266,8 @@ def sentences(verdict: Verdict) -> tuple[Sentence, ...]:
         found.append(sentence("verdict.cards_spare", count=verdict.cards_spare))
     if verdict.services_undecided and verdict.level is not Level.UNDECIDED:
         found.append(sentence("verdict.services_undecided", count=verdict.services_undecided))
+    if verdict.reclaimed and not verdict.woken:
+        found.append(sentence("verdict.none_woken", count=verdict.reclaimed, predicted=verdict.wakes_predicted))
     found += _lending(verdict.lent)
     found.append(
         sentence("verdict.measured_final" if verdict.is_final else "verdict.measured_interim", count=verdict.days)

@@ -159,6 +159,29 @@ def test_card_that_its_owner_took_back_is_no_saving(applied: list[RunRecord]) ->
     outcome = judged(applied, more=(back,))
     assert (outcome.realised_cards_freed, outcome.given_back) == (3, 1)
     assert outcome.realised_saving_per_week.amortised == Decimal("252.00")
+    verdict = verdict_of(outcome_of(outcome_document(outcome), name="kept"))
+    assert (verdict.woken, verdict.reclaimed) == ((WorkloadId("team/Notebook/book"),), 1)
+    words = verdict_words(verdict, Language.EN)
+    assert words.startswith("1 of 1 reclaimed workload was needed again and started by somebody")
+    assert "1 个已回收的工作负载中有 1 个又被需要" in verdict_words(verdict, Language.ZH)
+
+
+def test_reclaim_that_nobody_needed_is_said_to_have_held(applied: list[RunRecord]) -> None:
+    verdict = verdict_of(judged(applied))
+    assert (verdict.woken, verdict.reclaimed) == ((), 1)
+    assert "1 reclaimed workload was not started again" in verdict_words(verdict, Language.EN)
+
+
+def test_services_of_the_tide_are_no_control(applied: list[RunRecord]) -> None:
+    """Card 6 is full of two services that no stage moves, and nights of the tide take replicas of one of them away."""
+    beside = tuple(a_grant(name, 0, 6, framebuffer_bytes=HALF, started_at=NOW - timedelta(days=1)) for name in "xy")
+    plan = standard_plan()
+    tide = replace(plan.recommendations[0], id="tide-1", kind=RecommendationKind.TIDE)
+    names = (WorkloadId("team/Deployment/x"), WorkloadId("team/Deployment/y"))
+    nightly = replace(plan, recommendations=(*plan.recommendations, replace(tide, workloads=names)))
+    full = {"x-0": 0.5, "y-0": 0.5}
+    assert judged(applied, more=beside, use=full).control_violation_ratio
+    assert judged(applied, more=beside, use=full, plan=nightly).control_violation_ratio == 0.0
 
 
 def test_freed_card_that_new_work_found_is_a_saving(applied: list[RunRecord]) -> None:
