@@ -82,8 +82,7 @@ def verify(
     Args:
         settings: all settings, with the entries of the price book's file: each freed card is worth its own price in
             the measured hours, and the verdict is final after `enforcer.verify_days`.
-        harm_ratio_max: violated share of its active time that each service may suffer, 0-1; None where no budgets are
-            kept.
+        harm_ratio_max: violated share of its active time that each service may suffer, 0-1; None for no budgets.
         undone: recommendations that were taken back one by one.
         holders: what holds low priority back now: where the plan counts on more, that is broken, and low priority that
             nothing holds is judged as an equal. None where nobody can say.
@@ -130,11 +129,10 @@ def verify(
     free = _free_cards(emptied - given_back, taken, named, value)
     realised = tuple(card for card in free if not card.is_spare)
     changed = {move.workload for record in applied for move in record.moves}
-    # Nights of the tide touch services that no stage moves: they are no control.
-    of_tide = {name for one in plan.recommendations if one.kind is RecommendationKind.TIDE for name in one.workloads}
     standing = {name for stage in plan.stages if stage.stage in stages for name in stage.recommendations}
     rows = judged_rows(history, contending(plan, holders))
     windows = _windows(history.slices, rows)
+    services = _by_workload(plan, history.slices, rows, windows, changed)
     return Outcome(
         plan_id=plan.plan_id,
         measured_at=now,
@@ -146,12 +144,10 @@ def verify(
         promised_saving_per_week=saved(promised),
         realised_saving_per_week=saved(realised),
         promised_violation_ratio=plan.totals.predicted_violation_ratio,
-        control_violation_ratio=_control(rows, windows, changed | of_tide),
+        control_violation_ratio=_control(plan, rows, windows, changed),
         coverage_ratio=_coverage(history, rows),
         given_back=len(given_back),
-        workloads=_with_wakes(
-            _by_workload(plan, history.slices, rows, windows, changed), plan, standing - undone, applied, history
-        ),
+        workloads=_with_wakes(services, plan, standing - undone, applied, history),
         spare_cards=len(free) - len(realised),
         harm_budget_ratio=harm_ratio_max,
         restored=tuple(sorted(_taken_back(plan, runs, undone, changed))),
@@ -425,9 +421,13 @@ def _is_unjudged(rows: JudgedRows, windows: _Windows, own: NDArray[np.int64]) ->
     return 2 * int(windows.judged[own].sum()) < int(rows.lives[own].sum())
 
 
-def _control(rows: JudgedRows, windows: _Windows, changed: set[WorkloadId]) -> float | None:
-    """Violated share of the active steps of untouched workloads of high and normal priority; None without any."""
-    is_own = np.array([workload not in changed for workload in rows.workload], bool) & ~rows.is_low
+def _control(plan: Plan, rows: JudgedRows, windows: _Windows, changed: set[WorkloadId]) -> float | None:
+    """Violated share of the active steps of untouched workloads of high and normal priority; None without any.
+
+    Nights of the tide touch services that no stage moves.
+    """
+    of_tide = {name for one in plan.recommendations if one.kind is RecommendationKind.TIDE for name in one.workloads}
+    is_own = np.array([workload not in changed | of_tide for workload in rows.workload], bool) & ~rows.is_low
     own = np.flatnonzero(is_own)
     if not windows.judged[own].any():
         return None
