@@ -265,6 +265,26 @@ def inventory_parts(inventory: Inventory, slices_max: int) -> Iterator[Inventory
     yield _part(inventory, chosen, {card.card for card in inventory.cards} - taken)
 
 
+def sampled_inventory(inventory: Inventory, slices_max: int) -> Inventory:
+    """Whole workloads of an inventory with all that share their cards, picked by chance; the same ones every time.
+
+    Args:
+        slices_max: live grants that are kept, unless more belong together; an inventory of no more stays whole.
+    """
+    live = set(map(id, inventory.live_grants()))
+    if len(live) <= slices_max:
+        return inventory
+    together = _together(inventory.grants)
+    chosen: list[Grant] = []
+    kept = 0
+    for number in np.random.default_rng(len(together)).permutation(len(together)):
+        chosen += together[number]
+        kept += sum(id(grant) in live for grant in together[number])
+        if kept >= slices_max:
+            break
+    return _part(inventory, chosen, {grant.card for grant in chosen})
+
+
 def _together(grants: Sequence[Grant]) -> list[list[Grant]]:
     """Grants linked by workloads and cards, each set in the inventory's order, by the first name in it."""
     root: dict[str, str] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,8 @@ from fleet.capabilities.register import HAMI
 from fleet.decisions import Plan
 from fleet.settings.settings import Settings
 from gputide.replay.history import read_history
+from recommender.backtest import own_trials
+from recommender.past_outcomes import OwnPast, Trial
 from recommender.planner import make_plan
 
 HINDSIGHT = "hindsight (first fit decreasing on the test days)"
@@ -131,8 +134,18 @@ class Fold:
         """The plan that may predict this violation, share of active time."""
         settings = Settings.model_validate({"risk": {"violation_ratio_max": limit}})
         return make_plan(
-            self.history, self.profiles, settings=settings, capability=HAMI, now=self.history.inventory.as_of
+            self.history,
+            self.profiles,
+            settings=settings,
+            capability=HAMI,
+            now=self.history.inventory.as_of,
+            past=OwnPast(trials=self._trials),
         )
+
+    @cached_property
+    def _trials(self) -> tuple[Trial, ...]:
+        """What `gputide plan make` tries on the days that a plan may know."""
+        return own_trials(self.history, settings=Settings(), capability=HAMI)
 
     def judge(self, plan: Plan) -> Score:
         """The referee's score of a plan; a pod that it does not place keeps its own whole card."""

@@ -331,6 +331,27 @@ class HistorySpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Backtested:
+    """What came of plans as dense as this one, made on earlier days of the own history and judged on those after.
+
+    Attributes:
+        trials: how many plans.
+        within_limit: how many of them harmed no more than may be predicted now.
+        since: start of the first judged day.
+        until: end of the last.
+        violation_ratio_min: least that any of them harmed, share of active time, 0-1.
+        violation_ratio_max: most.
+    """
+
+    trials: int
+    within_limit: int
+    since: datetime
+    until: datetime
+    violation_ratio_min: float
+    violation_ratio_max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """Sums over a plan; see `contracts`.
 
@@ -345,6 +366,8 @@ class Totals:
         framebuffer_bytes_freed: framebuffer of the freed cards.
         low_priority_gpu_hours_per_week: room made for low priority.
         predicted_violation_ratio: violated active steps / active steps of high and normal priority, 0-1.
+        predicted_violation_interval: between which of that nine of ten such plans are expected to stay; None where the
+            history is too short for plans of earlier days.
         moves: pods that are restarted.
     """
 
@@ -357,6 +380,7 @@ class Totals:
     low_priority_gpu_hours_per_week: float
     saving_per_week: Saving
     predicted_violation_ratio: float
+    predicted_violation_interval: tuple[float, float] | None = None
     moves: int
     surge_cards: int = 0
 
@@ -399,8 +423,9 @@ class Plan:
         schedule: tide.
         stages: order of application.
         frontier: other points that were possible.
-        calibration_ratio: factor by which forecasts of harm were multiplied because earlier plans harmed more than
-            predicted; 1 where none did.
+        calibration_ratio: factor by which forecasts of harm were multiplied, by what came of earlier plans and of plans
+            tried on earlier days; 1 where neither says anything.
+        backtested: what came of plans tried on earlier days; None where the history is too short.
         node_switch: what its one stage does, where it was made by `gputide admin node mode`; None of all others, which
             carry out recommendations.
     """
@@ -424,6 +449,7 @@ class Plan:
     stages: tuple[Stage, ...]
     frontier: tuple[FrontierPoint, ...] = ()
     calibration_ratio: float = 1.0
+    backtested: Backtested | None = None
     backend_version: str | None = None
     node_switch: NodeSwitch | None = None
 

@@ -44,6 +44,7 @@ from gputide.container.plans import journal, keep_plan, plan_store
 from gputide.replay.clock import read_replay_clock
 from gputide.replay.play import Playback, Replayed, replay
 from gputide.session import Tick
+from recommender.backtest import own_trials
 from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
 
@@ -195,13 +196,17 @@ def _play(folder: DataFolder, trace: Path, until: datetime | None, settings: Set
 
 def _plan(folder: DataFolder, settings: Settings, profiles: Profiles) -> Plan:
     capability = capabilities_of(settings.enforcer.backend)
+    history = _history(folder, settings)
     plan = make_plan(
-        _history(folder, settings),
+        history,
         profiles,
         settings=settings,
         capability=capability,
         now=_now(folder),
-        past=OwnPast(calibration_ratio=calibration_of(read_outcomes(folder))),
+        past=OwnPast(
+            calibration_ratio=calibration_of(read_outcomes(folder)),
+            trials=own_trials(history, settings=settings, capability=capability),
+        ),
     )
     sealed = seal_plan(plan)
     keep_plan(folder, settings, sealed)

@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.profile import profile_fleet
+from analyzer.profile import history_part, profile_fleet, sampled_inventory
 from analyzer.survey import as_believed
 from fleet.capabilities.register import Capabilities, CorePolicy
-from fleet.decisions import PlacedSlice, Plan, RiskLevel
+from fleet.decisions import PlacedSlice, Plan, RiskLevel, Totals
 from fleet.errors import NotEnoughData
 from fleet.inventory import CardId, Priority
 from fleet.lending import Residency, paging_bytes_per_second
@@ -27,10 +27,21 @@ from fleet.sharing import ACTIVE_RATIO_MIN, Seats, fare, sum_by_card
 from fleet.usage import CardGrid, Float32, History
 from recommender.demand import DAY_SECONDS, Demand, demand_of, touched
 from recommender.naive import NAIVE_RULES, naive_packing
-from recommender.planner import make_plan
+from recommender.past_outcomes import OwnPast, Trial
+from recommender.planner import make_plans
 
 JUDGED_KINDS = frozenset({"Deployment", "StatefulSet"})
 """Owners whose pods live on: jobs and notebooks come and go and say nothing of a plan."""
+TRIALS_MAX = 6
+"""Plans of earlier days that a plan is set beside."""
+TRIAL_LEARNED_DAYS = 3
+"""Days that such a plan is made from at least; it is made from all that lie before it."""
+TRIAL_JUDGED_DAYS = 3
+"""Days that it is judged on at most."""
+TRIAL_PAST_DAYS = 15
+"""It was made no longer ago: six plans judged for three days then leave hardly a day out."""
+TRIAL_SLICES_MAX = 600
+"""Slices of a large fleet that are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +59,8 @@ class BacktestScore:
         contention_ratio: of them contended, likewise.
         framebuffer_ratio: of them short of framebuffer or on a full card, likewise.
         predicted_violation_ratio: what the plan said before, None for naive rules.
+        predicted_violation_interval: between which it said that nine of ten such plans stay; None for naive rules, and
+            where the days before held no trial.
         lost_work_ratio: demand that did not fit / demand, as far as it is known.
         unjudged_pods: pods of which over half of the steps could not be judged: compute counters of the pod, or of
             another that the rule puts on its card, are missing or fail a check.
@@ -64,6 +77,7 @@ class BacktestScore:
     contention_ratio: float | None
     framebuffer_ratio: float | None
     predicted_violation_ratio: float | None
+    predicted_violation_interval: tuple[float, float] | None
     lost_work_ratio: float
     unjudged_pods: int
 
@@ -87,12 +101,14 @@ class _Fold:
     """The judged days: what pods really did, and on which cards they began.
 
     Attributes:
+        past: what was known at the cut.
         lived: steps in which each pod had the grant that it had at the cut, (rows, steps).
         touches: steps in which pods did anything at all, where that matters, (rows, steps).
         measured_bytes_per_second: how fast lent framebuffer moves, as a probe measured it; None where none did.
     """
 
     number: int
+    past: Demand
     coming: Demand
     lived: NDArray[np.bool_]
     judged: NDArray[np.int64]
@@ -128,7 +144,10 @@ def backtest(
         end = history.slices.steps - (folds - fold) * per_day
         cut = end - test_days * per_day
         known = _part(history, cut - train_days * per_day, cut)
-        scores += _judge(known, history, cut, end, fold, settings, capability)
+        part = _fold(known, history, cut, end, number=fold, settings=settings, capability=capability)
+        # As `plan make` would have made it then.
+        past = OwnPast(trials=own_trials(known, settings=settings, capability=capability))
+        scores += _plans_judged(part, known, settings, capability, past) + _rules_judged(part)
     return BacktestReport(train_days=train_days, test_days=test_days, scores=tuple(scores))
 
 
@@ -143,44 +162,100 @@ def _part(history: History, start: int, stop: int) -> History:
     return History(inventory=history.inventory.known_at(moment), slices=slices, cards=cards)
 
 
-def _judge(
-    known: History, history: History, cut: int, end: int, fold: int, settings: Settings, capability: Capabilities
-) -> list[BacktestScore]:
+def own_trials(history: History, *, settings: Settings, capability: Capabilities) -> tuple[Trial, ...]:
+    """Plans of earlier days of a history, each from what was known then, judged on the days that followed.
+
+    Of a large fleet some workloads are tried, whole ones with all that share their cards: how dense a packing is and
+    what it harms depends on who meets, hardly on how many there are.
+
+    Args:
+        history: what a plan is to be made from.
+        settings: settings of that plan.
+        capability: what the backend enforces.
+
+    Returns:
+        At most `TRIALS_MAX` trials in order of time; none where the history is shorter than `TRIAL_LEARNED_DAYS` + 1
+        days, or holds nobody to judge.
+    """
+    part = sampled_inventory(history.inventory, TRIAL_SLICES_MAX)
+    tried = history_part(history, part)
+    per_day = max(1, DAY_SECONDS // tried.slices.step_seconds)
+    days = tried.slices.steps // per_day
+    last = days - 1
+    if last < TRIAL_LEARNED_DAYS:
+        return ()
+    first = max(TRIAL_LEARNED_DAYS, days - TRIAL_PAST_DAYS)
+    cuts = np.unique(np.linspace(first, last, min(TRIALS_MAX, last - first + 1)).round().astype(int))
+    found = []
+    for cut in cuts:
+        # Days are counted from the end, so that the last one is whole.
+        stop = tried.slices.steps - int(days - cut) * per_day
+        end = min(tried.slices.steps, stop + TRIAL_JUDGED_DAYS * per_day)
+        known = _part(tried, 0, stop)
+        fold = _fold(known, tried, stop, end, number=len(found) + 1, settings=settings, capability=capability)
+        if not len(fold.judged):
+            continue
+        points = tuple(
+            (score.predicted_violation_ratio, score.violation_ratio)
+            for score in _plans_judged(fold, known, settings, capability, OwnPast())
+            if score.predicted_violation_ratio is not None and score.violation_ratio is not None
+        )
+        if points:
+            found.append(Trial(since=fold.since, until=fold.until, points=points))
+    return tuple(found)
+
+
+def _fold(known: History, history: History, cut: int, end: int, *, number: int, settings: Settings, capability: Capabilities) -> _Fold:
     now = known.inventory.as_of
     future = _part(history, cut, end)
     past, shown = demand_of(known), demand_of(replace(future, inventory=known.inventory))
     lived = _lived(shown, history, now)
     is_measured = np.isfinite(past.compute).any(axis=1) | np.isfinite(shown.compute).any(axis=1)
     is_kept = np.array([grant.workload_kind in JUDGED_KINDS for grant in shown.grants], bool)
-    judged = np.flatnonzero(is_kept & is_measured & lived.any(axis=1))
     believed = replace(as_believed(future, settings.analyzer), inventory=known.inventory)
     coming = _as_lived(demand_of(believed), lived)
-    profiles = profile_fleet(known, settings=settings.analyzer, now=now)
-    fold_of = _Fold(
-        number=fold,
+    return _Fold(
+        number=number,
+        past=past,
         coming=coming,
         lived=lived,
-        judged=judged,
+        judged=np.flatnonzero(is_kept & is_measured & lived.any(axis=1)),
         whole=np.array([grant.framebuffer_bytes for grant in coming.grants], float),
         since=now,
         until=future.slices.until,
         touches=touched(believed) if capability.can_lend else np.zeros(coming.compute.shape, bool),
         measured_bytes_per_second=capability.spill_bytes_per_second,
     )
-    scores = []
-    for preset in RiskLevel:
-        chosen = settings.model_copy(update={"risk": settings.risk.model_copy(update={"preset": preset})})
-        plan = make_plan(known, profiles, settings=chosen, capability=capability, now=now)
-        predicted = plan.totals.predicted_violation_ratio
-        promises = _promises(plan, coming)
-        scores.append(_score(fold_of, preset.value, *seats_of(plan, coming), promises, predicted=predicted))
-    everything = np.full(len(coming.grants), np.inf)
-    nothing = _Promises(is_low=_is_low(coming), most=np.ones(len(coming.grants)))
-    scores += [
-        _score(fold_of, rule, *_naive(rule, past, judged, fold_of.whole), everything, nothing, predicted=None)
+
+
+def _plans_judged(
+    fold: _Fold, known: History, settings: Settings, capability: Capabilities, past: OwnPast
+) -> list[BacktestScore]:
+    """What the plan of each preset did, made at the cut."""
+    now = known.inventory.as_of
+    profiles = profile_fleet(known, settings=settings.analyzer, now=now)
+    plans = make_plans(
+        known, profiles, settings=settings, capability=capability, now=now, past=past, levels=tuple(RiskLevel)
+    )
+    return [
+        _score(
+            fold,
+            preset.value,
+            *seats_of(plan, fold.coming),
+            _promises(plan, fold.coming),
+            totals=plan.totals,
+        )
+        for preset, plan in plans.items()
+    ]
+
+
+def _rules_judged(fold: _Fold) -> list[BacktestScore]:
+    everything = np.full(len(fold.coming.grants), np.inf)
+    nothing = _Promises(is_low=_is_low(fold.coming), most=np.ones(len(fold.coming.grants)))
+    return [
+        _score(fold, rule, *_naive(rule, fold.past, fold.judged, fold.whole), everything, nothing, totals=None)
         for rule in NAIVE_RULES
     ]
-    return scores
 
 
 def _lived(coming: Demand, history: History, now: datetime) -> NDArray[np.bool_]:
@@ -290,7 +365,7 @@ def _score(
     kept_bytes: NDArray[np.float64],
     promises: _Promises,
     *,
-    predicted: float | None,
+    totals: Totals | None,
 ) -> BacktestScore:
     coming, judged = fold.coming, fold.judged
     numbers, card = np.unique(where[judged], return_inverse=True)
@@ -335,7 +410,8 @@ def _score(
         violation_ratio=share(played.violated, waits),
         contention_ratio=share(played.contention, 0.0),
         framebuffer_ratio=share(played.short | played.full, waits),
-        predicted_violation_ratio=predicted,
+        predicted_violation_ratio=None if totals is None else totals.predicted_violation_ratio,
+        predicted_violation_interval=None if totals is None else totals.predicted_violation_interval,
         lost_work_ratio=max(0.0, 1.0 - served / asked) if asked > 0 else 0.0,
         unjudged_pods=int((2 * is_judged.sum(axis=1) < lived.sum(axis=1)).sum()),
     )

@@ -42,22 +42,20 @@ def points_of(problem: PlanningProblem, permits: Permits, resting: float) -> tup
     both are there to be chosen from, and a plan frees no fewer cards for having looked closer.
     """
     tiers = _Recalled(tiers_of(problem, permits))
-    least = min(problem.violation_limits.values()) / problem.past.calibration_ratio
+    limits = problem.forecast_limits.values()
 
     def walked(packer: Packer) -> tuple[Point, ...]:
         def at(groups: Sequence[Group], price: float) -> Point:
             return next(packed(groups, [price], resting_active=resting, packer=packer, seed=SEED))
 
-        points = frontier(tiers, violation_ratio_min=least, resting_active=resting, packer=packer, seed=SEED)
-        return closer(
-            points, [limit / problem.past.calibration_ratio for limit in problem.violation_limits.values()], at
-        )
+        points = frontier(tiers, violation_ratio_min=min(limits), resting_active=resting, packer=packer, seed=SEED)
+        return closer(points, limits, at)
 
     greedy = walked(GreedyPacker())
     # Where framebuffer is lent a packing is changed afterwards anyway; the plan is compared with one without lending.
     lends = any(member.lends for member in permits.members)
     exactly = None if lends else _exact_packer(permits, problem.demand, problem.settings)
-    fewest = min((point.choice.bins for point in greedy if point.choice.violation_ratio <= least), default=None)
+    fewest = min((point.choice.bins for point in greedy if point.choice.violation_ratio <= min(limits)), default=None)
     if exactly is None or fewest == sum(map(_bins_at_least, greedy[0].groups)):
         return greedy
     return (*walked(exactly), *greedy)

@@ -4,7 +4,11 @@ A forecast that was too low before is too low again, because the days to come di
 So the harm realised since each plan was applied is compared with the harm that it predicted for the same workloads,
 pooled over all plans that were watched to the end, and forecasts are multiplied by the ratio. The ratio never makes
 them smaller: a plan that harmed less than predicted may have been lucky, and the prediction for a workload is an
-average over its moves. Made by `gputide plan make` from the outcomes that are kept, for `planner`; pure.
+average over its moves.
+
+Before the first plan is applied the history itself is asked: plans of earlier days, judged on the days that followed
+(`trials`). They set the margin, the more of them the more, and give the plan its interval. Made by `gputide plan make`
+for `planner`; pure.
 """
 
 from __future__ import annotations
@@ -13,6 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.decisions import Backtested
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome
 from fleet.priority_holds import NOBODY, Holders
@@ -25,12 +33,50 @@ FACTOR_MAX = 4.0
 """Beyond this the forecast is not too small but wrong, and a person must look."""
 
 
+PRIOR_TRIALS = 4.0
+"""Independent trials, right on average, that count beside the own ones."""
+RELAXED_MAX = 4.0
+"""A forecast is believed to be at most this many times too high."""
+WEEK_DAYS = 7
+"""A forecast is made smaller only once trials were judged on every day of a week: calm days say nothing of a Monday."""
+OTHERS_RATIOS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 1.0, 1.5, 2.5, 5.0)
+"""Realised / forecast of trials on other fleets, as many of each: how far off one may be where nothing is known yet."""
+OTHERS_WEIGHT = 3.0
+"""Independent trials that those count as, all together."""
+_QUANTILES = (0.05, 0.95)
+_STEPS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Plans made at an earlier moment from what was known then, judged on the days that followed.
+
+    Attributes:
+        since: start of the judged days.
+        until: their end.
+        points: forecast by scenarios alone and realised violation of the plan of each preset, 0-1, careful to dense.
+    """
+
+    since: datetime
+    until: datetime
+    points: tuple[tuple[float, float], ...]
+
+    def realised(self, forecast: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What plans with such forecasts would have realised, 0-1: between the presets in proportion."""
+        known = sorted(self.points)
+        at = np.array([0.0, *(point[0] for point in known)])
+        came = np.maximum.accumulate([0.0, *(point[1] for point in known)])
+        beyond = np.maximum(1.0, forecast / at[-1]) if at[-1] > 0 else np.ones_like(forecast)
+        return np.asarray(np.interp(forecast, at, came) * beyond, np.float64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPast:
     """What this cluster's earlier plans and measurements taught.
 
     Attributes:
-        calibration_ratio: factor on forecasts of harm, 1 … `FACTOR_MAX`.
+        calibration_ratio: factor on forecasts of harm by the outcomes of applied plans, 1 … `FACTOR_MAX`.
+        trials: plans of earlier days and what came of them, in order of time; none where the history is too short.
         scalings: spans in which our own tide moved a workload's replicas, see `replica_counts`.
         absences: since when and until when our own tide had replicas of a workload away, and how many stayed.
         night_evictions_per_hour: how often work had to go before its time in nights of the tide, per hour that it ran;
@@ -40,11 +86,84 @@ class OwnPast:
     """
 
     calibration_ratio: float = 1.0
+    trials: tuple[Trial, ...] = ()
     scalings: Mapping[WorkloadId, Sequence[Span]] = field(default_factory=dict)
     absences: Mapping[WorkloadId, Sequence[tuple[datetime, datetime, int]]] = field(default_factory=dict)
     night_evictions_per_hour: float | None = None
     interference: Interference | None = None
     holders: Holders = NOBODY
+
+    def expected(self, forecast: float) -> float:
+        """Harm to expect of a plan of which scenarios alone predict this, 0-1: own trials and a prior pooled."""
+        return min(1.0, float(self._pooled(np.array([forecast]))[0]) * self.calibration_ratio)
+
+    def forecast_limit(self, limit: float) -> float:
+        """What scenarios alone may predict for no more harm than a limit to be expected, 0-1."""
+        limit /= self.calibration_ratio
+        if not self.trials or limit <= 0:
+            return limit
+        # Denser plans are expected to harm more, so the largest forecast that is expected to keep the limit is it.
+        tried = limit * np.append(np.geomspace(1.0 / FACTOR_MAX, RELAXED_MAX, _STEPS), 1.0)
+        kept = tried[self._pooled(tried) <= limit]
+        return float(kept.max(initial=tried[0]))
+
+    def interval(self, forecast: float) -> tuple[float, float] | None:
+        """Between which harm nine of ten such plans are expected to stay, 0-1; None without trials.
+
+        The own trials, and beside them how far off forecasts were on other fleets: the fewer days were judged, the more
+        those count.
+        """
+        if not self.trials:
+            return None
+        own = np.array([trial.realised(np.array([forecast]))[0] for trial in self.trials])
+        others = forecast * np.array(OTHERS_RATIOS)
+        values = np.concatenate([own, others])
+        weights = np.concatenate(
+            [np.full(len(own), self._independent / len(own)), np.full(len(others), OTHERS_WEIGHT / len(others))]
+        )
+        order = np.argsort(values)
+        share = np.cumsum(weights[order]) / weights.sum()
+        least, most = (float(values[order][np.searchsorted(share, at)]) for at in _QUANTILES)
+        return min(1.0, least * self.calibration_ratio), min(1.0, most * self.calibration_ratio)
+
+    def backtested(self, forecast: float, limit: float) -> Backtested | None:
+        """What plans as dense as one with this forecast did on the own past; None without trials."""
+        if not self.trials:
+            return None
+        came = [float(trial.realised(np.array([forecast]))[0]) for trial in self.trials]
+        return Backtested(
+            trials=len(came),
+            within_limit=sum(one <= limit for one in came),
+            since=min(trial.since for trial in self.trials),
+            until=max(trial.until for trial in self.trials),
+            violation_ratio_min=min(came),
+            violation_ratio_max=max(came),
+        )
+
+    def _pooled(self, forecast: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Harm to expect by forecasts, before outcomes of applied plans are counted."""
+        if not self.trials:
+            return forecast
+        own = np.mean([trial.realised(forecast) for trial in self.trials], axis=0)
+        weight = self._independent
+        found = (weight * own + PRIOR_TRIALS * forecast) / (weight + PRIOR_TRIALS)
+        return np.asarray(found if self._judged_days >= WEEK_DAYS else np.maximum(forecast, found), np.float64)
+
+    @property
+    def _judged_days(self) -> float:
+        """Days on which trials were judged, each counted once."""
+        covered = reached = 0.0
+        for trial in self.trials:
+            since, until = trial.since.timestamp(), trial.until.timestamp()
+            covered += max(0.0, until - max(since, reached))
+            reached = max(reached, until)
+        return covered / 86400
+
+    @property
+    def _independent(self) -> float:
+        """How many trials would know as much if no two were judged on the same days; at most as many as there are."""
+        longest = max((trial.until - trial.since).total_seconds() for trial in self.trials) / 86400
+        return min(float(len(self.trials)), self._judged_days / longest)
 
 
 def calibration_of(outcomes: Iterable[Outcome]) -> float:

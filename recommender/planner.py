@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import numpy as np
 
 from analyzer.trust import without_compute
-from fleet.capabilities.register import Capabilities, Division
+from fleet.capabilities.register import Capabilities
 from fleet.decisions import (
     FrontierPoint,
     HistorySpan,
@@ -36,26 +36,20 @@ from fleet.money.saving import cards_in, saved
 from fleet.profiles import Profiles
 from fleet.relief.rules import LOAD_BYTES_PER_SECOND
 from fleet.settings.settings import Settings
-from fleet.sharing import ACTIVE_RATIO_MIN
 from fleet.tiers import Tier
 from fleet.usage import History
 from recommender.advice.case import Permits
 from recommender.bin_cards import NodeRoom, Seat
-from recommender.consolidate import Group, Point
+from recommender.consolidate import Group
 from recommender.demand import Demand, demand_of
-from recommender.frontier_points import choose, points_of, proven_beyond
-from recommender.group_seats import Guards
-from recommender.harm.pair_guard import pair_guard
-from recommender.latency.guard import latency_guard
-from recommender.lent_cards import LENDING_REASONS, may_gain
 from recommender.limits_left import limits_left, with_limits_lifted
 from recommender.mig.placement import mig_violation_ratio, with_mig_instances
 from recommender.naive import NAIVE_RULES, SUM_OF_MAXIMA, naive_packing
 from recommender.node_terms import node_terms
 from recommender.past_outcomes import OwnPast
 from recommender.permits import permits_of
-from recommender.placement import Arrangement, arrange, moves_left, moves_of, placement_of
-from recommender.placement_nodes import NodePoint, choose_nodes, node_points
+from recommender.placement import Arrangement, moves_left, moves_of, placement_of
+from recommender.preset_packings import Packing, PresetPackings
 from recommender.problem import PlanningProblem, PlanScope, inputs_digest
 from recommender.proposals import propose
 from recommender.rehome import rehome
@@ -90,6 +84,28 @@ def make_plan(
     Returns:
         The plan, with an empty `plan_id`: `fleet.documents.seal_plan` gives it one before it is kept.
     """
+    level = settings.risk.preset
+    return make_plans(
+        history, profiles, settings=settings, capability=capability, now=now, scope=scope, past=past, levels=(level,)
+    )[level]
+
+
+def make_plans(
+    history: History,
+    profiles: Profiles,
+    *,
+    settings: Settings,
+    capability: Capabilities,
+    now: datetime,
+    levels: Sequence[RiskLevel],
+    scope: PlanScope | None = None,
+    past: OwnPast | None = None,
+) -> dict[RiskLevel, Plan]:
+    """The plans that `make_plan` makes at several presets, packed once; arguments as there.
+
+    Args:
+        levels: presets; `risk.preset` of the settings is the one that `risk.violation_ratio_max` is the limit of.
+    """
     disbelieved = {f"{one.namespace}/{pod}" for one in profiles.workloads for pod in one.disbelieved_pods}
     history = without_compute(history, disbelieved)
     demand = demand_of(history)
@@ -106,7 +122,14 @@ def make_plan(
         past=past or OwnPast(),
     )
     permits = permits_of(problem)
-    packing = _packed(problem, permits)
+    packings = PresetPackings(problem, permits)
+    return {level: _plan(problem.at(level), permits, packings.of(level)) for level in levels}
+
+
+def _plan(problem: PlanningProblem, permits: Permits, packing: Packing) -> Plan:
+    """The plan of one preset."""
+    history, settings, capability, now = problem.history, problem.settings, problem.capability, problem.now
+    demand = problem.demand
     arrangement = _on_other_cards(problem, permits, packing.arrangement)
     frontier = _frontier(problem, packing, arrangement)
     tide = plan_tide(problem, permits, arrangement) if problem.asks_for(RecommendationKind.TIDE) else None
@@ -114,20 +137,22 @@ def make_plan(
     solution = Solution(problem=problem, permits=permits, arrangement=arrangement, tide=tide, sleeping=sleep.seats)
     recommendations, stages = propose(solution)
     stays = limits_left(demand, permits, arrangement, capability)
+    limit = problem.violation_limits[settings.risk.preset]
+    forecast = arrangement.violation_ratio + mig_violation_ratio(demand, arrangement)
     return Plan(
         plan_id="",
         created_at=now,
         expires_at=now + timedelta(seconds=settings.plan.expires_seconds),
         cluster=history.inventory.cluster,
         history=HistorySpan(
-            since=history.slices.since, until=history.slices.until, coverage_ratio=profiles.coverage_ratio
+            since=history.slices.since, until=history.slices.until, coverage_ratio=problem.profiles.coverage_ratio
         ),
         inputs_sha256=inputs_digest(history, settings, capability, problem.past),
         settings=_printed(settings),
         risk=settings.risk.preset,
         backend=capability.backend,
         currency=settings.prices.currency,
-        totals=_totals(solution, recommendations, _violation_ratio(problem, arrangement)),
+        totals=_totals(solution, recommendations, forecast),
         recommendations=recommendations,
         refused=_sorted(permits.refused + arrangement.refused + sleep.refused + stays),
         withheld=_withheld(problem, permits, frontier),
@@ -135,120 +160,18 @@ def make_plan(
         schedule=() if tide is None else tide.schedule,
         stages=stages,
         frontier=frontier,
-        calibration_ratio=problem.past.calibration_ratio,
+        calibration_ratio=limit / problem.forecast_limits[settings.risk.preset] if limit > 0 else 1.0,
+        backtested=problem.past.backtested(forecast, limit),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Packing:
-    """The packing that is taken.
+def _totals(solution: Solution, recommendations: Sequence[Recommendation], forecast: float) -> Totals:
+    """Sums of the plan; spare cards come off the freed ones, and nothing is saved by them.
 
-    Attributes:
-        arrangement: seats of the chosen one.
-        presets: seats that each preset would take.
-        beyond: how many cards more any other packing could free; None where nothing is proven.
+    Args:
+        forecast: violation by scenarios alone: by sharing, if any pod moves, and by instances that are too small, 0-1.
     """
-
-    chosen: Point
-    arrangement: Arrangement
-    presets: Mapping[RiskLevel, Arrangement]
-    beyond: int | None = None
-
-
-def _packed(problem: PlanningProblem, permits: Permits) -> _Packing:
-    resting = _resting_active(problem.demand, permits)
-    if problem.capability.division in (Division.REPLICAS, Division.EQUAL_PARTS):
-        return _on_shared_nodes(problem, permits, resting)
-    if not any(member.lends for member in permits.members):
-        return _packed_once(problem, permits, resting)
-    apart = _packed_once(problem, _without_lending(problem, permits, set(problem.rows_of)), resting)
-    if not may_gain(problem, permits, apart.chosen.groups):
-        return apart
-    # Pods whose node can't let them lend share in other ways.
-    found, kept = [apart, _packed_once(problem, permits, resting)], permits
-    for _ in range(LENDING_ROUNDS):
-        refused = {item.workload for item in found[-1].arrangement.refused if item.reason in LENDING_REASONS}
-        if not refused:
-            break
-        kept = _without_lending(problem, kept, refused)
-        found.append(_packed_once(problem, kept, resting))
-    # Nobody lends where that frees no card more.
-    best = max(found, key=lambda one: (one.arrangement.cards_freed, one is apart, -one.arrangement.violation_ratio))
-    said = {item.workload: item for one in found for item in one.arrangement.refused if item.reason in LENDING_REASONS}
-    for card in best.arrangement.lent.values():
-        for row in card.rows:
-            said.pop(problem.demand.grants[row].workload_id, None)
-    others = tuple(item for item in best.arrangement.refused if item.workload not in said)
-    return replace(best, arrangement=replace(best.arrangement, refused=(*others, *said.values())))
-
-
-LENDING_ROUNDS = 3
-"""How often pods are packed anew without those that found no node on which they may lend."""
-
-
-def _without_lending(problem: PlanningProblem, permits: Permits, names: set[WorkloadId]) -> Permits:
-    grants = problem.demand.grants
-    return replace(
-        permits,
-        members=tuple(
-            replace(member, lends=False) if grants[member.row].workload_id in names else member
-            for member in permits.members
-        ),
-    )
-
-
-def _packed_once(problem: PlanningProblem, permits: Permits, resting: float) -> _Packing:
-    """The packing that is taken where these pods may lend framebuffer."""
-    points, guards = points_of(problem, permits, resting), _guards(problem, permits)
-    limits = problem.violation_limits
-    packings = {
-        level: choose(points, violation_ratio_max=most / problem.past.calibration_ratio, resting_active=resting)
-        for level, most in limits.items()
-    }
-    arranged = {
-        level: arrange(
-            problem,
-            permits,
-            packing,
-            replace(guards, violation_ratio_max=limits[level] / problem.past.calibration_ratio),
-        )
-        for level, packing in packings.items()
-    }
-    # Of a dense packing less may be left than of a careful one, once each service must change cards without a gap,
-    # where the scheduler chooses cards, or where one kind alone is asked for: a preset takes the best of those that its
-    # limit allows.
-    best = {
-        preset: max(
-            (level for level in RiskLevel if limits[level] <= limits[preset]),
-            key=lambda level: (arranged[level].cards_freed, -arranged[level].violation_ratio, level is preset),
-        )
-        for preset in RiskLevel
-    }
-    taken = best[problem.settings.risk.preset]
-    # The proof is of the packing: it says nothing once pods of it stay where they are, or meet others.
-    is_whole = not _LESSENED & {item.reason for item in arranged[taken].refused}
-    # Nor where framebuffer is lent: that packs more than fits a card.
-    is_proven = is_whole and not arranged[taken].lent and problem.capability.division is not Division.SCHEDULER
-    return _Packing(
-        chosen=packings[taken],
-        arrangement=arranged[taken],
-        presets={preset: arranged[level] for preset, level in best.items()},
-        beyond=proven_beyond(points, packings[taken]) if is_proven else None,
-    )
-
-
-_LESSENED = frozenset({"frees_no_card", "gap_needs_yes", "no_surge_card"})
-"""Reasons of refusals that leave less of an arrangement than was packed."""
-
-
-def _violation_ratio(problem: PlanningProblem, arrangement: Arrangement) -> float:
-    """Predicted violation of the whole plan: by sharing, if any pod moves, and by instances that are too small."""
-    ratio = arrangement.violation_ratio + mig_violation_ratio(problem.demand, arrangement)
-    return min(1.0, ratio * problem.past.calibration_ratio)
-
-
-def _totals(solution: Solution, recommendations: Sequence[Recommendation], violation_ratio: float) -> Totals:
-    """Sums of the plan; spare cards come off the freed ones, and nothing is saved by them."""
+    past = solution.problem.past
     arrangement, cards = solution.arrangement, solution.problem.cards
     free = [card for item in recommendations for card in item.freed if not card.is_spare]
     taken = [card.replaced_by for card in free if card.replaced_by is not None]
@@ -266,18 +189,9 @@ def _totals(solution: Solution, recommendations: Sequence[Recommendation], viola
             (item.low_priority_gpu_hours_per_week for item in recommendations), start=0.0
         ),
         saving_per_week=saved(free),
-        predicted_violation_ratio=violation_ratio,
+        predicted_violation_ratio=past.expected(forecast),
+        predicted_violation_interval=past.interval(forecast),
         moves=moves_of(solution.problem.demand, arrangement),
-    )
-
-
-def _guards(problem: PlanningProblem, permits: Permits) -> Guards:
-    return Guards(
-        latency=latency_guard(
-            problem.demand, permits, problem.past.holders, inflation_max=problem.settings.risk.latency_inflation_max
-        ),
-        pairs=pair_guard(problem.demand, problem.history, problem.profiles, problem.past.interference),
-        violation_ratio_max=problem.violation_limits[problem.settings.risk.preset] / problem.past.calibration_ratio,
     )
 
 
@@ -290,41 +204,7 @@ def _on_other_cards(problem: PlanningProblem, permits: Permits, arrangement: Arr
     return with_limits_lifted(problem, permits, arrangement)
 
 
-def _on_shared_nodes(problem: PlanningProblem, permits: Permits, resting: float) -> _Packing:
-    """The packing that is taken, its seats and those of every preset, where all cards of a node are shared alike."""
-    guards = _guards(problem, permits)
-    points = node_points(problem, permits, pairs=guards.pairs, resting_active=resting)
-
-    def seated(chosen: NodePoint) -> tuple[Point, Arrangement]:
-        arrangement = arrange(problem, permits, chosen.point, guards, seating=chosen.seating)
-        if problem.moves_max is None or moves_of(problem.demand, arrangement) <= problem.moves_max:
-            return chosen.point, arrangement
-        # Pods that only make room were not counted when moves were shared out; with too many, nothing is shared.
-        point = points[-1].point
-        return point, arrange(problem, permits, point, guards, seating=points[-1].seating)
-
-    presets = {
-        level: seated(choose_nodes(points, violation_ratio_max=most / problem.past.calibration_ratio))
-        for level, most in problem.violation_limits.items()
-    }
-    chosen, arrangement = presets[problem.settings.risk.preset]
-    return _Packing(
-        chosen=chosen, arrangement=arrangement, presets={level: found for level, (_, found) in presets.items()}
-    )
-
-
-def _resting_active(demand: Demand, permits: Permits) -> float:
-    """How many pods outside every group are active on average."""
-    packed = {member.row for member in permits.members}
-    rows = [row for row, grant in enumerate(demand.grants) if row not in packed and grant.priority.value != "low"]
-    if not rows:
-        return 0.0
-    compute = demand.compute[rows]
-    seen = np.isfinite(compute).sum(axis=1)
-    return float(((compute > ACTIVE_RATIO_MIN).sum(axis=1) / np.maximum(1, seen)).sum())
-
-
-def _frontier(problem: PlanningProblem, packing: _Packing, arrangement: Arrangement) -> tuple[FrontierPoint, ...]:
+def _frontier(problem: PlanningProblem, packing: Packing, arrangement: Arrangement) -> tuple[FrontierPoint, ...]:
     """The presets and the naive rules, judged on the same scenarios.
 
     Naive rules count contention alone, and leave services without a pod while they change cards.
@@ -354,8 +234,7 @@ def _frontier(problem: PlanningProblem, packing: _Packing, arrangement: Arrangem
             bad += float(harm.violated.sum()) / group.points
             active += float(harm.active.sum()) / group.points
         points.append(FrontierPoint(label=rule, cards_freed=freed, violation_ratio=bad / active if active > 0 else 0.0))
-    factor = problem.past.calibration_ratio
-    return tuple(replace(point, violation_ratio=min(1.0, point.violation_ratio * factor)) for point in points)
+    return tuple(replace(point, violation_ratio=problem.past.expected(point.violation_ratio)) for point in points)
 
 
 def _freed_of(demand: Demand, group: Group, bins: int) -> int:

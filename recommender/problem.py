@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 
@@ -98,6 +98,19 @@ class PlanningProblem:
         }
 
     @cached_property
+    def forecast_limits(self) -> dict[RiskLevel, float]:
+        """What a forecast may say by itself for each preset to keep its limit, by what the past taught."""
+        return {level: self.past.forecast_limit(most) for level, most in self.violation_limits.items()}
+
+    def at(self, level: RiskLevel) -> PlanningProblem:
+        """The same problem at a preset; the limit that was set stays with the preset it was set for."""
+        risk = self.settings.risk
+        if level is risk.preset:
+            return self
+        other = risk.model_copy(update={"preset": level, "violation_ratio_max": None})
+        return replace(self, settings=self.settings.model_copy(update={"risk": other}))
+
+    @cached_property
     def profile_of(self) -> dict[WorkloadId, Profile]:
         """Profile of each workload that has one."""
         return {profile.workload: profile for profile in self.profiles.workloads}
@@ -141,6 +154,7 @@ def inputs_digest(history: History, settings: Settings, capability: Capabilities
     digest.update(repr(capability).encode())
     digest.update(b"" if past.interference is None else repr(past.interference).encode())
     digest.update(b"" if past.calibration_ratio == 1.0 else repr(past.calibration_ratio).encode())
+    digest.update(b"" if not past.trials else repr(past.trials).encode())
     digest.update(b"" if not past.absences else repr(sorted(past.absences.items())).encode())
     digest.update(b"" if past.night_evictions_per_hour is None else repr(past.night_evictions_per_hour).encode())
     digest.update(b"" if past.holders == NOBODY else repr(_sorted_holders(past.holders)).encode())

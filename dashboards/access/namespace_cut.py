@@ -96,6 +96,7 @@ def cut_plan_to(plan: Plan, is_theirs: Callable[[str], bool]) -> Plan:
             if is_theirs(item.workload)
         ),
         withheld=(),
+        backtested=None,
         placement=placement,
         schedule=schedule,
         stages=tuple(

@@ -298,6 +298,15 @@ def _map(squares: tuple[Square, ...], graph_id: str, name: str) -> Any:
     return graph(card_map_figure(placed, square_px=SQUARE_PX * scale), id=graph_id, name=name)
 
 
+def _interval_words(plan: Plan) -> str:
+    """How far off the predicted harm may be, and how often plans tried on earlier days kept the limit."""
+    interval, tried = plan.totals.predicted_violation_interval, plan.backtested
+    if interval is None or tried is None:
+        return ""
+    least, most = map(percent_words, interval)
+    return say("plan.harm_interval", least=least, most=most, within=tried.within_limit, trials=tried.trials)
+
+
 def _title(
     entry: PlanEntry,
     entries: tuple[PlanEntry, ...],
@@ -314,7 +323,7 @@ def _title(
     facts: tuple[str, ...] = (
         say("plan.made_age_ago_from_days_days", age=age, days=days, ratio=coverage),
         expires,
-        harm + _track_record(outcomes),
+        harm + _interval_words(plan) + _track_record(outcomes),
         say("plan.risk_level", level=say_code("level", plan.risk)),
         _backend_words(plan),
     )

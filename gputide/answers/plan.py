@@ -13,7 +13,7 @@ from enforcer.rollout.holding import Way
 from fleet.capabilities.register import capabilities_of, records_of
 from fleet.capabilities.version import version_note
 from fleet.confidence import stage_confidence
-from fleet.decisions import Plan, Refusal, Saving
+from fleet.decisions import Plan, Refusal, Saving, Totals
 from fleet.documents import document
 from fleet.outcomes import Outcome
 from fleet.units import Money, format_count, format_money_short, format_percent, format_time
@@ -64,7 +64,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             ),
             (
                 f"{_worth(plan)}; predicted "
-                f"violation {format_percent(totals.predicted_violation_ratio, digits=2)} (risk {plan.risk.value}); "
+                f"violation {harm_words(totals)} (risk {plan.risk.value}); "
                 f"made from {format_time(plan.history.since)} to {format_time(plan.history.until)}, coverage "
                 f"{format_percent(plan.history.coverage_ratio, digits=1)}; expires {format_time(plan.expires_at)}"
             ),
@@ -89,6 +89,19 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             + (f" · gputide plan show --plan {plan.plan_id} --routers" if plan.by_hand else ""),
         ),
     )
+
+
+def harm_words(totals: Totals) -> str:
+    """Predicted harm with its interval, where there is one."""
+    predicted = format_percent(totals.predicted_violation_ratio, digits=2)
+    if totals.predicted_violation_interval is None:
+        return predicted
+    least, most = (format_percent(ratio, digits=2) for ratio in totals.predicted_violation_interval)
+    return f"{predicted}, nine times of ten {least} to {most}"
+
+
+_FACTOR_SHOWN_MIN = 0.005
+"""A factor on forecasts nearer to one than this is not worth a line."""
 
 
 def tide_listing(plan: Plan) -> Listing:
@@ -138,15 +151,28 @@ def _proof(plan: Plan) -> tuple[str, ...]:
 
 
 def _calibration(plan: Plan) -> tuple[str, ...]:
-    """What earlier plans taught of forecasts, where they taught anything."""
-    if plan.calibration_ratio == 1.0:
-        return ()
-    return (
-        (
-            f"calibration: earlier plans of {plan.cluster} harmed more than predicted, so forecasts of harm are "
-            f"multiplied by {plan.calibration_ratio:.2f}"
-        ),
-    )
+    """What earlier plans and trials taught of forecasts, where they taught anything."""
+    found: tuple[str, ...] = ()
+    tried = plan.backtested
+    if tried is not None:
+        least, most = (
+            format_percent(ratio, digits=2) for ratio in (tried.violation_ratio_min, tried.violation_ratio_max)
+        )
+        found += (
+            (
+                f"back-test: {tried.trials} plans as dense, made on earlier days and judged from "
+                f"{format_time(tried.since)} to {format_time(tried.until)}, harmed {least} to {most}; "
+                f"{tried.within_limit} of {tried.trials} kept the limit"
+            ),
+        )
+    if abs(plan.calibration_ratio - 1.0) > _FACTOR_SHOWN_MIN:
+        found += (
+            (
+                f"calibration: by what came of earlier plans of {plan.cluster} and of plans tried on earlier days, "
+                f"forecasts of harm are multiplied by {plan.calibration_ratio:.2f}"
+            ),
+        )
+    return found
 
 
 def preview_answer(plan: Plan, found: Sequence[StagePreview], *, no_cluster: str | None) -> Answer:

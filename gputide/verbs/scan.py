@@ -31,6 +31,7 @@ from gputide.scanning.record import Hide, hasher, record, shown
 from gputide.scanning.remembered import remember_backend
 from gputide.scanning.scan import scan as read_history
 from gputide.session import Session, session_of
+from recommender.backtest import own_trials
 from recommender.past_outcomes import OwnPast
 from recommender.planner import make_plan
 
@@ -127,13 +128,15 @@ def scan(  # noqa: PLR0913, PLR0917 - one argument per option
 
 def _plan(folder: DataFolder, history: History, profiles: Profiles, settings: Settings, now: datetime) -> Plan:
     is_own = own_cluster(folder, settings) in (None, history.inventory.cluster)
+    known, capability = for_plan(history), measured_capability(folder, settings, now, is_own=is_own)
     return make_plan(
-        for_plan(history),
+        known,
         profiles,
         settings=settings,
-        capability=measured_capability(folder, settings, now, is_own=is_own),
+        capability=capability,
         now=now,
         past=OwnPast(
+            trials=own_trials(known, settings=settings, capability=capability),
             interference=load_interference(settings),
             holders=seen_holders(folder, settings, history.inventory.cluster, now),
         ),

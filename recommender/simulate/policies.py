@@ -20,6 +20,7 @@ from fleet.priority_holds import NOBODY, Hold, Holders, hold_of
 from fleet.relief.rules import LOAD_BYTES_PER_SECOND, ReliefRules
 from fleet.settings.settings import Settings
 from fleet.usage import History
+from recommender.backtest import own_trials
 from recommender.demand import Demand, demand_of
 from recommender.footprint_grants import SNAP_BYTES
 from recommender.naive import SUM_OF_MAXIMA, naive_packing
@@ -190,7 +191,8 @@ def opening_of(policy: Policy, stage: Stage, table: Table, *, step: int = 0) -> 
         now = known.inventory.as_of
         settings = table.settings if table.relief is None else _dense(table.settings)
         profiles = profile_fleet(known, settings=settings.analyzer, now=now)
-        past = OwnPast(holders=table.holders)
+        trials = own_trials(known, settings=settings, capability=table.capability)
+        past = OwnPast(holders=table.holders, trials=trials)
         plan = make_plan(known, profiles, settings=settings, capability=table.capability, now=now, past=past)
         return opening_of_plan(stage, plan, measured_bytes_per_second=table.capability.spill_bytes_per_second)
     if policy not in _PACKERS:

@@ -34,6 +34,7 @@ from gputide.options import ClusterOption, RiskOption, answering
 from gputide.output import Answer
 from gputide.scanning.remembered import as_scanned
 from gputide.session import Session
+from recommender.backtest import own_trials
 from recommender.hypothetical_cards import on_other_cards
 from recommender.past_outcomes import OwnPast, calibration_of
 from recommender.planner import make_plan
@@ -114,6 +115,7 @@ class _Planner:
                 scope=self.scope,
                 past=OwnPast(
                     calibration_ratio=calibration_of(outcomes),
+                    trials=own_trials(history, settings=session.settings, capability=capability),
                     scalings=nights.scalings(),
                     absences=nights.absences(),
                     night_evictions_per_hour=nights.evictions_per_hour(session.now()),
