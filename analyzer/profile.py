@@ -277,7 +277,8 @@ def sampled_inventory(inventory: Inventory, slices_max: int) -> Inventory:
     together = _together(inventory.grants)
     chosen: list[Grant] = []
     kept = 0
-    for number in np.random.default_rng(len(together)).permutation(len(together)):
+    generator = np.random.default_rng(len(together))
+    for number in generator.permutation(len(together)):
         chosen += together[number]
         kept += sum(id(grant) in live for grant in together[number])
         if kept >= slices_max:

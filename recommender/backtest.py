@@ -186,7 +186,7 @@ def own_trials(history: History, *, settings: Settings, capability: Capabilities
         return ()
     first = max(TRIAL_LEARNED_DAYS, days - TRIAL_PAST_DAYS)
     cuts = np.unique(np.linspace(first, last, min(TRIALS_MAX, last - first + 1)).round().astype(int))
-    found = []
+    found: list[Trial] = []
     for cut in cuts:
         # Days are counted from the end, so that the last one is whole.
         stop = tried.slices.steps - int(days - cut) * per_day
