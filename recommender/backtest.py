@@ -205,7 +205,9 @@ def own_trials(history: History, *, settings: Settings, capability: Capabilities
     return tuple(found)
 
 
-def _fold(known: History, history: History, cut: int, end: int, *, number: int, settings: Settings, capability: Capabilities) -> _Fold:
+def _fold(
+    known: History, history: History, cut: int, end: int, *, number: int, settings: Settings, capability: Capabilities
+) -> _Fold:
     now = known.inventory.as_of
     future = _part(history, cut, end)
     past, shown = demand_of(known), demand_of(replace(future, inventory=known.inventory))
