@@ -2,7 +2,8 @@
 
 A Job with the label `gputide.io/tide: night` is suspended by day (batch/v1: `spec.suspend`; its pods are stopped when
 it is suspended again). A Workload of Kueue with that label is inactive by day (`spec.active`; Kueue evicts an admitted
-one that gets inactive, whatever kind of job it stands for). A queue of Kueue that is named in the settings is held by
+one that gets inactive, whatever kind of job it stands for); a Job that has a Workload is Kueue's to start and to stop:
+what others write to its `spec.suspend` Kueue takes back. A queue of Kueue that is named in the settings is held by
 day (`spec.stopPolicy` of a ClusterQueue: `Hold` admits no new workload, `HoldAndDrain` evicts too; `None` admits). All
 read on themselves until when they may run, so that work can end by itself before. What is let in depends on the promise
 of its tier (`fleet.tiers`): not for fewer hours than that, nor where nights had to end before their time more often.
@@ -59,13 +60,14 @@ def letting_in(
     Raises:
         Unavailable: the cluster can't be reached.
     """
+    works = {kind: reader.list_objects(kind) for kind in ("Job", "Workload")}
     found = [
         (_tier(work), _until(work, tide_intent(work, field, waits, runs), until))
         for kind, field, waits, runs in (
             ("Job", "spec.suspend", "true", "false"),
             ("Workload", "spec.active", "false", "true"),
         )
-        for work in reader.list_objects(kind)
+        for work in works[kind]
         if _labels(work).get(TIDE_LABEL) == "night" and field_of(work, field) == waits
     ]
     for queue in reader.list_objects("ClusterQueue"):
@@ -75,10 +77,15 @@ def letting_in(
     hours = (until - now).total_seconds() / 3600.0
     why = {tier: _broken(policy.guarantees.get(tier, Guarantee()), hours, evictions_per_hour) for tier in NIGHT_TIERS}
     found.sort(key=lambda entry: NIGHT_TIERS.index(entry[0]))
+    of_kueue = {owner: work["metadata"]["name"] for work in works["Workload"] for owner in owners_of_pods(work)}
     left = {
         intent.workload: said
         for tier, intent in found
-        if (said := _too_long(intent) or (why[tier] and f"tier {tier}: {why[tier]}"))
+        if (
+            said := _too_long(intent)
+            or _of_kueue(of_kueue.get(intent.workload))
+            or (why[tier] and f"tier {tier}: {why[tier]}")
+        )
     }
     let_in = [(tier, intent) for tier, intent in found if intent.workload not in left]
     return LettingIn(
@@ -94,6 +101,21 @@ def _too_long(intent: ObjectIntent) -> str | None:
     if len(until) <= _TIME_LETTERS_MAX:
         return None
     return f"its {RUNS_UNTIL_ANNOTATION} is no time, but {len(until)} letters; take it away"
+
+
+def _of_kueue(work: str | None) -> str | None:
+    """Why a Job that a Workload of Kueue stands for is not let in by itself."""
+    if work is None:
+        return None
+    return f"Kueue starts and stops it: mark its Workload {work}, or name its ClusterQueue in tide.queues"
+
+
+def owners_of_pods(work: Manifest) -> tuple[WorkloadId, ...]:
+    """Whose pods run where a Job or Workload is let in: a Workload stands for the objects that own it."""
+    metadata = work["metadata"]
+    own = ({"kind": work["kind"], "name": metadata["name"]},)
+    owners = metadata.get("ownerReferences") or () if work["kind"] == "Workload" else own
+    return tuple(WorkloadId(f"{metadata['namespace']}/{one['kind']}/{one['name']}") for one in owners)
 
 
 def _tier(work: Manifest) -> Tier:

@@ -26,7 +26,7 @@ from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
 from enforcer.tide.early_home import Busy, in_need, too_busy, work_in_the_way
 from enforcer.tide.homecoming import Homecoming, TidePolicy, TideResult, TideStep
 from enforcer.tide.leaving import leaving, marks_of
-from enforcer.tide.letting_in import LettingIn, letting_in
+from enforcer.tide.letting_in import LettingIn, letting_in, owners_of_pods
 from enforcer.tide.scaling import NightScale, night_scale
 from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.decisions import Plan
@@ -183,7 +183,7 @@ class TideRunner(Homecoming):
         work = {intent: tier_of[intent] for intent in running}
         queued = self._queued(night, pods) if any(intent.kind == "ClusterQueue" for intent in work) else ()
         owners = {
-            intent: queued if intent.kind == "ClusterQueue" else _owners_of_pods(found)
+            intent: queued if intent.kind == "ClusterQueue" else owners_of_pods(found)
             for intent, found in running.items()
         }
         going: dict[ObjectIntent, frozenset[str]] = {}
@@ -350,14 +350,6 @@ class TideRunner(Homecoming):
         freed = frozenset(card for _, card in night.frees) - held
         busy = {seat.node for seat in snapshot.seats.values() if seat.slices}
         return freed, tuple(sorted({card.node for card in snapshot.cards.values() if card.card in freed} - busy))
-
-
-def _owners_of_pods(work: Manifest) -> tuple[WorkloadId, ...]:
-    """Whose pods run where a Job or Workload is let in: a Workload stands for the objects that own it."""
-    metadata = work["metadata"]
-    own = ({"kind": work["kind"], "name": metadata["name"]},)
-    owners = metadata.get("ownerReferences") or () if work["kind"] == "Workload" else own
-    return tuple(WorkloadId(f"{metadata['namespace']}/{one['kind']}/{one['name']}") for one in owners)
 
 
 class TideMetrics:

@@ -1,6 +1,6 @@
-"""Peers written by others in Go, built from locked sources into the cache: senders, NVIDIA's device plugin, mig-parted.
+"""Peers written by others in Go, built from locked sources into the cache: senders, NVIDIA's plugin, mig-parted, Kueue.
 
-Called by `tests/run_tiers.py` before the engine tests, and by hand:
+Called by `tests/run_tiers.py` before the tests of engines and clusters, and by hand:
 
     python tests/engines/go_peers.py [CACHE]
 
@@ -28,6 +28,7 @@ DEVICE_PLUGIN_VERSION = "0.19.3"
 _PROMETHEUS = "github.com/prometheus/prometheus"
 _DEVICE_PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 _MIG_PARTED = "github.com/NVIDIA/mig-parted"
+_KUEUE = "sigs.k8s.io/kueue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,19 @@ class NvidiaPeers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KueuePeer:
+    """Kueue as it is published.
+
+    Attributes:
+        program: its controllers and scheduler, for Jobs, against the API server of `$KUBECONFIG`.
+        definitions: folder of its CustomResourceDefinitions.
+    """
+
+    program: Path
+    definitions: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Recipe:
     """How the programs of one folder's module are built.
 
@@ -69,12 +83,14 @@ class _Recipe:
         packages: what is built.
         link_flags: for the linker, beside those that leave out symbols.
         has_c: parts of it are written in C.
+        beside: a module, and a folder of it that is laid beside the programs.
     """
 
     module: str
     packages: tuple[str, ...]
     link_flags: str = ""
     has_c: bool = False
+    beside: tuple[str, str] | None = None
 
 
 _SERVER = _Recipe(
@@ -83,6 +99,7 @@ _SERVER = _Recipe(
     link_flags=f"-X github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",
 )
 _SENDER = _Recipe(module="sender", packages=(".",))
+_QUEUES = _Recipe(module="kueue", packages=(".",), beside=(_KUEUE, "config/components/crd/bases"))
 _NVIDIA = _Recipe(
     module="nvidia",
     packages=(f"{_DEVICE_PLUGIN}/cmd/nvidia-device-plugin", f"{_DEVICE_PLUGIN}/cmd/mps-control-daemon"),
@@ -135,6 +152,16 @@ def build_nvidia_peers(cache: Path, *, tell: Tell) -> NvidiaPeers:
     )
 
 
+def build_kueue(cache: Path, *, tell: Tell) -> KueuePeer:
+    """Build Kueue where it is not in the cache yet.
+
+    Raises:
+        Unavailable: Go is missing or too old, or a module could not be fetched.
+    """
+    built = _built(cache, _QUEUES, tell)
+    return KueuePeer(program=built / "kueue", definitions=built / "bases")
+
+
 def _built(cache: Path, recipe: _Recipe, tell: Tell) -> Path:
     go = find_go()
     version = run_tool([go, "version"], purpose="ask Go for its version")
@@ -150,6 +177,11 @@ def _built(cache: Path, recipe: _Recipe, tell: Tell) -> Path:
             [*command, "-o", f"{folder}/", *recipe.packages],
             purpose=f"build {recipe.module}", folder=module, environ={**os.environ, **settings},
         )  # fmt: skip
+        if recipe.beside is not None:
+            name, part = recipe.beside
+            asked = [go, "list", "-m", "-f", "{{.Dir}}", name]
+            held = run_tool(asked, purpose=f"find {name}", folder=module, environ={**os.environ, **settings}).strip()
+            shutil.copytree(Path(held, part), folder / Path(part).name, copy_function=shutil.copyfile)
 
     key = key_of(*sources, version.encode(), recipe.link_flags.encode())
     return stocked(cache, f"go-{recipe.module}", key, fill, tell=tell)

@@ -1145,6 +1145,17 @@ def test_workload_of_kueue_is_inactive_again_in_the_morning(world: World) -> Non
     assert world.value("Workload", "job-train", "spec.active") == "false"
 
 
+def test_marked_job_that_kueue_keeps_suspended_is_left_to_it(world: World) -> None:
+    a_night_job(world)
+    world.cluster.create({**WORKLOAD, "metadata": {**WORKLOAD["metadata"], "labels": {}}})  # type: ignore[dict-item]
+    said: list[str] = []
+    while (result := world.runner().step()).step is TideStep.WAITS:
+        said += result.said
+        world.cluster.pause(60.0)
+    assert any("team/Job/train is not let in: Kueue starts and stops it" in text for text in (*said, *result.said))
+    assert world.value("Job", "train", "spec.suspend") == "true"
+
+
 def test_pods_that_no_queue_let_in_close_no_queue(world: World, tmp_path: Path) -> None:
     a_crowded_night(world, tmp_path / "crowded", queued=True)
     job = world.cluster.get("Job", "team", "train")
