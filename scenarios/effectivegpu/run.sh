@@ -29,7 +29,11 @@ gputide plan show --format json -o plan.json
 
 # --8<-- [start:verify]
 record trace
-gputide admin replay trace
+gputide run receive --listen 127.0.0.1:9009 &
+trap 'kill $!' EXIT
+until (: > /dev/tcp/127.0.0.1/9009) 2> /dev/null; do sleep 0.2; done
+gputide admin replay trace --to http://127.0.0.1:9009/api/v1/write
+gputide run rollup --drain
 gputide verify
 # --8<-- [end:verify]
 gputide verify --format json -o verify.json
