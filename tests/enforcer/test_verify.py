@@ -625,7 +625,7 @@ class Serving(Measured):
         return replace(found, slices=replace(found.slices, mean=mean, peak=mean))
 
 
-def told(runs: list[RunRecord], use: Mapping[str, float]) -> Outcome:
+def outcome_after(runs: list[RunRecord], use: Mapping[str, float]) -> Outcome:
     """What `verify` makes of six windows; two pods share a card, and a pod that is not named reads 0.1."""
     moment = max(record.applied_at for run in runs for record in run.records.values() if record.applied_at)
     measured = Serving(grants=grants_after(moment), use=use, framebuffer={}, cache={})
@@ -637,7 +637,7 @@ def service_of(outcome: Outcome, name: str) -> WorkloadOutcome:
 
 
 def test_zero_of_a_pod_that_serves_is_not_measured_and_neither_is_its_neighbour(applied: list[RunRecord]) -> None:
-    outcome = told(applied, {"b-0": 0.0, "b-1": 0.0})
+    outcome = outcome_after(applied, {"b-0": 0.0, "b-1": 0.0})
     for name in "ab":
         found = service_of(outcome, name)
         assert (found.violation_ratio, found.active_steps, found.unjudged_pods) == (None, 0, (f"{name}-0", f"{name}-1"))
@@ -652,7 +652,7 @@ def test_zero_of_a_pod_that_serves_is_not_measured_and_neither_is_its_neighbour(
 
 
 def test_missing_counters_after_a_plan_are_no_quiet_days(applied: list[RunRecord]) -> None:
-    outcome = told(applied, dict.fromkeys(("a-0", "a-1", "b-0", "b-1", "c-0", "c-1", "train-0"), float("nan")))
+    outcome = outcome_after(applied, dict.fromkeys(("a-0", "a-1", "b-0", "b-1", "c-0", "c-1", "train-0"), float("nan")))
     assert {one.violation_ratio for one in outcome.workloads if one.pods} == {None}
     assert outcome.control_violation_ratio is None
     assert verdict_of(outcome).level is Level.UNMEASURED
@@ -660,13 +660,13 @@ def test_missing_counters_after_a_plan_are_no_quiet_days(applied: list[RunRecord
 
 def test_low_priority_with_lying_counters_hides_nobody_elses_harm(applied: list[RunRecord]) -> None:
     low = {grant.pod for grant in grants_after(NOW) if grant.priority is Priority.LOW}
-    outcome = told(applied, dict.fromkeys(low, 0.0))
+    outcome = outcome_after(applied, dict.fromkeys(low, 0.0))
     assert {one.workload for one in outcome.workloads if one.unjudged_pods} == {WorkloadId("team/Deployment/c")}
 
 
 def test_one_pod_that_is_judged_speaks_for_no_majority_but_its_harm_counts(applied: list[RunRecord]) -> None:
     """Card 0 is full and honest, of card 1 a tenant's counters lie."""
-    outcome = told(applied, {"a-0": 0.5, "b-0": 0.5, "b-1": 0.0})
+    outcome = outcome_after(applied, {"a-0": 0.5, "b-0": 0.5, "b-1": 0.0})
     assert service_of(outcome, "a").violation_ratio == service_of(outcome, "b").violation_ratio == 1.0
     assert service_of(outcome, "a").unjudged_pods == ("a-1",)
 
