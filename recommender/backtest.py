@@ -22,7 +22,7 @@ from fleet.errors import NotEnoughData
 from fleet.inventory import CardId, Priority
 from fleet.lending import Residency, paging_bytes_per_second
 from fleet.priority_holds import contending
-from fleet.settings.settings import Settings
+from fleet.settings.settings import PackingChoice, Settings
 from fleet.sharing import ACTIVE_RATIO_MIN, Seats, fare, sum_by_card
 from fleet.usage import CardGrid, Float32, History
 from recommender.demand import DAY_SECONDS, Demand, demand_of, touched
@@ -32,14 +32,12 @@ from recommender.planner import make_plans
 
 JUDGED_KINDS = frozenset({"Deployment", "StatefulSet"})
 """Owners whose pods live on: jobs and notebooks come and go and say nothing of a plan."""
-TRIALS_MAX = 6
-"""Plans of earlier days that a plan is set beside."""
 TRIAL_LEARNED_DAYS = 3
-"""Days that such a plan is made from at least; it is made from all that lie before it."""
-TRIAL_JUDGED_DAYS = 3
+"""Days that a plan of earlier days is made from at least; it is made from all that lie before it."""
+TRIAL_JUDGED_DAYS = 5
 """Days that it is judged on at most."""
 TRIAL_PAST_DAYS = 15
-"""It was made no longer ago: six plans judged for three days then leave hardly a day out."""
+"""Newest days of a history on which such plans are judged, each day once."""
 TRIAL_SLICES_MAX = 600
 """Slices of a large fleet that are tried."""
 
@@ -166,7 +164,7 @@ def own_trials(history: History, *, settings: Settings, capability: Capabilities
     """Plans of earlier days of a history, each from what was known then, judged on the days that followed.
 
     Of a large fleet some workloads are tried, whole ones with all that share their cards: how dense a packing is and
-    what it harms depends on who meets, hardly on how many there are.
+    what it harms depends on who meets, hardly on how many there are. For the same reason they are packed greedily.
 
     Args:
         history: what a plan is to be made from.
@@ -174,35 +172,38 @@ def own_trials(history: History, *, settings: Settings, capability: Capabilities
         capability: what the backend enforces.
 
     Returns:
-        At most `TRIALS_MAX` trials in order of time; none where the history is shorter than `TRIAL_LEARNED_DAYS` + 1
+        Trials in order of time, judged on days apart; none where the history is shorter than `TRIAL_LEARNED_DAYS` + 1
         days, or holds nobody to judge.
     """
     part = sampled_inventory(history.inventory, TRIAL_SLICES_MAX)
     tried = history_part(history, part)
+    packing = settings.recommender.model_copy(update={"packing": PackingChoice.GREEDY})
+    greedy = settings.model_copy(update={"recommender": packing})
     per_day = max(1, DAY_SECONDS // tried.slices.step_seconds)
     days = tried.slices.steps // per_day
-    last = days - 1
-    if last < TRIAL_LEARNED_DAYS:
-        return ()
-    first = max(TRIAL_LEARNED_DAYS, days - TRIAL_PAST_DAYS)
-    cuts = np.unique(np.linspace(first, last, min(TRIALS_MAX, last - first + 1)).round().astype(int))
     found: list[Trial] = []
-    for cut in cuts:
+    for first, last in _trial_days(days):
         # Days are counted from the end, so that the last one is whole.
-        stop = tried.slices.steps - int(days - cut) * per_day
-        end = min(tried.slices.steps, stop + TRIAL_JUDGED_DAYS * per_day)
-        known = _part(tried, 0, stop)
-        fold = _fold(known, tried, stop, end, number=len(found) + 1, settings=settings, capability=capability)
+        cut, end = (tried.slices.steps - (days - day) * per_day for day in (first, last))
+        known = _part(tried, 0, cut)
+        fold = _fold(known, tried, cut, end, number=len(found) + 1, settings=greedy, capability=capability)
         if not len(fold.judged):
             continue
         points = tuple(
             (score.predicted_violation_ratio, score.violation_ratio)
-            for score in _plans_judged(fold, known, settings, capability, OwnPast())
+            for score in _plans_judged(fold, known, greedy, capability, None)
             if score.predicted_violation_ratio is not None and score.violation_ratio is not None
         )
         if points:
             found.append(Trial(since=fold.since, until=fold.until, points=points))
     return tuple(found)
+
+
+def _trial_days(days: int) -> list[tuple[int, int]]:
+    """First day and end of what each trial is judged on, of a history of so many days; the newest days are full."""
+    first = max(TRIAL_LEARNED_DAYS, days - TRIAL_PAST_DAYS)
+    ends = range(days, first, -TRIAL_JUDGED_DAYS)
+    return [(max(first, end - TRIAL_JUDGED_DAYS), end) for end in reversed(ends)]
 
 
 def _fold(
@@ -231,13 +232,20 @@ def _fold(
 
 
 def _plans_judged(
-    fold: _Fold, known: History, settings: Settings, capability: Capabilities, past: OwnPast
+    fold: _Fold, known: History, settings: Settings, capability: Capabilities, past: OwnPast | None
 ) -> list[BacktestScore]:
-    """What the plan of each preset did, made at the cut."""
+    """What the plan of each preset did, made at the cut; without an own past it is made for a trial."""
     now = known.inventory.as_of
     profiles = profile_fleet(known, settings=settings.analyzer, now=now)
     plans = make_plans(
-        known, profiles, settings=settings, capability=capability, now=now, past=past, levels=tuple(RiskLevel)
+        known,
+        profiles,
+        settings=settings,
+        capability=capability,
+        now=now,
+        past=past,
+        levels=tuple(RiskLevel),
+        is_trial=past is None,
     )
     return [
         _score(

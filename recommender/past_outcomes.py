@@ -33,18 +33,21 @@ FACTOR_MAX = 4.0
 """Beyond this the forecast is not too small but wrong, and a person must look."""
 
 
-PRIOR_TRIALS = 4.0
-"""Independent trials, right on average, that count beside the own ones."""
 RELAXED_MAX = 4.0
 """A forecast is believed to be at most this many times too high."""
 WEEK_DAYS = 7
 """A forecast is made smaller only once trials were judged on every day of a week: calm days say nothing of a Monday."""
-OTHERS_RATIOS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 1.0, 1.5, 2.5, 5.0)
-"""Realised / forecast of trials on other fleets, as many of each: how far off one may be where nothing is known yet."""
-OTHERS_WEIGHT = 3.0
-"""Independent trials that those count as, all together."""
+OTHERS_RATIOS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 1.0, 1.5, 2.5, 5.2)
+"""Realised / forecast of trials on other fleets, as many of each: how far off one may be where nothing is known yet.
+
+Right on average."""
+INDEPENDENT_DAYS = 3.0
+"""Days of judged trials that count as one independent case: what went wrong on a day goes wrong on the next as well."""
+OTHERS_WEIGHT = 4.0
+"""Independent cases that other fleets count as, all together."""
 _QUANTILES = (0.05, 0.95)
 _STEPS = 200
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,11 @@ class Trial:
     until: datetime
     points: tuple[tuple[float, float], ...]
 
+    @property
+    def days(self) -> float:
+        """How long it was judged."""
+        return (self.until - self.since).total_seconds() / 86400
+
     def realised(self, forecast: NDArray[np.float64]) -> NDArray[np.float64]:
         """What plans with such forecasts would have realised, 0-1: between the presets in proportion."""
         known = sorted(self.points)
@@ -76,7 +84,8 @@ class OwnPast:
 
     Attributes:
         calibration_ratio: factor on forecasts of harm by the outcomes of applied plans, 1 … `FACTOR_MAX`.
-        trials: plans of earlier days and what came of them, in order of time; none where the history is too short.
+        trials: plans of earlier days and what came of them, in order of time, on days apart; none where
+            the history is too short.
         scalings: spans in which our own tide moved a workload's replicas, see `replica_counts`.
         absences: since when and until when our own tide had replicas of a workload away, and how many stayed.
         night_evictions_per_hour: how often work had to go before its time in nights of the tide, per hour that it ran;
@@ -95,40 +104,37 @@ class OwnPast:
 
     def expected(self, forecast: float) -> float:
         """Harm to expect of a plan of which scenarios alone predict this, 0-1: own trials and a prior pooled."""
-        return min(1.0, float(self._pooled(np.array([forecast]))[0]) * self.calibration_ratio)
+        return min(1.0, float(self._pooled(np.array([forecast]))[0][0]) * self.calibration_ratio)
 
     def forecast_limit(self, limit: float) -> float:
         """What scenarios alone may predict for no more harm than a limit to be expected, 0-1."""
         limit /= self.calibration_ratio
         if not self.trials or limit <= 0:
             return limit
-        # Denser plans are expected to harm more, so the largest forecast that is expected to keep the limit is it.
         tried = limit * np.append(np.geomspace(1.0 / FACTOR_MAX, RELAXED_MAX, _STEPS), 1.0)
-        kept = tried[self._pooled(tried) <= limit]
-        return float(kept.max(initial=tried[0]))
+        mean, error = self._pooled(tried)
+        # A calm past is luck in part: a plan gets denser than its forecast allows by what even a worse one would bear.
+        careful = np.maximum(mean, np.minimum(tried, mean + error))
+        # Denser plans are expected to harm more, so the largest forecast that is expected to keep the limit is it.
+        return float(tried[careful <= limit * (1.0 + _ROUNDING)].max(initial=tried[0]))
 
     def interval(self, forecast: float) -> tuple[float, float] | None:
-        """Between which harm nine of ten such plans are expected to stay, 0-1; None without trials.
+        """Between which harm nine of ten such plans are expected to stay, 0-1.
 
         The own trials, and beside them how far off forecasts were on other fleets: the fewer days were judged, the more
-        those count.
+        those count. None without trials, and where scenarios predict no harm: trials say nothing of such plans.
         """
-        if not self.trials:
+        if not self.trials or forecast <= 0:
             return None
-        own = np.array([trial.realised(np.array([forecast]))[0] for trial in self.trials])
-        others = forecast * np.array(OTHERS_RATIOS)
-        values = np.concatenate([own, others])
-        weights = np.concatenate(
-            [np.full(len(own), self._independent / len(own)), np.full(len(others), OTHERS_WEIGHT / len(others))]
-        )
-        order = np.argsort(values)
+        values, weights = self._cases(np.array([forecast]))
+        order = np.argsort(values[:, 0])
         share = np.cumsum(weights[order]) / weights.sum()
-        least, most = (float(values[order][np.searchsorted(share, at)]) for at in _QUANTILES)
+        least, most = (float(values[order, 0][np.searchsorted(share, at)]) for at in _QUANTILES)
         return min(1.0, least * self.calibration_ratio), min(1.0, most * self.calibration_ratio)
 
     def backtested(self, forecast: float, limit: float) -> Backtested | None:
-        """What plans as dense as one with this forecast did on the own past; None without trials."""
-        if not self.trials:
+        """What plans as dense as one with this forecast did on the own past; None where there is no `interval`."""
+        if not self.trials or forecast <= 0:
             return None
         came = [float(trial.realised(np.array([forecast]))[0]) for trial in self.trials]
         return Backtested(
@@ -140,30 +146,28 @@ class OwnPast:
             violation_ratio_max=max(came),
         )
 
-    def _pooled(self, forecast: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Harm to expect by forecasts, before outcomes of applied plans are counted."""
+    def _pooled(self, forecast: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Harm to expect by forecasts and its standard error, before outcomes of applied plans are counted."""
         if not self.trials:
-            return forecast
-        own = np.mean([trial.realised(forecast) for trial in self.trials], axis=0)
-        weight = self._independent
-        found = (weight * own + PRIOR_TRIALS * forecast) / (weight + PRIOR_TRIALS)
-        return np.asarray(found if self._judged_days >= WEEK_DAYS else np.maximum(forecast, found), np.float64)
+            return forecast, np.zeros_like(forecast)
+        values, weights = self._cases(forecast)
+        mean = weights @ values / weights.sum()
+        error = np.sqrt(weights @ (values - mean) ** 2) / weights.sum()
+        if sum(trial.days for trial in self.trials) < WEEK_DAYS:
+            mean = np.maximum(forecast, mean)
+        return mean, error
 
-    @property
-    def _judged_days(self) -> float:
-        """Days on which trials were judged, each counted once."""
-        covered = reached = 0.0
-        for trial in self.trials:
-            since, until = trial.since.timestamp(), trial.until.timestamp()
-            covered += max(0.0, until - max(since, reached))
-            reached = max(reached, until)
-        return covered / 86400
+    def _cases(self, forecast: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What came of plans with such forecasts, the own trials first and then other fleets'.
 
-    @property
-    def _independent(self) -> float:
-        """How many trials would know as much if no two were judged on the same days; at most as many as there are."""
-        longest = max((trial.until - trial.since).total_seconds() for trial in self.trials) / 86400
-        return min(float(len(self.trials)), self._judged_days / longest)
+        Returns:
+            Harm, 0-1, (cases, forecasts); and how many independent cases each counts as, (cases,).
+        """
+        own = [trial.realised(forecast) for trial in self.trials]
+        others = np.multiply.outer(OTHERS_RATIOS, forecast)
+        days = [trial.days / INDEPENDENT_DAYS for trial in self.trials]
+        weights = [days, np.full(len(others), OTHERS_WEIGHT / len(others))]
+        return np.concatenate([own, others]), np.concatenate(weights)
 
 
 def calibration_of(outcomes: Iterable[Outcome]) -> float:

@@ -100,10 +100,13 @@ def make_plans(
     levels: Sequence[RiskLevel],
     scope: PlanScope | None = None,
     past: OwnPast | None = None,
+    is_trial: bool = False,
 ) -> dict[RiskLevel, Plan]:
     """The plans that `make_plan` makes at several presets, packed once; arguments as there.
 
     Args:
+        is_trial: makes what is judged of a plan alone: without the tide, other points of the frontier, what is proven
+            of it, and the digest of what it was made from.
         levels: presets; `risk.preset` of the settings is the one that `risk.violation_ratio_max` is the limit of.
     """
     disbelieved = {f"{one.namespace}/{pod}" for one in profiles.workloads for pod in one.disbelieved_pods}
@@ -123,16 +126,17 @@ def make_plans(
     )
     permits = permits_of(problem)
     packings = PresetPackings(problem, permits)
-    return {level: _plan(problem.at(level), permits, packings.of(level)) for level in levels}
+    return {level: _plan(problem.at(level), permits, packings.of(level), is_trial=is_trial) for level in levels}
 
 
-def _plan(problem: PlanningProblem, permits: Permits, packing: Packing) -> Plan:
+def _plan(problem: PlanningProblem, permits: Permits, packing: Packing, *, is_trial: bool) -> Plan:
     """The plan of one preset."""
     history, settings, capability, now = problem.history, problem.settings, problem.capability, problem.now
     demand = problem.demand
     arrangement = _on_other_cards(problem, permits, packing.arrangement)
-    frontier = _frontier(problem, packing, arrangement)
-    tide = plan_tide(problem, permits, arrangement) if problem.asks_for(RecommendationKind.TIDE) else None
+    frontier = () if is_trial else _frontier(problem, packing, arrangement)
+    asks_tide = problem.asks_for(RecommendationKind.TIDE) and not is_trial
+    tide = plan_tide(problem, permits, arrangement) if asks_tide else None
     sleep = plan_sleep(problem, permits, arrangement)
     solution = Solution(problem=problem, permits=permits, arrangement=arrangement, tide=tide, sleeping=sleep.seats)
     recommendations, stages = propose(solution)
@@ -147,7 +151,7 @@ def _plan(problem: PlanningProblem, permits: Permits, packing: Packing) -> Plan:
         history=HistorySpan(
             since=history.slices.since, until=history.slices.until, coverage_ratio=problem.profiles.coverage_ratio
         ),
-        inputs_sha256=inputs_digest(history, settings, capability, problem.past),
+        inputs_sha256="" if is_trial else inputs_digest(history, settings, capability, problem.past),
         settings=_printed(settings),
         risk=settings.risk.preset,
         backend=capability.backend,
@@ -218,7 +222,7 @@ def _frontier(problem: PlanningProblem, packing: Packing, arrangement: Arrangeme
             cards_freed=seats.cards_freed + beside,
             violation_ratio=seats.violation_ratio,
             is_chosen=level is preset,
-            cards_beyond_max=packing.beyond if level is preset else None,
+            cards_beyond_max=packing.beyond() if level is preset else None,
         )
         for level, seats in packing.presets.items()
     ]

@@ -40,13 +40,17 @@ class Packing:
     Attributes:
         arrangement: its seats.
         presets: seats that each preset would take.
-        beyond: how many cards more any other packing could free; None where nothing is proven.
+        provable: the frontier that it was chosen from; empty where it was changed afterwards.
     """
 
     chosen: Point
     arrangement: Arrangement
     presets: Mapping[RiskLevel, Arrangement]
-    beyond: int | None = None
+    provable: tuple[Point, ...] = ()
+
+    def beyond(self) -> int | None:
+        """How many cards more any other packing could free; None where nothing is proven."""
+        return proven_beyond(self.provable, self.chosen) if self.provable else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +125,14 @@ class PresetPackings:
         # The proof is of the packing: it says nothing once pods of it stay where they are, or meet others.
         is_whole = not _LESSENED & {item.reason for item in arranged[taken].refused}
         # Nor where framebuffer is lent: that packs more than fits a card.
-        is_proven = (
+        is_provable = (
             is_whole and not arranged[taken].lent and self._problem.capability.division is not Division.SCHEDULER
         )
         return Packing(
             chosen=searched.chosen[taken],
             arrangement=arranged[taken],
             presets={preset: arranged[other] for preset, other in best.items()},
-            beyond=proven_beyond(searched.points, searched.chosen[taken]) if is_proven else None,
+            provable=searched.points if is_provable else (),
         )
 
     def _search(self, apart: frozenset[WorkloadId]) -> _Searched:

@@ -158,10 +158,12 @@ def _calibration(plan: Plan) -> tuple[str, ...]:
         least, most = (
             format_percent(ratio, digits=2) for ratio in (tried.violation_ratio_min, tried.violation_ratio_max)
         )
+        plans = f"{tried.trials} plan{'s' if tried.trials > 1 else ''}"
+        harm = least if least == most else f"{least} to {most}"
         found += (
             (
-                f"back-test: {tried.trials} plans as dense, made on earlier days and judged from "
-                f"{format_time(tried.since)} to {format_time(tried.until)}, harmed {least} to {most}; "
+                f"back-test: {plans} as dense, made on earlier days and judged from "
+                f"{format_time(tried.since)} to {format_time(tried.until)}, harmed {harm}; "
                 f"{tried.within_limit} of {tried.trials} kept the limit"
             ),
         )

@@ -1,5 +1,6 @@
 """Plans tried on earlier days of the own history set the margin of the next one, and its interval."""
 
+import itertools
 from dataclasses import replace
 from datetime import timedelta
 
@@ -24,12 +25,12 @@ FLEET = second_fleet(5, 40, 9, "mixed")
 LIMIT = 0.005
 
 
-def trials(*realised: float, days: int = 3, apart: int = 3) -> tuple[Trial, ...]:
+def trials(*realised: float, days: int = 3) -> tuple[Trial, ...]:
     """Trials of which each realised some multiples of what was forecast."""
     return tuple(
         Trial(
-            since=NOW + timedelta(days=apart * number),
-            until=NOW + timedelta(days=apart * number + days),
+            since=NOW + timedelta(days=days * number),
+            until=NOW + timedelta(days=days * (number + 1)),
             points=tuple((at, at * ratio) for at in (0.001, 0.005, 0.02)),
         )
         for number, ratio in enumerate(realised)
@@ -55,6 +56,11 @@ def test_without_trials_forecasts_stand() -> None:
     assert past.backtested(LIMIT, LIMIT) is None
 
 
+def test_of_a_plan_that_predicts_no_harm_trials_say_nothing() -> None:
+    past = OwnPast(trials=trials(1.0, 1.0))
+    assert (past.interval(0.0), past.backtested(0.0, LIMIT)) == (None, None)
+
+
 def test_harm_between_presets_is_in_proportion() -> None:
     (trial,) = trials(2.0)
     assert trial.realised(np.array([0.0, 0.003, 0.02, 0.04])) == pytest.approx([0.0, 0.006, 0.04, 0.08])
@@ -68,16 +74,30 @@ def test_a_past_that_harmed_more_makes_plans_more_careful() -> None:
 
 
 def test_a_calm_past_relaxes_once_it_holds_a_week() -> None:
-    calm_week, calm_days = OwnPast(trials=trials(0.1, 0.1, 0.1)), OwnPast(trials=trials(0.1, 0.1, 0.1, apart=1))
+    calm_week, calm_days = OwnPast(trials=trials(*[0.1] * 5)), OwnPast(trials=trials(*[0.1] * 5, days=1))
     assert LIMIT < calm_week.forecast_limit(LIMIT) <= RELAXED_MAX * LIMIT
     # Five days: nobody knows what the weekend brings.
     assert calm_days.forecast_limit(LIMIT) == LIMIT
     assert calm_days.expected(LIMIT) == LIMIT
 
 
-def test_the_same_days_judged_again_prove_no_more() -> None:
-    once, often = (OwnPast(trials=trials(*[4.0] * count, apart=0)) for count in (1, 6))
-    assert often.forecast_limit(LIMIT) == once.forecast_limit(LIMIT)
+def test_a_plan_relaxes_by_what_even_a_worse_past_would_bear() -> None:
+    """The limit that is chosen leaves a standard error below the promise; what is expected is the mean."""
+    past = OwnPast(trials=trials(0.1, 0.1, 0.1, 0.1, 0.1))
+    chosen = past.forecast_limit(LIMIT)
+    assert chosen > LIMIT
+    assert past.expected(chosen) < 0.8 * LIMIT
+    # A past of the same mean that is less of one mind relaxes less; longer ones relax more.
+    split, even = (OwnPast(trials=trials(*ratios)) for ratios in ([0.0] * 19 + [4.0], [0.2] * 20))
+    assert split.forecast_limit(LIMIT) < even.forecast_limit(LIMIT)
+    assert OwnPast(trials=trials(*[0.1] * 30)).forecast_limit(LIMIT) > chosen
+
+
+def test_a_day_proves_less_than_three() -> None:
+    """Two trials of three days that harmed much weigh more than one of them cut to a day."""
+    bad = trials(4.0, 4.0)
+    cut = (replace(bad[0], since=bad[0].until - timedelta(days=1)), bad[1])
+    assert OwnPast(trials=bad).expected(LIMIT) > OwnPast(trials=cut).expected(LIMIT) > LIMIT
 
 
 def test_outcomes_of_applied_plans_count_beside_trials() -> None:
@@ -111,14 +131,20 @@ def test_too_short_a_history_has_no_trials() -> None:
     assert len(tried(until(FLEET, 4))) == 1
 
 
+def test_every_day_is_judged_once_the_newest_in_full() -> None:
+    spans = [(one.since, one.until) for one in tried(FLEET)]
+    ends = [FLEET.slices.since + timedelta(days=days) for days in (3, 4, 9)]
+    assert spans == list(itertools.pairwise(ends))
+
+
 def test_trials_know_nothing_of_the_days_they_are_judged_on() -> None:
-    """With all demand of the last three days gone, forecasts of plans made before them stay; what came changes."""
+    """With all demand of the last five days gone, forecasts of plans made before them stay; what came changes."""
     grid = FLEET.slices
     mean = {measure: values.copy() for measure, values in grid.mean.items()}
-    mean[Measure.SM_ACTIVE][:, -3 * 86400 // grid.step_seconds :] = 0.0
+    mean[Measure.SM_ACTIVE][:, -5 * 86400 // grid.step_seconds :] = 0.0
     before = tried(FLEET)
     after = tried(replace(FLEET, slices=replace(grid, mean=mean)))
-    cut = grid.until - timedelta(days=3)
+    cut = grid.until - timedelta(days=5)
     pairs = [(one, other) for one, other in zip(before, after, strict=True) if one.since <= cut]
     assert pairs
     for one, other in pairs:
@@ -140,7 +166,7 @@ def test_back_test_makes_the_plan_that_plan_make_would_have_made() -> None:
     (score,) = (one for one in report.scores if one.rule == RiskLevel.MEDIUM)
     assert score.predicted_violation_ratio == plan.totals.predicted_violation_ratio
     lines = plan_answer(plan).footnotes
-    assert any(line.startswith("back-test: 4 plans as dense") for line in lines)
+    assert any(line.startswith("back-test: 1 plan as dense") for line in lines)
     assert any("nine times of ten" in line for line in plan_answer(plan).headline)
 
 
