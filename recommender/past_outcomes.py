@@ -163,9 +163,9 @@ class OwnPast:
         Returns:
             Harm, 0-1, (cases, forecasts); and how many independent cases each counts as, (cases,).
         """
-        own = [trial.realised(forecast) for trial in self.trials]
+        own = np.array([trial.realised(forecast) for trial in self.trials])
         others = np.multiply.outer(OTHERS_RATIOS, forecast)
-        days = [trial.days / INDEPENDENT_DAYS for trial in self.trials]
+        days = np.array([trial.days for trial in self.trials]) / INDEPENDENT_DAYS
         weights = [days, np.full(len(others), OTHERS_WEIGHT / len(others))]
         return np.concatenate([own, others]), np.concatenate(weights)
 
