@@ -161,7 +161,8 @@ class DraDialect(FixedDialect):
     def cards_of_node(self, node: Manifest) -> tuple[StandingCard, ...]:
         """Cards that the driver publishes for the node, cut ones by their instances; see the port."""
         name = node["metadata"]["name"]
-        mib: dict[str, int] = {}
+        whole: dict[str, int] = {}
+        parts: dict[str, int] = {}
         models: dict[str, str] = {}
         closed: dict[str, DeviceTaint] = {}
         for (pool, _), device in sorted(self._devices.items()):
@@ -169,8 +170,9 @@ class DraDialect(FixedDialect):
             if pool != name or card is None:
                 continue
             own = (device.framebuffer_bytes or 0) // MIB
-            # A cut card is known by its instances alone, or, where it may be cut anew, beside them.
-            mib[card] = max(mib.get(card, 0), own) if device.parent is None else mib.get(card, 0) + own
+            # A cut card is known by its instances alone; one that may be cut, beside all that may be cut of it.
+            into = whole if device.parent is None else parts
+            into[card] = into.get(card, 0) + own
             models.setdefault(card, device.product or "")
             taint = next((taint for taint in device.taints if taint.closes), None)
             if device.parent is None and taint is not None:
@@ -184,7 +186,7 @@ class DraDialect(FixedDialect):
                 slices_max=DRA_SHARED.slices_per_card_max,
                 closed_by=str(closed[card]) if card in closed else None,
             )
-            for card, framebuffer_mib in mib.items()
+            for card, framebuffer_mib in {**parts, **whole}.items()
         )
 
     def instances_of(self, card: str) -> Counter[str]:

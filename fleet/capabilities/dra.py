@@ -115,7 +115,7 @@ DRA_SHARED = Capabilities(
         ),
         AcceptedBy(
             what="kube-scheduler, for whole plans of fleets",
-            where="tests/cluster/test_planned_placement.py::test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned",
+            where="tests/cluster/test_planned_placement.py::test_pods_come_to_their_planned_cards_as_many_are_free_as_planned_and_undo_takes_all_back",
         ),
     ),
 )

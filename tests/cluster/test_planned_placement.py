@@ -1,7 +1,7 @@
 """A plan for a fleet comes true on schedulers that share no code with gputide: pods on their cards, cards free.
 
 The doubles agree with what the real schedulers of HAMi, Volcano, KAI and vgpu-manager decided (`test_*_decisions.py`);
-for DRA it is the control plane's own scheduler.
+for DRA it is the control plane's own scheduler. What KAI's mode `NvFractions` adds is by its page alone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,7 @@ SERVICES = (
     Service(name="c", level=0.2, used_gib=3.0),
     Service(name="d", replicas=2, level=0.1, used_gib=2.0, hours=(0, 8)),
 )
+POOLS: dict[str, dict[str, Any]] = {"dra_mig": {"card_model": "NVIDIA A100-SXM4-80GB", "card_gib": 80}}
 
 
 def imported(name: str, packages: tuple[str, ...]) -> list[str]:
@@ -57,7 +59,7 @@ def test_an_import_by_way_of_another_module_is_seen() -> None:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("played", played_backends(), ids=lambda played: played.name)
-def test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned(
+def test_pods_come_to_their_planned_cards_as_many_are_free_as_planned_and_undo_takes_all_back(
     played: PlayedBackend, control_plane: ControlPlane, programs: KubernetesPrograms, api: Api,
     writer_kubeconfig: Path, tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -70,10 +72,11 @@ def test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned(
     with played.running(control_plane, programs, api, tmp_path):
         admission.start()
         try:
-            found = carry_out(operator, SERVICES, 2)
+            found = carry_out(operator, SERVICES, 2, and_back=True, **POOLS.get(played.name, {}))
         finally:
             admission.stop()
             clear_away(operator)
     assert found.faults == ()
     assert found.promised >= 1
     assert (found.arrived, found.freed) == (found.planned, found.promised)
+    assert found.kept == ()

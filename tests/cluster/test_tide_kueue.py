@@ -244,9 +244,7 @@ def test_queue_that_is_held_by_day_admits_at_night_and_is_held_again(site: Site,
     assert site.is_stopped()
     site.night()
     until(site.is_running, "Kueue starts the Job")
-    assert field_of(site.workload, "status.admission.clusterQueue") == site.name, (
-        "it says whose it is"
-    )
+    assert field_of(site.workload, "status.admission.clusterQueue") == site.name, "it says whose it is"
     assert (site.queue["spec"]["stopPolicy"], RUNS_UNTIL_ANNOTATION in wished(site.queue)[1]) == ("None", True)
     assert site.runner.abort("ann").step is TideStep.CAME_HOME
     assert wished(site.queue) == before[0]

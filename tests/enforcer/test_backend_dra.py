@@ -579,3 +579,21 @@ def test_more_than_the_driver_publishes_of_a_card_is_refused() -> None:
         entry["spec"]["devices"][1]["capacity"] = {"memory": {"value": "22Gi"}}
     with pytest.raises(Refused, match=r"cannot grant 24576 MiB on card .* shares 22528 MiB"):
         counted(halves(), given)
+
+
+def test_card_that_may_be_cut_is_as_large_as_its_driver_says_whatever_may_be_cut_of_it() -> None:
+    """As the driver publishes it with its gate DynamicMIG: whole, and beside that every instance that is possible."""
+    uuid = {"string": card_id(0)}
+    cut = {"parentUUID": uuid, "profile": {"string": "3g.20gb"}, "type": {"string": "mig"}}
+    devices: list[dict[str, Any]] = [
+        {"name": "gpu-0", "attributes": {"uuid": uuid}, "capacity": {"memory": {"value": "40Gi"}}},
+        *(
+            {"name": f"gpu-0-mig-{start}", "attributes": cut, "capacity": {"memory": {"value": "20Gi"}}}
+            for start in range(2)
+        ),
+    ]
+    made = published(0)
+    for order in (devices, devices[1:]):
+        made["spec"]["devices"] = order
+        (card,) = MIG.dialect.with_objects({"ResourceSlice": [made]}, {}).cards_of_node(a_node("node-0", offers={}))
+        assert card.framebuffer_mib == 40 * 1024
