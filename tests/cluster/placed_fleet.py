@@ -139,7 +139,7 @@ class Placed:
         planned: pods that the plan places, once per card.
         arrived: those of them that are on their card; of replicas, as many as are planned there. Of a backend that lets
             no pod name its card, those that are on their node beside none but pods that the plan lets share a card with
-            them there.
+            them there. Of one whose workloads name all their cards in one claim, those that are on any of these.
         grouped: those of them that share their card with the planned neighbours, as far as cards of a node are alike.
         promised: cards that the plan frees.
         freed: cards that really are.
@@ -197,9 +197,9 @@ def carry_out(
         faults += (f"{_count(played.holders(api, namespace))} of {wanted} pods hold a card",)
     after = played.holders(api, namespace)
     kept = _taken_back(operator, plan.plan_id, stood, before) if and_back else None
-    chooses = played.name in ("kai", "kai_nvfractions")
+    judge = {"kai": permitted, "kai_nvfractions": permitted, "dra_mig": on_cards_of_workload}.get(played.name, arrived)
     return Placed(
-        planned=wanted, arrived=(permitted if chooses else arrived)(plan, after, history),
+        planned=wanted, arrived=judge(plan, after, history),
         grouped=grouped(plan, after, history), promised=plan.totals.cards_freed,
         freed=len(_cards(before)) - len(_cards(after)), faults=faults, kept=kept,
     )  # fmt: skip
@@ -261,6 +261,13 @@ def arrived(plan: Plan, after: Holders, history: History) -> int:
     cards = {one.card: one.card for one in history.inventory.cards}
     wanted, real = _by_place(plan, after, cards)
     return sum((wanted[one] & real[one]).total() for one in cards)
+
+
+def on_cards_of_workload(plan: Plan, after: Holders, history: History) -> int:
+    """How many pods are on a card that the plan gives a pod of their workload."""
+    del history
+    named = {(str(part.workload), str(card.card)) for card in plan.placement for part in card.slices}
+    return sum((workload, card) in named for workload, cards in after.values() for card in cards)
 
 
 def permitted(plan: Plan, after: Holders, history: History) -> int:

@@ -597,3 +597,22 @@ def test_card_that_may_be_cut_is_as_large_as_its_driver_says_whatever_may_be_cut
         made["spec"]["devices"] = order
         (card,) = MIG.dialect.with_objects({"ResourceSlice": [made]}, {}).cards_of_node(a_node("node-0", offers={}))
         assert card.framebuffer_mib == 40 * 1024
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut before", "cut by the driver"])
+def test_no_stage_lets_replicas_take_the_instance_of_a_workload_that_has_no_other_card(is_cut: bool) -> None:
+    """Both pods of a may come to card 0, where then b finds none; seen on kube-scheduler 1.36."""
+    parts = {pod: replace(a_slice(pod), mig_profile="3g.20gb") for pod in PODS}
+    own = [a_recommendation("mig-1", RecommendationKind.MIG, PODS[:3], OWNERS, 1)]
+    stuck = a_plan({0: [parts["a-0"], parts["b-0"]], 4: [parts["a-1"]]}, [own])
+    given = objects()
+    if not is_cut:
+        for made in (one for one in given if one["kind"] == "ResourceSlice"):
+            made["spec"]["devices"] += [
+                {"name": f"{device(number)}-whole", "attributes": {"uuid": {"string": card_id(number)}},
+                 "capacity": {"memory": {"value": "40Gi"}}}
+                for number in CUT if made["metadata"]["name"] == f"slice-{number // 4}"
+            ]  # fmt: skip
+    with pytest.raises(Refused, match="pods of team/Deployment/a may come there from their other cards"):
+        rendered(MIG, stuck, given)
+    assert rendered(MIG, instances(), given).changes, "where all may come to all cards, each finds one"
