@@ -323,10 +323,11 @@ class _HamiCard:
 
 
 HAMI_PLAYED = HamiPlayed()
+CUT_PLAYED = ClaimsPlayed(name="dra_mig", is_cut=True)
 
 
 def played_backends() -> tuple[PlayedBackend, ...]:
-    """All of them, each with a memory of its own."""
+    """Those that share a card of any model, each with a memory of its own."""
     return (
         HAMI_PLAYED,
         RulesPlayed(name="volcano", rules=VolcanoRules()),
@@ -334,7 +335,6 @@ def played_backends() -> tuple[PlayedBackend, ...]:
         RulesPlayed(name="kai_nvfractions", rules=KaiRules(caps=True)),
         RulesPlayed(name="vgpu_manager", rules=VgpuManagerRules()),
         ClaimsPlayed(),
-        ClaimsPlayed(name="dra_mig", is_cut=True),
     )
 
 

@@ -18,7 +18,7 @@ import pytest
 from enforcer.backends.register import BACKENDS
 from tests.cluster.api import Api
 from tests.cluster.placed_fleet import Ground, Operator, carry_out, clear_away
-from tests.cluster.played_backends import PlayedBackend, played_backends
+from tests.cluster.played_backends import CUT_PLAYED, PlayedBackend, played_backends
 from tests.cluster.served_admission import ServedAdmission
 from tests.control_plane import ControlPlane, KubernetesPrograms
 from tests.recommender.builders import Service
@@ -61,7 +61,7 @@ def test_an_import_by_way_of_another_module_is_seen() -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("played", played_backends(), ids=lambda played: played.name)
+@pytest.mark.parametrize("played", [*played_backends(), CUT_PLAYED], ids=lambda played: played.name)
 def test_pods_come_to_their_planned_cards_as_many_are_free_as_planned_and_undo_takes_all_back(
     played: PlayedBackend, control_plane: ControlPlane, programs: KubernetesPrograms, api: Api,
     writer_kubeconfig: Path, tmp_path: Path,
