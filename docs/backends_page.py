@@ -62,14 +62,16 @@ _TRIED_HEADING = """
 
 **Rendered**: a contract suite and golden files hold what is written. **API server**: a real one took it, with strict
 validation, under the documented rights. **Own scheduler**: `real` where kube-scheduler, a device plugin or mig-parted
-took it in a test, `as recorded` where a double placed it that decides as the real scheduler did in recorded cases.
+took it in a test, `as recorded` where a double placed it that decides as the real scheduler did in recorded cases,
+`by its rules` where that double follows what its authors publish, and no decision was recorded.
 **Undone**: every byte was as before, on a real API server or on the simulated cluster alone. **Measured**: no test has
 a card, so what is enforced is read from the source of each backend; `gputide admin probe run` measures it where it
 matters. The tests stand with each backend below.
 """
 _TRIED_COLUMNS = ("rendered", "API server", "own scheduler", "undone", "measured")
 _PLACED = (
-    "tests/cluster/test_planned_placement.py::test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned"
+    "tests/cluster/test_planned_placement.py::"
+    "test_pods_come_to_their_planned_cards_as_many_are_free_as_planned_and_undo_takes_all_back"
 )
 _COUNTED = "tests/cluster/test_counted_cards.py"
 _ROLLED = "tests/cluster/test_rollout_backends.py"
@@ -83,6 +85,7 @@ ON_API_SERVER: dict[str, str] = {
     "volcano": _PLACED,
     "vgpu_manager": _PLACED,
     "kai": _PLACED,
+    "kai_nvfractions": _PLACED,
     "nvidia_time_slicing": _EMPTIED,
     "nvidia_mps": f"{_COUNTED}::test_pods_come_to_the_planned_node_and_the_other_is_free",
     "mig": _EMPTIED,
@@ -91,14 +94,18 @@ ON_API_SERVER: dict[str, str] = {
 }
 """Tests in which a real API server takes what is rendered, by backend."""
 UNDONE_THERE: dict[str, str] = {
-    "hami": _HAMI, "nvidia_time_slicing": _RETURNED, "nvidia_mps": _RETURNED, "mig": _EMPTIED, "dra_mig": _CLAIMED,
+    "hami": _HAMI, "volcano": _PLACED, "vgpu_manager": _PLACED, "kai": _PLACED, "kai_nvfractions": _PLACED,
+    "nvidia_time_slicing": _RETURNED, "nvidia_mps": _RETURNED, "mig": _EMPTIED, "dra_mig": _CLAIMED,
+    "dra_shared": _PLACED,
 }  # fmt: skip
 """Tests in which it is taken back there, byte by byte."""
 UNDONE_SIMULATED: dict[str, str] = dict.fromkeys(
-    ("effectivegpu", "volcano", "mgpu", "vgpu_manager", "kai"),
+    ("effectivegpu", "mgpu"),
     "tests/enforcer/test_simulated_systems.py::test_slices_are_placed_as_planned_and_undone_byte_for_byte",
 )
 """The test in which it is taken back on the simulated cluster, byte by byte; of those not above."""
+BY_RULES: dict[str, str] = {"kai_nvfractions": _PLACED}
+"""Tests in which a double by published rules alone places it; none of its decisions was recorded."""
 _UNDONE = {"API server": UNDONE_THERE, "simulated": UNDONE_SIMULATED}
 _ONLY_READ_HEADING = """
 ## Read, and not rendered
@@ -136,6 +143,7 @@ def backends_page() -> str:
         lines += [f"- {kind}, refused: {fact}." for kind, fact in record.refuses]
         lines += [f"- Accepted by {entry.what}: {_where(entry.where)}." for entry in record.accepted_by]
         lines += [f"- Its double places as {entry.what}: {_where(entry.where)}." for entry in record.recorded]
+        lines += [f"- A double by its published rules places it: `{where}`." for where in _of(BY_RULES, record)]
         lines += [f"- A real API server takes it: `{where}`." for where in _of(ON_API_SERVER, record)]
         lines += [f"- Undone there exactly: `{where}`." for where in _of(UNDONE_THERE, record)]
         lines += [f"- Undone exactly on the simulated cluster: `{where}`." for where in _of(UNDONE_SIMULATED, record)]
@@ -158,7 +166,8 @@ def _of(facts: dict[str, str], record: Capabilities) -> list[str]:
 def _tried(record: Capabilities) -> tuple[str, ...]:
     undone = next((how for how, where in _UNDONE.items() if record.backend in where), "no")
     is_tested = any("::" in entry.where for entry in record.accepted_by)
-    placed = "real" if is_tested else "as recorded" if record.recorded else "no"
+    by_rules = "by its rules" if record.backend in BY_RULES else "no"
+    placed = "real" if is_tested else "as recorded" if record.recorded else by_rules
     return "yes", "yes" if record.backend in ON_API_SERVER else "no", placed, undone, "no"
 
 

@@ -15,6 +15,7 @@ Sources: kubernetes/api:core/v1/types.go (PodResourceClaim), kubernetes/api:reso
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -161,7 +162,8 @@ class DraDialect(FixedDialect):
     def cards_of_node(self, node: Manifest) -> tuple[StandingCard, ...]:
         """Cards that the driver publishes for the node, cut ones by their instances; see the port."""
         name = node["metadata"]["name"]
-        mib: dict[str, int] = {}
+        whole: dict[str, int] = {}
+        parts: dict[str, int] = {}
         models: dict[str, str] = {}
         closed: dict[str, DeviceTaint] = {}
         for (pool, _), device in sorted(self._devices.items()):
@@ -169,8 +171,9 @@ class DraDialect(FixedDialect):
             if pool != name or card is None:
                 continue
             own = (device.framebuffer_bytes or 0) // MIB
-            # A cut card is known by its instances alone, or, where it may be cut anew, beside them.
-            mib[card] = max(mib.get(card, 0), own) if device.parent is None else mib.get(card, 0) + own
+            # A cut card is known by its instances alone; one that may be cut, beside all that may be cut of it.
+            into = whole if device.parent is None else parts
+            into[card] = into.get(card, 0) + own
             models.setdefault(card, device.product or "")
             taint = next((taint for taint in device.taints if taint.closes), None)
             if device.parent is None and taint is not None:
@@ -184,7 +187,7 @@ class DraDialect(FixedDialect):
                 slices_max=DRA_SHARED.slices_per_card_max,
                 closed_by=str(closed[card]) if card in closed else None,
             )
-            for card, framebuffer_mib in mib.items()
+            for card, framebuffer_mib in {**parts, **whole}.items()
         )
 
     def instances_of(self, card: str) -> Counter[str]:
@@ -194,6 +197,16 @@ class DraDialect(FixedDialect):
             for device in self._devices.values()
             if device.parent == card and device.profile is not None and not any(taint.closes for taint in device.taints)
         )
+
+    def eighths_of(self, card: str, profile: str) -> int | None:
+        """How many eighths of a card's memory an instance takes; None of a card that is cut already, or not published.
+
+        Source: NVIDIA's MIG guide (an instance takes whole slices of memory, of which a card has four or eight).
+        """
+        sizes = {device.profile: device.framebuffer_bytes for device in self._devices.values() if device.parent == card}
+        whole = next((one.framebuffer_bytes for one in self._devices.values() if one.uuid == card), None)
+        own = sizes.get(profile)
+        return None if not whole or not own else math.ceil(8 * own / whole)
 
     def _slices(self, container: str, claim: ClaimAllocation, shared: str | None) -> list[SeatSlice]:
         found = []
@@ -237,6 +250,8 @@ class DraBackend:
         warnings = [*draft.warnings, *check_kinds(self.capabilities, draft.recommendations)]
         for card in draft.cards:
             self._check(card, snapshot)
+        if self.capabilities is DRA_MIG:
+            _check_choices(draft, parts_of, snapshot)
         check_rolled(draft, snapshot)
 
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
@@ -394,6 +409,39 @@ def _check_instances(card: CardPlacement, snapshot: Snapshot) -> None:
                 f"cannot claim {count} x {profile} of card {card.card}: the driver publishes {there[profile]} without "
                 "a taint; cut the "
                 "card first (enforcer.backend=mig with mig-manager, or the driver's gate DynamicMIG)"
+            )
+
+
+def _check_choices(
+    draft: StageDraft, parts_of: Mapping[WorkloadId, Sequence[tuple[CardPlacement, PlacedSlice]]], snapshot: Snapshot
+) -> None:
+    """Refuse a stage after which a pod may find no instance: any pod of a workload may come to any of its cards.
+
+    Raises:
+        Refused: the pod's workload, the cards, and who may take its place there.
+    """
+    dialect = snapshot.dialect
+    if not isinstance(dialect, DraDialect):
+        raise TypeError(f"a snapshot in another dialect than DRA's: {dialect!r}")
+    cards_of = {workload: frozenset(card.card for card, _ in parts) for workload, parts in parts_of.items()}
+    for workload in draft.targets:
+        own = cards_of.get(workload, frozenset())
+        profile = next((part.mig_profile for _, part in parts_of.get(workload, ())), None)
+        rivals = [name for name, cards in cards_of.items() if cards & own]
+        choosing = [name for name in rivals if len(cards_of[name]) > 1 and not cards_of[name] <= own]
+        if profile is None or not choosing:
+            continue
+        asked = [part.mig_profile or "" for name in rivals for _, part in parts_of[name]]
+        by_size = [dialect.eighths_of(min(own), one) for one in asked]
+        if None in by_size:
+            need, room = asked.count(profile), sum(dialect.instances_of(card)[profile] for card in own)
+        else:
+            need, room = sum(one or 0 for one in by_size), 8 * len(own)
+        if need > room:
+            raise Refused(
+                f"cannot cut card {', '.join(sorted(own))} for {workload}: pods of {', '.join(sorted(choosing))} may "
+                f"come there from their other cards, for a template of claims names all of them, and then {workload} "
+                "finds no instance"
             )
 
 

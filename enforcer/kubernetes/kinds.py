@@ -94,6 +94,5 @@ API_KINDS: Mapping[str, ApiResource] = {
         _custom("scheduling.volcano.sh", "v1beta1", "Queue", "queues", is_namespaced=False),
         _custom("kueue.x-k8s.io", "v1beta2 v1beta1", "Workload", "workloads"),
         _custom("kueue.x-k8s.io", "v1beta2 v1beta1", "ClusterQueue", "clusterqueues", is_namespaced=False),
-        _custom("kueue.x-k8s.io", "v1beta2 v1beta1", "LocalQueue", "localqueues"),
     )
 }

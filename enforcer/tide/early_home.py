@@ -6,10 +6,13 @@ where a pod of it waits for a card. It takes back no more than it left: work on 
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from enforcer.record.journal import ObjectIntent
+from enforcer.seat import PodSeat
 from enforcer.tide.leaving import SeatsOf
 from enforcer.tide.tide_journal import Night
 from fleet.decisions import ScheduledReplicas
@@ -67,32 +70,53 @@ def in_need(services: Collection[WorkloadId], pods: SeatsOf, crowded: Mapping[st
 
 def work_in_the_way(
     night: Night,
-    service: WorkloadId,
+    needs: Collection[WorkloadId],
     pods: SeatsOf,
     work: Mapping[ObjectIntent, Tier],
     owners: Mapping[ObjectIntent, Collection[WorkloadId]],
+    stopped: Collection[WorkloadId] = (),
 ) -> dict[ObjectIntent, frozenset[str]]:
-    """Work on the cards that a service left, without which pods of it get no card, each with all cards that it leaves.
+    """Work on cards that services in need left, without which pods of them get none, each with all that it leaves.
 
-    Kueue stops what it admitted by the queue alone, so a queue goes as a whole: of several the one of the lowest tier,
-    which is no longer among them at the next look. Work of the lowest tier goes first.
+    Work of the lowest tier goes first, and of one tier what holds the fewest cards that the service did not leave. What
+    goes for one service makes room for the next. Kueue stops what it admitted by the queue alone, so a queue goes as a
+    whole: of several that are named for the same pods the one of the lowest tier, which is no longer among them at the
+    next look. Too little is made up for then; work that went for nothing is lost.
 
     Args:
+        needs: services whose pods wait.
         work: what was let in and still runs, and its tier.
         owners: whose pods go with it.
+        stopped: whose pods are going already.
     """
-    freed = {*night.freed}
-    cards_of = {name: frozenset(card for seat in seats for card in seat.cards) & freed for name, seats in pods.items()}
-    own = {card for name, card in night.frees if name == service} & freed
-    seats = pods.get(service, ())
+    cards_of = {name: frozenset(card for seat in seats for card in seat.cards) for name, seats in pods.items()}
+    going, found = {*stopped}, dict[ObjectIntent, frozenset[str]]()
+    can_go = [one for one in work if one.kind != "ClusterQueue" or one.fields[0].old == "HoldAndDrain"]
+    for service in sorted(needs):
+        own = {card for name, card in night.frees if name == service}
+        missing = _cards_short(pods.get(service, ())) - len(own - _held(cards_of, going))
+        ways = {one: frozenset[str]().union(*(cards_of.get(name, ()) for name in owners[one])) for one in can_go}
+        for intent in sorted(can_go, key=lambda one: (*_worth(work[one]), len(ways[one] - own), one.workload)):
+            in_way = ways[intent] & own & _held(cards_of, going)
+            if missing > 0 and in_way and intent not in found:
+                going |= {*owners[intent]}
+                found[intent] = ways[intent]
+                missing -= len(in_way)
+    return dict(sorted(found.items(), key=lambda entry: _worth(work[entry[0]])))
+
+
+def _worth(tier: Tier) -> tuple[int]:
+    """Sorts tiers by what their work is worth, the lowest first."""
+    return (-NIGHT_TIERS.index(tier),)
+
+
+def _cards_short(seats: Sequence[PodSeat]) -> int:
+    """Cards that pods of a service wait for; pods that share a card with others of their service need fewer."""
+    waiting = sum(seat.node is None for seat in seats)
     each = max((len(seat.cards) for seat in seats), default=0) or 1
-    missing = each * sum(seat.node is None for seat in seats) - len(own - frozenset().union(*cards_of.values()))
-    found: dict[ObjectIntent, frozenset[str]] = {}
-    going = [one for one in work if one.kind != "ClusterQueue" or one.fields[0].old == "HoldAndDrain"]
-    for intent in sorted(going, key=lambda entry: (-NIGHT_TIERS.index(work[entry]), entry.workload)):
-        cards = frozenset[str]().union(*(cards_of.get(name, ()) for name in owners[intent]))
-        if missing > 0 and cards & own:
-            found[intent] = cards
-            missing -= len(cards & own)
-            own -= cards
-    return found
+    on_card = Counter(card for seat in seats for card in seat.cards)
+    return math.ceil(waiting * each / max(on_card.values(), default=1))
+
+
+def _held(cards_of: Mapping[WorkloadId, frozenset[str]], going: Collection[WorkloadId]) -> frozenset[str]:
+    return frozenset[str]().union(*(cards for name, cards in cards_of.items() if name not in going))

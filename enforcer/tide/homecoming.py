@@ -29,7 +29,7 @@ from enforcer.tide.tide_journal import Night, TideJournal
 from fleet.errors import GputideError, Refused
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence
-from fleet.tiers import Guarantee, Tier
+from fleet.tiers import NIGHT_TIERS, Guarantee, Tier
 from fleet.units import format_time
 
 
@@ -164,10 +164,11 @@ class Homecoming:
         def restore(intent: ObjectIntent) -> None:
             kept.extend(self._restore(intent))
 
-        # First nobody new, then those who work, then the services. Nobody's failure keeps others from coming home, and
-        # work whose changes take long waits for the services.
+        # First nobody new, then those who work, the lowest tier first, then the services. Nobody's failure keeps others
+        # from coming home, and work whose changes take long waits for the services.
         tier_of = dict(zip(night.admission, night.tiers, strict=True))
-        stopped = [intent for intent in night.admission if intent.fields[0].old != "Hold"]
+        lowest_first = sorted(night.admission, key=lambda intent: -NIGHT_TIERS.index(tier_of[intent]))
+        stopped = [intent for intent in lowest_first if intent.fields[0].old != "Hold"]
         left = self._each([intent for intent in night.admission if intent not in stopped], restore)
         said = self._ask_to_save({work: self._notice(tier_of[work]) for work in stopped}, began)
         stop_by = cluster.reader.now() + timedelta(seconds=self._policy.stop_seconds_max)

@@ -3,23 +3,27 @@
 A Job with the label `gputide.io/tide: night` is suspended by day (batch/v1: `spec.suspend`; its pods are stopped when
 it is suspended again). A Workload of Kueue with that label is inactive by day (`spec.active`; Kueue evicts an admitted
 one that gets inactive, whatever kind of job it stands for); a Job that has a Workload is Kueue's to start and to stop:
-what others write to its `spec.suspend` Kueue takes back. A queue of Kueue that is named in the settings is held by
-day (`spec.stopPolicy` of a ClusterQueue: `Hold` admits no new workload, `HoldAndDrain` evicts too; `None` admits). All
-read on themselves until when they may run, so that work can end by itself before. What is let in depends on the promise
-of its tier (`fleet.tiers`): not for fewer hours than that, nor where nights had to end before their time more often.
+what others write to its `spec.suspend` Kueue takes back. So does a JobSet with the Jobs that it owns, and a Job of
+Volcano's own kind has nothing to suspend; both are named and left alone. A queue of Kueue that is named in the settings
+is held by day (`spec.stopPolicy` of a ClusterQueue: `Hold` admits no new workload, `HoldAndDrain` evicts too; `None`
+admits). All read on themselves until when they may run, so that work can end by itself before. What is let in depends
+on the promise of its tier (`fleet.tiers`): not for fewer hours than that, nor where nights had to end before their time
+more often.
 
 Sources: kubernetes/api:batch/v1/types.go; kubernetes-sigs/kueue:apis/kueue/v1beta1/clusterqueue_types.go,
-workload_types.go.
+workload_types.go; kubernetes-sigs/jobset:pkg/controllers/jobset_controller.go;
+volcano-sh/volcano:pkg/controllers/job/job_controller_actions.go (a PodGroup has the labels of its Job).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from enforcer.cluster import ClusterReader
 from enforcer.manifest import Manifest, field_of
+from enforcer.ownership import controller_of
 from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.tide.homecoming import TidePolicy
 from enforcer.tide.scaling import tide_intent
@@ -84,6 +88,7 @@ def letting_in(
         if (
             said := _too_long(intent)
             or _of_kueue(of_kueue.get(intent.workload))
+            or _of_set(intent, works["Job"])
             or (why[tier] and f"tier {tier}: {why[tier]}")
         )
     }
@@ -91,7 +96,7 @@ def letting_in(
     return LettingIn(
         intents=tuple(intent for _, intent in let_in),
         tiers=tuple(tier for tier, _ in let_in),
-        left=tuple(left.items()),
+        left=(*left.items(), *_of_volcano(reader)),
     )
 
 
@@ -108,6 +113,30 @@ def _of_kueue(work: str | None) -> str | None:
     if work is None:
         return None
     return f"Kueue starts and stops it: mark its Workload {work}, or name its ClusterQueue in tide.queues"
+
+
+def _of_set(intent: ObjectIntent, jobs: Sequence[Manifest]) -> str | None:
+    """Why a Job that a JobSet keeps as itself is not let in."""
+    found = next((job for job in jobs if intent.kind == "Job" and _key(job) == (intent.namespace, intent.name)), None)
+    kind, name = (found and controller_of(found)) or ("", "")
+    return f"{kind} {name} starts and stops it" if kind == "JobSet" else None
+
+
+def _of_volcano(reader: ClusterReader) -> list[tuple[WorkloadId, str]]:
+    """Marked Jobs of Volcano's own kind, by their PodGroups, and why they are not let in."""
+    return [
+        (
+            WorkloadId(f"{group['metadata']['namespace']}/Job/{owner['name']}"),
+            "a Job of batch.volcano.sh can't be suspended; make it one of batch/v1 with schedulerName: volcano",
+        )
+        for group in reader.list_objects("PodGroup")
+        for owner in group["metadata"].get("ownerReferences") or ()
+        if _labels(group).get(TIDE_LABEL) == "night" and str(owner.get("apiVersion")).startswith("batch.volcano.sh/")
+    ]
+
+
+def _key(manifest: Manifest) -> tuple[str, str]:
+    return manifest["metadata"]["namespace"], manifest["metadata"]["name"]
 
 
 def owners_of_pods(work: Manifest) -> tuple[WorkloadId, ...]:

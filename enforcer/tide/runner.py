@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from enforcer.manifest import Manifest, workload_parts
+from enforcer.manifest import Manifest, field_of, workload_parts
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.run_context import RunContext
@@ -173,22 +173,21 @@ class TideRunner(Homecoming):
             return []
         pods, now = self._tools.snapshot().pods, self._tools.reader.now()
         running: dict[ObjectIntent, Manifest] = {}
+        stopped: set[WorkloadId] = set()
 
         def look(intent: ObjectIntent) -> None:
             if (found := self._running(intent)) is not None:
                 running[intent] = found
+            elif (left := self._tools.reader.get(*intent.key)) is not None and intent.kind != "ClusterQueue":
+                stopped.update(owners_of_pods(left))
 
         self._each(night.admission, look)
         tier_of = dict(zip(night.admission, night.tiers, strict=True))
         work = {intent: tier_of[intent] for intent in running}
-        queued = self._queued(night, pods) if any(intent.kind == "ClusterQueue" for intent in work) else ()
-        owners = {
-            intent: queued if intent.kind == "ClusterQueue" else owners_of_pods(found)
-            for intent, found in running.items()
-        }
-        going: dict[ObjectIntent, frozenset[str]] = {}
-        for service in sorted(needs):
-            going |= work_in_the_way(night, service, pods, work, owners)
+        queues = [intent for intent in work if intent.kind == "ClusterQueue"]
+        queued = self._queued(night, pods, queues) if queues else {}
+        owners = {intent: queued.get(intent) or owners_of_pods(found) for intent, found in running.items()}
+        going = work_in_the_way(night, needs, pods, work, owners, stopped)
         if not going:
             return []
         self._tools.step("tide take back")
@@ -197,11 +196,22 @@ class TideRunner(Homecoming):
         said += self._ask_to_save({intent: self._notice(tier_of[intent]) for intent in going}, now)
         return [*said, *self._each(list(going), self._restore).values()]
 
-    def _queued(self, night: Night, pods: Mapping[WorkloadId, Sequence[PodSeat]]) -> list[WorkloadId]:
-        """Workloads on cards of the night that a queue of Kueue let in, as they or their pods say."""
-        found = []
+    def _queued(
+        self, night: Night, pods: Mapping[WorkloadId, Sequence[PodSeat]], queues: Sequence[ObjectIntent]
+    ) -> dict[ObjectIntent, list[WorkloadId]]:
+        """Whose pods sit on cards of the night because a queue of Kueue let them in, as they or their pods say.
+
+        What no Workload names a queue for may be of any of them.
+        """
+        queue_of = {
+            owner: field_of(found, "status.admission.clusterQueue")
+            for found in self._tools.reader.list_objects("Workload")
+            for owner in owners_of_pods(found)
+        }
+        of_night = {*night.freed, *(card for _, card in night.frees)}
+        found: dict[ObjectIntent, list[WorkloadId]] = {intent: [] for intent in queues}
         for workload, seats in pods.items():
-            seat = next((seat for seat in seats if not {*seat.cards}.isdisjoint(night.freed)), None)
+            seat = next((seat for seat in seats if not of_night.isdisjoint(seat.cards)), None)
             if seat is None or workload in night.workloads:
                 continue
             namespace, kind, name = workload_parts(workload)
@@ -209,7 +219,9 @@ class TideRunner(Homecoming):
                 with suppress(GputideError):
                     labels = ((self._tools.reader.get(*key) or {}).get("metadata") or {}).get("labels") or {}
                     if any(label.startswith(_KUEUE) for label in labels):
-                        found.append(workload)
+                        named = queue_of.get(workload)
+                        for intent in queues:
+                            found[intent] += [workload] if named in (None, intent.name) else []
                         break
         return found
 

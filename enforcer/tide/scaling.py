@@ -3,22 +3,28 @@
 Beside an autoscaler only its lower bound is lowered (`HorizontalPodAutoscaler` of autoscaling/v2: `spec.minReplicas`;
 KEDA's `ScaledObject`: `spec.minReplicaCount`), so it scales in as far as demand lets it and out again when demand comes
 back in the night: the tide never fights it. Without one the owner's `spec.replicas` is set. A service that is asked for
-more right now than the night's forecast said keeps what it has.
+more right now than the night's forecast said keeps what it has, and so does one whose PodGroup of Volcano wants more
+pods than would stay.
 
-Sources: kubernetes/api:autoscaling/v2/types.go; kedacore/keda:apis/keda/v1alpha1/scaledobject_types.go.
+Sources: kubernetes/api:autoscaling/v2/types.go; kedacore/keda:apis/keda/v1alpha1/scaledobject_types.go;
+volcano-sh/volcano:pkg/scheduler/plugins/gang/gang.go (JobValid).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from enforcer.backends.volcano import GROUP_ANNOTATION
 from enforcer.cluster import ClusterReader
 from enforcer.disruption import is_healthy, selects
 from enforcer.manifest import Manifest, field_of, workload_parts
+from enforcer.ownership import workload_of_pod
 from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.safety.availability import scaled_below
 from enforcer.safety.gitops import gitops_manager
+from enforcer.seat import is_over
 from enforcer.wishes import Wishes, wishes_in
 from fleet.decisions import ScheduledReplicas
 from fleet.inventory import OPT_OUT_LABEL, WARM_REPLICAS_LABEL, WorkloadId, is_yes
@@ -65,7 +71,7 @@ def night_scale(schedule: Sequence[ScheduledReplicas], reader: ClusterReader) ->
         wanted = max((int(field_of(scaler, "status.desiredReplicas") or "0") for scaler, _ in scalers), default=0)
         if why is None and wanted > entry.replicas:
             why = f"its autoscaler wants {wanted} now, the night's forecast was {entry.replicas}"
-        why = why or _below_budget(owner, entry.replicas, reader)
+        why = why or _below_budget(owner, entry.replicas, reader) or _below_gang(entry, namespace, reader)
         if why is not None:
             left.append((entry.workload, why))
             continue
@@ -134,6 +140,26 @@ def _below_budget(owner: Manifest, replicas: int, reader: ClusterReader) -> str 
         why = scaled_below(budget, [pod for pod in pods if selects(budget, pod)], max(0, own - replicas))
         if own and why is not None:
             return str(why)
+    return None
+
+
+def _below_gang(entry: ScheduledReplicas, namespace: str, reader: ClusterReader) -> str | None:
+    """Why a pod that dies in the night would find no place: Volcano places pods of a PodGroup only so many together."""
+    groups = {group["metadata"]["name"]: group for group in reader.list_objects("PodGroup", namespace)}
+    if not groups:
+        return None
+    members: Counter[str] = Counter()
+    own: Counter[str] = Counter()
+    for pod in reader.list_objects("Pod", namespace):
+        name = str((pod["metadata"].get("annotations") or {}).get(GROUP_ANNOTATION))
+        if name in groups and not is_over(pod):
+            members[name] += 1
+            own[name] += workload_of_pod(pod, {}) == entry.workload
+    leaving = own.total() - entry.replicas
+    for name, count in own.items():
+        least = int(field_of(groups[name], "spec.minMember") or "0")
+        if count and leaving > 0 and members[name] - leaving < least:
+            return f"PodGroup {name} has its pods placed only {least} together, so one that dies at night would wait"
     return None
 
 

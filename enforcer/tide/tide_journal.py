@@ -101,8 +101,11 @@ class Night:
         """Hours that work had on all freed cards together; 0 where there was none, or the night is open."""
         lost = sum(
             (self.stops_at - max(since, self.admitted_at)) / timedelta(hours=1)
-            for since in self.taken_back.values()
-            if self.admitted_at is not None and self.stops_at is not None and since < self.stops_at
+            for card, since in self.taken_back.items()
+            if card in self.freed
+            and self.admitted_at is not None
+            and self.stops_at is not None
+            and since < self.stops_at
         )
         return max(0.0, len(self.freed) * self.work_hours - lost)
 

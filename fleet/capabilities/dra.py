@@ -16,6 +16,11 @@ from fleet.units import MIB
 
 _TOGETHER = "nothing keeps a pod within its framebuffer or compute: pods that share a claim must fit the card together"
 
+_CHOSEN = (
+    "a template of claims names all cards of its workload, and kube-scheduler chooses among them: a stage in which "
+    "replicas may take the only instance of another workload is refused"
+)
+
 DRA_MIG = Capabilities(
     backend="dra_mig",
     framebuffer_isolation=FramebufferIsolation.HARDWARE,
@@ -37,10 +42,11 @@ DRA_MIG = Capabilities(
         ("colocate", "instances lend nothing, and know no priority among each other"),
         ("offpeak_pair", "what an instance leaves unused is lent to nobody"),
     ),
+    partly=(("mig", _CHOSEN),),
     source=(
         Source(
             where="kubernetes/api:resource/v1/types.go",
-            facts="admits_pods live_framebuffer_change",
+            facts="admits_pods live_framebuffer_change partly",
         ),
         Source(
             where="kubernetes-sigs/dra-driver-nvidia-gpu:api/nvidia.com/resource/v1beta1/sharing.go",
@@ -59,6 +65,10 @@ DRA_MIG = Capabilities(
         AcceptedBy(
             what="kube-scheduler, without NVIDIA's driver",
             where="tests/cluster/test_dra_claims.py::test_instances_are_allocated_on_the_planned_cards_and_whole_ones_are_free_again",
+        ),
+        AcceptedBy(
+            what="kube-scheduler, for whole plans of fleets whose cards the driver may cut (its gate DynamicMIG)",
+            where="tests/cluster/test_planned_placement.py::test_pods_come_to_their_planned_cards_as_many_are_free_as_planned_and_undo_takes_all_back",
         ),
     ),
 )
@@ -115,7 +125,7 @@ DRA_SHARED = Capabilities(
         ),
         AcceptedBy(
             what="kube-scheduler, for whole plans of fleets",
-            where="tests/cluster/test_planned_placement.py::test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned",
+            where="tests/cluster/test_planned_placement.py::test_pods_come_to_their_planned_cards_as_many_are_free_as_planned_and_undo_takes_all_back",
         ),
     ),
 )

@@ -5,7 +5,8 @@ then the name. What a kubelet does for KAI, which gives a reservation pod or a p
 played: the lowest numbers. vgpu-manager's device plugin hands out what its scheduler meant.
 
 Sources: volcano-sh/volcano:pkg/scheduler/api/devices/nvidia/vgpu/device_info.go (Allocate);
-kai-scheduler/KAI-Scheduler:pkg/binder/binding (binder.go, resourcereservation/resource_reservation.go);
+kai-scheduler/KAI-Scheduler:pkg/binder/binding (binder.go, resourcereservation/resource_reservation.go),
+docs/gpu-sharing/nv-fraction;
 coldzerofear/vgpu-manager:pkg/client (PatchPodPreAllocatedMetadata), pkg/deviceplugin/vgpu.
 """
 
@@ -168,8 +169,11 @@ class KaiRules:
     """KAI's scheduler, its binder, and the kubelet's choice of cards; mutable: it remembers cards.
 
     Attributes:
+        caps: its mode is `NvFractions` (0.18), so containers that ask by name are capped by the driver of their node.
         cards: of each node that was made, in the order of their numbers.
     """
+
+    caps: bool = False
 
     cards: dict[str, tuple[PlayedCard, ...]] = field(default_factory=dict)
     scheduler: str = kai_rules.SCHEDULER
@@ -184,10 +188,17 @@ class KaiRules:
         }  # fmt: skip
         return {"labels": labels}, {kai_rules.WHOLE: str(len(cards))}
 
+    def conditions(self) -> list[Manifest]:
+        """What the operator of GPU fractioning says of a node whose driver holds limits."""
+        return [{"type": kai_rules.READY, "status": "True", "reason": "Ready"}] if self.caps else []
+
     def decide(self, pod: Manifest, nodes: Sequence[Manifest], pods: Sequence[Manifest]) -> Binding:
         """See `Rules`."""
         known = {}
+        ask = self._ask(pod)
         for node in nodes:
+            if ask.container and not _is_ready(node):
+                continue
             count = int(node["status"].get("allocatable", {}).get(kai_rules.WHOLE, "0"))
             label = node["metadata"].get("labels", {}).get(kai_rules.NODE_FRAMEBUFFER, "")
             name = node["metadata"]["name"]
@@ -195,8 +206,10 @@ class KaiRules:
         for other in pods:
             node_name = other["spec"]["nodeName"]
             if node_name in known and other["metadata"]["namespace"] != kai_rules.RESERVATIONS:
-                kai_rules.book(known[node_name], ask_of(other), _groups(other))
-        ask = ask_of(pod)
+                kai_rules.book(known[node_name], self._ask(other), _groups(other))
+        for name, groups in self._other_modes(pod, pods).items():
+            for group in groups & set(known[name].groups if name in known else ()):
+                known[name].groups[group].held = known[name].mib
         try:
             found = kai_rules.place(ask, list(known.values()), set(known))
         except kai_rules.Unfit as refusal:
@@ -213,9 +226,12 @@ class KaiRules:
             if ask.devices == 1
             else {f"{kai_rules.GROUP}/{group}": group for group in groups}
         )
-        return Binding(
-            node=found.node, annotations={kai_rules.RECEIVED: "Fraction"}, labels=labels, reserved=tuple(reserved)
-        )
+        annotations = {kai_rules.RECEIVED: "Fraction"}
+        if ask.container:
+            holders = [one for one in (*pods, *reserved) if _is_reservation(one) and {*groups} & {*_groups(one)}]
+            seen = sorted(one["metadata"]["annotations"][kai_rules.RESERVED_CARD] for one in holders)
+            annotations[kai_rules.devices_key(ask.container)] = ",".join(seen)
+        return Binding(node=found.node, annotations=annotations, labels=labels, reserved=tuple(reserved))
 
     def abandoned(self, pods: Sequence[Manifest]) -> list[Manifest]:
         """Reservation pods of groups that nobody is of (syncForPods)."""
@@ -227,11 +243,36 @@ class KaiRules:
         mib = {card.card: card.mib for card in self.cards[pod["spec"]["nodeName"]]}
         if given := _given(pod):
             return {card: Granted(mib[card], CARD_CORES) for card in given}
-        ask, groups = ask_of(pod), set(_groups(pod))
+        ask, groups = self._ask(pod), set(_groups(pod))
         holders = [one for one in pods if _is_reservation(one) and groups & set(_groups(one))]
         cards = [one["metadata"]["annotations"][kai_rules.RESERVED_CARD] for one in holders]
         # Nothing limits their compute.
         return {card: Granted(ask.mib or int((ask.portion or 1.0) * mib[card]), 0) for card in cards}
+
+    def _ask(self, pod: Manifest) -> kai_rules.Ask:
+        """What a pod asks for, by the words that its mode knows.
+
+        Raises:
+            Waits: its admission refuses such a pod.
+        """
+        asked = kai_rules.asked_by_name(pod["metadata"].get("annotations", {})) if self.caps else {}
+        if not asked:
+            return ask_of(pod)
+        counted = ask_of(pod)
+        if len(asked) > 1 or counted.whole or counted.portion or counted.mib:
+            raise Waits("a pod has one container with a share of cards, and no whole card beside it")
+        ((container, (request, limit)),) = asked.items()
+        if limit < request or container not in {one["name"] for one in pod["spec"]["containers"]}:
+            raise Waits(f"container {container}: limit {limit} Mi, request {request} Mi")
+        return kai_rules.Ask(devices=counted.devices, mib=request, container=container)
+
+    def _other_modes(self, pod: Manifest, pods: Sequence[Manifest]) -> dict[str, set[str]]:
+        """Groups of each node whose pods take turns in another way than a pod: they never share a card."""
+        found: dict[str, set[str]] = {}
+        for other in pods:
+            if not _is_reservation(other) and kai_rules.mode(other) != kai_rules.mode(pod):
+                found.setdefault(other["spec"]["nodeName"], set()).update(_groups(other))
+        return found
 
     def _free(self, node: str, pods: Sequence[Manifest]) -> tuple[str, ...]:
         taken = {card for pod in pods for card in _given(pod)}
@@ -272,6 +313,11 @@ _GIVEN = "kwok.gputide.io/cards"
 """Cards that a kubelet gave a pod, which only its node knows."""
 
 _REGISTER, _IDS = "volcano.sh/node-vgpu-register", "volcano.sh/vgpu-ids-new"
+
+
+def _is_ready(node: Manifest) -> bool:
+    conditions = node["status"].get("conditions", ())
+    return any(one["type"] == kai_rules.READY and one["status"] == "True" for one in conditions)
 
 
 def _on(node: str, pods: Sequence[Manifest]) -> list[Manifest]:

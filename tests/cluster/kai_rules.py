@@ -2,7 +2,9 @@
 
 Pure, and written apart from everything that gputide ships. All of kai-scheduler/KAI-Scheduler at d5bc503 (v0.17), with
 its default configuration; `kai_decisions.jsonl` holds what its scheduler decided, case by case. Queues, gangs and MIG
-are left out, and so is what it does when nothing fits: it may move or evict pods that it may pre-empt.
+are left out, and so is what it does when nothing fits: it may move or evict pods that it may pre-empt. What
+`NvFractions` of 0.18 adds (who is capped, on which nodes, which turns may meet on a card) is by its page alone: none of
+its decisions was recorded.
 
 KAI knows no card by its UUID. Pods that share one are of a group with a name of KAI's own, and the group's card is the
 one that the kubelet gave the group's reservation pod.
@@ -13,8 +15,9 @@ Source: pkg/scheduler/api/node_info (node_info.go, gpu_sharing_node_info.go) whe
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 SCHEDULER, RESERVATIONS = "kai-scheduler", "kai-resource-reservation"
 WHOLE = "nvidia.com/gpu"
@@ -23,6 +26,9 @@ DEVICES = "gpu-fraction-num-devices"
 GROUP = "runai-gpu-group"
 RECEIVED, RESERVED_CARD = "received-resource-type", "run.ai/reserve_for_gpu_index"
 NODE_FRAMEBUFFER = "nvidia.com/gpu.memory"
+
+READY = "gpu-fractioning.nvidia.com/Ready"
+_CONTAINER, _UNITS = "nvidia.com/container.", {"Mi": 1 << 20, "Gi": 1 << 30, "M": 10**6, "G": 10**9}
 
 # pkg/scheduler/plugins/scores: a node with a shared card that fits, one where the pod fits now, and binpack.
 _SHARED_SCORE, _FITS_SCORE, _BINPACK_SCORE = 10_000.0, 1_000.0, 9.0
@@ -34,12 +40,17 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a pod asks for: whole cards, or the same part of each of several, in MiB or as a portion."""
+    """What a pod asks for: whole cards, or the same part of each of several, in MiB or as a portion.
+
+    Attributes:
+        container: the one that `NvFractions` caps; empty for none.
+    """
 
     whole: int = 0
     devices: int = 1
     portion: float | None = None
     mib: int | None = None
+    container: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,6 +94,32 @@ class Place:
 def card_mib(label: str) -> int:
     """getNodeGpuMemory: MiB of each card of a node by its label, floored to hundreds; 100 without a label."""
     return int(label) // 100 * 100 if label.isdigit() else 100
+
+
+def asked_by_name(annotations: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """docs/gpu-sharing/nv-fraction: request and limit of containers in MiB; one alone stands for both."""
+    found: dict[str, dict[str, int]] = {}
+    for key, value in annotations.items():
+        head, _, bound = key.rpartition(".gpu-memory.")
+        if head.startswith(_CONTAINER) and bound in ("request", "limit"):
+            unit = next((unit for unit in _UNITS if value.endswith(unit)), "")
+            mib = int(value.removesuffix(unit)) * _UNITS.get(unit, 1) >> 20
+            found.setdefault(head.removeprefix(_CONTAINER), {})[bound] = mib
+    return {
+        name: (bounds.get("request", bounds.get("limit", 0)), bounds.get("limit", bounds.get("request", 0)))
+        for name, bounds in found.items()
+    }
+
+
+def devices_key(container: str) -> str:
+    """Annotation by which the scheduler says which cards a container sees; nobody else may write it."""
+    return f"{_CONTAINER}{container}.gpus.devices"
+
+
+def mode(pod: Mapping[str, Any]) -> str:
+    """How a pod's share takes turns with others on a card."""
+    annotations = pod["metadata"].get("annotations", {})
+    return next((value for key, value in annotations.items() if key.endswith(".gpu-compute.mode")), "time-slicing")
 
 
 def mib_of(ask: Ask, node: Node) -> int:

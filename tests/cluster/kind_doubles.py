@@ -6,7 +6,8 @@ them: an InferenceService is a Deployment, a LeaderWorkerSet and a Notebook are 
 
 Sources of what each does: argoproj/argo-rollouts:rollout/canary.go, kserve/kserve:pkg/controller/v1beta1,
 kubernetes-sigs/lws:pkg/controllers, ray-project/kuberay:ray-operator/controllers/ray,
-kubeflow/trainer:pkg/controller.v1 (release 1.9), kubeflow/kubeflow:components/notebook-controller.
+kubeflow/trainer:pkg/controller.v1 (release 1.9), kubeflow/kubeflow:components/notebook-controller,
+volcano-sh/volcano:staging/src/volcano.sh/apis/pkg/apis/scheduling/v1beta1/types.go.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def listed(key: str, **fields: Any) -> Manifest:
     return {"type": "array", "items": items, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
-GRANTS = typed(limits={"type": "object", "additionalProperties": NUMBER_OR_PERCENT})
+WORD, AMOUNTS = {"type": "string"}, {"type": "object", "additionalProperties": NUMBER_OR_PERCENT}
+GRANTS = typed(limits=AMOUNTS)
 TEMPLATE = typed(
     metadata=typed(annotations={"type": "object", "additionalProperties": {"type": "string"}}),
     spec=typed(containers=listed("name", resources=GRANTS)),
@@ -78,6 +80,8 @@ SPECS: Mapping[str, Manifest] = {
     "RayCluster": RAY,
     "RayService": typed(rayClusterConfig=RAY),
     "Notebook": typed(template=TEMPLATE),
+    "PodGroup": typed(minMember=INTEGER, queue=WORD, minResources=AMOUNTS),
+    "Queue": typed(weight=INTEGER, capability=AMOUNTS, deserved=AMOUNTS, parent=WORD),
     **{
         kind: typed(
             runPolicy=typed(suspend=BOOLEAN),
@@ -98,7 +102,12 @@ def define(api: Api, kind: str) -> None:
         "name": served.versions[0], "served": True, "storage": True, "schema": {"openAPIV3Schema": schema},
         "subresources": {"status": {}},
     }  # fmt: skip
-    spec = {"group": served.group, "scope": "Namespaced", "names": names, "versions": [version]}
+    spec = {
+        "group": served.group,
+        "scope": "Namespaced" if served.is_namespaced else "Cluster",
+        "names": names,
+        "versions": [version],
+    }
     api.create(
         _DEFINITIONS,
         {

@@ -40,6 +40,8 @@ _SETTLED_SECONDS = 60.0
 _NOT_APPLIED = (4, 5)
 """Exit statuses of a verb that a guard stopped, and of one that could not go on."""
 
+_REVISION = "deployment.kubernetes.io/revision"
+
 Holders = Mapping[str, tuple[str, tuple[str, ...]]]
 
 
@@ -137,11 +139,12 @@ class Placed:
         planned: pods that the plan places, once per card.
         arrived: those of them that are on their card; of replicas, as many as are planned there. Of a backend that lets
             no pod name its card, those that are on their node beside none but pods that the plan lets share a card with
-            them there.
+            them there. Of one whose workloads name all their cards in one claim, those that are on any of these.
         grouped: those of them that share their card with the planned neighbours, as far as cards of a node are alike.
         promised: cards that the plan frees.
         freed: cards that really are.
         faults: stages that were refused or taken back, and pods that wait, in words.
+        kept: what an undo left otherwise than it was, in words; None where nothing was undone.
     """
 
     planned: int
@@ -150,6 +153,7 @@ class Placed:
     promised: int
     freed: int
     faults: tuple[str, ...]
+    kept: tuple[str, ...] | None = None
 
 
 def services_of(seed: int) -> tuple[tuple[Service, ...], int]:
@@ -170,14 +174,21 @@ def services_of(seed: int) -> tuple[tuple[Service, ...], int]:
     return tuple(found), cards - used
 
 
-def carry_out(operator: Operator, services: Sequence[Service], spare_cards: int) -> Placed:
-    """Stand a fleet up, plan it, apply the plan, and look."""
+def carry_out(
+    operator: Operator, services: Sequence[Service], spare_cards: int, *, and_back: bool = False, **pool: Any
+) -> Placed:
+    """Stand a fleet up, plan it, apply the plan, and look.
+
+    Args:
+        and_back: undo it, and look again.
+        pool: what else `standing_fleet.stand_up` takes of its cards.
+    """
     ground, namespace = operator.ground, operator.namespace
     api, played = ground.api, ground.played
     api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
-    history = stand_up(api, namespace, *services, prefix=namespace, spare_cards=spare_cards, played=played)
+    history = stand_up(api, namespace, *services, prefix=namespace, spare_cards=spare_cards, played=played, **pool)
     plan = operator.planned(history)
-    before = played.holders(api, namespace)
+    before, stood = played.holders(api, namespace), written(api, namespace)
     faults = operator.applied(plan.plan_id) if plan.stages else ()
     wanted = sum(len(card.slices) for card in plan.placement)
     try:
@@ -185,11 +196,49 @@ def carry_out(operator: Operator, services: Sequence[Service], spare_cards: int)
     except AssertionError:
         faults += (f"{_count(played.holders(api, namespace))} of {wanted} pods hold a card",)
     after = played.holders(api, namespace)
+    kept = _taken_back(operator, plan.plan_id, stood, before) if and_back else None
+    judge = {"kai": permitted, "kai_nvfractions": permitted, "dra_mig": on_cards_of_workload}.get(played.name, arrived)
     return Placed(
-        planned=wanted, arrived=(permitted if played.name == "kai" else arrived)(plan, after, history),
+        planned=wanted, arrived=judge(plan, after, history),
         grouped=grouped(plan, after, history), promised=plan.totals.cards_freed,
-        freed=len(_cards(before)) - len(_cards(after)), faults=faults,
+        freed=len(_cards(before)) - len(_cards(after)), faults=faults, kept=kept,
     )  # fmt: skip
+
+
+def written(api: Api, namespace: str) -> dict[str, str]:
+    """What users and the enforcer wrote of a fleet: its Deployments and its nodes, without what controllers count."""
+    deployments = api.ask("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments")["items"]
+    nodes = [one for one in api.ask("GET", "/api/v1/nodes")["items"] if one["metadata"]["name"].startswith(namespace)]
+    found = {}
+    for one in (*deployments, *nodes):
+        metadata, spec = one["metadata"], {key: value for key, value in one["spec"].items() if key != "taints"}
+        notes = {key: value for key, value in metadata.get("annotations", {}).items() if key != _REVISION}
+        found[metadata["name"]] = json.dumps([metadata.get("labels", {}), notes, spec], sort_keys=True)
+    return found
+
+
+def _taken_back(operator: Operator, plan_id: str, stood: Mapping[str, str], before: Holders) -> tuple[str, ...]:
+    """Undo a plan; what is otherwise than before, and pods that get no card as their workload had."""
+    api, namespace, played = operator.ground.api, operator.namespace, operator.ground.played
+    operator.call("undo", "--yes", "--plan", plan_id, kubeconfig=operator.ground.writer)
+    now = written(api, namespace)
+    kept = [
+        f"{name}: {stood.get(name)} became {now.get(name)}"
+        for name in {*stood, *now}
+        if stood.get(name) != now.get(name)
+    ]
+
+    def is_home() -> bool:
+        found = played.holders(api, namespace)
+        return Counter(one for one, _ in found.values()) == Counter(one for one, _ in before.values()) and _count(
+            found
+        ) == len(_cards(found))
+
+    try:
+        until(is_home, "every pod has a card of its own again", _SETTLED_SECONDS)
+    except AssertionError as late:
+        kept.append(str(late))
+    return tuple(kept)
 
 
 def record(folder: Path, *histories: History) -> None:
@@ -212,6 +261,13 @@ def arrived(plan: Plan, after: Holders, history: History) -> int:
     cards = {one.card: one.card for one in history.inventory.cards}
     wanted, real = _by_place(plan, after, cards)
     return sum((wanted[one] & real[one]).total() for one in cards)
+
+
+def on_cards_of_workload(plan: Plan, after: Holders, history: History) -> int:
+    """How many pods are on a card that the plan gives a pod of their workload."""
+    del history
+    named = {(str(part.workload), str(card.card)) for card in plan.placement for part in card.slices}
+    return sum((workload, card) in named for workload, cards in after.values() for card in cards)
 
 
 def permitted(plan: Plan, after: Holders, history: History) -> int:

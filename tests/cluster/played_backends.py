@@ -6,7 +6,7 @@ pod really is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +101,10 @@ class RulesPlayed:
         if isinstance(self.rules, KaiRules | MgpuRules):
             self.rules.cards[name] = tuple(cards)
         _make_node(api, name, metadata, offered)
+        if isinstance(self.rules, KaiRules) and self.rules.conditions():
+            path = f"/api/v1/nodes/{name}/status"
+            own = api.ask("GET", f"/api/v1/nodes/{name}")["status"].get("conditions", [])
+            api.patch(path, {"status": {"conditions": [*own, *self.rules.conditions()]}})
 
     def deploy(
         self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment", *, is_low: bool = False
@@ -212,22 +216,27 @@ class ClaimsPlayed:
 
     Attributes:
         is_counted: its gate ConsumableShares is on, with the policy `memory`.
+        is_cut: its gate DynamicMIG is on, and every card is an A100 of 80 GB whose instances it publishes beside it.
     """
 
     name: str = "dra_shared"
     is_counted: bool = False
+    is_cut: bool = False
 
     @contextmanager
     def running(self, plane: ControlPlane, programs: KubernetesPrograms, api: Api, folder: Path) -> Iterator[None]:
         """See `PlayedBackend`."""
         del plane, programs, folder
-        kinds = f'device.driver == "gpu.nvidia.com" && {_ATTRIBUTE.format("type")} == "gpu"'
-        spec = {"selectors": [{"cel": {"expression": kinds}}]}
-        api.create(f"{_RESOURCES}/deviceclasses", {"metadata": {"name": "gpu.nvidia.com"}, "spec": spec})
+        types = ("gpu", "mig") if self.is_cut else ("gpu",)
+        for one in types:
+            kinds = f'device.driver == "gpu.nvidia.com" && {_ATTRIBUTE.format("type")} == "{one}"'
+            spec = {"selectors": [{"cel": {"expression": kinds}}]}
+            api.create(f"{_RESOURCES}/deviceclasses", {"metadata": {"name": f"{one}.nvidia.com"}, "spec": spec})
         try:
             yield
         finally:
-            api.delete(f"{_RESOURCES}/deviceclasses/gpu.nvidia.com")  # others write one of the same name
+            for one in types:
+                api.delete(f"{_RESOURCES}/deviceclasses/{one}.nvidia.com")  # others write one of the same name
 
     def make_node(self, api: Api, name: str, cards: Sequence[PlayedCard]) -> None:
         """See `PlayedBackend`."""
@@ -242,9 +251,16 @@ class ClaimsPlayed:
             }
             for number, one in enumerate(cards)
         ]  # fmt: skip
-        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-        spec = {"driver": "gpu.nvidia.com", "nodeName": name, "devices": devices, "pool": pool}
-        api.create(f"{_RESOURCES}/resourceslices", {"metadata": {"name": name}, "spec": spec})
+        slices: list[Manifest] = [{"devices": devices}]
+        if self.is_cut:
+            slices = [
+                {"sharedCounters": [{"name": f"{one['name']}-counter-set", "counters": _A100} for one in devices]}
+            ]
+            slices += [{"devices": _instances(one)} for one in devices]
+        pool = {"name": name, "generation": 1, "resourceSliceCount": len(slices)}
+        for number, content in enumerate(slices):
+            spec = {"driver": "gpu.nvidia.com", "nodeName": name, "pool": pool, **content}
+            api.create(f"{_RESOURCES}/resourceslices", {"metadata": {"name": f"{name}-{number}"}, "spec": spec})
 
     def deploy(
         self, api: Api, namespace: str, name: str, replicas: int, kind: str = "Deployment", *, is_low: bool = False
@@ -269,7 +285,7 @@ class ClaimsPlayed:
         published = {
             (one["spec"]["pool"]["name"], device["name"]): device
             for one in api.ask("GET", f"{_RESOURCES}/resourceslices")["items"]
-            for device in one["spec"]["devices"]
+            for device in one["spec"].get("devices", ())
         }
         found: dict[str, Grants] = {}
         for claim in api.ask("GET", f"{_RESOURCES}/namespaces/{namespace}/resourceclaims")["items"]:
@@ -277,7 +293,8 @@ class ClaimsPlayed:
             for result in status.get("allocation", {}).get("devices", {}).get("results", ()):
                 device = published[result["pool"], result["device"]]
                 memory = result.get("consumedCapacity", {}).get("memory", device["capacity"]["memory"]["value"])
-                held[device["attributes"]["uuid"]["string"]] = Granted(_mib(memory), 0)
+                said = {key: value.get("string") for key, value in device["attributes"].items()}
+                held[said.get("parentUUID") or said["uuid"]] = Granted(_mib(memory), 0, said.get("profile"))
             found |= {one["name"]: held for one in status.get("reservedFor", ())}
         return found
 
@@ -306,17 +323,56 @@ class _HamiCard:
 
 
 HAMI_PLAYED = HamiPlayed()
+CUT_PLAYED = ClaimsPlayed(name="dra_mig", is_cut=True)
 
 
 def played_backends() -> tuple[PlayedBackend, ...]:
-    """All of them, each with a memory of its own."""
+    """Those that share a card of any model, each with a memory of its own."""
     return (
         HAMI_PLAYED,
         RulesPlayed(name="volcano", rules=VolcanoRules()),
         RulesPlayed(name="kai", rules=KaiRules()),
+        RulesPlayed(name="kai_nvfractions", rules=KaiRules(caps=True)),
         RulesPlayed(name="vgpu_manager", rules=VgpuManagerRules()),
         ClaimsPlayed(),
     )
+
+
+_PROFILES = (
+    ("1g.10gb", 14, 9_728, 1, range(7)), ("1g.20gb", 14, 19_968, 2, range(0, 8, 2)),
+    ("2g.20gb", 28, 19_968, 2, range(0, 6, 2)), ("3g.40gb", 42, 40_192, 4, (0, 4)), ("4g.40gb", 56, 40_192, 4, (0,)),
+    ("7g.80gb", 98, 80_896, 8, (0,)),
+)  # fmt: skip
+"""Of an A100 of 80 GB: name, SMs, MiB, slices of memory and where they may begin (NVIDIA's MIG guide)."""
+
+
+def _counters(sms: int, mib: int, slices: Iterable[int]) -> Manifest:
+    found = {"multiprocessors": {"value": str(sms)}, "memory": {"value": f"{mib}Mi"}}
+    return {**found, **{f"memory-slice-{number}": {"value": "1"} for number in slices}}
+
+
+_A100 = _counters(98, 81_920, range(8))
+
+
+def _instances(card: Manifest) -> list[Manifest]:
+    """A card and all its possible instances, which consume what they would take of it.
+
+    Source: kubernetes-sigs/dra-driver-nvidia-gpu:cmd/gpu-kubelet-plugin/partitions.go, mig.go.
+    """
+    counted, uuid = f"{card['name']}-counter-set", card["attributes"]["uuid"]
+    found = [{**card, "consumesCounters": [{"counterSet": counted, "counters": _A100}]}]
+    for profile, sms, mib, size, starts in _PROFILES:
+        attributes = {
+            "type": {"string": "mig"}, "parentUUID": uuid, "profile": {"string": profile},
+            "productName": card["attributes"]["productName"],
+        }  # fmt: skip
+        for start in starts:
+            uses = [{"counterSet": counted, "counters": _counters(sms, mib, range(start, start + size))}]
+            named = f"{card['name']}-mig-{profile.replace('.', '')}-{start}"
+            capacity = {"memory": {"value": f"{mib}Mi"}, "multiprocessors": {"value": str(sms)}}
+            made = {"name": named, "attributes": attributes, "capacity": capacity, "consumesCounters": uses}
+            found.append(made)
+    return found
 
 
 _ATTRIBUTE = 'device.attributes["gpu.nvidia.com"].{}'

@@ -1,22 +1,24 @@
 """A plan for a fleet comes true on schedulers that share no code with gputide: pods on their cards, cards free.
 
 The doubles agree with what the real schedulers of HAMi, Volcano, KAI and vgpu-manager decided (`test_*_decisions.py`);
-for DRA it is the control plane's own scheduler.
+for DRA it is the control plane's own scheduler. What KAI's mode `NvFractions` adds is by its page alone.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from enforcer.backends.register import BACKENDS
 from tests.cluster.api import Api
 from tests.cluster.placed_fleet import Ground, Operator, carry_out, clear_away
-from tests.cluster.played_backends import PlayedBackend, played_backends
+from tests.cluster.played_backends import CUT_PLAYED, PlayedBackend, played_backends
 from tests.cluster.served_admission import ServedAdmission
 from tests.control_plane import ControlPlane, KubernetesPrograms
 from tests.recommender.builders import Service
@@ -32,6 +34,9 @@ SERVICES = (
     Service(name="c", level=0.2, used_gib=3.0),
     Service(name="d", replicas=2, level=0.1, used_gib=2.0, hours=(0, 8)),
 )
+SINGLE = tuple(replace(service, replicas=1) for service in SERVICES)
+"""Replicas on several cards name all of these in one claim: which instances they take is the scheduler's choice."""
+POOLS: dict[str, dict[str, Any]] = {"dra_mig": {"card_model": "NVIDIA A100-SXM4-80GB", "card_gib": 80}}
 
 
 def imported(name: str, packages: tuple[str, ...]) -> list[str]:
@@ -56,8 +61,8 @@ def test_an_import_by_way_of_another_module_is_seen() -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("played", played_backends(), ids=lambda played: played.name)
-def test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned(
+@pytest.mark.parametrize("played", [*played_backends(), CUT_PLAYED], ids=lambda played: played.name)
+def test_pods_come_to_their_planned_cards_as_many_are_free_as_planned_and_undo_takes_all_back(
     played: PlayedBackend, control_plane: ControlPlane, programs: KubernetesPrograms, api: Api,
     writer_kubeconfig: Path, tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -70,10 +75,12 @@ def test_pods_come_to_their_planned_cards_and_as_many_are_free_as_planned(
     with played.running(control_plane, programs, api, tmp_path):
         admission.start()
         try:
-            found = carry_out(operator, SERVICES, 2)
+            services = SINGLE if played.name == "dra_mig" else SERVICES
+            found = carry_out(operator, services, 2, and_back=True, **POOLS.get(played.name, {}))
         finally:
             admission.stop()
             clear_away(operator)
     assert found.faults == ()
     assert found.promised >= 1
     assert (found.arrived, found.freed) == (found.planned, found.promised)
+    assert found.kept == ()

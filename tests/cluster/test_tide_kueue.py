@@ -14,13 +14,17 @@ from zoneinfo import ZoneInfo
 import pytest
 import yaml
 
+from enforcer.backends.hami_dialect import HAMI_DIALECT
+from enforcer.dialect import Dialect
 from enforcer.kubernetes.cluster import ClusterPlace, KubernetesCluster
+from enforcer.manifest import field_of
 from enforcer.record.journal import Journal
 from enforcer.record.ledger import Ledger
 from enforcer.rollout.run_context import RolloutPolicy, RunContext
 from enforcer.rollout.watch import ClusterSignals
 from enforcer.safety.guard import GuardPolicy
 from enforcer.tide.calendar import TideCalendar
+from enforcer.tide.early_home import Busy
 from enforcer.tide.homecoming import TidePolicy, TideResult, TideStep
 from enforcer.tide.letting_in import RUNS_UNTIL_ANNOTATION, TIDE_LABEL
 from enforcer.tide.runner import TideRunner
@@ -139,20 +143,7 @@ def site(kueue: None, api: Api, namespace: str, writer_kubeconfig: Path, tmp_pat
     cluster = KubernetesCluster(
         ClusterPlace(kubeconfig=writer_kubeconfig, requests_per_second=500.0, requests_burst=500)
     )
-    tools = RunContext(
-        reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause,
-        journal=Journal(Ledger(tmp_path / "ledger.jsonl")), guard=OpenGuard(GuardPolicy(gaps_allowed=True)),
-        signals=ClusterSignals(cluster), policy=RolloutPolicy(),
-    )  # fmt: skip
-    now = datetime.now(UTC)
-    plan = a_schedule(namespace, now)
-    start, end = ((now + timedelta(hours=hours)).time() for hours in (-1, 8))
-    policy = TidePolicy(queues=(name,), poll_seconds=0.3, home_seconds_max=60.0, lead_min=timedelta(minutes=10))
-    runner = TideRunner(
-        tools, TideJournal(Ledger(tmp_path / "tide.jsonl")), plan,
-        TideCalendar(start=start, end=end, time_zone=ZoneInfo("UTC")), policy,
-        lambda: [replace(one, at=now) for one in a_yes(plan, *plan.tide_stages)],
-    )  # fmt: skip
+    runner = a_tide(cluster, tmp_path, namespace, "serve", queues=(name,))
     yield Site(api=api, name=name, namespace=namespace, runner=runner)
     cluster.close()
     api.delete(f"{JOBS.format(namespace)}/train?propagationPolicy=Background")
@@ -163,14 +154,39 @@ def an_object(kind: str, metadata: Manifest, **spec: Any) -> Manifest:
     return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def a_schedule(namespace: str, now: datetime) -> Plan:
+def a_tide(
+    cluster: KubernetesCluster, folder: Path, namespace: str, *services: str, queues: tuple[str, ...] = (),
+    dialect: Dialect = HAMI_DIALECT, busy: Callable[[], Busy] = Busy,
+) -> TideRunner:  # fmt: skip
+    """The tide of an approved plan, in the middle of a night."""
+    tools = RunContext(
+        reader=cluster, writer=cluster, lease=cluster, pause=cluster.pause,
+        journal=Journal(Ledger(folder / "ledger.jsonl")), guard=OpenGuard(GuardPolicy(gaps_allowed=True)),
+        signals=ClusterSignals(cluster), policy=RolloutPolicy(), dialect=dialect,
+    )  # fmt: skip
+    now = datetime.now(UTC)
+    plan = a_schedule(now, *(WorkloadId(f"{namespace}/Deployment/{name}") for name in services))
+    start, end = ((now + timedelta(hours=hours)).time() for hours in (-1, 8))
+    policy = TidePolicy(queues=queues, poll_seconds=0.3, home_seconds_max=60.0, lead_min=timedelta(minutes=10))
+    return TideRunner(
+        tools, TideJournal(Ledger(folder / "tide.jsonl")), plan,
+        TideCalendar(start=start, end=end, time_zone=ZoneInfo("UTC")), policy,
+        lambda: [replace(one, at=now) for one in a_yes(plan, *plan.tide_stages)], busy=busy,
+    )  # fmt: skip
+
+
+def a_schedule(now: datetime, *services: WorkloadId) -> Plan:
     """Of two replicas one stays."""
-    service = WorkloadId(f"{namespace}/Deployment/serve")
-    entry = ScheduledReplicas(
-        workload=service, replicas=1, start="22:30", end="07:30", time_zone="UTC", frees=(CardId("GPU-freed"),)
+    entries = [
+        ScheduledReplicas(
+            workload=service, replicas=1, start="22:30", end="07:30", time_zone="UTC", frees=(CardId(f"GPU-{number}"),)
+        )
+        for number, service in enumerate(services)
+    ]
+    plan = with_tide(a_plan({}, []), tuple(entries))
+    tides = tuple(
+        replace(tide, workloads=(service,)) for tide, service in zip(plan.recommendations, services, strict=True)
     )
-    plan = with_tide(a_plan({}, []), (entry,))
-    tides = tuple(replace(tide, workloads=(service,)) for tide in plan.recommendations)
     history = replace(plan.history, since=now - timedelta(days=7), until=now)
     dated = replace(plan, plan_id="", created_at=now, expires_at=now + timedelta(days=1), history=history)
     return seal_plan(replace(dated, recommendations=tides))
@@ -228,6 +244,7 @@ def test_queue_that_is_held_by_day_admits_at_night_and_is_held_again(site: Site,
     assert site.is_stopped()
     site.night()
     until(site.is_running, "Kueue starts the Job")
+    assert field_of(site.workload, "status.admission.clusterQueue") == site.name, "it says whose it is"
     assert (site.queue["spec"]["stopPolicy"], RUNS_UNTIL_ANNOTATION in wished(site.queue)[1]) == ("None", True)
     assert site.runner.abort("ann").step is TideStep.CAME_HOME
     assert wished(site.queue) == before[0]

@@ -579,3 +579,40 @@ def test_more_than_the_driver_publishes_of_a_card_is_refused() -> None:
         entry["spec"]["devices"][1]["capacity"] = {"memory": {"value": "22Gi"}}
     with pytest.raises(Refused, match=r"cannot grant 24576 MiB on card .* shares 22528 MiB"):
         counted(halves(), given)
+
+
+def test_card_that_may_be_cut_is_as_large_as_its_driver_says_whatever_may_be_cut_of_it() -> None:
+    """As the driver publishes it with its gate DynamicMIG: whole, and beside that every instance that is possible."""
+    uuid = {"string": card_id(0)}
+    cut = {"parentUUID": uuid, "profile": {"string": "3g.20gb"}, "type": {"string": "mig"}}
+    devices: list[dict[str, Any]] = [
+        {"name": "gpu-0", "attributes": {"uuid": uuid}, "capacity": {"memory": {"value": "40Gi"}}},
+        *(
+            {"name": f"gpu-0-mig-{start}", "attributes": cut, "capacity": {"memory": {"value": "20Gi"}}}
+            for start in range(2)
+        ),
+    ]
+    made = published(0)
+    for order in (devices, devices[1:]):
+        made["spec"]["devices"] = order
+        (card,) = MIG.dialect.with_objects({"ResourceSlice": [made]}, {}).cards_of_node(a_node("node-0", offers={}))
+        assert card.framebuffer_mib == 40 * 1024
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut before", "cut by the driver"])
+def test_no_stage_lets_replicas_take_the_instance_of_a_workload_that_has_no_other_card(is_cut: bool) -> None:
+    """Both pods of a may come to card 0, where then b finds none; seen on kube-scheduler 1.36."""
+    parts = {pod: replace(a_slice(pod), mig_profile="3g.20gb") for pod in PODS}
+    own = [a_recommendation("mig-1", RecommendationKind.MIG, PODS[:3], OWNERS, 1)]
+    stuck = a_plan({0: [parts["a-0"], parts["b-0"]], 4: [parts["a-1"]]}, [own])
+    given = objects()
+    if not is_cut:
+        for made in (one for one in given if one["kind"] == "ResourceSlice"):
+            made["spec"]["devices"] += [
+                {"name": f"{device(number)}-whole", "attributes": {"uuid": {"string": card_id(number)}},
+                 "capacity": {"memory": {"value": "40Gi"}}}
+                for number in CUT if made["metadata"]["name"] == f"slice-{number // 4}"
+            ]  # fmt: skip
+    with pytest.raises(Refused, match="pods of team/Deployment/a may come there from their other cards"):
+        rendered(MIG, stuck, given)
+    assert rendered(MIG, instances(), given).changes, "where all may come to all cards, each finds one"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.backends_page import ON_API_SERVER, UNDONE_SIMULATED, UNDONE_THERE
+from docs.backends_page import BY_RULES, ON_API_SERVER, UNDONE_SIMULATED, UNDONE_THERE
 from fleet.capabilities.register import CAPABILITIES
 from recommender.advice.register import ADVICE
 
@@ -94,7 +94,7 @@ def test_what_accepted_a_backend_is_a_test_that_is_there_or_is_said_to_be_none(r
                 assert entry.where.startswith("tried by hand"), entry.where
 
 
-_TRIED_IN = sorted({*ON_API_SERVER.values(), *UNDONE_THERE.values(), *UNDONE_SIMULATED.values()})
+_TRIED_IN = sorted({*ON_API_SERVER.values(), *UNDONE_THERE.values(), *UNDONE_SIMULATED.values(), *BY_RULES.values()})
 
 
 @pytest.mark.parametrize("where", _TRIED_IN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, time, timedelta
 from pathlib import Path
@@ -78,7 +78,7 @@ class World:
 
     def runner(self, plan: Plan = PLAN, busy: Callable[[], Busy] = Busy) -> TideRunner:
         policy = TidePolicy(
-            guarantees=GUARANTEES, stop_seconds_max=60.0, home_seconds_max=600.0, queues=("night",)
+            guarantees=GUARANTEES, stop_seconds_max=60.0, home_seconds_max=600.0, queues=("night", "other")
         )  # fmt: skip
         return TideRunner(
             self.tools,
@@ -484,6 +484,18 @@ def test_jobs_whose_changes_take_long_are_stopped_after_services_came_home(world
     assert world.runner().step().step is TideStep.CAME_HOME
     homes = [step.rpartition("/")[2] for step in steps if step.startswith("restore team/")]
     assert homes == ["train", "a", "b", "train-2", "train-3"]
+
+
+def test_work_of_the_lowest_tier_is_stopped_first_in_the_morning(world: World) -> None:
+    for tier in ("mid", "free", "batch"):
+        a_night_job(world, tier, tier)
+    world.night()
+    steps: list[str] = []
+    world.tools.step = steps.append
+    world.until(6.6)
+    assert world.runner().step().step is TideStep.CAME_HOME
+    stopped = [step.rpartition("/")[2] for step in steps if step.startswith("restore team/Job/")]
+    assert stopped == ["free", "batch", "mid"]
 
 
 def test_services_come_home_whoever_holds_the_lease_and_go_out_by_it_alone(world: World) -> None:
@@ -1038,13 +1050,15 @@ WORKLOAD = {
 
 
 def a_crowded_night(
-    world: World, folder: Path, *, tier: str = "batch", queued: bool = False, alone: bool = False
-) -> None:
+    world: World, folder: Path, *, tier: str = "batch", queued: bool = False, alone: bool = False,
+    queues: Sequence[str] = ("night",),
+) -> None:  # fmt: skip
     """Work sits on the only cards that services left: its own machine is gone.
 
     Args:
         queued: Kueue lets it in by its queue.
         alone: Kueue lets it in by its Workload.
+        queues: that are open at night, those after the first of tier free.
     """
     folder.mkdir()
     owners = [
@@ -1052,7 +1066,10 @@ def a_crowded_night(
     ]
     world.cluster = a_cluster(folder, [*owners, a_grant("train", 0, 4, kind="Job"), a_grant("train", 1, 5, kind="Job")])
     world.tools = some_tools(world.cluster, folder, guard=Guard(GuardPolicy()))
-    world.cluster.create({**QUEUE, "spec": {"stopPolicy": "HoldAndDrain"}})
+    for name in queues:
+        labels = {} if name == queues[0] else {TIER_LABEL: "free"}
+        metadata = {"name": name, "namespace": "", "labels": labels}
+        world.cluster.create({**QUEUE, "metadata": metadata, "spec": {"stopPolicy": "HoldAndDrain"}})
     if alone:
         world.cluster.create(dict(WORKLOAD))
     elif queued:
@@ -1116,6 +1133,15 @@ def test_queue_whose_work_holds_the_cards_of_a_service_in_need_is_drained(world:
     assert any("ClusterQueue/night goes early: services need 2 cards" in text for text in early.said)
     assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "HoldAndDrain"
     assert world.runner(busy=full("a-0")).step().step is TideStep.NOTHING, "nobody is left who could go"
+
+
+def test_queue_that_let_nothing_in_the_way_in_stays_open(world: World, tmp_path: Path) -> None:
+    a_crowded_night(world, tmp_path / "crowded", queued=True, queues=("night", "other"))
+    admitted = {"status": {"admission": {"clusterQueue": "night"}}, "spec": {"active": True}}
+    world.cluster.create({**WORKLOAD, **admitted})
+    world.runner(busy=full("a-0")).step()
+    assert world.value("ClusterQueue", "night", "spec.stopPolicy", "") == "HoldAndDrain"
+    assert world.value("ClusterQueue", "other", "spec.stopPolicy", "") == "None", "its tier is lower"
 
 
 def test_workload_of_kueue_is_let_in_and_evicted_alone_where_a_service_needs_its_cards(
