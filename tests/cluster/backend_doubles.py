@@ -207,8 +207,8 @@ class KaiRules:
             node_name = other["spec"]["nodeName"]
             if node_name in known and other["metadata"]["namespace"] != kai_rules.RESERVATIONS:
                 kai_rules.book(known[node_name], self._ask(other), _groups(other))
-        for name, groups in self._other_modes(pod, pods).items():
-            for group in groups & set(known[name].groups if name in known else ()):
+        for name, others in self._other_modes(pod, pods).items():
+            for group in others & set(known[name].groups if name in known else ()):
                 known[name].groups[group].held = known[name].mib
         try:
             found = kai_rules.place(ask, list(known.values()), set(known))
