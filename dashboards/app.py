@@ -67,8 +67,8 @@ _PAGES: dict[str, ModuleType] = {
 }
 _WRITING_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 CONNECTIONS_MAX = 500
-"""Open connections; beyond them one that is silent gives way."""
-REQUEST_SECONDS_MAX = 30.0
+"""Open connections; beyond them one that waits for its client gives way."""
+REQUEST_SECONDS_MAX = 10.0
 """How long a request may take to arrive."""
 BODY_BYTES_MAX = 2**20
 """Largest body of a request; the largest that a page sends is a table of 60 rows, about 60 KB."""
@@ -76,8 +76,12 @@ PENDING_BYTES_MAX = 32 * BODY_BYTES_MAX
 """Bytes of bodies that all requests may hold together, signed in or not; beyond them the answer is 429."""
 _IDLE_SECONDS_MAX = 60.0
 _ANSWER_SECONDS_MAX = 120.0
+_SLOW_SECONDS = 0.1
+"""A request of a page comes in one piece: what keeps its place waiting amid one gives way to newcomers soon."""
 _STOP_SECONDS = 1.0
 _THREADS = 8
+_KNOWN = "gputide.is_known"
+"""Where Flask keeps what says whether somebody is signed in."""
 
 
 class Server(Protocol):
@@ -137,6 +141,7 @@ def create_app(
     _guard(app, frozenset(hosts), public_url=public_url, is_secure=ways.is_secure)
     speak(app.server, is_secure=ways.is_secure)
     access.guard(app.server)
+    app.server.extensions[_KNOWN] = access.is_known
     compress(app.server)
     api.register(app.server, views, access)
     app.layout = _layout
@@ -168,9 +173,11 @@ def open_server(app: Dash, *, host: str, port: int, tls: TlsContexts | None = No
         idle_seconds=_IDLE_SECONDS_MAX,
         request_seconds=REQUEST_SECONDS_MAX,
         answer_seconds=_ANSWER_SECONDS_MAX,
+        slow_seconds=_SLOW_SECONDS,
     )
     bound = (host, int(listener.getsockname()[1]))
-    answer = wsgi(app.server, address=bound, scheme=scheme, threads=_THREADS)
+    is_known = getattr(app.server, "extensions", {}).get(_KNOWN)
+    answer = wsgi(app.server, address=bound, scheme=scheme, threads=_THREADS, is_known=is_known)
     return _Listening(HttpServer(listener, answer, limits=limits, tls=tls), scheme, bound)
 
 

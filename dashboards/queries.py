@@ -125,7 +125,7 @@ class PlanEntry(PlanRecord):
     def approve_command(self) -> str:
         """What approves it on the command line; a tide is named."""
         named = "".join(f" --stage {stage}" for stage in sorted(self.plan.tide_stages)) if self.is_tide_only else ""
-        return f"gputide plan approve --plan {self.plan.plan_id}{named}"
+        return f"gputide plan approve --plan {self.plan.short_id}{named}"
 
 
 class RolloutPhase(StrEnum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet.durable import FolderLock, check_stamp, holds_nothing, read_stamp, unwritable
@@ -17,9 +17,16 @@ from fleet.errors import Corrupt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFolder:
-    """Places inside the data folder."""
+    """Places inside the data folder.
+
+    Attributes:
+        ledger_key: what marks the lines of its ledgers (`enforcer.ledger_key_file`); None where nothing does.
+        anchor_file: where the heads of its ledgers are kept outside of it (`enforcer.ledger_anchor_file`).
+    """
 
     path: Path
+    ledger_key: bytes | None = field(default=None, repr=False)
+    anchor_file: Path | None = None
 
     def bus(self, lane: int = 0) -> Path:
         """Segments of one lane of the file bus; each process that receives writes a lane of its own."""

@@ -14,6 +14,7 @@ from enum import StrEnum
 from fleet.capabilities.capability import CorePolicy
 from fleet.inventory import CardId, CardModelName, Priority, WorkloadId
 from fleet.sentences import Sentence, Value
+from fleet.units import format_plan_id
 
 
 class RecommendationKind(StrEnum):
@@ -452,6 +453,11 @@ class Plan:
     backtested: Backtested | None = None
     backend_version: str | None = None
     node_switch: NodeSwitch | None = None
+
+    @property
+    def short_id(self) -> str:
+        """Its id as people see and type it."""
+        return format_plan_id(self.plan_id)
 
     @property
     def tide_stages(self) -> frozenset[int]:

@@ -1,8 +1,9 @@
 """Profiles, plans and outcomes as the JSON documents of the contracts, and back.
 
-A plan is sealed: its id is a hash of its content, so a plan that was edited is found out when it is read. Keys are
-the records' field names; absent is null, or left out where a field came later; times are ISO 8601 in UTC; money is a
-number in the document's currency. Called by the plan store, the command line and the faces.
+A plan is sealed: its id is the whole SHA-256 of its content, so a plan that was edited is found out when it is read,
+and nobody makes a second one of an id. People see the start of it (`fleet.units.format_plan_id`). Keys are the records'
+field names; absent is null, or left out where a field came later; times are ISO 8601 in UTC; money is a number in the
+document's currency. Called by the plan store, the command line and the faces.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ PLAN_SCHEMA = "gputide.plan/v1"
 PROFILES_SCHEMA = "gputide.profiles/v1"
 OUTCOME_SCHEMA = "gputide.outcome/v1"
 
-PLAN_ID_DIGITS = 12
-"""Hex digits of the content's SHA-256 that make a plan's id."""
+PLAN_ID_DIGITS = 64
+"""Hex digits of a plan's id."""
+_EARLIER_ID_DIGITS = 12
+"""Those of an id that was given earlier: such a plan is read, and is neither approved nor applied any more."""
 
 _PAIRS = frozenset({"settings", "numbers", "values"})
 """Fields that hold name-value pairs and are objects in JSON."""
@@ -129,7 +132,7 @@ def plan_from_json(content: bytes, *, name: str = "plan") -> Plan:
         raise Corrupt(f"cannot read {name}: expected an object with schema={PLAN_SCHEMA!r}")
     plan = _record(TypeAdapter(Plan), raw, PLAN_SCHEMA, name)
     expected = _content_id(raw)
-    if plan.plan_id != expected:
+    if plan.plan_id not in (expected, expected[:_EARLIER_ID_DIGITS]):
         raise Refused(
             f"cannot use {name}: it was edited after it was made: plan_id={plan.plan_id[:80]!r} but its content is "
             f"{expected!r}; make a new plan with `gputide plan make`"
@@ -141,7 +144,7 @@ def _content_id(raw: Mapping[str, Any]) -> str:
     content = {key: value for key, value in raw.items() if key != "plan_id"}
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     # What is no Unicode stands in no plan of ours: its id then fits no content.
-    return hashlib.sha256(canonical.encode(errors="replace")).hexdigest()[:PLAN_ID_DIGITS]
+    return hashlib.sha256(canonical.encode(errors="replace")).hexdigest()
 
 
 def _record(adapter: TypeAdapter[Record], raw: Mapping[str, Any], schema: str, name: str) -> Record:

@@ -54,6 +54,8 @@ _CURRENCY_SYMBOLS: Mapping[str, str] = MappingProxyType(
 )
 _CURRENCY_CODE = re.compile(r"[A-Z]{3}", re.ASCII)
 _MONEY = re.compile(r"(-?\d+(?:\.\d+)?) ?([A-Z]{3})|([A-Z]{3}) ?(-?\d+(?:\.\d+)?)", re.ASCII)
+_PLAN_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_PLAN_ID_DIGITS_SHOWN = 12
 _SHORT_STEPS = ((Decimal(10) ** 9, "G"), (Decimal(10) ** 6, "M"), (Decimal(10) ** 3, "k"))
 
 
@@ -310,6 +312,11 @@ def format_money_short(money: Money) -> str:
             return _with_symbol(rounded, f"{abs(rounded):f}{unit}", money.currency)
     rounded = money.amount.quantize(Decimal(1), ROUND_HALF_EVEN, _EXACT)
     return _with_symbol(rounded, f"{abs(rounded):f}", money.currency)
+
+
+def format_plan_id(plan_id: str) -> str:
+    """A plan's id as people see and type it, its first twelve digits; any other text as it is."""
+    return plan_id[:_PLAN_ID_DIGITS_SHOWN] if _PLAN_ID.fullmatch(plan_id) else plan_id
 
 
 def format_count(count: int) -> str:

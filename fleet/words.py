@@ -33,7 +33,7 @@ from babel.numbers import NumberPattern, parse_pattern
 
 from fleet.decisions import Saving
 from fleet.sentences import Sentence
-from fleet.units import GIB, MIB, Money, format_money_short
+from fleet.units import GIB, MIB, Money, format_money_short, format_plan_id
 
 _NUMBER = "#,##0.###"
 _STAGES = re.compile(r"(stages?) (\d+(?:, \d+)*)", re.ASCII)
@@ -71,6 +71,7 @@ class Words:
 
         - `{count}`: a value; a number is grouped by thousands and has at most three digits after the point;
         - `{ratio:0.0 %}`: a number in a CLDR pattern (unicode.org/reports/tr35, number format patterns);
+        - `{plan}`: the start of a plan's id;
         - `{need_gib:0.0}`: a value `need_bytes` in GiB, `need_mib` in MiB;
         - `{pods:count.pods}`: another message whose `count` is the value;
         - `{check:check.}`: the message of a code, `check.frozen`, filled from the same values; of several codes, joined
@@ -196,10 +197,12 @@ class _Places(string.Formatter):
         self._values = values
 
     def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """The value of a place; a size by the unit that its name ends in."""
+        """The value of a place; a size by the unit that its name ends in, a plan by the start of its id."""
         name, _, unit = str(key).rpartition("_")
         if key not in kwargs and unit in _SIZES:
             return kwargs[f"{name}_bytes"] / _SIZES[unit]
+        if key == "plan" and isinstance(kwargs["plan"], str):
+            return format_plan_id(kwargs["plan"])
         return kwargs[str(key)]
 
     def format_field(self, value: Any, format_spec: str) -> str:

@@ -40,7 +40,9 @@ class ServerLimits:
         section: settings that the limits of the same names stand in, such as `receiver`; empty where they are fixed.
         body_bytes_max: largest body of one request.
         pending_bytes_max: bytes of bodies, and of what they become, that all requests may hold together.
-        idle_seconds: how long a connection may be silent between two requests.
+        idle_seconds: how long a connection may be silent between two requests; before the first it has
+            `request_seconds`, where these are fewer.
+        slow_seconds: how long a client may keep a place waiting amid a request while newcomers find none.
         request_seconds: how long a request may take from its first byte to its last.
         answer_seconds: how long a client may take to read an answer.
     """
@@ -52,6 +54,7 @@ class ServerLimits:
     idle_seconds: float
     request_seconds: float
     answer_seconds: float = 10.0
+    slow_seconds: float = 1.0
 
     def named(self, name: str) -> str:
         """A limit as messages name it, such as `receiver.connections_max=512`."""
@@ -132,11 +135,14 @@ class HttpConnection:
             Refusal: it is no request that can be answered otherwise.
             HungUp: the sender went away in its midst.
         """
-        self._head = None
         self._is_body_read = True
         self.is_amid_request = False
         self.waits_since = started = time.monotonic()
-        self._deadline = started + (self._limits.request_seconds if self._has_more else self._limits.idle_seconds)
+        silent_seconds = self._limits.idle_seconds
+        if self._head is None:
+            silent_seconds = min(silent_seconds, self._limits.request_seconds)
+        self._head = None
+        self._deadline = started + (self._limits.request_seconds if self._has_more else silent_seconds)
         while (end := self._buffer.find(b"\r\n\r\n", self._at)) < 0:
             if len(self._buffer) - self._at > HEAD_BYTES_MAX:
                 raise Refusal(431, f"cannot take a head longer than {HEAD_BYTES_MAX} bytes", is_final=True)
@@ -191,7 +197,10 @@ class HttpConnection:
         return body
 
     def give_way(self) -> None:
-        """The answer will take long: until it is sent, the connection makes room for newcomers as an idle one does."""
+        """Until its answer is sent, the connection makes room for newcomers as an idle one does.
+
+        For answers that take long, and for clients that nobody knows.
+        """
         self.waits_since, self.is_amid_request = time.monotonic(), False
 
     def hold(self, count: int) -> None:

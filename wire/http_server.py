@@ -1,10 +1,10 @@
 """The HTTP/1.1 server of every port of ours: a thread per connection, within bounds.
 
 Called by the receiver, the node exporter, the admission webhook, the node agent and (through `wsgi`) the web app, each
-with its own function that answers a request. When all places are taken, the connection that has been silent for longest
-makes room, so that clients that open connections and send nothing, or send slowly, keep nobody else out. Several
-processes may serve one listening socket: each takes the next connection as it comes, and none is lost when another
-process dies.
+with its own function that answers a request. When all places are taken, a connection that waits for its client makes
+room, of the address that holds most of them the one that has waited for longest, so that clients that open connections
+and send nothing, or send slowly, keep nobody else out. Several processes may serve one listening socket: each takes the
+next connection as it comes, and none is lost when another process dies.
 
 Ours, because beside 700 silent sockets uvicorn answers nobody and granian after five seconds; neither they nor
 hypercorn bound what bodies under way hold together (3.0 to 4.2 GiB against 1.7); and each takes a node exporter at
@@ -18,9 +18,10 @@ import selectors
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fleet.errors import Misconfigured, Unavailable
 from fleet.listener_files import ListenerFiles
@@ -34,11 +35,11 @@ TlsContexts: TypeAlias = "Callable[[], ssl.SSLContext]"
 """Gives the TLS context for a new connection."""
 HANDSHAKE_SECONDS = 10.0
 """How long a TLS handshake may take."""
-BACKLOG = 512
-"""Connections that wait to be accepted."""
+BACKLOG = 4096
+"""Connections that wait to be accepted: beyond them the system drops newcomers, which come again after seconds."""
 
-_SLOW_SECONDS = 1.0
 _OUT_OF_FILES_SECONDS = 0.05
+_ACCEPTS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +135,7 @@ class HttpServer:
         self._budget = BodyBudget(limits.pending_bytes_max)
         self._tls = tls
         self._open: dict[threading.Thread, _Place] = {}
+        self._by_address: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._stopping, self._ended = threading.Event(), threading.Event()
         self._wake, self._woken = socket.socketpair()
@@ -198,18 +200,25 @@ class HttpServer:
             selector.register(self._woken, selectors.EVENT_READ)
             while not self._stopping.is_set():
                 selector.select()
-                if self._stopping.is_set():
-                    return
-                self._accept_one()
+                for _ in range(_ACCEPTS_AT_ONCE):
+                    if self._stopping.is_set():
+                        return
+                    if not self._accept_one():
+                        break
 
-    def _accept_one(self) -> None:
+    def _accept_one(self) -> bool:
+        """Take one connection; False where none waits."""
         try:
             opened, peer = self._listener.accept()
         except OSError as exc:
             if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 self._make_room()
                 self._stopping.wait(_OUT_OF_FILES_SECONDS)
-            return  # another process took it, or it is gone already
+            return False  # another process took it, or it is gone already
+        self._take(opened, peer)
+        return True
+
+    def _take(self, opened: socket.socket, peer: Any) -> None:
         opened.setblocking(True)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = HttpConnection(opened, self._limits, self._budget)
@@ -217,36 +226,45 @@ class HttpServer:
             self._refuse_connection(opened, connection, f"{self._limits.named('connections_max')} are open")
             return
         thread = threading.Thread(target=self._run, args=(opened, connection, str(peer[0])), daemon=True)
+        client = str(peer[0])
         with self._lock:
-            self._open[thread] = _Place(opened, connection)
+            self._open[thread] = _Place(opened, connection, client)
+            self._by_address[client] += 1
         try:
             thread.start()
         except RuntimeError:  # the system gives no more threads; this one must go on to accept
-            with self._lock:
-                del self._open[thread]
+            self._leave(thread)
             self._make_room()
             self._refuse_connection(opened, connection, "the system gives it no thread")
 
     def _make_room(self) -> bool:
-        """End the connection that has been silent for longest; False where all of them are at work."""
+        """End a connection that waits for its client; False where all of them are at work.
+
+        One between two requests goes before one amid a request, one of an address that holds many places before one of
+        an address that holds few, and the one that has waited for longest before all others.
+        """
         with self._lock:
-            places = list(self._open.values())
-        now = time.monotonic()
-        idle, slow = [], []
+            places, held = list(self._open.values()), self._by_address.copy()
+        slow_before = time.monotonic() - self._limits.slow_seconds
+        waiting = []
         for place in places:
-            since = place.connection.waits_since
-            if since is None or place.is_cut:
-                continue
-            if not place.connection.is_amid_request:
-                idle.append((since, place))
-            elif now - since >= _SLOW_SECONDS:
-                slow.append((since, place))
-        chosen = min(idle or slow, key=lambda item: item[0], default=None)
+            since, is_amid = place.connection.waits_since, place.connection.is_amid_request
+            if since is not None and not place.is_cut and (not is_amid or since <= slow_before):
+                waiting.append(((is_amid, -held[place.client], since), place))
+        chosen = min(waiting, key=lambda item: item[0], default=None)
         if chosen is None:
             return False
         chosen[1].is_cut = chosen[1].connection.must_close = True
         _cut(chosen[1].opened, socket.SHUT_RDWR)
         return True
+
+    def _leave(self, thread: threading.Thread) -> None:
+        with self._lock:
+            place = self._open.pop(thread, None)
+            if place is not None:
+                self._by_address[place.client] -= 1
+                if not self._by_address[place.client]:
+                    del self._by_address[place.client]
 
     def _refuse_connection(self, opened: socket.socket, connection: HttpConnection, why: str) -> None:
         self._refused(503)
@@ -271,8 +289,7 @@ class HttpServer:
         except HungUp:
             pass
         finally:
-            with self._lock:
-                self._open.pop(threading.current_thread(), None)
+            self._leave(threading.current_thread())
 
     def _serve_encrypted(self, opened: socket.socket, client: str, tls: TlsContexts) -> None:
         try:
@@ -283,7 +300,7 @@ class HttpServer:
         with encrypted:
             connection = HttpConnection(encrypted, self._limits, self._budget)
             with self._lock:  # before the handshake: a client that never sends its part of it must give way too
-                self._open[threading.current_thread()] = _Place(encrypted, connection)
+                self._open[threading.current_thread()] = _Place(encrypted, connection, client)
             encrypted.settimeout(HANDSHAKE_SECONDS)
             try:
                 encrypted.do_handshake()
@@ -315,10 +332,10 @@ class HttpServer:
 class _Place:
     """One open connection in the server's book."""
 
-    __slots__ = ("connection", "is_cut", "opened")
+    __slots__ = ("client", "connection", "is_cut", "opened")
 
-    def __init__(self, opened: socket.socket, connection: HttpConnection) -> None:
-        self.opened, self.connection, self.is_cut = opened, connection, False
+    def __init__(self, opened: socket.socket, connection: HttpConnection, client: str) -> None:
+        self.opened, self.connection, self.client, self.is_cut = opened, connection, client, False
 
 
 def _cut(opened: socket.socket, how: int) -> None:

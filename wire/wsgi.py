@@ -2,8 +2,10 @@
 
 Called by `dashboards.app`. A request's body is read whole, within the server's limits, before the application sees it,
 so that a slow sender holds none of the application's places; an answer is gathered before it is sent, so that a slow
-reader holds none either. Source: PEP 3333; Pylons/waitress:src/waitress/task.py (slashes at the front of a path count
-as one; header fields whose names hold an underscore are dropped: `X_A` and `X-A` have one name in an environment).
+reader holds none either. Requests of clients that nobody knows have places apart, and their connections give way to
+newcomers until they are answered: however many there are, they keep nobody out who is signed in. Source: PEP 3333;
+Pylons/waitress:src/waitress/task.py (slashes at the front of a path count as one; header fields whose names hold an
+underscore are dropped: `X_A` and `X-A` have one name in an environment).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -19,24 +21,33 @@ from wire.http_server import Exchange
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
+Known = Callable[[Mapping[str, str], str], bool]
+"""Whether somebody is signed in, by the header fields of a request and the address that it comes from."""
+
 _OWN = frozenset({"content-length", "connection", "date", "transfer-encoding"})
 
 
 def wsgi(
-    application: Application, *, address: tuple[str, int], scheme: str, threads: int
+    application: Application, *, address: tuple[str, int], scheme: str, threads: int, is_known: Known | None = None
 ) -> Callable[[Exchange], None]:
     """What answers requests by an application.
 
     Args:
-        threads: requests that it may work on at once; further ones wait.
+        threads: requests that it may work on at once, of known and of unknown clients each; further ones wait.
+        is_known: None where everybody is.
     """
-    places = threading.BoundedSemaphore(threads)
+    of_known, of_unknown = threading.BoundedSemaphore(threads), threading.BoundedSemaphore(threads)
 
     def answer(exchange: Exchange) -> None:
-        head = exchange.head
-        body = exchange.connection.body() if head.is_chunked or head.length else b""
+        head, connection = exchange.head, exchange.connection
+        is_stranger = is_known is not None and not is_known(head.fields, exchange.client)
+        if is_stranger:
+            connection.give_way()
+        body = connection.body() if head.is_chunked or head.length else b""
+        if is_stranger:
+            connection.give_way()
         environ = _environ(exchange, body, address, scheme)
-        with places:
+        with of_unknown if is_stranger else of_known:
             status, fields, pieces = _answered(application, environ)
         declared = next((value for name, value in fields if name.lower() == "content-length"), None)
         exchange.connection.answer(

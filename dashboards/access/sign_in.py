@@ -11,12 +11,14 @@ import hashlib
 import hmac
 import json
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from flask import Flask, Response, g, redirect, request
+from werkzeug.http import parse_cookie
 from werkzeug.wrappers import Response as AnyResponse
 
 from dashboards.access.people import Person, everything
@@ -146,7 +148,8 @@ class Access:
         if request.path.startswith(OPEN_PREFIXES) or request.path in self._open_paths():
             return None
         try:
-            person, bound_to = self._person()
+            secret = request.cookies.get(self.cookie)
+            person, bound_to = self._person(request.headers.get, secret, request.remote_addr)
         except Misconfigured as exc:
             return plain_answer(str(exc), 503)
         except Refused as exc:
@@ -166,24 +169,42 @@ class Access:
             return ()
         return (SIGN_IN_PATH,) if self.ways.provider is None else (SIGN_IN_PATH, RETURN_PATH)
 
-    def _person(self) -> tuple[Person | None, str]:
-        """Who asks, and what their page's token is bound to."""
+    def is_known(self, fields: Mapping[str, str], address: str) -> bool:
+        """Whether a request comes from somebody who is signed in; asked before its body is read.
+
+        Args:
+            fields: header fields, their names in lower case.
+        """
+        cookies = parse_cookie(fields.get("cookie"))
+        try:
+            return self._person(lambda name: fields.get(name.lower()), cookies.get(self.cookie), address)[0] is not None
+        except (Misconfigured, Refused):
+            return False
+
+    def _person(
+        self, get: Callable[[str], str | None], secret: str | None, address: str | None
+    ) -> tuple[Person | None, str]:
+        """Who asks, and what their page's token is bound to.
+
+        Args:
+            get: a header field by its name.
+            secret: of the session.
+        """
         ways = self.ways
         if ways.operator is not None:
             return everything(ways.operator), ""
         roster = ways.roster
         if roster is None:
             raise Misconfigured("cannot know anybody: dashboard.rights_file=none")
-        kind, _, token = request.headers.get("Authorization", "").partition(" ")
+        kind, _, token = (get("Authorization") or "").partition(" ")
         if kind.lower() == "bearer" and 0 < len(token) <= _BEARER_LENGTH_MAX:
             holder = roster.holder(token.strip())
             return (None, "") if holder is None else (roster.of_token(holder), f"{_BEARER}{holder.name}")
         if ways.proxy is not None:
-            identity = ways.proxy.identity(request.headers.get, request.remote_addr)
+            identity = ways.proxy.identity(get, address)
             return (None if identity is None else roster.person(identity.name, identity.groups)), (
                 "" if identity is None else f"person {identity.name}"
             )
-        secret = request.cookies.get(self.cookie)
         identity = None if secret is None or ways.sessions is None else ways.sessions.find(secret)
         if identity is None:
             return None, ""

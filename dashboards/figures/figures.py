@@ -19,7 +19,7 @@ from enforcer.record.savings import WeekRealised
 from fleet.decisions import FrontierPoint
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, HourOfWeek
-from fleet.units import GIB
+from fleet.units import GIB, format_plan_id
 
 Figure = dict[str, Any]
 
@@ -227,7 +227,7 @@ def promise_figure(outcomes: Sequence[Outcome]) -> Figure:
         "mode": "markers+text",
         "x": [o.promised_cards_freed for o in outcomes],
         "y": [o.realised_cards_freed for o in outcomes],
-        "text": [f"{o.plan_id[:6]}  " for o in outcomes],
+        "text": [f"{format_plan_id(o.plan_id)}  " for o in outcomes],
         "textposition": "middle left",
         "cliponaxis": False,
         "textfont": {"size": 11},

@@ -27,6 +27,7 @@ from fleet.inventory import WorkloadId
 from fleet.money.budgets import BudgetState, BudgetStatus
 from fleet.outcomes import Outcome
 from fleet.settings.notify import NoticeTopic
+from fleet.units import format_plan_id
 from fleet.words import Language, Words
 
 SHORTFALL_RATIO = 0.8
@@ -204,7 +205,7 @@ def _harms(
                     f"{one.workload}{words.say('mark.between')}{words.percent(one.violation_ratio)}"
                     for one in verdict.over_budget
                 ),
-                *((f"gputide undo --plan {outcome.plan_id}",) if undo else ()),
+                *((f"gputide undo --plan {format_plan_id(outcome.plan_id)}",) if undo else ()),
             ),
             outcome.measured_at,
             telling,

@@ -333,7 +333,7 @@ def _title(
         facts = made, expires, _backend_words(plan)
     return div(
         "plan-title",
-        html.H1([say("page.plan"), " ", html.Code(plan.plan_id)]),
+        html.H1([say("page.plan"), " ", html.Code(plan.short_id, title=plan.plan_id)]),
         html.P(" · ".join(facts)),
         menu(say("plan.other_plans"), *[_link_to(other.plan, address) for other in entries[:20]])
         if len(entries) > 1
@@ -353,7 +353,7 @@ def _link_to(plan: Plan, address: Address) -> Any:
     what = (
         reader_words().stage(plan.stages[0].title) if is_switch else say("count.cards", count=plan.totals.cards_freed)
     )
-    words = f"{plan.plan_id} · {made} · {what}"
+    words = f"{plan.short_id} · {made} · {what}"
     return dcc.Link(words, href=address.href(plan=plan.plan_id, stages=None, open=None))
 
 

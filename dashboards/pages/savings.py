@@ -35,7 +35,7 @@ from enforcer.record.savings import SavingsStep, realised_weeks, savings_steps
 from enforcer.record.verdict import Level, Standing, Verdict
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
-from fleet.units import format_count
+from fleet.units import format_count, format_plan_id
 
 KEYS = ("cluster", "range", "step")
 """Values of the address that build the page anew."""
@@ -197,7 +197,7 @@ def _ledger(entries: tuple[LedgerEntry, ...]) -> Any:
             html.Span(
                 [
                     html.Span(_subject(entry.subject)),
-                    html.Small([shown(entry.detail), f" · {entry.actor} · {entry.plan_id[:6]}"]),
+                    html.Small([shown(entry.detail), f" · {entry.actor} · {format_plan_id(entry.plan_id)}"]),
                 ]
             ),
         )

@@ -26,7 +26,7 @@ from fleet.documents import document
 from fleet.money.charges import MeasuredHours
 from fleet.money.unit_costs import UnitCost
 from fleet.profiles import CardState, HourMeasure
-from fleet.units import format_count
+from fleet.units import format_count, format_plan_id
 from fleet.words import Words
 
 BAR_ORDER = (CardState.BUSY, CardState.LOW_USE, CardState.IDLE_HELD, CardState.FREE, CardState.UNTRUSTED)
@@ -91,7 +91,7 @@ def report_markdown(report: Report) -> str:
     """The same for chat and wiki; the first five lines stand alone in a chat."""
     words = Words(language=report.language)
     say = words.say
-    done = [f"- `{item.plan_id}` {_escaped(item.done)} {_escaped(item.went)}" for item in report.done]
+    done = [f"- `{format_plan_id(item.plan_id)}` {_escaped(item.done)} {_escaped(item.went)}" for item in report.done]
     refused = [
         f"- {len(group.workloads)} × {_escaped(words.code('reason', group.reason))}"
         f"{say('mark.open')}{_escaped(words.code('kind', group.kind))}{say('mark.close')}"
@@ -266,7 +266,7 @@ def _next_lines(report: Report, words: Words) -> list[str]:
     stages = [f"- {_escaped(stage)}" for stage in plan.stages]
     link = _link(report, "/plan", plan=plan.plan_id)
     review = [f"[{say('report.next.review')}](<{link}>)", ""] if link is not None and not plan.is_expired else []
-    clauses = (f"{say('report.next.plan')} `{plan.plan_id}` {frees}", room, state)
+    clauses = (f"{say('report.next.plan')} `{format_plan_id(plan.plan_id)}` {frees}", room, state)
     text = say("mark.clause").join(clauses) + say("mark.stop")
     surge = [line for said in plan.surge for line in (_escaped(said), "")]
     return [text, "", *surge, *stages, "", *review, f"    {plan.command}"]
@@ -350,7 +350,7 @@ def _forecast_table(report: Report, words: Words) -> list[str]:
         return [words.say("report.forecast.none")]
     rows = [
         (
-            f"`{one.plan_id}`",
+            f"`{format_plan_id(one.plan_id)}`",
             format_count(one.cards_promised),
             format_count(one.cards_freed),
             words.percent(one.harm_predicted),

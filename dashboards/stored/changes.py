@@ -13,7 +13,7 @@ from typing import Any
 from dashboards.queries import Event, Fleet, LedgerEntry
 from dashboards.view_models.relief_acts import MoveState, ReliefActs, ReliefMove, ReliefSleep
 from enforcer.record.journal import Journal
-from enforcer.record.ledger import Entry, Ledger
+from enforcer.record.ledger import Entry, Ledger, ledger_at
 from enforcer.record.outcome_store import read_outcomes
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
@@ -48,7 +48,7 @@ class StoredOutcomes:
         freed = {(plan.plan_id, stage.stage): stage.cards_freed for plan in plans.values() for stage in plan.stages}
         by: dict[str, str] = {}
         found: list[LedgerEntry] = []
-        for entry in Ledger(self._folder.ledger).entries():
+        for entry in ledger_at(self._folder, self._folder.ledger).entries():
             if entry.plan_id in plans:
                 if entry.event == "begin":
                     by[entry.plan_id] = str(entry.content["by"])
@@ -109,7 +109,7 @@ def _freezes(folder: DataFolder) -> tuple[LedgerEntry, ...]:
             subject="every change",
             detail="stopped" if entry.event == FROZEN else "allowed again",
         )
-        for entry in Ledger(folder.freezes).entries()
+        for entry in ledger_at(folder, folder.freezes).entries()
     )
 
 

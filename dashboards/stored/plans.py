@@ -21,7 +21,7 @@ from dashboards.queries import (
 from dashboards.view_models.stage_diffs import stage_diffs
 from enforcer.preview import ObjectDiff, StagePreview
 from enforcer.record.journal import Journal, StageRecord, StageState
-from enforcer.record.ledger import Ledger
+from enforcer.record.ledger import ledger_at
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
 from enforcer.record.savings import stages_in_place
@@ -140,7 +140,7 @@ class StoredPlans:
     def _entry(self, plan: Plan) -> PlanEntry:
         approvals = self._store.approvals(plan.plan_id)
         approved = tuple(sorted({stage for approval in approvals for stage in approval.stages}))
-        kept = Journal(Ledger(self._folder.ledger))
+        kept = Journal(ledger_at(self._folder, self._folder.ledger))
         records = [record for run in kept.runs(plan.plan_id) for record in run.records.values()]
         placed = self._plans.planned_cards(plan) if records else {}
         applied = _in_place(plan, placed, [record for record in records if record.state is StageState.PROMOTED])
@@ -228,9 +228,8 @@ class BackgroundRollouts:
         """Where the rollout or the undo of a plan stands; after a restart, what the ledger says."""
         with self._lock:
             news = self._news.get(plan_id)
-        records = [
-            record for run in Journal(Ledger(self._folder.ledger)).runs(plan_id) for record in run.records.values()
-        ]
+        kept = Journal(ledger_at(self._folder, self._folder.ledger))
+        records = [record for run in kept.runs(plan_id) for record in run.records.values()]
         objects = tuple(item for record in records for item in _objects(record))
         if news is not None:
             if news.total or news.is_running:
@@ -265,7 +264,7 @@ class BackgroundRollouts:
         """Start to restore everything that the plan changed."""
         plan = self._store.get(plan_id)
         self._check(plan)
-        journal = Journal(Ledger(self._folder.ledger))
+        journal = Journal(ledger_at(self._folder, self._folder.ledger))
         run = open_run(journal, plan_id)
 
         def work() -> None:

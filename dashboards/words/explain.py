@@ -54,7 +54,7 @@ def explain(plan: Plan, profiles: Profiles, recommendation_id: str, words: Words
     if item is None:
         known = ", ".join(item.id for item in plan.recommendations[:3]) or "none"
         raise Misconfigured(
-            f"cannot explain {recommendation_id!r}: plan {plan.plan_id or '(unsealed)'} holds "
+            f"cannot explain {recommendation_id!r}: plan {plan.short_id or '(unsealed)'} holds "
             f"{len(plan.recommendations)} recommendations, such as {known}"
         )
     why = (

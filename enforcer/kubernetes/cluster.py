@@ -12,6 +12,7 @@ from pathlib import Path
 from enforcer.kubernetes.admission_probe import AdmissionProbe
 from enforcer.kubernetes.change_store import GpuChanges
 from enforcer.kubernetes.lease import CONTROLLER_LEASE_NAME, KubernetesLease
+from enforcer.kubernetes.ledger_anchor import LeaseAnchor
 from enforcer.kubernetes.plan_objects import GpuPlans
 from enforcer.kubernetes.reader import KubernetesReader
 from enforcer.kubernetes.seat_claims import SeatClaims
@@ -63,7 +64,7 @@ class KubernetesCluster:
         writer = KubernetesWriter(api, reader)
         lease = KubernetesLease(api, place.namespace)
         admission = AdmissionProbe(api, place.namespace)
-        self._api = api
+        self._api, self._namespace = api, place.namespace
         self.changes = GpuChanges(api)
         self.plans = GpuPlans(api)
         self.controller = KubernetesLease(api, place.namespace, name=CONTROLLER_LEASE_NAME)
@@ -76,6 +77,10 @@ class KubernetesCluster:
         self.owners, self.disown = writer.owners, writer.disown
         self.acquire, self.release = lease.acquire, lease.release
         self.close = api.close
+
+    def anchor(self, owner: str) -> LeaseAnchor:
+        """Keeps the heads of a data folder's ledgers in the cluster."""
+        return LeaseAnchor(self._api, self._namespace, owner)
 
     @property
     def requests(self) -> int:

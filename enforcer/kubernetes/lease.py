@@ -30,6 +30,7 @@ CONTROLLER_LEASE_NAME = "controller"
 
 _AS_MANAGER: Mapping[str, str] = {"fieldManager": FIELD_MANAGER}
 
+_TRIES = 5
 _RENEW_SHARE = 1 / 3
 """A lease that is held is renewed after this share of its length, and believed until then."""
 
@@ -113,9 +114,14 @@ class KubernetesLease:
                 is_fresh = time.monotonic() - seen.at < seconds * _RENEW_SHARE
                 if is_fresh and seen.seconds == math.ceil(seconds):
                     return True
-            found = self._look()
-            is_held = found is not None and (self._seen is None or not self._is_free(self._seen, holder))
-            return not is_held and self._write(found, holder, seconds)
+            # Again where it changed between look and write: heads of ledgers are noted on it, too.
+            for _ in range(_TRIES):
+                found = self._look()
+                if found is not None and (self._seen is None or not self._is_free(self._seen, holder)):
+                    return False
+                if self._write(found, holder, seconds):
+                    return True
+            return False
 
     def release(self, holder: str) -> None:
         """See `Lease`."""

@@ -42,7 +42,7 @@ from fleet.decisions import Plan
 from fleet.documents import plan_to_json
 from fleet.errors import Corrupt, GputideError, Refused, Unavailable
 from fleet.logs import logger
-from fleet.units import Money, format_money_short, format_time, parse_time
+from fleet.units import Money, format_money_short, format_plan_id, format_time, parse_time
 from wire.kubernetes.refusals import Conflict, Deed
 from wire.kubernetes.resource import ApiResource
 from wire.kubernetes.write import APPLY_PATCH, FIELD_MANAGER, MERGE_PATCH, Call, WritingApi
@@ -155,8 +155,11 @@ class GpuPlans:
         found = listed(self._api, _APPROVALS)
         given = next((one for one in found if one["spec"] == spec and _made_at(one) >= since), None)
         if given is None:
-            # The server chooses the name, so nobody can have made an object of it before.
-            metadata = {"generateName": f"{name_of(approval.plan_id)}-", "ownerReferences": [_owner_of(head)]}
+            # The server chooses the name, so nobody can have made an object of it before; it cuts a start of 58 digits.
+            metadata = {
+                "generateName": f"{name_of(format_plan_id(approval.plan_id))}-",
+                "ownerReferences": [_owner_of(head)],
+            }
             given = self._posted(_APPROVALS, metadata, spec, impersonated=None if by == own else by)
         return _approval_of(given)
 

@@ -17,11 +17,15 @@ from pathlib import Path
 
 from enforcer.record.fingerprint import Fingerprint, fingerprint_from_json, fingerprint_to_json
 from fleet.decisions import Plan
-from fleet.documents import plan_from_json, plan_to_json
+from fleet.documents import PLAN_ID_DIGITS, plan_from_json, plan_to_json
 from fleet.durable import unwritable, write_durably
 from fleet.errors import Corrupt, Misconfigured, Refused
 from fleet.sentences import sentence
-from fleet.units import format_time, parse_time
+from fleet.units import format_plan_id, format_time, parse_time
+
+ID_DIGITS_MIN = 8
+"""Fewest digits of a plan's id by which people may name it."""
+_KNOWN_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,16 +136,13 @@ class PlanStore:
         """One plan, by its id or the start of it.
 
         Raises:
-            Misconfigured: there is no such plan, or more than one.
+            Misconfigured: there is no such plan, or more than one, or what is given of its id is too short.
             Refused: it was edited.
         """
-        found = [name for name in self._ids() if name.startswith(plan_id)]
-        if len(found) != 1:
-            known = ", ".join(self._ids()[-5:]) or "none; run `gputide plan make`"
-            raise Misconfigured(f"cannot use plan {plan_id!r}: {len(found)} plans have that id; known: {known}")
-        file = self._file(found[0])
+        found = id_meant(plan_id, self._ids())
+        file = self._file(found)
         plan = plan_from_json(_content(file), name=str(file))
-        if plan.plan_id != found[0]:
+        if plan.plan_id != found:
             raise Refused(f"cannot use plan {file}: it holds plan {plan.plan_id}")
         return plan
 
@@ -278,12 +279,49 @@ class PlanStore:
         write_durably(file, content)
 
 
+def id_meant(given: str, ids: Sequence[str]) -> str:
+    """The plan's id that is given, or begins so.
+
+    Args:
+        ids: of all plans.
+
+    Raises:
+        Misconfigured: none begins so, more than one does, or what is given has fewer digits than `ID_DIGITS_MIN`.
+    """
+    if given in ids:
+        return given
+    if len(given) < ID_DIGITS_MIN:
+        raise Misconfigured(
+            f"cannot use plan {given[:PLAN_ID_DIGITS]!r}: give at least {ID_DIGITS_MIN} digits of its id; "
+            "`gputide plan list` shows them"
+        )
+    found = sorted({plan_id for plan_id in ids if plan_id.startswith(given)})
+    if not found:
+        known = ", ".join(map(format_plan_id, ids[-_KNOWN_SHOWN:])) or "none; run `gputide plan make`"
+        raise Misconfigured(f"cannot use plan {given[:PLAN_ID_DIGITS]!r}: no plan has that id; known: {known}")
+    if len(found) > 1:
+        which = ", ".join(found[:_KNOWN_SHOWN])
+        raise Misconfigured(f"cannot use plan {given!r}: {len(found)} plans have ids that begin so, {which}; give more")
+    return found[0]
+
+
+def check_whole_id(plan_id: str) -> None:
+    """Refuse a plan whose id is the start of a digest: another plan may have the same.
+
+    Raises:
+        Refused: it is one.
+    """
+    if len(plan_id) != PLAN_ID_DIGITS:
+        raise Refused(sentence("guard.short_id", plan=plan_id))
+
+
 def approval_of(plan: Plan, stages: Sequence[int], *, by: str, at: datetime) -> Approval:
     """Somebody's yes to stages of a plan.
 
     Raises:
-        Refused: the plan has no such stage, or has expired.
+        Refused: the plan has no such stage, has expired, or its id is not whole.
     """
+    check_whole_id(plan.plan_id)
     known = {entry.stage for entry in plan.stages}
     unknown = sorted(set(stages) - known)
     if unknown or not stages:

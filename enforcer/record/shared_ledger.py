@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from enforcer.record.anchor import Anchor
 from enforcer.record.journal import RunRecord, runs_of
 from enforcer.record.ledger import Entry, Ledger
 from enforcer.record.plan_status import changes_state, in_force, newest_records, standing
@@ -72,10 +73,20 @@ class SharedLedger(Ledger):
         cluster: its name: of plans of other clusters nothing is written to it.
         is_lean: the file is for this process alone, which runs for months: of plans of which nothing stands or goes on
             entries are read where that plan is asked for, and not held.
+        key, anchor: see `Ledger`.
     """
 
-    def __init__(self, path: Path, store: ChangeStore, cluster: str | None, *, is_lean: bool = False) -> None:
-        super().__init__(path)
+    def __init__(
+        self,
+        path: Path,
+        store: ChangeStore,
+        cluster: str | None,
+        *,
+        is_lean: bool = False,
+        key: bytes | None = None,
+        anchor: Anchor | None = None,
+    ) -> None:
+        super().__init__(path, key=key, anchor=anchor)
         self._store = store
         self._cluster = cluster
         self._is_lean = is_lean

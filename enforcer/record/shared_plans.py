@@ -17,7 +17,7 @@ from typing import Protocol
 from enforcer.record.fingerprint import Fingerprint, fingerprint_from_json
 from enforcer.record.journal import RunRecord
 from enforcer.record.plan_status import PlanStatus, plan_status
-from enforcer.record.plan_store import GONE, Approval, DamagedPlan, PlanStore, Wish, WishChange, approval_of
+from enforcer.record.plan_store import GONE, Approval, DamagedPlan, PlanStore, Wish, WishChange, approval_of, id_meant
 from fleet.decisions import Plan
 from fleet.documents import plan_from_json
 from fleet.errors import Corrupt, GputideError, Refused
@@ -122,10 +122,10 @@ class SharedPlans(PlanStore):
         Raises:
             Corrupt: it is damaged in the cluster, and the folder has no copy.
         """
-        damaged = [self._damaged[name] for name in sorted(self._damaged) if name.startswith(plan_id)]
-        if damaged and not any(name.startswith(plan_id) for name in self._ids()):
-            raise damaged[0]
-        return super().get(plan_id)
+        meant = id_meant(plan_id, [*self._ids(), *self._damaged])
+        if meant in self._damaged and meant not in self._ids():
+            raise self._damaged[meant]
+        return super().get(meant)
 
     def add(self, plan: Plan, fingerprint: Fingerprint | None = None) -> None:
         """See `PlanStore`; a plan of this cluster is stored in it too.

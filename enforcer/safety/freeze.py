@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from enforcer.record.ledger import Ledger
+from enforcer.record.ledger import ledger_at
 from fleet.data_folder import DataFolder
 from fleet.durable import FolderLock
 from fleet.errors import Corrupt
@@ -82,6 +82,6 @@ def thaw_changes(folder: DataFolder, *, by: str, at: datetime) -> None:
 def _note(folder: DataFolder, event: str, by: str, at: datetime) -> None:
     lock = FolderLock(folder.path, "freeze-writer")
     try:
-        Ledger(folder.freezes).append([(event, {"by": by})], plan_id="", at=at)
+        ledger_at(folder, folder.freezes).append([(event, {"by": by})], plan_id="", at=at)
     finally:
         lock.release()

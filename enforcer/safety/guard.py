@@ -17,7 +17,7 @@ from enforcer.kinds.register import is_rolled_out, trouble_of
 from enforcer.manifest import field_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_of, is_of_plan
 from enforcer.record.journal import RunRecord, StageRecord
-from enforcer.record.plan_store import Approval
+from enforcer.record.plan_store import Approval, check_whole_id
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
@@ -110,7 +110,7 @@ class Guard:
             Refused: edited, of another cluster, expired, made from too little or too old a history, too large, not at
                 this hour, unknown stages, or stages that too few people approved.
         """
-        _check_seal(plan)
+        _check_seal(plan, "guard.edited")
         check_cluster_name(plan, self._policy.cluster)
         if now >= plan.expires_at:
             ended = format_time(plan.expires_at)
@@ -178,9 +178,7 @@ class Guard:
             Refused: edited, of another cluster, not as its stages show it, or these were approved by too few before
                 the plan expired.
         """
-        sealed = seal_plan(plan)
-        if sealed.plan_id != plan.plan_id:
-            raise Refused(sentence("guard.tide_edited", plan=plan.plan_id, content=sealed.plan_id))
+        _check_seal(plan, "guard.tide_edited")
         check_cluster_name(plan, self._policy.cluster)
         check_staged(plan)
         cards = max(freed, claimed_by_night(plan))
@@ -356,10 +354,11 @@ def check_cluster_name(plan: Plan, cluster: str | None) -> None:
         raise Refused(sentence("guard.other_cluster", plan=plan.plan_id, cluster=theirs, here=here))
 
 
-def _check_seal(plan: Plan) -> None:
+def _check_seal(plan: Plan, edited: str) -> None:
+    check_whole_id(plan.plan_id)
     sealed = seal_plan(plan)
     if sealed.plan_id != plan.plan_id:
-        raise Refused(sentence("guard.edited", plan=plan.plan_id, content=sealed.plan_id))
+        raise Refused(sentence(edited, plan=plan.plan_id, content=sealed.plan_id))
 
 
 def workloads_of(plan: Plan, stages: Sequence[int]) -> tuple[WorkloadId, ...]:

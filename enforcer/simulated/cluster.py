@@ -93,6 +93,10 @@ class SimulatedCluster:
         """Its record lies in the data folder, as it does itself."""
         return None
 
+    def anchor(self, owner: str) -> None:
+        """It lies in the data folder, as the ledgers do."""
+        del owner
+
     @property
     def plans(self) -> None:
         """Its plans lie in the data folder, as it does itself."""

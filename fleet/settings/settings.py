@@ -232,6 +232,10 @@ class EnforcerSettings(Section):
     """Days after a change until what was saved and harmed is held against the promise."""
     freeze_config_map: str = Field(default="gputide-freeze", min_length=1, max_length=253)
     """Name of the ConfigMap whose presence stops every change in its cluster."""
+    ledger_key_file: Path | None = None
+    """File of 32 bytes or more, outside the data folder, that marks what is written to its ledgers; none for no key."""
+    ledger_anchor_file: Path | None = None
+    """File outside the data folder that keeps the heads of its ledgers; a real cluster keeps them, too."""
     lease_seconds: Seconds = 30
     """How long the right to change the cluster is held without being renewed."""
 

@@ -13,7 +13,15 @@ from dashboards.words.advice import finding_words, profile_in_english, profiles_
 from fleet.documents import document, iso
 from fleet.errors import Misconfigured
 from fleet.profiles import CardState, Profile, Profiles, WorkloadState
-from fleet.units import Money, format_bytes_short, format_count, format_money_short, format_percent, format_time
+from fleet.units import (
+    Money,
+    format_bytes_short,
+    format_count,
+    format_money_short,
+    format_percent,
+    format_plan_id,
+    format_time,
+)
 from fleet.words import Language
 from gputide.answers.plan import percent_text
 from gputide.output import Answer, Listing
@@ -160,7 +168,7 @@ def clusters_answer(lines: Sequence[ClusterLine]) -> Answer:
             "state": _sends_or_silent,
             "cards": lambda line: line.sighting.cards,
             "newest window": lambda line: format_time(line.sighting.newest_at),
-            "plan": lambda line: line.plan_id or "",
+            "plan": lambda line: format_plan_id(line.plan_id or ""),
             "cards freed": lambda line: "" if line.cards_freed is None else line.cards_freed,
             "per week": _saved_per_week,
             "stages applied": lambda line: f"{line.applied_stages} of {line.stages}" if line.stages else "",

@@ -16,7 +16,7 @@ from fleet.confidence import stage_confidence
 from fleet.decisions import Plan, Refusal, Saving, Totals
 from fleet.documents import document
 from fleet.outcomes import Outcome
-from fleet.units import Money, format_count, format_money_short, format_percent, format_time
+from fleet.units import Money, format_count, format_money_short, format_percent, format_plan_id, format_time
 from fleet.words import Language, Words
 from gputide.output import Answer, Listing
 
@@ -58,7 +58,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
         document=plan_in_english(plan),
         headline=(
             (
-                f"Plan {plan.plan_id} for {plan.cluster}: frees {format_count(totals.cards_freed)} of "
+                f"Plan {plan.short_id} for {plan.cluster}: frees {format_count(totals.cards_freed)} of "
                 f"{format_count(totals.cards_before)} cards ({format_count(totals.nodes_freed)} whole nodes), keeps "
                 f"{format_count(totals.spare_cards)} spare, moves {format_count(totals.moves)} pods"
             ),
@@ -85,8 +85,8 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             *_calibration(plan),
             *tide_needs_yes(plan),
             "next: gputide plan explain ID"
-            + (f" · gputide plan diff --plan {plan.plan_id} · gputide plan approve" if plan.stages else "")
-            + (f" · gputide plan show --plan {plan.plan_id} --routers" if plan.by_hand else ""),
+            + (f" · gputide plan diff --plan {plan.short_id} · gputide plan approve" if plan.stages else "")
+            + (f" · gputide plan show --plan {plan.short_id} --routers" if plan.by_hand else ""),
         ),
     )
 
@@ -121,7 +121,7 @@ def tide_listing(plan: Plan) -> Listing:
 def tide_needs_yes(plan: Plan) -> tuple[str, ...]:
     """Says of each stage of the tide that no approval means it that does not name it."""
     return tuple(
-        f"stage {stage}: the tide needs a yes of its own: gputide plan approve --plan {plan.plan_id} --stage {stage}"
+        f"stage {stage}: the tide needs a yes of its own: gputide plan approve --plan {plan.short_id} --stage {stage}"
         for stage in sorted(plan.tide_stages)
     )
 
@@ -189,10 +189,10 @@ def preview_answer(plan: Plan, found: Sequence[StagePreview], *, no_cluster: str
     headline: tuple[str, ...]
     if no_cluster is None:
         objects = format_count(sum(len(stage.objects) for stage in found))
-        headline = (f"plan {plan.plan_id}: would change {objects} objects and move {moves} pods",)
+        headline = (f"plan {plan.short_id}: would change {objects} objects and move {moves} pods",)
     else:
         seen = f"by what was seen until {format_time(plan.created_at)}; which objects change is not known"
-        headline = (f"plan {plan.plan_id}: would move {moves} pods, {seen}", no_cluster)
+        headline = (f"plan {plan.short_id}: would move {moves} pods, {seen}", no_cluster)
     return Answer(
         document={"plan_id": plan.plan_id, "stages": document(found)},
         headline=headline,
@@ -273,6 +273,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
     """What `verify` prints: the verdict, then what it stands on; harm first where a service is over its budget."""
     span = "final" if outcome.is_final else "interim"
+    short_id = format_plan_id(outcome.plan_id)
     amounts = Listing(
         title="Predicted and observed",
         columns=("", "predicted", "observed"),
@@ -307,7 +308,7 @@ def outcome_answer(outcome: Outcome, verdict: Verdict, currency: str) -> Answer:
         document=verdict_document(outcome, text),
         headline=(
             text,
-            f"plan {outcome.plan_id}, {format_time(outcome.since)} to {format_time(outcome.until)} ({span})",
+            f"plan {short_id}, {format_time(outcome.since)} to {format_time(outcome.until)} ({span})",
         ),
         listings=(harmed, amounts) if verdict.is_harmed else (amounts, harmed),
     )

@@ -27,7 +27,7 @@ def routers_answer(plan: Plan) -> Answer:
     """
     if not plan.by_hand:
         raise Misconfigured(
-            f"cannot write routers: plan {plan.plan_id} lets no model sleep (recommender.sleep_wait_seconds)"
+            f"cannot write routers: plan {plan.short_id} lets no model sleep (recommender.sleep_wait_seconds)"
         )
     framebuffer_bytes = {str(card.card): card.framebuffer_bytes for card in plan.placement}
     groups: dict[str, Any] = {}

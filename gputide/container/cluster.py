@@ -28,6 +28,7 @@ from enforcer.cluster import ClusterReader, ClusterWriter, FieldChange, Lease
 from enforcer.dialect import ObjectKey
 from enforcer.manifest import Manifest
 from enforcer.probe.stored_results import kept_results, read_key
+from enforcer.record.anchor import Anchor
 from enforcer.record.journal import ObjectIntent
 from enforcer.record.shared_ledger import ChangeStore
 from enforcer.record.shared_plans import ClusterPlans
@@ -131,6 +132,10 @@ class LiveCluster(ClusterReader, ClusterWriter, Lease, Protocol):
     @property
     def plans(self) -> ClusterPlans | None:
         """Keeps plans and who approved them; None where the data folder alone does."""
+        ...
+
+    def anchor(self, owner: str) -> Anchor | None:
+        """Keeps the heads of a data folder's ledgers; None where it lies in that folder itself."""
         ...
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from multiprocessing import get_context
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from zoneinfo import ZoneInfo
 
 from enforcer.record.journal import Journal, RunRecord
-from enforcer.record.ledger import Ledger
+from enforcer.record.ledger import Ledger, anchor_of, ledger_at
 from enforcer.record.plan_status import PlanStatus
 from enforcer.record.plan_store import PlanStore
 from enforcer.record.shared_ledger import SharedLedger
@@ -36,6 +36,7 @@ from enforcer.safety.harm_budget import Harm, HarmBudgets
 from fleet.data_folder import DataFolder, writing
 from fleet.errors import Misconfigured, Unavailable
 from fleet.inventory import WorkloadId
+from fleet.logs import logger
 from fleet.settings.guard import WEEKDAYS, hours_of
 from fleet.settings.settings import Settings
 from gputide.container.cluster import (
@@ -47,8 +48,11 @@ from gputide.container.cluster import (
     open_cluster_to_change,
     own_cluster,
 )
+from gputide.container.ledgers import AnchoredFolder, name_of
 from gputide.container.plans import plans_of
 from gputide.container.prometheus import instant_query
+
+_log = logger("gputide.enforcer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +90,17 @@ def open_enforcer(
         Unavailable: it can't be reached.
     """
     own = own_cluster(folder, settings)
-    with open_cluster_to_change(folder, settings, now) as cluster:
+    with (
+        open_cluster_to_change(folder, settings, now) as cluster,
+        _own_ledger(folder, cluster) if ledger is None else nullcontext(ledger) as place,
+    ):
         plans = plans_of(folder, cluster, own)
         tools = RunContext(
             reader=cluster,
             writer=cluster,
             lease=cluster,
             pause=cluster.pause,
-            journal=_journal(cluster, own, ledger or folder.ledger, is_lean=ledger is not None),
+            journal=_journal(folder, cluster, own, place, is_lean=ledger is not None),
             guard=guard(folder, settings),
             signals=_signals(cluster, settings),
             policy=RolloutPolicy(
@@ -157,18 +164,50 @@ def _looked_at(folder: DataFolder, settings: Settings) -> Iterator[tuple[LiveClu
     # Of its own: the process that applies may be writing the folder's.
     with open_cluster(folder, settings) as cluster, TemporaryDirectory() as place:
         ledger = folder.ledger if cluster.changes is None else Path(place) / folder.ledger.name
-        yield cluster, _journal(cluster, own_cluster(folder, settings), ledger)
+        yield cluster, _journal(folder, cluster, own_cluster(folder, settings), ledger)
 
 
 def _unread(_plan_id: str, _status: PlanStatus) -> None:
     """A plan of a folder has no status of its own: it is made from the ledger when somebody looks."""
 
 
-def _journal(cluster: LiveCluster, own: str | None, ledger: Path, *, is_lean: bool = False) -> Journal:
+@contextmanager
+def _own_ledger(folder: DataFolder, cluster: LiveCluster) -> Iterator[Path]:
+    """The folder's copy of what was changed, its head anchored in the cluster afterwards.
+
+    Where it does not hold what was anchored, or its chain is broken, what the cluster keeps is followed alone, so that
+    everything can be undone; the folder's is left as it is.
+
+    Raises:
+        Corrupt: it is so, and the cluster keeps no record.
+    """
+    anchored = AnchoredFolder(folder, cluster.anchor(name_of(folder)))
+    broken = anchored.broken()
+    if folder.ledger.name in broken and cluster.changes is None:
+        raise broken[folder.ledger.name]
+    for why in broken.values():
+        _log.warning("a ledger of the data folder can't be trusted", why=str(why))
+    try:
+        if folder.ledger.name not in broken:
+            yield folder.ledger
+        else:
+            with TemporaryDirectory() as place:
+                yield Path(place) / folder.ledger.name
+    finally:
+        anchored.keep()
+
+
+def _journal(
+    folder: DataFolder, cluster: LiveCluster, own: str | None, ledger: Path, *, is_lean: bool = False
+) -> Journal:
     """What was changed: of a real cluster the record lies there, and a ledger file follows it."""
+    of_folder = ledger == folder.ledger
     if cluster.changes is None:
-        return Journal(Ledger(ledger), cluster=own)
-    kept = SharedLedger(ledger, cluster.changes, own, is_lean=is_lean)
+        return Journal(ledger_at(folder, ledger) if of_folder else Ledger(ledger), cluster=own)
+    kept = SharedLedger(
+        ledger, cluster.changes, own, is_lean=is_lean, key=folder.ledger_key if of_folder else None,
+        anchor=anchor_of(folder) if of_folder else None,
+    )  # fmt: skip
     return Journal(kept, cluster=own)
 
 
@@ -176,7 +215,7 @@ def copy_changes(folder: DataFolder, cluster: LiveCluster, own: str | None) -> N
     """Bring the folder's copy of what was changed up to date; where another process writes it, that one does."""
     if cluster.changes is not None:
         with suppress(Unavailable), writing(folder):
-            SharedLedger(folder.ledger, cluster.changes, own).pull()
+            SharedLedger(folder.ledger, cluster.changes, own, key=folder.ledger_key, anchor=anchor_of(folder)).pull()
 
 
 def _signals(cluster: LiveCluster, settings: Settings) -> Signals:

@@ -13,7 +13,7 @@ from functools import partial
 from enforcer.preview import StagePreview, preview, preview_of_history
 from enforcer.record.fingerprint import fingerprint_of
 from enforcer.record.journal import Journal
-from enforcer.record.ledger import Ledger
+from enforcer.record.ledger import ledger_at
 from enforcer.record.plan_store import PlanStore
 from enforcer.record.shared_ledger import stored_runs
 from enforcer.record.shared_plans import SharedPlans
@@ -79,7 +79,7 @@ def copied_plans(folder: DataFolder, settings: Settings) -> PlanStore:
 
 def journal(folder: DataFolder, *, cluster: str | None = None) -> Journal:
     """What was changed, from the audit log; in one cluster where it is given."""
-    return Journal(Ledger(folder.ledger), cluster=cluster)
+    return Journal(ledger_at(folder, folder.ledger), cluster=cluster)
 
 
 def keep_plan(folder: DataFolder, settings: Settings, plan: Plan) -> None:

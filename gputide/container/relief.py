@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from enforcer.dialect import Dialect
-from enforcer.record.ledger import Ledger
+from enforcer.record.ledger import ledger_at
 from enforcer.relief.demand_feed import (
     AllObjectives,
     DemandFeed,
@@ -56,7 +56,7 @@ class OpenRelief:
 
 def relief_journal(folder: DataFolder) -> ReliefJournal:
     """What relief did, from its ledger."""
-    return ReliefJournal(Ledger(folder.relief))
+    return ReliefJournal(ledger_at(folder, folder.relief))
 
 
 @contextmanager

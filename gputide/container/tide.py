@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import date, datetime, time, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from enforcer.record.ledger import Ledger
+from enforcer.record.ledger import ledger_at
 from enforcer.tide.calendar import TideCalendar
 from enforcer.tide.homecoming import Homecoming, TidePolicy
 from enforcer.tide.runner import TideMetrics, TideRunner
@@ -53,7 +53,7 @@ def tide_calendar(plan: Plan, settings: Settings) -> TideCalendar:
 
 def tide_journal(folder: DataFolder) -> TideJournal:
     """The nights that were."""
-    return TideJournal(Ledger(folder.tide))
+    return TideJournal(ledger_at(folder, folder.tide))
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from analyzer.profile import profile_parts
-from enforcer.record.ledger import Ledger
 from enforcer.safety.freeze import frozen_by
 from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
@@ -28,6 +27,7 @@ from fleet.settings.price_book import with_price_book
 from fleet.units import format_percent
 from fleet.usage import History
 from gputide.container.history import load_history
+from gputide.container.ledgers import anchored_folder
 from gputide.container.plans import journal
 from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.doctor.finding import Area, Check, Diagnosis, a_check, finding, otherwise, some, unchecked, well
@@ -77,7 +77,7 @@ def data_checks(session: Session) -> tuple[Check, ...]:
     return (
         a_check(Area.DATA, "folder", partial(_folder, session), of_folder),
         a_check(Area.DATA, "disk", partial(_disk, session), "disk-low disk-filling bus-filling"),
-        a_check(Area.DATA, "ledger", partial(_ledger, session), "ledger-broken run-open"),
+        a_check(Area.DATA, "ledger", partial(_ledger, session), "ledger-broken ledger-unkeyed run-open"),
     )
 
 
@@ -194,16 +194,27 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
 def _ledger(session: Session) -> Iterator[Diagnosis]:
     folder = session.folder()
     try:
+        with anchored_folder(folder, session.settings) as anchored:
+            looks, trust, unread = anchored.looks(), anchored.trust, anchored.unread
+        broken = [look for look in looks if look.fault]
+        yield from (finding("ledger-broken", look.fault, subject=look.name) for look in broken)
+        if unread:
+            yield unchecked(unread)
+        if broken:
+            return
         runs = journal(folder).runs()
-        Ledger(folder.freezes).entries()
     except GputideError as exc:
         yield finding("ledger-broken", exc.said)
         return
+    unkeyed = {look.name: look.unmarked for look in looks if folder.ledger_key is not None and look.unmarked}
+    if unkeyed:
+        text = sentence("doctor.found.unkeyed", count=sum(unkeyed.values()), names=", ".join(unkeyed))
+        yield finding("ledger-unkeyed", text)
     still_open = [run.plan_id for run in runs if run.is_open]
     if still_open:
         text = sentence("doctor.found.open_runs", open=len(still_open), runs=len(runs))
         yield finding("run-open", text, subject=still_open[0], plan=still_open[0])
-    yield otherwise(sentence("doctor.found.chain", runs=len(runs)))
+    yield otherwise(sentence("doctor.found.chain", runs=len(runs), trust=trust))
 
 
 def _history(session: Session) -> Iterator[Diagnosis]:

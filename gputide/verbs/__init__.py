@@ -65,6 +65,7 @@ _ADMIN = (
     Verb(name="backup", summary="Copy the data folder while everything runs, check a copy, restore it."),
     Verb(name="engines", summary="Start and stop Kafka, Flink and Hive on this machine, for development."),
     Verb(name="access", summary="Make tokens for the web app; list the rights."),
+    Verb(name="ledger", summary="Check whether somebody edited the ledgers; accept them as they stand."),
     Verb(name="notify", summary="Send messages to mail and chats.", needs_prices=True),
     Verb(name="grafana", summary="Write dashboards for Grafana and rules for Prometheus."),
     Verb(name="probe", summary="Measure what a node's sharing really enforces."),

@@ -21,6 +21,7 @@ from fleet.decisions import Plan
 from fleet.documents import document
 from fleet.errors import Misconfigured, Refused
 from fleet.sentences import sentence
+from fleet.units import format_plan_id
 from gputide.answers.plan import preview_answer
 from gputide.container.cluster import (
     NO_CLUSTER,
@@ -134,9 +135,10 @@ def _abortable(run: RunRecord) -> Answer:
         for record in open_stages(run)
         for intent in record.objects
     ]
+    short_id = format_plan_id(run.plan_id)
     return Answer(
         document={"plan_id": run.plan_id, "stages": [record.stage for record in open_stages(run)]},
-        headline=(f"would end plan {run.plan_id} and restore {len(rows)} objects of the stage that is under way",),
+        headline=(f"would end plan {short_id} and restore {len(rows)} objects of the stage that is under way",),
         listings=(Listing(title="Objects", columns=("stage", "kind", "object"), rows=rows),),
         footnotes=("nothing was changed; gputide apply --abort --yes does it",),
     )
@@ -147,7 +149,7 @@ def _ended(found: AbortResult) -> Answer:
     stay = ", ".join(map(str, found.promoted))
     return Answer(
         document=document(found),
-        headline=(f"plan {found.plan_id} is ended: {back}",),
+        headline=(f"plan {format_plan_id(found.plan_id)} is ended: {back}",),
         listings=(
             Listing(
                 title="Kept as it is",
@@ -171,13 +173,13 @@ def _emit(session: Session, plan: Plan, stages: Sequence[int], form: EmitForm, t
     tides = _left_to_tide(plan, stages)
     stages = tuple(sorted(set(stages) - plan.tide_stages))
     if tides and not stages:
-        raise Refused(f"cannot emit plan {plan.plan_id}: {'; '.join(tides)}")
+        raise Refused(f"cannot emit plan {plan.short_id}: {'; '.join(tides)}")
     approved = tuple(stage for stage in stages if stage in given)
     if not approved:
         wanted = " ".join(f"--stage {stage}" for stage in stages)
         raise Refused(
-            f"cannot emit plan {plan.plan_id}: nobody approved what would be written; "
-            f"`gputide plan approve --plan {plan.plan_id} {wanted}`"
+            f"cannot emit plan {plan.short_id}: nobody approved what would be written; "
+            f"`gputide plan approve --plan {plan.short_id} {wanted}`"
         )
     freed = sum(entry.cards_freed for entry in plan.stages if entry.stage in approved)
     guard(folder, settings).check_approvals(plan, approved, approvals, freed)
@@ -200,7 +202,7 @@ def _answer(plan: Plan, stages: Sequence[int], results: tuple[StageResult, ...])
         document={"plan_id": plan.plan_id, "stages": document(results)},
         headline=(
             (
-                f"plan {plan.plan_id}: {len(kept)} of {len(results)} stages applied, "
+                f"plan {plan.short_id}: {len(kept)} of {len(results)} stages applied, "
                 f"{sum(freed[result.stage] for result in kept)} cards freed"
             ),
         ),

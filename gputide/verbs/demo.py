@@ -85,7 +85,7 @@ def _print_summary(summary: DemoSummary, backend: str) -> None:
     answer = outcome_answer(summary.outcome, verdict, summary.applied.currency)
     print_answer(replace(answer, headline=()), form=Format.TABLE, target=None)
     console.print(
-        f"{verdict_words(verdict, Language.EN)} {summary.restored} was restored; plan {waiting.plan_id} waits: "
+        f"{verdict_words(verdict, Language.EN)} {summary.restored} was restored; plan {waiting.short_id} waits: "
         f"{waiting.totals.cards_freed} more cards",
         soft_wrap=True,
     )

@@ -13,7 +13,7 @@ from enforcer.record.verdict import Standing
 from fleet.documents import iso
 from fleet.durable import lock_holder
 from fleet.outcomes import Outcome
-from fleet.units import format_count, format_duration, format_time
+from fleet.units import format_count, format_duration, format_plan_id, format_time
 from gputide.container.pages import views_of
 from gputide.options import answering
 from gputide.output import Answer, Listing
@@ -101,7 +101,7 @@ def _state(line: ClusterLine, outcome: Outcome | None) -> tuple[str, str]:
     """Where the newest plan of a cluster stands, and the command that follows; "" where none does."""
     if line.plan_id is None:
         return "none", "gputide plan make"
-    plan = line.plan_id[:12]
+    plan = format_plan_id(line.plan_id)
     if line.approved_stages > line.applied_stages:
         waiting = line.approved_stages - line.applied_stages
         return f"{plan}: {waiting} approved stages wait to be applied", f"gputide apply --plan {plan}"

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from enforcer.record.journal import Journal, UndoRecord
+from enforcer.record.journal import Journal, RunRecord, UndoRecord
+from enforcer.record.plan_store import id_meant
 from enforcer.rollout.holding import way_of
 from enforcer.rollout.undo import Undo, UndoResult
 from enforcer.safety.abort_wish import stopped
@@ -17,6 +18,7 @@ from fleet.documents import document
 from fleet.errors import Misconfigured
 from fleet.sentences import Sentence
 from fleet.settings.settings import Settings
+from fleet.units import format_plan_id
 from gputide.answers.plan import rolls
 from gputide.container.cluster import check_own
 from gputide.container.enforcer import no_longer_want, open_enforcer, run_under_way
@@ -48,7 +50,7 @@ def undo(
     if everything and (plan is not None or stage or recommendation is not None):
         raise Misconfigured("cannot use --every-plan with --plan, --stage or --recommendation: it restores everything")
     run = run_under_way(folder, session.settings) if yes else None
-    if run is not None and not run.plan_id.startswith(plan or ""):
+    if run is not None and not _is_meant(run, plan, folder, session.settings):
         run = None
     if run is not None:
         no_longer_want(folder, session.settings, run, by=who())
@@ -76,14 +78,25 @@ def undo(
     return answer
 
 
+def _is_meant(run: RunRecord, plan: str | None, folder: DataFolder, settings: Settings) -> bool:
+    """Whether the run under way is of the plan that is named.
+
+    Raises:
+        Misconfigured: it may be of that one, and others too.
+    """
+    if plan is None or not run.plan_id.startswith(plan):
+        return plan is None
+    return id_meant(plan, [*copied_plans(folder, settings).ids(), run.plan_id]) == run.plan_id
+
+
 def _own_plan(folder: DataFolder, settings: Settings, kept: Journal, plan: str | None) -> str:
     """Id of the plan that is meant; never one of another cluster."""
     if plan is None:
         return newest_applied(kept)
     # Another machine may have applied it, and only the cluster knows.
-    known = {run.plan_id for run in kept.runs() if run.plan_id.startswith(plan)}
-    if len(known) == 1:
-        return known.pop()
+    known = [run.plan_id for run in kept.runs()]
+    if any(name.startswith(plan) for name in known):
+        return id_meant(plan, known)
     chosen = copied_plans(folder, settings).get(plan)
     check_own(chosen, folder, settings)
     return chosen.plan_id
@@ -117,7 +130,7 @@ def _undone(results: Sequence[UndoResult]) -> Answer:
     return Answer(
         document=document(results[0] if len(results) == 1 else tuple(results)),
         headline=(
-            *(f"plan {result.plan_id}: {len(result.workloads)} workloads restored" for result in results),
+            *(f"plan {format_plan_id(one.plan_id)}: {len(one.workloads)} workloads restored" for one in results),
             *((count,) if lowered else ()),
         ),
         listings=(*_kept(kept), *(replace(one, is_said=True) for one in _lowered(lowered))),

@@ -78,7 +78,7 @@ class House:
         found = {str(value) for card in cards for value in (card.card, card.card_model, card.node)}
         found |= {part for profile in workloads for part in (*profile.workload.split("/"), profile.time_zone)}
         for entry in self.cluster.plans(CLUSTER):
-            found |= {entry.plan.plan_id, entry.plan.plan_id[:6], *entry.approved_by}
+            found |= {entry.plan.plan_id, entry.plan.short_id, *entry.approved_by}
             knows = Words(language=Language.EN).knows
             found |= {
                 item.reason.replace("_", " ") for item in entry.plan.refused if not knows(f"reason.{item.reason}")

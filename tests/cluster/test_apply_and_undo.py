@@ -397,6 +397,32 @@ def test_machine_that_knows_nothing_of_a_plan_takes_it_back(
     assert "it was undone already" in again.err
 
 
+def test_ledger_of_the_folder_that_was_cut_is_named_and_keeps_nobody_from_undoing(
+    api: Api, standing: Standing, planned: OnCluster
+) -> None:
+    contents_before = contents(api, standing.namespace)
+    assert planned.approve().status == 0
+    applied = planned("apply", "--yes")
+    assert applied.status == 0, applied.err
+    sound = planned("admin", "ledger", "verify", "--format", "json")
+    assert (sound.status, sound.document["trust"]) == (0, "unkeyed, anchored"), sound.out
+    ledger = planned.folder / "ledger.jsonl"
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-3]))
+    (planned.folder / "ledger.jsonl.head").unlink()
+    left = ledger.read_bytes()
+    said = planned("admin", "ledger", "verify")
+    assert said.status == 1
+    undone = planned("undo", "--yes")
+    assert undone.status == 0, undone.err
+    assert "a ledger of the data folder can't be trusted" in undone.err
+    settled(api, standing)
+    assert contents(api, standing.namespace) == contents_before
+    assert ledger.read_bytes() == left
+    assert planned("admin", "ledger", "verify").status == 1
+    assert planned("admin", "ledger", "accept", "--yes").status == 0
+    assert planned("admin", "ledger", "verify").status == 0
+
+
 @pytest.mark.parametrize(("verb", "is_elsewhere"), [("apply --abort", True), ("undo", False)])
 def test_stage_that_another_process_applies_is_taken_back(
     verb: str,

@@ -113,7 +113,7 @@ def test_plan_of_another_cluster_is_not_shown_as_one_of_this() -> None:
     views = replace(views, plans=EmbeddedCluster(views.fleet.profiles(CLUSTER), (plan,)))
     app = create_app(views, ways=Ways(operator="mei")).server.test_client()
     values = {"address.pathname": "/plan", "address.search": f"?cluster={CLUSTER}&plan={plan.plan_id}"}
-    assert f"There is no plan {plan.plan_id} for {CLUSTER}" in json.dumps(
+    assert f"There is no plan {plan.short_id} for {CLUSTER}" in json.dumps(
         asked(app, "page-key.data", values, "address.search")
     )
 

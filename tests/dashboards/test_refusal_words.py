@@ -57,10 +57,10 @@ def test_plan_that_expired_says_so_on_the_chinese_page_and_in_english_in_the_api
     )  # fmt: skip
     (entry,) = plans.plans(CLUSTER)
     said = apply_reason(entry, (1,), IDLE) or ""
-    assert f"无法应用方案 {PLAN.plan_id}：它已于" in said
+    assert f"无法应用方案 {PLAN.short_id}：它已于" in said
     assert "expired" not in said
     answer = entry_answer(entry)["apply_refusal"]
-    assert answer.startswith(f"cannot apply plan {PLAN.plan_id}: it expired at")
+    assert answer.startswith(f"cannot apply plan {PLAN.short_id}: it expired at")
     with pytest.raises(Refused, match=re.escape(answer)):
         Guard(GuardPolicy()).check_plan(PLAN, (1,), store.approvals(PLAN.plan_id), late)
 

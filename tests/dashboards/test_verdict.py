@@ -31,7 +31,7 @@ from fleet.documents import document
 from fleet.inventory import WorkloadId
 from fleet.outcomes import Outcome, WorkloadOutcome
 from fleet.settings.notify import NoticeTopic, NotifySettings
-from fleet.units import format_percent
+from fleet.units import format_percent, format_plan_id
 from fleet.words import Language
 from gputide.answers.plan import outcome_answer
 from tests.dashboards.access.keys import HOST, an_app
@@ -335,4 +335,4 @@ def test_banner_reads_in_the_readers_language(language: Language) -> None:
 def test_banner_links_the_plan_unless_the_page_shows_it(shown: str | None, is_linked: bool) -> None:
     verdict = verdict_of(an_outcome([(0.02, 1000)]))
     text = text_of(verdict_banner(verdict, read_address("/plan", f"?cluster={CLUSTER}"), shown))
-    assert (f"Review plan {verdict.plan_id}" in text) is is_linked
+    assert (f"Review plan {format_plan_id(verdict.plan_id)}" in text) is is_linked

@@ -99,7 +99,7 @@ def test_plan_is_kept_with_its_fingerprint_and_approvals(tmp_path: Path) -> None
     fingerprint = fingerprint_of(take_snapshot(a_cluster(tmp_path)))
     store.add(plan, fingerprint)
     assert store.newest() == plan
-    assert store.get(plan.plan_id[:4]) == plan
+    assert store.get(plan.plan_id[:8]) == plan
     assert store.fingerprint(plan.plan_id) == fingerprint
     store.approve(plan, [1], by="ann", at=NOW)
     store.approve(plan, [2], by="bob", at=NOW)
@@ -139,8 +139,8 @@ def test_expired_plan_and_unknown_stage_cannot_be_approved(tmp_path: Path) -> No
 def test_unknown_plan_names_the_known_ones(tmp_path: Path) -> None:
     store, plan = PlanStore(tmp_path), standard_plan()
     store.add(plan)
-    with pytest.raises(Misconfigured, match=plan.plan_id):
-        store.get("zzz")
+    with pytest.raises(Misconfigured, match=f"no plan has that id; known: {plan.short_id}"):
+        store.get("zzzzzzzz")
 
 
 def test_freeze_file_says_who(tmp_path: Path) -> None:

@@ -695,7 +695,7 @@ def test_undo_says_before_it_begins_what_a_later_plan_or_somebody_set_since(tmp_
     a_rollout(tools).apply(later, by="ann")
     kept = undo.kept_now(undo.preview(first))
     assert kept
-    assert all(f"plan {later.plan_id} set it to" in str(left) and "team/Deployment/a" in str(left) for left in kept)
+    assert all(f"plan {later.short_id} set it to" in str(left) and "team/Deployment/a" in str(left) for left in kept)
     version = cluster.get("Deployment", "team", "c")["metadata"]["resourceVersion"]  # type: ignore[index]
     field = "spec.template.spec.containers[server].resources.limits[nvidia.com/gpumem]"
     cluster.patch("Deployment", "team", "c", [FieldChange(field=field, value="9000")], version)

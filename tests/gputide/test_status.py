@@ -48,8 +48,8 @@ def test_status_of_a_plan_that_is_a_tide_alone(planned: Path, program: Program, 
         said = program(folder.path, "status", "--format", "json").document
     assert said["running"] == [{"process": "the tide", "pid": str(os.getpid())}]
     (cluster,) = said["clusters"]
-    assert cluster["state"] == f"{plan.plan_id}: its tide waits for approval"
-    assert said["next"] == f"gputide plan approve --plan {plan.plan_id} --stage 1"
+    assert cluster["state"] == f"{plan.short_id}: its tide waits for approval"
+    assert said["next"] == f"gputide plan approve --plan {plan.short_id} --stage 1"
     assert program(folder.path, *said["next"].split()[1:]).status == 0
     (cluster,) = program(folder.path, "status", "--format", "json").document["clusters"]
-    assert cluster["state"] == f"{plan.plan_id}: its tide is approved"
+    assert cluster["state"] == f"{plan.short_id}: its tide is approved"

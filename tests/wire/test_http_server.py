@@ -369,3 +369,13 @@ def test_address_that_is_none_of_this_machine_is_named_with_its_setting(host, po
 def test_address_that_is_taken_is_unavailable_and_named_with_its_setting(server):
     with pytest.raises(Unavailable, match=r"agent\.listen"):
         listen(*server.address, setting="agent.listen")
+
+
+def test_address_that_holds_most_places_gives_way_before_one_that_holds_few():
+    with served(connections_max=5) as server, ExitStack() as stack:
+        own = stack.enter_context(socket.create_connection(server.address, timeout=10, source_address=("127.0.0.2", 0)))
+        for _ in range(10):
+            stack.enter_context(socket.create_connection(server.address, timeout=10))
+            time.sleep(0.02)
+        own.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert own.recv(65536).startswith(b"HTTP/1.1 404")

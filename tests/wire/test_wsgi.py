@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -14,17 +15,18 @@ import pytest
 from tests.wire.http_serving import exchange, statuses
 from wire.http_connection import ServerLimits
 from wire.http_server import HttpServer, listen
-from wire.wsgi import Application, wsgi
+from wire.wsgi import Application, Known, wsgi
 
 
 @contextmanager
-def serving(application: Application, threads: int = 2) -> Iterator[tuple[str, int]]:
+def serving(application: Application, threads: int = 2, is_known: Known | None = None) -> Iterator[tuple[str, int]]:
     limits = ServerLimits(
         connections_max=50, body_bytes_max=1 << 20, pending_bytes_max=1 << 22, idle_seconds=30.0, request_seconds=10.0
     )
     listener = listen("127.0.0.1", 0, setting="--listen")
     address = listener.getsockname()[:2]
-    server = HttpServer(listener, wsgi(application, address=address, scheme="http", threads=threads), limits=limits)
+    answer = wsgi(application, address=address, scheme="http", threads=threads, is_known=is_known)
+    server = HttpServer(listener, answer, limits=limits)
     server.start()
     try:
         yield server.address
@@ -115,3 +117,30 @@ def test_no_more_requests_than_threads_are_worked_on_at_once() -> None:
         for thread in threads:
             thread.join()
     assert (most[0], len(closed)) == (2, 8)
+
+
+def test_requests_of_strangers_keep_nobody_out_who_is_known() -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow_for_strangers(environ: dict[str, Any], start: Any) -> list[bytes]:
+        if "HTTP_AUTHORIZATION" not in environ:
+            begun.release()
+            go_on.wait(20)
+        return echo(environ, start)
+
+    known = {"Authorization": "Bearer x"}
+    with (
+        serving(slow_for_strangers, 1, lambda fields, _address: "authorization" in fields) as address,
+        ExitStack() as opened,
+    ):
+        for _ in range(5):
+            stranger = opened.enter_context(socket.create_connection(address, timeout=20))
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert begun.acquire(timeout=10)
+        client = http.client.HTTPConnection(*address, timeout=10)
+        try:
+            client.request("GET", "/", headers=known)
+            assert client.getresponse().status == 200
+        finally:
+            go_on.set()
+            client.close()

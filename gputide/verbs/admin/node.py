@@ -127,7 +127,7 @@ def _switched(session: Session, enforcer: Enforcer, switch: NodeSwitch, *, by: s
     return Answer(
         document={"plan_id": plan.plan_id, "node_switch": document(switch)},
         headline=(f"node {switch.node} is in mode {switch.mode}",),
-        footnotes=(f"undo at any time: gputide undo --plan {plan.plan_id}",),
+        footnotes=(f"undo at any time: gputide undo --plan {plan.short_id}",),
     )
 
 
@@ -155,8 +155,8 @@ def _kept(session: Session, enforcer: Enforcer, switch: NodeSwitch, by: str) -> 
         plans.approve(plan, (1,), by="" if plans.signs_as_user(plan) else by, at=enforcer.tools.now())
     except (Forbidden, Refused) as exc:
         raise Refused(
-            f"cannot switch node {switch.node} yet: {exc}; let somebody who may approve plan {plan.plan_id} "
-            f"(gputide plan approve --plan {plan.plan_id}), then call this again"
+            f"cannot switch node {switch.node} yet: {exc}; let somebody who may approve plan {plan.short_id} "
+            f"(gputide plan approve --plan {plan.short_id}), then call this again"
         ) from exc
     return plan
 

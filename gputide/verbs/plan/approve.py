@@ -55,7 +55,7 @@ def approve(
         wanted = chosen_stages(chosen, stage) if stage else chosen.rollout_stages
         unnamed = () if stage else tide_needs_yes(chosen)
         if not wanted and unnamed:
-            raise Misconfigured(f"cannot approve plan {chosen.plan_id} as a whole: {unnamed[0]}")
+            raise Misconfigured(f"cannot approve plan {chosen.short_id} as a whole: {unnamed[0]}")
         approval = plans.approve(chosen, wanted, by=own_name if by is None else by, at=session.now())
         given = plans.approvals(chosen.plan_id)
     stages = ", ".join(map(str, approval.stages))
@@ -65,7 +65,7 @@ def approve(
         document=document(approval),
         headline=(
             (
-                f"{approval.by} approved stages {stages} of plan {chosen.plan_id} for {chosen.cluster} at "
+                f"{approval.by} approved stages {stages} of plan {chosen.short_id} for {chosen.cluster} at "
                 f"{format_time(approval.at)}"
             ),
         ),
@@ -89,7 +89,7 @@ def _nights(plan: Plan, given: Sequence[Approval], folder: DataFolder, settings:
     until = format_time(plan.created_at + timedelta(days=settings.tide.plan_age_days_max))
     return (
         f"nights begin by it until {until} (tide.plan_age_days_max), with `gputide run tide`; next: "
-        f"gputide run tide check --plan {plan.plan_id}"
+        f"gputide run tide check --plan {plan.short_id}"
     )
 
 
@@ -101,7 +101,7 @@ def _doubts(plan: Plan, stages: Sequence[int]) -> Iterator[str]:
             title = Words(language=Language.EN).stage(stage.title)
             yield (
                 f"warning: stage {stage.stage} ({title}) has a confidence of {format_percent(confidence)}, "
-                f"below {format_percent(CONFIDENT_MIN)}; its evidence: gputide plan show --plan {plan.plan_id}"
+                f"below {format_percent(CONFIDENT_MIN)}; its evidence: gputide plan show --plan {plan.short_id}"
             )
 
 

@@ -13,6 +13,7 @@ from enforcer.reconcile import repair as write_again
 from fleet.data_folder import writing
 from fleet.documents import document
 from fleet.errors import EXIT_FINDINGS, EXIT_FINE
+from fleet.units import format_plan_id
 from gputide.container.enforcer import open_enforcer
 from gputide.options import ByOption, YesOption, answering
 from gputide.output import Answer, Listing
@@ -66,7 +67,7 @@ def _drift_answer(
             "planned": lambda entry: "" if entry.planned is None else entry.planned,
             "found": lambda entry: "the object is gone" if entry.is_gone else entry.found or "",
             "recommendation": lambda entry: entry.recommendation,
-            "plan": lambda entry: entry.plan_id,
+            "plan": lambda entry: format_plan_id(entry.plan_id),
         },
     )
     next_step = "written again" if is_mended else "mend it: gputide plan drift --repair --yes"

@@ -27,11 +27,12 @@ def list_plans(session: Session, cluster: AnyClusterOption = None) -> Answer:
         records = [record for run in ledger.runs(plan.plan_id) for record in run.records.values()]
         return {record.stage for record in records if record.state is StageState.PROMOTED}
 
+    plans = [plan for plan in reversed(store.plans()) if cluster in (None, plan.cluster)]
     listing = Listing.of(
         "Plans",
-        [plan for plan in reversed(store.plans()) if cluster in (None, plan.cluster)],
+        plans,
         {
-            "plan": lambda plan: plan.plan_id,
+            "plan": lambda plan: plan.short_id,
             "cluster": lambda plan: plan.cluster,
             "created": lambda plan: iso(plan.created_at),
             "expires": lambda plan: iso(plan.expires_at),
@@ -42,4 +43,5 @@ def list_plans(session: Session, cluster: AnyClusterOption = None) -> Answer:
             "applied stages": lambda plan: ", ".join(map(str, sorted(applied(plan)))),
         },
     )
-    return Answer(document=listing.records(), listings=(listing,))
+    records = [{**row, "plan": plan.plan_id} for row, plan in zip(listing.records(), plans, strict=True)]
+    return Answer(document=records, listings=(listing,))

@@ -120,7 +120,7 @@ def test_change_goes_to_the_plan_whose_rights_were_checked(world: tuple[Views, E
 
     odd = replace(views, plans=ByPrefix(cluster), rollouts=Heard(cluster))  # type: ignore[arg-type] # plans alone
     scoped = scoped_views(odd, lambda: everything("bo"))
-    short = plan.plan_id[:2]
+    short = plan.plan_id[:8]
     scoped.plans.approve(short, (1,), "bo")
     scoped.plans.preview(short, (1,))
     scoped.rollouts.apply(short, (1,), "bo")
