@@ -12,9 +12,10 @@ from fleet.series import Subject, known_names, meaning_of_name, resolve
 from pipeline.remote_write.decode import Decoder, Version
 from pipeline.remote_write.encode import LabelSets
 from pipeline.remote_write.label_sets import LabelLimits, fault_of
+from pipeline.remote_write.named_rows import INFO_TABLES
 from pipeline.remote_write.series_columns import Verdict
-from pipeline.remote_write.series_table import INFO_TABLES, SeriesTable
-from tests.pipeline.builders import series_table
+from pipeline.remote_write.series_table import SeriesTable
+from tests.pipeline.builders import body_limits, series_table
 
 LABELS_MAX, LABEL_BYTES_MAX = 6, 24
 NAMES = st.one_of(
@@ -35,7 +36,7 @@ SETS = st.builds(
 def looked_up(table: SeriesTable, sets: list[dict[str, str]], version: Version) -> list[int]:
     numbers = np.arange(len(sets))
     body = LabelSets(sets).encode(version, numbers, numbers, numbers.astype(float))
-    found: list[int] = table.lookup(Decoder(1 << 20).decode(body, version)).tolist()
+    found: list[int] = table.lookup(Decoder(body_limits(1 << 20)).decode(body, version)).tolist()
     return found
 
 
@@ -70,8 +71,8 @@ def test_series_read_together_mean_what_each_means_alone(sets, version):
         verdict, slice_, card = expected(labels)
         assert table.columns.verdict[number] == verdict
         for rows, column, row in (
-            (table.slices, table.columns.slice_identity, slice_),
-            (table.cards, table.columns.card_identity, card),
+            (table.rows.slices, table.columns.slice_identity, slice_),
+            (table.rows.cards, table.columns.card_identity, card),
         ):
             place = np.array([column[number]], dtype=np.int32)
             assert (place[0] >= 0) == (row is not None)
@@ -114,7 +115,7 @@ def test_claim_of_another_cluster_is_overridden_and_counted_for_every_series(ver
     verdicts = [Verdict(table.columns.verdict[number]) for number in numbers]
     assert verdicts == [Verdict.USAGE] * 4 + [Verdict.UNWANTED] * 2
     cards = table.columns.card_identity[numbers[:4]]
-    assert table.cards.take(np.unique(cards).astype(np.int32)).batch.column("cluster").to_pylist() == ["mine"]
+    assert table.rows.cards.take(np.unique(cards).astype(np.int32)).batch.column("cluster").to_pylist() == ["mine"]
 
 
 def test_known_series_cost_no_memory_when_they_come_again():
