@@ -154,13 +154,16 @@ class Intake:
 
     def _taken(self, body: bytes, version: Version, body_hash: bytes) -> Answer:
         if (declared_length(body) or 0) <= SMALL_BYTES_MAX:
-            with self._turns.small() as decoder:
+            decoder = self._turns.take_small()
+            try:
                 decoded = decoder.decode(body, version)
                 ready = self._ready(decoded, body_hash) if is_small(decoded) else None
+            finally:
+                self._turns.give_back(decoder)
             if ready is not None:
                 return self._appended(ready)
-        with self._turns.large() as decoder:
-            return self._appended(self._ready(decoder.decode(body, version), body_hash))
+        with self._turns.large() as fresh:
+            return self._appended(self._ready(fresh.decode(body, version), body_hash))
 
     def _ready(self, decoded: DecodedBody, body_hash: bytes) -> _Ready:
         sections, tally = self._rows(decoded)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from fleet.errors import Unavailable
 from pipeline.remote_write.decode import BodyLimits, DecodedBody, Decoder
@@ -39,20 +39,34 @@ class Turns:
     def __init__(self, limits: BodyLimits) -> None:
         self._limits = limits
         self._decoders = [Decoder(limits) for _ in range(SMALL_AT_ONCE)]
-        self._small = threading.Semaphore(SMALL_AT_ONCE)
+        self._freed = threading.Condition()
+        self._waiting = 0
         self._large = threading.Lock()
         self._places = threading.Semaphore(1 + LARGE_WAITING_MAX)
 
-    @contextmanager
-    def small(self) -> Iterator[Decoder]:
-        """Waits for the turn of a small body; its decoder's memory is kept for the next."""
-        with self._small:
-            # The one that was used last: its memory is in the processor's caches.
-            decoder = self._decoders.pop()
+    def take_small(self) -> Decoder:
+        """Waits for the turn of a small body; `give_back` ends it."""
+        try:
+            return self._decoders.pop()  # the one that was used last: its memory is in the processor's caches
+        except IndexError:
+            pass
+        with self._freed:
+            self._waiting += 1
             try:
-                yield decoder
+                while True:
+                    # Another may have taken it without waiting.
+                    with suppress(IndexError):
+                        return self._decoders.pop()
+                    self._freed.wait()
             finally:
-                self._decoders.append(decoder)
+                self._waiting -= 1
+
+    def give_back(self, decoder: Decoder) -> None:
+        """Ends the turn of a small body; its decoder's memory is kept for the next."""
+        self._decoders.append(decoder)
+        if self._waiting:
+            with self._freed:
+                self._freed.notify()
 
     @contextmanager
     def large(self) -> Iterator[Decoder]:

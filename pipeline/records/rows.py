@@ -134,8 +134,8 @@ def rows_of(
     )
     runs = kernels.SampleRuns(series, starts, ends, histograms, body.ts_ms, body.values)
     kept, bad_values, bad_times, first_invalid = kernels.check_samples(
-        tuple(runs), columns.verdict, columns.unit, tuple(units), _VALID, (columns.seen, table.tick), counts,
-        tuple(cells),
+        tuple(runs), columns.verdict, columns.unit, tuple(units), _VALID, counts, tuple(cells),
+        columns.seen, table.tick,
     )  # fmt: skip
     by_verdict = counts.tolist()
     sections = []

@@ -57,7 +57,7 @@ class Cells(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def check_samples(
-    runs: Any, verdicts: Any, unit: Any, units: Any, valid: Any, sight: Any, counts: Any, cells: Any
+    runs: Any, verdicts: Any, unit: Any, units: Any, valid: Any, counts: Any, cells: Any, seen: Any, tick: int
 ) -> Any:
     """Brings samples to the unit of their measure and keeps those that may be stored.
 
@@ -66,9 +66,9 @@ def check_samples(
         unit: (series,) unit of a usage series.
         units: how samples of a unit become values, `series_columns.Units`.
         valid: lowest and highest valid value of each measure, (measures,) each, earliest and latest valid time.
-        sight: (series,) the tick in which each series came last, and the tick that it is; filled in.
         counts: (verdicts,) int64, samples of each verdict are added to it.
         cells: output, `Cells` with room for all samples.
+        seen: (series,) output, `tick` of each series that came.
 
     Returns:
         Samples kept, samples with a value out of range, samples with a time out of range, the first invalid run or -1.
@@ -79,17 +79,14 @@ def check_samples(
     measures, factors, clamps = units
     low, high, ts_min, ts_max = valid
     cell_series, cell_measure, cell_ts, cell_value = cells
-    seen, tick = sight
     for run in range(len(series)):
         number = series[run]
         start, end = starts[run], ends[run]
-        if number >= 0:
-            verdict = np.int64(verdicts[number])
-            seen[number] = tick
-        else:
-            verdict = _NOT_KEPT[-number]
+        verdict = _NOT_KEPT[-number] if number < 0 else np.int64(verdicts[number])
+        if verdict != _INVALID:
+            seen[number] = tick  # without a number, of a row that means nothing or is the last one's
         if histograms[run] > 0 and end > start:
-            verdict = np.int64(_INVALID)
+            verdict = _INVALID
         counts[verdict] += end - start
         if verdict == _INVALID and first_invalid < 0:
             first_invalid = run

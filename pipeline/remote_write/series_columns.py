@@ -43,14 +43,14 @@ class SeriesColumns:
             among the rows of its table.
         card_identity: number among the card identities, -1 where it speaks of no card.
         unit: place in `Units`, 0 where it is none; of a sighting its table's place in `series_table.SIGHTED_TABLES`.
-        seen: the tick in which it came last.
+        seen: last eight bits of the tick in which it came last.
     """
 
     verdict: NDArray[np.int8]
     slice_identity: NDArray[np.int32]
     card_identity: NDArray[np.int32]
     unit: NDArray[np.int16]
-    seen: NDArray[np.int32]
+    seen: NDArray[np.uint8]
 
     @property
     def memory_bytes(self) -> int:
@@ -90,7 +90,7 @@ def no_columns(capacity: int) -> SeriesColumns:
         slice_identity=np.full(capacity, -1, dtype=np.int32),
         card_identity=np.full(capacity, -1, dtype=np.int32),
         unit=np.zeros(capacity, dtype=np.int16),
-        seen=np.zeros(capacity, dtype=np.int32),
+        seen=np.zeros(capacity, dtype=np.uint8),
     )
 
 

@@ -105,8 +105,8 @@ class SeriesTable:
             Version.V2: limits.labels_max * 2 * _REFERENCE_BYTES_MAX,
         }
         self._now_seconds, self._tick_seconds = now_seconds, forget_seconds / TICKS
-        self.tick = int(now_seconds() / self._tick_seconds)
-        """The tick that it is now: what comes is seen in it."""
+        self.tick = int(now_seconds() / self._tick_seconds) & 255
+        """The tick that it is now, by its last eight bits: what comes is seen in it."""
         self._room_again_at = -np.inf
         self._kept_bytes = self._kept_symbols = 0
         self._regions = InternTable(seed)
@@ -186,18 +186,16 @@ class SeriesTable:
         """
         self._forget_silent()
         starts, ends = body.series[:, kernels.LABELS_START], body.series[:, kernels.LABELS_END]
-        is_oversized = ends - starts > self._span_max[body.version]
-        if not is_oversized.any():
-            return self._numbers(body, starts, ends, new_max)
-        found = self._numbers(body, starts[~is_oversized], ends[~is_oversized], new_max)
-        if found is None:
-            return None
-        numbers = np.full(len(starts), OVERSIZED, dtype=np.int32)
-        numbers[~is_oversized] = found
-        return numbers
+        return self._numbers(body, starts, ends, new_max)
 
     def _numbers(
-        self, body: DecodedBody, starts: NDArray[np.int32], ends: NDArray[np.int32], new_max: int
+        self,
+        body: DecodedBody,
+        starts: NDArray[np.int32],
+        ends: NDArray[np.int32],
+        new_max: int,
+        *,
+        may_forget: bool = True,
     ) -> NDArray[np.int32] | None:
         version = body.version
         table: InternTable | SequenceTable = self._regions
@@ -206,11 +204,19 @@ class SeriesTable:
             table, keys = self._references, (self._interned_symbols(body), *keys)
         places, missing, missing_bytes = table.find(*keys)
         if missing:
+            is_kept = ends - starts <= self._span_max[version]
+            if not is_kept.all():
+                found = self._numbers(body, starts[is_kept], ends[is_kept], new_max)
+                if found is None:
+                    return None
+                numbers = np.full(len(starts), OVERSIZED, dtype=np.int32)
+                numbers[is_kept] = found
+                return numbers
             more = min(missing, new_max)
             others = self._count - self.wanted
             is_full = max(self.wanted, others) + more > self._series_max or not self._holds(missing_bytes)
-            if is_full and self._make_room():
-                return self._numbers(body, starts, ends, new_max)  # symbols have other numbers now
+            if is_full and may_forget and self._make_room():
+                return self._numbers(body, starts, ends, new_max, may_forget=False)  # symbols have other numbers now
             before = len(table)
             room = max(0, 2 * self._series_max - self._count) if self._holds(missing_bytes) else 0
             places = partial(table.intern, more_max=min(more, room))(*keys)
@@ -255,17 +261,25 @@ class SeriesTable:
 
     def _forget_silent(self) -> None:
         """Once a tick: forgets what was silent for too long, where that is an eighth of all."""
-        tick = int(self._now_seconds() / self._tick_seconds)
+        tick = int(self._now_seconds() / self._tick_seconds) & 255
         if tick == self.tick:
             return
         self.tick = tick
         verdict = self._columns.verdict[: self._count]
-        is_kept = (tick - self._columns.seen[: self._count] <= TICKS) & (verdict != Verdict.BEYOND)
+        is_kept = (self._ages() <= TICKS) & (verdict != Verdict.BEYOND)
         if self._count - np.count_nonzero(is_kept) > self._count // 8:
             self._forget(is_kept)
 
+    def _ages(self) -> NDArray[np.uint8]:
+        """Ticks since each series came."""
+        return np.uint8(self.tick) - self._columns.seen[: self._count]
+
     def _make_room(self) -> bool:
-        """Forgets what is not wanted, and the wanted series silent for longest until an eighth is free; whether any."""
+        """Forgets what is not wanted, and the wanted series silent for longest until an eighth is free.
+
+        Returns:
+            False where nothing was done: little came since the last time, and that is not long ago.
+        """
         now, half = self._now_seconds(), self._series_max // 2
         is_much = (
             self._count - self.wanted > half
@@ -276,14 +290,14 @@ class SeriesTable:
             return False
         self._room_again_at = now + _ROOM_PAUSE_SECONDS
         is_wanted = self._columns.verdict[: self._count] <= Verdict.SIGHTING
-        age = self.tick - self._columns.seen[: self._count]
+        ages = self._ages()
         is_kept = is_wanted
         for ticks in range(TICKS, 0, -1):
-            is_kept = is_wanted & (age <= ticks)
+            is_kept = is_wanted & (ages <= ticks)
             if np.count_nonzero(is_kept) <= self._series_max * 7 // 8 and self._holds(0):
                 break
         self._forget(is_kept)
-        return not is_kept.all()
+        return True
 
     def _forget(self, is_kept: NDArray[np.bool_]) -> None:
         """Forgets all other series; numbers that were given out before mean nothing any more."""
