@@ -49,7 +49,9 @@ class ReadingBus:
     dead_letters: DeadLetters
 
 
-def intakes_of(bus: BusWriter, settings: Settings) -> Callable[[str | None], Intake]:
+def intakes_of(
+    bus: BusWriter, settings: Settings, now_seconds: Callable[[], float] = time.monotonic
+) -> Callable[[str | None], Intake]:
     """Makes what takes bodies to the bus, with the bounds of the receiver and records as `bus.record_format` says.
 
     Returns:
@@ -58,7 +60,7 @@ def intakes_of(bus: BusWriter, settings: Settings) -> Callable[[str | None], Int
     """
     limits = settings.receiver
     turns = Turns(BodyLimits(decoded_bytes=limits.decoded_bytes_max, samples=limits.body_samples_max))
-    repeats: Repeats[Answer] = Repeats(settings.rollup.repeat_memory_seconds, time.monotonic)
+    repeats: Repeats[Answer] = Repeats(settings.rollup.repeat_memory_seconds, now_seconds)
     is_json = settings.bus.record_format is RecordFormat.ROWS
 
     def intake(forced_cluster: str | None) -> Intake:
@@ -69,6 +71,7 @@ def intakes_of(bus: BusWriter, settings: Settings) -> Callable[[str | None], Int
             seed=secrets.randbits(63),
             forced_cluster=forced_cluster,
             forget_seconds=limits.forget_seconds,
+            now_seconds=now_seconds,
         )
         return Intake(
             bus,
