@@ -40,8 +40,10 @@ ROWS_PER_RECORD_MAX = 250_000
 """Rows of the largest record, unless its format takes fewer."""
 RETRY_AFTER_SECONDS = 5
 """When a sender shall come again."""
-NEW_AT_ONCE = 1000
-"""New series that are read before other bodies have their turn at the series table: some 20 ms."""
+NEW_AT_ONCE = 250
+"""New series that are read before other bodies have their turn at the series table: some 5 to 20 ms."""
+NEW_OF_SMALL_MAX = 2500
+"""New series of a small body; one with more takes the turn of a large one."""
 _PAUSE_SECONDS = 0.001
 
 
@@ -157,16 +159,22 @@ class Intake:
             decoder = self._turns.take_small()
             try:
                 decoded = decoder.decode(body, version)
-                ready = self._ready(decoded, body_hash) if is_small(decoded) else None
+                ready = self._ready(decoded, body_hash, NEW_OF_SMALL_MAX) if is_small(decoded) else None
             finally:
                 self._turns.give_back(decoder)
             if ready is not None:
                 return self._appended(ready)
         with self._turns.large() as fresh:
-            return self._appended(self._ready(fresh.decode(body, version), body_hash))
+            decoded = fresh.decode(body, version)
+            while (ready := self._ready(decoded, body_hash, NEW_OF_SMALL_MAX)) is None:
+                pass
+            return self._appended(ready)
 
-    def _ready(self, decoded: DecodedBody, body_hash: bytes) -> _Ready:
-        sections, tally = self._rows(decoded)
+    def _ready(self, decoded: DecodedBody, body_hash: bytes, new_max: int) -> _Ready | None:
+        found = self._rows(decoded, new_max)
+        if found is None:
+            return None
+        sections, tally = found
         appends = []
         for piece in cut_sections(sections, self._rows_per_record_max) if sections else ():
             by_lane = split_sections(piece, self._bus.lanes)
@@ -186,13 +194,15 @@ class Intake:
         }
         return _Ready(appends=appends, counts=counts, answer=_answer(tally, decoded, self._table.series_max))
 
-    def _rows(self, decoded: DecodedBody) -> tuple[tuple[Section, ...], Tally]:
-        while True:
+    def _rows(self, decoded: DecodedBody, new_max: int) -> tuple[tuple[Section, ...], Tally] | None:
+        """The rows of a body; None where more of its series are new."""
+        for _ in range(0, new_max, NEW_AT_ONCE):
             with self._table_lock:
                 series = self._table.lookup_some(decoded, NEW_AT_ONCE)
                 if series is not None:
                     return rows_of(decoded, self._table, series)
             sleep(_PAUSE_SECONDS)  # who waits for the lock would else not get it
+        return None
 
     def _appended(self, ready: _Ready) -> Answer:
         counts = dict(ready.counts)

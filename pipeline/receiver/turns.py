@@ -18,8 +18,8 @@ SMALL_BYTES_MAX = 4 << 20
 SMALL_SAMPLES_MAX = 16_384
 """Most samples, and most series, of a small body."""
 SMALL_AT_ONCE = 4
-LARGE_WAITING_MAX = 8
-"""Large bodies that wait for their turn at most."""
+LARGE_WAITING_MAX = 48
+"""Large bodies that wait for their turn at most: fewer than requests may (`receiver.pending_requests_max`)."""
 LARGE_WAIT_SECONDS = 15.0
 """How long they wait: less than the time in which senders want an answer."""
 
