@@ -205,7 +205,7 @@ class Intake:
         return None
 
     def _appended(self, ready: _Ready) -> Answer:
-        counts = dict(ready.counts)
+        counts = ready.counts
         if ready.appends:
             started = perf_counter_ns()
             try:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 BODIES_MAX = 100_000
 """Bodies that are remembered at most: a sender that was not answered comes again within seconds."""
-_ANSWERS_MAX = 1000
 
-_Answer = TypeVar("_Answer", bound=Hashable)
+_Answer = TypeVar("_Answer")
 
 
 class Repeats(Generic[_Answer]):
@@ -26,7 +25,6 @@ class Repeats(Generic[_Answer]):
         self._now_seconds = now_seconds
         self._lock = threading.Lock()
         self._bodies: OrderedDict[bytes, tuple[float, _Answer]] = OrderedDict()
-        self._answers: dict[_Answer, _Answer] = {}
 
     def recall(self, name: bytes) -> _Answer | None:
         """What a body was answered; None for one that is not remembered."""
@@ -38,10 +36,8 @@ class Repeats(Generic[_Answer]):
             return None if known is None else known[1]
 
     def remember(self, name: bytes, answer: _Answer) -> None:
-        """Remembers what a body was answered; equal answers are one object."""
+        """Remembers what a body was answered."""
         with self._lock:
-            if len(self._answers) >= _ANSWERS_MAX:
-                self._answers.clear()
-            self._bodies[name] = (self._now_seconds(), self._answers.setdefault(answer, answer))
+            self._bodies[name] = (self._now_seconds(), answer)
             if len(self._bodies) > BODIES_MAX:
                 self._bodies.popitem(last=False)
