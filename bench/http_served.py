@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,15 +66,12 @@ def _serve_ours(what: str, port: int) -> None:
 
 
 def _intake() -> Any:
+    from fleet.settings.settings import Settings
+    from gputide.container.bus import intakes_of
     from pipeline.bus.bus_file import FileBus
-    from pipeline.receiver.intake import Intake
-    from pipeline.remote_write.label_sets import LabelLimits
-    from pipeline.remote_write.series_table import SeriesTable
 
-    limits = LabelLimits(labels_max=64, label_bytes_max=4096)
     bus = FileBus(Path(os.environ["GPUTIDE_BENCH_FOLDER"]) / "bus", segment_bytes=1 << 26, bytes_max=1 << 34)
-    table = SeriesTable(default_cluster="idc-1", series_max=5_000_000, limits=limits, seed=7)
-    return Intake(bus, table, decoded_bytes_max=128 << 20, repeat_memory_seconds=900, now_seconds=time.monotonic)
+    return intakes_of(bus, Settings())(None)
 
 
 def _metrics_server(port: int) -> Any:

@@ -28,7 +28,7 @@ BROKER_DISK_BYTES = 4_000_000_000_000
 DAY_SECONDS = 86_400
 WAREHOUSE_DAYS = 29
 """The four weeks of a profile: the least that `warehouse.retain_finest_days` may keep."""
-SERIES_MAX = 5_000_000
+SERIES_MAX = 1_000_000
 """Default of `receiver.series_max`."""
 _ENGINES = "use the engines"
 

@@ -23,6 +23,9 @@ REST_BYTES_MAX = 256 * 1024
 LINGER_SECONDS = 0.5
 """How long the rest of a refused request is read before its connection is closed, so that the answer arrives."""
 
+SMALL_BODY_BYTES = 1 << 20
+"""Bodies beyond it leave a quarter of what all may hold to smaller ones."""
+
 _PIECE_BYTES = 64 * 1024
 _CHUNK_LINE_BYTES_MAX = 1024
 _TRAILER_BYTES_MAX = 8 * 1024
@@ -39,7 +42,7 @@ class ServerLimits:
     Attributes:
         section: settings that the limits of the same names stand in, such as `receiver`; empty where they are fixed.
         body_bytes_max: largest body of one request.
-        pending_bytes_max: bytes of bodies, and of what they become, that all requests may hold together.
+        pending_bytes_max: bytes of bodies that all requests may hold together.
         idle_seconds: how long a connection may be silent between two requests; before the first it has
             `request_seconds`, where these are fewer.
         slow_seconds: how long a client may keep a place waiting amid a request while newcomers find none.
@@ -78,10 +81,14 @@ class BodyBudget:
         """Bytes that are held now."""
         return self._held
 
-    def take(self, count: int) -> bool:
-        """Hold some more bytes; False, and nothing held, where that would pass the bound."""
+    def take(self, count: int, *, is_small: bool = True) -> bool:
+        """Hold some more bytes; False, and nothing held, where that would pass the bound.
+
+        Args:
+            is_small: False for one who leaves a quarter to others.
+        """
         with self._lock:
-            if self._held + count > self._bytes_max:
+            if self._held + count > (self._bytes_max if is_small else self._bytes_max * 3 // 4):
                 return False
             self._held += count
             return True
@@ -209,7 +216,7 @@ class HttpConnection:
         Raises:
             Refusal: 429, where all requests hold too much together.
         """
-        if not self._budget.take(count):
+        if not self._budget.take(count, is_small=self._held + count <= SMALL_BODY_BYTES):
             raise Refusal(
                 429,
                 f"cannot take {count} bytes more: all requests under way hold {self._budget.held_bytes} of "

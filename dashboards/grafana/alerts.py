@@ -164,8 +164,11 @@ def _services() -> tuple[AlertRule, ...]:
 
 def _pipeline() -> tuple[AlertRule, ...]:
     refused = "\nor ".join(
-        f'label_replace(rate(gputide_receiver_refused_{reason}_total[5m]), "reason", "{reason}", "", "")'
-        for reason in ("full", "unavailable", "rate", "busy")
+        f'label_replace(rate(gputide_receiver_{name}_total[5m]), "reason", "{reason}", "", "")'
+        for name, reason in (
+            *((f"refused_{reason}", reason) for reason in ("full", "unavailable", "rate", "busy")),
+            ("samples_beyond_series_max", "series"),
+        )
     )
     return (
         AlertRule(
@@ -209,7 +212,8 @@ def _pipeline() -> tuple[AlertRule, ...]:
             severity=Severity.WARNING,
             summary="the receiver {{ $labels.instance }} refuses bodies: {{ $labels.reason }}",
             description="full: the bus has no room (bus.bytes_max) or the roll-up stands; rate, busy: a sender sends "
-            "more than its share; unavailable: storage fails. Senders try again, so nothing is lost yet.",
+            "more than its share; unavailable: storage fails. Senders try again, so nothing is lost yet. "
+            "series: new series beyond receiver.series_max, whose samples are lost.",
             needs="gputide run receive",
         ),
         AlertRule(

@@ -32,20 +32,26 @@ class SenderSettings(Section):
 class ReceiverSettings(ListenerSettings):
     """Limits of the remote-write receiver: what a sender may cost us."""
 
-    body_bytes_max: Bytes = 32 * MIB
+    body_bytes_max: Bytes = 16 * MIB
     """Largest compressed body of one request."""
-    decoded_bytes_max: Bytes = 128 * MIB
+    decoded_bytes_max: Bytes = 32 * MIB
     """Largest body after decompression; checked before memory is taken."""
-    series_max: Count = 5_000_000
-    """How many distinct series are remembered; a request that adds more is refused."""
+    body_samples_max: Count = 50_000
+    """Most samples, and most series, of one request; Prometheus sends 2,000 to 10,000."""
+    series_max: Count = 1_000_000
+    """How many distinct series that gputide wants are remembered; samples of new ones beyond it are refused with 400
+    and counted. With those that nobody asked for they take 768 bytes each at most."""
+    forget_seconds: Seconds = 7200
+    """How long a series may be silent until it is forgotten; where there is no room, sooner."""
     labels_max: Count = 64
     """Most labels of one series; a series with more is dropped and counted."""
     label_bytes_max: Bytes = 2048
     """Longest name or value of a label; a series with a longer one is dropped and counted."""
     pending_requests_max: Count = 64
     """How many requests may wait at once; further senders are asked to try again later."""
-    pending_bytes_max: Bytes = 512 * MIB
-    """Most bytes of all bodies under way, compressed and decompressed; further senders are asked to try again later."""
+    pending_bytes_max: Bytes = 64 * MIB
+    """Most bytes of all bodies under way, compressed; further senders are asked to try again later. Bodies beyond 1 MiB
+    leave a quarter of it to smaller ones."""
     connections_max: Count = 512
     """Open connections; a further one takes the place of the one that has been silent for longest."""
     request_seconds: Seconds = 30
@@ -76,9 +82,9 @@ class ReceiverSettings(ListenerSettings):
 
     @model_validator(mode="after")
     def _pending_bytes_hold_a_body(self) -> Self:
-        needed = self.body_bytes_max + self.decoded_bytes_max
+        needed = 2 * self.body_bytes_max
         if self.pending_bytes_max < needed:
-            raise ValueError(f"pending_bytes_max={self.pending_bytes_max} is below one body, unpacked too: {needed}")
+            raise ValueError(f"pending_bytes_max={self.pending_bytes_max} is below two of body_bytes_max: {needed}")
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Opens the bus that the settings name, for receiver and rollup, and the intake that puts samples on it.
+"""Opens the bus that the settings name, for receiver and rollup, and the intakes that put samples on it.
 
 Also opens the bridge from the topic of a remote-write-to-Kafka adapter, for `gputide run receive --from-kafka`.
 """
@@ -18,9 +18,12 @@ from fleet.settings.pipeline import BusKind, KafkaCompression, RecordFormat
 from fleet.settings.settings import Settings
 from pipeline.bus.bus import Bus, BusWriter, DeadLetters
 from pipeline.bus.bus_file import FileBus, FileDeadLetters
-from pipeline.receiver.intake import ROWS_PER_RECORD_MAX, Intake
+from pipeline.receiver.intake import ROWS_PER_RECORD_MAX, Answer, Intake
+from pipeline.receiver.repeats import Repeats
+from pipeline.receiver.turns import Turns
 from pipeline.records.json_rows import pack_rows
 from pipeline.records.rows import pack
+from pipeline.remote_write.decode import BodyLimits
 from pipeline.remote_write.label_sets import LabelLimits
 from pipeline.remote_write.series_table import SeriesTable
 
@@ -46,29 +49,40 @@ class ReadingBus:
     dead_letters: DeadLetters
 
 
-def intake_of(bus: BusWriter, settings: Settings, *, forced_cluster: str | None = None) -> Intake:
-    """What takes bodies to the bus, with the bounds of the receiver and records as `bus.record_format` says.
+def intakes_of(
+    bus: BusWriter, settings: Settings, now_seconds: Callable[[], float] = time.monotonic
+) -> Callable[[str | None], Intake]:
+    """Makes what takes bodies to the bus, with the bounds of the receiver and records as `bus.record_format` says.
 
-    Args:
-        forced_cluster: cluster of all samples; None where labels are believed.
+    Returns:
+        Makes the intake of a sender, given the cluster of all its samples or None where labels are believed; all of
+        them share the bounds on what bodies take.
     """
     limits = settings.receiver
+    turns = Turns(BodyLimits(decoded_bytes=limits.decoded_bytes_max, samples=limits.body_samples_max))
+    repeats: Repeats[Answer] = Repeats(settings.rollup.repeat_memory_seconds, now_seconds)
     is_json = settings.bus.record_format is RecordFormat.ROWS
-    return Intake(
-        bus,
-        SeriesTable(
+
+    def intake(forced_cluster: str | None) -> Intake:
+        table = SeriesTable(
             default_cluster=settings.cluster.name,
             series_max=limits.series_max,
             limits=LabelLimits(labels_max=limits.labels_max, label_bytes_max=limits.label_bytes_max),
             seed=secrets.randbits(63),
             forced_cluster=forced_cluster,
-        ),
-        decoded_bytes_max=limits.decoded_bytes_max,
-        repeat_memory_seconds=settings.rollup.repeat_memory_seconds,
-        now_seconds=time.monotonic,
-        pack_record=pack_rows if is_json else pack,
-        rows_per_record_max=JSON_ROWS_PER_RECORD_MAX if is_json else ROWS_PER_RECORD_MAX,
-    )
+            forget_seconds=limits.forget_seconds,
+            now_seconds=now_seconds,
+        )
+        return Intake(
+            bus,
+            table,
+            turns=turns,
+            repeats=repeats,
+            pack_record=pack_rows if is_json else pack,
+            rows_per_record_max=JSON_ROWS_PER_RECORD_MAX if is_json else ROWS_PER_RECORD_MAX,
+        )
+
+    return intake
 
 
 @contextmanager
@@ -162,6 +176,6 @@ def open_bridge(folder: DataFolder, settings: Settings, topic: str) -> Iterator[
     if topic == settings.kafka.topic:
         raise Misconfigured(f"cannot read an adapter's messages from {topic}: kafka.topic is for our own records")
     with open_bus_writer(folder, settings) as bus, closing(KafkaDeadLetters(settings.kafka, topic)) as dead_letters:
-        intake = intake_of(bus, settings)
+        intake = intakes_of(bus, settings)(None)
         with closing(AdapterBridge(settings.kafka, topic, intake, dead_letters)) as bridge:
             yield bridge

@@ -11,7 +11,7 @@ from fleet.addresses import is_loopback
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured
 from fleet.settings.settings import Settings
-from gputide.container.bus import intake_of, open_bus_writer
+from gputide.container.bus import intakes_of, open_bus_writer
 from pipeline.receiver.counts import SharedCounts
 from pipeline.receiver.receiver import Receiver
 from pipeline.receiver.senders import Sender, Senders
@@ -49,8 +49,9 @@ def open_receiver(
         open_bus_writer(folder, settings, lane=lane) as bus,
         closing(open_listener(settings, host, port)) if listener is None else nullcontext(listener) as opened,
     ):
+        intake_of = intakes_of(bus, settings)
         server = Receiver(
-            lambda sender: intake_of(bus, settings, forced_cluster=sender.cluster),
+            lambda sender: intake_of(sender.cluster),
             listener=opened,
             limits=settings.receiver,
             senders=senders,

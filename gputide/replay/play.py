@@ -324,8 +324,9 @@ def _pipeline(folder: DataFolder, settings: Settings, write_url: str | None) -> 
         return
     own: dict[str, object] = dict.fromkeys(
         ("tls_certificate_file", "tls_key_file", "client_ca_file", "tokens_file")
-    ) | {"senders": {}}
-    # On a port of its own on loopback, for as long as the replay lasts: nobody needs to say who sends.
+    ) | {"senders": {}, "series_max": 50_000_000, "body_samples_max": 1_000_000, "decoded_bytes_max": 1 << 30}
+    # On a port of its own on loopback, for as long as the replay lasts: nobody needs to say who sends, and a trace is
+    # as large as it is.
     alone = settings.model_copy(update={"receiver": settings.receiver.model_copy(update=own)})
     with open_receiver(folder, alone) as (host, port), open_rollup(folder, settings) as rollup:
         yield f"http://{host}:{port}{WRITE_PATH}", rollup

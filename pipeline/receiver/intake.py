@@ -2,7 +2,8 @@
 
 The receiver hands every body to `Intake.take`; threads may call it at once. An answer of success is given only after
 the bus has made the record durable. A body that comes again within `rollup.repeat_memory_seconds` is answered as before
-and not carried again.
+and not carried again. What a body may take is bounded before it is taken: by `decode.BodyLimits`, by `turns`, and by
+the number of new series that are read while other bodies wait for the series table.
 
 A body is recognised by a name of 16 bytes. Its bytes, seven to a number, are the coefficients of a polynomial, which is
 evaluated at two secret points modulo the prime 2⁶¹ - 1 (the polynomial hash of Wegman and Carter, New hash functions
@@ -15,10 +16,10 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any
 
 import numpy as np
@@ -28,17 +29,22 @@ from numba import extending, njit, types
 from fleet.errors import Corrupt, Unavailable
 from pipeline.bus.bus import BusFull, BusWriter
 from pipeline.bus.lanes import cut_sections, split_sections
+from pipeline.receiver.repeats import Repeats
+from pipeline.receiver.turns import SMALL_BYTES_MAX, Crowded, Turns, is_small
 from pipeline.records.rows import Section, Tally, pack, rows_of
 from pipeline.remote_write.byte_words import address, load8, store8
-from pipeline.remote_write.decode import DecodedBody, Decoder, Version
+from pipeline.remote_write.decode import DecodedBody, TooLarge, Version, declared_length
 from pipeline.remote_write.series_table import SeriesTable
 
-REPEATS_MAX = 1_000_000
-"""Bodies that are remembered at most."""
 ROWS_PER_RECORD_MAX = 250_000
 """Rows of the largest record, unless its format takes fewer."""
 RETRY_AFTER_SECONDS = 5
 """When a sender shall come again."""
+NEW_AT_ONCE = 250
+"""New series that are read before other bodies have their turn at the series table: some 5 to 20 ms."""
+NEW_OF_SMALL_MAX = 2500
+"""New series of a small body; one with more takes the turn of a large one."""
+_PAUSE_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +68,21 @@ class Answer:
     is_counted: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """A body that the bus may have: by lane the records of each append, what is counted then, and the answer."""
+
+    appends: list[dict[int, bytes]]
+    counts: dict[str, int]
+    answer: Answer
+
+
 class Intake:
     """Takes bodies in.
 
     Args:
-        decoded_bytes_max: largest body after decompression (`receiver.decoded_bytes_max`).
-        repeat_memory_seconds: how long a body is remembered (`rollup.repeat_memory_seconds`).
+        turns: bounds what bodies take together.
+        repeats: bodies that were answered.
         pack_record: how a record is written (`bus.record_format`).
         rows_per_record_max: rows beyond which a body becomes several records, so that a bus with a bound takes each.
     """
@@ -77,24 +92,20 @@ class Intake:
         bus: BusWriter,
         table: SeriesTable,
         *,
-        decoded_bytes_max: int,
-        repeat_memory_seconds: float,
-        now_seconds: Callable[[], float],
+        turns: Turns,
+        repeats: Repeats[Answer],
         pack_record: Callable[[tuple[Section, ...], bytes], bytes] = pack,
         rows_per_record_max: int = ROWS_PER_RECORD_MAX,
     ) -> None:
         self._bus = bus
         self._table = table
-        self._decoded_bytes_max = decoded_bytes_max
-        self._repeat_memory_seconds = repeat_memory_seconds
-        self._now_seconds = now_seconds
+        self._turns = turns
+        self._repeats = repeats
         self._pack_record = pack_record
         self._rows_per_record_max = rows_per_record_max
         self._body_hash = BodyHash()
         self._table_lock = threading.Lock()
-        self._decoders: list[Decoder] = []
-        self._memory_lock = threading.Lock()
-        self._memory: OrderedDict[bytes, tuple[float, Answer]] = OrderedDict()
+        self._counts_lock = threading.Lock()
         self.counts: Counter[str] = Counter()
         """What became of bodies and samples; nanoseconds that appends to the bus took, and how many there were."""
 
@@ -105,34 +116,34 @@ class Intake:
             body: snappy block, as it came.
         """
         body_hash = self._body_hash.name(body, version)
-        known = self._recalled(body_hash)
+        known = self._repeats.recall(body_hash)
         if known is not None:
             self._count(repeats=1)
             return known
-        decoder = self._idle_decoder()
         try:
-            decoded = decoder.decode(body, version)
+            answer = self._taken(body, version, body_hash)
+        except TooLarge as exc:
+            return self._refused(413, exc, "refused_large")
         except Corrupt as exc:
-            self._decoders.append(decoder)
-            self._count(corrupt_bodies=1)
-            return Answer(status=400, text=str(exc))
-        try:
-            answer = self._carried(decoded, body_hash)
+            return self._refused(400, exc, "corrupt_bodies")
         except BusFull as exc:
-            self._count(refused_full=1)
-            return Answer(status=429, text=str(exc), retry_after_seconds=RETRY_AFTER_SECONDS)
-        except (Unavailable, Corrupt) as exc:
-            self._count(refused_unavailable=1)
-            return Answer(status=503, text=str(exc), retry_after_seconds=RETRY_AFTER_SECONDS)
-        finally:
-            self._decoders.append(decoder)
-        self._remember(body_hash, answer)
+            return self._refused(429, exc, "refused_full")
+        except Crowded as exc:
+            return self._refused(429, exc, "refused_busy")
+        except Unavailable as exc:
+            return self._refused(503, exc, "refused_unavailable")
+        self._repeats.remember(body_hash, answer)
         return answer
 
     @property
     def series(self) -> int:
-        """Series met so far."""
-        return len(self._table)
+        """Wanted series that are remembered."""
+        return self._table.wanted
+
+    @property
+    def series_taken(self) -> int:
+        """What this takes of a bound on series: more than `series` where labels are long."""
+        return self._table.taken
 
     @property
     def claims_overridden(self) -> int:
@@ -143,68 +154,96 @@ class Intake:
         """Change the bound on series; those that are known stay."""
         self._table.allow(series_max)
 
-    def _carried(self, decoded: DecodedBody, body_hash: bytes) -> Answer:
-        with self._table_lock:
-            sections, tally = rows_of(decoded, self._table)
-        if sections:
-            nanoseconds = bytes_appended = 0
-            for piece in cut_sections(sections, self._rows_per_record_max):
-                by_lane = split_sections(piece, self._bus.lanes)
-                payloads = {lane: self._pack_record(part, body_hash) for lane, part in by_lane.items()}
-                started = perf_counter_ns()
-                self._bus.append_all(payloads)
-                nanoseconds += perf_counter_ns() - started
-                bytes_appended += sum(map(len, payloads.values()))
-            self._count(appends=1, append_nanoseconds=nanoseconds, append_bytes=bytes_appended)
-        self._count(
-            samples=tally.written,
-            samples_unwanted=tally.unwanted,
-            samples_of_dropped_series=tally.dropped,
-            samples_out_of_range=tally.bad_values,
-            samples_out_of_time=tally.bad_times,
-            samples_invalid=tally.invalid,
-            exemplars=decoded.exemplars,
-            histograms=decoded.histograms,
-            metadata=decoded.metadata,
-            bodies=1,
-        )
-        return _answer(tally, decoded)
+    def _taken(self, body: bytes, version: Version, body_hash: bytes) -> Answer:
+        if (declared_length(body) or 0) <= SMALL_BYTES_MAX:
+            decoder = self._turns.take_small()
+            try:
+                decoded = decoder.decode(body, version)
+                ready = self._ready(decoded, body_hash, NEW_OF_SMALL_MAX) if is_small(decoded) else None
+            finally:
+                self._turns.give_back(decoder)
+            if ready is not None:
+                return self._appended(ready)
+        with self._turns.large() as fresh:
+            decoded = fresh.decode(body, version)
+            while (ready := self._ready(decoded, body_hash, NEW_OF_SMALL_MAX)) is None:
+                pass
+            return self._appended(ready)
 
-    def _idle_decoder(self) -> Decoder:
-        try:
-            return self._decoders.pop()
-        except IndexError:
-            return Decoder(self._decoded_bytes_max)
+    def _ready(self, decoded: DecodedBody, body_hash: bytes, new_max: int) -> _Ready | None:
+        found = self._rows(decoded, new_max)
+        if found is None:
+            return None
+        sections, tally = found
+        appends = []
+        for piece in cut_sections(sections, self._rows_per_record_max) if sections else ():
+            by_lane = split_sections(piece, self._bus.lanes)
+            appends.append({lane: self._pack_record(part, body_hash) for lane, part in by_lane.items()})
+        counts = {
+            "samples": tally.written,
+            "samples_unwanted": tally.unwanted,
+            "samples_of_dropped_series": tally.dropped,
+            "samples_out_of_range": tally.bad_values,
+            "samples_out_of_time": tally.bad_times,
+            "samples_invalid": tally.invalid,
+            "samples_beyond_series_max": tally.beyond,
+            "exemplars": decoded.exemplars,
+            "histograms": decoded.histograms,
+            "metadata": decoded.metadata,
+            "bodies": 1,
+        }
+        return _Ready(appends=appends, counts=counts, answer=_answer(tally, decoded, self._table.series_max))
+
+    def _rows(self, decoded: DecodedBody, new_max: int) -> tuple[tuple[Section, ...], Tally] | None:
+        """The rows of a body; None where more of its series are new."""
+        for _ in range(0, new_max, NEW_AT_ONCE):
+            with self._table_lock:
+                series = self._table.lookup_some(decoded, NEW_AT_ONCE)
+                if series is not None:
+                    return rows_of(decoded, self._table, series)
+            sleep(_PAUSE_SECONDS)  # who waits for the lock would else not get it
+        return None
+
+    def _appended(self, ready: _Ready) -> Answer:
+        counts = ready.counts
+        if ready.appends:
+            started = perf_counter_ns()
+            try:
+                for payloads in ready.appends:
+                    self._bus.append_all(payloads)
+            except Corrupt as exc:
+                raise Unavailable(str(exc)) from exc
+            counts["append_nanoseconds"] = perf_counter_ns() - started
+            counts["append_bytes"] = sum(len(record) for payloads in ready.appends for record in payloads.values())
+            counts["appends"] = 1
+        self._count(**counts)
+        return ready.answer
+
+    def _refused(self, status: int, exc: Exception, count: str) -> Answer:
+        self._count(**{count: 1})
+        retry_after_seconds = RETRY_AFTER_SECONDS if status in (429, 503) else None
+        return Answer(status=status, text=str(exc), retry_after_seconds=retry_after_seconds)
 
     def _count(self, **counts: int) -> None:
-        with self._memory_lock:
+        with self._counts_lock:
             self.counts.update(counts)
 
-    def _recalled(self, body_hash: bytes) -> Answer | None:
-        with self._memory_lock:
-            horizon = self._now_seconds() - self._repeat_memory_seconds
-            while self._memory and next(iter(self._memory.values()))[0] < horizon:
-                self._memory.popitem(last=False)
-            known = self._memory.get(body_hash)
-            return None if known is None else known[1]
 
-    def _remember(self, body_hash: bytes, answer: Answer) -> None:
-        with self._memory_lock:
-            self._memory[body_hash] = (self._now_seconds(), answer)
-            if len(self._memory) > REPEATS_MAX:
-                self._memory.popitem(last=False)
-
-
-def _answer(tally: Tally, decoded: DecodedBody) -> Answer:
+def _answer(tally: Tally, decoded: DecodedBody, series_max: int) -> Answer:
     # What policy drops counts as handled: otherwise the sender would send it for ever.
     handled = tally.written + tally.unwanted + tally.dropped + tally.bad_values + tally.bad_times
-    if tally.fault is None:
-        return Answer(
-            status=204, samples=handled, histograms=decoded.histograms, exemplars=decoded.exemplars, is_counted=True
+    text = ""
+    if tally.fault is not None:
+        text = f"cannot take {tally.invalid} samples: {tally.fault}; the other {handled} were written"
+    elif tally.beyond:
+        # 400 and not 503: a sender would come again for ever, keep all others waiting behind it and lose those as well.
+        text = (
+            f"cannot take {tally.beyond} samples of new series: receiver.series_max={series_max} are remembered; "
+            f"the other {handled} were written"
         )
     return Answer(
-        status=400,
-        text=f"cannot take {tally.invalid} samples: {tally.fault}; the other {handled} were written",
+        status=400 if text else 204,
+        text=text,
         samples=handled,
         histograms=decoded.histograms,
         exemplars=decoded.exemplars,

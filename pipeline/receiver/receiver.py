@@ -4,10 +4,10 @@
 counters. Started by `gputide run receive` and by a replay, which sends real bodies through it. `wire.http_server`
 speaks HTTP, `intake` takes bodies, `senders` knows who may send.
 
-Answers: 204 written and durable; 400 corrupt, or part of it invalid (the valid part is written); 401, 403 an unknown
-sender; 411, 413 no or too long a body; 415 another content type or encoding; 429 with Retry-After when the bus or the
-queue of requests is full or a sender sends too much (let Prometheus set `retry_on_http_429: true`, its default drops
-them); 503 with Retry-After when storage or bounds don't let us.
+Answers: 204 written and durable; 400 corrupt, or part of it invalid or of new series beyond `receiver.series_max` (the
+rest is written); 401, 403 an unknown sender; 411, 413 no body, or one that costs too much; 415 another content type or
+encoding; 429 with Retry-After when the bus or the queue of requests is full or a sender sends too much (let Prometheus
+set `retry_on_http_429: true`, its default drops them); 503 with Retry-After when storage does not let us.
 Protocol: prometheus.io/docs/specs/prw/remote_write_spec_2_0.
 """
 
@@ -24,7 +24,7 @@ from fleet.settings.pipeline import ReceiverSettings
 from pipeline.receiver.counts import ProcessCounts, SharedCounts
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.senders import ANYONE, RateLimit, Sender, Senders
-from pipeline.remote_write.decode import EXPANSION_MAX, Version, declared_length
+from pipeline.remote_write.decode import Version
 from wire.http_connection import RETRY_AFTER_SECONDS, ServerLimits
 from wire.http_head import Refusal
 from wire.http_server import Exchange, HttpServer, TlsContexts
@@ -129,8 +129,6 @@ class Receiver:
         body = connection.body(desk.sender.body_bytes_max)
         started = time.perf_counter_ns()
         self._counts.add("body_bytes_total", len(body))
-        # What decompression may take: what the block declares, as far as that is possible and allowed.
-        connection.hold(min(declared_length(body) or 0, EXPANSION_MAX * len(body), self._limits.decoded_bytes_max))
         self._begin()
         try:
             self._share_series(desk)
@@ -195,7 +193,7 @@ class Receiver:
         """Let a sender remember as many series as it may and the others leave over."""
         bound = self._limits.series_max
         if len(self._desks) > 1:
-            bound -= sum(other.intake.series for other in list(self._desks.values()) if other is not desk)
+            bound -= sum(other.intake.series_taken for other in list(self._desks.values()) if other is not desk)
         own = desk.sender.series_max
         desk.intake.allow(max(0, bound if own is None else min(own, bound)))
 

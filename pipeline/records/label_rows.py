@@ -22,15 +22,20 @@ from numpy.typing import NDArray
 
 from fleet.errors import Corrupt
 from pipeline.remote_write.byte_words import address, load32
+from pipeline.remote_write.decode import TooLarge
 from pipeline.remote_write.intern_table import InternTable
 
 IDENTITY_BYTES_MAX = 1 << 28
 """Largest set of identities that is read back."""
-_REMEMBERED_PER_ROW = 2
-"""Rows in remembered sets per row that there is: in a steady state every row is in one set, whatever its size."""
-_REMEMBERED_MIN = 4096
+SET_BYTES_MAX = 16 << 20
+"""Largest set of one body; symbols that repeat let a small body stand for a large one."""
+_REMEMBERED_PER_BYTE = 2
+"""Bytes of remembered sets per byte of rows: in a steady state every row is in one set, whatever its size."""
+_REMEMBERED_MIN = 1 << 20
 _RECENT_MAX = 4096
 """Rows whose numbers are remembered besides, since series of one slice come together."""
+_RECENT_BYTES_MAX = 1024
+"""Longest such row."""
 _LENGTH = struct.Struct("<I")
 _ZSTD_LEVEL = 3
 
@@ -117,6 +122,11 @@ class LabelRows:
         """Bytes that the rows take, reserves included, without those of remembered sets."""
         return self._rows.memory_bytes + self._hashes.nbytes + self._stamp.nbytes + self._place.nbytes
 
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of all texts."""
+        return self._rows.arena_bytes
+
     def number_of(self, row: tuple[str, ...]) -> int:
         """The number of a row, a new one where it was never seen."""
         known = self._recent.get(row)
@@ -133,8 +143,19 @@ class LabelRows:
         self._hashes[number] = _hash_of(key)
         if len(self._recent) >= _RECENT_MAX:
             self._recent.clear()
-        self._recent[row] = number
+        if len(key) <= _RECENT_BYTES_MAX:
+            self._recent[row] = number
         return number
+
+    def keep(self, is_kept: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """Forgets all other rows; see `InternTable.keep`. Sets that were taken stay as they are."""
+        numbers = self._rows.keep(is_kept)
+        self._hashes[: len(self._rows)] = self._hashes[: len(is_kept)][is_kept]
+        self._stamp[:] = 0
+        self._recent.clear()
+        self._sets.clear()
+        self._remembered = 0
+        return numbers
 
     def scratch(self) -> tuple[int, NDArray[np.int32], NDArray[np.int32]]:
         """For `rows_kernels.pivot`: a number that was never given before, and two arrays with a place per row."""
@@ -145,18 +166,30 @@ class LabelRows:
         return self._serial, self._stamp, self._place
 
     def take(self, numbers: NDArray[np.int32]) -> IdentitySet:
-        """The rows with these numbers."""
+        """The rows with these numbers.
+
+        Raises:
+            TooLarge: together they pass `SET_BYTES_MAX`.
+        """
         key = numbers.tobytes()
         known = self._sets.get(key)
         if known is not None:
             self._sets.move_to_end(key)
             return known
+        starts = self._rows.starts
+        size = int((starts[numbers + 1] - starts[numbers]).sum())
+        if size > SET_BYTES_MAX:
+            raise TooLarge(
+                f"cannot take a body whose series name slices and cards with {size} bytes: more than {SET_BYTES_MAX}; "
+                "let the sender put fewer series into one"
+            )
         found = IdentitySet(self._batch(numbers))
         self._sets[key] = found
-        self._remembered += len(numbers)
-        while self._remembered > max(_REMEMBERED_MIN, _REMEMBERED_PER_ROW * len(self._rows)) and len(self._sets) > 1:
-            dropped, _ = self._sets.popitem(last=False)
-            self._remembered -= len(dropped) // numbers.itemsize
+        self._remembered += found.batch.nbytes
+        most = max(_REMEMBERED_MIN, _REMEMBERED_PER_BYTE * self.text_bytes)
+        while self._remembered > most and len(self._sets) > 1:
+            _, dropped = self._sets.popitem(last=False)
+            self._remembered -= dropped.batch.nbytes
         return found
 
     def _batch(self, numbers: NDArray[np.int32]) -> pa.RecordBatch:

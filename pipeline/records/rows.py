@@ -31,7 +31,7 @@ from pipeline.records.label_rows import IdentitySet, LabelRows, pack_identities,
 from pipeline.records.sightings import INVENTORY_TABLES
 from pipeline.remote_write import kernels as wire
 from pipeline.remote_write.decode import DecodedBody
-from pipeline.remote_write.series_columns import Verdict
+from pipeline.remote_write.series_columns import NOWHERE, Verdict
 from pipeline.remote_write.series_table import IDENTITY_TABLES, SeriesTable
 
 TS_MIN_MS = 946_684_800_000
@@ -94,7 +94,8 @@ class Tally:
         bad_values: samples outside their measure's range.
         bad_times: samples from before 2000 or after 2100.
         invalid: samples of series that break the protocol's rules; these make the answer a 400.
-        fault: the first such series' fault in words, None where there is none.
+        beyond: samples of wanted series that there was no room for; these do, too.
+        fault: the first invalid series' fault in words, None where there is none.
     """
 
     written: int
@@ -103,19 +104,24 @@ class Tally:
     bad_values: int
     bad_times: int
     invalid: int
+    beyond: int
     fault: str | None
 
 
-def rows_of(body: DecodedBody, table: SeriesTable) -> tuple[tuple[Section, ...], Tally]:
+def rows_of(
+    body: DecodedBody, table: SeriesTable, series: NDArray[np.int32] | None = None
+) -> tuple[tuple[Section, ...], Tally]:
     """The wide rows and sightings of one body.
 
     Args:
         body: the decoded body; its values are not changed.
+        series: the table's number of each series, where they were looked up already.
 
     Raises:
-        Unavailable: the body passes a bound of the series table.
+        TooLarge: what its series name takes too much.
     """
-    series = table.lookup(body)
+    if series is None:
+        series = table.lookup(body)
     columns, units, samples = table.columns, table.units, len(body.ts_ms)
     starts, ends = body.series[:, wire.SAMPLES_START], body.series[:, wire.SAMPLES_END]
     histograms = body.series[:, wire.HISTOGRAMS]
@@ -128,15 +134,16 @@ def rows_of(body: DecodedBody, table: SeriesTable) -> tuple[tuple[Section, ...],
     )
     runs = kernels.SampleRuns(series, starts, ends, histograms, body.ts_ms, body.values)
     kept, bad_values, bad_times, first_invalid = kernels.check_samples(
-        tuple(runs), columns.verdict, columns.unit, tuple(units), _VALID, counts, tuple(cells)
-    )
+        tuple(runs), columns.verdict, columns.unit, tuple(units), _VALID, counts, tuple(cells),
+        columns.seen, table.tick,
+    )  # fmt: skip
     by_verdict = counts.tolist()
     sections = []
     if kept:
         kept_cells = kernels.Cells(cells.series[:kept], cells.measure[:kept], cells.ts_ms[:kept], cells.value[:kept])
         for kind, rows, identity in (
-            (POD_USAGE, table.slices, columns.slice_identity),
-            (CARD_USAGE, table.cards, columns.card_identity),
+            (POD_USAGE, table.rows.slices, columns.slice_identity),
+            (CARD_USAGE, table.rows.cards, columns.card_identity),
         ):
             section = _usage(kind, rows, kept_cells, identity)
             if section is not None:
@@ -152,6 +159,7 @@ def rows_of(body: DecodedBody, table: SeriesTable) -> tuple[tuple[Section, ...],
         bad_values=bad_values,
         bad_times=bad_times,
         invalid=by_verdict[Verdict.INVALID],
+        beyond=by_verdict[Verdict.BEYOND],
         fault=None if first_invalid < 0 else _fault(table, int(series[first_invalid]), int(histograms[first_invalid])),
     )
 
@@ -218,7 +226,7 @@ def _sightings(
             continue
         rows = np.array(found[kind.name], dtype=np.float64)
         named, local = np.unique(rows[:, 0].astype(np.int32), return_inverse=True)
-        taken = table.sighting_rows[kind.name].take(named)
+        taken = table.rows.sighted[kind.name].take(named)
         sections.append(
             Section(
                 table=kind,
@@ -234,9 +242,9 @@ def _sightings(
 
 
 def _fault(table: SeriesTable, number: int, histograms: int) -> str:
-    if number < 0:
+    if number == NOWHERE:
         return "a series refers to a symbol that does not exist"
-    if table.columns.verdict[number] == Verdict.INVALID or not histograms:
+    if number >= 0 and (table.columns.verdict[number] == Verdict.INVALID or not histograms):
         return table.fault(number)
     return "a series has both samples and histograms"
 

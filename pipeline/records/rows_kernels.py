@@ -11,16 +11,19 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pipeline.remote_write.series_columns import Verdict
+from pipeline.remote_write.series_columns import NO_ROOM, OVERSIZED, Verdict
 
 _USAGE, _INVALID = int(Verdict.USAGE), int(Verdict.INVALID)
+_NOT_KEPT = np.full(4, _INVALID, dtype=np.int64)
+_NOT_KEPT[-OVERSIZED], _NOT_KEPT[-NO_ROOM] = Verdict.DROPPED, Verdict.BEYOND
+"""Verdicts of series that have no number, by what they have in its place."""
 
 
 class SampleRuns(NamedTuple):
     """Samples of a body, and runs of them that belong to one series each.
 
     Attributes:
-        series: (runs,) number of each run's series, -1 where it has none.
+        series: (runs,) number of each run's series; negative ones are those of `series_columns`.
         starts: (runs,) first sample of each run.
         ends: (runs,) sample after the last of each run.
         histograms: (runs,) native histograms of each run; they don't stand beside samples.
@@ -53,7 +56,9 @@ class Cells(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def check_samples(runs: Any, verdicts: Any, unit: Any, units: Any, valid: Any, counts: Any, cells: Any) -> Any:
+def check_samples(
+    runs: Any, verdicts: Any, unit: Any, units: Any, valid: Any, counts: Any, cells: Any, seen: Any, tick: int
+) -> Any:
     """Brings samples to the unit of their measure and keeps those that may be stored.
 
     Args:
@@ -63,6 +68,7 @@ def check_samples(runs: Any, verdicts: Any, unit: Any, units: Any, valid: Any, c
         valid: lowest and highest valid value of each measure, (measures,) each, earliest and latest valid time.
         counts: (verdicts,) int64, samples of each verdict are added to it.
         cells: output, `Cells` with room for all samples.
+        seen: (series,) output, `tick` of each series that came.
 
     Returns:
         Samples kept, samples with a value out of range, samples with a time out of range, the first invalid run or -1.
@@ -76,7 +82,9 @@ def check_samples(runs: Any, verdicts: Any, unit: Any, units: Any, valid: Any, c
     for run in range(len(series)):
         number = series[run]
         start, end = starts[run], ends[run]
-        verdict = np.int64(verdicts[number]) if number >= 0 else _INVALID
+        verdict = _NOT_KEPT[-number] if number < 0 else np.int64(verdicts[number])
+        if verdict != _INVALID:
+            seen[number] = tick  # without a number, of a row that means nothing or is the last one's
         if histograms[run] > 0 and end > start:
             verdict = _INVALID
         counts[verdict] += end - start

@@ -1,8 +1,9 @@
 """Decodes one remote-write body, version 1.0 or 2.0, into columns.
 
-The receiver keeps a `Decoder`; what the labels of a series mean is `series_table`'s business. A body is untrusted: its
-declared length is checked before memory is taken, and anything that is not snappy, not protobuf or not the message it
-claims to be is `Corrupt` with a readable text.
+The receiver keeps some `Decoder`s; what the labels of a series mean is `series_table`'s business. A body is untrusted:
+its declared length is checked before memory is taken, the scan ends where it holds more than `BodyLimits` allow, before
+anything is kept or any object made of it, and anything that is not snappy, not protobuf or not the message it claims to
+be is `Corrupt` with a readable text.
 
 Formats: prometheus.io/docs/specs/prw/remote_write_spec and remote_write_spec_2_0; wire numbers in
 `remote_write.kernels`.
@@ -27,8 +28,8 @@ _MESSAGE_BYTES_MAX = (1 << 30) - 1
 """Largest message at all: places in it and behind it are 32-bit numbers."""
 EXPANSION_MAX = 64
 """Bytes that a byte of a body can become at most: a snappy copy of 3 bytes yields 64."""
-_KEPT_BYTES_MAX = 8 << 20
-"""Largest message whose memory is kept for the next one."""
+SYMBOLS_PER_SAMPLE_MAX = 4
+"""Symbols that a body of version 2 may have per sample that it may have; honest senders have one or two."""
 
 _STATUS_TEXT = {
     kernels.CUT: "a field reaches beyond the end of its message: the body is cut or no protobuf",
@@ -36,6 +37,23 @@ _STATUS_TEXT = {
     kernels.OTHER_VERSION: "it holds fields of the other version's message: the content type names the wrong one",
     kernels.SPLIT_LABELS: "the labels of one series don't stand together",
 }
+
+
+class TooLarge(Corrupt):
+    """A body that costs more than one may; it would be as large when it came again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyLimits:
+    """What one body may cost.
+
+    Attributes:
+        decoded_bytes: largest message (`receiver.decoded_bytes_max`).
+        samples: most samples, and most series (`receiver.body_samples_max`).
+    """
+
+    decoded_bytes: int
+    samples: int
 
 
 class Version(IntEnum):
@@ -54,7 +72,8 @@ class DecodedBody:
     Attributes:
         data: the message's bytes, uint8; label and symbol columns point into it. Behind them, references that don't
             stand together in the message.
-        series: shape (series, 5), int32; its columns are named in `remote_write.kernels` (`LABELS_START` …).
+        series: shape (series, 5), int32; its columns are named in `remote_write.kernels` (`LABELS_START` …). Series
+            without samples and histograms are left out.
         ts_ms: end of each sample's step, epoch milliseconds, shape (samples,); samples of one series stand together.
         values: shape (samples,), float64 with the sender's very bits, NaN payloads included.
         symbols: version 2: start and end of each symbol in `data`, shape (symbols, 2), int32; empty for version 1.
@@ -78,37 +97,39 @@ class Decoder:
     """Decodes one body after another into the same memory: fresh pages for each would cost more than the scan.
 
     One thread at a time may use it, and a decoded body is good until the next one.
-
-    Args:
-        decoded_bytes_max: largest message (`receiver.decoded_bytes_max`).
     """
 
-    def __init__(self, decoded_bytes_max: int) -> None:
-        self._decoded_bytes_max = decoded_bytes_max
+    def __init__(self, limits: BodyLimits) -> None:
+        self._limits = limits
         self._message = np.empty(0, dtype=np.uint8)
-        self._room = _Room.of(0, series=1, sample=1, symbol=1)
+        self._room = _Room.of(0, limits, series=1, sample=1, symbol=1)
 
     def decode(self, body: bytes, version: Version) -> DecodedBody:
         """Unpacks and scans one body, a snappy block as it came over the wire.
 
         Raises:
-            Corrupt: the body is cut, too large, not snappy, not protobuf, or breaks a rule of the whole message;
-                nothing of it can be used.
+            TooLarge: the body passes a limit.
+            Corrupt: the body is cut, not snappy, not protobuf, or breaks a rule of the whole message; nothing of it can
+                be used.
         """
         size = self._unpack(body)
         data = self._message[: 2 * size]
-        # What honest senders come to; a message that is denser is scanned once more, with room for the densest there
-        # is, which is not kept.
+        # What honest senders come to; a message that is denser is scanned once more, with room for the densest that
+        # may be, which is not kept.
         if size > self._room.size:
-            self._room = _Room.of(size * 5 // 4, series=24, sample=14, symbol=4)
+            self._room = _Room.of(size * 5 // 4, self._limits, series=24, sample=14, symbol=4)
         room = self._room
-        found = _scan(data, size, version, room)
+        found = _scan(data, size, version, self._limits.samples, room)
         if found[0] == kernels.NO_ROOM:
-            room = _Room.of(size, series=2, sample=2, symbol=2)
-            found = _scan(data, size, version, room)
-        if size > _KEPT_BYTES_MAX:
-            self._message, self._room = np.empty(0, dtype=np.uint8), _Room.of(0, series=1, sample=1, symbol=1)
+            room = _Room.of(size, self._limits, series=2, sample=2, symbol=2)
+            found = _scan(data, size, version, self._limits.samples, room)
         status, position, series, samples, symbols, end, metadata, histograms, exemplars = found
+        if status == kernels.NO_ROOM:
+            what = "symbols" if symbols == len(room.symbols) else "series or samples"
+            most = len(room.symbols) if symbols == len(room.symbols) else self._limits.samples
+            raise TooLarge(
+                f"cannot take a body of more than {most} {what}: receiver.body_samples_max={self._limits.samples}"
+            )
         if status != kernels.OK:
             name = "prometheus.WriteRequest" if version is Version.V1 else "io.prometheus.write.v2.Request"
             raise Corrupt(f"cannot decode {name} at byte {position}: {_STATUS_TEXT[status]}")
@@ -133,10 +154,11 @@ class Decoder:
         length = declared_length(body)
         if length is None:
             raise Corrupt(f"cannot decode remote-write body of {len(body)} bytes: not a snappy block: no length in it")
-        if length > min(self._decoded_bytes_max, _MESSAGE_BYTES_MAX):
-            raise Corrupt(
+        bytes_max = min(self._limits.decoded_bytes, _MESSAGE_BYTES_MAX)
+        if length > bytes_max:
+            raise TooLarge(
                 f"cannot decode remote-write body of {length} bytes after decompression: larger than "
-                f"receiver.decoded_bytes_max={min(self._decoded_bytes_max, _MESSAGE_BYTES_MAX)}"
+                f"receiver.decoded_bytes_max={bytes_max}"
             )
         # A length beyond that is a lie, and no memory is taken for it.
         if length > EXPANSION_MAX * len(body):
@@ -165,20 +187,21 @@ class _Room:
     symbols: Int32
 
     @classmethod
-    def of(cls, size: int, *, series: int, sample: int, symbol: int) -> _Room:
+    def of(cls, size: int, limits: BodyLimits, *, series: int, sample: int, symbol: int) -> _Room:
         """Room for a message of `size` bytes whose series, samples … take so many bytes each at least."""
+        samples, symbols = min(size // sample, limits.samples), SYMBOLS_PER_SAMPLE_MAX * limits.samples
         return cls(
             size=size,
-            series=np.empty((size // series, kernels.SERIES_COLUMNS), dtype=np.int32),
-            ts_ms=np.empty(size // sample, dtype=np.int64),
-            value_bits=np.empty(size // sample, dtype=np.uint64),
-            symbols=np.empty((size // symbol, 2), dtype=np.int32),
+            series=np.empty((min(size // series, limits.samples), kernels.SERIES_COLUMNS), dtype=np.int32),
+            ts_ms=np.empty(samples, dtype=np.int64),
+            value_bits=np.empty(samples, dtype=np.uint64),
+            symbols=np.empty((min(size // symbol, symbols), 2), dtype=np.int32),
         )
 
 
-def _scan(data: NDArray[np.uint8], size: int, version: Version, room: _Room) -> tuple[int, ...]:
+def _scan(data: NDArray[np.uint8], size: int, version: Version, met_max: int, room: _Room) -> tuple[int, ...]:
     found: tuple[int, ...] = kernels.scan(
-        data, size, int(version), room.series, room.ts_ms, room.value_bits, room.symbols
+        data, size, int(version), met_max, room.series, room.ts_ms, room.value_bits, room.symbols
     )
     return found
 

@@ -23,7 +23,7 @@ BAD_REFERENCE = -2
 """What stands for a sequence that refers to what is not there."""
 
 _SLOTS_MIN = 1024
-_GROWTH = 1.25
+_GROWTH = 1.125
 
 
 class _Table(NamedTuple):
@@ -93,21 +93,38 @@ class _Entries:
 
     def _reserve(self, more: int, more_elements: int) -> None:
         table, count = self._table, self._count + more
+        # In place: the system moves pages of large arrays, so that there are never two copies. Nobody holds a view.
         if count > len(table.hashes):
             capacity = max(count, int(_GROWTH * len(table.hashes)))
-            table = table._replace(
-                hashes=_grown(table.hashes, capacity, self._count),
-                following=_grown(table.following, capacity, self._count),
-                starts=_grown(table.starts, capacity + 1, self._count + 1),
-            )
+            table.hashes.resize(capacity, refcheck=False)
+            table.following.resize(capacity, refcheck=False)
+            table.starts.resize(capacity + 1, refcheck=False)
         used = int(table.starts[self._count])
         if used + more_elements > len(table.arena):
-            arena = _grown(table.arena, max(used + more_elements, int(_GROWTH * len(table.arena))), used)
-            table = table._replace(arena=arena)
+            table.arena.resize(max(used + more_elements, int(_GROWTH * len(table.arena))), refcheck=False)
         if 3 * count > 2 * len(table.slots):
             table = table._replace(slots=np.full(1 << int(3 * count // 2).bit_length(), -1, dtype=np.int32))
             _fill_slots(table.slots, table.hashes, self._count)
         self._table = table
+
+    def keep(self, is_kept: NDArray[np.bool_]) -> Int32:
+        """Forgets all other entries; the ones that stay move up, in their order, and so do their bytes.
+
+        Args:
+            is_kept: of each entry.
+
+        Returns:
+            New number of each entry, -1 for one that is forgotten.
+        """
+        table, numbers = self._table, np.empty(self._count, dtype=np.int32)
+        self._count = int(_keep(is_kept, numbers, table.hashes, table.starts, table.following, table.arena))
+        self._last = -1
+        self._fill(table)
+        return numbers
+
+    def _fill(self, table: _Table) -> None:
+        table.slots[:] = -1
+        _fill_slots(table.slots, table.hashes, self._count)
 
 
 class InternTable(_Entries):
@@ -134,24 +151,27 @@ class InternTable(_Entries):
         Returns:
             Number of each, -1 where it was never seen; how many were not seen; their bytes (repeats counted).
         """
-        numbers, missing, missing_bytes = self._run(data, starts, ends, False)
-        return numbers, missing, missing_bytes
+        return self._run(data, starts, ends, 0)
 
-    def intern(self, data: NDArray[np.uint8], starts: Int32, ends: Int32) -> Int32:
+    def intern(self, data: NDArray[np.uint8], starts: Int32, ends: Int32, more_max: int | None = None) -> Int32:
         """Looks strings up and adds those never seen; new ones get the next numbers in the order of their first place.
 
+        Args:
+            more_max: how many are added at most; None for all.
+
         Returns:
-            Number of each.
+            Number of each, -1 for one that was not added.
         """
-        numbers, missing, missing_bytes = self._run(data, starts, ends, False)
-        if missing:
-            self._reserve(missing, missing_bytes)
-            numbers, _, _ = self._run(data, starts, ends, True)
+        numbers, missing, missing_bytes = self.find(data, starts, ends)
+        more = missing if more_max is None else min(missing, more_max)
+        if more > 0:
+            self._reserve(more, missing_bytes)
+            numbers, _, _ = self._run(data, starts, ends, self._count + more)
         return numbers
 
-    def _run(self, data: NDArray[np.uint8], starts: Int32, ends: Int32, add: bool) -> tuple[Int32, int, int]:
+    def _run(self, data: NDArray[np.uint8], starts: Int32, ends: Int32, count_max: int) -> tuple[Int32, int, int]:
         numbers, missing, missing_bytes, self._count, self._last = _find_strings(
-            (data, starts, ends), tuple(self._table), add, self._count, self._last
+            (data, starts, ends), tuple(self._table), count_max, self._count, self._last
         )
         return numbers, missing, missing_bytes
 
@@ -175,37 +195,44 @@ class SequenceTable(_Entries):
             ends: byte after the last of each, shape (sequences,).
 
         Returns:
-            Number of each, -1 where it was never seen, `BAD_REFERENCE` where a reference is out of range; how many were
-            not seen; their bytes (repeats counted).
+            Number of each, -1 where it was never seen or refers to what has no number (-1 in `words`), `BAD_REFERENCE`
+            where a reference is out of range; how many could be added; their bytes (repeats counted).
         """
-        numbers, missing, elements = self._run(words, data, starts, ends, False)
+        numbers, missing, elements = self._run(words, data, starts, ends, 0)
         return numbers, missing, elements * self._table.arena.itemsize
 
-    def intern(self, words: Int32, data: NDArray[np.uint8], starts: Int32, ends: Int32) -> Int32:
+    def intern(
+        self, words: Int32, data: NDArray[np.uint8], starts: Int32, ends: Int32, more_max: int | None = None
+    ) -> Int32:
         """Looks sequences up and adds those never seen; see `find` and `InternTable.intern`."""
-        numbers, missing, elements = self._run(words, data, starts, ends, False)
-        if missing:
-            self._reserve(missing, elements)
-            numbers, _, _ = self._run(words, data, starts, ends, True)
+        numbers, missing, elements = self._run(words, data, starts, ends, 0)
+        more = missing if more_max is None else min(missing, more_max)
+        if more > 0:
+            self._reserve(more, elements)
+            numbers, _, _ = self._run(words, data, starts, ends, self._count + more)
         return numbers
 
+    def renumber(self, numbers: Int32) -> None:
+        """Gives the elements of all sequences new numbers.
+
+        Args:
+            numbers: new number of each.
+        """
+        table = self._table
+        _renumber(numbers, table.seed, table.hashes, table.starts[: self._count + 1], table.arena)
+        self._fill(table)
+
     def _run(
-        self, words: Int32, data: NDArray[np.uint8], starts: Int32, ends: Int32, add: bool
+        self, words: Int32, data: NDArray[np.uint8], starts: Int32, ends: Int32, count_max: int
     ) -> tuple[Int32, int, int]:
         numbers, missing, elements, self._count, self._last = _find_sequences(
-            words, (data, starts, ends), tuple(self._table), add, self._count, self._last
+            words, (data, starts, ends), tuple(self._table), count_max, self._count, self._last
         )
         return numbers, missing, elements
 
 
-def _grown(array: NDArray[Any], capacity: int, used: int) -> NDArray[Any]:
-    grown = np.empty(capacity, dtype=array.dtype)
-    grown[:used] = array[:used]
-    return grown
-
-
 @njit(cache=True, nogil=True)
-def _find_strings(looked: Any, table: Any, add: bool, count: Any, last: Any) -> Any:
+def _find_strings(looked: Any, table: Any, count_max: int, count: Any, last: Any) -> Any:
     data, starts, ends = looked
     seed, _, _, known_starts, following, arena = table
     base, known = address(data), address(arena)
@@ -223,7 +250,7 @@ def _find_strings(looked: Any, table: Any, add: bool, count: Any, last: Any) -> 
                 continue
         code = hash_bytes(base + start, size, seed)
         number, slot = _known(table, known, code, base + start, size, 1)
-        if number < 0 and add:
+        if number < 0 and count < count_max:
             number = _added(table, count, code, slot, size)
             arena[known_starts[number] : known_starts[number + 1]] = data[start:end]
             count += 1
@@ -238,7 +265,7 @@ def _find_strings(looked: Any, table: Any, add: bool, count: Any, last: Any) -> 
 
 
 @njit(cache=True, nogil=True)
-def _find_sequences(words: Any, looked: Any, table: Any, add: bool, count: Any, last: Any) -> Any:
+def _find_sequences(words: Any, looked: Any, table: Any, count_max: int, count: Any, last: Any) -> Any:
     data, starts, ends = looked
     seed, _, _, known_starts, following, arena = table
     base, first, known = address(data), address(words), address(arena)
@@ -258,15 +285,12 @@ def _find_sequences(words: Any, looked: Any, table: Any, add: bool, count: Any, 
             sequence = np.empty(2 * (end - start), dtype=np.int32)
         size = _read_references(start, end, words, sequence)
         if size < 0:
-            numbers[index] = BAD_REFERENCE
+            numbers[index] = size
             last = -1
             continue
-        code = np.uint64(seed) ^ (np.uint64(size) * np.uint64(0x9E3779B97F4A7C15))
-        for place in range(size):
-            code = (code ^ np.uint64(sequence[place])) * np.uint64(0xFF51AFD7ED558CCD)
-            code ^= code >> np.uint64(32)
+        code = _hash_of(sequence, 0, size, seed)
         number, slot = _known(table, known, code, address(sequence), size, 4)
-        if number < 0 and add:
+        if number < 0 and count < count_max:
             number = _added(table, count, code, slot, size)
             arena[known_starts[number] : known_starts[number + 1]] = sequence[:size]
             count += 1
@@ -278,6 +302,45 @@ def _find_sequences(words: Any, looked: Any, table: Any, add: bool, count: Any, 
         last = np.int64(number)
         numbers[index] = number
     return numbers, missing, missing_elements, count, last
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _hash_of(words: Any, start: Any, size: Any, seed: Any) -> Any:
+    code = np.uint64(seed) ^ (np.uint64(size) * np.uint64(0x9E3779B97F4A7C15))
+    for place in range(start, start + size):
+        code = (code ^ np.uint64(words[place])) * np.uint64(0xFF51AFD7ED558CCD)
+        code ^= code >> np.uint64(32)
+    return code
+
+
+@njit(cache=True, nogil=True)
+def _keep(is_kept: Any, numbers: Any, hashes: Any, starts: Any, following: Any, arena: Any) -> Any:
+    """Moves entries that stay over those that don't; fills in new numbers, returns how many stay."""
+    kept = 0
+    used = np.int64(0)
+    for number in range(len(is_kept)):
+        numbers[number] = -1
+        if not is_kept[number]:
+            continue
+        start, end = starts[number], starts[number + 1]
+        for at in range(start, end):
+            arena[used + at - start] = arena[at]
+        numbers[number] = kept
+        hashes[kept], following[kept], starts[kept] = hashes[number], following[number], used
+        used += end - start
+        kept += 1
+    starts[kept] = used
+    for number in range(kept):
+        following[number] = max(numbers[following[number]], 0)
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def _renumber(numbers: Any, seed: Any, hashes: Any, starts: Any, arena: Any) -> Any:
+    for place in range(starts[-1]):
+        arena[place] = numbers[arena[place]]
+    for number in range(len(starts) - 1):
+        hashes[number] = _hash_of(arena, starts[number], starts[number + 1] - starts[number], seed)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -330,7 +393,7 @@ def _is_same(at: Any, end: Any, words: Any, limit: Any, known: Any, known_end: A
 
 @njit(cache=True, nogil=True)
 def _read_references(at: Any, end: Any, words: Any, sequence: Any) -> Any:
-    """Fills in what references lead to; how many there are, -1 where one is out of range."""
+    """Fills in what references lead to; how many there are, `BAD_REFERENCE`, or -1 where one leads to no number."""
     size = 0
     while at < end:
         index = np.uint64(0)
@@ -343,6 +406,8 @@ def _read_references(at: Any, end: Any, words: Any, sequence: Any) -> Any:
                 break
             shift += 7
         if shift >= 35 or index >= np.uint64(len(words)):
+            return BAD_REFERENCE
+        if words[index] < 0:
             return -1
         sequence[size] = words[index]
         size += 1

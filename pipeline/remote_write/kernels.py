@@ -17,7 +17,7 @@ from pipeline.remote_write.byte_words import address, load8, load64, store8, tra
 OK, CUT, BAD_WIRE, SPLIT_LABELS, OTHER_VERSION, NO_ROOM = 0, 1, 2, 3, 4, 5
 """What a scan ends with: fine; a field reaches beyond its message; a wire type that does not exist or does not fit; the
 labels of one series don't stand together; a field that only the other version's message has; the output arrays are too
-short."""
+short, or more series came than may."""
 
 LABELS_START, LABELS_END, SAMPLES_START, SAMPLES_END, HISTOGRAMS = range(5)
 """Columns of the per-series output of `scan`; the labels are version 1's label fields, or version 2's references."""
@@ -259,12 +259,13 @@ def _put_series(
 
 @njit(cache=True, nogil=True)
 def scan(  # noqa: C901, PLR0912, PLR0915 - one branch per field of the message
-    data: Any, size: int, version: int, series_out: Any, ts_ms: Any, value_bits: Any, symbols: Any
+    data: Any, size: int, version: int, met_max: int, series_out: Any, ts_ms: Any, value_bits: Any, symbols: Any
 ) -> Any:
-    """Walks one message.
+    """Walks one message. A series that has neither samples nor histograms is left out.
 
     Args:
         data: the message, uint8, and room behind it for references that don't stand together: as much again is enough.
+        met_max: most series that the message may have, those that are left out too.
         series_out: (room, SERIES_COLUMNS) int32.
         ts_ms: (room,) int64.
         value_bits: (room,) uint64, the bits of the doubles.
@@ -281,7 +282,7 @@ def scan(  # noqa: C901, PLR0912, PLR0915 - one branch per field of the message
     room_end = base + len(data)
     loose = size
     status = OK
-    series = samples = symbol = metadata = histograms = exemplars = 0
+    met = series = samples = symbol = metadata = histograms = exemplars = 0
     series_tag = np.uint64(10 if version == 1 else 42)
     while at < end:
         begin = at
@@ -294,7 +295,8 @@ def scan(  # noqa: C901, PLR0912, PLR0915 - one branch per field of the message
             status = -start
         elif tag == series_tag:
             refs_end, time, has_metadata = _plain_places(start, stop) if version == 2 else (-1, np.uint64(0), False)
-            if series == len(series_out) or samples == len(ts_ms):
+            met += 1
+            if series == len(series_out) or samples == len(ts_ms) or met > met_max:
                 status = NO_ROOM
             elif refs_end >= 0:
                 if refs_end > start + 2 and load8(refs_end - 1) > 127:
@@ -305,13 +307,14 @@ def scan(  # noqa: C901, PLR0912, PLR0915 - one branch per field of the message
                 samples += 1
                 series += 1
             else:
+                before = samples
                 status, begin, samples, loose, metadata_met, histograms_met, exemplars_met = _scan_series(
                     base, start, stop, version, loose, room_end, samples, series, series_out, ts_ms, value_bits
                 )
                 metadata += metadata_met
                 histograms += histograms_met
                 exemplars += exemplars_met
-                series += 1
+                series += samples > before or histograms_met > 0
         elif version == 2 and tag == 34:
             if symbol == len(symbols):
                 status = NO_ROOM

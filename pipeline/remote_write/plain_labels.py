@@ -8,14 +8,50 @@ Compiled by numba and cached beside this file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from pipeline.remote_write.byte_words import address, load8, load64, same_bytes
+from pipeline.remote_write.byte_words import Texts, address, load8, load64, same_bytes
+from pipeline.remote_write.intern_table import InternTable, SequenceTable
+from pipeline.remote_write.label_sets import LabelLimits
 
 _METRIC_NAME = np.frombuffer(b"__name__", dtype=np.uint8)
+
+
+def plain_names(
+    table: InternTable | SequenceTable, before: int, symbols: InternTable | None, limits: LabelLimits
+) -> tuple[list[bytes | None], Callable[[int], bytes]]:
+    """The metric's name of each new label set, None where it needs a closer look; and its other labels' bytes.
+
+    Args:
+        table: version 1's label fields, or version 2's symbols.
+        before: the first new entry.
+        symbols: version 2's symbols; None for version 1.
+    """
+    starts, arena = table.starts[before:], table.arena
+    if symbols is None:
+        spans = np.empty((len(starts) - 1, 2), dtype=np.int64)
+        pairs = np.empty_like(spans)
+        plain_regions(arena, starts, limits.labels_max, limits.label_bytes_max, spans, pairs)
+        names = [None if at < 0 else arena[at:end].tobytes() for at, end in spans.tolist()]
+        bounds = np.column_stack((starts[:-1], pairs, starts[1:])).tolist()
+    else:
+        numbers = np.empty(len(starts) - 1, dtype=np.int64)
+        places = np.empty_like(numbers)
+        known = Texts(data=symbols.arena, starts=symbols.starts)
+        plain_sequences(arena, starts, known, limits.labels_max, limits.label_bytes_max, numbers, places)
+        texts = {symbol: symbols.bytes_of(symbol) for symbol in set(numbers.tolist()) if symbol >= 0}
+        names = [texts.get(symbol) for symbol in numbers.tolist()]
+        bounds = np.column_stack((starts[:-1], places, places + 2, starts[1:])).tolist()
+
+    def rest_of(place: int) -> bytes:
+        start, pair, pair_end, end = bounds[place]
+        return arena[start:pair].tobytes() + arena[pair_end:end].tobytes()
+
+    return names, rest_of
 
 
 @njit(cache=True, nogil=True)

@@ -24,6 +24,13 @@ class Verdict(IntEnum):
     """Its labels pass the limits or say what can't be read back: dropped and counted."""
     INVALID = 4
     """Its labels break a rule: refused with 400."""
+    BEYOND = 5
+    """It is wanted, and there is no room for it: refused with 400."""
+
+
+NOWHERE, OVERSIZED, NO_ROOM = -1, -2, -3
+"""Numbers of series that are not kept: one whose references are out of range, one beyond the limits on labels, one that
+there is no room for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,20 +39,34 @@ class SeriesColumns:
 
     Attributes:
         verdict: `Verdict` of each.
-        slice_identity: number among the slice identities, -1 where it speaks of no slice.
+        slice_identity: number among the slice identities, -1 where it speaks of no slice; of a sighting its number
+            among the rows of its table.
         card_identity: number among the card identities, -1 where it speaks of no card.
-        unit: place in `Units`, 0 where it is none.
+        unit: place in `Units`, 0 where it is none; of a sighting its table's place in `series_table.SIGHTED_TABLES`.
+        seen: last eight bits of the tick in which it came last.
     """
 
     verdict: NDArray[np.int8]
     slice_identity: NDArray[np.int32]
     card_identity: NDArray[np.int32]
     unit: NDArray[np.int16]
+    seen: NDArray[np.uint8]
 
     @property
     def memory_bytes(self) -> int:
         """Bytes that the columns take, reserves included."""
-        return sum(column.nbytes for column in (self.verdict, self.slice_identity, self.card_identity, self.unit))
+        return sum(getattr(self, name).nbytes for name in SeriesColumns.__slots__)
+
+    def keep(self, is_kept: NDArray[np.bool_]) -> None:
+        """Moves what stays to the front.
+
+        Args:
+            is_kept: of each series that there is.
+        """
+        count = int(is_kept.sum())
+        for name in SeriesColumns.__slots__:
+            column = getattr(self, name)
+            column[:count] = column[: len(is_kept)][is_kept]
 
 
 class Units(NamedTuple):
@@ -69,6 +90,7 @@ def no_columns(capacity: int) -> SeriesColumns:
         slice_identity=np.full(capacity, -1, dtype=np.int32),
         card_identity=np.full(capacity, -1, dtype=np.int32),
         unit=np.zeros(capacity, dtype=np.int16),
+        seen=np.zeros(capacity, dtype=np.uint8),
     )
 
 

@@ -2,65 +2,64 @@
 
 The receiver's state. `lookup` gives each series of a body its number; arrays over these numbers say which slice or card
 it speaks of, which measure, and in which unit. Series that nobody asked for are remembered too, so that they cost a
-look and no more. Bounds: `receiver.series_max`, `receiver.labels_max`, `receiver.label_bytes_max`.
+look and no more, but wanted ones alone are counted. What was silent for `receiver.forget_seconds` is forgotten. Where a
+bound is reached, the unwanted go first, then what was silent for longest, never what came within the last tick; a
+wanted series that still finds no room is refused, and it alone.
+
+Bounds: `receiver.series_max`, `receiver.labels_max`, `receiver.label_bytes_max`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+import time
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.errors import Corrupt, Unavailable
-from fleet.schema import (
-    ALLOCATIONS,
-    CARD_IDENTITY,
-    CARD_USAGE,
-    INVENTORY_CARDS,
-    INVENTORY_NODES,
-    MEASURES,
-    POD_USAGE,
-    QUOTAS,
-    SERVERS,
-    SLICE_IDENTITY,
-    MeasureColumn,
-    Table,
-)
-from fleet.series import SeriesIdentity, SeriesMeaning, Subject, meaning_of_name, resolve
-from pipeline.records.label_rows import LabelRows
-from pipeline.records.sightings import fault_of_sighting, server_row, sighted_text
+from fleet.errors import Corrupt
+from fleet.schema import CARD_IDENTITY, CARD_USAGE, MEASURES, POD_USAGE, SLICE_IDENTITY, MeasureColumn, Table
+from fleet.series import SeriesMeaning, Subject, meaning_of_name, resolve
 from pipeline.remote_write import kernels
-from pipeline.remote_write.byte_words import Texts
 from pipeline.remote_write.decode import DecodedBody, Version
-from pipeline.remote_write.intern_table import InternTable, SequenceTable
+from pipeline.remote_write.intern_table import BAD_REFERENCE, InternTable, SequenceTable
+from pipeline.remote_write.label_memory import LabelMemory
 from pipeline.remote_write.label_sets import LabelLimits, Pairs, fault_of, pairs_of_region, pairs_of_symbols
-from pipeline.remote_write.plain_labels import plain_regions, plain_sequences
-from pipeline.remote_write.series_columns import SeriesColumns, Units, Verdict, no_columns, units_of, with_room
+from pipeline.remote_write.named_rows import INFO_TABLES, NamedRows
+from pipeline.remote_write.plain_labels import plain_names
+from pipeline.remote_write.series_columns import (
+    NO_ROOM,
+    NOWHERE,
+    OVERSIZED,
+    SeriesColumns,
+    Units,
+    Verdict,
+    no_columns,
+    units_of,
+    with_room,
+)
 
+FORGET_SECONDS = 7200
+"""Default of `receiver.forget_seconds`."""
+BYTES_PER_SERIES_MAX = 768
+"""Bytes of labels, of what they name and of unwanted series that are remembered per series allowed, on average."""
+BYTES_MIN = 1 << 20
 SYMBOLS_PER_SERIES_MAX = 4
 """Symbols that are remembered per series allowed: labels repeat, so honest senders stay far below."""
-ARENA_BYTES_PER_SERIES_MAX = 1024
-"""Label bytes that are remembered per series allowed, on average."""
-
-INFO_TABLES = {
-    Subject.SLICE_INFO: ALLOCATIONS,
-    Subject.CARD_INFO: INVENTORY_CARDS,
-    Subject.NODE_INFO: INVENTORY_NODES,
-    Subject.QUOTA_INFO: QUOTAS,
-    Subject.SERVER: SERVERS,
-}
-"""Which table the sightings of an info series go to."""
-SIGHTED_VALUES_MAX = 16
-"""Values of one series that are remembered as sightings: such a value changes with a restart, if at all."""
+SYMBOLS_MIN = 1024
+TICKS = 8
+"""Ticks of `receiver.forget_seconds`; a series that came within the last one is never forgotten."""
 
 IDENTITY_TABLES = {POD_USAGE.name: SLICE_IDENTITY, CARD_USAGE.name: CARD_IDENTITY}
 """Identity columns of each usage table."""
 
-_REMEMBERED_MAX = 32_768
-"""Label sets (and names) whose meaning is remembered while further series of theirs come."""
+_ROOM_PAUSE_SECONDS = 10.0
+"""When room is looked for again, unless so much came since that it pays."""
+_LABEL_BYTES_MORE = 16
+_REFERENCE_BYTES_MAX = 5
 _CLOSELY = object()
 """Family of names whose series are looked at one by one."""
 _MEASURE_NUMBERS = {column.measure: number for number, column in enumerate(MEASURES)}
@@ -75,24 +74,15 @@ class _Target:
     claims_other_cluster: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SightedValues:
-    """A series whose value is part of its sightings: where it belongs, and numbers of rows by the value's text."""
-
-    row: dict[str, str]
-    fact: str
-    factor: float
-    numbers: dict[str, int | None]
-
-
 class SeriesTable:
     """All series that the receiver has met.
 
     Args:
         default_cluster: cluster of series that carry no cluster label (`cluster.name`).
-        series_max: most series remembered (`receiver.series_max`).
+        series_max: most wanted series remembered (`receiver.series_max`).
         seed: start of the hashes; senders must not know it.
         forced_cluster: cluster of all series, whatever their labels claim: the sender's; None to believe the labels.
+        forget_seconds: how long a series may be silent and is remembered (`receiver.forget_seconds`).
     """
 
     def __init__(
@@ -103,34 +93,46 @@ class SeriesTable:
         limits: LabelLimits,
         seed: int,
         forced_cluster: str | None = None,
+        forget_seconds: float = FORGET_SECONDS,
+        now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._forced_cluster = forced_cluster
         self.claims_overridden = 0
-        self._default_cluster = default_cluster
         self._series_max = series_max
         self._limits = limits
+        self._span_max = {
+            Version.V1: limits.labels_max * (2 * limits.label_bytes_max + _LABEL_BYTES_MORE),
+            Version.V2: limits.labels_max * 2 * _REFERENCE_BYTES_MAX,
+        }
+        self._now_seconds, self._tick_seconds = now_seconds, forget_seconds / TICKS
+        self.tick = int(now_seconds() / self._tick_seconds) & 255
+        """The tick that it is now, by its last eight bits: what comes is seen in it."""
+        self._room_again_at = -np.inf
+        self._kept_bytes = self._kept_symbols = 0
         self._regions = InternTable(seed)
         self._symbols = InternTable(seed)
         self._references = SequenceTable(seed)
         self._number_of = {Version.V1: np.empty(0, dtype=np.int32), Version.V2: np.empty(0, dtype=np.int32)}
         self._count = 0
-        self._faults: dict[int, str] = {}
+        self.wanted = 0
+        """Wanted series that are remembered."""
+        self.taken = 0
+        """What the table takes of a bound on series: those that are wanted, or more where labels are long."""
         self._columns = no_columns(1024)
         self._unit_keys: dict[tuple[int, float, float], int] = {(0, 1.0, np.inf): 0}
         self._units = units_of(self._unit_keys)
-        self._names: dict[bytes, tuple[Hashable, int, MeasureColumn] | None] = {}
-        self._targets: dict[tuple[Hashable, Version, bytes], _Target] = {}
+        self._memory: LabelMemory[tuple[Hashable, int, MeasureColumn], _Target] = LabelMemory()
         self._read: tuple[tuple[Version, bytes] | None, dict[str, str]] = (None, {})
-        self._texts: dict[int, str] = {}
-        self._labels: dict[bytes, tuple[str, str]] = {}
-        self.slices = LabelRows(SLICE_IDENTITY, seed)
-        self.cards = LabelRows(CARD_IDENTITY, seed)
-        self.sightings: dict[int, tuple[Table, int]] = {}
-        self._sighted_values: dict[int, _SightedValues] = {}
-        self.sighting_rows = {table.name: LabelRows(table.keys, seed) for table in INFO_TABLES.values()}
+        self.rows = NamedRows(seed, default_cluster)
+        """What the series name."""
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def series_max(self) -> int:
+        """Most wanted series that are remembered."""
+        return self._series_max
 
     def allow(self, series_max: int) -> None:
         """Change the bound on series; those that are known stay."""
@@ -149,64 +151,177 @@ class SeriesTable:
     @property
     def memory_bytes(self) -> int:
         """Bytes that what is known of the series takes, reserves included; without what is remembered to be fast."""
-        tables: tuple[InternTable | SequenceTable | LabelRows, ...] = (
-            self._regions, self._symbols, self._references, self.slices, self.cards, *self.sighting_rows.values()
-        )  # fmt: skip
         numbers = sum(numbers.nbytes for numbers in self._number_of.values())
-        return sum(table.memory_bytes for table in tables) + self._columns.memory_bytes + numbers
+        tables = (self._regions, self._symbols, self._references, self.rows, self._columns)
+        return sum(table.memory_bytes for table in tables) + numbers
 
     def fault(self, series: int) -> str:
         """Why a series is invalid."""
-        return self._faults[series]
+        for version, table in self._tables():
+            numbers = self._number_of[version][: len(table)]
+            place = int(np.searchsorted(numbers, series))
+            if place < len(table) and numbers[place] == series:
+                return self._pairs_and_fault(table.part(place).tobytes(), version)[1] or ""
+        raise ValueError(f"there is no series {series}")
 
     def lookup(self, body: DecodedBody) -> NDArray[np.int32]:
         """The number of each series of a body; new ones are parsed and resolved.
 
         Returns:
-            Shape (series,); -1 for a series of version 2 whose references are out of range.
-
-        Raises:
-            Unavailable: the body would pass a bound; nothing of it was remembered.
+            Shape (series,); `NOWHERE`, `OVERSIZED` or `NO_ROOM` for one that is not kept.
         """
+        while True:
+            numbers = self.lookup_some(body, 1 << 30)
+            if numbers is not None:
+                return numbers
+
+    def lookup_some(self, body: DecodedBody, new_max: int) -> NDArray[np.int32] | None:
+        """The number of each series of a body, see `lookup`, where few are new.
+
+        Args:
+            new_max: how many new ones are read now at most.
+
+        Returns:
+            None where there are more new ones than are read now: those that were read are known the next time.
+        """
+        self._forget_silent()
         starts, ends = body.series[:, kernels.LABELS_START], body.series[:, kernels.LABELS_END]
-        if body.version is Version.V1:
-            return self._numbers(body.version, self._regions, (body.data, starts, ends))
-        symbols = self._interned_symbols(body)
-        return self._numbers(body.version, self._references, (symbols, body.data, starts, ends))
+        return self._numbers(body, starts, ends, new_max)
+
+    def _numbers(
+        self,
+        body: DecodedBody,
+        starts: NDArray[np.int32],
+        ends: NDArray[np.int32],
+        new_max: int,
+        *,
+        may_forget: bool = True,
+    ) -> NDArray[np.int32] | None:
+        version = body.version
+        table: InternTable | SequenceTable = self._regions
+        keys: tuple[Any, ...] = (body.data, starts, ends)
+        if version is Version.V2:
+            table, keys = self._references, (self._interned_symbols(body), *keys)
+        places, missing, missing_bytes = table.find(*keys)
+        if missing:
+            is_kept = ends - starts <= self._span_max[version]
+            if not is_kept.all():
+                found = self._numbers(body, starts[is_kept], ends[is_kept], new_max)
+                if found is None:
+                    return None
+                numbers = np.full(len(starts), OVERSIZED, dtype=np.int32)
+                numbers[is_kept] = found
+                return numbers
+            more = min(missing, new_max)
+            others = self._count - self.wanted
+            is_full = max(self.wanted, others) + more > self._series_max or not self._holds(missing_bytes)
+            if is_full and may_forget and self._make_room():
+                return self._numbers(body, starts, ends, new_max, may_forget=False)  # symbols have other numbers now
+            before = len(table)
+            room = max(0, 2 * self._series_max - self._count) if self._holds(missing_bytes) else 0
+            places = partial(table.intern, more_max=min(more, room))(*keys)
+            self._add(version, table, before)
+            if more < missing and more <= room:
+                return None
+        numbers_of = self._number_of[version][: len(table)]
+        is_bad = places < 0
+        if not is_bad.any():
+            return numbers_of[places]
+        numbers = np.where(places == BAD_REFERENCE, NOWHERE, NO_ROOM).astype(np.int32)
+        numbers[~is_bad] = numbers_of[places[~is_bad]]
+        return numbers
 
     def _interned_symbols(self, body: DecodedBody) -> NDArray[np.int32]:
         starts, ends = body.symbols[:, 0], body.symbols[:, 1]
         numbers, missing, missing_bytes = self._symbols.find(body.data, starts, ends)
         if not missing:
             return numbers
-        self._check_bounds(self._symbols, missing, missing_bytes, SYMBOLS_PER_SERIES_MAX * self._series_max)
-        return self._symbols.intern(body.data, starts, ends)
+        most = max(SYMBOLS_MIN, SYMBOLS_PER_SERIES_MAX * self._series_max)
+        if len(self._symbols) + missing > most or not self._holds(missing_bytes):
+            self._make_room()
+            numbers, missing, missing_bytes = self._symbols.find(body.data, starts, ends)
+        room = max(0, most - len(self._symbols)) if self._holds(missing_bytes) else 0
+        return self._symbols.intern(body.data, starts, ends, min(missing, room))
 
-    def _numbers(
-        self, version: Version, table: InternTable | SequenceTable, keys: tuple[Any, ...]
-    ) -> NDArray[np.int32]:
-        places, missing, missing_bytes = table.find(*keys)
-        if missing:
-            other = self._count - len(table)
-            self._check_bounds(table, missing, missing_bytes, self._series_max - other)
-            before = len(table)
-            places = table.intern(*keys)
-            self._add(version, table, before)
-        numbers_of = self._number_of[version][: len(table)]
-        is_bad = places < 0
-        if not is_bad.any():
-            return numbers_of[places]
-        numbers = np.full(len(places), -1, dtype=np.int32)
-        numbers[~is_bad] = numbers_of[places[~is_bad]]
-        return numbers
+    def _tables(self) -> tuple[tuple[Version, InternTable | SequenceTable], ...]:
+        return (Version.V1, self._regions), (Version.V2, self._references)
 
-    def _check_bounds(self, table: InternTable | SequenceTable, more: int, more_bytes: int, count_max: int) -> None:
-        bytes_max = ARENA_BYTES_PER_SERIES_MAX * self._series_max
-        if len(table) + more > count_max or table.arena_bytes + more_bytes > bytes_max:
-            raise Unavailable(
-                f"cannot take a request with {more} new series or symbols beside {self._count} series: more than "
-                f"receiver.series_max={self._series_max} allows"
-            )
+    def _counted_bytes(self) -> int:
+        return (
+            self._regions.arena_bytes + self._symbols.arena_bytes + self._references.arena_bytes
+            + self.rows.counted_bytes
+        )  # fmt: skip
+
+    @property
+    def _bytes_max(self) -> int:
+        return max(BYTES_MIN, BYTES_PER_SERIES_MAX * self._series_max)
+
+    def _holds(self, more_bytes: int) -> bool:
+        return self._counted_bytes() + more_bytes <= self._bytes_max
+
+    def _forget_silent(self) -> None:
+        """Once a tick: forgets what was silent for too long, where that is an eighth of all."""
+        tick = int(self._now_seconds() / self._tick_seconds) & 255
+        if tick == self.tick:
+            return
+        self.tick = tick
+        verdict = self._columns.verdict[: self._count]
+        is_kept = (self._ages() <= TICKS) & (verdict != Verdict.BEYOND)
+        if self._count - np.count_nonzero(is_kept) > self._count // 8:
+            self._forget(is_kept)
+
+    def _ages(self) -> NDArray[np.uint8]:
+        """Ticks since each series came."""
+        return np.uint8(self.tick) - self._columns.seen[: self._count]
+
+    def _make_room(self) -> bool:
+        """Forgets what is not wanted, and the wanted series silent for longest until an eighth is free.
+
+        Returns:
+            False where nothing was done: little came since the last time, and that is not long ago.
+        """
+        now, half = self._now_seconds(), self._series_max // 2
+        is_much = (
+            self._count - self.wanted > half
+            or len(self._symbols) - self._kept_symbols > half
+            or self._counted_bytes() - self._kept_bytes > self._bytes_max // 2
+        )
+        if now < self._room_again_at and not is_much:
+            return False
+        self._room_again_at = now + _ROOM_PAUSE_SECONDS
+        is_wanted = self._columns.verdict[: self._count] <= Verdict.SIGHTING
+        ages = self._ages()
+        is_kept = is_wanted
+        for ticks in range(TICKS, 0, -1):
+            is_kept = is_wanted & (ages <= ticks)
+            if np.count_nonzero(is_kept) <= self._series_max * 7 // 8 and self._holds(0):
+                break
+        self._forget(is_kept)
+        return True
+
+    def _forget(self, is_kept: NDArray[np.bool_]) -> None:
+        """Forgets all other series; numbers that were given out before mean nothing any more."""
+        numbers = np.where(is_kept, np.cumsum(is_kept) - 1, -1).astype(np.int32)
+        for version, table in self._tables():
+            of_version = self._number_of[version]
+            own = of_version[: len(table)].copy()
+            stays = is_kept[own]
+            table.keep(stays)
+            of_version[: len(table)] = numbers[own[stays]]
+        is_used = np.zeros(len(self._symbols), dtype=np.bool_)
+        is_used[self._references.arena[: self._references.starts[-1]]] = True
+        self._references.renumber(self._symbols.keep(is_used))
+        self._columns.keep(is_kept)
+        self._count = int(np.count_nonzero(is_kept))
+        self.rows.keep(self._columns, self._count, numbers)
+        self._memory.clear()
+        self._read = (None, {})
+        self._recount()
+        self._kept_bytes, self._kept_symbols = self._counted_bytes(), len(self._symbols)
+
+    def _recount(self) -> None:
+        self.wanted = int(np.count_nonzero(self._columns.verdict[: self._count] <= Verdict.SIGHTING))
+        self.taken = max(self.wanted, self._counted_bytes() // BYTES_PER_SERIES_MAX)
 
     def _add(self, version: Version, table: InternTable | SequenceTable, before: int) -> None:
         """Gives numbers to the label sets that a table has from place `before` on, and finds out what they mean."""
@@ -219,7 +334,9 @@ class SeriesTable:
             self._number_of[version] = of_version
         of_version[before : len(table)] = np.arange(first, first + more, dtype=np.int32)
         self._columns.verdict[first : first + more] = Verdict.UNWANTED
-        names, rest_of = self._plain_names(version, table, before)
+        self._columns.seen[first : first + more] = self.tick
+        symbols = None if version is Version.V1 else self._symbols
+        names, rest_of = plain_names(table, before, symbols, self._limits)
         usage: list[tuple[int, int, int, int]] = []
         for place, name in enumerate(names):
             number = first + place
@@ -233,50 +350,38 @@ class SeriesTable:
             if family is _CLOSELY:
                 self._add_closely(number, table.part(before + place).tobytes(), version)
                 continue
+            if known is not None and not self._takes(number):
+                continue
             target = self._target(family, name, rest_of(place), version, table, before + place)
             self.claims_overridden += target.claims_other_cluster
             card = target.card_identity if column.of_card else -1
             slice_ = target.slice_identity if column.of_slice else -1
-            if known is not None and (card >= 0 or slice_ >= 0):
+            if known is None:
+                continue
+            if card >= 0 or slice_ >= 0:
                 usage.append((number, slice_, card, unit))
+            else:
+                self.wanted -= 1
         if usage:
             numbers, slices, cards, units = np.array(usage, dtype=np.int32).T
             self._columns.verdict[numbers] = Verdict.USAGE
             self._columns.slice_identity[numbers] = slices
             self._columns.card_identity[numbers] = cards
             self._columns.unit[numbers] = units
+        self._recount()
 
-    def _plain_names(
-        self, version: Version, table: InternTable | SequenceTable, before: int
-    ) -> tuple[list[bytes | None], Callable[[int], bytes]]:
-        """The metric's name of each new label set, None where it needs a closer look; and its other labels' bytes."""
-        starts, limits = table.starts[before:], self._limits
-        arena = table.arena
-        if version is Version.V1:
-            spans = np.empty((len(starts) - 1, 2), dtype=np.int64)
-            pairs = np.empty_like(spans)
-            plain_regions(arena, starts, limits.labels_max, limits.label_bytes_max, spans, pairs)
-            names = [None if at < 0 else arena[at:end].tobytes() for at, end in spans.tolist()]
-            bounds = np.column_stack((starts[:-1], pairs, starts[1:])).tolist()
-        else:
-            symbols = np.empty(len(starts) - 1, dtype=np.int64)
-            places = np.empty_like(symbols)
-            known = Texts(data=self._symbols.arena, starts=self._symbols.starts)
-            plain_sequences(arena, starts, known, limits.labels_max, limits.label_bytes_max, symbols, places)
-            texts = {symbol: self._symbols.bytes_of(symbol) for symbol in set(symbols.tolist()) if symbol >= 0}
-            names = [texts.get(symbol) for symbol in symbols.tolist()]
-            bounds = np.column_stack((starts[:-1], places, places + 2, starts[1:])).tolist()
-
-        def rest_of(place: int) -> bytes:
-            start, pair, pair_end, end = bounds[place]
-            return arena[start:pair].tobytes() + arena[pair_end:end].tobytes()
-
-        return names, rest_of
+    def _takes(self, number: int) -> bool:
+        """Takes a place for a wanted series; False, and it is beyond, where all are taken."""
+        if self.wanted >= self._series_max:
+            self._columns.verdict[number] = Verdict.BEYOND
+            return False
+        self.wanted += 1
+        return True
 
     def _known_name(self, name: bytes) -> tuple[Hashable, int, MeasureColumn] | None:
         """Family, unit and column of a metric's name; None for one that nobody asked for."""
-        if name in self._names:
-            return self._names[name]
+        if name in self._memory.names:
+            return self._memory.names[name]
         meaning = meaning_of_name(name.decode())
         found: tuple[Hashable, int, MeasureColumn] | None = None
         if meaning is not None and meaning.measure is None:
@@ -284,10 +389,7 @@ class SeriesTable:
         elif meaning is not None and meaning.measure is not None:
             place = _MEASURE_NUMBERS[meaning.measure]
             found = (meaning.family, self._unit(place, meaning.factor, meaning.value_max), MEASURES[place])
-        if len(self._names) >= _REMEMBERED_MAX:
-            self._names.clear()
-        self._names[name] = found
-        return found
+        return self._memory.put(self._memory.names, name, found, len(name))
 
     def _unit(self, measure: int, factor: float, value_max: float | None) -> int:
         key = (measure, factor, np.inf if value_max is None else value_max)
@@ -306,54 +408,25 @@ class SeriesTable:
         place: int,
     ) -> _Target:
         key = (family, version, rest)
-        if key in self._targets:
-            return self._targets[key]
+        if key in self._memory.targets:
+            return self._memory.targets[key]
         # The families of one target mostly stand beside each other: their labels are read once.
         if self._read[0] != (version, rest):
-            self._read = ((version, rest), dict(self._plain_pairs(table.part(place), version)))
+            symbols = None if version is Version.V1 else self._symbols
+            self._read = ((version, rest), dict(self._memory.plain_pairs(table.part(place), symbols)))
         labels = dict(self._read[1])
         claims_other = self._with_forced_cluster(labels)
         meaning = None if family is None else resolve(name.decode(), labels)
         target = _Target(
             slice_identity=-1
             if meaning is None or meaning.identity.pod is None
-            else self.slices.number_of(self._row(meaning.identity, SLICE_IDENTITY)),
+            else self.rows.slice_of(meaning.identity),
             card_identity=-1
             if meaning is None or meaning.subject is not Subject.CARD
-            else self.cards.number_of(self._row(meaning.identity, CARD_IDENTITY)),
+            else self.rows.card_of(meaning.identity),
             claims_other_cluster=claims_other,
         )
-        if len(self._targets) >= _REMEMBERED_MAX:
-            self._targets.clear()
-        self._targets[key] = target
-        return target
-
-    def _plain_pairs(self, key: NDArray[Any], version: Version) -> Iterator[tuple[str, str]]:
-        """The pairs of labels that are plain; texts are remembered, since most of them come again."""
-        if version is Version.V1:
-            region, at = key.tobytes(), 0
-            while at < len(region):
-                size, head = region[at + 1], 2
-                if size > 127:
-                    size, head = size & 127 | region[at + 2] << 7, 3
-                label = region[at : at + head + size]
-                at += head + size
-                pair = self._labels.get(label)
-                if pair is None:
-                    if len(self._labels) >= _REMEMBERED_MAX:
-                        self._labels.clear()
-                    pair = self._labels[label] = pairs_of_region(label)[0]
-                yield pair
-            return
-        if len(self._texts) >= _REMEMBERED_MAX:
-            self._texts.clear()
-        texts = []
-        for symbol in key.tolist():
-            text = self._texts.get(symbol)
-            if text is None:
-                text = self._texts[symbol] = self._symbols.bytes_of(symbol).decode()
-            texts.append(text)
-        yield from zip(texts[::2], texts[1::2], strict=True)
+        return self._memory.put(self._memory.targets, key, target, len(rest))
 
     def _with_forced_cluster(self, labels: dict[str, str]) -> bool:
         """Puts the sender's cluster into labels where it has one; whether they claimed another."""
@@ -364,73 +437,50 @@ class SeriesTable:
         return claimed != self._forced_cluster
 
     def _add_closely(self, number: int, key: bytes, version: Version) -> None:
-        """What one series means, by its labels as texts, or which rule they break."""
-        try:
-            pairs = self._pairs(key, version)
-            fault = fault_of(pairs, must_be_sorted=version is Version.V2)
-        except Corrupt as exc:
-            pairs, fault = (), str(exc)
+        """What one series means, by its labels as texts, or that they break a rule."""
+        pairs, fault = self._pairs_and_fault(key, version)
         if fault is not None:
-            self._faults[number] = fault
             self._columns.verdict[number] = Verdict.INVALID
         elif not self._limits.hold(pairs):
             self._columns.verdict[number] = Verdict.DROPPED
         else:
             self._resolve(number, dict(pairs))
 
-    def _pairs(self, key: bytes, version: Version) -> Pairs:
-        if version is Version.V1:
-            return pairs_of_region(key)
-        numbers = np.frombuffer(key, dtype=np.int32)
-        return pairs_of_symbols([self._symbols.bytes_of(int(number)) for number in numbers])
+    def _pairs_and_fault(self, key: bytes, version: Version) -> tuple[Pairs, str | None]:
+        """The labels of a series, and which rule they break."""
+        try:
+            if version is Version.V1:
+                pairs = pairs_of_region(key)
+            else:
+                numbers = np.frombuffer(key, dtype=np.int32)
+                pairs = pairs_of_symbols([self._symbols.bytes_of(int(number)) for number in numbers])
+        except Corrupt as exc:
+            return (), str(exc)
+        return pairs, fault_of(pairs, must_be_sorted=version is Version.V2)
 
     def _resolve(self, number: int, labels: dict[str, str]) -> None:
         self.claims_overridden += self._with_forced_cluster(labels)
         meaning = resolve(labels["__name__"], labels)
         if meaning is None:
             return
-        if meaning.server is not None:
-            row = server_row(meaning.identity, meaning.server)
-            row["cluster"] = row["cluster"] or self._default_cluster
-            self._add_sighting(number, SERVERS, row)
-            if meaning.fact is not None and number in self.sightings:
-                self._sighted_values[number] = _SightedValues(
-                    row=row, fact=meaning.fact, factor=meaning.factor, numbers={}
-                )
-        elif meaning.subject in INFO_TABLES:
-            self._add_sighting(number, INFO_TABLES[meaning.subject], labels)
+        if meaning.server is not None or meaning.subject in INFO_TABLES:
+            if self._takes(number):
+                self._add_sighting(number, meaning, labels)
         elif meaning.measure is not None:
             self._add_usage(number, meaning)
 
-    def _add_sighting(self, number: int, table: Table, labels: dict[str, str]) -> None:
-        row = tuple(labels.get(name, "") or self._default(name) for name in table.keys)
-        if fault_of_sighting(table, row) is not None:
-            self._columns.verdict[number] = Verdict.DROPPED
+    def _add_sighting(self, number: int, meaning: SeriesMeaning, labels: dict[str, str]) -> None:
+        columns, found = self._columns, self.rows.sighting_of(number, meaning, labels)
+        if found is None:
+            columns.verdict[number] = Verdict.DROPPED
+            self.wanted -= 1
             return
-        self._columns.verdict[number] = Verdict.SIGHTING
-        self.sightings[number] = (table, self.sighting_rows[table.name].number_of(row))
+        columns.verdict[number] = Verdict.SIGHTING
+        columns.unit[number], columns.slice_identity[number] = found
 
     def sighting(self, number: int, value: float) -> tuple[Table, int] | None:
-        """Table and row of what a series' sample says stands there; None for a value that says nothing.
-
-        Args:
-            value: the sample's; NaN for the end of the series.
-        """
-        table, row = self.sightings[number]
-        if number not in self._sighted_values:
-            return table, row
-        one = self._sighted_values[number]
-        text = sighted_text(one.fact, value * one.factor)
-        if text not in one.numbers and len(one.numbers) < SIGHTED_VALUES_MAX:
-            texts = one.row | {one.fact: text}
-            found = tuple(texts[name] for name in table.keys)
-            is_bad = fault_of_sighting(table, found) is not None
-            one.numbers[text] = None if is_bad else self.sighting_rows[table.name].number_of(found)
-        known = one.numbers.get(text)
-        return None if known is None else (table, known)
-
-    def _default(self, name: str) -> str:
-        return self._default_cluster if name == "cluster" else ""
+        """Table and row of what a series' sample says stands there; see `NamedRows.sighting`."""
+        return self.rows.sighting(self._columns, number, value)
 
     def _add_usage(self, number: int, meaning: SeriesMeaning) -> None:
         columns = self._columns
@@ -439,13 +489,11 @@ class SeriesTable:
         identity, column = meaning.identity, MEASURES[_MEASURE_NUMBERS[meaning.measure]]
         # A card's own series that names a pod reports the only tenant as well; the resolver leaves the pod out where
         # the source repeats a card's value for everyone who shares it.
-        if meaning.subject is Subject.CARD and column.of_card:
-            columns.card_identity[number] = self.cards.number_of(self._row(identity, CARD_IDENTITY))
-        if identity.pod is not None and column.of_slice:
-            columns.slice_identity[number] = self.slices.number_of(self._row(identity, SLICE_IDENTITY))
-        if columns.card_identity[number] >= 0 or columns.slice_identity[number] >= 0:
-            columns.verdict[number] = Verdict.USAGE
-            columns.unit[number] = self._unit(_MEASURE_NUMBERS[meaning.measure], meaning.factor, meaning.value_max)
-
-    def _row(self, identity: SeriesIdentity, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(getattr(identity, name) or self._default(name) for name in names)
+        of_card = meaning.subject is Subject.CARD and column.of_card
+        of_slice = identity.pod is not None and column.of_slice
+        if not (of_card or of_slice) or not self._takes(number):
+            return
+        columns.card_identity[number] = self.rows.card_of(identity) if of_card else -1
+        columns.slice_identity[number] = self.rows.slice_of(identity) if of_slice else -1
+        columns.verdict[number] = Verdict.USAGE
+        columns.unit[number] = self._unit(_MEASURE_NUMBERS[meaning.measure], meaning.factor, meaning.value_max)

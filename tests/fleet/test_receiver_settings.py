@@ -16,7 +16,7 @@ from fleet.settings.settings import load_settings
         ({"receiver.tls_key_file": "key"}, "tls_certificate_file and tls_key_file go together"),
         ({"receiver.client_ca_file": "ca"}, "client_ca_file needs tls_certificate_file"),
         ({"receiver.senders": '{"edge-1": {"cluster": "east"}}'}, "senders needs tokens_file or client_ca_file"),
-        ({"receiver.pending_bytes_max": "100MiB"}, "pending_bytes_max=104857600 is below"),
+        ({"receiver.pending_bytes_max": "20MiB"}, "pending_bytes_max=20971520 is below"),
         ({"receiver.senders": '{"a": {"clustre": "east"}}', "receiver.tokens_file": "t"}, r"senders\.a\.clustre"),
         ({"receiver.processes": "0"}, r"receiver\.processes"),
     ],

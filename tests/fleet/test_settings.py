@@ -24,7 +24,7 @@ def config(tmp_path: Path) -> Path:
 def test_defaults_are_those_of_the_documented_states() -> None:
     settings = load_settings(None, {}, {})
     assert (settings.analyzer.idle_ratio_max, settings.analyzer.idle_coverage_min) == (0.01, 0.95)
-    assert settings.receiver.body_bytes_max == 33554432
+    assert settings.receiver.body_bytes_max == 16777216
     assert (settings.risk.preset, settings.risk.violation_ratio_limit) == (RiskLevel.MEDIUM, 0.005)
 
 
@@ -81,7 +81,7 @@ def test_a_word_for_absence_takes_a_limit_away() -> None:
         ({"rollup.window_seconds": "17s"}, {}, "must divide 900"),
         ({"cluster.time_zone": "Mars/Base"}, {}, "no IANA time zone"),
         ({"cluster.time_zone": "../etc/passwd"}, {}, "no IANA time zone"),
-        ({"receiver.body_bytes_max": "1TiB"}, {}, "receiver: decoded_bytes_max=134217728 is below"),
+        ({"receiver.body_bytes_max": "1TiB"}, {}, "receiver: decoded_bytes_max=33554432 is below"),
         ({"agent.interval_seconds": "5"}, {}, "agent: quiet_seconds=5 needs to be longer than interval_seconds=5.0"),
         ({"agent.release_seconds": "6"}, {}, "agent: release_seconds=6.0 needs to be at most quiet_seconds=5"),
         ({"prices.overrides.A10": "-1"}, {}, r"prices\.overrides\.A10='-1'"),

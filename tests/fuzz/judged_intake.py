@@ -40,7 +40,7 @@ class JudgedIntake:
         repeats = self._intake.counts["repeats"]
         answer = self._intake.take(body, Version(version))
         self.answers[answer.status] = self.answers.get(answer.status, 0) + 1
-        if answer.status not in (204, 400, 503):
+        if answer.status not in (204, 400, 413):
             return f"an answer of {answer.status}: {answer.text}"
         if answer.status != 204:
             return None if answer.text and "\n" not in answer.text else "a refusal without one readable line"

@@ -21,14 +21,14 @@ from pipeline.bus.adapter_messages import AdapterDecoder
 from pipeline.history.matrix import read_matrix
 from pipeline.receiver.receiver import version_of
 from pipeline.records.rows import unpack
-from pipeline.remote_write.decode import Decoder, Version
+from pipeline.remote_write.decode import BodyLimits, Decoder, Version
 from tests.fuzz.hostile_bodies import field, varint
 from tests.fuzz.parsers import Parser, text_of
 from wire.http_head import Refusal, head_of
 from wire.prometheus_query import read_object, read_vector
 
 KEY = b"a key of a probe that is long enough"
-_DECODER = Decoder(1 << 20)
+_DECODER = Decoder(BodyLimits(decoded_bytes=1 << 20, samples=50_000))
 _REFUSAL = code_in("errcode", "code", passing=frozenset({130101}))
 
 
@@ -102,10 +102,10 @@ def _of_bytes(name: str, read: Callable[[bytes], object], *seeds: bytes | str, c
 def _record() -> bytes:
     """A record of the bus, as the receiver writes it for a small body."""
     from pipeline.records.rows import pack, rows_of  # noqa: PLC0415 - loads kernels, which the other readers do without
-    from tests.pipeline.builders import body_of, series_table, small_fleet  # noqa: PLC0415
+    from tests.pipeline.builders import body_limits, body_of, series_table, small_fleet  # noqa: PLC0415
 
     body = body_of(small_fleet(pods=2, hours=1)[:6])
-    sections, _ = rows_of(Decoder(1 << 20).decode(body, Version.V2), series_table())
+    sections, _ = rows_of(Decoder(body_limits(1 << 20)).decode(body, Version.V2), series_table())
     return pack(sections, b"h" * 16)
 
 

@@ -77,14 +77,18 @@ def _samples_of_v1(message: bytes) -> Iterator[ReferenceSample]:
     for number, series in _fields(message):
         if number != 1:
             continue
-        labels, times = [], []
+        labels: list[bytes] = []
+        times = []
         for part, data in _fields(_message(series)):
             if part == 1:
-                label = dict(_fields(_message(data)))
-                labels.append((_message(label.get(1, b"")), _message(label.get(2, b""))))
+                labels.append(_message(data))
             elif part == 2:
                 times.append(_sample(_message(data)))
-        yield from (ReferenceSample(tuple(labels), ts_ms, value) for ts_ms, value in times)
+        if not times:
+            continue  # nobody reads the labels of nothing
+        fields = [dict(_fields(label)) for label in labels]
+        pairs = tuple((_message(label.get(1, b"")), _message(label.get(2, b""))) for label in fields)
+        yield from (ReferenceSample(pairs, ts_ms, value) for ts_ms, value in times)
 
 
 def _samples_of_v2(message: bytes) -> Iterator[ReferenceSample]:
@@ -100,7 +104,9 @@ def _samples_of_v2(message: bytes) -> Iterator[ReferenceSample]:
                 refs += _packed(data) if isinstance(data, bytes) else [data]
             elif part == 2:
                 times.append(_sample(_message(data)))
-        if times and (len(refs) % 2 or any(ref >= len(symbols) for ref in refs)):
+        if not times:
+            continue
+        if len(refs) % 2 or any(ref >= len(symbols) for ref in refs):
             raise BrokenBody("a reference to nothing")
         labels = tuple((symbols[name], symbols[value]) for name, value in zip(refs[::2], refs[1::2], strict=False))
         yield from (ReferenceSample(labels, ts_ms, value) for ts_ms, value in times)

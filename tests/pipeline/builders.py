@@ -14,8 +14,10 @@ from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, WINDOW_SECONDS, Measur
 from pipeline.bus.bus import Bus, Chunk
 from pipeline.bus.bus_file import FileBus
 from pipeline.receiver.intake import Intake
+from pipeline.receiver.repeats import Repeats
+from pipeline.receiver.turns import Turns
 from pipeline.records.rows import pack
-from pipeline.remote_write.decode import Version
+from pipeline.remote_write.decode import BodyLimits, Version
 from pipeline.remote_write.encode import LabelSets
 from pipeline.remote_write.label_sets import LabelLimits
 from pipeline.remote_write.series_table import SeriesTable
@@ -65,13 +67,16 @@ def encoded(labels: list[dict[str, str]], samples: Sequence[Sample], version: Ve
 
 
 def series_table(
-    series_max: int = 10_000, labels_max: int = 64, label_bytes_max: int = 2048, forced_cluster: str | None = None
+    series_max: int = 10_000, labels_max: int = 64, label_bytes_max: int = 2048, **options: Any
 ) -> SeriesTable:
     """A receiver's memory with small bounds."""
     limits = LabelLimits(labels_max=labels_max, label_bytes_max=label_bytes_max)
-    return SeriesTable(
-        default_cluster="home", series_max=series_max, limits=limits, seed=7, forced_cluster=forced_cluster
-    )
+    return SeriesTable(default_cluster="home", series_max=series_max, limits=limits, seed=7, **options)
+
+
+def body_limits(decoded_bytes: int = 1 << 24, samples: int = 50_000) -> BodyLimits:
+    """What one body may cost."""
+    return BodyLimits(decoded_bytes=decoded_bytes, samples=samples)
 
 
 def file_bus(folder: Any, **options: Any) -> FileBus:
@@ -86,14 +91,15 @@ def read_all(bus: Bus, start: int = 0) -> Chunk:
     return chunk
 
 
-def intake_of(bus: Any, table: SeriesTable | None = None, now_seconds: Any = lambda: 0.0) -> Intake:
+def intake_of(
+    bus: Any, table: SeriesTable | None = None, now_seconds: Any = lambda: 0.0, limits: BodyLimits | None = None
+) -> Intake:
     """An intake onto a bus."""
     return Intake(
         bus,
         series_table() if table is None else table,
-        decoded_bytes_max=1 << 24,
-        repeat_memory_seconds=3600,
-        now_seconds=now_seconds,
+        turns=Turns(limits or body_limits()),
+        repeats=Repeats(3600, now_seconds),
         pack_record=getattr(bus, "pack_record", pack),
     )
 

@@ -20,6 +20,7 @@ from pipeline.remote_write.label_sets import pairs_of_region
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import (
     USAGE_TABLES,
+    body_limits,
     expected_rows,
     file_bus,
     intake_of,
@@ -40,7 +41,7 @@ def samples_of(*messages):
     """(labels, ts_ms, value) of each sample of a batch."""
     batch = AdapterDecoder().decode(messages)
     assert batch.bad == ()
-    body = Decoder(1 << 24).decode(batch.body, Version.V1)
+    body = Decoder(body_limits(1 << 24)).decode(batch.body, Version.V1)
     found = []
     for series in body.series:
         labels = dict(pairs_of_region(body.data[series[LABELS_START] : series[LABELS_END]].tobytes()))

@@ -9,13 +9,22 @@ import cramjam
 import numpy as np
 import pytest
 
-from fleet.errors import Unavailable
 from fleet.schema import ALLOCATIONS, CARD_USAGE, POD_USAGE, SERVERS, Measure
 from pipeline.records.rows import STALE_BITS, unpack
 from pipeline.remote_write.decode import Decoder, Version
 from pipeline.remote_write.encode import LabelSets
-from pipeline.remote_write.series_table import SIGHTED_VALUES_MAX
-from tests.pipeline.builders import START_MS, Sample, body_of, encoded, file_bus, intake_of, labels_of, series_table
+from pipeline.remote_write.named_rows import SIGHTED_VALUES_MAX
+from tests.pipeline.builders import (
+    START_MS,
+    Sample,
+    body_limits,
+    body_of,
+    encoded,
+    file_bus,
+    intake_of,
+    labels_of,
+    series_table,
+)
 
 STALE = float(np.array([STALE_BITS], dtype=np.uint64).view(np.float64)[0])
 BOTH = pytest.mark.parametrize("version", Version)
@@ -139,14 +148,15 @@ def test_series_beyond_label_limits_is_dropped_and_counted(tmp_path):
     assert intake.counts["samples_of_dropped_series"] == 1
 
 
-def test_series_bound_refuses_the_whole_request_and_keeps_known_series(tmp_path):
+def test_series_without_a_place_are_refused_alone_and_known_ones_go_on(tmp_path):
     table = series_table(series_max=2)
     intake = intake_of(file_bus(tmp_path), table)
     assert intake.take(body([one(0.5), one(0.5, pod="b")], Version.V1), Version.V1).status == 204
-    answer = intake.take(body([one(0.6, pod="c")], Version.V1), Version.V1)
-    assert (answer.status, answer.retry_after_seconds is not None) == (503, True)
-    assert "receiver.series_max=2" in answer.text
-    assert len(table) == 2
+    answer = intake.take(body([one(0.6, pod="c"), one(0.6)], Version.V1), Version.V1)
+    assert (answer.status, answer.samples, answer.retry_after_seconds) == (400, 1, None)
+    assert "cannot take 1 samples of new series: receiver.series_max=2" in answer.text
+    assert intake.counts["samples_beyond_series_max"] == 1
+    assert table.wanted == 2
     assert intake.take(body([one(0.7)], Version.V1), Version.V1).status == 204
 
 
@@ -241,12 +251,11 @@ def test_series_table_grows_and_still_finds_every_series():
     sets = LabelSets([{"__name__": "m", "x": str(number)} for number in range(5000)])
     numbers = np.arange(5000)
     for version in Version:
-        decoded = Decoder(1 << 24).decode(sets.encode(version, numbers, numbers, numbers.astype(float)), version)
+        body_ = sets.encode(version, numbers, numbers, numbers.astype(float))
+        decoded = Decoder(body_limits()).decode(body_, version)
         first = table.lookup(decoded)
         assert len(set(first.tolist())) == 5000
         assert table.lookup(decoded).tolist() == first.tolist()
-        with pytest.raises(Unavailable):
-            series_table(series_max=4999).lookup(decoded)
 
 
 def test_histograms_and_exemplars_are_answered_as_handled(tmp_path):

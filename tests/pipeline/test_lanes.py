@@ -12,12 +12,15 @@ import pytest
 from fleet.schema import CARD_USAGE, POD_USAGE
 from pipeline.bus.bus_file import FileBus
 from pipeline.bus.lanes import LanesRollup, split_sections
-from pipeline.receiver.intake import Intake
+from pipeline.receiver.intake import Answer, Intake
+from pipeline.receiver.repeats import Repeats
+from pipeline.receiver.turns import Turns
 from pipeline.records.rows import pack, rows_of, unpack
 from pipeline.remote_write.decode import Decoder, Version
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.pipeline.builders import (
+    body_limits,
     body_of,
     expected_rows,
     file_bus,
@@ -71,7 +74,7 @@ def test_rows_of_one_card_stay_on_one_lane_in_order_and_all_lanes_are_used(tmp_p
 
 
 def test_identities_that_come_again_are_dealt_out_once_and_anew_for_another_number_of_lanes() -> None:
-    body = Decoder(1 << 26).decode(body_of(small_fleet(pods=20, hours=1)), Version.V2)
+    body = Decoder(body_limits(1 << 26)).decode(body_of(small_fleet(pods=20, hours=1)), Version.V2)
     sections, _ = rows_of(body, series_table())
     first, again, wider = (split_sections(sections, lanes) for lanes in (3, 3, 5))
     assert set(first) == {0, 1, 2}
@@ -120,10 +123,8 @@ def test_lane_that_appears_later_is_taken_in(tmp_path: Path) -> None:
 def test_a_large_body_becomes_several_records_with_the_rows_of_one(tmp_path: Path) -> None:
     samples = small_fleet(pods=3, hours=2)
     bus = file_bus(tmp_path / "bus")
-    intake = Intake(
-        bus, series_table(), decoded_bytes_max=1 << 24, repeat_memory_seconds=60, now_seconds=lambda: 0.0,
-        rows_per_record_max=10,
-    )  # fmt: skip
+    repeats: Repeats[Answer] = Repeats(60, lambda: 0.0)
+    intake = Intake(bus, series_table(), turns=Turns(body_limits()), repeats=repeats, rows_per_record_max=10)
     assert intake.take(body_of(samples), Version.V2).status == 204
     rows = [sum(len(section.ts_ms) for section in unpack(record)) for record in read_all(bus).records]
     assert len(rows) > 5

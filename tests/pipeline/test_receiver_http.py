@@ -13,7 +13,9 @@ import pytest
 from fleet.schema import Measure
 from pipeline.receiver.intake import Answer, Intake
 from pipeline.receiver.receiver import WRITE_PATH
-from tests.pipeline.builders import START_MS, Sample, body_of, file_bus, intake_of, read_all, series_table
+from pipeline.receiver.repeats import Repeats
+from pipeline.receiver.turns import Turns
+from tests.pipeline.builders import START_MS, Sample, body_limits, body_of, file_bus, intake_of, read_all, series_table
 from tests.pipeline.receiving import V2, post, served
 from tests.wire.http_serving import HEALTH, exchange, statuses
 
@@ -72,9 +74,7 @@ def test_requests_that_come_in_one_piece_are_all_answered_in_order(receiver, bus
 def test_connection_is_refused_while_all_are_at_work(bus):
     class Slow(Intake):
         def __init__(self):
-            super().__init__(
-                bus, series_table(), decoded_bytes_max=1, repeat_memory_seconds=1, now_seconds=time.monotonic
-            )
+            super().__init__(bus, series_table(), turns=Turns(body_limits()), repeats=Repeats(1, time.monotonic))
 
         def take(self, body, version):
             begun.release()

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from fleet.errors import Corrupt
 from pipeline.remote_write import kernels
-from pipeline.remote_write.decode import DecodedBody, Decoder, Version
+from pipeline.remote_write.decode import DecodedBody, Decoder, TooLarge, Version
 from pipeline.remote_write.encode import LabelSets
 from pipeline.remote_write.label_sets import pairs_of_region, pairs_of_symbols
 from pipeline.remote_write.series_columns import Verdict
-from tests.pipeline.builders import series_table
+from tests.pipeline.builders import body_limits, series_table
 
 LIMIT = 1 << 20
+LIMITS = body_limits(LIMIT)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 NAMED = st.dictionaries(TEXT, TEXT, max_size=4).map(lambda pairs: {**pairs, "__name__": "m"})
 BITS = st.integers(0, 2**64 - 1)
@@ -71,7 +72,7 @@ def test_decode_gives_what_was_encoded_with_the_very_bits(version, series):
         version, np.array(numbers, dtype=np.int64), np.array(times, dtype=np.int64),
         np.array(bits, dtype=np.uint64).view(np.float64),
     )  # fmt: skip
-    decoded = Decoder(LIMIT).decode(body, version)
+    decoded = Decoder(LIMITS).decode(body, version)
     assert decoded.ts_ms.tolist() == times
     assert decoded.values.view(np.uint64).tolist() == bits
     assert label_sets(decoded) == [tuple(sorted(labels.items())) for labels, _ in series]
@@ -88,7 +89,7 @@ def test_every_cut_of_a_message_decodes_or_is_corrupt(version):
     corrupt = 0
     for length in range(1, len(raw)):
         try:
-            Decoder(LIMIT).decode(packed(raw[:length]), version)
+            Decoder(LIMITS).decode(packed(raw[:length]), version)
         except Corrupt:
             corrupt += 1
     assert corrupt > len(raw) // 2
@@ -100,7 +101,7 @@ def test_a_message_with_changed_bytes_decodes_or_is_corrupt(version, data):
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:
-        decoded = Decoder(LIMIT).decode(packed(bytes(raw)), version)
+        decoded = Decoder(LIMITS).decode(packed(bytes(raw)), version)
     except Corrupt:
         return
     assert (decoded.series[:, kernels.SAMPLES_END] <= len(decoded.ts_ms)).all()
@@ -112,20 +113,20 @@ def test_a_message_with_changed_bytes_decodes_or_is_corrupt(version, data):
 def test_any_bytes_decode_or_are_corrupt(version, raw):
     for body in (raw, packed(raw)):
         with contextlib.suppress(Corrupt):
-            assert len(Decoder(LIMIT).decode(body, version).data) <= LIMIT
+            assert len(Decoder(LIMITS).decode(body, version).data) <= LIMIT
 
 
 def test_declared_length_is_refused_before_memory_is_taken():
     with pytest.raises(Corrupt, match=r"receiver\.decoded_bytes_max=1048576"):
-        Decoder(LIMIT).decode(b"\xff\xff\xff\xff\x0f" + b"\0" * 10, Version.V1)
+        Decoder(LIMITS).decode(b"\xff\xff\xff\xff\x0f" + b"\0" * 10, Version.V1)
     with pytest.raises(Corrupt, match="can't hold"):
-        Decoder(LIMIT).decode(b"\xff\xff\x3f" + b"\0" * 10, Version.V1)
+        Decoder(LIMITS).decode(b"\xff\xff\x3f" + b"\0" * 10, Version.V1)
 
 
 @pytest.mark.parametrize("version", Version)
 def test_body_under_the_other_versions_name_is_corrupt_and_not_silently_empty(version):
     with pytest.raises(Corrupt, match="other version"):
-        Decoder(LIMIT).decode(whole_body(version), Version(3 - version))
+        Decoder(LIMITS).decode(whole_body(version), Version(3 - version))
 
 
 def field(number: int, payload: bytes) -> bytes:
@@ -134,17 +135,17 @@ def field(number: int, payload: bytes) -> bytes:
 
 def test_first_symbol_must_be_empty():
     with pytest.raises(Corrupt, match="first symbol"):
-        Decoder(LIMIT).decode(packed(field(4, b"x") + field(5, field(1, b"\0\0"))), Version.V2)
+        Decoder(LIMITS).decode(packed(field(4, b"x") + field(5, field(1, b"\0\0"))), Version.V2)
 
 
 def test_exemplars_histograms_and_metadata_are_counted():
     series = field(2, b"\x09" + struct.pack("<d", 1.0) + b"\x10\x05") + field(3, b"") + field(4, b"") + field(4, b"")
     label = field(1, field(1, b"__name__") + field(2, b"m"))
-    first = Decoder(LIMIT).decode(packed(field(1, label + series) + field(3, b"")), Version.V1)
+    first = Decoder(LIMITS).decode(packed(field(1, label + series) + field(3, b"")), Version.V1)
     assert (first.exemplars, first.histograms, first.metadata) == (1, 2, 1)
     series2 = field(1, b"\x01\x02") + series + field(5, b"\x08\x02")
     symbols = field(4, b"") + field(4, b"__name__") + field(4, b"m")
-    second = Decoder(LIMIT).decode(packed(symbols + field(5, series2)), Version.V2)
+    second = Decoder(LIMITS).decode(packed(symbols + field(5, series2)), Version.V2)
     assert (second.exemplars, second.histograms, second.metadata) == (2, 1, 1)
 
 
@@ -153,7 +154,7 @@ def test_unpacked_references_and_unknown_fields_are_read():
     sample = b"\x09" + struct.pack("<d", 2.5) + b"\x10\x05\x18\x04"
     series = b"\x08\x01\x08\x02" + field(2, sample) + b"\x30\x07"
     symbols = field(4, b"") + field(4, b"__name__") + field(4, b"m")
-    decoded = Decoder(LIMIT).decode(packed(symbols + field(5, series)), Version.V2)
+    decoded = Decoder(LIMITS).decode(packed(symbols + field(5, series)), Version.V2)
     assert (label_sets(decoded), decoded.ts_ms.tolist(), decoded.values.tolist()) == (
         [(("__name__", "m"),)],
         [5],
@@ -190,27 +191,27 @@ SAMPLE = b"\x09" + struct.pack("<d", 2.5) + b"\x10\x05"
 )  # fmt: skip
 def test_every_layout_of_a_series_means_the_same(raw):
     table = series_table()
-    decoded = Decoder(LIMIT).decode(packed(raw), Version.V2)
+    decoded = Decoder(LIMITS).decode(packed(raw), Version.V2)
     assert (decoded.ts_ms.tolist(), decoded.values.tolist(), decoded.metadata in {0, 1}) == ([5], [2.5], True)
     (number,) = table.lookup(decoded).tolist()
     assert (number, table.columns.verdict[number]) == (0, Verdict.UNWANTED)
-    plain = Decoder(LIMIT).decode(packed(one_series(field(1, b"\1\2"), field(2, SAMPLE))), Version.V2)
+    plain = Decoder(LIMITS).decode(packed(one_series(field(1, b"\1\2"), field(2, SAMPLE))), Version.V2)
     assert table.lookup(plain).tolist() == [0]
 
 
 @pytest.mark.parametrize("version", Version)
 def test_dense_body_is_decoded_in_full(version):
     """More series a byte than any sender writes: the room made at first does not do."""
-    empty = bytes([10 if version is Version.V1 else 42, 0])
+    empty = bytes([10 if version is Version.V1 else 42, 2, 18, 0])
     raw = (b"" if version is Version.V1 else field(4, b"")) + empty * 5000
-    assert len(Decoder(LIMIT).decode(packed(raw), version).series) == 5000
+    assert len(Decoder(LIMITS).decode(packed(raw), version).series) == 5000
     samples = field(2, b"") * 60
     raw = (b"" if version is Version.V1 else field(4, b"")) + empty[:1] + bytes([len(samples)]) + samples
-    assert Decoder(LIMIT).decode(packed(raw), version).ts_ms.tolist() == [0] * 60
+    assert Decoder(LIMITS).decode(packed(raw), version).ts_ms.tolist() == [0] * 60
 
 
 def test_decoder_keeps_nothing_of_the_body_before():
-    decoder = Decoder(LIMIT)
+    decoder = Decoder(LIMITS)
     for version in (Version.V1, Version.V2, Version.V1):
         long = LabelSets([{"__name__": f"m{number}"} for number in range(50)])
         numbers = np.arange(50)
@@ -218,3 +219,26 @@ def test_decoder_keeps_nothing_of_the_body_before():
         decoded = decoder.decode(whole_body(version), version)
         assert label_sets(decoded) == [(("__name__", "a"), ("x", "y")), (("__name__", "b"),)]
         assert decoded.ts_ms.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("version", Version)
+def test_series_without_samples_and_histograms_cost_nothing_and_too_many_are_refused(version):
+    tag = bytes([10 if version is Version.V1 else 42])
+    first = b"" if version is Version.V1 else field(4, b"")
+    limits = body_limits(LIMIT, samples=100)
+    assert len(Decoder(limits).decode(packed(first + (tag + b"\0") * 100), version).series) == 0
+    with pytest.raises(TooLarge, match=r"more than 100 series or samples: receiver\.body_samples_max=100"):
+        Decoder(limits).decode(packed(first + (tag + b"\0") * 101), version)
+
+
+@pytest.mark.parametrize("version", Version)
+def test_samples_of_one_series_and_symbols_are_bounded_too(version):
+    tag = bytes([10 if version is Version.V1 else 42])
+    first = b"" if version is Version.V1 else field(4, b"")
+    limits = body_limits(LIMIT, samples=20)
+    decoded = Decoder(limits).decode(packed(first + tag + bytes([40]) + b"\x12\0" * 20), version)
+    assert len(decoded.ts_ms) == 20
+    with pytest.raises(TooLarge, match="body_samples_max=20"):
+        Decoder(limits).decode(packed(first + tag + bytes([42]) + b"\x12\0" * 21), version)
+    with pytest.raises(TooLarge, match=r"more than 80 symbols: receiver\.body_samples_max=20"):
+        Decoder(limits).decode(packed(field(4, b"") * 81), Version.V2)

@@ -14,7 +14,7 @@ from fleet.schema import INVENTORY_NODES, MEASURES, POD_USAGE, SLICE_MEASURES
 from pipeline.records.json_rows import RECORD_START, pack_rows
 from pipeline.records.rows import Section, identities_schema, rows_of
 from pipeline.remote_write.decode import Decoder, Version
-from tests.pipeline.builders import body_of, series_table, small_fleet
+from tests.pipeline.builders import body_limits, body_of, series_table, small_fleet
 
 HASH = bytes(range(16))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -54,7 +54,7 @@ def test_any_text_hash_and_value_is_read_by_a_plain_json_parser(texts: list[str]
 
 
 def test_real_samples_and_sightings_survive_with_their_identities() -> None:
-    sections, _ = rows_of(Decoder(1 << 24).decode(body_of(small_fleet()), Version.V2), series_table())
+    sections, _ = rows_of(Decoder(body_limits(1 << 24)).decode(body_of(small_fleet()), Version.V2), series_table())
     nodes = identities_schema(INVENTORY_NODES)
     seen = Section(
         table=INVENTORY_NODES,

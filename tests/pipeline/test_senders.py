@@ -19,11 +19,13 @@ from fleet.listener_files import ListenerFiles
 from fleet.schema import Measure
 from pipeline.receiver.counts import OWN_METRICS, SharedCounts
 from pipeline.receiver.intake import Intake
+from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.senders import ANYONE, BURST_SECONDS, RateLimit, Sender, Senders
+from pipeline.receiver.turns import Turns
 from pipeline.records.rows import unpack
 from pipeline.remote_write.label_sets import LabelLimits
 from pipeline.remote_write.series_table import SeriesTable
-from tests.pipeline.builders import START_MS, Sample, body_of, file_bus, read_all
+from tests.pipeline.builders import START_MS, Sample, body_limits, body_of, file_bus, read_all
 from tests.pipeline.receiving import V2, post, served
 from wire.http_head import Refusal
 from wire.listener_tls import ListenerContexts
@@ -60,13 +62,7 @@ def intakes(bus):
             seed=7,
             forced_cluster=sender.cluster,
         )
-        return Intake(
-            bus,
-            table,
-            decoded_bytes_max=1 << 24,
-            repeat_memory_seconds=3600,
-            now_seconds=time.monotonic,
-        )
+        return Intake(bus, table, turns=Turns(body_limits()), repeats=Repeats(3600, time.monotonic))
 
     return intake_of
 
@@ -204,7 +200,7 @@ def test_each_sender_has_limits_of_its_own(tmp_path):
         answers = [
             ask(receiver, bearer(TOKEN), body_of([Sample(pod, Measure.DUTY_CYCLE, START_MS, 0.5)])) for pod in range(11)
         ]
-        assert [answer.status for answer, _ in answers] == [204] * 10 + [503]
+        assert [answer.status for answer, _ in answers] == [204] * 10 + [400]
 
 
 def test_all_senders_together_remember_no_more_series_than_the_receiver_may(tmp_path):
@@ -213,8 +209,8 @@ def test_all_senders_together_remember_no_more_series_than_the_receiver_may(tmp_
         eight = body_of([Sample(pod, Measure.DUTY_CYCLE, START_MS, 0.5) for pod in range(8)])
         assert ask(receiver, bearer(TOKEN), eight)[0].status == 204
         answer, text = ask(receiver, bearer(OTHER), eight)
-        assert (answer.status, answer.getheader("Retry-After") is not None) == (503, True)
-        assert "series_max" in text
+        assert answer.status == 400
+        assert "cannot take 2 samples of new series: receiver.series_max=6" in text
         assert ask(receiver, bearer(OTHER), BODY)[0].status == 204
 
 

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 
 from fleet.schema import CARD_IDENTITY, MEASURES, SLICE_IDENTITY
 from fleet.series import Subject, known_names, meaning_of_name, resolve
-from pipeline.remote_write.decode import Decoder, Version
+from pipeline.records import label_rows
+from pipeline.records.rows import rows_of
+from pipeline.remote_write.decode import Decoder, TooLarge, Version
 from pipeline.remote_write.encode import LabelSets
 from pipeline.remote_write.label_sets import LabelLimits, fault_of
-from pipeline.remote_write.series_columns import Verdict
-from pipeline.remote_write.series_table import INFO_TABLES, SeriesTable
-from tests.pipeline.builders import series_table
+from pipeline.remote_write.named_rows import INFO_TABLES
+from pipeline.remote_write.series_columns import NO_ROOM, OVERSIZED, Verdict
+from pipeline.remote_write.series_table import SeriesTable
+from tests.pipeline.builders import START_MS, body_limits, series_table
 
 LABELS_MAX, LABEL_BYTES_MAX = 6, 24
 NAMES = st.one_of(
@@ -35,7 +38,7 @@ SETS = st.builds(
 def looked_up(table: SeriesTable, sets: list[dict[str, str]], version: Version) -> list[int]:
     numbers = np.arange(len(sets))
     body = LabelSets(sets).encode(version, numbers, numbers, numbers.astype(float))
-    found: list[int] = table.lookup(Decoder(1 << 20).decode(body, version)).tolist()
+    found: list[int] = table.lookup(Decoder(body_limits(1 << 20)).decode(body, version)).tolist()
     return found
 
 
@@ -70,8 +73,8 @@ def test_series_read_together_mean_what_each_means_alone(sets, version):
         verdict, slice_, card = expected(labels)
         assert table.columns.verdict[number] == verdict
         for rows, column, row in (
-            (table.slices, table.columns.slice_identity, slice_),
-            (table.cards, table.columns.card_identity, card),
+            (table.rows.slices, table.columns.slice_identity, slice_),
+            (table.rows.cards, table.columns.card_identity, card),
         ):
             place = np.array([column[number]], dtype=np.int32)
             assert (place[0] >= 0) == (row is not None)
@@ -114,7 +117,7 @@ def test_claim_of_another_cluster_is_overridden_and_counted_for_every_series(ver
     verdicts = [Verdict(table.columns.verdict[number]) for number in numbers]
     assert verdicts == [Verdict.USAGE] * 4 + [Verdict.UNWANTED] * 2
     cards = table.columns.card_identity[numbers[:4]]
-    assert table.cards.take(np.unique(cards).astype(np.int32)).batch.column("cluster").to_pylist() == ["mine"]
+    assert table.rows.cards.take(np.unique(cards).astype(np.int32)).batch.column("cluster").to_pylist() == ["mine"]
 
 
 def test_known_series_cost_no_memory_when_they_come_again():
@@ -125,3 +128,119 @@ def test_known_series_cost_no_memory_when_they_come_again():
     for _ in range(3):
         looked_up(table, sets[::-1], Version.V2)
     assert (len(table), table.memory_bytes) == (500, before)
+
+
+def wanted(first: int, count: int) -> list[dict[str, str]]:
+    return [
+        {
+            "__name__": name,
+            "card": f"GPU-{number}",
+            "cluster": "c",
+            "namespace": "n",
+            "node": "n1",
+            "pod": f"p-{number}",
+        }
+        for number in range(first, first + count)
+        for name in ("gputide_slice_duty_cycle_ratio", "gputide_slice_info")
+    ]
+
+
+def come(table: SeriesTable, sets: list[dict[str, str]], version: Version) -> list[int]:
+    """Verdicts of series whose samples come, as the intake takes them."""
+    sets = [{**labels, "framebuffer_bytes": "1"} if labels["__name__"].endswith("info") else labels for labels in sets]
+    numbers = np.arange(len(sets))
+    times = np.full(len(sets), START_MS, dtype=np.int64)
+    body = Decoder(body_limits()).decode(
+        LabelSets(sets).encode(version, numbers, times, np.full(len(sets), 0.5)), version
+    )
+    found = table.lookup(body)
+    sections, _ = rows_of(body, table, found)
+    pods = {pod for section in sections for pod in section.identities.column("pod").to_pylist()}
+    written = {labels["pod"] for labels, number in zip(sets, found.tolist(), strict=True)
+               if number >= 0 and table.columns.verdict[number] <= Verdict.SIGHTING}  # fmt: skip
+    assert pods == written
+    return [NO_ROOM if number == NO_ROOM else int(table.columns.verdict[number]) for number in found.tolist()]
+
+
+@pytest.mark.parametrize("version", Version)
+def test_series_that_were_silent_are_forgotten_and_the_others_keep_what_they_mean(version):
+    clock = [0.0]
+    table = series_table(series_max=1000, forget_seconds=800, now_seconds=lambda: clock[0])
+    come(table, wanted(0, 50), version)
+    sizes = set()
+    for step in range(1, 200):
+        clock[0] += 100
+        assert set(come(table, [*wanted(5, 5), *wanted(40 + step, 5)], version)) == {Verdict.USAGE, Verdict.SIGHTING}
+        sizes.add(table.memory_bytes)
+    assert table.wanted < 100
+    assert len(sizes) <= 2
+    assert len(table.rows.slices) == table.wanted // 2
+
+
+@pytest.mark.parametrize("version", Version)
+def test_churn_beyond_the_bound_is_taken_without_a_refusal_while_what_lives_fits(version):
+    clock = [0.0]
+    table = series_table(series_max=200, forget_seconds=80_000, now_seconds=lambda: clock[0])
+    for step in range(100):
+        clock[0] += 5000
+        assert set(come(table, wanted(10 * step, 20), version)) == {Verdict.USAGE, Verdict.SIGHTING}
+    assert table.wanted <= 200
+
+
+@pytest.mark.parametrize("version", Version)
+def test_unwanted_series_are_not_counted_and_give_way(version):
+    clock = [0.0]
+    table = series_table(series_max=100, now_seconds=lambda: clock[0])
+    come(table, wanted(0, 40), version)
+    for step in range(50):
+        clock[0] += 1
+        looked_up(table, [{"__name__": f"other_{step}_{number}"} for number in range(70)], version)
+    assert table.wanted == 80
+    assert len(table) <= 200
+    assert set(come(table, wanted(0, 50), version)) == {Verdict.USAGE, Verdict.SIGHTING}
+
+
+@pytest.mark.parametrize("version", Version)
+def test_a_series_without_a_place_gets_one_once_others_are_silent(version):
+    clock = [0.0]
+    table = series_table(series_max=20, forget_seconds=8000, now_seconds=lambda: clock[0])
+    come(table, wanted(0, 10), version)
+    assert set(come(table, wanted(10, 5), version)) <= {Verdict.BEYOND, NO_ROOM}
+    clock[0] += 2500
+    come(table, wanted(0, 5), version)
+    assert set(come(table, wanted(10, 5), version)) == {Verdict.USAGE, Verdict.SIGHTING}
+
+
+def test_a_series_far_beyond_the_label_limits_is_dropped_and_not_remembered():
+    table = series_table(labels_max=4, label_bytes_max=50)
+    long = {"__name__": "gputide_slice_duty_cycle_ratio", **{f"l{number:03}": "x" * 50 for number in range(50)}}
+    for version in Version:
+        assert looked_up(table, [long, {"__name__": "m"}], version)[0] == OVERSIZED
+    assert len(table) == 2
+
+
+def test_new_series_are_read_a_few_at_a_time():
+    table = series_table()
+    numbers = np.arange(50)
+    for version in Version:
+        sets = LabelSets(wanted(0, 25))
+        body = Decoder(body_limits()).decode(sets.encode(version, numbers, numbers, numbers.astype(float)), version)
+        before = len(table)
+        for known in (20, 40):
+            assert table.lookup_some(body, 20) is None
+            assert len(table) - before == known
+        found = table.lookup_some(body, 20)
+        assert found is not None
+        assert len(set(found.tolist())) == 50
+
+
+def test_labels_that_repeat_for_ever_cannot_stand_for_more_than_a_body_may(monkeypatch):
+    monkeypatch.setattr(label_rows, "SET_BYTES_MAX", 100_000)
+    table = series_table(label_bytes_max=2048)
+    sets = [{**labels, "namespace": "n" * 2000} for labels in wanted(0, 60)[::2]]
+    numbers = np.arange(len(sets))
+    times = np.full(len(sets), START_MS, dtype=np.int64)
+    body = LabelSets(sets).encode(Version.V2, numbers, times, np.full(len(sets), 0.5))
+    assert len(body) < 5000
+    with pytest.raises(TooLarge, match="more than 100000"):
+        rows_of(Decoder(body_limits()).decode(body, Version.V2), table)

@@ -20,7 +20,7 @@ from gputide.container.own_metrics import open_own_metrics
 from gputide.container.receiver import open_listener, open_receiver, receiver_senders, receiver_tls
 from gputide.session import Session, session_of
 from pipeline.receiver.counts import SharedCounts
-from wire.processes import STOP_SIGNALS, ReceiverProcesses, hold_stop_signals, wait_for_stop
+from wire.processes import STOP_SIGNALS, ReceiverProcesses, bound_heap, hold_stop_signals, wait_for_stop
 
 app = typer.Typer()
 
@@ -49,6 +49,7 @@ def receive(
     host, port = host_and_port(listen)
     folder, settings = session.folder(create=True), session.settings
     sys.setswitchinterval(SWITCH_SECONDS)
+    bound_heap()
     hold_stop_signals()
     if settings.receiver.processes == 1:
         with open_receiver(folder, settings, host=host, port=port) as address:

@@ -1,0 +1,160 @@
+"""Bodies of remote write that cost a receiver as much as a body can, a few kinds each from one size to the largest.
+
+Used by the bar `trust-ceiling`. Every body is one that a sender may send: snappy that unpacks, protobuf that reads.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from random import Random
+
+import cramjam
+
+from bench.receiver_load import START_MS
+from pipeline.remote_write.decode import Version
+from pipeline.remote_write.protobuf_fields import bytes_field, varint
+
+Body = tuple[Version, bytes]
+_SAMPLE = bytes_field(2, b"\x09" + struct.pack("<d", 0.5) + b"\x10" + varint(START_MS))
+_WANTED = b"gputide_slice_duty_cycle_ratio"
+
+
+def packed(raw: bytes) -> bytes:
+    """A message as a body."""
+    return bytes(cramjam.snappy.compress_raw(raw))
+
+
+def hostile_bodies(seed: int) -> Iterator[tuple[str, Body]]:
+    """Names and bodies, without an end."""
+    random = Random(seed)
+    while True:
+        for name, make in KINDS.items():
+            yield name, make(random)
+
+
+def empty_series(random: Random) -> Body:
+    """What first took 2 GiB: series without anything, 127 MiB of them; or as many as may be."""
+    size = random.choice((49_000, 16 << 20, 127 << 19))
+    return Version.V1, packed(b"\x0a\x00" * size)
+
+
+def many_labels(random: Random) -> Body:
+    """Series with more labels than may be."""
+    labels = b"".join(_label(b"l%05d" % number, b"v%d" % random.randrange(10**9)) for number in range(20_000))
+    return Version.V1, packed(bytes_field(1, labels + _SAMPLE) * random.randint(1, 40))
+
+
+def giant_label(random: Random) -> Body:
+    """One label as long as a body."""
+    value = random.randbytes(64) * random.randint(1000, 240_000)
+    return Version.V1, packed(bytes_field(1, _label(b"__name__", _WANTED) + _label(b"a", value) + _SAMPLE))
+
+
+def new_series(random: Random) -> Body:
+    """As many wanted series never seen as one body may have."""
+    first = random.randrange(10**12)
+    return Version.V1, packed(
+        b"".join(
+            bytes_field(
+                1,
+                _label(b"__name__", _WANTED)
+                + _label(b"card", b"GPU-%d" % number)
+                + _label(b"cluster", b"c")
+                + _label(b"namespace", b"n")
+                + _label(b"pod", b"p-%d" % number)
+                + _SAMPLE,
+            )
+            for number in range(first, first + random.choice((4000, 16_000, 49_000)))
+        )
+    )
+
+
+def unwanted_series(random: Random) -> Body:
+    """As many series that nobody asked for as one body may have."""
+    first = random.randrange(10**12)
+    return Version.V1, packed(
+        b"".join(
+            bytes_field(1, _label(b"__name__", b"m%d" % number) + _label(b"x", b"y" * 300) + _SAMPLE)
+            for number in range(first, first + random.choice((10_000, 49_000)))
+        )
+    )
+
+
+def repeated_symbols(random: Random) -> Body:
+    """Version 2: long texts said once and meant by thousands of series."""
+    long = [random.randbytes(500).hex().encode() for _ in range(5)]
+    names = [b"__name__", _WANTED, b"card", b"cluster", b"container", b"namespace", b"node", b"pod"]
+    count = random.choice((500, 3000, 16_000, 40_000))
+    texts = [b"", *names, *long, *(b"GPU-%d" % random.randrange(10**12) for _ in range(count))]
+    symbols = b"".join(bytes_field(4, text) for text in texts)
+    series = b"".join(
+        bytes_field(
+            5,
+            bytes_field(1, b"\x01\x02\x03" + varint(14 + number) + b"\x04\x09\x05\x0a\x06\x0b\x07\x0c\x08\x0d")
+            + _SAMPLE,
+        )
+        for number in range(count)
+    )
+    return Version.V2, packed(symbols + series)
+
+
+def junk_symbols(random: Random) -> Body:
+    """Version 2: symbols that no series means, as many as may be, and more."""
+    count = random.choice((150_000, 199_000, 1_000_000))
+    first = random.randrange(10**12)
+    return Version.V2, packed(
+        bytes_field(4, b"") + b"".join(bytes_field(4, b"%x" % (first + at)) for at in range(count))
+    )
+
+
+def split_references(random: Random) -> Body:
+    """Version 2: references one by one, which are brought together behind the message."""
+    symbols = b"".join(bytes_field(4, text) for text in (b"", b"__name__", _WANTED))
+    refs = b"\x08\x01\x08\x02" * random.randint(10, 400_000)
+    return Version.V2, packed(symbols + bytes_field(5, refs + _SAMPLE) * 5)
+
+
+def histograms(random: Random) -> Body:
+    """Series with thousands of native histograms."""
+    series = _label(b"__name__", b"h%d" % random.randrange(10**9)) + bytes_field(4, b"\x11" + bytes(8)) * 3000
+    return Version.V1, packed(bytes_field(1, series) * 100)
+
+
+def many_samples(random: Random) -> Body:
+    """As many samples as may be, each a row of its own, and one more."""
+    labels = _label(b"__name__", _WANTED) + _label(b"card", b"GPU-h") + _label(b"pod", b"p-%d" % random.randrange(100))
+    count = random.choice((16_000, 50_000, 50_001))
+    samples = b"".join(
+        bytes_field(2, b"\x09" + struct.pack("<d", random.random()) + b"\x10" + varint(START_MS + at))
+        for at in range(count)
+    )
+    return Version.V1, packed(bytes_field(1, labels + samples))
+
+
+def bomb(random: Random) -> Body:
+    """Snappy that declares more than may be, or than it holds."""
+    declared = random.choice((1 << 25, 1 << 30, (1 << 32) - 1))
+    return Version.V1, varint(declared) + bytes(packed(bytes(1 << 20)))[4:]
+
+
+KINDS: dict[str, Callable[[Random], Body]] = {
+    make.__name__: make
+    for make in (
+        empty_series,
+        many_labels,
+        giant_label,
+        new_series,
+        unwanted_series,
+        repeated_symbols,
+        junk_symbols,
+        split_references,
+        histograms,
+        many_samples,
+        bomb,
+    )
+}
+
+
+def _label(name: bytes, value: bytes) -> bytes:
+    return bytes_field(1, bytes_field(1, name) + bytes_field(2, value))

@@ -1,0 +1,88 @@
+"""Whose turn it is: some small bodies are worked on at once, and one large one beside them.
+
+What a body takes while it is worked on is known by its decoded size and its number of samples, so these turns bound the
+memory that all bodies under way take, and no small body waits for a large one. Shared by the intakes of all senders.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from fleet.errors import Unavailable
+from pipeline.remote_write.decode import BodyLimits, DecodedBody, Decoder
+
+SMALL_BYTES_MAX = 4 << 20
+"""Largest message of a small body; twice what Prometheus sends with 10,000 samples in one."""
+SMALL_SAMPLES_MAX = 16_384
+"""Most samples, and most series, of a small body."""
+SMALL_AT_ONCE = 4
+LARGE_WAITING_MAX = 48
+"""Large bodies that wait for their turn at most: fewer than requests may (`receiver.pending_requests_max`)."""
+LARGE_WAIT_SECONDS = 15.0
+"""How long they wait: less than the time in which senders want an answer."""
+
+
+class Crowded(Unavailable):
+    """Too many large bodies wait."""
+
+
+def is_small(body: DecodedBody) -> bool:
+    """Whether a decoded body is as small as its message was."""
+    return max(len(body.ts_ms), len(body.series)) <= SMALL_SAMPLES_MAX
+
+
+class Turns:
+    """Decoders, handed to one body at a time each. Mutable: threads take turns."""
+
+    def __init__(self, limits: BodyLimits) -> None:
+        self._limits = limits
+        self._decoders = [Decoder(limits) for _ in range(SMALL_AT_ONCE)]
+        self._freed = threading.Condition()
+        self._waiting = 0
+        self._large = threading.Lock()
+        self._places = threading.Semaphore(1 + LARGE_WAITING_MAX)
+
+    def take_small(self) -> Decoder:
+        """Waits for the turn of a small body; `give_back` ends it."""
+        try:
+            return self._decoders.pop()  # the one that was used last: its memory is in the processor's caches
+        except IndexError:
+            pass
+        with self._freed:
+            self._waiting += 1
+            try:
+                while True:
+                    # Another may have taken it without waiting.
+                    with suppress(IndexError):
+                        return self._decoders.pop()
+                    self._freed.wait()
+            finally:
+                self._waiting -= 1
+
+    def give_back(self, decoder: Decoder) -> None:
+        """Ends the turn of a small body; its decoder's memory is kept for the next."""
+        self._decoders.append(decoder)
+        if self._waiting:
+            with self._freed:
+                self._freed.notify()
+
+    @contextmanager
+    def large(self) -> Iterator[Decoder]:
+        """Waits for the turn of a large body; its decoder's memory goes with it.
+
+        Raises:
+            Crowded: it did not come.
+        """
+        if not self._places.acquire(blocking=False):
+            raise Crowded(f"cannot take a large body: {LARGE_WAITING_MAX} wait already")
+        try:
+            if not self._large.acquire(timeout=LARGE_WAIT_SECONDS):
+                raise Crowded(f"cannot take a large body: its turn did not come within {LARGE_WAIT_SECONDS:g} s")
+            try:
+                yield Decoder(self._limits)
+            finally:
+                self._large.release()
+        finally:
+            self._places.release()
