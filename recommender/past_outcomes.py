@@ -75,7 +75,7 @@ class Trial:
         at = np.array([0.0, *(point[0] for point in known)])
         came = np.maximum.accumulate([0.0, *(point[1] for point in known)])
         beyond = np.maximum(1.0, forecast / at[-1]) if at[-1] > 0 else np.ones_like(forecast)
-        return np.asarray(np.interp(forecast, at, came) * beyond, np.float64)
+        return np.asarray(np.minimum(1.0, np.interp(forecast, at, came) * beyond), np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,19 +122,22 @@ class OwnPast:
         """Between which harm nine of ten such plans are expected to stay, 0-1.
 
         The own trials, and beside them how far off forecasts were on other fleets: the fewer days were judged, the more
-        those count. None without trials, and where scenarios predict no harm: trials say nothing of such plans.
+        those count. What is expected lies within. None without trials, and where no harm is expected: trials say
+        nothing of such plans.
         """
-        if not self.trials or forecast <= 0:
+        expected = self.expected(forecast)
+        if not self.trials or expected <= 0:
             return None
         values, weights = self._cases(np.array([forecast]))
         order = np.argsort(values[:, 0])
         share = np.cumsum(weights[order]) / weights.sum()
         least, most = (float(values[order, 0][np.searchsorted(share, at)]) for at in _QUANTILES)
-        return min(1.0, least * self.calibration_ratio), min(1.0, most * self.calibration_ratio)
+        ratio = self.calibration_ratio
+        return min(1.0, expected, least * ratio), min(1.0, max(expected, most * ratio))
 
     def backtested(self, forecast: float, limit: float) -> Backtested | None:
         """What plans as dense as one with this forecast did on the own past; None where there is no `interval`."""
-        if not self.trials or forecast <= 0:
+        if not self.trials or self.expected(forecast) <= 0:
             return None
         came = [float(trial.realised(np.array([forecast]))[0]) for trial in self.trials]
         return Backtested(

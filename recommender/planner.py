@@ -164,7 +164,7 @@ def _plan(problem: PlanningProblem, permits: Permits, packing: Packing, *, is_tr
         schedule=() if tide is None else tide.schedule,
         stages=stages,
         frontier=frontier,
-        calibration_ratio=limit / problem.forecast_limits[settings.risk.preset] if limit > 0 else 1.0,
+        calibration_ratio=problem.past.expected(forecast) / forecast if forecast > 0 else 1.0,
         backtested=problem.past.backtested(forecast, limit),
     )
 

@@ -18,6 +18,7 @@ volcano-sh/volcano:pkg/controllers/job/job_controller_actions.go (a PodGroup has
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -27,6 +28,7 @@ from enforcer.ownership import controller_of
 from enforcer.record.journal import FieldIntent, ObjectIntent
 from enforcer.tide.homecoming import TidePolicy
 from enforcer.tide.scaling import tide_intent
+from fleet.errors import Misconfigured
 from fleet.inventory import WorkloadId
 from fleet.tiers import NIGHT_TIERS, Guarantee, Tier, tier_of
 from fleet.units import format_time
@@ -124,12 +126,15 @@ def _of_set(intent: ObjectIntent, jobs: Sequence[Manifest]) -> str | None:
 
 def _of_volcano(reader: ClusterReader) -> list[tuple[WorkloadId, str]]:
     """Marked Jobs of Volcano's own kind, by their PodGroups, and why they are not let in."""
+    groups: Sequence[Manifest] = ()
+    with suppress(Misconfigured):  # doctor says who may not read them
+        groups = reader.list_objects("PodGroup")
     return [
         (
             WorkloadId(f"{group['metadata']['namespace']}/Job/{owner['name']}"),
             "a Job of batch.volcano.sh can't be suspended; make it one of batch/v1 with schedulerName: volcano",
         )
-        for group in reader.list_objects("PodGroup")
+        for group in groups
         for owner in group["metadata"].get("ownerReferences") or ()
         if _labels(group).get(TIDE_LABEL) == "night" and str(owner.get("apiVersion")).startswith("batch.volcano.sh/")
     ]

@@ -14,14 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from enforcer.manifest import Manifest, field_of, workload_parts
+from enforcer.ownership import top_owner
 from enforcer.record.journal import ObjectIntent
 from enforcer.rollout.holding import Phase
 from enforcer.rollout.run_context import RunContext
 from enforcer.rollout.stages import Approved
 from enforcer.seat import PodSeat
+from enforcer.snapshot import Snapshot
 from enforcer.tide.calendar import TideCalendar, TideMoment, TidePhase
 from enforcer.tide.early_home import Busy, in_need, too_busy, work_in_the_way
 from enforcer.tide.homecoming import Homecoming, TidePolicy, TideResult, TideStep
@@ -171,23 +174,37 @@ class TideRunner(Homecoming):
         """Stop the work that holds cards which services left and need now; it gets the notice of its tier."""
         if not needs:
             return []
-        pods, now = self._tools.snapshot().pods, self._tools.reader.now()
+        snapshot, now = self._tools.snapshot(), self._tools.reader.now()
+        pods = snapshot.pods
         running: dict[ObjectIntent, Manifest] = {}
         stopped: set[WorkloadId] = set()
+
+        def owners_in(work: Manifest) -> list[WorkloadId]:
+            return [top_owner(owner, snapshot.parents) for owner in owners_of_pods(work)]
 
         def look(intent: ObjectIntent) -> None:
             if (found := self._running(intent)) is not None:
                 running[intent] = found
             elif (left := self._tools.reader.get(*intent.key)) is not None and intent.kind != "ClusterQueue":
-                stopped.update(owners_of_pods(left))
+                stopped.update(owners_in(left))
 
         self._each(night.admission, look)
         tier_of = dict(zip(night.admission, night.tiers, strict=True))
         work = {intent: tier_of[intent] for intent in running}
-        queues = [intent for intent in work if intent.kind == "ClusterQueue"]
-        queued = self._queued(night, pods, queues) if queues else {}
-        owners = {intent: queued.get(intent) or owners_of_pods(found) for intent, found in running.items()}
-        going = work_in_the_way(night, needs, pods, work, owners, stopped)
+        queues = [intent for intent in night.admission if intent.kind == "ClusterQueue"]
+        queued, evicted = self._queued(night, snapshot, queues) if queues else ({}, set())
+        for intent in queues:
+            stopped.update(queued[intent] if intent not in work else ())
+        owners = {
+            intent: queued[intent] if intent.kind == "ClusterQueue" else owners_in(found)
+            for intent, found in running.items()
+        }
+        # What should be gone by now may never go: a node that died keeps its pods.
+        patience = timedelta(seconds=self._policy.stop_seconds_max) + max(
+            map(self._notice, tier_of.values()), default=timedelta()
+        )
+        is_recent = any(now - since < patience for since in night.taken_back.values())
+        going = work_in_the_way(night, needs, pods, work, owners, stopped | evicted if is_recent else ())
         if not going:
             return []
         self._tools.step("tide take back")
@@ -197,20 +214,24 @@ class TideRunner(Homecoming):
         return [*said, *self._each(list(going), self._restore).values()]
 
     def _queued(
-        self, night: Night, pods: Mapping[WorkloadId, Sequence[PodSeat]], queues: Sequence[ObjectIntent]
-    ) -> dict[ObjectIntent, list[WorkloadId]]:
+        self, night: Night, snapshot: Snapshot, queues: Sequence[ObjectIntent]
+    ) -> tuple[dict[ObjectIntent, list[WorkloadId]], set[WorkloadId]]:
         """Whose pods sit on cards of the night because a queue of Kueue let them in, as they or their pods say.
 
-        What no Workload names a queue for may be of any of them.
+        What has no Workload may be of any of them.
+
+        Returns:
+            By queue; and those whose Workload no queue has any more, so their pods go.
         """
         queue_of = {
-            owner: field_of(found, "status.admission.clusterQueue")
+            top_owner(owner, snapshot.parents): field_of(found, "status.admission.clusterQueue")
             for found in self._tools.reader.list_objects("Workload")
             for owner in owners_of_pods(found)
         }
         of_night = {*night.freed, *(card for _, card in night.frees)}
         found: dict[ObjectIntent, list[WorkloadId]] = {intent: [] for intent in queues}
-        for workload, seats in pods.items():
+        evicted: set[WorkloadId] = set()
+        for workload, seats in snapshot.pods.items():
             seat = next((seat for seat in seats if not of_night.isdisjoint(seat.cards)), None)
             if seat is None or workload in night.workloads:
                 continue
@@ -219,11 +240,13 @@ class TideRunner(Homecoming):
                 with suppress(GputideError):
                     labels = ((self._tools.reader.get(*key) or {}).get("metadata") or {}).get("labels") or {}
                     if any(label.startswith(_KUEUE) for label in labels):
-                        named = queue_of.get(workload)
+                        if workload in queue_of and queue_of[workload] is None:
+                            evicted.add(workload)
+                            break
                         for intent in queues:
-                            found[intent] += [workload] if named in (None, intent.name) else []
+                            found[intent] += [workload] if queue_of.get(workload, intent.name) == intent.name else []
                         break
-        return found
+        return found, evicted
 
     def _begin(self, moment: TideMoment) -> TideResult:
         """Go out, unless something stands against it: a night that does not begin is no failure."""

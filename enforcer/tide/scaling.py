@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from enforcer.backends.volcano import GROUP_ANNOTATION
@@ -27,6 +28,7 @@ from enforcer.safety.gitops import gitops_manager
 from enforcer.seat import is_over
 from enforcer.wishes import Wishes, wishes_in
 from fleet.decisions import ScheduledReplicas
+from fleet.errors import Misconfigured
 from fleet.inventory import OPT_OUT_LABEL, WARM_REPLICAS_LABEL, WorkloadId, is_yes
 from fleet.selectors import selects_labels
 
@@ -145,7 +147,9 @@ def _below_budget(owner: Manifest, replicas: int, reader: ClusterReader) -> str 
 
 def _below_gang(entry: ScheduledReplicas, namespace: str, reader: ClusterReader) -> str | None:
     """Why a pod that dies in the night would find no place: Volcano places pods of a PodGroup only so many together."""
-    groups = {group["metadata"]["name"]: group for group in reader.list_objects("PodGroup", namespace)}
+    groups: dict[str, Manifest] = {}
+    with suppress(Misconfigured):  # doctor says who may not read them; nobody stays at home for that
+        groups = {group["metadata"]["name"]: group for group in reader.list_objects("PodGroup", namespace)}
     if not groups:
         return None
     members: Counter[str] = Counter()
@@ -158,7 +162,7 @@ def _below_gang(entry: ScheduledReplicas, namespace: str, reader: ClusterReader)
     leaving = own.total() - entry.replicas
     for name, count in own.items():
         least = int(field_of(groups[name], "spec.minMember") or "0")
-        if count and leaving > 0 and members[name] - leaving < least:
+        if least > 1 and leaving > 0 and members[name] - min(leaving, count) < least:
             return f"PodGroup {name} has its pods placed only {least} together, so one that dies at night would wait"
     return None
 

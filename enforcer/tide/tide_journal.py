@@ -113,7 +113,7 @@ class Night:
 def evictions_of(nights: Sequence[Night]) -> float | None:
     """How often work of these nights had to go before its time, per hour that it ran; None where none was let in."""
     hours = sum(night.card_hours for night in nights)
-    early = sum(len(night.freed) if night.is_cut_short else len(night.taken_back) for night in nights)
+    early = sum(len({*night.freed} if night.is_cut_short else {*night.freed} & {*night.taken_back}) for night in nights)
     return early / hours if hours else None
 
 

@@ -21,7 +21,8 @@ from tests.security.authority import Authority
 from tests.waiting import until
 
 SECRET = {
-    "agent.tls_key_file", "agent.tokens_file", "dashboard.oidc_client_secret_file", "dashboard.tls_key_file",
+    "agent.tls_key_file", "agent.tokens_file",
+    "enforcer.ledger_key_file", "dashboard.oidc_client_secret_file", "dashboard.tls_key_file",
     "enforcer.kubeconfig", "exporter.kubeconfig", "exporter.scrape_tokens_file", "exporter.tls_key_file",
     "flink.key_file", "hive.key_file", "hive.password_file", "kafka.key_file", "kafka.password_file", "probe.key_file",
     "prometheus.bearer_token_file", "prometheus.key_file", "receiver.scrape_tokens_file", "receiver.tls_key_file",
@@ -32,7 +33,9 @@ SECRET = {
 PUBLIC = {
     name
     for name in dict(setting_fields())
-    if name.endswith(("ca_file", "certificate_file", "rights_file"))  # of tokens the digests alone stand there
+    if name.endswith(
+        ("ca_file", "certificate_file", "rights_file", "anchor_file")
+    )  # of tokens the digests alone stand there
 }
 TOKENS = ("receiver.tokens_file", "receiver.scrape_tokens_file", "exporter.scrape_tokens_file", "agent.tokens_file")
 

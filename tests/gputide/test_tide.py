@@ -273,7 +273,7 @@ def test_tide_is_approved_like_any_stage_and_apply_leaves_it_to_its_own_verb(tmp
     # A yes to everything does not mean it.
     said = program("plan", "approve", "--by", "ada")
     assert "ada approved stages 1, 2 of plan" in said
-    own = f"the tide needs a yes of its own: gputide plan approve --plan {scheduled().plan_id} --stage 3"
+    own = f"the tide needs a yes of its own: gputide plan approve --plan {scheduled().short_id} --stage 3"
     assert own in said
     assert "nobody approved" in program("run", "tide", "run", "--once", "--yes")
     shown = program("plan", "show")

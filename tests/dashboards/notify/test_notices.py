@@ -64,7 +64,7 @@ def test_a_tide_waits_for_a_yes_of_its_own_and_other_stages_for_theirs(views: Vi
         return [one.lines[-1] for one in told(views, entries=(entry,)) if one.topic is NoticeTopic.PLAN]
 
     newest = views.plans.plans(CLUSTER)[0]
-    assert waits(tide_only(newest)) == [f"gputide plan approve --plan {newest.plan.plan_id} --stage 1"]
+    assert waits(tide_only(newest)) == [f"gputide plan approve --plan {newest.plan.short_id} --stage 1"]
     assert waits(tide_only(newest, 1)) == []
     tide = tide_only(newest).plan
     last = replace(tide.stages[0], stage=9)
@@ -73,7 +73,7 @@ def test_a_tide_waits_for_a_yes_of_its_own_and_other_stages_for_theirs(views: Vi
         recommendations=(*newest.plan.recommendations, *tide.recommendations),
     )  # fmt: skip
     both = replace(newest, plan=plan, approved_stages=(9,), applied_stages=())
-    assert waits(both) == [f"gputide plan approve --plan {newest.plan.plan_id}"]
+    assert waits(both) == [f"gputide plan approve --plan {newest.plan.short_id}"]
     assert waits(replace(both, approved_stages=(1,))) == []
 
 
@@ -98,7 +98,7 @@ def test_service_over_its_budget_leads_the_message_though_cards_are_missing_as_w
     assert (message.key, message.leads) == (f"plan-harms:{outcome.plan_id}", True)
     assert message.title.startswith(f"{CLUSTER}: Harm above plan: 1 of 12 services exceeded its budget")
     assert "7 of 10 promised cards were freed" in message.lines[0]
-    assert message.lines[1:] == (f"{worst.workload}: 2.00 %", f"gputide undo --plan {outcome.plan_id}")
+    assert message.lines[1:] == (f"{worst.workload}: 2.00 %", f"gputide undo --plan {outcome.plan_id[:12]}")
     (message,) = harms(short)
     assert (message.key, message.leads) == (f"plan-saves-less:{outcome.plan_id}", False)
     assert message.title.startswith(f"{CLUSTER}: 7 of 10 promised cards were freed. No more harm than predicted")

@@ -1252,3 +1252,35 @@ def test_what_a_tenant_writes_on_its_job_in_the_night_does_not_fill_the_audit_lo
     assert all(len(text) < 1000 for text in world.runner().abort("ada").said)
     assert world.value("Job", "train", "spec.suspend") == "true"
     assert (world.folder / "tide.jsonl").stat().st_size < 20_000
+
+
+def test_a_queue_of_no_namespace_that_let_nobody_in_is_none_in_the_way(world: World, tmp_path: Path) -> None:
+    """An API server gives a ClusterQueue no namespace; one that is open and has no pod here keeps nobody waiting."""
+    a_crowded_night(world, tmp_path / "crowded", queued=True, queues=("night", "other"))
+    world.cluster.create({**WORKLOAD, "status": {"admission": {"clusterQueue": "night"}}, "spec": {"active": True}})
+    read = world.cluster.get
+
+    def as_served(kind: str, namespace: str, name: str) -> Any:
+        found = read(kind, namespace, name)
+        if found is not None and kind == "ClusterQueue":
+            found["metadata"].pop("namespace", None)
+        return found
+
+    world.cluster.get = as_served  # type: ignore[method-assign]
+    found = world.runner(busy=full("a-0")).step()
+    assert any("night goes early" in line for line in found.said), found.said
+    # Kueue takes back what it let in, and its pods still end: the other queue keeps its work meanwhile.
+    world.cluster.create({**WORKLOAD, "status": {}, "spec": {"active": True}})
+    world.runner(busy=full("a-0")).step()
+    assert world.value("ClusterQueue", "other", "spec.stopPolicy", "") == "None"
+
+
+def test_a_job_of_a_cron_job_makes_room_like_any_other(world: World, tmp_path: Path) -> None:
+    a_crowded_night(world, tmp_path / "crowded", tier="free")
+    job = world.cluster.get("Job", "team", "train")
+    assert job is not None
+    owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly", "uid": "u", "controller": True}
+    job["metadata"]["ownerReferences"] = [owner]
+    world.cluster.create(job)
+    found = world.runner(busy=full("a-0")).step()
+    assert any("train goes early" in line for line in found.said), found.said
