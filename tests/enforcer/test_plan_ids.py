@@ -1,4 +1,4 @@
-"""Plans are told apart by whole digests: a second plan that begins like an approved one is another plan.
+"""Plans are known by whole digests: a second plan that begins like an approved one is another plan.
 
 `golden/one_short_id` holds two sealed plans, one of one stage and one of two, whose digests begin with the same twelve
 digits: two minutes of trying notes in `settings` found them.
