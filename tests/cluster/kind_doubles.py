@@ -161,7 +161,7 @@ class KindController:
             **dict.fromkeys(TRAINING, self._training_job),
         }
         while not self._end.wait(0.15):
-            for kind in self._kinds:
+            for kind in hands.keys() & self._kinds:
                 for owner in self._list(path_of(kind, self._namespace)):
                     owner |= {"kind": kind, "apiVersion": _api_version(kind)}
                     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import urllib.error
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,8 +27,10 @@ NONE = Head(number=0, sha256="")
 
 
 @pytest.fixture
-def cluster(writer_kubeconfig: Path) -> Iterator[KubernetesCluster]:
-    """Return the cluster, with the writer's rights."""
+def cluster(writer_kubeconfig: Path, api: Api) -> Iterator[KubernetesCluster]:
+    """Return the cluster, with the writer's rights, and no lease that another test left held."""
+    with suppress(urllib.error.HTTPError):
+        api.ask("DELETE", LEASE)
     opened = KubernetesCluster(
         ClusterPlace(kubeconfig=writer_kubeconfig, requests_per_second=500.0, requests_burst=500)
     )

@@ -90,7 +90,7 @@ def test_top_list_holds_trusted_waste_by_money() -> None:
 def test_approval_command_names_the_waiting_plan_and_an_expired_plan_asks_for_a_new_one() -> None:
     waiting = _report().next_plan
     assert waiting is not None
-    assert waiting.command == f"gputide plan approve --plan {waiting.plan_id}"
+    assert waiting.command == f"gputide plan approve --plan {waiting.plan_id[:12]}"
     views, _ = make_views()
     late = make_report(
         PROFILES, views.plans.plans(CLUSTER), (), (), now=NOW + timedelta(days=2), prices=PRICES
@@ -108,7 +108,7 @@ def test_plan_of_a_tide_alone_waits_for_its_own_approval_and_is_done_with_it() -
         for entry in (tide_only(newest), tide_only(newest, 1))
     ]
     assert made[0] is not None
-    assert made[0].command == f"gputide plan approve --plan {newest.plan.plan_id} --stage 1"
+    assert made[0].command == f"gputide plan approve --plan {newest.plan.short_id} --stage 1"
     assert made[1] is None
 
 

@@ -61,7 +61,7 @@ def _data() -> tuple[str, ...]:
         CLUSTER,
         report.price_version,
         "energy.grid_kg_co2_per_kwh",
-        *(entry.plan.plan_id for entry in plans),
+        *(name for entry in plans for name in (entry.plan.plan_id, entry.plan.short_id)),
         *people,
     )
 
