@@ -410,7 +410,7 @@ class Plan:
     """One consistent plan for one cluster (`gputide.plan/v1`).
 
     Attributes:
-        plan_id: first 12 hex digits of the SHA-256 of the plan's canonical JSON without this field.
+        plan_id: SHA-256 of the plan's canonical JSON without this field, in hex; people see `short_id`.
         expires_at: until when it may be applied.
         history: what it was made from.
         inputs_sha256: hash of inventory, usage and settings.

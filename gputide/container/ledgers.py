@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from enforcer.record.anchor import Anchor, Head
 from enforcer.record.ledger import Ledger, anchor_of, ledgers_of
 from fleet.data_folder import DataFolder
-from fleet.errors import Corrupt, GputideError, Misconfigured
+from fleet.errors import Corrupt, GputideError, Misconfigured, Unavailable
 from fleet.logs import logger
 from fleet.settings.settings import ClusterChoice, Settings
 from gputide.container.cluster import open_cluster
@@ -63,15 +63,19 @@ def name_of(folder: DataFolder) -> str:
 def anchored_folder(folder: DataFolder, settings: Settings) -> Iterator[AnchoredFolder]:
     """The ledgers of a data folder, beside what the cluster that the enforcer changes knows of them.
 
-    Raises:
-        Misconfigured: there is no way into the cluster.
-        Unavailable: it can't be reached.
+    Where that can't be reached `AnchoredFolder.unread` says why: it speaks against no ledger.
     """
     if settings.enforcer.cluster is ClusterChoice.SIMULATED:
         yield AnchoredFolder(folder, None)
         return
-    with open_cluster(folder, settings) as cluster:
-        yield AnchoredFolder(folder, cluster.anchor(name_of(folder)))
+    with ExitStack() as opened:
+        try:
+            cluster = opened.enter_context(open_cluster(folder, settings))
+            anchored = AnchoredFolder(folder, cluster.anchor(name_of(folder)))
+        except (Misconfigured, Unavailable) as exc:
+            anchored = AnchoredFolder(folder, None)
+            anchored.unread = str(exc)
+        yield anchored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,3 +75,25 @@ def test_key_and_anchor_inside_the_folder_are_refused(planned: Path, program: Pr
         said = program(planned, "--set", f"enforcer.{name}={planned / 'x'}", "plan", "list")
         assert said.status == 2
         assert "it lies in data folder" in said.err
+
+
+def test_a_cluster_that_is_away_speaks_against_no_ledger(planned: Path, program: Program, tmp_path: Path) -> None:
+    """What lies in the folder is checked all the same; nothing is accepted that the cluster would know better."""
+    place = tmp_path / "kubeconfig"
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    content = {
+        "clusters": [cluster],
+        "contexts": [context],
+        "users": [{"name": "u", "user": {}}],
+        "current-context": "c",
+    }
+    place.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **content}))
+    away = ("--set", "enforcer.cluster=kubernetes", "--set", f"enforcer.kubeconfig={place}")
+    said = program(planned, *away, "admin", "ledger", "verify", "--format", "json")
+    assert (said.status, bool(said.document["unread"])) == (0, True), said.err
+    found = {one["code"] for one in program(planned, *away, "doctor", "data", "--format", "json").document["diagnoses"]}
+    assert "ledger-broken" not in found
+    accepted = program(planned, *away, "admin", "ledger", "accept", "--yes")
+    assert accepted.status == 4
+    assert "the heads in the cluster can't be read" in accepted.err

@@ -6,6 +6,7 @@ import typer
 
 from fleet.data_folder import writing
 from fleet.documents import document
+from fleet.errors import Refused
 from gputide.container.ledgers import anchored_folder
 from gputide.options import YesOption, answering
 from gputide.output import Answer, Listing
@@ -56,6 +57,8 @@ def accept(session: Session, yes: YesOption = False) -> Answer:
     folder = session.folder()
     with writing(folder), anchored_folder(folder, session.settings) as anchored:
         faults = [look.fault for look in anchored.looks() if look.fault]
+        if yes and anchored.unread:
+            raise Refused(f"cannot accept the ledgers: the heads in the cluster can't be read: {anchored.unread}")
         if yes:
             anchored.accept()
     if yes:
