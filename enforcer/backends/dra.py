@@ -433,9 +433,11 @@ def _check_choices(
             continue
         asked = [part.mig_profile or "" for name in rivals for _, part in parts_of[name]]
         by_size = [dialect.eighths_of(min(own), one) for one in asked]
-        # A card that may still be cut has room by its memory, and of each size as many as it may be cut into.
-        need, room = (sum(one or 0 for one in by_size), 8 * len(own)) if None not in by_size else (0, 0)
-        if need > room or asked.count(profile) > sum(dialect.instances_of(card)[profile] for card in own):
+        if None in by_size:
+            need, room = asked.count(profile), sum(dialect.instances_of(card)[profile] for card in own)
+        else:
+            need, room = sum(one or 0 for one in by_size), 8 * len(own)
+        if need > room:
             raise Refused(
                 f"cannot cut card {', '.join(sorted(own))} for {workload}: pods of {', '.join(sorted(choosing))} may "
                 f"come there from their other cards, for a template of claims names all of them, and then {workload} "

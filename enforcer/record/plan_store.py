@@ -179,7 +179,7 @@ class PlanStore:
         """Write down an approval, durable before this returns.
 
         Raises:
-            Refused: the plan has no such stage, or has expired.
+            Refused: the plan has no such stage, has expired, or its id is not whole.
         """
         approval = approval_of(plan, stages, by=by, at=at)
         try:
@@ -305,12 +305,23 @@ def id_meant(given: str, ids: Sequence[str]) -> str:
     return found[0]
 
 
+def check_whole_id(plan_id: str) -> None:
+    """Refuse a plan whose id is the start of a digest: another plan may have the same.
+
+    Raises:
+        Refused: it is one.
+    """
+    if len(plan_id) != PLAN_ID_DIGITS:
+        raise Refused(sentence("guard.short_id", plan=plan_id))
+
+
 def approval_of(plan: Plan, stages: Sequence[int], *, by: str, at: datetime) -> Approval:
     """Somebody's yes to stages of a plan.
 
     Raises:
         Refused: the plan has no such stage, or has expired.
     """
+    check_whole_id(plan.plan_id)
     known = {entry.stage for entry in plan.stages}
     unknown = sorted(set(stages) - known)
     if unknown or not stages:

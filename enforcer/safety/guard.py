@@ -17,7 +17,7 @@ from enforcer.kinds.register import is_rolled_out, trouble_of
 from enforcer.manifest import field_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_of, is_of_plan
 from enforcer.record.journal import RunRecord, StageRecord
-from enforcer.record.plan_store import Approval
+from enforcer.record.plan_store import Approval, check_whole_id
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.change_window import ChangeWindow
 from enforcer.safety.freeze import frozen_by
@@ -355,6 +355,7 @@ def check_cluster_name(plan: Plan, cluster: str | None) -> None:
 
 
 def _check_seal(plan: Plan, edited: str) -> None:
+    check_whole_id(plan.plan_id)
     sealed = seal_plan(plan)
     if sealed.plan_id != plan.plan_id:
         raise Refused(sentence(edited, plan=plan.plan_id, content=sealed.plan_id))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,11 +82,21 @@ def test_what_names_no_plan_is_refused(given: str, why: str) -> None:
         id_meant(given, [plan_from_json(SMALL).plan_id])
 
 
-@pytest.mark.parametrize("digits", [8, 12, 63])
-def test_plan_that_says_less_than_its_digest_is_refused(digits: int) -> None:
-    raw = json.loads(SMALL)
-    with pytest.raises(Refused, match="edited"):
-        plan_from_json(json.dumps({**raw, "plan_id": raw["plan_id"][:digits]}).encode())
+def test_plan_with_an_id_of_few_digits_is_read_but_neither_approved_nor_applied(tmp_path: Path) -> None:
+    old = json.loads(SMALL)
+    old["plan_id"] = old["plan_id"][:12]
+    plan = plan_from_json(json.dumps(old).encode())
+    assert replace(plan, plan_id="") == replace(plan_from_json(SMALL), plan_id="")
+    store = PlanStore(tmp_path)
+    store.add(plan)
+    assert store.get(plan.plan_id) == plan
+    with pytest.raises(Refused, match="an id of few digits"):
+        store.approve(plan, [1], by="ann", at=NOW)
+    with pytest.raises(Refused, match="an id of few digits"):
+        GUARD.check_plan(plan, [1], [], NOW)
+    for digits in (8, 13, 63):
+        with pytest.raises(Refused, match="edited"):
+            plan_from_json(json.dumps({**old, "plan_id": json.loads(SMALL)["plan_id"][:digits]}).encode())
 
 
 def test_people_see_the_start_of_an_id() -> None:
