@@ -36,7 +36,7 @@ class ReceiverSettings(ListenerSettings):
     """Largest compressed body of one request."""
     decoded_bytes_max: Bytes = 32 * MIB
     """Largest body after decompression; checked before memory is taken."""
-    body_samples_max: Count = 50_000
+    body_samples_max: Count = 200_000
     """Most samples, and most series, of one request; Prometheus sends 2,000 to 10,000."""
     series_max: Count = 1_000_000
     """How many distinct series that gputide wants are remembered; samples of new ones beyond it are refused with 400

@@ -18,7 +18,7 @@ from pipeline.remote_write.encode import LabelSets
 from wire.http_answer import read_body
 from wire.http_client import HttpClient, Request, endpoint_of
 
-SAMPLES_PER_REQUEST = 40_000
+SAMPLES_PER_REQUEST = 200_000
 """Most samples in one body; large enough that label bytes do not matter, small enough for every limit."""
 LABEL_SETS_MAX = 16
 """Label sets that are kept apart before they are encoded anew as one."""
