@@ -175,7 +175,7 @@ def test_apply_and_undo_on_the_plan_page_change_the_cluster_and_change_it_back(
     plan = waiting_plan(demo)
     before = standing(demo)
     page.goto(f"{address}plan")
-    expect(page.locator("h1")).to_contain_text(plan.plan_id)
+    expect(page.locator("h1")).to_contain_text(plan.short_id)
     expect(page.locator("#apply")).to_be_disabled()
     # In its last stage pods of two workloads change places, which takes away more of them at once than is allowed.
     page.locator(".stage .tick input").last.uncheck()

@@ -96,11 +96,17 @@ def test_right_that_is_missing_is_named_with_the_command(own_kafka: Callable[[di
         ]
     )
     admin.close()
-    found = [
-        one
-        for one in look_at_topic(broker, "rights")
-        if one.kind is not None and one.kind.code == "kafka-right-missing"
-    ]
+    deadline = time.monotonic() + 30.0
+    # The broker answers before it goes by the new rules.
+    while not (
+        found := [
+            one
+            for one in look_at_topic(broker, "rights")
+            if one.kind is not None and one.kind.code == "kafka-right-missing"
+        ]
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     (missing,) = found
     assert str(missing.said).startswith("WRITE on topic rights, for the receiver")
     assert "--operation WRITE --topic rights" in missing.mend
@@ -118,7 +124,6 @@ def test_right_that_is_missing_is_named_with_the_command(own_kafka: Callable[[di
     )
     admin.close()
     deadline = time.monotonic() + 30.0
-    # The broker answers before it goes by the new rule.
     while (said := codes(look_at_topic(broker, "r2"))) != {"kafka-refuses"}:
         assert time.monotonic() < deadline, said
         time.sleep(0.2)
