@@ -30,6 +30,7 @@ from analyzer.state.workload_state import Streaks, Verdict, verdict
 from analyzer.survey import survey
 from fleet.decisions import RecommendationKind, Withheld
 from fleet.inventory import CardId, Grant, Inventory, Priority, WorkloadId
+from fleet.linked_cards import linked_workloads
 from fleet.profiles import CardProfile, NeighbourEffect, Profile, Profiles, WorkloadState
 from fleet.settings.settings import AnalyzerSettings
 from fleet.usage import CardGrid, Float32, History, Key, SliceGrid, UsageGrid
@@ -288,21 +289,15 @@ def sampled_inventory(inventory: Inventory, slices_max: int) -> Inventory:
 
 def _together(grants: Sequence[Grant]) -> list[list[Grant]]:
     """Grants linked by workloads and cards, each set in the inventory's order, by the first name in it."""
-    root: dict[str, str] = {}
-
-    def root_of(name: str) -> str:
-        while root.setdefault(name, name) != name:
-            root[name] = name = root[root[name]]
-        return name
-
+    cards_of: dict[WorkloadId, set[CardId]] = defaultdict(set)
     for grant in grants:
-        # A workload's name has slashes and no blank, so that a card's never equals it.
-        one, other = sorted((root_of(grant.workload_id), root_of(f"card {grant.card}")))
-        root[one] = other
-    linked: dict[str, list[Grant]] = defaultdict(list)
+        cards_of[grant.workload_id].add(grant.card)
+    linked = linked_workloads(cards_of)
+    number_of = {name: number for number, names in enumerate(linked) for name in names}
+    together: list[list[Grant]] = [[] for _ in linked]
     for grant in grants:
-        linked[root_of(grant.workload_id)].append(grant)
-    return sorted(linked.values(), key=lambda found: min(grant.workload_id for grant in found))
+        together[number_of[grant.workload_id]].append(grant)
+    return together
 
 
 def _part(inventory: Inventory, grants: Sequence[Grant], cards: set[CardId]) -> Inventory:

@@ -15,7 +15,6 @@ Sources: kubernetes/api:core/v1/types.go (PodResourceClaim), kubernetes/api:reso
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ from enforcer.backends.dra_claims import (
     Claim,
     cards_named,
     claim_manifest,
+    claimed_cards,
     classes_of,
     own_claim,
     pod_claim,
@@ -56,7 +56,7 @@ from fleet.grammars.claims import (
     parse_published,
     parse_taint_rule,
 )
-from fleet.inventory import WorkloadId
+from fleet.inventory import CardId, WorkloadId
 from fleet.units import GIB, MIB
 
 _TAINT_RULE = "DeviceTaintRule"
@@ -198,15 +198,9 @@ class DraDialect(FixedDialect):
             if device.parent == card and device.profile is not None and not any(taint.closes for taint in device.taints)
         )
 
-    def eighths_of(self, card: str, profile: str) -> int | None:
-        """How many eighths of a card's memory an instance takes; None of a card that is cut already, or not published.
-
-        Source: NVIDIA's MIG guide (an instance takes whole slices of memory, of which a card has four or eight).
-        """
-        sizes = {device.profile: device.framebuffer_bytes for device in self._devices.values() if device.parent == card}
-        whole = next((one.framebuffer_bytes for one in self._devices.values() if one.uuid == card), None)
-        own = sizes.get(profile)
-        return None if not whole or not own else math.ceil(8 * own / whole)
+    def is_cut(self, card: str) -> bool:
+        """Whether the driver publishes a card by its instances alone."""
+        return not any(device.uuid == card for device in self._devices.values() if device.parent is None)
 
     def _slices(self, container: str, claim: ClaimAllocation, shared: str | None) -> list[SeatSlice]:
         found = []
@@ -233,16 +227,17 @@ class DraBackend:
         for card in plan.placement:
             for part in card.slices:
                 parts_of.setdefault(part.workload, []).append((card, part))
+        cards_of = claimed_cards(plan)
         claims: dict[WorkloadId, Claim] = {}
 
         def claim_of(workload: WorkloadId) -> Claim:
             if workload not in claims:
-                claims[workload] = _claim(workload, parts_of[workload])
+                claims[workload] = _claim(workload, parts_of[workload], cards_of[workload])
             return claims[workload]
 
         def seater(card: CardPlacement, part: PlacedSlice) -> SeatSlice:
             claim = claim_of(part.workload)
-            if len({other.card for other, _ in parts_of[part.workload]}) > 1:
+            if len(cards_of[part.workload]) > 1:
                 return _any_seat(part.container, claim.name)
             return _seat(part.container, card.card, claim.name if claim.is_shared else part.mig_profile)
 
@@ -251,7 +246,7 @@ class DraBackend:
         for card in draft.cards:
             self._check(card, snapshot)
         if self.capabilities is DRA_MIG:
-            _check_choices(draft, parts_of, snapshot)
+            _check_choices(draft, cards_of, snapshot)
         check_rolled(draft, snapshot)
 
         def template_fields(owner: Manifest, kind: str, staying: Sequence[Target]) -> Mapping[str, str | None]:
@@ -316,8 +311,13 @@ def _any_seat(container: str, template: str | None) -> SeatSlice:
     return SeatSlice(container=container, card=None, resource=template)
 
 
-def _claim(workload: WorkloadId, parts: Sequence[tuple[CardPlacement, PlacedSlice]]) -> Claim:
+def _claim(
+    workload: WorkloadId, parts: Sequence[tuple[CardPlacement, PlacedSlice]], cards: Mapping[CardId, CardPlacement]
+) -> Claim:
     """The one claim that a template can name for all its pods.
+
+    Args:
+        cards: what the claim names.
 
     Raises:
         Refused: its pods would have to claim different things.
@@ -332,7 +332,6 @@ def _claim(workload: WorkloadId, parts: Sequence[tuple[CardPlacement, PlacedSlic
             f"cannot change {workload}: its pods would claim {sorted(counts)} devices of profiles "
             f"{sorted(str(profile) for profile in profiles)}, and a template names one claim"
         )
-    cards = {card.card: card for card, _ in parts}
     shared = {uuid for uuid, card in cards.items() if _is_shared(card)}
     if shared:
         if len(cards) > 1:
@@ -413,35 +412,33 @@ def _check_instances(card: CardPlacement, snapshot: Snapshot) -> None:
 
 
 def _check_choices(
-    draft: StageDraft, parts_of: Mapping[WorkloadId, Sequence[tuple[CardPlacement, PlacedSlice]]], snapshot: Snapshot
+    draft: StageDraft, cards_of: Mapping[WorkloadId, Mapping[CardId, CardPlacement]], snapshot: Snapshot
 ) -> None:
-    """Refuse a stage after which a pod may find no instance: any pod of a workload may come to any of its cards.
+    """Refuse a stage after which a pod may find no instance, for others may lie anywhere on the cards of its claim.
 
     Raises:
-        Refused: the pod's workload, the cards, and who may take its place there.
+        Refused: the cards, and whose instances differ, or who can't go to the others.
     """
     dialect = snapshot.dialect
     if not isinstance(dialect, DraDialect):
         raise TypeError(f"a snapshot in another dialect than DRA's: {dialect!r}")
-    cards_of = {workload: frozenset(card.card for card, _ in parts) for workload, parts in parts_of.items()}
     for workload in draft.targets:
-        own = cards_of.get(workload, frozenset())
-        profile = next((part.mig_profile for _, part in parts_of.get(workload, ())), None)
-        rivals = [name for name, cards in cards_of.items() if cards & own]
-        choosing = [name for name in rivals if len(cards_of[name]) > 1 and not cards_of[name] <= own]
-        if profile is None or not choosing:
+        cards = cards_of.get(workload, {})
+        parts = [part for card in cards.values() for part in card.slices]
+        if len(cards) < 2 or all(part.mig_profile is None for part in parts):
             continue
-        asked = [part.mig_profile or "" for name in rivals for _, part in parts_of[name]]
-        by_size = [dialect.eighths_of(min(own), one) for one in asked]
-        if None in by_size:
-            need, room = asked.count(profile), sum(dialect.instances_of(card)[profile] for card in own)
-        else:
-            need, room = sum(one or 0 for one in by_size), 8 * len(own)
-        if need > room:
+        named = ", ".join(sorted(cards))
+        profiles = sorted({str(part.mig_profile) for part in parts})
+        if len(profiles) > 1 and not all(dialect.is_cut(card) for card in cards):
             raise Refused(
-                f"cannot cut card {', '.join(sorted(own))} for {workload}: pods of {', '.join(sorted(choosing))} may "
-                f"come there from their other cards, for a template of claims names all of them, and then {workload} "
-                "finds no instance"
+                f"cannot cut cards {named} for {workload}: instances of {', '.join(profiles)} are planned there, the "
+                "scheduler chooses where each lies, and what it leaves may fit no other"
+            )
+        staying = sorted({part.workload for part in parts if cards_of[part.workload].keys() != cards.keys()})
+        if staying:
+            raise Refused(
+                f"cannot let pods of {workload} choose among cards {named}: {staying[0]} has an instance there that "
+                "this plan does not move, and once its pod starts again it may find none"
             )
 
 

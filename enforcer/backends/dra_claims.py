@@ -12,15 +12,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from enforcer.manifest import Manifest
+from fleet.decisions import CardPlacement, Plan, RecommendationKind
 from fleet.errors import Refused
 from fleet.grammars.claims import NVIDIA_DRIVER
 from fleet.grammars.device_ids import is_card_uuid
 from fleet.grammars.mig import is_mig_profile
+from fleet.inventory import CardId, WorkloadId
+from fleet.linked_cards import linked_workloads
 
 API_VERSION = "resource.k8s.io/v1"
 CARD_CLASS = "gpu.nvidia.com"
@@ -80,6 +84,23 @@ def own_claim(workload: str, cards: Iterable[str], *, profile: str | None, count
         f"{_ATTRIBUTES}.parentUUID in {named}"
     )
     return _named(workload, INSTANCE_CLASS, expression, count)
+
+
+def claimed_cards(plan: Plan) -> dict[WorkloadId, dict[CardId, CardPlacement]]:
+    """The cards that a claim of each placed workload names.
+
+    The scheduler chooses among them, so workloads that get instances beside each other name the same ones: whichever
+    their pods take, as much is left for the others as they need.
+    """
+    named: dict[WorkloadId, dict[CardId, CardPlacement]] = defaultdict(dict)
+    for card in plan.placement:
+        for part in card.slices:
+            named[part.workload][card.card] = card
+    cut = {name for item in plan.recommendations if item.kind is RecommendationKind.MIG for name in item.workloads}
+    for names in linked_workloads({name: named[name] for name in cut & named.keys()}):
+        together = {card: placed for name in names for card, placed in named[name].items()}
+        named |= dict.fromkeys(names, together)
+    return dict(named)
 
 
 def shared_claim(card: str) -> Claim:

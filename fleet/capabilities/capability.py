@@ -82,6 +82,8 @@ class Division(StrEnum):
     fills one before it opens another: any slices of the node that fit a card may meet there."""
     CLAIM = "claim"
     """The claim: a template names one, so all pods of a workload that shares are on one card, in one namespace."""
+    TEMPLATE = "template"
+    """The plan, but a template names all cards of its workload: any of its pods may get an instance of any of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,9 @@ from fleet.units import MIB
 _TOGETHER = "nothing keeps a pod within its framebuffer or compute: pods that share a claim must fit the card together"
 
 _CHOSEN = (
-    "a template of claims names all cards of its workload, and kube-scheduler chooses among them: a stage in which "
-    "replicas may take the only instance of another workload is refused"
+    "a template of claims names all cards on which instances of its workload or of those beside it are planned, and "
+    "kube-scheduler chooses among them; workloads with several pods share cards only with instances of one profile, of "
+    "which any fits where another would"
 )
 
 DRA_MIG = Capabilities(
@@ -31,6 +32,7 @@ DRA_MIG = Capabilities(
     slices_per_card_max=7,
     # Profiles, no steps.
     framebuffer_step_bytes=None,
+    division=Division.TEMPLATE,
     fault_isolation=True,
     admits_pods=False,
     # Instances that the driver publishes: cut before, or when a claim is prepared where its gate DynamicMIG (alpha, off
@@ -46,7 +48,7 @@ DRA_MIG = Capabilities(
     source=(
         Source(
             where="kubernetes/api:resource/v1/types.go",
-            facts="admits_pods live_framebuffer_change partly",
+            facts="admits_pods live_framebuffer_change partly division",
         ),
         Source(
             where="kubernetes-sigs/dra-driver-nvidia-gpu:api/nvidia.com/resource/v1beta1/sharing.go",

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
+import numpy as np
+
+from fleet.capabilities.capability import Division
 from fleet.catalogue import MigFamily, find_model
 from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import CardId, CardModelName, Inventory, Priority, WorkloadId
@@ -23,6 +27,9 @@ from recommender.mig.stages import Machines, carvings_of
 from recommender.node_terms import NodeTerms
 from recommender.placement import Arrangement, moves_left
 from recommender.problem import PlanningProblem
+
+CLAIMED_CARDS_MAX = 200
+"""Cards that one claim may name: each takes 44 bytes of an expression of 10,240 (`resource.k8s.io/v1`)."""
 
 
 def with_mig_instances(problem: PlanningProblem, permits: Permits, arrangement: Arrangement) -> Arrangement:
@@ -51,8 +58,10 @@ def with_mig_instances(problem: PlanningProblem, permits: Permits, arrangement: 
     seats: list[MigSeats] = []
     unseated: set[WorkloadId] = set()
     for model in sorted(by_model):
-        if (family := _family(model)) is not None:
-            found, without = _seats(scene, model, family, by_model[model], room)
+        if (family := _family(model)) is None:
+            continue
+        for apart in _apart(by_model[model], permits, problem.capability.division):
+            found, without = _seats(scene, model, family, apart, room, seats)
             seats += [] if found is None else [found]
             unseated |= without
     refused += late + _without_card(permits, advice, unseated)
@@ -167,21 +176,56 @@ def _family(model: CardModelName) -> MigFamily | None:
     return None if known is None else known.mig
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Apart:
+    """Workloads that may meet on cards, and nobody else.
+
+    Attributes:
+        is_chosen: the scheduler chooses among the cards of each, so its pods may take anybody's place there.
+    """
+
+    advice: Mapping[WorkloadId, InstanceAdvice]
+    is_chosen: bool
+
+
+def _apart(advice: Mapping[WorkloadId, InstanceAdvice], permits: Permits, division: Division) -> list[_Apart]:
+    """Workloads by who may meet: everybody, but where the scheduler chooses, those with several pods by profile.
+
+    Instances of one profile fit in each other's places. There may be as many of them as a claim can name cards.
+    """
+    if division is not Division.TEMPLATE:
+        return [_Apart(advice=advice, is_chosen=False)]
+    single = {name: item for name, item in advice.items() if len(permits.cases[name].grants) == 1}
+    found = [_Apart(advice=single, is_chosen=False)] if single else []
+    by_profile: dict[str, list[WorkloadId]] = defaultdict(list)
+    for name in sorted(advice.keys() - single.keys()):
+        by_profile[advice[name].profile.name].append(name)
+    for names in by_profile.values():
+        pods = np.cumsum([len(permits.cases[name].grants) for name in names])
+        for _, some in groupby(zip(names, pods, strict=True), lambda one: one[1] // CLAIMED_CARDS_MAX):
+            found.append(_Apart(advice={name: advice[name] for name, _ in some}, is_chosen=True))
+    return found
+
+
 def _seats(
-    scene: _Scene, model: CardModelName, family: MigFamily, advice: Mapping[WorkloadId, InstanceAdvice], room: NodeRoom
+    scene: _Scene, model: CardModelName, family: MigFamily, apart: _Apart, room: NodeRoom, before: Sequence[MigSeats]
 ) -> tuple[MigSeats | None, set[WorkloadId]]:
     """Seats of one card model, None where cutting frees no card; and the workloads for which no card could be cut.
 
     Those are left out, and then those that would only be cut to sit on a card alone.
+
+    Args:
+        before: seats that others were given.
     """
+    advice = apart.advice
     names = set(advice)
     unseated: set[WorkloadId] = set()
     while names:
-        stock = _stock(scene, model, family, {name: advice[name] for name in names})
+        stock = _stock(scene, model, family, {name: advice[name] for name in names}, before)
         tried = room.copy()
         seats = seat_instances(stock, tried)
         unseated |= seats.unseated
-        gone = seats.unseated or _alone(stock, seats)
+        gone = seats.unseated or _alone(stock, seats) or (_beside_staying(stock, seats) if apart.is_chosen else None)
         if not gone:
             if not _frees_cards(stock, seats):
                 return None, unseated
@@ -212,15 +256,25 @@ def _alone(stock: MigStock, seats: MigSeats) -> frozenset[WorkloadId]:
     return frozenset(name for name, is_alone in alone.items() if is_alone)
 
 
+def _beside_staying(stock: MigStock, seats: MigSeats) -> frozenset[WorkloadId]:
+    """Workloads on cards where somebody has an instance who stays, and whose place they might take."""
+    return frozenset(stock.grants[row].workload_id for row, card in seats.targets.items() if card in stock.fixed)
+
+
 def _frees_cards(stock: MigStock, seats: MigSeats) -> bool:
     before = {stock.grants[row].card for row in stock.profile_of}
     return len(set(seats.targets.values()) | set(stock.fixed)) < len(before)
 
 
 def _stock(
-    scene: _Scene, model: CardModelName, family: MigFamily, advice: Mapping[WorkloadId, InstanceAdvice]
+    scene: _Scene,
+    model: CardModelName,
+    family: MigFamily,
+    advice: Mapping[WorkloadId, InstanceAdvice],
+    before: Sequence[MigSeats],
 ) -> MigStock:
     grants = scene.demand.grants
+    placed = {row: card for one in before for row, card in one.targets.items()}
     profile_of = {
         row: advice[grants[row].workload_id].profile.name
         for seat in scene.arrangement.seats
@@ -237,13 +291,15 @@ def _stock(
             busy.add(seat.node)
             if seat.card in held:
                 fixed[seat.card].append(grants[row].mig_profile or "")
-    freed = {grant.card for grant in grants if grant.card_model == model} & scene.arrangement.freed
+    still = {seat.card for seat in scene.arrangement.seats if not placed.keys() >= set(seat.rows)}
+    left = {grants[row].card for row in placed} - still
+    freed = {grant.card for grant in grants if grant.card_model == model} & (scene.arrangement.freed | left)
     return MigStock(
         family=family,
         grants=grants,
         profile_of=profile_of,
         fixed=fixed,
-        empty=tuple(sorted(freed)),
+        empty=tuple(sorted(freed.difference(placed.values()))),
         busy_nodes=frozenset(busy),
         node_of=scene.node_of,
         closed_nodes=scene.closed_nodes,

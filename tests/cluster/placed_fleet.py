@@ -264,9 +264,18 @@ def arrived(plan: Plan, after: Holders, history: History) -> int:
 
 
 def on_cards_of_workload(plan: Plan, after: Holders, history: History) -> int:
-    """How many pods are on a card that the plan gives a pod of their workload."""
+    """How many pods are on a card that the plan gives a pod of their workload, or of one that it puts beside them."""
     del history
-    named = {(str(part.workload), str(card.card)) for card in plan.placement for part in card.slices}
+    on = [{str(part.workload) for part in card.slices} for card in plan.placement]
+    beside = {name: {name} for names in on for name in names}
+    for _ in on:
+        for names in on:
+            together = set().union(*(beside[name] for name in names))
+            beside.update(dict.fromkeys(together, together))
+    named = {
+        (name, str(card.card)) for card, names in zip(plan.placement, on, strict=True) for one in names
+        for name in beside[one]
+    }  # fmt: skip
     return sum((workload, card) in named for workload, cards in after.values() for card in cards)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ SERVICES = (
     Service(name="c", level=0.2, used_gib=3.0),
     Service(name="d", replicas=2, level=0.1, used_gib=2.0, hours=(0, 8)),
 )
-SINGLE = tuple(replace(service, replicas=1) for service in SERVICES)
 """Replicas on several cards name all of these in one claim: which instances they take is the scheduler's choice."""
 POOLS: dict[str, dict[str, Any]] = {"dra_mig": {"card_model": "NVIDIA A100-SXM4-80GB", "card_gib": 80}}
 
@@ -75,8 +73,7 @@ def test_pods_come_to_their_planned_cards_as_many_are_free_as_planned_and_undo_t
     with played.running(control_plane, programs, api, tmp_path):
         admission.start()
         try:
-            services = SINGLE if played.name == "dra_mig" else SERVICES
-            found = carry_out(operator, services, 2, and_back=True, **POOLS.get(played.name, {}))
+            found = carry_out(operator, SERVICES, 2, and_back=True, **POOLS.get(played.name, {}))
         finally:
             admission.stop()
             clear_away(operator)

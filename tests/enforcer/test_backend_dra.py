@@ -599,20 +599,52 @@ def test_card_that_may_be_cut_is_as_large_as_its_driver_says_whatever_may_be_cut
         assert card.framebuffer_mib == 40 * 1024
 
 
-@pytest.mark.parametrize("is_cut", [True, False], ids=["cut before", "cut by the driver"])
-def test_no_stage_lets_replicas_take_the_instance_of_a_workload_that_has_no_other_card(is_cut: bool) -> None:
-    """Both pods of a may come to card 0, where then b finds none; seen on kube-scheduler 1.36."""
-    parts = {pod: replace(a_slice(pod), mig_profile="3g.20gb") for pod in PODS}
-    own = [a_recommendation("mig-1", RecommendationKind.MIG, PODS[:3], OWNERS, 1)]
-    stuck = a_plan({0: [parts["a-0"], parts["b-0"]], 4: [parts["a-1"]]}, [own])
+def published_whole(profiles: tuple[str, ...] = ()) -> list[Manifest]:
+    """What a driver publishes that cuts a card when it is claimed: the card beside all that may be cut of it."""
     given = objects()
-    if not is_cut:
-        for made in (one for one in given if one["kind"] == "ResourceSlice"):
-            made["spec"]["devices"] += [
+    for made in (one for one in given if one["kind"] == "ResourceSlice"):
+        for number in (number for number in CUT if made["metadata"]["name"] == f"slice-{number // 4}"):
+            made["spec"]["devices"].append(
                 {"name": f"{device(number)}-whole", "attributes": {"uuid": {"string": card_id(number)}},
                  "capacity": {"memory": {"value": "40Gi"}}}
-                for number in CUT if made["metadata"]["name"] == f"slice-{number // 4}"
+            )  # fmt: skip
+            part = next(one for one in made["spec"]["devices"] if one["attributes"].get("profile"))
+            made["spec"]["devices"] += [
+                {**part, "name": f"{device(number)}-{profile}",
+                 "attributes": {**part["attributes"], "profile": {"string": profile},
+                                "parentUUID": {"string": card_id(number)}}}
+                for profile in profiles
             ]  # fmt: skip
-    with pytest.raises(Refused, match="pods of team/Deployment/a may come there from their other cards"):
-        rendered(MIG, stuck, given)
-    assert rendered(MIG, instances(), given).changes, "where all may come to all cards, each finds one"
+    return given
+
+
+def cut_plan(profile_of_b: str, owners: list[str]) -> Plan:
+    """a-0 and b-0 have instances of card 0, a-1 one of card 4; recommended is what concerns the owners."""
+    parts = {pod: replace(a_slice(pod), mig_profile="3g.20gb") for pod in PODS}
+    beside = replace(parts["b-0"], mig_profile=profile_of_b)
+    pods = [pod for pod in PODS[:3] if f"Deployment/{pod[0]}" in owners]
+    own = [a_recommendation("mig-1", RecommendationKind.MIG, pods, owners, 1)]
+    return a_plan({0: [parts["a-0"], beside], 4: [parts["a-1"]]}, [own])
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut before", "cut by the driver"])
+def test_workloads_whose_pods_may_take_each_others_instances_name_the_same_cards(is_cut: bool) -> None:
+    """Both pods of a may come to card 0, where b, which knew of no other, found none on kube-scheduler 1.36."""
+    stage = rendered(MIG, cut_plan("3g.20gb", OWNERS), objects() if is_cut else published_whole())
+    named = [one["spec"]["spec"]["devices"]["requests"][0]["exactly"]["selectors"][0]["cel"]["expression"]
+             for one in stage.objects]  # fmt: skip
+    assert [one.partition("parentUUID in ")[2] for one in named] == [f'["{card_id(0)}", "{card_id(4)}"]'] * 2
+
+
+@pytest.mark.parametrize(
+    ("profile_of_b", "owners", "fact"),
+    [
+        ("1g.5gb", OWNERS, r"instances of 1g.5gb, 3g.20gb are planned there, the scheduler chooses where each lies"),
+        ("3g.20gb", OWNERS[:1], "team/Deployment/b has an instance there that this plan does not move"),
+    ],
+)
+def test_no_stage_lets_a_pod_take_what_another_has_no_other_place_for(
+    profile_of_b: str, owners: list[str], fact: str
+) -> None:
+    with pytest.raises(Refused, match=fact):
+        rendered(MIG, cut_plan(profile_of_b, owners), published_whole(("1g.5gb",)))
