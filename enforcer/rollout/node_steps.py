@@ -66,10 +66,16 @@ class NodeSteps:
             homeless: pods that no other node has room for, which are not waited for.
         """
         failures: list[Sentence] = []
-        for step in steps:
-            if not (step.leaving or step.back or step.offered_before) or self._is_ready(step):
-                continue
-            self._close(step.node, plan_id)
+        emptied = [
+            step for step in steps if (step.leaving or step.back or step.offered_before) and not self._is_ready(step)
+        ]
+        # All that empty at once are closed first, or who leaves the one comes to the next.
+        for step in emptied:
+            if not step.back:
+                self._close(step.node, plan_id)
+        for step in emptied:
+            if step.back:
+                self._close(step.node, plan_id)
             leaving = self._still_there(step)
             strangers = sorted({*map(_identity, leaving)} - {*step.leaving})
             if strangers:

@@ -5,12 +5,13 @@ Called by the rollout when a watch or a guard says no, and by undo, also weeks l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.backend import Move, NodeStep, by_workload
 from enforcer.cluster import renew
 from enforcer.kinds.register import is_rolled_out
+from enforcer.manifest import field_of
 from enforcer.node_loss import pods_leaving
 from enforcer.record.journal import ObjectIntent, StageRecord, StageState
 from enforcer.rollout.holding import Phase, known_as_lowered, lowered_once
@@ -20,6 +21,7 @@ from enforcer.rollout.pod_mover import PodMover
 from enforcer.rollout.progress import ProgressPhase
 from enforcer.rollout.run_context import RunContext
 from enforcer.safety.availability import availability_breaches, lowered_workloads, stranded_pods
+from enforcer.seat import PodSeat
 from enforcer.snapshot import Snapshot
 from fleet.errors import Refused, Unavailable
 from fleet.inventory import WorkloadId
@@ -214,7 +216,8 @@ def steps_back(
     """Steps that empty nodes again before they get back the mode that they had; nodes that others changed since stay.
 
     Args:
-        moves: of those who go back; nobody else may hold cards of a node that a stage emptied for them.
+        moves: of those who go back; nobody else may hold a share of a node that a stage emptied for them. Who has a
+            whole card there leaves while the node changes.
         seen: the cluster as it stands; read where None.
 
     Raises:
@@ -232,13 +235,32 @@ def steps_back(
             leaving = pods_leaving(step.node, snapshot)
             found.append(NodeStep(node=step.node, leaving=leaving, advertised=step.back, back=step.back))
         elif step.offered_before:
-            leaving = snapshot.holders(step.node)
-            staying = [pod for pod in map("/".join, leaving) if snapshot.seats[pod].workload not in movers]
+            leaving, shares = snapshot.holders(step.node), _shares_of(step, snapshot)
+            staying = [
+                pod
+                for pod in map("/".join, leaving)
+                if snapshot.seats[pod].workload not in movers and _holds_any(snapshot.seats[pod], shares)
+            ]
             if staying:
                 raise Refused(sentence("guard.undo_shared", node=step.node, pod=staying[0]))
             before = step.offered_before
             found.append(NodeStep(node=step.node, leaving=leaving, advertised=before, offered_before=before))
     return found
+
+
+def _shares_of(step: NodeStep, snapshot: Snapshot) -> frozenset[str]:
+    """Resources of which a node has more to give than before its stage: replicas and instances, no whole cards."""
+    node = snapshot.nodes[step.node]
+    return frozenset(
+        path.partition("[")[2].removesuffix("]")
+        for path, before in step.offered_before
+        if int(field_of(node, path) or 0) > int(before)
+    )
+
+
+def _holds_any(seat: PodSeat, shares: Collection[str]) -> bool:
+    """Whether a pod holds a share; one whose cards nobody can read may."""
+    return not seat.slices or any(part.resource is None or part.resource in shares for part in seat.slices)
 
 
 def _changing_nodes(
