@@ -138,7 +138,8 @@ def open_data_folder(path: Path, *, create: bool) -> DataFolder:
             return DataFolder(path=path)
         if not create:
             raise Corrupt(f"cannot read data folder {path}: nothing there; feed it first, for example `gputide demo`")
-        path.mkdir(parents=True, exist_ok=True)
+        # Of its user alone: what lies in it is closed to others by this, whatever its own mode.
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not holds_nothing(path):
             raise Corrupt(f"cannot use {path} as data folder: it holds other files; name an empty one with --data-dir")
         check_stamp(path, new_fields={"holds": "gputide"})

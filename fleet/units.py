@@ -272,7 +272,9 @@ def parse_decimal(text: str) -> Decimal:
         Misconfigured: the text is no finite number or longer than 40 digits.
     """
     try:
-        value = Decimal(text.strip()) if len(text) <= _TEXT_LENGTH_MAX else Decimal("NaN")
+        # Python would read 1_000.
+        is_plain = len(text) <= _TEXT_LENGTH_MAX and "_" not in text
+        value = Decimal(text.strip()) if is_plain else Decimal("NaN")
     except InvalidOperation as exc:
         raise Misconfigured(f"cannot read {_shown(text)} as a number") from exc
     if not value.is_finite() or len(value.as_tuple().digits) > _DIGITS_MAX or abs(value.adjusted()) > _DIGITS_MAX:

@@ -368,6 +368,9 @@ class HttpConnection:
             except HungUp as exc:
                 raise _broken_chunks("it is cut") from exc
         line, self._at = self._buffer[self._at : end], end + 2
+        if b"\n" in line or b"\r" in line:
+            # Another reader may end a line there (RFC 9112 §7.1.1: an extension holds neither).
+            raise _broken_chunks("a line of it holds a bare line feed or carriage return")
         return line
 
     def _receive(self, count: int) -> bytes:

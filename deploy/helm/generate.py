@@ -28,6 +28,7 @@ import yaml  # noqa: E402 - the path is set above, so that the script runs anywh
 from pydantic import BaseModel  # noqa: E402
 
 from dashboards.grafana.shipped import boards, prometheus_rule, yaml_text  # noqa: E402
+from deploy.helm.writer_policy import backend_names, policy_template  # noqa: E402
 from fleet.settings.settings import Settings  # noqa: E402
 
 IMAGE = "registry.example.com/gputide"
@@ -62,6 +63,17 @@ PAGES: dict[str, ManifestPage] = {
     "rbac-writer.yaml": ManifestPage(
         template="rbac-writer.yaml", namespace="gputide", values=("enforcer.enabled=true",), is_with_namespace=True
     ),
+    "writer-policy.yaml": ManifestPage(
+        template="writer-policy.yaml",
+        namespace="gputide",
+        values=(
+            "enforcer.enabled=true",
+            "relief.enabled=true",
+            "agent.enabled=true",
+            "nodes.namespace=gputide",
+            "enforcer.formerBackends={*}",
+        ),
+    ),
     "custom-resources.yaml": ManifestPage(
         template="custom-resources.yaml", namespace="gputide", values=("enforcer.enabled=true",)
     ),
@@ -91,6 +103,8 @@ def chart_files() -> dict[str, str]:
     return {
         "files/rules.yaml": yaml_text(rules),
         **{f"files/dashboards/{name}.json": _packed(text) for name, text in boards().items()},
+        "files/writer-names.json": backend_names(),
+        "templates/writer-policy.yaml": policy_template(),
         "values.schema.json": _schema(),
         "Chart.yaml": _chart(),
     }

@@ -43,7 +43,7 @@ FRAMEBUFFER_MIB_MIN = 256
 
 CARD_CORES = 100
 
-_RESOURCES = (CORES_RESOURCE, RECLAIMED_CORES_RESOURCE, FRAMEBUFFER_RESOURCE)
+RESOURCES = (CORES_RESOURCE, RECLAIMED_CORES_RESOURCE, FRAMEBUFFER_RESOURCE)
 _CARDS_MAX = 64
 _ANNOTATIONS = "spec.template.metadata.annotations"
 
@@ -221,7 +221,7 @@ def _template_fields(
         return {}
     _check_template(owner, kind, staying)
     if any(part.framebuffer_mib for part in moving[0].after):
-        check_init_containers(owner, lambda container: asks_for_cards(container, _RESOURCES))
+        check_init_containers(owner, lambda container: asks_for_cards(container, RESOURCES))
     parts = moving[0].after
     annotations: dict[str, str | None] = {}
     if parts[0].framebuffer_mib:
@@ -259,12 +259,12 @@ def _check_template(owner: Manifest, kind: str, staying: Sequence[Target]) -> No
 def _container_fields(container: Manifest, parts: Sequence[SeatSlice]) -> Mapping[str, str | None]:
     if not parts:
         return {}
-    wanted: dict[str, str | None] = dict.fromkeys(_RESOURCES)
+    wanted: dict[str, str | None] = dict.fromkeys(RESOURCES)
     wanted[parts[0].resource or CORES_RESOURCE] = str(sum(part.core_percent for part in parts))
     framebuffer_mib = sum(part.framebuffer_mib for part in parts)
     wanted[FRAMEBUFFER_RESOURCE] = str(framebuffer_mib) if framebuffer_mib else None
     requests = container.get("resources", {}).get("requests", {})
-    is_requested = any(name in requests for name in _RESOURCES)
+    is_requested = any(name in requests for name in RESOURCES)
     path = f"spec.template.spec.containers[{container['name']}].resources"
     places = ("limits", "requests") if is_requested else ("limits",)
     return {f"{path}.{place}[{name}]": value for place in places for name, value in wanted.items()}

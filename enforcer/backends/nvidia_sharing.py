@@ -56,6 +56,9 @@ CONFIG_LABEL = "nvidia.com/device-plugin.config"
 _OWN_PREFIX = "gputide-"
 """Of the configurations that are written here."""
 
+OWN_KEY = rf"{_OWN_PREFIX}[a-z0-9-]+"
+"""What their keys in the plugin's ConfigMap match."""
+
 _WHOLE_PREFIX = f"{_OWN_PREFIX}whole-"
 """Of those that share no cards."""
 

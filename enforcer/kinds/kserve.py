@@ -35,8 +35,8 @@ MODEL_CONTAINER = "kserve-container"
 COMPONENT_LABEL = "component"
 STOP_ANNOTATION = "serving.kserve.io/stop"
 
-_COMPONENTS = ("predictor", "transformer", "explainer")
-_MODELS = (
+COMPONENTS = ("predictor", "transformer", "explainer")
+MODELS = (
     "model",
     "sklearn",
     "xgboost",
@@ -54,7 +54,7 @@ _OF_POD = ("containers", "initContainers", "nodeSelector", "affinity", "tolerati
 
 def _templates(owner: Manifest) -> tuple[PodTemplate, ...]:
     found = []
-    for component in _COMPONENTS:
+    for component in COMPONENTS:
         body = owner.get("spec", {}).get(component)
         if isinstance(body, dict):
             found.append(_template(component, body))
@@ -65,7 +65,7 @@ def _template(component: str, body: Manifest) -> PodTemplate:
     path = f"spec.{component}"
     pieces = {".metadata.annotations": f"{path}.annotations", ".metadata.labels": f"{path}.labels", ".spec": path}
     containers = list(body.get("containers") or ())
-    model = next((name for name in _MODELS if isinstance(body.get(name), dict)), None)
+    model = next((name for name in MODELS if isinstance(body.get(name), dict)), None)
     if model is not None:
         containers.insert(0, {**body[model], "name": MODEL_CONTAINER})
         pieces[f".spec.containers[{MODEL_CONTAINER}]"] = f"{path}.{model}"
@@ -76,14 +76,14 @@ def _template(component: str, body: Manifest) -> PodTemplate:
 
 def _role_of(labels: Mapping[str, Any]) -> str:
     component = labels.get(COMPONENT_LABEL)
-    return str(component) if component in _COMPONENTS else _COMPONENTS[0]
+    return str(component) if component in COMPONENTS else COMPONENTS[0]
 
 
 def _sizes(owner: Mapping[str, Any]) -> tuple[Size, ...]:
     spec = owner.get("spec", {})
     return tuple(
         Size(role=component, path=f"spec.{component}.minReplicas")
-        for component in _COMPONENTS
+        for component in COMPONENTS
         if isinstance(spec.get(component), Mapping)
     )
 

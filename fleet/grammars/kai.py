@@ -45,7 +45,7 @@ RESERVATION_NAMESPACES = frozenset({"kai-resource-reservation", "runai-reservati
 
 _CARDS_MAX = 64
 _FRACTION = re.compile(r"0?\.\d{1,9}|1(?:\.0{1,9})?", re.ASCII)
-_OF_CONTAINER = re.compile(
+SHARE_OF_CONTAINER = re.compile(
     r"nvidia\.com/container\.(?P<container>[^.]{1,63})\.gpu-memory\.(?P<bound>request|limit)", re.ASCII
 )
 _MODE_OF_CONTAINER = re.compile(r"nvidia\.com/container\.[^.]{1,63}\.gpu-compute\.mode", re.ASCII)
@@ -126,7 +126,7 @@ def asks_kai(annotations: Mapping[str, str]) -> bool:
     return (
         FRACTION_ANNOTATION in annotations
         or FRAMEBUFFER_ANNOTATION in annotations
-        or any(_OF_CONTAINER.fullmatch(key) for key in annotations)
+        or any(SHARE_OF_CONTAINER.fullmatch(key) for key in annotations)
     )
 
 
@@ -207,7 +207,7 @@ def _capped_share(annotations: Mapping[str, str]) -> tuple[str, int] | None:
     """The container that is asked for by name, and the MiB that count; of request and limit one stands for both."""
     asked: dict[str, dict[str, str]] = {}
     for key, value in annotations.items():
-        match = _OF_CONTAINER.fullmatch(key)
+        match = SHARE_OF_CONTAINER.fullmatch(key)
         if match is not None:
             asked.setdefault(match["container"], {})[match["bound"]] = value
     if not asked:

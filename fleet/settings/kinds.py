@@ -41,11 +41,21 @@ def _is_day(value: str) -> str:
     return value
 
 
+def _without_underscores(value: object) -> object:
+    # Python reads 1_000 as a thousand, other readers of the same file read 1 or refuse it.
+    if isinstance(value, str) and "_" in value:
+        raise ValueError("expected a number such as 0.85")
+    return value
+
+
 Bytes = Annotated[int, BeforeValidator(_bytes_of_text), Field(ge=1)]
 Seconds = Annotated[int, BeforeValidator(_seconds_of_text), Field(ge=1)]
 Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
-Price = Annotated[Decimal, Field(ge=0, max_digits=18)]
+_Plain = Annotated[Decimal, BeforeValidator(_without_underscores)]
+Amount = Annotated[_Plain, Field(ge=0, max_digits=18)]
+UnitPrice = Annotated[_Plain, Field(ge=0, max_digits=18, decimal_places=9)]
+Price = Amount
 Day = Annotated[str, AfterValidator(_is_day)]
 HostPort = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}$")]
 

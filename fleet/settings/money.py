@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fleet.settings.kinds import Count, Price, Ratio, Section
+from fleet.settings.kinds import Amount, Count, Price, Ratio, Section, UnitPrice
 
 HOURS_PER_YEAR = 8760
 """Hours of a year of 365 days."""
@@ -26,8 +26,6 @@ _Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
 _Name = Annotated[str, Field(min_length=1, max_length=253)]
 PER_HOUR_MAX = 10**9
 """Prices per hour stay below this, so that they and all sums of them are exact."""
-_UnitPrice = Annotated[Decimal, Field(ge=0, max_digits=18, decimal_places=9)]
-_Amount = Annotated[Decimal, Field(ge=0, max_digits=18)]
 _Override = Annotated[Price, Field(lt=PER_HOUR_MAX)]
 
 
@@ -57,7 +55,7 @@ class OnPremises(Section):
     availability_ratio) + watts / 1000 × pue × per_kwh + (hosting_per_month + operations_per_month) / 730) / cards.
     """
 
-    purchase: _Amount
+    purchase: Amount
     """Price of the whole machine."""
     cards: Count = 1
     """Cards in it."""
@@ -71,11 +69,11 @@ class OnPremises(Section):
     """What the whole machine draws on average."""
     pue: float = Field(default=1.0, ge=1.0, le=5.0)
     """Power usage effectiveness of its data centre."""
-    per_kwh: _UnitPrice | None = None
+    per_kwh: UnitPrice | None = None
     """Price of a kilowatt hour; needed where `watts` is set."""
-    hosting_per_month: _Amount = Decimal(0)
+    hosting_per_month: Amount = Decimal(0)
     """Rack and cooling of the machine, a month of 730 hours."""
-    operations_per_month: _Amount = Decimal(0)
+    operations_per_month: Amount = Decimal(0)
     """Its share of staff, spares and licences, a month of 730 hours."""
 
     @model_validator(mode="after")
@@ -100,11 +98,11 @@ class PriceRule(Section):
     """First day (UTC) on which the price holds."""
     until: datetime.date | None = None
     """First day (UTC) on which it no longer holds."""
-    per_card_hour: _UnitPrice | None = None
+    per_card_hour: UnitPrice | None = None
     """Price of a card hour; either this or `on_premises`."""
     on_premises: OnPremises | None = None
     """What the price is amortised from."""
-    marginal_per_card_hour: _UnitPrice | None = None
+    marginal_per_card_hour: UnitPrice | None = None
     """What stops being paid per hour when the card is freed; without it `basis` says."""
     currency: _Currency | None = None
     """ISO 4217 code of the rule's amounts; none for `prices.currency`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -73,7 +74,9 @@ _MEASURES = {
 
 def data_checks(session: Session) -> tuple[Check, ...]:
     """What is looked at of the data folder."""
-    of_folder = "data-folder-missing data-folder-read-only clock-behind-data dead-letters folder-frozen"
+    of_folder = (
+        "data-folder-missing data-folder-open data-folder-read-only clock-behind-data dead-letters folder-frozen"
+    )
     return (
         a_check(Area.DATA, "folder", partial(_folder, session), of_folder),
         a_check(Area.DATA, "disk", partial(_disk, session), "disk-low disk-filling bus-filling"),
@@ -101,6 +104,11 @@ def _folder(session: Session) -> Iterator[Diagnosis]:
         user = str(os.getuid())
         text = sentence("doctor.found.may_not_write", user=user)
         yield finding("data-folder-read-only", text, subject=str(path), user=user, folder=str(path))
+    found = path.stat()
+    if found.st_uid == os.geteuid() and found.st_mode & stat.S_IRWXO:
+        # One of somebody else, such as a volume of Kubernetes, is not this user's to close.
+        text = sentence("doctor.found.open_to", mode=f"{stat.S_IMODE(found.st_mode):04o}")
+        yield finding("data-folder-open", text, subject=str(path), folder=str(path))
     ahead = _of_the_future(path)
     if ahead:
         yield finding("clock-behind-data", sentence("doctor.found.of_future", names=some(ahead)))

@@ -354,6 +354,8 @@ def restore_backup(
     ordered = sorted(found.files, key=lambda file: (file.path == stamp, file.path))
     is_whole = False
     try:
+        # As a new data folder is: of its user alone.
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
         for done, file in enumerate(ordered, start=1):
             top, _, below = file.path.partition("/")
             if file.path == stamp:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import urllib.error
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -27,6 +28,9 @@ CACHE = os.environ.get("GPUTIDE_CLUSTER_CACHE")  # read before the suite hides t
 ACCOUNT_SECONDS_MAX = 120.0
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 WRITER_RULES, CUSTOM_RESOURCES = _DOCS / "rbac-writer.yaml", _DOCS / "custom-resources.yaml"
+WRITER_POLICY = _DOCS / "writer-policy.yaml"
+POLICY_SECONDS_MAX = 60.0
+UNCONFINED = "unconfined"
 _numbers = count(1)
 
 
@@ -70,7 +74,46 @@ def writer_kubeconfig(control_plane: ControlPlane, api: Api) -> Path:
     for page in (CUSTOM_RESOURCES, WRITER_RULES):
         for manifest in yaml.safe_load_all(page.read_text(encoding="utf-8")):
             api.apply(manifest)
-    return control_plane.kubeconfig_of_token("writer", api.token("gputide", "gputide-writer"))
+    token = api.token("gputide", "gputide-writer")
+    confine_writer(api, token)
+    return control_plane.kubeconfig_of_token("writer", token)
+
+
+@pytest.fixture
+def unconfined_kubeconfig(control_plane: ControlPlane, api: Api, writer_kubeconfig: Path) -> Path:
+    """Return a kubeconfig of an account with the writer's rights that no admission policy knows.
+
+    For tests of how a write is made, whatever its field.
+    """
+    assert writer_kubeconfig.exists()
+    api.create("/api/v1/namespaces/gputide/serviceaccounts", {"metadata": {"name": UNCONFINED}})
+    for manifest in yaml.safe_load_all(WRITER_RULES.read_text(encoding="utf-8")):
+        if manifest["kind"].endswith("Binding"):
+            manifest["metadata"]["name"] += "-unconfined"
+            manifest["subjects"][0]["name"] = UNCONFINED
+            api.apply(manifest)
+    return control_plane.kubeconfig_of_token("unconfined", api.token("gputide", UNCONFINED))
+
+
+def confine_writer(api: Api, token: str) -> None:
+    """Make the documented admission policies, and wait until the server goes by them."""
+    if api.has("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/gputide-writer"):
+        return
+    for manifest in yaml.safe_load_all(WRITER_POLICY.read_text(encoding="utf-8")):
+        api.apply(manifest)
+    api.create("/api/v1/nodes", {"metadata": {"name": "policy-probe"}})
+    probe, patch = {"metadata": {"labels": {"probe": "1"}}}, "application/merge-patch+json"
+    deadline = time.monotonic() + POLICY_SECONDS_MAX
+    try:
+        while True:
+            api.ask("PATCH", "/api/v1/nodes/policy-probe?dryRun=All", probe, content_type=patch, token=token)
+            assert time.monotonic() < deadline, f"the policies were not enforced within {POLICY_SECONDS_MAX:.0f} s"
+            time.sleep(0.1)
+    except urllib.error.HTTPError as refused:
+        if refused.code != 403:
+            raise
+    finally:
+        api.delete("/api/v1/nodes/policy-probe")
 
 
 @pytest.fixture

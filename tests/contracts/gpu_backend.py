@@ -10,6 +10,7 @@ from enforcer.backend import Backend
 from enforcer.kinds.register import is_template_field
 from enforcer.manifest import field_of, values_equal
 from enforcer.snapshot import take_snapshot
+from enforcer.write_scope import BACKEND_NAMES, is_in_scope
 from fleet.capabilities.register import capabilities_of
 from fleet.errors import Refused
 
@@ -32,6 +33,14 @@ class BackendContract:
                 assert values_equal(change.field, field_of(found, change.field), change.old), change.field
                 assert found["metadata"]["resourceVersion"] == change.resource_version
                 assert not values_equal(change.field, change.old, change.new), change.field
+
+    def test_fields_are_those_that_the_writers_policy_lets_through(
+        self, backend: Backend, cluster: Any, plan: Any
+    ) -> None:
+        names = BACKEND_NAMES[backend.capabilities.backend]
+        for stage in plan.stages:
+            rendered = backend.render(plan, stage.stage, take_snapshot(cluster, backend.dialect))
+            assert [one for one in rendered.changes if not is_in_scope(one.kind, one.field, names)] == []
 
     def test_pods_that_no_recommendation_names_stay(self, backend: Backend, cluster: Any, plan: Any) -> None:
         named = {pod for entry in plan.recommendations for pod in entry.pods}

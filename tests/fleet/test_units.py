@@ -6,9 +6,11 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from fleet import units
 from fleet.errors import Misconfigured
+from fleet.settings.kinds import Amount, Price, UnitPrice
 from fleet.units import Money
 
 MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(9000, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - bounds
@@ -163,3 +165,12 @@ def test_two_currencies_never_meet_in_one_sum() -> None:
 def test_a_price_must_be_a_plain_finite_number(text: str) -> None:
     with pytest.raises(Misconfigured):
         units.parse_decimal(text)
+
+
+@pytest.mark.parametrize("text", ["1_000", "1_0.5", "_1"])
+def test_price_with_an_underscore_is_refused_wherever_it_is_given(text: str) -> None:
+    with pytest.raises(Misconfigured, match="number"):
+        units.parse_decimal(text)
+    for kind in (Price, UnitPrice, Amount):
+        with pytest.raises(ValidationError, match="number"):
+            TypeAdapter(kind).validate_python(text)

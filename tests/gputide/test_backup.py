@@ -216,6 +216,7 @@ def test_permissions_come_back_and_nobody_may_read_the_backup_itself(tmp_path: P
     create_backup(folder, folder.warehouse, tmp_path / "backup", NOW)
     again = DataFolder(path=tmp_path / "again")
     restore_backup(tmp_path / "backup", again.path, again.warehouse)
+    assert again.path.stat().st_mode & 0o077 == 0
     assert again.scan_key.stat().st_mode & 0o777 == 0o600
     assert (again.warehouse / rows.relative_to(folder.warehouse)).stat().st_mode & 0o777 == 0o644
     assert (tmp_path / "backup").stat().st_mode & 0o077 == 0

@@ -260,6 +260,20 @@ def test_traps_of_the_data_folder_are_named(replayed: Path, program: Program) ->
     assert [line.split(",")[0:2] for line in only.out.splitlines()[1:]] == [["data", "folder"]]
 
 
+def test_data_folder_is_closed_to_others_and_an_open_one_is_named(tmp_path: Path, program: Program) -> None:
+    folder = tmp_path / "data"
+    open_data_folder(folder, create=True)
+    assert folder.stat().st_mode & 0o077 == 0
+    assert {one["code"] for one in program(folder, "doctor", "data", "--format", "json").document["diagnoses"]} == {
+        None
+    }
+    folder.chmod(0o755)
+    (open_one,) = (
+        one for one in program(folder, "doctor", "data", "--format", "json").document["diagnoses"] if one["code"]
+    )
+    assert (open_one["code"], open_one["mend"]) == ("data-folder-open", f"chmod 700 {folder}")
+
+
 def test_file_that_went_since_it_was_listed_is_no_bug(tmp_path: Path, program: Program) -> None:
     open_data_folder(tmp_path / "data", create=True)
     (tmp_path / "data" / "gone").symlink_to(tmp_path / "none")

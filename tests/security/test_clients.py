@@ -206,6 +206,12 @@ def test_server_that_speaks_no_http_is_unavailable(ask: Ask, answer: bytes, tmp_
         "[fe80::1]",
         "fd00:ec2::254",
         "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "64:ff9b::169.254.169.254",
+        "64:ff9b:1::a9fe:a9fe",
+        "2002:a9fe:a9fe::1",
+        "::169.254.169.254",
+        "64:ff9b::6464:64c8",
         "metadata.google.internal.",
         "METADATA",
         "2852039166",
@@ -221,13 +227,17 @@ def test_metadata_services_of_clouds_are_known_however_they_are_written(host: st
     assert is_own_network(host)
 
 
-@pytest.mark.parametrize("host", ["127.1", "0", "2130706433", "app.localhost"])
+@pytest.mark.parametrize(
+    "host", ["127.1", "0", "::1", "2130706433", "app.localhost", "64:ff9b::7f00:1", "2002:7f00:1::"]
+)
 def test_this_machine_is_known_however_it_is_written(host: str) -> None:
     assert is_own_network(host)
     assert not is_metadata(host)
 
 
-@pytest.mark.parametrize("host", ["10.0.0.1", "sso.example.com", "192.168.1.1", "example.localhost.com", ""])
+@pytest.mark.parametrize(
+    "host", ["10.0.0.1", "sso.example.com", "192.168.1.1", "example.localhost.com", "64:ff9b::808:808", ""]
+)
 def test_other_hosts_are_none(host: str) -> None:
     assert not is_own_network(host)
 

@@ -78,6 +78,9 @@ SMUGGLING = {
     "a chunk size of sixteen digits": b"Transfer-Encoding: chunked\r\n\r\n0000000000000003\r\nabc\r\n0\r\n\r\n",
     "a chunk longer than its size": b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
     "a chunk that ends in a line feed": b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\n0\r\n\r\n",
+    "a bare line feed in a chunk extension": b"Transfer-Encoding: chunked\r\n\r\n3;a\nb\r\nabc\r\n0\r\n\r\n",
+    "a bare carriage return in a chunk extension": b"Transfer-Encoding: chunked\r\n\r\n0;a\rb\r\n\r\n",
+    "a bare line feed in a trailer": b"Transfer-Encoding: chunked\r\n\r\n0\r\na: b\nc: d\r\n\r\n",
     "a trailer without end": b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 4000,
 }
 
