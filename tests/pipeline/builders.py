@@ -14,6 +14,7 @@ from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, WINDOW_SECONDS, Measur
 from pipeline.bus.bus import Bus, Chunk
 from pipeline.bus.bus_file import FileBus
 from pipeline.receiver.intake import Intake
+from pipeline.receiver.record_writer import RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
 from pipeline.records.rows import pack
@@ -96,11 +97,10 @@ def intake_of(
 ) -> Intake:
     """An intake onto a bus."""
     return Intake(
-        bus,
+        RecordWriter(bus, pack_record=getattr(bus, "pack_record", pack)),
         series_table() if table is None else table,
         turns=Turns(limits or body_limits()),
         repeats=Repeats(3600, now_seconds),
-        pack_record=getattr(bus, "pack_record", pack),
     )
 
 
