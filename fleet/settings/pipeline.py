@@ -185,8 +185,8 @@ class KafkaSettings(Section):
     lag_bytes_max: Bytes = 64 * GIB
     """Most bytes that may wait for the rollup, estimated; beyond them senders are asked to try again later."""
     linger_milliseconds: Annotated[int, Field(ge=0, le=1000)] = 100
-    """How long the receiver lets a small body wait for others that go into one record with it; no answer comes sooner,
-    and Flink's work shrinks with the number of senders, or shards of one, that write within it."""
+    """How long a small body waits for others that go into one record with it; 0 where senders send one after the
+    other."""
     delivery_seconds: Seconds = 20
     """How long brokers may take to make a record durable before its sender is asked to try again."""
     request_seconds: Seconds = 10

@@ -93,11 +93,15 @@ def read_all(bus: Bus, start: int = 0) -> Chunk:
 
 
 def intake_of(
-    bus: Any, table: SeriesTable | None = None, now_seconds: Any = lambda: 0.0, limits: BodyLimits | None = None
+    bus: Any,
+    table: SeriesTable | None = None,
+    now_seconds: Any = lambda: 0.0,
+    limits: BodyLimits | None = None,
+    records: RecordWriter | None = None,
 ) -> Intake:
-    """An intake onto a bus."""
+    """An intake onto a bus, through a writer of its own unless given."""
     return Intake(
-        RecordWriter(bus, pack_record=getattr(bus, "pack_record", pack)),
+        RecordWriter(bus, pack_record=getattr(bus, "pack_record", pack)) if records is None else records,
         series_table() if table is None else table,
         turns=Turns(limits or body_limits()),
         repeats=Repeats(3600, now_seconds),
