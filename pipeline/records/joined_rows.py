@@ -64,16 +64,16 @@ def _united(batches: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, list[NDA
     """All identities once, in order of first occurrence, and where those of each batch stand among them."""
     distinct = list({id(batch): batch for batch in batches}.values())
     every = pa.concat_batches(distinct)
-    _, first, place = np.unique(every.column("hash").to_numpy(), return_index=True, return_inverse=True)
+    _, first, alike = np.unique(every.column("hash").to_numpy(), return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(order), dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
-    united, place = every.take(pa.array(first[order])), rank[place]
+    united, place = every.take(pa.array(first[order])), rank[alike]
     # A sender can, with much work, choose labels of two rows that hash alike: those are kept apart.
     if not united.take(pa.array(place)).equals(every):
         united, place = every, np.arange(every.num_rows, dtype=np.int32)
     ends = np.cumsum([batch.num_rows for batch in distinct])
-    by_batch = dict(zip(map(id, distinct), np.split(place, ends[:-1]), strict=True))
+    by_batch: dict[int, NDArray[np.int32]] = dict(zip(map(id, distinct), np.split(place, ends[:-1]), strict=True))
     return united, [by_batch[id(batch)] for batch in batches]
 
 

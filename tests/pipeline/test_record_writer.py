@@ -109,9 +109,9 @@ def waiting_in(writer: RecordWriter) -> int:
 def joined_by(pool: ThreadPoolExecutor, writer: RecordWriter, bodies: Sequence[Any], samples: int) -> list[Future[Any]]:
     """Writes bodies one after the other into the open group, each from a thread of its own."""
     found = []
-    for place, body in enumerate(bodies):
+    for body in bodies:
         found.append(pool.submit(writer.write, body, HASH, samples))
-        until(lambda enough=place + 1: waiting_in(writer) == enough, seconds_max=SECONDS)
+        until(lambda: waiting_in(writer) == len(found), seconds_max=SECONDS)
     return found
 
 
