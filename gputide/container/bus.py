@@ -79,8 +79,9 @@ def intakes_of(
         bus,
         pack_record=pack_rows if is_json else pack,
         rows_per_record_max=JSON_ROWS_PER_RECORD_MAX if is_json else ROWS_PER_RECORD_MAX,
-        linger_seconds=settings.kafka.linger_milliseconds / 1000 if is_lingering and is_kafka else 0.0,
-        appends_at_once=KAFKA_APPENDS_AT_ONCE if is_kafka else 1,
+        gathers=is_kafka,
+        linger_seconds=settings.kafka.linger_milliseconds / 1000 if is_lingering else 0.0,
+        appends_at_once=KAFKA_APPENDS_AT_ONCE,
     )
 
     def intake(forced_cluster: str | None) -> Intake:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from time import sleep
 from typing import Any
@@ -27,7 +28,7 @@ from numba import extending, njit, types
 
 from fleet.errors import Corrupt, Unavailable
 from pipeline.bus.bus import BusFull
-from pipeline.receiver.record_writer import RecordWriter
+from pipeline.receiver.record_writer import RecordWriter, Written
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import SMALL_BYTES_MAX, Crowded, Turns, is_small
 from pipeline.records.rows import Section, Tally, rows_of
@@ -67,9 +68,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ready:
-    """A body that the bus may have: its rows, what is counted then, and the answer."""
+    """A body that the bus may have: what writes its rows, what is counted then, and the answer."""
 
-    sections: tuple[Section, ...]
+    write: Callable[[], Written] | None
     counts: dict[str, int]
     answer: Answer
 
@@ -144,18 +145,18 @@ class Intake:
             decoder = self._turns.take_small()
             try:
                 decoded = decoder.decode(body, version)
-                ready = self._ready(decoded, NEW_OF_SMALL_MAX) if is_small(decoded) else None
+                ready = self._ready(decoded, body_hash, NEW_OF_SMALL_MAX) if is_small(decoded) else None
             finally:
                 self._turns.give_back(decoder)
             if ready is not None:
-                return self._written(ready, body_hash)
+                return self._written(ready)
         with self._turns.large() as fresh:
             decoded = fresh.decode(body, version)
-            while (ready := self._ready(decoded, NEW_OF_SMALL_MAX)) is None:
+            while (ready := self._ready(decoded, body_hash, NEW_OF_SMALL_MAX)) is None:
                 pass
-            return self._written(ready, body_hash)
+            return self._written(ready)
 
-    def _ready(self, decoded: DecodedBody, new_max: int) -> _Ready | None:
+    def _ready(self, decoded: DecodedBody, body_hash: bytes, new_max: int) -> _Ready | None:
         found = self._rows(decoded, new_max)
         if found is None:
             return None
@@ -173,7 +174,8 @@ class Intake:
             "metadata": decoded.metadata,
             "bodies": 1,
         }
-        return _Ready(sections=sections, counts=counts, answer=_answer(tally, decoded, self._table.series_max))
+        write = self._records.prepared(sections, body_hash, tally.written) if sections else None
+        return _Ready(write=write, counts=counts, answer=_answer(tally, decoded, self._table.series_max))
 
     def _rows(self, decoded: DecodedBody, new_max: int) -> tuple[tuple[Section, ...], Tally] | None:
         """The rows of a body; None where more of its series are new."""
@@ -185,14 +187,10 @@ class Intake:
             sleep(_PAUSE_SECONDS)  # who waits for the lock would else not get it
         return None
 
-    def _written(self, ready: _Ready, body_hash: bytes) -> Answer:
+    def _written(self, ready: _Ready) -> Answer:
         counts = ready.counts
-        if ready.sections:
-            try:
-                written = self._records.write(ready.sections, body_hash, counts["samples"])
-            except Corrupt as exc:
-                raise Unavailable(str(exc)) from exc
-            counts |= asdict(written)
+        if ready.write is not None:
+            counts |= asdict(ready.write())
         self._count(**counts)
         return ready.answer
 

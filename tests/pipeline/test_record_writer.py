@@ -152,6 +152,19 @@ def test_a_group_with_enough_samples_waits_no_longer_and_the_next_body_begins_an
     bus.let_go.release()
 
 
+def test_a_writer_that_does_not_gather_writes_every_body_at_once_beside_the_others(pool: ThreadPoolExecutor) -> None:
+    bus = HeldBus()
+    writer = RecordWriter(bus, gathers=False)
+    answers = [pool.submit(writer.write, sections_of(FLEET[start::3]), HASH, 10) for start in range(3)]
+    for _ in answers:
+        assert bus.begun.acquire(timeout=SECONDS)
+    for _ in answers:
+        bus.let_go.release()
+    assert [answer.result(timeout=SECONDS).appends for answer in answers] == [1, 1, 1]
+    assert len(bus.records) == 3
+    assert cells_of(rows_in(bus.records)) == cells_of(sections_of(FLEET))
+
+
 def test_a_body_that_is_large_alone_waits_for_nobody() -> None:
     bus, linger = BoundedBus(1 << 20), Linger()
     writer = RecordWriter(bus, linger_seconds=1.0, wait=linger)
@@ -198,7 +211,7 @@ def test_a_record_that_the_bus_finds_too_large_becomes_smaller_ones_down_to_a_ro
     assert written.appends == len(bus.records) > 1
     assert written.append_bytes == sum(map(len, bus.records))
     assert cells_of(rows_in(bus.records)) == cells_of(whole)
-    with pytest.raises(RecordTooLarge):
+    with pytest.raises(Unavailable, match="too large"):
         RecordWriter(BoundedBus(10)).write(whole, HASH, 10)
 
 
