@@ -52,7 +52,7 @@ class WantedBodies:
     def __init__(self, series: int, version: Version, first: int = 0) -> None:
         self._series = series
         self._version = version
-        self._sets = LabelSets([_labels(number) for number in range(first, first + series)])
+        self._sets = LabelSets([wanted_labels(number) for number in range(first, first + series)])
 
     def body(self, request: int) -> bytes:
         """The body of one request; values and times are new in each."""
@@ -62,7 +62,8 @@ class WantedBodies:
         return self._sets.encode(self._version, np.arange(self._series), times, values)
 
 
-def _labels(number: int) -> dict[str, str]:
+def wanted_labels(number: int) -> dict[str, str]:
+    """Labels of one series of a fleet; all measures of a slice stand together."""
     pod, place = divmod(number, len(SLICE_MEASURES))
     card = pod // 4
     return {

@@ -184,8 +184,9 @@ class KafkaSettings(Section):
     """Most bytes under way to the brokers; when they are used up, senders are asked to try again later."""
     lag_bytes_max: Bytes = 64 * GIB
     """Most bytes that may wait for the rollup, estimated; beyond them senders are asked to try again later."""
-    linger_milliseconds: Annotated[int, Field(ge=0, le=1000)] = 2
-    """How long a record waits for others that can go with it."""
+    linger_milliseconds: Annotated[int, Field(ge=0, le=1000)] = 100
+    """How long a small body waits for others that go into one record with it; 0 where senders send one after the
+    other."""
     delivery_seconds: Seconds = 20
     """How long brokers may take to make a record durable before its sender is asked to try again."""
     request_seconds: Seconds = 10

@@ -18,7 +18,8 @@ from fleet.settings.pipeline import BusKind, KafkaCompression, RecordFormat
 from fleet.settings.settings import Settings
 from pipeline.bus.bus import Bus, BusWriter, DeadLetters
 from pipeline.bus.bus_file import FileBus, FileDeadLetters
-from pipeline.receiver.intake import ROWS_PER_RECORD_MAX, Answer, Intake
+from pipeline.receiver.intake import Answer, Intake
+from pipeline.receiver.record_writer import ROWS_PER_RECORD_MAX, RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
 from pipeline.records.json_rows import pack_rows
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 JSON_ROWS_PER_RECORD_MAX = 4000
 """Rows of a record of JSON: about 2 MB, below what brokers take unless set otherwise with room for long names."""
+
+KAFKA_APPENDS_AT_ONCE = 4
+"""Appends under way to brokers at once: one is packed while others wait for the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +54,17 @@ class ReadingBus:
 
 
 def intakes_of(
-    bus: BusWriter, settings: Settings, now_seconds: Callable[[], float] = time.monotonic
+    bus: BusWriter,
+    settings: Settings,
+    now_seconds: Callable[[], float] = time.monotonic,
+    *,
+    is_lingering: bool = False,
 ) -> Callable[[str | None], Intake]:
     """Makes what takes bodies to the bus, with the bounds of the receiver and records as `bus.record_format` says.
+
+    Args:
+        is_lingering: whether many send at once, so that a body waits for others that go into one record with it, as
+            long as the bus says.
 
     Returns:
         Makes the intake of a sender, given the cluster of all its samples or None where labels are believed; all of
@@ -62,6 +74,15 @@ def intakes_of(
     turns = Turns(BodyLimits(decoded_bytes=limits.decoded_bytes_max, samples=limits.body_samples_max))
     repeats: Repeats[Answer] = Repeats(settings.rollup.repeat_memory_seconds, now_seconds)
     is_json = settings.bus.record_format is RecordFormat.ROWS
+    is_kafka = settings.bus.kind is BusKind.KAFKA
+    records = RecordWriter(
+        bus,
+        pack_record=pack_rows if is_json else pack,
+        rows_per_record_max=JSON_ROWS_PER_RECORD_MAX if is_json else ROWS_PER_RECORD_MAX,
+        gathers=is_kafka,
+        linger_seconds=settings.kafka.linger_milliseconds / 1000 if is_lingering else 0.0,
+        appends_at_once=KAFKA_APPENDS_AT_ONCE,
+    )
 
     def intake(forced_cluster: str | None) -> Intake:
         table = SeriesTable(
@@ -73,14 +94,7 @@ def intakes_of(
             forget_seconds=limits.forget_seconds,
             now_seconds=now_seconds,
         )
-        return Intake(
-            bus,
-            table,
-            turns=turns,
-            repeats=repeats,
-            pack_record=pack_rows if is_json else pack,
-            rows_per_record_max=JSON_ROWS_PER_RECORD_MAX if is_json else ROWS_PER_RECORD_MAX,
-        )
+        return Intake(records, table, turns=turns, repeats=repeats)
 
     return intake
 

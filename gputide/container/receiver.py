@@ -49,7 +49,7 @@ def open_receiver(
         open_bus_writer(folder, settings, lane=lane) as bus,
         closing(open_listener(settings, host, port)) if listener is None else nullcontext(listener) as opened,
     ):
-        intake_of = intakes_of(bus, settings)
+        intake_of = intakes_of(bus, settings, is_lingering=True)
         server = Receiver(
             lambda sender: intake_of(sender.cluster),
             listener=opened,

@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from fleet.errors import Unavailable
+from fleet.errors import Corrupt, Unavailable
 
 
 class BusFull(Unavailable):
     """The bus holds as much as it may until its reader has caught up."""
+
+
+class RecordTooLarge(Corrupt):
+    """A record is larger than the bus takes; nothing of its append was taken, and the same rows in smaller ones are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,7 @@ class BusWriter(Protocol):
         Raises:
             BusFull: the bound is reached.
             Unavailable: the bus can't be reached, or another process writes to it.
+            RecordTooLarge: a record is larger than it takes.
             Corrupt: the storage can't take a record.
         """
         ...

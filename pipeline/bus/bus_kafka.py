@@ -22,7 +22,7 @@ from fleet.errors import Corrupt, Unavailable
 from fleet.logs import logger
 from fleet.schema import SCHEMA_VERSION
 from fleet.settings.pipeline import KafkaCompression, KafkaSettings
-from pipeline.bus.bus import BusFull, Chunk, Unreadable
+from pipeline.bus.bus import BusFull, Chunk, RecordTooLarge, Unreadable
 from pipeline.bus.kafka_client import broker_errors, consumer_options, open_client, producer_options
 from pipeline.bus.kafka_survey import RollupLag
 from pipeline.bus.kafka_topic import Topic, open_topic
@@ -82,7 +82,7 @@ class KafkaWriter:
         size = sum(map(len, payloads.values()))
         largest = max(map(len, payloads.values()), default=0)
         if largest > self._record_bytes_max:
-            raise Corrupt(
+            raise RecordTooLarge(
                 f"cannot append a record of {largest} bytes to topic {self.topic.name}: larger than "
                 f"{self._record_bytes_max}, the smaller of kafka.record_bytes_max={self._settings.record_bytes_max} "
                 f"and what the topic's max.message.bytes takes, {self.topic.record_bytes_max}"
@@ -165,9 +165,8 @@ class KafkaWriter:
                 **options,
                 "enable_idempotence": True,
                 "compression_type": None if off else self._compression.value,
-                "linger_ms": settings.linger_milliseconds,
+                "linger_ms": 0,  # what waits together is one record already
                 "batch_size": _BATCH_BYTES,
-                "delivery_timeout_ms": options["delivery_timeout_ms"] + settings.linger_milliseconds,
             },
         )
 

@@ -158,7 +158,7 @@ def _differences(name: str, configs: Mapping[str, str], settings: KafkaSettings,
     if taken < settings.record_bytes_max:
         found.append(
             f"max.message.bytes={taken + RECORD_OVERHEAD_BYTES} of topic {name} takes records of {taken} bytes, less "
-            f"than kafka.record_bytes_max={settings.record_bytes_max}: larger ones are refused"
+            f"than kafka.record_bytes_max={settings.record_bytes_max}: larger ones become several"
         )
     return tuple(found)
 

@@ -18,8 +18,8 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from time import perf_counter_ns, sleep
+from dataclasses import asdict, dataclass
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -27,17 +27,15 @@ from llvmlite import ir
 from numba import extending, njit, types
 
 from fleet.errors import Corrupt, Unavailable
-from pipeline.bus.bus import BusFull, BusWriter
-from pipeline.bus.lanes import cut_sections, split_sections
+from pipeline.bus.bus import BusFull
+from pipeline.receiver.record_writer import RecordWriter, Written
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import SMALL_BYTES_MAX, Crowded, Turns, is_small
-from pipeline.records.rows import Section, Tally, pack, rows_of
+from pipeline.records.rows import Section, Tally, rows_of
 from pipeline.remote_write.byte_words import address, load8, store8
 from pipeline.remote_write.decode import DecodedBody, TooLarge, Version, declared_length
 from pipeline.remote_write.series_table import SeriesTable
 
-ROWS_PER_RECORD_MAX = 250_000
-"""Rows of the largest record, unless its format takes fewer."""
 RETRY_AFTER_SECONDS = 5
 """When a sender shall come again."""
 NEW_AT_ONCE = 250
@@ -70,9 +68,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ready:
-    """A body that the bus may have: by lane the records of each append, what is counted then, and the answer."""
+    """A body that the bus may have: what writes its rows, what is counted then, and the answer."""
 
-    appends: list[dict[int, bytes]]
+    write: Callable[[], Written] | None
     counts: dict[str, int]
     answer: Answer
 
@@ -81,28 +79,16 @@ class Intake:
     """Takes bodies in.
 
     Args:
+        records: takes their rows to the bus.
         turns: bounds what bodies take together.
         repeats: bodies that were answered.
-        pack_record: how a record is written (`bus.record_format`).
-        rows_per_record_max: rows beyond which a body becomes several records, so that a bus with a bound takes each.
     """
 
-    def __init__(
-        self,
-        bus: BusWriter,
-        table: SeriesTable,
-        *,
-        turns: Turns,
-        repeats: Repeats[Answer],
-        pack_record: Callable[[tuple[Section, ...], bytes], bytes] = pack,
-        rows_per_record_max: int = ROWS_PER_RECORD_MAX,
-    ) -> None:
-        self._bus = bus
+    def __init__(self, records: RecordWriter, table: SeriesTable, *, turns: Turns, repeats: Repeats[Answer]) -> None:
+        self._records = records
         self._table = table
         self._turns = turns
         self._repeats = repeats
-        self._pack_record = pack_record
-        self._rows_per_record_max = rows_per_record_max
         self._body_hash = BodyHash()
         self._table_lock = threading.Lock()
         self._counts_lock = threading.Lock()
@@ -163,22 +149,18 @@ class Intake:
             finally:
                 self._turns.give_back(decoder)
             if ready is not None:
-                return self._appended(ready)
+                return self._written(ready)
         with self._turns.large() as fresh:
             decoded = fresh.decode(body, version)
             while (ready := self._ready(decoded, body_hash, NEW_OF_SMALL_MAX)) is None:
                 pass
-            return self._appended(ready)
+            return self._written(ready)
 
     def _ready(self, decoded: DecodedBody, body_hash: bytes, new_max: int) -> _Ready | None:
         found = self._rows(decoded, new_max)
         if found is None:
             return None
         sections, tally = found
-        appends = []
-        for piece in cut_sections(sections, self._rows_per_record_max) if sections else ():
-            by_lane = split_sections(piece, self._bus.lanes)
-            appends.append({lane: self._pack_record(part, body_hash) for lane, part in by_lane.items()})
         counts = {
             "samples": tally.written,
             "samples_unwanted": tally.unwanted,
@@ -192,7 +174,8 @@ class Intake:
             "metadata": decoded.metadata,
             "bodies": 1,
         }
-        return _Ready(appends=appends, counts=counts, answer=_answer(tally, decoded, self._table.series_max))
+        write = self._records.prepared(sections, body_hash, tally.written) if sections else None
+        return _Ready(write=write, counts=counts, answer=_answer(tally, decoded, self._table.series_max))
 
     def _rows(self, decoded: DecodedBody, new_max: int) -> tuple[tuple[Section, ...], Tally] | None:
         """The rows of a body; None where more of its series are new."""
@@ -204,18 +187,10 @@ class Intake:
             sleep(_PAUSE_SECONDS)  # who waits for the lock would else not get it
         return None
 
-    def _appended(self, ready: _Ready) -> Answer:
+    def _written(self, ready: _Ready) -> Answer:
         counts = ready.counts
-        if ready.appends:
-            started = perf_counter_ns()
-            try:
-                for payloads in ready.appends:
-                    self._bus.append_all(payloads)
-            except Corrupt as exc:
-                raise Unavailable(str(exc)) from exc
-            counts["append_nanoseconds"] = perf_counter_ns() - started
-            counts["append_bytes"] = sum(len(record) for payloads in ready.appends for record in payloads.values())
-            counts["appends"] = 1
+        if ready.write is not None:
+            counts |= asdict(ready.write())
         self._count(**counts)
         return ready.answer
 

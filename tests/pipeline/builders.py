@@ -14,6 +14,7 @@ from fleet.schema import CARD_USAGE, MEASURES, POD_USAGE, WINDOW_SECONDS, Measur
 from pipeline.bus.bus import Bus, Chunk
 from pipeline.bus.bus_file import FileBus
 from pipeline.receiver.intake import Intake
+from pipeline.receiver.record_writer import RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
 from pipeline.records.rows import pack
@@ -92,15 +93,18 @@ def read_all(bus: Bus, start: int = 0) -> Chunk:
 
 
 def intake_of(
-    bus: Any, table: SeriesTable | None = None, now_seconds: Any = lambda: 0.0, limits: BodyLimits | None = None
+    bus: Any,
+    table: SeriesTable | None = None,
+    now_seconds: Any = lambda: 0.0,
+    limits: BodyLimits | None = None,
+    records: RecordWriter | None = None,
 ) -> Intake:
-    """An intake onto a bus."""
+    """An intake onto a bus, through a writer of its own unless given."""
     return Intake(
-        bus,
+        RecordWriter(bus, pack_record=getattr(bus, "pack_record", pack)) if records is None else records,
         series_table() if table is None else table,
         turns=Turns(limits or body_limits()),
         repeats=Repeats(3600, now_seconds),
-        pack_record=getattr(bus, "pack_record", pack),
     )
 
 

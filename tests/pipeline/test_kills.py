@@ -1,7 +1,8 @@
 """The embedded path under SIGKILL: receiver and rollup die 200 times, and every row is still the oracle's.
 
-Each life is a fork of this process that takes bodies in and rolls them up, and is killed either at the n-th moment at
-which a crash would matter or by the clock. What it acknowledged it says over a pipe, as the answer to a sender would.
+Each life is a fork of this process that takes bodies of three senders in at once, so that some go into one record, and
+rolls them up, and is killed either at the n-th moment at which a crash would matter or by the clock. What it
+acknowledged it says over a pipe, as the answer to a sender would.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,7 @@ pytestmark = pytest.mark.long
 
 KILLS = 200
 BODIES = 60
+SENDERS = 3
 LIFE_SECONDS_MAX = 0.05
 """How long a life lasts at most that is ended by the clock."""
 
@@ -58,12 +61,18 @@ class Life:
         warehouse = DuckdbWarehouse(self.folder / "warehouse", crash_point=self.crash_point)
         intake = intake_of(bus)
         rollup = EmbeddedRollup(bus, warehouse, chunk_bytes=2000)
-        while True:
-            number = int(self.random.integers(len(self.bodies)))
-            if intake.take(self.bodies[number], Version.V2).status == 204:
-                os.write(acknowledgements, bytes([number]))
-            if self.random.random() < 0.3:
-                rollup.step()
+
+        def send(random: np.random.Generator, between: Callable[[], object]) -> None:
+            while True:
+                number = int(random.integers(len(self.bodies)))
+                if intake.take(self.bodies[number], Version.V2).status == 204:
+                    os.write(acknowledgements, bytes([number]))
+                if random.random() < 0.3:
+                    between()
+
+        for random in self.random.spawn(SENDERS - 1):
+            threading.Thread(target=send, args=(random, lambda: None), daemon=True).start()
+        send(self.random, rollup.step)
 
 
 def ended_by_kill(life: Life, *, after_seconds: float | None) -> set[int]:

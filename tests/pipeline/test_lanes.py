@@ -13,6 +13,7 @@ from fleet.schema import CARD_USAGE, POD_USAGE
 from pipeline.bus.bus_file import FileBus
 from pipeline.bus.lanes import LanesRollup, split_sections
 from pipeline.receiver.intake import Answer, Intake
+from pipeline.receiver.record_writer import RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
 from pipeline.records.rows import pack, rows_of, unpack
@@ -124,7 +125,8 @@ def test_a_large_body_becomes_several_records_with_the_rows_of_one(tmp_path: Pat
     samples = small_fleet(pods=3, hours=2)
     bus = file_bus(tmp_path / "bus")
     repeats: Repeats[Answer] = Repeats(60, lambda: 0.0)
-    intake = Intake(bus, series_table(), turns=Turns(body_limits()), repeats=repeats, rows_per_record_max=10)
+    records = RecordWriter(bus, rows_per_record_max=10)
+    intake = Intake(records, series_table(), turns=Turns(body_limits()), repeats=repeats)
     assert intake.take(body_of(samples), Version.V2).status == 204
     rows = [sum(len(section.ts_ms) for section in unpack(record)) for record in read_all(bus).records]
     assert len(rows) > 5

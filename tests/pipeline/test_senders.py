@@ -19,6 +19,7 @@ from fleet.listener_files import ListenerFiles
 from fleet.schema import Measure
 from pipeline.receiver.counts import OWN_METRICS, SharedCounts
 from pipeline.receiver.intake import Intake
+from pipeline.receiver.record_writer import RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.senders import ANYONE, BURST_SECONDS, RateLimit, Sender, Senders
 from pipeline.receiver.turns import Turns
@@ -62,7 +63,7 @@ def intakes(bus):
             seed=7,
             forced_cluster=sender.cluster,
         )
-        return Intake(bus, table, turns=Turns(body_limits()), repeats=Repeats(3600, time.monotonic))
+        return Intake(RecordWriter(bus), table, turns=Turns(body_limits()), repeats=Repeats(3600, time.monotonic))
 
     return intake_of
 

@@ -1,0 +1,199 @@
+"""Rows of bodies onto the bus: what waits together goes into few large records.
+
+Senders write many small bodies at once, and a record of its own for each costs whoever reads them far more than the
+samples do. The first body of a group waits `linger_seconds` for others, or until there is enough for a record, and then
+until fewer than `appends_at_once` appends are under way; its thread writes what has come by then, and every body of the
+group is answered once all of its rows are durable, or refused as the others are. So a bus that is quick makes nobody
+wait, one that is slow gets larger records, and nothing is said to be written before it is. A body that is large alone
+waits for nobody. Where a record costs next to nothing, as on the file bus, joining costs more than it saves, and every
+body is a record. Called by `intake`, shared by the intakes of all senders.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
+from time import perf_counter_ns
+
+from fleet.errors import Corrupt, Unavailable
+from pipeline.bus.bus import BusWriter, RecordTooLarge
+from pipeline.bus.lanes import cut_sections, split_sections
+from pipeline.records.joined_rows import joined_sections
+from pipeline.records.rows import Section, pack
+
+ROWS_PER_RECORD_MAX = 250_000
+"""Rows of the largest record, unless its format takes fewer."""
+GATHERED_SAMPLES_MAX = 65_536
+"""Samples at which a group waits for no further body; a body with a quarter of it goes alone."""
+GATHERED_BYTES_MAX = 8 << 20
+"""Bytes of rows in memory at which it does, labels included; so does a body with a quarter of it."""
+_ALONE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What appends took; of a group, the body that came first has all of it."""
+
+    appends: int = 0
+    append_bytes: int = 0
+    append_nanoseconds: int = 0
+
+
+class RecordWriter:
+    """Writes records.
+
+    Args:
+        pack_record: how a record is written (`bus.record_format`), from its rows and the name of a body.
+        rows_per_record_max: most rows of a record, so that a bus with a bound takes each.
+        gathers: whether bodies go together.
+        linger_seconds: how long a group waits for bodies.
+        appends_at_once: groups that are under way to the bus at once.
+        wait: waits for an event so many seconds at most.
+    """
+
+    def __init__(
+        self,
+        bus: BusWriter,
+        *,
+        pack_record: Callable[[tuple[Section, ...], bytes], bytes] = pack,
+        rows_per_record_max: int = ROWS_PER_RECORD_MAX,
+        gathers: bool = True,
+        linger_seconds: float = 0.0,
+        appends_at_once: int = 1,
+        wait: Callable[[threading.Event, float], object] = threading.Event.wait,
+    ) -> None:
+        self._bus = bus
+        self._pack_record = pack_record
+        self._rows_per_record_max = rows_per_record_max
+        self._gathers = gathers
+        self._linger_seconds = linger_seconds
+        self._wait = wait
+        self._turns = threading.BoundedSemaphore(appends_at_once)
+        self._lock = threading.Lock()
+        self._open: _Group | None = None
+
+    def prepared(self, sections: tuple[Section, ...], body_hash: bytes, samples: int) -> Callable[[], Written]:
+        """Begins to write the rows of a body; what it returns ends that, and returns once all of them are durable.
+
+        Between the two nothing is held that is larger than a record, or than a quarter of a group: the caller bounds
+        how many bodies are here at once.
+
+        Args:
+            body_hash: 16 bytes that name the body; a record carries the name of the first one in it.
+            samples: how many samples its rows hold.
+
+        Raises:
+            BusFull: as `BusWriter.append_all`, now or at the end; some rows may be on the bus nevertheless.
+            Unavailable: likewise, where the storage can't take a record, too.
+        """
+        if not self._gathers:
+            return partial(self._all_appended, [self._packed(pieces, body_hash) for pieces in self._pieces(sections)])
+        size = sum(map(_bytes_of, sections))
+        if _ALONE * samples >= GATHERED_SAMPLES_MAX or _ALONE * size >= GATHERED_BYTES_MAX:
+            with self._turns:
+                written = self._written(sections, body_hash)
+            return lambda: written
+        return partial(self._gathered, sections, body_hash, samples, size)
+
+    def write(self, sections: tuple[Section, ...], body_hash: bytes, samples: int) -> Written:
+        """Writes the rows of a body from begin to end, see `prepared`."""
+        return self.prepared(sections, body_hash, samples)()
+
+    def _gathered(self, sections: tuple[Section, ...], body_hash: bytes, samples: int, size: int) -> Written:
+        with self._lock:
+            group = self._open
+            is_first = group is None
+            if group is None:
+                group = self._open = _Group(body_hash=body_hash)
+            group.bodies.append(sections)
+            group.samples += samples
+            group.size += size
+            if group.samples >= GATHERED_SAMPLES_MAX or group.size >= GATHERED_BYTES_MAX:
+                self._open = None
+                group.is_full.set()
+        if is_first:
+            return self._lead(group)
+        group.is_over.wait()
+        if group.failure is not None:
+            raise group.failure
+        return Written()
+
+    def _lead(self, group: _Group) -> Written:
+        try:
+            if self._linger_seconds:
+                self._wait(group.is_full, self._linger_seconds)
+            with self._turns:
+                self._close(group)
+                return self._written(joined_sections(group.bodies), group.body_hash)
+        except BaseException as exc:
+            group.failure = exc
+            raise
+        finally:
+            self._close(group)
+            group.is_over.set()
+
+    def _close(self, group: _Group) -> None:
+        with self._lock:
+            if self._open is group:
+                self._open = None
+
+    def _written(self, sections: tuple[Section, ...], body_hash: bytes) -> Written:
+        started = perf_counter_ns()
+        sizes = [size for pieces in self._pieces(sections) for size in self._appended(pieces, body_hash)]
+        return Written(appends=len(sizes), append_bytes=sum(sizes), append_nanoseconds=perf_counter_ns() - started)
+
+    def _all_appended(self, records: Sequence[Mapping[int, bytes]]) -> Written:
+        started = perf_counter_ns()
+        sizes = [self._append(payloads) for payloads in records]
+        return Written(appends=len(sizes), append_bytes=sum(sizes), append_nanoseconds=perf_counter_ns() - started)
+
+    def _appended(self, pieces: Mapping[int, tuple[Section, ...]], body_hash: bytes) -> Iterator[int]:
+        """Appends a record per lane; gives the bytes of each append, of which there are more where one is too large."""
+        rows = max(len(section.ts_ms) for sections in pieces.values() for section in sections)
+        try:
+            yield self._append(self._packed(pieces, body_hash), is_last_try=rows == 1)
+        except RecordTooLarge:
+            for halves in _together(pieces, -(-rows // 2)):
+                yield from self._appended(halves, body_hash)
+
+    def _append(self, payloads: Mapping[int, bytes], *, is_last_try: bool = True) -> int:
+        try:
+            self._bus.append_all(payloads)
+        except Corrupt as exc:
+            if isinstance(exc, RecordTooLarge) and not is_last_try:
+                raise
+            raise Unavailable(str(exc)) from exc
+        return sum(map(len, payloads.values()))
+
+    def _pieces(self, sections: tuple[Section, ...]) -> Iterator[Mapping[int, tuple[Section, ...]]]:
+        return _together(split_sections(sections, self._bus.lanes), self._rows_per_record_max)
+
+    def _packed(self, pieces: Mapping[int, tuple[Section, ...]], body_hash: bytes) -> dict[int, bytes]:
+        return {lane: self._pack_record(sections, body_hash) for lane, sections in pieces.items()}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Group:
+    """Bodies that go together; mutable: they join until it is closed."""
+
+    body_hash: bytes
+    bodies: list[tuple[Section, ...]] = field(default_factory=list)
+    samples: int = 0
+    size: int = 0
+    is_full: threading.Event = field(default_factory=threading.Event)
+    is_over: threading.Event = field(default_factory=threading.Event)
+    failure: BaseException | None = None
+
+
+def _together(by_lane: Mapping[int, tuple[Section, ...]], rows_max: int) -> Iterator[Mapping[int, tuple[Section, ...]]]:
+    """What is appended at once: of every lane the next piece of at most so many rows."""
+    pieces = [cut_sections(sections, rows_max) for sections in by_lane.values()]
+    for row in zip_longest(*pieces):
+        yield {lane: piece for lane, piece in zip(by_lane, row, strict=True) if piece is not None}
+
+
+def _bytes_of(section: Section) -> int:
+    return int(section.identities.nbytes + section.identity.nbytes + section.ts_ms.nbytes + section.values.nbytes)
