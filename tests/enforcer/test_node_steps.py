@@ -13,6 +13,7 @@ import pytest
 from enforcer.backend import NodeStep
 from enforcer.backends.hami_dialect import DEVICE_CONFIG, HAMI_DIALECT
 from enforcer.cluster import FieldChange
+from enforcer.dialect import SeatSlice
 from enforcer.manifest import Manifest, set_field
 from enforcer.record.journal import FieldIntent, Journal, ObjectIntent, StageRecord
 from enforcer.record.ledger import Ledger
@@ -403,6 +404,42 @@ def test_node_that_somebody_labelled_otherwise_since_is_not_emptied(tmp_path: Pa
     assert emptied() == ["node-1"]
     set_field(cluster.node(), label, "theirs")
     assert emptied() == []
+
+
+@pytest.mark.parametrize(
+    ("resource", "is_refused"),
+    [("nvidia.com/gpu", False), ("nvidia.com/mig-1g.10gb", True), (None, True)],
+    ids=["whole card", "instance", "what nobody can read"],
+)
+def test_only_who_has_a_share_of_a_node_keeps_it_from_going_back(
+    tmp_path: Path, resource: str | None, is_refused: bool
+) -> None:
+    """Whole cards are handed out as before once all have left, instances are not; a stage cut two of four cards."""
+    cluster = ActingCluster()
+    node, field = cluster.node(), "metadata.labels[nvidia.com/mig.config]"
+    set_field(node, field, "ours")
+    set_field(node, "status.allocatable[nvidia.com/gpu]", "2")
+    set_field(node, "status.allocatable[nvidia.com/mig-1g.10gb]", "14")
+    parts = (FieldIntent(field=field, old=None, new="ours"),)
+    intent = ObjectIntent(
+        kind="Node", namespace="", name="node-1", resource_version="1", recommendation="", fields=parts
+    )
+    offered = (("status.allocatable[nvidia.com/gpu]", "4"), ("status.allocatable[nvidia.com/mig-1g.10gb]", "0"))
+    step = NodeStep(node="node-1", offered_before=offered)
+    seen = take_snapshot(cluster, HAMI_DIALECT)
+    seat = next(iter(seen.seats.values()))
+    held = SeatSlice(container="main", card=None, node="node-1", resource=resource)
+    seen.seats.clear()
+    seen.seats[seat.pod_id] = replace(seat, node="node-1", slices=(held,))
+
+    def back() -> list[NodeStep]:
+        return steps_back(tools_for(cluster, tmp_path), [intent], [], [step], seen)
+
+    if is_refused:
+        with pytest.raises(Refused, match="holds a share there"):
+            back()
+    else:
+        assert [one.leaving for one in back()] == [((seat.namespace, seat.pod),)]
 
 
 def test_recommendation_that_leaves_its_node_scaled_is_not_undone_by_itself(tmp_path: Path) -> None:
