@@ -28,7 +28,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
-from fleet.confidence import CONFIDENT_MIN
 from fleet.decisions import RiskLevel
 from fleet.errors import Misconfigured
 from fleet.settings.agent import AgentSettings
@@ -155,7 +154,7 @@ class RecommenderSettings(Section):
     """Kept free above the predicted need of framebuffer when a slice is cut."""
     opt_out_namespaces: tuple[str, ...] = ("kube-system",)
     """Namespaces that no recommendation touches."""
-    reclaim_confidence_min: Ratio = CONFIDENT_MIN
+    reclaim_confidence_min: Ratio = 0.9
     """How often workloads like an idle one must have stayed idle, as far as was seen, before it is stopped."""
     packing: PackingChoice = PackingChoice.AUTO
     """How it is searched who shares a card with whom."""
