@@ -111,8 +111,8 @@ class QuietFleet:
     def stays_quiet(self, day: int, days: int) -> dict[str, bool]:
         """Of each workload, whether nothing of it works in so many days from one on."""
         later = self.worked[:, day * STEPS_PER_DAY : (day + days) * STEPS_PER_DAY]
-        return dict(zip(self.names, (~(later > 0).any(axis=1)).tolist(), strict=True))
-
+        stays: list[bool] = np.all(later <= 0, axis=1).tolist()
+        return dict(zip(self.names, stays, strict=True))
 
     def write(self, folder: Path, days: int) -> None:
         """The first days as a trace."""
@@ -165,4 +165,3 @@ def quiet_fleet(seed: int, workloads: int, days: int) -> QuietFleet:
             hours = slice(0, STEPS_PER_DAY) if kind == "Job" else slice(begins, begins + lasts)
             worked[row, day, hours] = random.uniform(0.1, 0.7, worked[row, day, hours].shape)
     return QuietFleet(names=tuple(names), kinds=tuple(kinds), worked=worked.reshape(workloads, -1))
-

@@ -5,6 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.inventory import CardId, WorkloadId
 from fleet.linked_cards import linked_workloads
 
 
@@ -17,4 +18,5 @@ def test_two_are_in_one_set_where_a_chain_of_shared_cards_leads_from_one_to_the_
         for one, other in combinations(cards_of, 2):
             if any(cards_of[a] & cards_of[b] for a in reached[one] for b in reached[other]):
                 reached[one] = reached[other] = reached[one] | reached[other]
-    assert linked_workloads(cards_of) == sorted({tuple(sorted(names)) for names in reached.values()})
+    own = {WorkloadId(name): [CardId(card) for card in cards] for name, cards in cards_of.items()}
+    assert linked_workloads(own) == sorted({tuple(sorted(names)) for names in reached.values()})

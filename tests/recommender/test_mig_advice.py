@@ -292,7 +292,7 @@ def test_one_card_is_waited_for_and_the_rest_was_emptied_before() -> None:
         *(Service(name=f"s{n}", replicas=3, level=sizes[n % 3][0], used_gib=sizes[n % 3][1]) for n in range(12))
     )
     plan = mig_plan(fleet, capability=DRA_MIG)
-    # 12 of 3g, 2g and 1g each, two, three and seven a card: the scheduler chooses among them, so each on cards of its own.
+    # 12 of 3g, 2g and 1g each, two, three and seven a card: which lies where is chosen, so each on cards of its own.
     assert plan.totals.cards_after == 12
     profiles_on: dict[str, set[str | None]] = {}
     for card in plan.placement:
