@@ -5,7 +5,8 @@ Called by the rollout when a watch or a guard says no, and by undo, also weeks l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.backend import Move, NodeStep, by_workload
@@ -168,8 +169,9 @@ def _configuration_back(
     if not shared:
         return []
     staying = {dict(left.values).get("workload") for left in mover.kept}
-    returning = steps_back(tools, shared, [move for move in moves if str(move.workload) not in staying], steps)
-    switched = [step for step in returning if step.back]
+    moved = [move for move in moves if str(move.workload) not in staying]
+    returning = steps_back(tools, shared, moved, steps)
+    switched = [one for step in returning if (one := _of_others(step, moved, tools)).back or one.leaving]
     held = tools.node_steps().empty(returning, plan_id, _homeless(tools, plan_id, switched) if switched else ())
     if held:
         raise Stuck(sentence("rollout.stuck_emptying", plan=plan_id, why=first_of(held)))
@@ -191,6 +193,15 @@ def _configuration_back(
         why = first_of(failures) if failures else sentence("rollout.node_scaled", nodes=listed(scaled, 3))
         raise Stuck(sentence("rollout.stuck_scaled", plan=plan_id, why=why))
     return [*kept, *failures]
+
+
+def _of_others(step: NodeStep, back: Sequence[Move], tools: RunContext) -> NodeStep:
+    """A step of a node that a stage emptied, with those alone who leave it and are not moved; else the step itself."""
+    if step.back or not step.leaving:
+        return step
+    seats, movers = tools.snapshot().seats, {move.workload for move in back}
+    leaving = [pod for pod in step.leaving if (seat := seats.get("/".join(pod))) and seat.workload not in movers]
+    return replace(step, leaving=tuple(leaving))
 
 
 def _homeless(tools: RunContext, plan_id: str, steps: Sequence[NodeStep]) -> frozenset[tuple[str, str]]:
@@ -235,32 +246,44 @@ def steps_back(
             leaving = pods_leaving(step.node, snapshot)
             found.append(NodeStep(node=step.node, leaving=leaving, advertised=step.back, back=step.back))
         elif step.offered_before:
-            leaving, shares = snapshot.holders(step.node), _shares_of(step, snapshot)
-            staying = [
-                pod
-                for pod in map("/".join, leaving)
-                if snapshot.seats[pod].workload not in movers and _holds_any(snapshot.seats[pod], shares)
-            ]
-            if staying:
-                raise Refused(sentence("guard.undo_shared", node=step.node, pod=staying[0]))
+            others = [seat for seat in _held_by(step.node, snapshot) if seat.workload not in movers]
+            if others:
+                _check_others(step, others, moves, snapshot)
+            leaving = snapshot.holders(step.node)
             before = step.offered_before
             found.append(NodeStep(node=step.node, leaving=leaving, advertised=before, offered_before=before))
     return found
 
 
-def _shares_of(step: NodeStep, snapshot: Snapshot) -> frozenset[str]:
-    """Resources of which a node has more to give than before its stage: replicas and instances, no whole cards."""
+def _held_by(node: str, snapshot: Snapshot) -> list[PodSeat]:
+    return [snapshot.seats[pod] for pod in map("/".join, snapshot.holders(node))]
+
+
+def _check_others(step: NodeStep, others: Sequence[PodSeat], moves: Sequence[Move], snapshot: Snapshot) -> None:
+    """Refuse to empty a node of pods that have no place there once it is as before its stage, beside those who return.
+
+    Raises:
+        Refused: one holds a share, or what nobody can read; there are too few whole cards for all; or one would be
+            lost, come back at once, or may not be touched.
+    """
+    before = {_resource_of(path): int(count) for path, count in step.offered_before}
+    advertised = {_resource_of(path): int(count) for path, count in step.advertised if count.isdigit()}
     node = snapshot.nodes[step.node]
-    return frozenset(
-        path.partition("[")[2].removesuffix("]")
-        for path, before in step.offered_before
-        if int(field_of(node, path) or 0) > int(before)
-    )
+    now = {_resource_of(path): int(field_of(node, path) or 0) for path, _ in step.offered_before}
+    whole = {
+        resource for resource, count in before.items() if 0 < max(now[resource], advertised.get(resource, 0)) <= count
+    }
+    held = Counter(part.resource or "" for seat in others for part in seat.slices)
+    wanted = held + Counter(part.resource or "" for move in moves for part in move.old if part.node == step.node)
+    for seat in others:
+        kinds = {part.resource or "" for part in seat.slices}
+        if not kinds or not kinds <= whole or any(wanted[kind] > before[kind] for kind in kinds):
+            raise Refused(sentence("guard.undo_shared", node=step.node, pod=seat.pod_id))
+    pods_leaving(step.node, snapshot)
 
 
-def _holds_any(seat: PodSeat, shares: Collection[str]) -> bool:
-    """Whether a pod holds a share; one whose cards nobody can read may."""
-    return not seat.slices or any(part.resource is None or part.resource in shares for part in seat.slices)
+def _resource_of(path: str) -> str:
+    return path.partition("[")[2].removesuffix("]")
 
 
 def _changing_nodes(

@@ -342,16 +342,17 @@ def _lost_cards(back: Sequence[Move], snapshot: Snapshot) -> set[str]:
 def _without_place(step: NodeStep, moves: Sequence[Move], snapshot: Snapshot) -> NodeStep:
     """A step of a node that a stage emptied, with as many pods of each workload leaving as had their places there.
 
-    The others have theirs elsewhere, and go there before.
+    The others have theirs elsewhere, and go there before. Who is not moved has its place on the node, and leaves it.
     """
     if step.back:
         return step
+    moved = {move.workload for move in moves}
     left = Counter(move.workload for move in moves if any(part.node == step.node for part in move.old))
     found: list[tuple[str, str]] = []
     for namespace, pod in step.leaving:
         workload = snapshot.seats[f"{namespace}/{pod}"].workload
         left[workload] -= 1
-        found += [(namespace, pod)] if left[workload] >= 0 else []
+        found += [(namespace, pod)] if left[workload] >= 0 or workload not in moved else []
     return replace(step, leaving=tuple(found))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.backend import NodeStep
+from enforcer.backend import Move, NodeStep
 from enforcer.backends.hami_dialect import DEVICE_CONFIG, HAMI_DIALECT
 from enforcer.cluster import FieldChange
 from enforcer.dialect import SeatSlice
@@ -25,6 +25,7 @@ from enforcer.rollout.undo import Undo
 from enforcer.snapshot import take_snapshot
 from fleet.errors import Refused
 from fleet.grammars.hami import NODE_REGISTER_ANNOTATION, parse_node_register
+from fleet.inventory import WorkloadId
 from tests.enforcer.builders import NOW, card_id, patient
 from tests.enforcer.kin_cluster import HAMI, a_kin_cluster
 from tests.enforcer.plugin_cluster import StandingCluster
@@ -407,39 +408,59 @@ def test_node_that_somebody_labelled_otherwise_since_is_not_emptied(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("resource", "is_refused"),
-    [("nvidia.com/gpu", False), ("nvidia.com/mig-1g.10gb", True), (None, True)],
-    ids=["whole card", "instance", "what nobody can read"],
+    ("resource", "offers", "owner", "why"),
+    [
+        ("nvidia.com/gpu", ("2", "14"), "Deployment", None),
+        ("nvidia.com/mig-1g.10gb", ("2", "14"), "Deployment", "holds a share there"),
+        ("nvidia.com/mig-1g.10gb", ("2", "0"), "Deployment", "holds a share there"),
+        (None, ("2", "14"), "Deployment", "holds a share there"),
+        ("nvidia.com/gpu", ("16", "0"), "Deployment", "holds a share there"),
+        ("nvidia.com/gpu", ("2", "14"), "Pod", "nobody makes pod"),
+        ("nvidia.com/gpu", ("2", "14"), "DaemonSet", "comes back to it at once"),
+    ],
+    ids=["whole card", "instance", "plugin away", "unreadable", "replica", "bare pod", "DaemonSet"],
 )
-def test_only_who_has_a_share_of_a_node_keeps_it_from_going_back(
-    tmp_path: Path, resource: str | None, is_refused: bool
+@pytest.mark.parametrize("places", [4, 1], ids=["room for all", "room for those who return"])
+def test_only_who_has_a_whole_card_and_will_have_one_leaves_a_node_that_goes_back(
+    tmp_path: Path, resource: str | None, offers: tuple[str, str], owner: str, why: str | None, places: int
 ) -> None:
-    """Whole cards are handed out as before once all have left, instances are not; a stage cut two of four cards."""
+    """A stage cut cards of a node; instances are not handed out any more once it is as before, whole cards are."""
     cluster = ActingCluster()
     node, field = cluster.node(), "metadata.labels[nvidia.com/mig.config]"
     set_field(node, field, "ours")
-    set_field(node, "status.allocatable[nvidia.com/gpu]", "2")
-    set_field(node, "status.allocatable[nvidia.com/mig-1g.10gb]", "14")
+    paths = ("status.allocatable[nvidia.com/gpu]", "status.allocatable[nvidia.com/mig-1g.10gb]")
+    for path, count in zip(paths, offers, strict=True):
+        set_field(node, path, count)
     parts = (FieldIntent(field=field, old=None, new="ours"),)
     intent = ObjectIntent(
         kind="Node", namespace="", name="node-1", resource_version="1", recommendation="", fields=parts
     )
-    offered = (("status.allocatable[nvidia.com/gpu]", "4"), ("status.allocatable[nvidia.com/mig-1g.10gb]", "0"))
-    step = NodeStep(node="node-1", offered_before=offered)
+    step = NodeStep(
+        node="node-1",
+        offered_before=((paths[0], str(places)), (paths[1], "0")),
+        advertised=((paths[0], str(min(2, places))), (paths[1], "14")),
+    )
     seen = take_snapshot(cluster, HAMI_DIALECT)
     seat = next(iter(seen.seats.values()))
     held = SeatSlice(container="main", card=None, node="node-1", resource=resource)
+    whole = replace(held, resource="nvidia.com/gpu")
+    returning = Move(
+        namespace="team", pod="moved-0", workload=WorkloadId("team/Deployment/moved"), old=(whole,), new=(),
+        recommendation="mig-1",
+    )  # fmt: skip
     seen.seats.clear()
-    seen.seats[seat.pod_id] = replace(seat, node="node-1", slices=(held,))
+    seen.seats[seat.pod_id] = replace(
+        seat, node="node-1", slices=(held,), workload=WorkloadId(f"team/{owner}/stranger")
+    )
 
     def back() -> list[NodeStep]:
-        return steps_back(tools_for(cluster, tmp_path), [intent], [], [step], seen)
+        return steps_back(tools_for(cluster, tmp_path), [intent], [returning], [step], seen)
 
-    if is_refused:
-        with pytest.raises(Refused, match="holds a share there"):
-            back()
-    else:
+    if why is None and places > 1:
         assert [one.leaving for one in back()] == [((seat.namespace, seat.pod),)]
+    else:
+        with pytest.raises(Refused, match=why if why is not None and places > 1 else "holds a share there"):
+            back()
 
 
 def test_recommendation_that_leaves_its_node_scaled_is_not_undone_by_itself(tmp_path: Path) -> None:
