@@ -11,8 +11,8 @@ from fleet.decisions import Plan, Stage
 from fleet.inventory import WorkloadId
 
 CONFIDENT_MIN = 0.8
-"""Confidence from which advice is of low risk and its stage is chosen beforehand: it holds in four of five cases, which
-is also what a reclaim asks for by default. Below it somebody should look at the evidence first."""
+"""Confidence from which advice is of low risk and its stage is chosen beforehand: it holds in four of five cases. Below
+it somebody should look at the evidence first."""
 LIKELY_MIN = 0.5
 """Confidence below which advice is of high risk: it fails more often than it holds, or rests on less than a day."""
 

@@ -425,11 +425,11 @@ def _check_choices(
     for workload in draft.targets:
         cards = cards_of.get(workload, {})
         parts = [part for card in cards.values() for part in card.slices]
-        if len(cards) < 2 or all(part.mig_profile is None for part in parts):
+        if all(part.mig_profile is None for part in parts):
             continue
         named = ", ".join(sorted(cards))
         profiles = sorted({str(part.mig_profile) for part in parts})
-        if len(profiles) > 1 and not all(dialect.is_cut(card) for card in cards):
+        if len(cards) > 1 and len(profiles) > 1 and not all(dialect.is_cut(card) for card in cards):
             raise Refused(
                 f"cannot cut cards {named} for {workload}: instances of {', '.join(profiles)} are planned there, the "
                 "scheduler chooses where each lies, and what it leaves may fit no other"

@@ -181,7 +181,7 @@ class _Apart:
     """Workloads that may meet on cards, and nobody else.
 
     Attributes:
-        is_chosen: the scheduler chooses among the cards of each, so its pods may take anybody's place there.
+        is_chosen: the scheduler chooses among the cards that a claim names, so a pod may take anybody's place there.
     """
 
     advice: Mapping[WorkloadId, InstanceAdvice]
@@ -196,7 +196,7 @@ def _apart(advice: Mapping[WorkloadId, InstanceAdvice], permits: Permits, divisi
     if division is not Division.TEMPLATE:
         return [_Apart(advice=advice, is_chosen=False)]
     single = {name: item for name, item in advice.items() if len(permits.cases[name].grants) == 1}
-    found = [_Apart(advice=single, is_chosen=False)] if single else []
+    found = [_Apart(advice=single, is_chosen=True)] if single else []
     by_profile: dict[str, list[WorkloadId]] = defaultdict(list)
     for name in sorted(advice.keys() - single.keys()):
         by_profile[advice[name].profile.name].append(name)
@@ -257,8 +257,14 @@ def _alone(stock: MigStock, seats: MigSeats) -> frozenset[WorkloadId]:
 
 
 def _beside_staying(stock: MigStock, seats: MigSeats) -> frozenset[WorkloadId]:
-    """Workloads on cards where somebody has an instance who stays, and whose place they might take."""
-    return frozenset(stock.grants[row].workload_id for row, card in seats.targets.items() if card in stock.fixed)
+    """Workloads that come to cards where somebody has an instance who is not restarted, and whose place they might take.
+
+    The claims of those who stay name the cards that they have now.
+    """
+    name_of = {row: stock.grants[row].workload_id for row in seats.targets}
+    restarted = {name_of[row] for row in seats.restarted(stock.grants, stock.profile_of)}
+    held = {card for row, card in seats.targets.items() if name_of[row] not in restarted} | set(stock.fixed)
+    return frozenset(name_of[row] for row, card in seats.targets.items() if card in held) & restarted
 
 
 def _frees_cards(stock: MigStock, seats: MigSeats) -> bool:

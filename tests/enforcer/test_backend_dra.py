@@ -641,6 +641,7 @@ def test_workloads_whose_pods_may_take_each_others_instances_name_the_same_cards
     [
         ("1g.5gb", OWNERS, r"instances of 1g.5gb, 3g.20gb are planned there, the scheduler chooses where each lies"),
         ("3g.20gb", OWNERS[:1], "team/Deployment/b has an instance there that this plan does not move"),
+        ("3g.20gb", OWNERS[1:], "team/Deployment/a has an instance there that this plan does not move"),
     ],
 )
 def test_no_stage_lets_a_pod_take_what_another_has_no_other_place_for(
