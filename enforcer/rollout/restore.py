@@ -5,7 +5,6 @@ Called by the rollout when a watch or a guard says no, and by undo, also weeks l
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -248,7 +247,7 @@ def steps_back(
         elif step.offered_before:
             others = [seat for seat in _held_by(step.node, snapshot) if seat.workload not in movers]
             if others:
-                _check_others(step, others, moves, snapshot)
+                _check_others(step, others, snapshot)
             leaving = snapshot.holders(step.node)
             before = step.offered_before
             found.append(NodeStep(node=step.node, leaving=leaving, advertised=before, offered_before=before))
@@ -259,12 +258,14 @@ def _held_by(node: str, snapshot: Snapshot) -> list[PodSeat]:
     return [snapshot.seats[pod] for pod in map("/".join, snapshot.holders(node))]
 
 
-def _check_others(step: NodeStep, others: Sequence[PodSeat], moves: Sequence[Move], snapshot: Snapshot) -> None:
-    """Refuse to empty a node of pods that have no place there once it is as before its stage, beside those who return.
+def _check_others(step: NodeStep, others: Sequence[PodSeat], snapshot: Snapshot) -> None:
+    """Refuse to empty a node of pods that nothing like their card would be left for, or that may not leave it.
+
+    Whether they find a whole card elsewhere meanwhile is a matter of availability, as for those who are moved.
 
     Raises:
-        Refused: one holds a share, or what nobody can read; there are too few whole cards for all; or one would be
-            lost, come back at once, or may not be touched.
+        Refused: one holds a share, or what nobody can read; or it would be lost, come back at once, or may not be
+            touched.
     """
     before = {_resource_of(path): int(count) for path, count in step.offered_before}
     advertised = {_resource_of(path): int(count) for path, count in step.advertised if count.isdigit()}
@@ -273,11 +274,9 @@ def _check_others(step: NodeStep, others: Sequence[PodSeat], moves: Sequence[Mov
     whole = {
         resource for resource, count in before.items() if 0 < max(now[resource], advertised.get(resource, 0)) <= count
     }
-    held = Counter(part.resource or "" for seat in others for part in seat.slices)
-    wanted = held + Counter(part.resource or "" for move in moves for part in move.old if part.node == step.node)
     for seat in others:
         kinds = {part.resource or "" for part in seat.slices}
-        if not kinds or not kinds <= whole or any(wanted[kind] > before[kind] for kind in kinds):
+        if not kinds or not kinds <= whole:
             raise Refused(sentence("guard.undo_shared", node=step.node, pod=seat.pod_id))
     pods_leaving(step.node, snapshot)
 

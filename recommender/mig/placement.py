@@ -257,7 +257,7 @@ def _alone(stock: MigStock, seats: MigSeats) -> frozenset[WorkloadId]:
 
 
 def _beside_staying(stock: MigStock, seats: MigSeats) -> frozenset[WorkloadId]:
-    """Workloads that come to cards where somebody has an instance who is not restarted, and whose place they might take.
+    """Workloads that come to cards where somebody who is not restarted has an instance: they might take its place.
 
     The claims of those who stay name the cards that they have now.
     """

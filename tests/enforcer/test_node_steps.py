@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.backend import Move, NodeStep
+from enforcer.backend import NodeStep
 from enforcer.backends.hami_dialect import DEVICE_CONFIG, HAMI_DIALECT
 from enforcer.cluster import FieldChange
 from enforcer.dialect import SeatSlice
@@ -420,9 +420,8 @@ def test_node_that_somebody_labelled_otherwise_since_is_not_emptied(tmp_path: Pa
     ],
     ids=["whole card", "instance", "plugin away", "unreadable", "replica", "bare pod", "DaemonSet"],
 )
-@pytest.mark.parametrize("places", [4, 1], ids=["room for all", "room for those who return"])
-def test_only_who_has_a_whole_card_and_will_have_one_leaves_a_node_that_goes_back(
-    tmp_path: Path, resource: str | None, offers: tuple[str, str], owner: str, why: str | None, places: int
+def test_only_who_has_a_whole_card_and_may_leave_does_so_from_a_node_that_goes_back(
+    tmp_path: Path, resource: str | None, offers: tuple[str, str], owner: str, why: str | None
 ) -> None:
     """A stage cut cards of a node; instances are not handed out any more once it is as before, whole cards are."""
     cluster = ActingCluster()
@@ -437,29 +436,24 @@ def test_only_who_has_a_whole_card_and_will_have_one_leaves_a_node_that_goes_bac
     )
     step = NodeStep(
         node="node-1",
-        offered_before=((paths[0], str(places)), (paths[1], "0")),
-        advertised=((paths[0], str(min(2, places))), (paths[1], "14")),
+        offered_before=((paths[0], "4"), (paths[1], "0")),
+        advertised=((paths[0], "2"), (paths[1], "14")),
     )
     seen = take_snapshot(cluster, HAMI_DIALECT)
     seat = next(iter(seen.seats.values()))
     held = SeatSlice(container="main", card=None, node="node-1", resource=resource)
-    whole = replace(held, resource="nvidia.com/gpu")
-    returning = Move(
-        namespace="team", pod="moved-0", workload=WorkloadId("team/Deployment/moved"), old=(whole,), new=(),
-        recommendation="mig-1",
-    )  # fmt: skip
     seen.seats.clear()
     seen.seats[seat.pod_id] = replace(
         seat, node="node-1", slices=(held,), workload=WorkloadId(f"team/{owner}/stranger")
     )
 
     def back() -> list[NodeStep]:
-        return steps_back(tools_for(cluster, tmp_path), [intent], [returning], [step], seen)
+        return steps_back(tools_for(cluster, tmp_path), [intent], [], [step], seen)
 
-    if why is None and places > 1:
+    if why is None:
         assert [one.leaving for one in back()] == [((seat.namespace, seat.pod),)]
     else:
-        with pytest.raises(Refused, match=why if why is not None and places > 1 else "holds a share there"):
+        with pytest.raises(Refused, match=why):
             back()
 
 
