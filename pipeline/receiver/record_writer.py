@@ -152,12 +152,12 @@ class RecordWriter:
 
     def _appended(self, pieces: Mapping[int, tuple[Section, ...]], body_hash: bytes) -> Iterator[int]:
         """Appends a record per lane; gives the bytes of each append, of which there are more where one is too large."""
-        rows = max(len(section.ts_ms) for sections in pieces.values() for section in sections)
+        rows = max(sum(len(section.ts_ms) for section in sections) for sections in pieces.values())
         try:
-            yield self._append(self._packed(pieces, body_hash), is_last_try=rows == 1)
+            yield self._append(self._packed(pieces, body_hash), is_last_try=rows == len(pieces) == 1)
         except RecordTooLarge:
-            for halves in _together(pieces, -(-rows // 2)):
-                yield from self._appended(halves, body_hash)
+            for smaller in _together(pieces, -(-rows // 2)) if rows > 1 else ({lane: pieces[lane]} for lane in pieces):
+                yield from self._appended(smaller, body_hash)
 
     def _append(self, payloads: Mapping[int, bytes], *, is_last_try: bool = True) -> int:
         try:
