@@ -19,10 +19,10 @@ from fleet.settings.settings import Settings
 from pipeline.bus.bus import Bus, BusWriter, DeadLetters
 from pipeline.bus.bus_file import FileBus, FileDeadLetters
 from pipeline.receiver.intake import Answer, Intake
-from pipeline.receiver.record_writer import ROWS_PER_RECORD_MAX, RecordWriter
+from pipeline.receiver.record_writer import RENDERED_BYTES_MAX, ROWS_PER_RECORD_MAX, RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
-from pipeline.records.json_rows import pack_rows
+from pipeline.records.json_rows import pack_rows, rendered_bytes
 from pipeline.records.rows import pack
 from pipeline.remote_write.decode import BodyLimits
 from pipeline.remote_write.label_sets import LabelLimits
@@ -80,6 +80,8 @@ def intakes_of(
         pack_record=pack_rows if is_json else pack,
         rows_per_record_max=JSON_ROWS_PER_RECORD_MAX if is_json else ROWS_PER_RECORD_MAX,
         gathers=is_kafka,
+        rendered_bytes=rendered_bytes if is_json else lambda _section: 0,
+        rendered_bytes_max=max(RENDERED_BYTES_MAX, settings.kafka.record_bytes_max),
         linger_seconds=settings.kafka.linger_milliseconds / 1000 if is_lingering else 0.0,
         appends_at_once=KAFKA_APPENDS_AT_ONCE,
     )

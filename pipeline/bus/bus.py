@@ -19,7 +19,7 @@ class BusFull(Unavailable):
 
 
 class RecordTooLarge(Corrupt):
-    """A record is larger than the bus takes; nothing of its append was taken, and the same rows in smaller ones are."""
+    """A record, or all of an append together, is larger than the bus takes; the same rows in smaller ones are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class BusWriter(Protocol):
         Raises:
             BusFull: the bound is reached.
             Unavailable: the bus can't be reached, or another process writes to it.
-            RecordTooLarge: a record is larger than it takes.
+            RecordTooLarge: a record, or all of them together, is larger than it ever takes.
             Corrupt: the storage can't take a record.
         """
         ...

@@ -18,7 +18,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, OffsetOutOfRangeError
 from kafka.structs import OffsetAndMetadata
 
-from fleet.errors import Corrupt, Unavailable
+from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.logs import logger
 from fleet.schema import SCHEMA_VERSION
 from fleet.settings.pipeline import KafkaCompression, KafkaSettings
@@ -85,7 +85,12 @@ class KafkaWriter:
             raise RecordTooLarge(
                 f"cannot append a record of {largest} bytes to topic {self.topic.name}: larger than "
                 f"{self._record_bytes_max}, the smaller of kafka.record_bytes_max={self._settings.record_bytes_max} "
-                f"and what the topic's max.message.bytes takes, {self.topic.record_bytes_max}"
+                "and what the topic's max.message.bytes takes"
+            )
+        if size > self._settings.pending_bytes_max:
+            raise RecordTooLarge(
+                f"cannot append records of {size} bytes to topic {self.topic.name} at once: more than "
+                f"kafka.pending_bytes_max={self._settings.pending_bytes_max} may ever be under way"
             )
         self._lag.check_room(size)
         with self._lock:
@@ -98,6 +103,9 @@ class KafkaWriter:
         try:
             with broker_errors(f"append to topic {self.topic.name}", self._settings):
                 ends = self._delivered(payloads)
+        except RecordTooLarge:
+            self._ask_limit()
+            raise
         finally:
             with self._lock:
                 self._pending_bytes -= size
@@ -112,6 +120,12 @@ class KafkaWriter:
                 with suppress(KafkaError):  # what is still under way was not acknowledged
                     self._producer.close(timeout=self._settings.request_seconds)
         self._lag.close()
+
+    def _ask_limit(self) -> None:
+        """What the topic takes by now: its limit was lowered since it was opened."""
+        with suppress(Unavailable, Misconfigured):
+            topic = open_topic(self._settings, self.topic.name, partitions=self.topic.partitions)
+            self._record_bytes_max = min(self._settings.record_bytes_max, topic.record_bytes_max)
 
     def _delivered(self, payloads: Mapping[int, bytes]) -> dict[int, int]:
         deadline = time.monotonic() + self._settings.delivery_seconds + self._settings.request_seconds

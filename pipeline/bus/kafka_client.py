@@ -16,8 +16,9 @@ from typing import Any
 from kafka import errors
 from kafka.net.compat import KafkaNetClient
 
-from fleet.errors import Corrupt, Misconfigured, Unavailable
+from fleet.errors import Misconfigured, Unavailable
 from fleet.settings.pipeline import KafkaSecurity, KafkaSettings
+from pipeline.bus.bus import RecordTooLarge
 from pipeline.password_file import read_password
 
 _SASL = (KafkaSecurity.SASL_PLAINTEXT, KafkaSecurity.SASL_SSL)
@@ -118,7 +119,7 @@ def broker_errors(doing: str, settings: KafkaSettings) -> Iterator[None]:
 
     Raises:
         Misconfigured: brokers don't let us in, or the settings contradict each other.
-        Corrupt: a record is larger than the brokers take.
+        RecordTooLarge: a record is larger than the brokers take.
         Unavailable: brokers can't be reached, or not in time.
     """
     started = time.monotonic()
@@ -132,7 +133,7 @@ def broker_errors(doing: str, settings: KafkaSettings) -> Iterator[None]:
     except _NOT_POSSIBLE as exc:
         raise Misconfigured(f"cannot {doing}: {reason_of(exc)}; check the settings of kafka") from exc
     except _TOO_LARGE as exc:
-        raise Corrupt(
+        raise RecordTooLarge(
             f"cannot {doing}: a record is larger than the topic's max.message.bytes; raise it there, or lower "
             f"kafka.record_bytes_max={settings.record_bytes_max}"
         ) from exc

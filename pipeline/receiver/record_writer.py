@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -30,7 +31,11 @@ GATHERED_SAMPLES_MAX = 65_536
 """Samples at which a group waits for no further body; a body with a quarter of it goes alone."""
 GATHERED_BYTES_MAX = 8 << 20
 """Bytes of rows in memory at which it does, labels included; so does a body with a quarter of it."""
-_ALONE = 4
+GATHERED_RENDERED_MAX = 32 << 20
+"""Bytes at which it does in a format that repeats labels per row; so does a body with a quarter of it."""
+RENDERED_BYTES_MAX = 16 << 20
+"""Bytes of a record's rows in such a format beyond which a body is refused, unless its bus takes larger records."""
+_ALONE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,8 @@ class RecordWriter:
     Args:
         pack_record: how a record is written (`bus.record_format`), from its rows and the name of a body.
         rows_per_record_max: most rows of a record, so that a bus with a bound takes each.
+        rendered_bytes: about how many bytes a section's rows take in a record, where its format repeats labels per row.
+        rendered_bytes_max: most that those of a record may take, by the mean of the body.
         gathers: whether bodies go together.
         linger_seconds: how long a group waits for bodies.
         appends_at_once: groups that are under way to the bus at once.
@@ -60,6 +67,8 @@ class RecordWriter:
         *,
         pack_record: Callable[[tuple[Section, ...], bytes], bytes] = pack,
         rows_per_record_max: int = ROWS_PER_RECORD_MAX,
+        rendered_bytes: Callable[[Section], int] = lambda _section: 0,
+        rendered_bytes_max: int = RENDERED_BYTES_MAX,
         gathers: bool = True,
         linger_seconds: float = 0.0,
         appends_at_once: int = 1,
@@ -68,6 +77,8 @@ class RecordWriter:
         self._bus = bus
         self._pack_record = pack_record
         self._rows_per_record_max = rows_per_record_max
+        self._rendered_bytes = rendered_bytes
+        self._rendered_bytes_max = rendered_bytes_max
         self._gathers = gathers
         self._linger_seconds = linger_seconds
         self._wait = wait
@@ -78,47 +89,59 @@ class RecordWriter:
     def prepared(self, sections: tuple[Section, ...], body_hash: bytes, samples: int) -> Callable[[], Written]:
         """Begins to write the rows of a body; what it returns ends that, and returns once all of them are durable.
 
-        Between the two nothing is held that is larger than a record, or than a quarter of a group: the caller bounds
-        how many bodies are here at once.
+        Where bodies go together only the end waits, for others or for the bus, so what decoding takes is given back
+        before it. A body holds its rows until then, and in the end what one append packs of them.
 
         Args:
             body_hash: 16 bytes that name the body; a record carries the name of the first one in it.
             samples: how many samples its rows hold.
 
         Raises:
-            BusFull: as `BusWriter.append_all`, now or at the end; some rows may be on the bus nevertheless.
-            Unavailable: likewise, where the storage can't take a record, too.
+            BusFull: as `BusWriter.append_all`, at the end; some rows may be on the bus nevertheless.
+            Unavailable: likewise, where the storage can't take a record, too; now where labels make rows too long.
         """
         if not self._gathers:
             return partial(self._all_appended, [self._packed(pieces, body_hash) for pieces in self._pieces(sections)])
-        size = sum(map(_bytes_of, sections))
-        if _ALONE * samples >= GATHERED_SAMPLES_MAX or _ALONE * size >= GATHERED_BYTES_MAX:
-            with self._turns:
-                written = self._written(sections, body_hash)
-            return lambda: written
-        return partial(self._gathered, sections, body_hash, samples, size)
+        rendered = sum(map(self._rendered_bytes, sections))
+        self._check_rows(sections, rendered)
+        share = max(
+            samples / GATHERED_SAMPLES_MAX,
+            sum(map(_bytes_of, sections)) / GATHERED_BYTES_MAX,
+            rendered / GATHERED_RENDERED_MAX,
+        )
+        if share >= _ALONE:
+            return partial(self._written, sections, body_hash)
+        return partial(self._gathered, sections, body_hash, share)
 
     def write(self, sections: tuple[Section, ...], body_hash: bytes, samples: int) -> Written:
         """Writes the rows of a body from begin to end, see `prepared`."""
         return self.prepared(sections, body_hash, samples)()
 
-    def _gathered(self, sections: tuple[Section, ...], body_hash: bytes, samples: int, size: int) -> Written:
+    def _check_rows(self, sections: tuple[Section, ...], rendered: int) -> None:
+        rows = sum(len(section.ts_ms) for section in sections)
+        of_record = rendered * min(rows, self._rows_per_record_max) // max(1, rows)
+        if of_record > self._rendered_bytes_max:
+            raise Unavailable(
+                f"cannot take {rows} rows of {rendered} bytes: their labels make a record larger than "
+                f"{self._rendered_bytes_max} bytes; shorten them, or lower receiver.label_bytes_max"
+            )
+
+    def _gathered(self, sections: tuple[Section, ...], body_hash: bytes, share: float) -> Written:
         with self._lock:
             group = self._open
             is_first = group is None
             if group is None:
                 group = self._open = _Group(body_hash=body_hash)
             group.bodies.append(sections)
-            group.samples += samples
-            group.size += size
-            if group.samples >= GATHERED_SAMPLES_MAX or group.size >= GATHERED_BYTES_MAX:
+            group.share += share
+            if group.share >= 1:
                 self._open = None
                 group.is_full.set()
         if is_first:
             return self._lead(group)
         group.is_over.wait()
         if group.failure is not None:
-            raise group.failure
+            raise copy(group.failure)
         return Written()
 
     def _lead(self, group: _Group) -> Written:
@@ -127,9 +150,11 @@ class RecordWriter:
                 self._wait(group.is_full, self._linger_seconds)
             with self._turns:
                 self._close(group)
-                return self._written(joined_sections(group.bodies), group.body_hash)
+                sections = joined_sections(group.bodies)
+                group.bodies.clear()
+                return self._written(sections, group.body_hash)
         except BaseException as exc:
-            group.failure = exc
+            group.failure = copy(exc)  # without the frames, which hold the group and the rows
             raise
         finally:
             self._close(group)
@@ -152,12 +177,12 @@ class RecordWriter:
 
     def _appended(self, pieces: Mapping[int, tuple[Section, ...]], body_hash: bytes) -> Iterator[int]:
         """Appends a record per lane; gives the bytes of each append, of which there are more where one is too large."""
-        rows = max(len(section.ts_ms) for sections in pieces.values() for section in sections)
+        rows = max(sum(len(section.ts_ms) for section in sections) for sections in pieces.values())
         try:
-            yield self._append(self._packed(pieces, body_hash), is_last_try=rows == 1)
+            yield self._append(self._packed(pieces, body_hash), is_last_try=rows == len(pieces) == 1)
         except RecordTooLarge:
-            for halves in _together(pieces, -(-rows // 2)):
-                yield from self._appended(halves, body_hash)
+            for smaller in _together(pieces, -(-rows // 2)) if rows > 1 else ({lane: pieces[lane]} for lane in pieces):
+                yield from self._appended(smaller, body_hash)
 
     def _append(self, payloads: Mapping[int, bytes], *, is_last_try: bool = True) -> int:
         try:
@@ -181,8 +206,7 @@ class _Group:
 
     body_hash: bytes
     bodies: list[tuple[Section, ...]] = field(default_factory=list)
-    samples: int = 0
-    size: int = 0
+    share: float = 0.0
     is_full: threading.Event = field(default_factory=threading.Event)
     is_over: threading.Event = field(default_factory=threading.Event)
     failure: BaseException | None = None

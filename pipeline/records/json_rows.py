@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import njit
 from numpy.typing import NDArray
 
@@ -36,6 +37,9 @@ RECORD_START = f'{{"schema_version":{SCHEMA_VERSION},"body":"'
 
 _SIGHTING_FIELDS = ("last_seen", "ended_at")
 _DIGITS_MAX = 20
+_DIGITS_MEAN = 8
+_SHORT_BYTES = 512
+"""Texts of a row that may be escaped and still be harmless."""
 _REMEMBERED_BYTES = 64 << 20
 
 
@@ -69,6 +73,20 @@ def pack_rows(sections: tuple[Section, ...], body_hash: bytes) -> bytes:
         at += 1
     out[at] = ord("}")
     return out[: at + 1].tobytes()
+
+
+def rendered_bytes(section: Section) -> int:
+    """About how many bytes the rows of a section take in a record; at most 6 times more where texts are escaped.
+
+    Texts that are long are rendered to count them as they are.
+    """
+    rows, names = len(section.ts_ms), section.identities.schema.names[1:]
+    texts = [pc.binary_length(section.identities.column(name)).fill_null(0).to_numpy(False) for name in names]
+    of_rows = int(sum(texts, np.zeros(section.identities.num_rows, dtype=np.int64))[section.identity].sum())
+    if of_rows > _SHORT_BYTES * rows:
+        of_rows = int(np.diff(_remembered.starts_of(section).starts)[section.identity].sum())
+    names_bytes = sum(len(name) + 6 for name in names) + len(_fields(section).names.data)
+    return of_rows + rows * (names_bytes + (2 * len(section.values) + 1) * _DIGITS_MEAN)
 
 
 @dataclass(frozen=True, slots=True)

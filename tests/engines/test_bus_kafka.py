@@ -15,6 +15,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, ScramMechanism, User
 from fleet.errors import Corrupt, Misconfigured, Unavailable
 from fleet.settings.pipeline import KafkaCompression, KafkaMechanism, KafkaSecurity
 from gputide.operate.engines import free_port
+from pipeline.bus.bus import RecordTooLarge
 from pipeline.bus.bus_kafka import KafkaLane, KafkaWriter
 from pipeline.bus.dead_letters_kafka import KafkaDeadLetters
 from pipeline.bus.kafka_topic import open_topic
@@ -175,11 +176,11 @@ def test_compressed_records_come_back_as_they_were(kafka, fresh_topic, compressi
     assert everything_in(settings) == [payload]
 
 
-def test_more_bytes_under_way_than_allowed_is_full_and_nothing_of_it_is_kept(kafka, fresh_topic):
+def test_more_bytes_than_may_ever_be_under_way_are_too_large_and_nothing_of_them_is_kept(kafka, fresh_topic):
     settings = kafka_settings(kafka, fresh_topic(), pending_bytes_max=2000, record_bytes_max=1500)
     settings = settings.model_copy(update={"pending_bytes_max": 1000})
     writer = KafkaWriter(settings)
-    with pytest.raises(Unavailable, match=r"full.*kafka\.pending_bytes_max=1000"):
+    with pytest.raises(RecordTooLarge, match=r"1200 bytes.*kafka\.pending_bytes_max=1000"):
         writer.append_all({0: b"x" * 1200})
     writer.append_all({0: b"y"})
     writer.close()

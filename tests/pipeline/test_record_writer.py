@@ -18,15 +18,28 @@ from fleet.errors import Unavailable
 from fleet.schema import ALLOCATIONS, USAGE_MEASURES
 from pipeline.bus.bus import BusFull, RecordTooLarge
 from pipeline.receiver.record_writer import GATHERED_SAMPLES_MAX, RecordWriter
+from pipeline.receiver.turns import SMALL_AT_ONCE
 from pipeline.records.joined_rows import joined_sections
+from pipeline.records.json_rows import pack_rows, rendered_bytes
 from pipeline.records.rows import Section, identities_schema, rows_of, unpack
 from pipeline.remote_write.decode import Decoder, Version
-from tests.pipeline.builders import Sample, body_limits, body_of, series_table, small_fleet
+from tests.pipeline.builders import (
+    START_MS,
+    Sample,
+    body_limits,
+    body_of,
+    encoded,
+    intake_of,
+    labels_of,
+    series_table,
+    small_fleet,
+)
 from tests.waiting import until
 
 SECONDS = 20.0
 HASH = bytes(16)
 FLEET = small_fleet(pods=3, hours=1)
+SIX = small_fleet(pods=6, hours=1)
 
 
 class HeldBus:
@@ -63,6 +76,17 @@ class BoundedBus:
         self.records += payloads.values()
 
 
+class LanesBus:
+    """A bus with lanes that takes everything."""
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        self.records: list[tuple[int, bytes]] = []
+
+    def append_all(self, payloads: Mapping[int, bytes]) -> None:
+        self.records += payloads.items()
+
+
 class Linger:
     """The time for which the first body of a group waits, as the test lets it pass."""
 
@@ -81,8 +105,8 @@ def pool() -> Any:
         yield opened
 
 
-def sections_of(samples: Sequence[Sample]) -> tuple[Section, ...]:
-    body = Decoder(body_limits(1 << 24)).decode(body_of(list(samples)), Version.V2)
+def sections_of(samples: Sequence[Sample], cluster: str = "c1") -> tuple[Section, ...]:
+    body = Decoder(body_limits(1 << 24)).decode(body_of(list(samples), cluster=cluster), Version.V2)
     return rows_of(body, series_table())[0]
 
 
@@ -172,6 +196,56 @@ def test_a_body_that_is_large_alone_waits_for_nobody() -> None:
     assert linger.asked == []
 
 
+def test_decoders_are_given_back_before_large_bodies_wait_for_the_bus_so_that_all_of_them_wait_at_once(
+    pool: ThreadPoolExecutor,
+) -> None:
+    bus = HeldBus()
+    intake = intake_of(bus, series_table(series_max=200_000), records=RecordWriter(bus), limits=body_limits(1 << 24))
+    bodies = [body_of(_points(pod, count=GATHERED_SAMPLES_MAX // 4)) for pod in range(SMALL_AT_ONCE + 2)]
+    answers = [pool.submit(intake.take, body, Version.V2) for body in bodies]
+    begun = [bus.begun.acquire(timeout=SECONDS) for _ in bodies]
+    for _ in bodies:
+        bus.let_go.release()
+    assert [answer.result(timeout=SECONDS).status for answer in answers] == [204] * len(bodies)
+    assert all(begun)
+
+
+def test_rows_whose_labels_are_repeated_count_as_often_as_they_are_written() -> None:
+    short, long = _long_labels(20, count=4500), _long_labels(1900, count=4500)
+    bus = BoundedBus(1 << 30)
+    writer = RecordWriter(bus, pack_record=pack_rows, rendered_bytes=rendered_bytes, rows_per_record_max=1 << 20)
+    for sections in (short, long):
+        estimate = sum(map(rendered_bytes, sections))
+        written = writer.write(sections, HASH, 10).append_bytes
+        assert 0.7 * written < estimate < 1.4 * written
+    begun = writer.prepared(long, HASH, 10)
+    assert begun.func == writer._written  # type: ignore[attr-defined]
+    refusing = RecordWriter(bus, pack_record=pack_rows, rendered_bytes=rendered_bytes, rendered_bytes_max=1 << 20)
+    assert refusing.write(_long_labels(20, count=1000), HASH, 10).appends == 1
+    with pytest.raises(Unavailable, match=r"4500 rows.*receiver\.label_bytes_max"):
+        refusing.prepared(long, HASH, 10)
+
+
+def test_bodies_of_two_clusters_in_one_group_keep_their_rows_apart_on_every_lane(pool: ThreadPoolExecutor) -> None:
+    bus, linger = LanesBus(2), Linger()
+    writer = RecordWriter(bus, linger_seconds=1.0, wait=linger)
+    bodies = [sections_of(SIX, cluster) for cluster in ("c1", "c2")]
+    answers = joined_by(pool, writer, bodies, samples=10)
+    linger.passed.set()
+    assert [answer.result(timeout=SECONDS).appends for answer in answers] == [1, 0]
+    assert sorted(lane for lane, _ in bus.records) == [0, 1]
+    whole = cells_of(bodies[0]) | cells_of(bodies[1])
+    assert len(whole) == 2 * len(cells_of(bodies[0]))
+    by_lane = [cells_of(unpack(record)) for _, record in bus.records]
+    assert by_lane[0] | by_lane[1] == whole
+    assert not by_lane[0] & by_lane[1]
+    alone = LanesBus(2)
+    for body in bodies:
+        RecordWriter(alone).write(body, HASH, 10)
+    for lane, record in bus.records:
+        assert cells_of(unpack(record)) == cells_of(rows_in([other for at, other in alone.records if at == lane]))
+
+
 def test_without_a_linger_the_first_goes_at_once_and_who_comes_meanwhile_goes_together(
     pool: ThreadPoolExecutor,
 ) -> None:
@@ -201,7 +275,23 @@ def test_an_append_that_fails_is_said_to_every_body_of_the_group_and_to_no_later
     for answer in answers:
         with pytest.raises(type(failure), match=str(failure)):
             answer.result(timeout=SECONDS)
+    raised = [answer.exception() for answer in answers]
+    assert raised[0] is not raised[1]  # each thread writes its own frames into its own
     assert writer.write(sections_of(FLEET), HASH, 10).appends == 1
+
+
+def test_the_rows_of_a_group_that_failed_are_let_go_with_it(pool: ThreadPoolExecutor) -> None:
+    bus, linger = BoundedBus(1 << 20, [Unavailable("away")]), Linger()
+    writer = RecordWriter(bus, linger_seconds=1.0, wait=linger)
+    answers = joined_by(pool, writer, [sections_of(FLEET[start::2]) for start in range(2)], samples=10)
+    group = writer._open
+    assert group is not None
+    linger.passed.set()
+    for answer in answers:
+        assert isinstance(answer.exception(timeout=SECONDS), Unavailable)
+    assert group.bodies == []
+    assert group.failure is not None
+    assert group.failure.__traceback__ is None
 
 
 def test_a_record_that_the_bus_finds_too_large_becomes_smaller_ones_down_to_a_row() -> None:
@@ -264,6 +354,17 @@ def test_sightings_of_a_day_become_one_and_those_of_two_days_stay_two() -> None:
 
 def _rows(section: Section, rows: slice) -> Section:
     return replace(section, identity=section.identity[rows], ts_ms=section.ts_ms[rows], values=section.values[:, rows])
+
+
+def _points(pod: int, count: int) -> list[Sample]:
+    return [Sample(pod, FLEET[0].measure, START_MS + 1000 * place, 0.5) for place in range(count)]
+
+
+def _long_labels(length: int, count: int) -> tuple[Section, ...]:
+    """One series that says its pod's name, so long, with many timestamps."""
+    samples = _points(0, count)
+    body = encoded([{**labels_of(samples[0]), "pod": "p" * length}] * count, samples, Version.V2)
+    return rows_of(Decoder(body_limits(1 << 24)).decode(body, Version.V2), series_table())[0]
 
 
 def _sighting(first: int, last: int, ended: float) -> Section:
