@@ -30,7 +30,7 @@ CONTROLLER_LEASE_NAME = "controller"
 
 _AS_MANAGER: Mapping[str, str] = {"fieldManager": FIELD_MANAGER}
 
-_TRIES = 5
+_TRIES = 10
 _RENEW_SHARE = 1 / 3
 """A lease that is held is renewed after this share of its length, and believed until then."""
 

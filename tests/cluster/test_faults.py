@@ -33,14 +33,14 @@ def live(
     api: Api,
     audit: AuditLog,
     admission: ServedAdmission,
-    writer_kubeconfig: Path,
+    unconfined_kubeconfig: Path,
     tmp_path: Path,
 ) -> Iterator[LiveCluster]:
     """Return the session's control plane with HAMi's double."""
     double = HamiDouble(control_plane, programs, api, tmp_path, looks_at_all_nodes=True)
     double.start()
     yield LiveCluster(
-        plane=control_plane, api=api, double=double, admission=admission, audit=audit, kubeconfig=writer_kubeconfig,
+        plane=control_plane, api=api, double=double, admission=admission, audit=audit, kubeconfig=unconfined_kubeconfig,
         folder=tmp_path,
     )  # fmt: skip
     double.stop()
