@@ -51,7 +51,8 @@ from tests.control_plane import ControlPlane, KubernetesPrograms, kubernetes_pro
 from tests.enforcer.builders import a_yes
 from tests.recommender.builders import Service
 
-WRITER = "system:serviceaccount:gputide:gputide-writer"
+ACCOUNT = "gputide-writer"
+WRITER = f"system:serviceaccount:gputide:{ACCOUNT}"
 CARDS_PER_NODE = 4
 
 _READS = frozenset({"get", "list", "watch"})
@@ -71,6 +72,7 @@ class LiveCluster:
         audit: what the API server writes down of every write.
         kubeconfig: the writer's.
         folder: for ledgers.
+        account: service account of gputide's namespace that the kubeconfig is of.
     """
 
     plane: ControlPlane
@@ -80,6 +82,7 @@ class LiveCluster:
     audit: AuditLog
     kubeconfig: Path
     folder: Path
+    account: str = ACCOUNT
 
     def opened(self) -> KubernetesCluster:
         """The cluster with the writer's rights; asked as often as is useful."""
@@ -88,7 +91,8 @@ class LiveCluster:
 
     def asked(self, since: int) -> list[Write]:
         """What the enforcer asked of the server after a place in the log, reading too."""
-        return [entry for entry in self.audit.writes(since) if entry.user == WRITER]
+        own = f"system:serviceaccount:gputide:{self.account}"
+        return [entry for entry in self.audit.writes(since) if entry.user == own]
 
     def writes(self, since: int) -> list[Write]:
         """What the enforcer wrote after a place in the log."""

@@ -29,7 +29,7 @@ from typing import Any
 
 from bench.fault_words import Fault, Way
 from bench.faulty_way import FaultyWay
-from bench.live_cluster import LiveCluster
+from bench.live_cluster import ACCOUNT, LiveCluster
 from bench.measured_run import ROOT
 from bench.wholeness import APPLIED, ELSEWHERE, GONE, HALF, RESTORED, Verdict, ledger_complaints
 from enforcer.backends.hami import HamiBackend
@@ -127,7 +127,7 @@ class LiveCase:
         self._faulty = FaultyWay(self.live.plane)
         try:
             self._kubeconfig = self._faulty.kubeconfig(self.folder, self.live.kubeconfig)
-            stand_up(self.live.api, self.name, self.slot)
+            stand_up(self.live.api, self.name, self.slot, account=self.live.account)
             before = self._sight()
             self._cluster = opened(self._kubeconfig, self.name)
             self._plan = plan_of(self._cluster, self.name, self.slot)
@@ -510,6 +510,7 @@ def stand_up(
     annotations: dict[str, str] | None = None,
     nodes: int = 1,
     strategy: Manifest | None = None,
+    account: str = ACCOUNT,
 ) -> None:
     """A namespace of three Deployments on nodes of their own, with the lease of their own enforcer.
 
@@ -517,8 +518,9 @@ def stand_up(
         annotations: of their pods.
         nodes: nodes of six cards.
         strategy: of their rolling updates; None for no surge and one pod unavailable.
+        account: service account of the enforcer.
     """
-    make_namespace(api, namespace)
+    make_namespace(api, namespace, account)
     for place in range(nodes):
         make_node(api, slot, place)
     until(lambda: api.has(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"), "pods may be made", 120.0)
@@ -532,15 +534,15 @@ def stand_up(
         until_ready(api, namespace, app, replicas)
 
 
-def make_namespace(api: Api, namespace: str) -> None:
+def make_namespace(api: Api, namespace: str, account: str = ACCOUNT) -> None:
     """A namespace that HAMi admits pods of, with the lease of its own enforcer."""
     api.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": {NAMESPACE_LABEL: "on"}}})
     rules = [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"]}]
-    account = {"kind": "ServiceAccount", "name": "gputide-writer", "namespace": "gputide"}
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": "gputide"}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "lease"}
     prefix = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     api.create(f"{prefix}/roles", {"metadata": {"name": "lease"}, "rules": rules})
-    api.create(f"{prefix}/rolebindings", {"metadata": {"name": "lease"}, "roleRef": role, "subjects": [account]})
+    api.create(f"{prefix}/rolebindings", {"metadata": {"name": "lease"}, "roleRef": role, "subjects": [subject]})
 
 
 def node_name(slot: int, place: int) -> str:

@@ -12,6 +12,7 @@ from bench.live_cluster import LiveCluster
 from bench.live_faults import SLOTS, Wanted, run_cases
 from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
+from tests.cluster.conftest import UNCONFINED
 from tests.cluster.hami_double import HamiDouble
 from tests.cluster.served_admission import ServedAdmission
 from tests.control_plane import ControlPlane, KubernetesPrograms
@@ -41,7 +42,7 @@ def live(
     double.start()
     yield LiveCluster(
         plane=control_plane, api=api, double=double, admission=admission, audit=audit, kubeconfig=unconfined_kubeconfig,
-        folder=tmp_path,
+        folder=tmp_path, account=UNCONFINED,
     )  # fmt: skip
     double.stop()
     for slot in range(SLOTS):
