@@ -83,7 +83,7 @@ class Division(StrEnum):
     CLAIM = "claim"
     """The claim: a template names one, so all pods of a workload that shares are on one card, in one namespace."""
     TEMPLATE = "template"
-    """The plan, but a template names all cards of its workload: any of its pods may get an instance of any of them."""
+    """The plan, but a template names several cards: any pod of its workload may get an instance of any of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Rows of bodies onto the bus: what waits together goes into few large records.
 
-Senders write many small bodies at once, and a record of its own for each costs whoever reads them far more than the
+Senders write many small bodies at once, and a record of its own for each costs their readers far more than the
 samples do. The first body of a group waits `linger_seconds` for others, or until there is enough for a record, and then
 until fewer than `appends_at_once` appends are under way; its thread writes what has come by then, and every body of the
 group is answered once all of its rows are durable, or refused as the others are. So a bus that is quick makes nobody
