@@ -37,6 +37,8 @@ KILLS = 6
 """Each start of a Java machine and of the job in it takes 15 s of a core."""
 PUBLISHER_KILLS = {1: "after intent", 3: "after append", 4: "before intent is removed"}
 """Rounds that end only when the publisher has died at this point; elsewhere it dies by chance."""
+WANTED_SECONDS = 900.0
+"""A busy machine may take minutes to the first checkpoint that has files."""
 
 
 class Killed(Exception):
@@ -130,7 +132,7 @@ def run_for_a_while(rollup: FlinkRollup, state: FlinkState, victims: Victims) ->
     By checkpoints, so that a slow machine kills at the same stages as a fast one.
     """
     last = newest_number(state) + int(victims.random.integers(0, 5))
-    deadline = time.monotonic() + SETTLE_SECONDS
+    deadline = time.monotonic() + (SETTLE_SECONDS if victims.wanted is None else WANTED_SECONDS)
     while (victims.wanted is not None or newest_number(state) < last) and time.monotonic() < deadline:
         if rollup.step() is None:
             time.sleep(0.02)

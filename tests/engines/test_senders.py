@@ -100,7 +100,8 @@ def test_prometheus_sends_both_versions_and_the_warehouse_has_each_sample_of_its
     assert metric(own, "prometheus_remote_storage_samples_failed_total") == 0
     assert metric(own, "prometheus_remote_storage_samples_dropped_total") == 0
     assert metric(told, "gputide_receiver_samples_invalid_total") == 0
-    assert set(re.findall(r'requests_total\{code="(\d+)"', told)) == {"200", "204"}
+    # A slow machine may ask a sender to come again: it does, as it is set up to, and the samples below are all there.
+    assert {"200", "204"} <= set(re.findall(r'requests_total\{code="(\d+)"', told)) <= {"200", "204", "429"}
     subprocess.run(gputide(data, "run", "rollup", "--drain"), check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert sum(len(values) for values in stored.values()) >= SCRAPES * len(stored) / 2
     assert in_warehouse(data) == {
