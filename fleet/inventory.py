@@ -7,7 +7,8 @@ standard library is imported here: the node exporter's process loads this module
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType
@@ -173,6 +174,7 @@ class Inventory:
         nodes: every node, sorted by name.
         grants: every period of every grant that is known, also ended ones, sorted by pod, card, start.
         quotas: quotas and queues that stand, sorted by kind, namespace, name, resource.
+        kept_off: nodes that workloads leave out by selector or affinity, of those whose templates could be read.
     """
 
     cluster: str
@@ -182,6 +184,7 @@ class Inventory:
     nodes: tuple[Node, ...] = ()
     grants: tuple[Grant, ...] = ()
     quotas: tuple[Quota, ...] = ()
+    kept_off: Mapping[WorkloadId, frozenset[str]] = field(default_factory=dict)
 
     def known_at(self, moment: datetime) -> Inventory:
         """What was known at an earlier moment: grants that had begun, without the ends that came later."""

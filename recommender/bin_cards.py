@@ -2,8 +2,8 @@
 
 A pod that stays on its card is not moved, so a bin takes the card of one of its own pods; among those, nodes are
 filled one by one so that whole nodes are freed. A node's CPU and host memory are respected where they are known, and
-its taints and labels: what a pod tolerates and which nodes it selects is not known, but it tolerates the taints of the
-node that it runs on, and selects nodes like those on which its workload ran. Called by `planner`.
+its taints and labels: a pod tolerates the taints of the node that it runs on, and selects nodes like those on which its
+workload ran; where its template could be read (`Inventory.kept_off`), none that this leaves out. Called by `planner`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DESCRIBED_PREFIXES = (
     "vke.volcengine.com/mgpu-compute-policy",
 )  # fmt: skip
 """Labels that describe one machine, its cards, and how they are shared (`node_terms`). Nobody is taken to select by
-them: cards are matched by their model, and a pod that does ask for one machine is kept back by the scheduler alone."""
+them unless a template says so: cards are matched by their model."""
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 """Every node has one of its own, whether the inventory has its labels or not."""
@@ -110,6 +110,7 @@ class NodeRoom:
         self._memory = {node.node: float(node.memory_bytes) for node in inventory.nodes if node.memory_bytes}
         self._labels = _grouping_labels(inventory)
         self._keys = frozenset(key for labels in self._labels.values() for key in labels)
+        self._kept_off = inventory.kept_off
         self._selected: dict[WorkloadId, dict[str, set[str | None]]] = {}
         self._ran_on: dict[WorkloadId, set[str]] = defaultdict(set)
         for grant in (*inventory.grants, *grants):
@@ -146,7 +147,7 @@ class NodeRoom:
         """The same room, booked apart."""
         other = NodeRoom.__new__(NodeRoom)
         other._taints, other._labels, other._keys = self._taints, self._labels, self._keys
-        other._selected, other._ran_on = self._selected, self._ran_on
+        other._selected, other._ran_on, other._kept_off = self._selected, self._ran_on, self._kept_off
         other._values = self._values
         other.book(self)
         return other
@@ -202,6 +203,8 @@ class NodeRoom:
 
     def _selects(self, grant: Grant, node: str) -> bool:
         """Whether nodes of its workload had every label that this one has; an unknown node is one without labels."""
+        if node != grant.node and node in self._kept_off.get(grant.workload_id, ()):
+            return False
         if not self._keys:
             return True
         known = self._selected.get(grant.workload_id)

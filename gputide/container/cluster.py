@@ -7,10 +7,8 @@ the same names there. The real cluster's adapter is imported only where the sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,16 +33,14 @@ from enforcer.record.shared_plans import ClusterPlans
 from enforcer.safety.guard import check_cluster_name
 from enforcer.simulated.cluster import SimulatedCluster
 from fleet.capabilities.capability import Capabilities
-from fleet.capabilities.register import EFFECTIVE_GPU, HAMI, capabilities_of, records_of
+from fleet.capabilities.register import EFFECTIVE_GPU, HAMI, records_of
 from fleet.data_folder import DataFolder
 from fleet.decisions import Plan
 from fleet.errors import GputideError, Misconfigured, Refused, Unavailable
-from fleet.inventory import NODE_MODE_LABEL, Node
 from fleet.priority_holds import NOBODY, Holders, holders_of
 from fleet.probe_results import ProbeResult, as_measured
 from fleet.settings.agent import GiveWayManner
 from fleet.settings.settings import ClusterChoice, ClusterSettings, Settings
-from fleet.usage import History
 from gputide.container.warehouse import warehouse
 from gputide.replay.clock import read_replay_clock
 
@@ -357,35 +353,6 @@ def holders_now(folder: DataFolder, settings: Settings, planned: str, now: datet
     with suppress(Misconfigured, Unavailable), open_kubernetes(settings) as cluster:
         return priority_holders(folder, settings, cluster, now)
     return None
-
-
-def with_live_modes(history: History, folder: DataFolder, settings: Settings) -> tuple[History, tuple[str, ...]]:
-    """A history whose nodes are in the modes that the cluster says now, and a note where it can't be asked.
-
-    A scan sees no labels of nodes, and somebody may have put a node into another mode since. Other labels stay as they
-    were collected.
-    """
-    inventory, real = history.inventory, ClusterChoice.KUBERNETES
-    if settings.enforcer.cluster is not real or own_cluster(folder, settings) not in (None, inventory.cluster):
-        return history, ()
-    policy = capabilities_of(settings.enforcer.backend).node_policy_label
-    try:
-        with open_kubernetes(settings) as cluster:
-            check_uid(cluster, settings)
-            found = {one["metadata"]["name"]: one["metadata"].get("labels", {}) for one in cluster.list_objects("Node")}
-    except (Misconfigured, Refused, Unavailable) as exc:
-        return history, (f"modes of nodes are those that were collected, for the cluster could not be asked: {exc}",)
-    nodes = tuple(
-        _with_labels(node, found[node.node], {NODE_MODE_LABEL, policy}) if node.node in found else node
-        for node in inventory.nodes
-    )
-    return replace(history, inventory=replace(inventory, nodes=nodes)), ()
-
-
-def _with_labels(node: Node, live: Mapping[str, str], names: AbstractSet[str | None]) -> Node:
-    """A node with these of its labels as they are now."""
-    kept = [(name, value) for name, value in node.labels if name not in names]
-    return replace(node, labels=tuple(sorted([*kept, *(one for one in live.items() if one[0] in names)])))
 
 
 def _left_out(cluster: LiveCluster | None) -> LeftOut | None:

@@ -15,10 +15,9 @@ from fleet.data_folder import DataFolder, open_data_folder
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
 from fleet.errors import Misconfigured, Refused
-from fleet.inventory import NODE_MODE_LABEL
 from fleet.schema import Measure
 from fleet.settings.settings import ClusterChoice, Settings
-from gputide.container.cluster import check_uid, open_cluster_to_change, own_cluster, with_live_modes
+from gputide.container.cluster import check_uid, open_cluster_to_change, own_cluster
 from gputide.container.measured_harm import harm_between
 from gputide.container.pages import views_of
 from gputide.container.plans import chosen_plan, plan_store
@@ -30,8 +29,6 @@ from tests.enforcer.builders import standard_plan
 from tests.enforcer.scripted_api import Heard, ScriptedApi, Told
 from tests.gputide.conftest import Program
 from tests.pipeline.builders import START_MS, Sample, body_of, file_bus, intake_of, roll_up
-from tests.recommender.builders import Service
-from tests.recommender.builders import cluster as a_fleet
 
 UID = "6a0d4f0e-6c1b-4f0a-9a43-9d0a8f1f5c11"
 NOW = datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(hours=2)
@@ -124,34 +121,6 @@ def test_api_server_of_another_cluster_is_refused_before_anything_is_asked_of_it
             ):
                 pass
             assert {heard.method for heard in api.heard} == {"GET"}
-
-
-@pytest.mark.parametrize("status", [200, 403])
-def test_nodes_of_a_plan_are_in_the_modes_that_the_cluster_says_now_and_keep_their_other_labels(
-    status: int, tmp_path: Path
-) -> None:
-    live = {"metadata": {"name": "node-0", "labels": {NODE_MODE_LABEL: "whole", "zone": "b"}}}
-
-    def script(heard: Heard, _number: int) -> Told:
-        if status == 200 and heard.path.startswith("/api/v1/nodes"):
-            return Told(document={"metadata": {"resourceVersion": "1"}, "items": [live]})
-        return Told(status=403, document={"kind": "Status", "message": "user ann cannot list nodes"})
-
-    history = a_fleet(Service(name="web"))
-    node = replace(history.inventory.nodes[0], labels=((NODE_MODE_LABEL, "vgpu"), ("zone", "a")))
-    history = replace(history, inventory=replace(history.inventory, nodes=(node,)))
-    with closing(ScriptedApi(tmp_path, script)) as api:
-        settings = settings_of(
-            enforcer={"cluster": ClusterChoice.KUBERNETES, "kubeconfig": api.kubeconfig},
-            cluster={"name": history.inventory.cluster},
-        )
-        found, notes = with_live_modes(history, DataFolder(path=tmp_path / "data"), settings)
-    labels = {node.node: dict(node.labels) for node in found.inventory.nodes}["node-0"]
-    if status == 200:
-        assert (labels, notes) == ({NODE_MODE_LABEL: "whole", "zone": "a"}, ())
-    else:
-        assert labels == {NODE_MODE_LABEL: "vgpu", "zone": "a"}
-        assert "user ann cannot list nodes" in notes[0]
 
 
 def test_harm_is_that_of_the_cluster_that_is_changed(two: DataFolder) -> None:

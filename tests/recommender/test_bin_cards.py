@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.inventory import KEPT_APART_LABEL, NODE_MODE_LABEL, Grant, Node
+from fleet.inventory import KEPT_APART_LABEL, NODE_MODE_LABEL, Grant, Node, WorkloadId
 from fleet.units import GIB
 from fleet.usage import History
 from recommender.bin_cards import NodeRoom, seat_bins
@@ -76,6 +76,19 @@ def test_a_pool_in_which_a_replica_once_ran_is_selected() -> None:
     )  # fmt: skip
     inventory = replace(history.inventory, grants=(*history.inventory.grants, before))
     assert nodes_shared(replace(history, inventory=inventory)) == ["node-1"]
+
+
+def test_a_pod_comes_to_no_node_that_its_template_leaves_out_and_stays_where_it_runs() -> None:
+    def shared(**left_out: str) -> list[str | None]:
+        history = cluster(*PAIR)
+        kept_off = {WorkloadId(f"team/Deployment/{name}"): frozenset({node}) for name, node in left_out.items()}
+        return nodes_shared(replace(history, inventory=replace(history.inventory, kept_off=kept_off)))
+
+    assert len(shared()) == 1
+    assert shared(left="node-1") == ["node-0"]
+    assert shared(right="node-0") == ["node-1"]
+    assert shared(left="node-1", right="node-0") == []
+    assert len(shared(left="node-0", right="node-1")) == 1, "who runs where its template would not go now is not lost"
 
 
 @pytest.mark.parametrize("key", ["kubernetes.io/hostname", "nvidia.com/gpu.count", "rack-slot"])

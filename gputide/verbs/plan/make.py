@@ -24,8 +24,9 @@ from gputide.answers.fleet import silence_note
 from gputide.answers.plan import plan_answer
 from gputide.answers.tiers import tiers_promised
 from gputide.answers.what_if import Side, assumptions, what_if_answer
-from gputide.container.cluster import backend_version, own_cluster, seen_holders, with_live_modes
+from gputide.container.cluster import backend_version, own_cluster, seen_holders
 from gputide.container.history import for_plan, load_history, load_profiles, profiled
+from gputide.container.live_nodes import with_live_nodes
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
 from gputide.container.tide import tide_journal
@@ -70,7 +71,7 @@ def make(
     history, profiles = load_profiles(session, cluster)
     folder = session.folder()
     since = silent_since(warehouse(folder, session.settings), session.settings, profiles.cluster, session.now())
-    history, unread = with_live_modes(history, folder, session.settings)
+    history, unread = with_live_nodes(history, folder, session.settings)
     plan = planner.plan(session, history, profiles)
     if since is not None:
         # The guard goes by where the history ends: with the last sample, not with the silence after it.
@@ -147,7 +148,7 @@ def _version(session: Session) -> str | None:
 def _what_if(session: Session, planner: _Planner, texts: Sequence[str], as_planned: Sequence[str]) -> Answer:
     """The plan as things are and the one that would follow; keeps neither."""
     history = load_history(session.folder(), session.settings, session.now(), cluster=planner.cluster)
-    history, unread = with_live_modes(history, session.folder(), session.settings)
+    history, unread = with_live_nodes(history, session.folder(), session.settings)
     assumed = assumptions(texts, lambda: history.inventory)
     other = session.with_overrides(assumed.settings)
     hypothesis = None

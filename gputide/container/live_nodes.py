@@ -1,0 +1,89 @@
+"""What a plan needs to know of a cluster's nodes as they are now: their modes, and whom workloads' own words keep off.
+
+A history does not say it: a scan sees no labels of nodes, somebody may have put a node into another mode since, and
+what a template selects is no metric. Used by `gputide plan make`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from enforcer.cluster import ClusterReader
+from enforcer.kinds.register import WORKLOAD_KINDS, pod_templates
+from enforcer.manifest import Manifest
+from enforcer.node_choice import chooses
+from fleet.capabilities.register import capabilities_of
+from fleet.data_folder import DataFolder
+from fleet.errors import Misconfigured, Refused, Unavailable
+from fleet.inventory import NODE_MODE_LABEL, Inventory, Node, WorkloadId
+from fleet.settings.settings import ClusterChoice, Settings
+from fleet.usage import History
+from gputide.container.cluster import check_uid, is_of_backend, open_cluster, own_cluster
+
+
+def with_live_nodes(history: History, folder: DataFolder, settings: Settings) -> tuple[History, tuple[str, ...]]:
+    """A history with the nodes of the enforcer's cluster as they are now, and a note where it can't be asked.
+
+    Nodes are in the modes that a real cluster says; other labels stay as they were collected. `kept_off` holds the
+    nodes that selector or affinity of a workload's templates leaves out.
+    """
+    inventory = history.inventory
+    if own_cluster(folder, settings) not in (None, inventory.cluster) or not is_of_backend(folder, settings):
+        return history, ()
+    notes: tuple[str, ...] = ()
+    try:
+        with open_cluster(folder, settings) as cluster:
+            check_uid(cluster, settings)
+            nodes = {one["metadata"]["name"]: one for one in cluster.list_objects("Node")}
+            try:
+                inventory = replace(inventory, kept_off=_kept_off(inventory, nodes, cluster))
+            except (Misconfigured, Refused, Unavailable) as exc:
+                notes = (f"which nodes workloads select is not known, for not all of them could be read: {exc}",)
+    except (Misconfigured, Refused, Unavailable) as exc:
+        return history, (f"modes of nodes are those that were collected, for the cluster could not be asked: {exc}",)
+    if settings.enforcer.cluster is ClusterChoice.KUBERNETES:
+        names = {NODE_MODE_LABEL, capabilities_of(settings.enforcer.backend).node_policy_label}
+        known = tuple(
+            _with_labels(node, nodes[node.node]["metadata"].get("labels", {}), names) if node.node in nodes else node
+            for node in inventory.nodes
+        )
+        inventory = replace(inventory, nodes=known)
+    return replace(history, inventory=inventory), notes
+
+
+def _kept_off(
+    inventory: Inventory, nodes: Mapping[str, Manifest], reader: ClusterReader
+) -> dict[WorkloadId, frozenset[str]]:
+    """Nodes that none of a workload's templates chooses, of workloads that choose at all."""
+    wanted = {grant.workload_id for grant in inventory.live_grants()}
+    found: dict[WorkloadId, frozenset[str]] = {}
+    known: dict[str, frozenset[str]] = {}
+    for kind in sorted({name.split("/")[1] for name in wanted} & WORKLOAD_KINDS.keys()):
+        for owner in reader.list_objects(kind):
+            name = WorkloadId(f"{owner['metadata']['namespace']}/{kind}/{owner['metadata']['name']}")
+            specs = [template.body["spec"] for template in pod_templates(owner)] if name in wanted else []
+            if not specs or not all(map(_is_choosy, specs)):
+                continue
+            # A fleet has few words and many owners.
+            word = repr([(spec.get("nodeSelector"), spec.get("affinity")) for spec in specs])
+            if word not in known:
+                known[word] = _left_out(specs, nodes)
+            if known[word]:
+                found[name] = known[word]
+    return found
+
+
+def _is_choosy(spec: Manifest) -> bool:
+    return bool(spec.get("nodeSelector") or (spec.get("affinity") or {}).get("nodeAffinity"))
+
+
+def _left_out(specs: Sequence[Manifest], nodes: Mapping[str, Manifest]) -> frozenset[str]:
+    return frozenset(name for name, node in nodes.items() if not any(chooses(spec, node) for spec in specs))
+
+
+def _with_labels(node: Node, live: Mapping[str, str], names: AbstractSet[str | None]) -> Node:
+    """A node with these of its labels as they are now."""
+    kept = [(name, value) for name, value in node.labels if name not in names]
+    return replace(node, labels=tuple(sorted([*kept, *(one for one in live.items() if one[0] in names)])))
