@@ -12,18 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.capabilities.capability import SHARED_PERCENT_MAX, Capabilities
+from fleet.capabilities.capability import SHARED_PERCENT_MAX
 from fleet.inventory import CardModelName
 from fleet.priority_holds import Hold
 from fleet.usage import Float32
 from recommender.core_limits import CoreLimits, parted, shared_percents
-from recommender.demand import Demand, alike
-from recommender.footprint_grants import Footprints, Grants, footprints_of, grant_framebuffer
+from recommender.footprint_grants import Grants, grant_framebuffer
+from recommender.harm.pod_ceiling import bins_to_check, parted_below
 from recommender.harm.risk import Harm, contention_harm, shortage_points
-from recommender.harm.scenarios import POINTS_PER_DAY, daily_blocks, draw_scenarios, type_means
-from recommender.harm.surprise import learn_surprises
-from recommender.latency.inflation import least_hard_percent
-from recommender.lending import Lenders, lenders_of, lending_sweep, lent_violated, over_full
+from recommender.lending import Lenders, lending_sweep, lent_violated, over_full
+from recommender.outlook import Member, Outlook
 from recommender.packing.packer import Packer, PackingProblem
 
 
@@ -54,91 +52,8 @@ TIERS = (
     Tier(grant_price=0.00003, card_prices=(0.002, 0.0008, 0.0003, 0.0001)),
 )
 """From the densest to the most careful."""
-SCENARIO_DAYS = 84
-"""Days of scenarios that a packing is searched on."""
-JUDGED_TIMES = 4
-"""How many times as many days a packing is judged on, and framebuffer is granted by: neither costs a search, and what
-few days happen to hold would decide how many cards a small fleet frees."""
-JUDGED_CELLS_MAX = 2**25
-"""Most numbers of such scenarios of one card model, unless a search needs more; of many pods fewer days say as much."""
-DRAWS_MAX = 24
-DAYS_MAX = 14
-"""Latest days of the history that scenarios are made of."""
-HAZARD_FACTOR = 2.3
-"""Multiplies the learned hazards, for the last days of a history have no later days to learn from. Chosen so that what
-is predicted straddles what was realised on cut days of a public inference fleet (too low where its services shifted,
-too high where they did not) and on fleets of a second generator."""
 LOW_KEPT_MIN = 0.5
 """Share of its work that low priority must keep behind a gate: with less it is stopped rather than co-located."""
-PEAK_QUANTILE = 0.9995
-"""Share of the steps in which a pod asks for no more than what counts as its peak."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """What the rules allow for one row.
-
-    Attributes:
-        hold: what holds it back where it has low priority; None where it has not.
-        group: isolation group, -1 for none.
-        is_hard: its share of compute is all it gets, and all that it was promised.
-        takes_limit: its pods can be held to a core limit at every moment.
-        is_flat: True where it shares only if all peaks fit (its peak counts at every point).
-        lends: its framebuffer may be lent to others of its card while it rests, and theirs to it.
-    """
-
-    row: int
-    workload: int
-    hold: Hold | None = None
-    group: int
-    is_hard: bool = False
-    takes_limit: bool = True
-    is_flat: bool
-    lends: bool = False
-
-    @property
-    def is_low(self) -> bool:
-        """Whether others come before it: low priority that nothing holds back contends like they do."""
-        return self.hold not in (None, Hold.NONE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """What may come for the rows on one card model, whatever they are granted.
-
-    Attributes:
-        rows: rows of the demand, (items,), int64.
-        members: what the rules allow, (items).
-        type_of: type of each item, (items,), int32.
-        is_low: True for items of low priority that something holds back, (items,).
-        load: scenarios to search on, (types, points); 0 for low priority, the peak throughout for flat types.
-        fresh: scenarios the search never sees, likewise.
-        fresh_rising: `fresh` as drawn.
-        footprints: need of framebuffer per item.
-        peak: largest demand to expect of each item, 0-1, (items,).
-        fast_percent: hard share under which requests of each item stay fast enough beside low priority whose gate
-            needs such limits, percent, (items,); 100 where none is enough, 1 where nothing asks for one.
-        low_demand: mean demand of each item of low priority, 0 for others, (items,).
-        joint_points: the first points of `load` replay the history jointly.
-        capacity_bytes: framebuffer of a card that can be shared.
-        lenders: what the history shows of items that may lend framebuffer; None where none may.
-    """
-
-    card_model: CardModelName
-    rows: NDArray[np.int64]
-    members: tuple[Member, ...]
-    type_of: NDArray[np.int32]
-    is_low: NDArray[np.bool_]
-    load: Float32
-    fresh: Float32
-    fresh_rising: Float32
-    footprints: Footprints
-    peak: NDArray[np.float64]
-    fast_percent: NDArray[np.int64]
-    low_demand: NDArray[np.float64]
-    joint_points: int
-    capacity_bytes: float
-    lenders: Lenders | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +67,8 @@ class Group:
         peak: largest demand to expect of each item, 0-1, (items,).
         low_demand: mean demand of each item of low priority, 0 for others, (items,).
         joint_points: the first points of `problem.load` replay the history jointly.
+        active: points of `fresh` in which each item is active, (items,).
+        pod_harm_max: most that any one pod may be violated by contention, share of its active points.
         shortage: expected points short of framebuffer of each item, if its workload is cut, (items,).
         limits: who is limited to which share of compute.
         lenders: see `Outlook`; then a bin may hold more than a card, on which framebuffer is lent.
@@ -165,6 +82,8 @@ class Group:
     peak: NDArray[np.float64]
     low_demand: NDArray[np.float64]
     joint_points: int
+    active: NDArray[np.int64]
+    pod_harm_max: float
     shortage: NDArray[np.float64]
     limits: CoreLimits
     lenders: Lenders | None = None
@@ -217,6 +136,27 @@ class Group:
         leaving = np.flatnonzero(is_gated & is_shared & (left < LOW_KEPT_MIN * self.low_demand))
         return parted(found, leaving)
 
+    def below_ceiling(self, bin_of: NDArray[np.int32], harm: Harm) -> NDArray[np.int32]:
+        """The packing with every card parted on which a pod would be harmed beyond `pod_harm_max` by contention.
+
+        Where framebuffer is lent, harm comes from waiting for it as well, and the card stays as it is.
+
+        Args:
+            harm: of the packing.
+        """
+        problem = self.problem
+        to_check = bins_to_check(bin_of, harm.violated, self.active, problem.is_low, self.pod_harm_max)
+        lent = set() if self.lenders is None else {*over_full(bin_of, problem.item_bytes, problem.capacity_bytes)}
+        most = self.limits.most_beside_low(bin_of, problem.is_low)
+        found, bins = bin_of.copy(), len(harm.violated)
+        for b in (int(b) for b in to_check if int(b) not in lent):
+            held = np.flatnonzero(bin_of == b)
+            kept = parted_below(held, problem.item_type, self.fresh, problem.is_low, most, self.pod_harm_max)
+            for items in kept[1:]:
+                found[items] = bins
+                bins += 1
+        return found
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -254,82 +194,6 @@ class Point:
     parted: frozenset[int] = frozenset()
 
 
-def outlook_of(
-    demand: Demand,
-    members: Sequence[Member],
-    *,
-    seed: int,
-    capacity_bytes: float,
-    inflation_max: float,
-    capability: Capabilities,
-    touches: NDArray[np.bool_] | None = None,
-) -> Outlook:
-    """Draws what may come for the rows of one card model.
-
-    Args:
-        members: rows that may share, all on one card model, sorted by row.
-        capacity_bytes: framebuffer of a card that can be shared.
-        inflation_max: most that P99 latency may grow for the sake of low priority, times that alone.
-        touches: steps in which each row of the demand did anything (`demand.touched`); None where none may lend.
-        capability: what is known of the backend.
-    """
-    rows = np.array([member.row for member in members], np.int64)
-    type_of = alike(demand, rows)
-    is_low = np.array([member.is_low for member in members], bool)
-    blocks = daily_blocks(demand, rows)[:, -DAYS_MAX:]
-    surprises = learn_surprises(type_means(blocks, type_of))
-    draws = min(DRAWS_MAX, max(2, SCENARIO_DAYS // blocks.shape[1]))
-    cells = len(surprises.record) * blocks.shape[1] * POINTS_PER_DAY * draws
-    times = int(np.clip(JUDGED_CELLS_MAX // cells, 1, JUDGED_TIMES))
-    load, fresh, rising = (
-        draw_scenarios(
-            blocks, type_of, surprises, draws=many * draws, replays=many, seed=number, hazard_factor=HAZARD_FACTOR
-        )
-        for number, many in ((seed, 1), (seed + 1, times), (seed + 2, times))
-    )
-    peak_of_type = np.quantile(rising, PEAK_QUANTILE, axis=1)
-    peak = peak_of_type[type_of].astype(float)
-    footprints = replace(footprints_of(demand, rows, type_of=type_of, load=rising), capacity_bytes=capacity_bytes)
-    mean, fresh_rising = load.mean(axis=1), fresh.copy()
-    flat = np.unique(type_of[[member.is_flat for member in members]])
-    for matrix in (load, fresh):
-        # One peak for both: a card that just holds those of some days would be too full, all the time, by another's.
-        matrix[flat] = peak_of_type[flat, None]
-        matrix[np.unique(type_of[is_low])] = 0.0
-    card_model = demand.grants[members[0].row].card_model
-    lenders = None
-    if touches is not None and any(member.lends for member in members):
-        may = [member.lends for member in members]
-        lenders = lenders_of(demand, touches, rows, may, days=DAYS_MAX, capability=capability)
-    return Outlook(
-        card_model=card_model,
-        rows=rows,
-        members=tuple(members),
-        type_of=type_of,
-        is_low=is_low,
-        load=load,
-        fresh=fresh,
-        fresh_rising=fresh_rising,
-        footprints=footprints,
-        peak=peak,
-        fast_percent=_fast_percent(demand, members, inflation_max),
-        low_demand=np.where(is_low, mean[type_of], 0.0),
-        joint_points=load.shape[1] // draws,
-        capacity_bytes=capacity_bytes,
-        lenders=lenders,
-    )
-
-
-def _fast_percent(demand: Demand, members: Sequence[Member], inflation_max: float) -> NDArray[np.int64]:
-    least = np.ones(len(members), np.int64)
-    if any(member.hold is Hold.CORES for member in members):
-        for item, member in enumerate(members):
-            if member.hold is None:
-                found = least_hard_percent(demand.hourly_load([member.row]), inflation_max)
-                least[item] = SHARED_PERCENT_MAX + 1 if found is None else found
-    return least
-
-
 def core_limits(members: Sequence[Member], peak: NDArray[np.float64], fast_percent: NDArray[np.int64]) -> CoreLimits:
     """The limits that the rows of one card model can have.
 
@@ -359,6 +223,7 @@ def group_of(
     step_bytes: int,
     slices_max: int,
     least_bytes: int = 0,
+    pod_harm_max: float = 1.0,
 ) -> Group:
     """What the packer wants, with framebuffer granted at one price.
 
@@ -367,6 +232,7 @@ def group_of(
         headroom_ratio: see `grant_framebuffer`.
         step_bytes: the backend's step of framebuffer.
         least_bytes: smallest grant that the backend takes.
+        pod_harm_max: see `Group`.
     """
     grants = grant_framebuffer(
         outlook.footprints, card_price=card_price, headroom_ratio=headroom_ratio, step_bytes=step_bytes
@@ -392,6 +258,8 @@ def group_of(
         peak=outlook.peak,
         low_demand=outlook.low_demand,
         joint_points=outlook.joint_points,
+        active=outlook.active,
+        pod_harm_max=pod_harm_max,
         shortage=shortage_points(grants, outlook.type_of, outlook.fresh_rising, outlook.capacity_bytes, outlook.is_low),
         limits=core_limits(outlook.members, outlook.peak, outlook.fast_percent),
         lenders=outlook.lenders,
@@ -432,6 +300,11 @@ def packed(
     for price, packings in zip(card_prices, zip(*sweeps, strict=True) if sweeps else [()], strict=False):
         held = [group.with_holds(packing) for group, packing in zip(groups, packings, strict=True)]
         choice = judged(groups, held, resting_active)
+        calm = [
+            group.below_ceiling(bin_of, harm) for group, bin_of, harm in zip(groups, held, choice.harm, strict=True)
+        ]
+        if any(len(harm.violated) <= bin_of.max(initial=-1) for harm, bin_of in zip(choice.harm, calm, strict=True)):
+            choice = judged(groups, calm, resting_active)
         yield Point(groups=tuple(groups), choice=choice, price=price, parted=_parted_rows(groups, packings, held))
 
 

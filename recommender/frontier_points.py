@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from fleet.settings.settings import PackingChoice, Settings
 from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.advice.case import Permits
-from recommender.consolidate import TIERS, Group, Member, Point, frontier, group_of, judged, outlook_of, packed
+from recommender.consolidate import TIERS, Group, Point, frontier, group_of, judged, packed
 from recommender.demand import Demand, touched
+from recommender.outlook import Member, outlook_of
 from recommender.packing.column_generation import bin_cost, generate_columns
 from recommender.packing.exact import ExactPacker, columns_of, limits_of
 from recommender.packing.greedy import GreedyPacker
@@ -153,6 +154,7 @@ def tiers_of(problem: PlanningProblem, permits: Permits) -> Iterator[tuple[Group
                 step_bytes=capability.framebuffer_step_bytes or 1,
                 slices_max=capability.slices_per_card_max,
                 least_bytes=capability.framebuffer_min_bytes,
+                pod_harm_max=problem.forecast_pod_max,
             )
             for outlook in outlooks
         )

@@ -17,10 +17,11 @@ from fleet.inventory import CardId, Grant, WorkloadId
 from fleet.servers import Use, known_server
 from recommender.advice.case import Case, Permits
 from recommender.bin_cards import Seat
-from recommender.consolidate import DAYS_MAX, Group
+from recommender.consolidate import Group
 from recommender.cuts import Cut
 from recommender.demand import DAY_SECONDS, touched
 from recommender.lending import Loan, any_by_hours, lenders_of, loan_of, scaling_max
+from recommender.outlook import DAYS_MAX
 from recommender.problem import PlanningProblem
 
 LENDING_REASONS = frozenset(

@@ -19,8 +19,8 @@ from fleet.inventory import CardId, Grant, Priority, WorkloadId
 from fleet.units import MIB
 from recommender.advice.case import Case, Permits, untouchable
 from recommender.advice.register import ADVICE
-from recommender.consolidate import Member
 from recommender.demand import Demand
+from recommender.outlook import Member
 from recommender.priority_holds import holds_of
 from recommender.problem import PlanningProblem
 from recommender.replica_counts import scalings

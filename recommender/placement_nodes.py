@@ -17,7 +17,7 @@ from fleet.capabilities.register import Capabilities, Division
 from fleet.inventory import Card, CardId, WorkloadId
 from recommender.advice.case import Permits, is_restartable
 from recommender.bin_cards import Seat
-from recommender.consolidate import PEAK_QUANTILE, Group, Point, judged
+from recommender.consolidate import Group, Point, judged
 from recommender.cuts import share_of_peak
 from recommender.demand import Demand
 from recommender.frontier_points import tiers_of
@@ -25,6 +25,7 @@ from recommender.group_seats import Seating
 from recommender.harm.pair_guard import PairGuard
 from recommender.node_sharing import NodeSeats, NodeStock, changed_together, portions_of, seat_on_nodes
 from recommender.node_terms import NodeTerms
+from recommender.outlook import PEAK_QUANTILE
 from recommender.packing.packer import SLICES_MAX, renumbered
 from recommender.problem import PlanningProblem
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -102,6 +102,16 @@ class PlanningProblem:
         """What a forecast may say by itself for each preset to keep its limit, by what the past taught."""
         return {level: self.past.forecast_limit(most) for level, most in self.violation_limits.items()}
 
+    @cached_property
+    def forecast_pod_max(self) -> float:
+        """What a forecast may say of any one pod: what the guard stops a plan for, or a fleet's limit if that is more.
+
+        Share of the pod's active time, 0-1, by what the past taught.
+        """
+        guard = self.settings.guard
+        stopped = min(1.0, guard.harm_ratio_max * guard.harm_freeze_burn)
+        return max(self.past.forecast_limit(stopped), *self.forecast_limits.values())
+
     def at(self, level: RiskLevel) -> PlanningProblem:
         """The same problem at a preset; the limit that was set stays with the preset it was set for."""
         risk = self.settings.risk
@@ -146,7 +156,8 @@ class PlanningProblem:
 def inputs_digest(history: History, settings: Settings, capability: Capabilities, past: OwnPast) -> str:
     """SHA-256 of everything a plan is made from: inventory, usage, settings, backend, own past."""
     digest = hashlib.sha256()
-    digest.update(repr(history.inventory).encode())
+    digest.update(repr(replace(history.inventory, kept_off={})).encode())
+    _digest_kept_off(digest.update, history.inventory.kept_off)
     _digest_grid(digest.update, history.slices)
     if history.cards is not None:
         _digest_grid(digest.update, history.cards)
@@ -159,6 +170,14 @@ def inputs_digest(history: History, settings: Settings, capability: Capabilities
     digest.update(b"" if past.night_evictions_per_hour is None else repr(past.night_evictions_per_hour).encode())
     digest.update(b"" if past.holders == NOBODY else repr(_sorted_holders(past.holders)).encode())
     return digest.hexdigest()
+
+
+def _digest_kept_off(update: Callable[[bytes], None], kept_off: Mapping[WorkloadId, frozenset[str]]) -> None:
+    texts: dict[frozenset[str], bytes] = {}
+    for name, nodes in sorted(kept_off.items()):
+        if nodes not in texts:
+            texts[nodes] = repr(sorted(nodes)).encode()
+        update(name.encode() + texts[nodes])
 
 
 def _sorted_holders(holders: Holders) -> list[list[str]]:

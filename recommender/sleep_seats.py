@@ -20,11 +20,11 @@ from fleet.sleeping import ASLEEP_BYTES
 from fleet.usage import Float32
 from recommender.advice.case import Permits
 from recommender.bin_cards import NodeRoom
-from recommender.consolidate import DAYS_MAX
 from recommender.demand import recorded
 from recommender.footprint_grants import SNAP_BYTES
 from recommender.harm.pair_guard import pair_guard
 from recommender.lent_cards import host_room_bytes
+from recommender.outlook import DAYS_MAX
 from recommender.placement import Arrangement
 from recommender.problem import PlanningProblem
 from recommender.sleeping import Nights, Sleeper, as_seen, sleeping_cards

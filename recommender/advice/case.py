@@ -25,7 +25,7 @@ from fleet.profiles import Profile
 from fleet.sentences import Sentence, Value
 from fleet.settings.settings import Settings
 from fleet.workload_kinds import CHANGEABLE_KINDS, JOB_KINDS, ORDERED_KINDS, SERVICE_KINDS, SURGE_KINDS
-from recommender.consolidate import Member
+from recommender.outlook import Member
 
 DAY_SECONDS = 86400
 SPAN_SLACK_RATIO = 0.98

@@ -9,10 +9,11 @@ import pytest
 
 from fleet.capabilities.register import HAMI
 from fleet.settings.settings import Settings
-from recommender.consolidate import TIERS, Group, Member, Outlook, Point, frontier, group_of, judged, outlook_of, packed
+from recommender.consolidate import TIERS, Group, Point, frontier, group_of, judged, packed
 from recommender.demand import Demand, demand_of
 from recommender.frontier_points import choose, closer
 from recommender.naive import HOUR_PROFILE, SUM_OF_MAXIMA, naive_packing
+from recommender.outlook import Member, Outlook, outlook_of
 from recommender.packing.greedy import GreedyPacker
 from tests.recommender.second_fleet import second_fleet
 

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from fleet.capabilities.register import HAMI
 from fleet.documents import plan_from_json, plan_to_json, seal_plan
 from gputide.answers.plan import plan_answer
-from recommender.consolidate import Group, Member, group_of, outlook_of
+from recommender.consolidate import Group, group_of
 from recommender.demand import demand_of
 from recommender.frontier_points import PROOF_ITEMS_MAX, cards_beyond
+from recommender.outlook import Member, outlook_of
 from recommender.packing.column_generation import BinLimits, bin_cost
 from recommender.packing.greedy import GreedyPacker
 from recommender.packing.packer import kinds_of

@@ -1,0 +1,115 @@
+"""Parts cards on which one pod would be harmed more than the guard lets happen, however calm the rest of the fleet.
+
+A plan's limit on harm is one for the whole fleet: some pods that are seldom active and always meet each other weigh
+little in it. Points are counted as in `risk`, pod by pod. Called by `consolidate`; pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.sharing import ACTIVE_RATIO_MIN, CONTENTION_RATIO_MAX
+from fleet.usage import Float32
+
+
+def active_points(load: Float32) -> NDArray[np.int64]:
+    """In how many points each type is active, (types,).
+
+    Args:
+        load: demand of each type, share of a card, (types, points).
+    """
+    found: NDArray[np.int64] = np.count_nonzero(load > ACTIVE_RATIO_MIN, axis=1)
+    return found
+
+
+def bins_to_check(
+    bin_of: NDArray[np.int32],
+    violated: NDArray[np.float64],
+    active: NDArray[np.int64],
+    is_low: NDArray[np.bool_],
+    ratio_max: float,
+) -> NDArray[np.int64]:
+    """Bins on which a pod may be above the ceiling: that hold more violated points than it lets the calmest pod have.
+
+    Args:
+        violated: violated item-points per bin, (bins,).
+        active: active points of each item, (items,).
+        is_low: items whose harm is not counted, (items,).
+        ratio_max: most violated points of an item / its active ones.
+    """
+    least = np.full(len(violated), np.inf)
+    counted = ~is_low & (active > 0)
+    np.minimum.at(least, bin_of[counted], active[counted].astype(float))
+    shared = np.bincount(bin_of, minlength=len(violated)) > 1
+    return np.flatnonzero(shared & (violated > 0) & (violated > ratio_max * least))
+
+
+def parted_below(
+    items: NDArray[np.int64],
+    type_of: NDArray[np.int32],
+    load: Float32,
+    is_low: NDArray[np.bool_],
+    most: NDArray[np.float32],
+    ratio_max: float,
+) -> list[list[int]]:
+    """The items of one bin, in as few bins as first fit finds in which nobody is above the ceiling.
+
+    The largest choose first; low priority, which yields, goes where it limits nobody too much, else alone.
+
+    Args:
+        items: of the bin.
+        type_of: type of each item of all, rows of `load`.
+        load: demand of each type, share of a card, (types, points); 0 for low priority.
+        most: limit of each item beside low priority, share of a card, infinite where there is none, (items of all,).
+        ratio_max: most violated points of an item / its active ones.
+    """
+    total = load[type_of[items]].sum(axis=1)
+    high = [int(item) for item in items[np.argsort(-total, kind="stable")] if not is_low[item]]
+    free = np.full(len(most), np.inf, np.float32)
+    found: list[list[int]] = []
+    for item in high:
+        fitting = next((held for held in found if _worst([*held, item], type_of, load, free) <= ratio_max), None)
+        if fitting is None:
+            found.append([item])
+        else:
+            fitting.append(item)
+    for item in (int(item) for item in items if is_low[item]):
+        fitting = next((held for held in found if _worst(held, type_of, load, most) <= ratio_max), None)
+        if fitting is None:
+            found.append([item])
+        else:
+            fitting.append(item)
+    return found
+
+
+def _worst(items: list[int], type_of: NDArray[np.int32], load: Float32, most: NDArray[np.float32]) -> float:
+    """Largest violated share of the active points of any item, 0-1, where these share a card."""
+    held = np.array(items, np.int64)
+    return float(_worst_ratio(type_of[held], load, most[held]))
+
+
+@numba.njit(cache=True, nogil=True)
+def _worst_ratio(types: Any, load: Any, most: Any) -> Any:
+    points = load.shape[1]
+    slack = np.float32(CONTENTION_RATIO_MAX - 1.0)
+    total = np.zeros(points, np.float32)
+    for k in range(types.shape[0]):
+        row = load[types[k]]
+        for t in range(points):
+            total[t] += row[t]
+    worst = 0.0
+    for k in range(types.shape[0]):
+        row = load[types[k]]
+        active = 0
+        violated = 0
+        for t in range(points):
+            if row[t] > ACTIVE_RATIO_MIN:
+                active += 1
+                violated += total[t] > CONTENTION_RATIO_MAX or row[t] > most[k] + slack
+        if active > 0:
+            worst = max(worst, violated / active)
+    return worst
