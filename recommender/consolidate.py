@@ -68,7 +68,6 @@ class Group:
         low_demand: mean demand of each item of low priority, 0 for others, (items,).
         joint_points: the first points of `problem.load` replay the history jointly.
         active: points of `fresh` in which each item is active, (items,).
-        pod_harm_max: most that any one pod may be violated by contention, share of its active points.
         shortage: expected points short of framebuffer of each item, if its workload is cut, (items,).
         limits: who is limited to which share of compute.
         lenders: see `Outlook`; then a bin may hold more than a card, on which framebuffer is lent.
@@ -83,7 +82,6 @@ class Group:
     low_demand: NDArray[np.float64]
     joint_points: int
     active: NDArray[np.int64]
-    pod_harm_max: float
     shortage: NDArray[np.float64]
     limits: CoreLimits
     lenders: Lenders | None = None
@@ -136,26 +134,32 @@ class Group:
         leaving = np.flatnonzero(is_gated & is_shared & (left < LOW_KEPT_MIN * self.low_demand))
         return parted(found, leaving)
 
-    def below_ceiling(self, bin_of: NDArray[np.int32], harm: Harm) -> NDArray[np.int32]:
-        """The packing with every card parted on which a pod would be harmed beyond `pod_harm_max` by contention.
+    def below_ceiling(
+        self, bin_of: NDArray[np.int32], violated: NDArray[np.float64], ratio_max: float
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """A packing with every card parted on which contention would harm a pod beyond a ceiling.
 
         Where framebuffer is lent, harm comes from waiting for it as well, and the card stays as it is.
 
         Args:
-            harm: of the packing.
+            violated: violated item-points of each of its bins, (bins,).
+            ratio_max: most violated points of an item / its active ones.
+
+        Returns:
+            The packing, new bins last, and the violated item-points of its bins.
         """
         problem = self.problem
-        to_check = bins_to_check(bin_of, harm.violated, self.active, problem.is_low, self.pod_harm_max)
+        to_check = bins_to_check(bin_of, violated, self.active, problem.is_low, ratio_max)
         lent = set() if self.lenders is None else {*over_full(bin_of, problem.item_bytes, problem.capacity_bytes)}
         most = self.limits.most_beside_low(bin_of, problem.is_low)
-        found, bins = bin_of.copy(), len(harm.violated)
+        found, harm = bin_of.copy(), [*violated]
         for b in (int(b) for b in to_check if int(b) not in lent):
             held = np.flatnonzero(bin_of == b)
-            kept = parted_below(held, problem.item_type, self.fresh, problem.is_low, most, self.pod_harm_max)
-            for items in kept[1:]:
-                found[items] = bins
-                bins += 1
-        return found
+            (_, harm[b]), *others = parted_below(held, problem.item_type, self.fresh, problem.is_low, most, ratio_max)
+            for items, harmed in others:
+                found[items] = len(harm)
+                harm.append(float(harmed))
+        return found, np.array(harm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +227,6 @@ def group_of(
     step_bytes: int,
     slices_max: int,
     least_bytes: int = 0,
-    pod_harm_max: float = 1.0,
 ) -> Group:
     """What the packer wants, with framebuffer granted at one price.
 
@@ -232,7 +235,6 @@ def group_of(
         headroom_ratio: see `grant_framebuffer`.
         step_bytes: the backend's step of framebuffer.
         least_bytes: smallest grant that the backend takes.
-        pod_harm_max: see `Group`.
     """
     grants = grant_framebuffer(
         outlook.footprints, card_price=card_price, headroom_ratio=headroom_ratio, step_bytes=step_bytes
@@ -259,7 +261,6 @@ def group_of(
         low_demand=outlook.low_demand,
         joint_points=outlook.joint_points,
         active=outlook.active,
-        pod_harm_max=pod_harm_max,
         shortage=shortage_points(grants, outlook.type_of, outlook.fresh_rising, outlook.capacity_bytes, outlook.is_low),
         limits=core_limits(outlook.members, outlook.peak, outlook.fast_percent),
         lenders=outlook.lenders,
@@ -300,11 +301,6 @@ def packed(
     for price, packings in zip(card_prices, zip(*sweeps, strict=True) if sweeps else [()], strict=False):
         held = [group.with_holds(packing) for group, packing in zip(groups, packings, strict=True)]
         choice = judged(groups, held, resting_active)
-        calm = [
-            group.below_ceiling(bin_of, harm) for group, bin_of, harm in zip(groups, held, choice.harm, strict=True)
-        ]
-        if any(len(harm.violated) <= bin_of.max(initial=-1) for harm, bin_of in zip(choice.harm, calm, strict=True)):
-            choice = judged(groups, calm, resting_active)
         yield Point(groups=tuple(groups), choice=choice, price=price, parted=_parted_rows(groups, packings, held))
 
 

@@ -154,7 +154,6 @@ def tiers_of(problem: PlanningProblem, permits: Permits) -> Iterator[tuple[Group
                 step_bytes=capability.framebuffer_step_bytes or 1,
                 slices_max=capability.slices_per_card_max,
                 least_bytes=capability.framebuffer_min_bytes,
-                pod_harm_max=problem.forecast_pod_max,
             )
             for outlook in outlooks
         )
@@ -212,38 +211,47 @@ def _cards_needed(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]]
     return int(np.ceil((bound - harm) / price - 1e-6))
 
 
-def choose(points: Sequence[Point], *, violation_ratio_max: float, resting_active: float) -> Point:
+def choose(
+    points: Sequence[Point], *, violation_ratio_max: float, resting_active: float, pod_ratio_max: float = 1.0
+) -> Point:
     """The point with the fewest cards whose predicted violation meets the limit.
 
     Args:
         points: the frontier, at least one point.
         violation_ratio_max: the limit, 0-1.
+        pod_ratio_max: most that contention may violate any one pod, share of its active time.
 
     Returns:
         The point; where a point is too harmful, cards of it are dissolved until it is not.
     """
     # Of equals the last, which is the most careful: what costs no card is had for nothing.
-    thinned = [_dissolved(point, violation_ratio_max, resting_active) for point in points]
+    thinned = [_dissolved(point, violation_ratio_max, resting_active, pod_ratio_max) for point in points]
     best = min(range(len(points)), key=lambda number: (thinned[number][0], -number))
     groups = points[best].groups
     choice = judged(groups, thinned[best][1], resting_active)
     return Point(groups=groups, choice=choice, parted=points[best].parted)
 
 
-def _dissolved(point: Point, limit: float, resting_active: float) -> tuple[int, list[NDArray[np.int32]]]:
-    """The point with its most harmful cards given up until it is within the limit and no hard share is exceeded.
+def _dissolved(
+    point: Point, limit: float, resting_active: float, pod_ratio_max: float
+) -> tuple[int, list[NDArray[np.int32]]]:
+    """The point with its most harmful cards given up until it is within both limits and no hard share is exceeded.
 
     Returns:
         How many cards that takes, and the packings.
     """
     groups, harms = point.groups, point.choice.harm
-    packings = [bin_of.copy() for bin_of in point.choice.bin_of]
+    calmed = [
+        group.below_ceiling(bin_of, harm.violated, pod_ratio_max)
+        for group, bin_of, harm in zip(groups, point.choice.bin_of, harms, strict=True)
+    ]
+    packings = [bin_of for bin_of, _ in calmed]
     splits = [_Splits(bin_of) for bin_of in packings]
     candidates: list[tuple[float, int, int, float]] = []
     shorts: list[_Shortage] = []
     bad = 0.0
-    for number, (group, harm) in enumerate(zip(groups, harms, strict=True)):
-        violated = harm.violated / group.points
+    for number, (group, (_, points)) in enumerate(zip(groups, calmed, strict=True)):
+        violated = points / group.points
         for full in _over_promised(group, packings[number]):
             splits[number].split(full)
             violated[full] = 0.0

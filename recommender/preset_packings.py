@@ -141,7 +141,12 @@ class PresetPackings:
             points, guards = points_of(problem, permits, self._resting), _guards(problem, permits)
             limits = problem.forecast_limits
             chosen = {
-                level: choose(points, violation_ratio_max=most, resting_active=self._resting)
+                level: choose(
+                    points,
+                    violation_ratio_max=most,
+                    resting_active=self._resting,
+                    pod_ratio_max=problem.forecast_pod_limits[level],
+                )
                 for level, most in limits.items()
             }
             arranged = {

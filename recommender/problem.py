@@ -27,6 +27,10 @@ from recommender.demand import Demand
 from recommender.node_terms import NodeTerms
 from recommender.past_outcomes import OwnPast
 
+POD_TIMES = 10.0
+"""How many times as much any one pod may be harmed as the fleet, at most; no more, either, than a guard takes a stage
+back for, unless the fleet may."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanScope:
@@ -103,14 +107,14 @@ class PlanningProblem:
         return {level: self.past.forecast_limit(most) for level, most in self.violation_limits.items()}
 
     @cached_property
-    def forecast_pod_max(self) -> float:
-        """What a forecast may say of any one pod: what the guard stops a plan for, or a fleet's limit if that is more.
-
-        Share of the pod's active time, 0-1, by what the past taught.
-        """
+    def forecast_pod_limits(self) -> dict[RiskLevel, float]:
+        """What a forecast may say of any one pod for each preset, share of its active time, 0-1; see `POD_TIMES`."""
         guard = self.settings.guard
-        stopped = min(1.0, guard.harm_ratio_max * guard.harm_freeze_burn)
-        return max(self.past.forecast_limit(stopped), *self.forecast_limits.values())
+        restored = guard.harm_ratio_max * guard.harm_restore_burn
+        return {
+            level: self.past.forecast_limit(max(most, min(POD_TIMES * most, restored)))
+            for level, most in self.violation_limits.items()
+        }
 
     def at(self, level: RiskLevel) -> PlanningProblem:
         """The same problem at a preset; the limit that was set stays with the preset it was set for."""

@@ -1,7 +1,7 @@
-"""Parts cards on which one pod would be harmed more than the guard lets happen, however calm the rest of the fleet.
+"""Parts cards on which one pod would be harmed far more than the fleet may be, however calm the rest of it is.
 
 A plan's limit on harm is one for the whole fleet: some pods that are seldom active and always meet each other weigh
-little in it. Points are counted as in `risk`, pod by pod. Called by `consolidate`; pure.
+little in it. Points are counted as in `risk`, pod by pod. Called by `frontier_points`; pure.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def parted_below(
     is_low: NDArray[np.bool_],
     most: NDArray[np.float32],
     ratio_max: float,
-) -> list[list[int]]:
+) -> list[tuple[list[int], int]]:
     """The items of one bin, in as few bins as first fit finds in which nobody is above the ceiling.
 
     The largest choose first; low priority, which yields, goes where it limits nobody too much, else alone.
@@ -66,34 +66,32 @@ def parted_below(
         load: demand of each type, share of a card, (types, points); 0 for low priority.
         most: limit of each item beside low priority, share of a card, infinite where there is none, (items of all,).
         ratio_max: most violated points of an item / its active ones.
+
+    Returns:
+        Items of each bin, and their violated points.
     """
     total = load[type_of[items]].sum(axis=1)
-    high = [int(item) for item in items[np.argsort(-total, kind="stable")] if not is_low[item]]
     free = np.full(len(most), np.inf, np.float32)
-    found: list[list[int]] = []
-    for item in high:
-        fitting = next((held for held in found if _worst([*held, item], type_of, load, free) <= ratio_max), None)
+    bins: list[list[int]] = []
+    for item in map(int, items[np.argsort(-total, kind="stable")]):
+        bound = most if is_low[item] else free
+        fitting = next((held for held in bins if _harm([*held, item], type_of, load, bound)[0] <= ratio_max), None)
         if fitting is None:
-            found.append([item])
+            bins.append([item])
         else:
             fitting.append(item)
-    for item in (int(item) for item in items if is_low[item]):
-        fitting = next((held for held in found if _worst(held, type_of, load, most) <= ratio_max), None)
-        if fitting is None:
-            found.append([item])
-        else:
-            fitting.append(item)
-    return found
+    return [(held, _harm(held, type_of, load, most if any(is_low[held]) else free)[1]) for held in bins]
 
 
-def _worst(items: list[int], type_of: NDArray[np.int32], load: Float32, most: NDArray[np.float32]) -> float:
-    """Largest violated share of the active points of any item, 0-1, where these share a card."""
+def _harm(items: list[int], type_of: NDArray[np.int32], load: Float32, most: NDArray[np.float32]) -> tuple[float, int]:
+    """Largest violated share of the active points of any item, 0-1, and violated points of all, on one card."""
     held = np.array(items, np.int64)
-    return float(_worst_ratio(type_of[held], load, most[held]))
+    worst, violated = _played(type_of[held], load, most[held])
+    return float(worst), int(violated)
 
 
 @numba.njit(cache=True, nogil=True)
-def _worst_ratio(types: Any, load: Any, most: Any) -> Any:
+def _played(types: Any, load: Any, most: Any) -> Any:
     points = load.shape[1]
     slack = np.float32(CONTENTION_RATIO_MAX - 1.0)
     total = np.zeros(points, np.float32)
@@ -102,6 +100,7 @@ def _worst_ratio(types: Any, load: Any, most: Any) -> Any:
         for t in range(points):
             total[t] += row[t]
     worst = 0.0
+    everybody = 0
     for k in range(types.shape[0]):
         row = load[types[k]]
         active = 0
@@ -110,6 +109,7 @@ def _worst_ratio(types: Any, load: Any, most: Any) -> Any:
             if row[t] > ACTIVE_RATIO_MIN:
                 active += 1
                 violated += total[t] > CONTENTION_RATIO_MAX or row[t] > most[k] + slack
+        everybody += violated
         if active > 0:
             worst = max(worst, violated / active)
-    return worst
+    return worst, everybody

@@ -1,4 +1,4 @@
-"""No pod is put where it would be harmed more than the guard lets happen, however calm the rest of the fleet is."""
+"""No pod is put where it would be harmed far more than the fleet may be, however calm the rest of it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fleet.decisions import Plan
 from recommender.harm.pod_ceiling import active_points, bins_to_check, parted_below
 from tests.recommender.builders import Service, cluster, plan_of
 
@@ -25,6 +24,14 @@ def worst(items: list[int], load: NDArray[np.float32], most: NDArray[np.float32]
     return max(shares, default=0.0)
 
 
+def violated(items: list[int], load: NDArray[np.float32], most: NDArray[np.float32]) -> int:
+    """Violated points of some items on a card, slowly."""
+    total = load[items].sum(axis=0)
+    return sum(
+        int(((load[item] > ACTIVE) & ((total > FULL) | (load[item] > most[item] + FULL - 1.0))).sum()) for item in items
+    )
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_parted_items_are_all_there_and_below_the_ceiling(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -34,13 +41,14 @@ def test_parted_items_are_all_there_and_below_the_ceiling(seed: int) -> None:
     most = np.where(random.random(8) < 0.3, 0.6, np.inf).astype(np.float32)
     ceiling = float(random.choice([0.0, 0.02, 0.1]))
     found = parted_below(np.arange(8), np.arange(8, dtype=np.int32), load, is_low, most, ceiling)
-    assert sorted(item for items in found for item in items) == list(range(8))
+    assert sorted(item for items, _ in found for item in items) == list(range(8))
     free = np.full(8, np.inf, np.float32)
-    for items in found:
+    for items, harmed in found:
         has_low = any(is_low[item] for item in items)
         counted = [item for item in items if not is_low[item]]
         if len(items) > 1:
             assert worst(counted, load, most if has_low else free) <= ceiling
+        assert harmed == violated(counted, load, most if has_low else free)
 
 
 def test_bins_that_can_hold_nobody_above_the_ceiling_are_not_looked_at() -> None:
@@ -55,23 +63,18 @@ def test_bins_that_can_hold_nobody_above_the_ceiling_are_not_looked_at() -> None
     assert bins_to_check(bin_of, np.array([4.0, 0.0]), active, is_low, 0.5).tolist() == []
 
 
-def seldom_and_steady(harm_ratio_max: float) -> Plan:
-    """Two services that work for the same hour of a day, among many that fill their cards all day."""
+def cards_of_seldom(**risk: object) -> int:
+    """Cards of two services that work for the same hour of a day, among many that fill their cards all day."""
     seldom = [Service(name=f"seldom-{number}", level=0.7, hours=(9, 10)) for number in range(2)]
     history = cluster(*seldom, Service(name="steady", replicas=24, level=0.9), days=5)
-    guard = {"gaps_allowed": True, "harm_ratio_max": harm_ratio_max}
-    return plan_of(history, settings={"guard": guard})
+    plan = plan_of(history, settings={"risk": risk})
+    return len({card.card for card in plan.placement for part in card.slices if part.pod.startswith("seldom")})
 
 
-def cards_of(plan: Plan, prefix: str) -> set[str]:
-    return {str(card.card) for card in plan.placement for part in card.slices if part.pod.startswith(prefix)}
+@pytest.mark.parametrize("preset", ["low", "medium", "high"])
+def test_those_who_always_meet_do_not_share_because_others_are_calm(preset: str) -> None:
+    assert cards_of_seldom(preset=preset) == 2
 
 
-def test_those_who_always_meet_do_not_share_because_others_are_calm() -> None:
-    plan = seldom_and_steady(0.01)
-    assert len(cards_of(plan, "seldom")) == 2
-
-
-def test_what_the_guard_would_let_happen_may_be_planned() -> None:
-    plan = seldom_and_steady(1.0)
-    assert len(cards_of(plan, "seldom")) == 1
+def test_they_share_where_the_whole_fleet_may_be_harmed_as_much() -> None:
+    assert cards_of_seldom(violation_ratio_max=1.0) == 1
