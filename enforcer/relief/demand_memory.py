@@ -1,8 +1,8 @@
 """What every pod used on every card over the last day, as far as relief saw it: the past that a choice is made from.
 
-One column a minute, the largest use seen in it; a minute in which a pod was not seen holds nothing, and counts as no
-use. Mutable, bounded: pods that were not seen for as long as is remembered are forgotten. Lost when relief ends: then
-it learns anew, and what it knows least of it judges by the present.
+One column a minute, the largest use seen in it; a minute in which a pod was not seen, or nobody knew its use, holds
+nothing, and counts as no use. Mutable, bounded: pods that were not seen for as long as is remembered are forgotten.
+Lost when relief ends: then it learns anew, and what it knows least of it judges by the present.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enforcer.agent.node_view import NodeView
+from fleet.inventory import Priority
 from fleet.usage import Float32
 
 STEP_SECONDS = 60
@@ -27,6 +28,26 @@ class SeatKey:
     namespace: str
     pod: str
     card: str
+
+
+def used(view: NodeView) -> dict[SeatKey, float | None]:
+    """Compute that every pod uses of each of its cards, share of the card; None where nobody can tell.
+
+    Of pods of which nobody says it, it is what their card uses beyond the others, by equal parts; low priority of which
+    nobody says it counts as none, for it gets what the others leave.
+    """
+    found: dict[SeatKey, float | None] = {}
+    for part in view.slices:
+        key = SeatKey(namespace=part.namespace, pod=part.pod, card=part.card)
+        ratio = 0.0 if part.duty_cycle_ratio is None and part.priority is Priority.LOW else part.duty_cycle_ratio
+        known = found.get(key, 0.0)
+        found[key] = None if known is None or ratio is None else known + ratio
+    for card in view.cards:
+        unknown = [key for key, ratio in found.items() if key.card == card.card and ratio is None]
+        if unknown and card.duty_cycle_ratio is not None:
+            rest = card.duty_cycle_ratio - sum(ratio or 0.0 for key, ratio in found.items() if key.card == card.card)
+            found |= dict.fromkeys(unknown, max(0.0, rest) / len(unknown))
+    return found
 
 
 class DemandMemory:
@@ -51,17 +72,16 @@ class DemandMemory:
         self._roll(int(max(view.at_seconds for view in fresh) // STEP_SECONDS))
         column = self._step % self._steps
         for view in fresh:
-            used: dict[SeatKey, tuple[float, int]] = {}
+            sizes: dict[SeatKey, int] = {}
             for part in view.slices:
                 key = SeatKey(namespace=part.namespace, pod=part.pod, card=part.card)
-                duty, size = used.get(key, (0.0, 0))
-                used[key] = duty + (part.duty_cycle_ratio or 0.0), size + (part.framebuffer_used_bytes or 0)
-            for key, (duty, size) in used.items():
+                sizes[key] = sizes.get(key, 0) + (part.framebuffer_used_bytes or 0)
+            for key, ratio in used(view).items():
                 row = self._row_of(key)
                 if row is None:
                     continue
-                self._load[row, column] = max(self._load[row, column], duty)
-                self._need[row] = max(self._need[row], size)
+                self._load[row, column] = max(self._load[row, column], ratio or 0.0)
+                self._need[row] = max(self._need[row], sizes[key])
                 self._seen_step[row] = self._step
 
     def load(self, keys: Sequence[SeatKey], now: Mapping[SeatKey, float]) -> Float32:

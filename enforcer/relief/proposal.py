@@ -1,8 +1,8 @@
 """Which pod leaves an overloaded card, and where to: `fleet.relief.choice` over the cluster as it stands.
 
 Demand comes from what nodes report, seats and cards from the API server, wishes from the pods' owners. A card takes a
-newcomer only where its node reports its use, it is sound, open, not in trouble and not somebody's own, and where HAMi's
-scheduler would count room for slices, cores and framebuffer. Reads nothing by itself.
+newcomer only where its node reports its use and that of all its pods, it is sound, open, not in trouble and not
+somebody's own, and where HAMi's scheduler would count room for slices, cores and framebuffer. Reads nothing by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enforcer.backends.hami_dialect import cordoned_cards
 from enforcer.card_room import card_rooms
 from enforcer.dialect import SeatSlice, StandingCard
 from enforcer.node_choice import why_node_closed
-from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory, SeatKey
+from enforcer.relief.demand_memory import STEP_SECONDS, DemandMemory, SeatKey, used
 from enforcer.relief.overload import Overload
 from enforcer.relief.relief_journal import Manner
 from enforcer.relief.wishes import Movable
@@ -134,7 +134,9 @@ def _seen(ground: Field, tried: Collection[str]) -> _Seen:
         if part.card in number and seat.pod_id not in ground.arrived
     )
     keys = [SeatKey(namespace=seat.namespace, pod=seat.pod, card=str(part.card)) for seat, part in rows]
-    load = ground.memory.load(keys, _now(ground))
+    use = {key: ratio for view in ground.views.values() for key, ratio in used(view).items()}
+    load = ground.memory.load(keys, {key: ratio or 0.0 for key, ratio in use.items()})
+    unseen = {key.card for key, ratio in use.items() if ratio is None}
     load[[row for row, (seat, _) in enumerate(rows) if seat.pod_id in low]] = 0.0
     workloads: dict[str, int] = {}
     models: dict[str, int] = {}
@@ -167,21 +169,15 @@ def _seen(ground: Field, tried: Collection[str]) -> _Seen:
         model=np.array([models.setdefault(card.device_type, len(models)) for card in standing], np.int64),
         capacity_bytes=np.array([float(card.framebuffer_mib * MIB) for card in standing]),
         is_open=np.array(
-            [_is_open(card, ground) and card.card not in tried and card.card not in isolated for card in standing],
+            [
+                _is_open(card, ground) and card.card not in tried and card.card not in isolated | unseen
+                for card in standing
+            ],
             np.bool_,
         ),
         step_seconds=STEP_SECONDS,
     )
     return _Seen(rows=rows, cards=cards, watch=watch)
-
-
-def _now(ground: Field) -> dict[SeatKey, float]:
-    found: dict[SeatKey, float] = {}
-    for view in ground.views.values():
-        for part in view.slices:
-            key = SeatKey(namespace=part.namespace, pod=part.pod, card=part.card)
-            found[key] = found.get(key, 0.0) + (part.duty_cycle_ratio or 0.0)
-    return found
 
 
 def _low_pods(ground: Field) -> frozenset[str]:

@@ -109,12 +109,19 @@ def _use(pod: str, use: Mapping[str, float]) -> float:
 
 @dataclass
 class World:
-    """A simulated cluster with a relief; mutable: time passes."""
+    """A simulated cluster with a relief; mutable: time passes.
+
+    Attributes:
+        blind: workloads of which nobody says what they use.
+        is_card_known: whether their cards say what they do.
+    """
 
     folder: Path
     cluster: SimulatedCluster
     use: dict[str, float] = field(default_factory=dict)
     free_ratio: float = 0.4
+    blind: frozenset[str] = frozenset()
+    is_card_known: bool = True
     policy: ReliefPolicy = POLICY
     tool_changes: dict[str, Any] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
@@ -144,9 +151,25 @@ class World:
         orders = [found for node in ("node-0", "node-1") if (found := self.orders(node)) is not None]
         asleep = {key.pod_uid for entry in orders if entry.expires_at > self.cluster.now() for key in entry.paused}
         views = views_of(self.cluster, self.use, free_ratio=self.free_ratio, asleep=asleep)
+        views = {node: self._as_seen(view) for node, view in views.items()}
         result = self.runner.look(views) if self.metrics is None else self.metrics.look(self.runner, views)
         self.said += result.said
         return result
+
+    def _as_seen(self, view: NodeView) -> NodeView:
+        """A view in which nobody says what blind workloads use, nor their cards where these are not known."""
+        hidden = {part.card for part in view.slices if part.pod.partition("-")[0] in self.blind}
+        return replace(
+            view,
+            slices=tuple(
+                replace(part, duty_cycle_ratio=None) if part.pod.partition("-")[0] in self.blind else part
+                for part in view.slices
+            ),
+            cards=tuple(
+                card if self.is_card_known or card.card not in hidden else replace(card, duty_cycle_ratio=None)
+                for card in view.cards
+            ),
+        )
 
     def run(self, seconds: float, step: float = 1.0) -> None:
         """Look again and again while time passes."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from enforcer.agent.node_view import NodeView
-from enforcer.relief.demand_memory import DemandMemory, SeatKey
+from enforcer.relief.demand_memory import DemandMemory, SeatKey, used
 from fleet.inventory import Priority
 from tests.enforcer.agent.nodes import CARD, slice_of, view_of
 
@@ -49,3 +49,20 @@ def test_many_pods_find_room_and_keep_their_own_use() -> None:
     keys = [SeatKey(namespace="team", pod=f"pod-{number}", card=CARD) for number in range(1, 201)]
     found = memory.load(keys, dict(zip(keys, duties, strict=True)))[:, -1]
     assert np.allclose(found, duties)
+
+
+def test_use_that_nobody_says_is_what_the_card_uses_beyond_the_others() -> None:
+    slices = (
+        slice_of(1, Priority.HIGH, duty_cycle_ratio=None), slice_of(2, Priority.NORMAL, duty_cycle_ratio=None),
+        slice_of(3, Priority.HIGH, duty_cycle_ratio=0.2), slice_of(4, Priority.LOW, duty_cycle_ratio=0.1),
+    )  # fmt: skip
+    view = view_of(*slices, at=0.0)
+    (card,) = view.cards
+
+    def told(duty: float | None) -> list[float | None]:
+        seen = used(replace(view, cards=(replace(card, duty_cycle_ratio=duty),)))
+        return [seen[SeatKey(namespace="team", pod=f"pod-{number}", card=CARD)] for number in (1, 2, 3, 4)]
+
+    assert told(0.9) == pytest.approx([0.3, 0.3, 0.2, 0.1])
+    assert told(0.1) == pytest.approx([0.0, 0.0, 0.2, 0.1])
+    assert told(None) == [None, None, 0.2, 0.1]

@@ -139,6 +139,14 @@ def test_card_of_somebody_who_shares_with_nobody_takes_no_newcomer(tmp_path: Pat
     assert move.order.to_card != card_id(1)
 
 
+@pytest.mark.parametrize("is_card_known", [True, False])
+def test_card_with_a_pod_whose_use_nobody_knows_is_no_calm_one(tmp_path: Path, *, is_card_known: bool) -> None:
+    world = a_world(tmp_path, use={**FULL, "d": 0.5}, blind=frozenset({"d"}), is_card_known=is_card_known)
+    world.run(40)
+    (move,) = world.journal.moves()
+    assert move.order.to_card != card_id(1)
+
+
 def test_workload_that_was_moved_often_today_stays(tmp_path: Path) -> None:
     world = a_world(tmp_path, use=dict(FULL), policy=replace(POLICY, rules=replace(POLICY.rules, moves_per_day_max=1)))
     world.run(40)
