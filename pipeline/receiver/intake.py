@@ -216,11 +216,16 @@ def _answer(tally: Tally, decoded: DecodedBody, series_max: int) -> Answer:
             f"cannot take {tally.beyond} samples of new series: receiver.series_max={series_max} are remembered; "
             f"the other {handled} were written"
         )
+    elif decoded.unsound_histograms:
+        text = (
+            f"cannot take {decoded.unsound_histograms} histograms: count and buckets do not agree; the other "
+            f"{decoded.histograms - decoded.unsound_histograms}, and {handled} samples, were taken"
+        )
     return Answer(
         status=400 if text else 204,
         text=text,
         samples=handled,
-        histograms=decoded.histograms,
+        histograms=decoded.histograms - decoded.unsound_histograms,
         exemplars=decoded.exemplars,
         is_counted=True,
     )

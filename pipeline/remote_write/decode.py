@@ -79,6 +79,7 @@ class DecodedBody:
         symbols: version 2: start and end of each symbol in `data`, shape (symbols, 2), int32; empty for version 1.
         metadata: number of metadata entries, which are counted and not kept.
         histograms: number of native histograms, which are counted and not kept.
+        unsound_histograms: those of them whose count is not that of their buckets, or whose buckets can't be.
         exemplars: number of exemplars, which are counted and not kept.
     """
 
@@ -90,6 +91,7 @@ class DecodedBody:
     symbols: Int32
     metadata: int
     histograms: int
+    unsound_histograms: int
     exemplars: int
 
 
@@ -123,7 +125,7 @@ class Decoder:
         if found[0] == kernels.NO_ROOM:
             room = _Room.of(size, self._limits, series=2, sample=2, symbol=2)
             found = _scan(data, size, version, self._limits.samples, room)
-        status, position, series, samples, symbols, end, metadata, histograms, exemplars = found
+        status, position, series, samples, symbols, end, metadata, histograms, unsound, exemplars = found
         if status == kernels.NO_ROOM:
             what = "symbols" if symbols == len(room.symbols) else "series or samples"
             most = len(room.symbols) if symbols == len(room.symbols) else self._limits.samples
@@ -146,6 +148,7 @@ class Decoder:
             symbols=room.symbols[:symbols],
             metadata=metadata,
             histograms=histograms,
+            unsound_histograms=unsound,
             exemplars=exemplars,
         )
 

@@ -137,6 +137,92 @@ def _plain_places(at: Any, end: Any) -> Any:
     return (refs_end, time, True) if sample_end + 2 + np.int64(load8(sample_end + 1)) == end else (-1, zero, False)
 
 
+@njit(cache=True, nogil=True)
+def _span_length(at: Any, end: Any) -> Any:
+    """Buckets that one BucketSpan message stands for; -1 where it is cut."""
+    length = np.int64(0)
+    while at < end:
+        tag, at = _varint(at, end)
+        if at < 0:
+            return np.int64(-1)
+        start, stop = _payload(at, end, np.int64(tag & np.uint64(7)))
+        if start < 0:
+            return np.int64(-1)
+        if tag == 16:
+            value, _ = _varint(start, stop)
+            length = np.int64(value & np.uint64(0xFFFFFFFF))
+        at = stop
+    return length
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _is_negative(bits: Any) -> Any:
+    """Whether the bits of a double are those of a number below 0."""
+    return np.uint64(0x8000000000000000) < bits <= np.uint64(0xFFF0000000000000)
+
+
+@njit(cache=True, nogil=True)
+def _is_histogram(at: Any, end: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - one branch per field of the message
+    """Whether a Histogram message holds together: as many buckets as spans say, none below 0, and their sum the count.
+
+    Observations that are no number make the sum NaN and lie in no bucket: then there may be fewer. Counts that are
+    floats need not add up. Source: prometheus/prometheus:model/histogram/histogram.go (Validate), float_histogram.go.
+    """
+    count = total = np.uint64(0)
+    is_float = is_nan = False
+    spans = np.zeros(2, np.int64)
+    buckets = np.zeros(2, np.int64)
+    held = np.zeros(2, np.int64)
+    while at < end:
+        tag, at = _varint(at, end)
+        if at < 0:
+            return False
+        wire, number = np.int64(tag & np.uint64(7)), np.int64(tag >> np.uint64(3))
+        start, stop = _payload(at, end, wire)
+        if start < 0:
+            return False
+        side = np.int64(number > 10)
+        if tag == 8:
+            count, _ = _varint(start, stop)
+        elif tag == 48:
+            value, _ = _varint(start, stop)
+            total += value
+        elif tag in (17, 57):
+            is_float = True
+            if _is_negative(load64(start)):
+                return False
+        elif tag == 25:
+            is_nan = (load64(start) & np.uint64(0x7FFFFFFFFFFFFFFF)) > np.uint64(0x7FF0000000000000)
+        elif number in (8, 11) and wire == 2:
+            length = _span_length(start, stop)
+            if length < 0:
+                return False
+            spans[side] += length
+        elif number in (9, 12) and wire in (0, 2):
+            while start < stop:
+                value, start = _varint(start, stop)
+                if start < 0:
+                    return False
+                held[side] += np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
+                if held[side] < 0:
+                    return False
+                total += np.uint64(held[side])
+                buckets[side] += 1
+        elif number in (10, 13) and wire in (1, 2):
+            is_float = True
+            if (stop - start) % 8:
+                return False
+            while start < stop:
+                if _is_negative(load64(start)):
+                    return False
+                start += 8
+                buckets[side] += 1
+        at = stop
+    if buckets[0] != spans[0] or buckets[1] != spans[1]:
+        return False
+    return is_float or (total <= count if is_nan else total == count)
+
+
 @njit(cache=True, nogil=True, inline="always")
 def _scan_series(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one branch per field of the message
     base: Any,
@@ -151,11 +237,15 @@ def _scan_series(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one branch
     ts_ms: Any,
     value_bits: Any,
 ) -> Any:
-    """Walks a series, fills its row; status, position, samples, loose bytes; metadata, histograms, exemplars."""
+    """Walks a series, fills its row.
+
+    Returns:
+        status, position, samples, loose bytes; metadata, histograms, those of them that don't hold together, exemplars.
+    """
     first_sample = samples
     labels_start: Any = base
     labels_end: Any = base
-    labels = histograms = exemplars = metadata = 0
+    labels = histograms = unsound = exemplars = metadata = 0
     status = OK
     position = at
     while at < end:
@@ -219,6 +309,7 @@ def _scan_series(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one branch
             status = BAD_WIRE
         elif number == (4 if version == 1 else 3):
             histograms += 1
+            unsound += not _is_histogram(start, stop)
         elif number == (3 if version == 1 else 4):
             exemplars += 1
         elif version == 2 and number == 5:
@@ -227,7 +318,7 @@ def _scan_series(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one branch
             break
         at = stop
     _put_series(out, series, labels_start - base, labels_end - base, first_sample, samples, histograms)
-    return status, position, samples, loose, metadata, histograms, exemplars
+    return status, position, samples, loose, metadata, histograms, unsound, exemplars
 
 
 @njit(cache=True, nogil=True)
@@ -273,7 +364,7 @@ def scan(  # noqa: C901, PLR0912, PLR0915 - one branch per field of the message
 
     Returns:
         status, position, series, samples, symbols, end of the message and of what was put behind it, metadata entries,
-        histograms, exemplars.
+        histograms, those of them that don't hold together, exemplars.
     """
     base = address(data)
     at: Any = base
@@ -282,7 +373,7 @@ def scan(  # noqa: C901, PLR0912, PLR0915 - one branch per field of the message
     room_end = base + len(data)
     loose = size
     status = OK
-    met = series = samples = symbol = metadata = histograms = exemplars = 0
+    met = series = samples = symbol = metadata = histograms = unsound = exemplars = 0
     series_tag = np.uint64(10 if version == 1 else 42)
     while at < end:
         begin = at
@@ -308,11 +399,12 @@ def scan(  # noqa: C901, PLR0912, PLR0915 - one branch per field of the message
                 series += 1
             else:
                 before = samples
-                status, begin, samples, loose, metadata_met, histograms_met, exemplars_met = _scan_series(
+                status, begin, samples, loose, metadata_met, histograms_met, unsound_met, exemplars_met = _scan_series(
                     base, start, stop, version, loose, room_end, samples, series, series_out, ts_ms, value_bits
                 )
                 metadata += metadata_met
                 histograms += histograms_met
+                unsound += unsound_met
                 exemplars += exemplars_met
                 series += samples > before or histograms_met > 0
         elif version == 2 and tag == 34:
@@ -330,4 +422,4 @@ def scan(  # noqa: C901, PLR0912, PLR0915 - one branch per field of the message
         if status != OK:
             break
         at = stop
-    return status, begin - base, series, samples, symbol, loose, metadata, histograms, exemplars
+    return status, begin - base, series, samples, symbol, loose, metadata, histograms, unsound, exemplars
