@@ -94,8 +94,8 @@ class ScannedFleet:
         return np.concatenate((duty, np.round(duty * 0.006, 3), used, FRAMEBUFFER_MIB - used))
 
     def fact_labels(self) -> list[dict[str, str]]:
-        """Labels of the series of kube-state-metrics."""
-        found = []
+        """Labels of the series of kube-state-metrics, and of what Prometheus itself writes of its target."""
+        found = [{"__name__": "up", "job": "dcgm-exporter"}]
         for card in self.held():
             pod, owner = self.pod(card), {"owner_is_controller": "true", "namespace": "team"}
             found += [

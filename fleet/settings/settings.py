@@ -48,6 +48,7 @@ from fleet.settings.pipeline import (
     WarehouseSettings,
 )
 from fleet.settings.prometheus import PrometheusSettings
+from fleet.settings.provenance import ProvenanceSettings
 from fleet.settings.relief import ProbeSettings, ReliefSettings, RouterSettings, TideSettings
 from fleet.settings.scan import ScanSettings
 from fleet.tiers import Guarantee, Tier
@@ -267,6 +268,7 @@ class Settings(Section):
     cluster: ClusterSettings = ClusterSettings()
     exporter: ExporterSettings = ExporterSettings()
     receiver: ReceiverSettings = ReceiverSettings()
+    provenance: ProvenanceSettings = ProvenanceSettings()
     bus: BusSettings = BusSettings()
     kafka: KafkaSettings = KafkaSettings()
     rollup: RollupSettings = RollupSettings()

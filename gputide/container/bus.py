@@ -24,6 +24,7 @@ from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
 from pipeline.records.json_rows import pack_rows, rendered_bytes
 from pipeline.records.rows import pack
+from pipeline.remote_write.claims import Claims
 from pipeline.remote_write.decode import BodyLimits
 from pipeline.remote_write.label_sets import LabelLimits
 from pipeline.remote_write.series_table import SeriesTable
@@ -92,7 +93,7 @@ def intakes_of(
             series_max=limits.series_max,
             limits=LabelLimits(labels_max=limits.labels_max, label_bytes_max=limits.label_bytes_max),
             seed=secrets.randbits(63),
-            forced_cluster=forced_cluster,
+            claims=Claims(forced_cluster, settings.provenance.rule),
             forget_seconds=limits.forget_seconds,
             now_seconds=now_seconds,
         )

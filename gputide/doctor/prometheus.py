@@ -64,6 +64,7 @@ def prometheus_checks(settings: Settings) -> tuple[Check, ...]:
         _check("renames", partial(values.vanished, scene), "metric-vanished"),
         _check("pods on cards", partial(labels.pods_named, scene), "pods-missing pods-partly-missing"),
         _check("pod labels", partial(labels.pod_labels, scene), "honor-labels pod-labels-old"),
+        _check("speakers", partial(labels.speakers, scene, settings.provenance), "target-untrusted"),
         _check("tenants", partial(labels.exporter_as_pod, scene), "exporter-as-pod"),
         _check("node names", partial(labels.hostnames, scene), "hostname-is-no-node"),
         _check("shared cards", partial(labels.shared_cards, scene), "one-pod-wins card-value-copied card-beside-pods"),

@@ -12,8 +12,21 @@ from typing import Literal
 
 from fleet.catalogue import find_model
 from fleet.sentences import Sentence, listed, sentence
+from fleet.series import CARD_INFO, SLICE_INFO
+from fleet.settings.provenance import ProvenanceSettings
 from gputide.doctor.finding import NAMES_MAX, Diagnosis, finding, otherwise, some, unchecked, well
-from gputide.doctor.prometheus_scene import ALLOCATABLE, NODES, OF_CARDS, Scene, Seen, pod_of
+from gputide.doctor.prometheus_scene import (
+    ALLOCATABLE,
+    CARD_NAMES,
+    NODES,
+    OF_CARDS,
+    OTHER_CARD_NAMES,
+    REQUESTS,
+    SLICE_NAMES,
+    Scene,
+    Seen,
+    pod_of,
+)
 
 _SCRAPE_LABELS = ("job", "instance", "endpoint", "service", "prometheus", "prometheus_replica", "replica")
 """Labels that say how a sample was collected, and not what it is of."""
@@ -31,6 +44,11 @@ _HAMI_OLD = (
     "Device_utilization_desc_of_container",
     "HostGPUMemoryUsage",
 )
+_SPOKEN = (
+    *CARD_NAMES, *OTHER_CARD_NAMES, *SLICE_NAMES, CARD_INFO, SLICE_INFO, REQUESTS, "kube_pod_owner", "kube_pod_labels",
+    "kube_pod_annotations",
+)  # fmt: skip
+"""Metrics whose writers are looked at."""
 _VOLCANO = "volcano_vgpu_device_memory_allocation_for_a_certain_pod"
 
 
@@ -72,6 +90,25 @@ def pod_labels(scene: Scene) -> Iterator[Diagnosis]:
     if not scene.cards:
         yield unchecked(sentence("doctor.found.no_dcgm"))
     yield otherwise(sentence("doctor.found.pod_labels_fine"))
+
+
+def speakers(scene: Scene, settings: ProvenanceSettings) -> Iterator[Diagnosis]:
+    """Targets that export what they may not: their pods speak for others, or of cards."""
+    rule, targets = settings.rule, scene.targets
+    wrote: dict[str, set[str]] = defaultdict(set)
+    series = 0
+    for name in _SPOKEN:
+        for reading in scene.ask.vector(scene.ask.selector(name)) if scene.has(name) else ():
+            stranger = rule.stranger(name, reading.labels, targets)
+            if stranger is not None:
+                wrote[stranger.namespace].add(name)
+                series += 1
+    if wrote:
+        names = some(f"{namespace}: {', '.join(sorted(metrics)[:NAMES_MAX])}" for namespace, metrics in wrote.items())
+        text = sentence("doctor.found.untrusted", series=series, names=names)
+        trusted = ",".join([*settings.namespaces, *sorted(wrote)[:NAMES_MAX]])
+        yield finding("prometheus-target-untrusted", text, subject=some(wrote), namespaces=trusted)
+    yield otherwise(sentence("doctor.found.trusted"))
 
 
 def exporter_as_pod(scene: Scene) -> Iterator[Diagnosis]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from fleet.provenance import UP, Targets, target_namespace
 from fleet.schema import Measure
 from fleet.series import known_names, meaning_of_name, resolve
 from fleet.settings.scan import ScanSettings
@@ -145,6 +146,15 @@ class Scene:
     def other_cards(self) -> tuple[Seen, ...]:
         """Series of cards of others than dcgm-exporter."""
         return tuple(seen for name in OTHER_CARD_NAMES for seen in self.seen(name))
+
+    @cached_property
+    def targets(self) -> Targets:
+        """Namespaces of targets by job and instance."""
+        found: dict[tuple[str, str], frozenset[str]] = {}
+        for reading in self.ask.vector(self.ask.selector(UP)) if self.has(UP) else ():
+            target = reading.labels.get("job", ""), reading.labels.get("instance", "")
+            found[target] = found.get(target, frozenset()) | {target_namespace(reading.labels)}
+        return found
 
     @cached_property
     def pods(self) -> tuple[Sample, ...]:

@@ -146,6 +146,8 @@ def _money(plan: Plan, unpriced: Sequence[CardModelName]) -> str:
     return f"{saving_text(plan.totals.saving_per_week, plan.currency)} a week"
 
 
+STRANGERS_MAX = 20
+"""Targets that may not speak for others of which a line is shown."""
 COVERAGE_MIN = 0.9
 """Below it missing samples are worth a word."""
 _MEASURES = {
@@ -193,6 +195,7 @@ def misses_of(scanned: Scanned, history: History, profiles: Profiles, settings: 
     """Everything that is missing, what costs most first."""
     return (
         *_whose(scanned, history),
+        *_strangers(scanned),
         *_measures(history),
         *_facts(scanned),
         *_doubts(scanned, profiles),
@@ -222,6 +225,16 @@ def _whose(scanned: Scanned, history: History) -> Iterator[Missed]:
         yield Missed(
             what=f"framebuffer of {', '.join(sorted(scanned.seats.unsized)[:5])}",
             costs="cards of that model are left out (enable DCGM_FI_DEV_FB_FREE)",
+        )
+
+
+def _strangers(scanned: Scanned) -> Iterator[Missed]:
+    for stranger, names in sorted(scanned.strangers.items())[:STRANGERS_MAX]:
+        yield Missed(
+            what=f"{', '.join(sorted(names)[:3])} of namespace {stranger.namespace[:253]}, job {stranger.job[:253]}",
+            costs="left out: pods there may not speak for others. If your exporters run there, name it in "
+            "provenance.namespaces; if labels of that job are honoured, name it in provenance.jobs; if neither, "
+            "somebody forges them",
         )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured, NotEnoughData
+from fleet.provenance import UP, Stranger
 from fleet.schema import CARD_IDENTITY, CARD_USAGE, POD_USAGE, SLICE_IDENTITY, Table
 from fleet.series import known_names, meaning_of_name
 from fleet.server_series import READ_NAMES, SERVER_READINGS, recorded_name, servers_expression
@@ -62,6 +63,7 @@ class Scanned:
         reading: what became of samples read now; those that an earlier scan read are not among them.
         seats: what became of who was seen.
         scales: what had to be mended in units.
+        strangers: targets that may not speak for others, and the metrics that they wrote and that were left out.
         work: what the server was asked for.
     """
 
@@ -75,6 +77,7 @@ class Scanned:
     reading: ReadingTally
     seats: SeatTally
     scales: dict[str, Scale]
+    strangers: dict[Stranger, set[str]]
     work: SourceWork
 
 
@@ -102,9 +105,11 @@ def scan(folder: DataFolder, settings: Settings, *, now: datetime, tick: Tick) -
         usage = sorted(names & set(known_names()) - {name for name in names if name.startswith("kube_")})
         if not usage:
             raise NotEnoughData(_nothing_found(settings, names, since_ms, until_ms))
-        places = Places(_cluster(source, settings, usage, since_ms, until_ms), settings.scan.cluster_label)
-        scales = {name: scale_of(source, name, until_ms=until_ms) for name in usage}
+        cluster = _cluster(source, settings, usage, since_ms, until_ms)
+        places = Places(cluster, settings.scan.cluster_label, settings.provenance.rule)
         facts = read_facts(source, names, places, since_ms=since_ms, until_ms=until_ms)
+        elsewhere = {stranger.namespace for stranger in places.strangers}
+        scales = {name: scale_of(source, name, until_ms=until_ms, but=elsewhere) for name in usage}
         step_seconds = settings.scan.step_seconds or _step_seconds(len(places.cards), until_ms - since_ms)
         reading = HistoryReading(
             source,
@@ -136,6 +141,7 @@ def scan(folder: DataFolder, settings: Settings, *, now: datetime, tick: Tick) -
             reading=reading.tally,
             seats=seats,
             scales=scales,
+            strangers=places.strangers,
             work=source.work,
         )
 
@@ -250,12 +256,15 @@ def _keep_inventory(
     ]
     seen = seen_quarters(spans)
     slices, cards = (periods_of(span, seen, until_ms=until_ms) for span in spans)
+    strange = ", ".join(sorted({stranger.namespace[:253] for stranger in places.strangers})[:5])
+    left_out = f"; what pods of {strange} say is left out: provenance.namespaces does not name them" if strange else ""
     sections, tally = sightings_of(facts, places, slices, cards, until_ms=until_ms, window_ms=step_seconds * 1000)
     if not sections:
         raise NotEnoughData(
             f"cannot make an inventory of cluster {places.cluster!r}: no sample between "
             f"{format_time(time_from_epoch_ms(since_ms))} and {format_time(time_from_epoch_ms(until_ms))} names a card"
             + (f" of a known model ({', '.join(sorted(tally.unsized)[:5])})" if tally.unsized else "")
+            + left_out
         )
     files = target.files
     for part in files.partitions():
@@ -273,7 +282,8 @@ def _span(target: ParquetReads, table: Table, names: tuple[str, ...], cluster: s
 
 def _nothing_found(settings: Settings, names: frozenset[str], since_ms: int, until_ms: int) -> str:
     period = f"{format_time(time_from_epoch_ms(since_ms))} to {format_time(time_from_epoch_ms(until_ms))}"
-    beside = f"; it has {', '.join(sorted(names)[:3])}, which tell of pods and not of cards" if names else ""
+    named = sorted(names - {UP})[:3]
+    beside = f"; it has {', '.join(named)}, which tell of pods and not of cards" if named else ""
     narrowed = " that match scan.matchers and --cluster" if settings.scan.matchers or settings.scan.cluster else ""
     return (
         f"cannot scan {settings.scan.url}: from {period} it has no metric of dcgm-exporter, HAMi, Volcano or "

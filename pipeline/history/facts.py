@@ -27,6 +27,7 @@ from fleet.grammars.kai import (
     parse_kai_share,
 )
 from fleet.inventory import READ_LABELS, Priority
+from fleet.provenance import UP
 from fleet.schema import SERVERS
 from fleet.series import PRIORITY_REQUEST, Subject, known_names, kube_label, meaning_of_name, resolve
 from fleet.servers import server_of, server_of_metric, server_rank
@@ -63,6 +64,7 @@ FACT_NAMES = (
     CONTAINER_INFO,
     ALLOCATABLE,
     TAINTS,
+    UP,
     *FRAMEBUFFER_NAMES,
 )
 """Names that say something beside samples; `fleet.series` knows the others."""
@@ -171,6 +173,8 @@ def read_facts(source: HistorySource, names: frozenset[str], places: Places, *, 
     """
     facts = Facts()
     asked = _Asked(source, names, places, facts, since_ms, until_ms)
+    for labels in asked.label_sets(UP):
+        places.learn_target(labels)
     _read_pods(asked)
     _read_places(asked)
     _read_grants(asked)
@@ -212,7 +216,7 @@ class _Asked:
             except Unavailable as exc:
                 self.facts.failed[name] = str(exc)
                 break
-            return [self.places.labels(labels) for labels in found]
+            return [self.places.labels(labels) for labels in found if name == UP or self.places.takes(name, labels)]
         return []
 
     def values(self, name: str, *, until_now: bool = False) -> Iterator[tuple[Mapping[str, str], float, int, int]]:
@@ -232,7 +236,7 @@ class _Asked:
             for place, labels in enumerate(block.labels):
                 span = slice(int(block.starts[place]), int(block.starts[place + 1]))
                 is_there = np.isfinite(block.values[span])
-                if is_there.any():
+                if is_there.any() and self.places.takes(name, labels):
                     times = block.ts_ms[span][is_there]
                     yield (
                         self.places.labels(labels),

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fleet.grammars.kai import RESERVATION_NAMESPACES
+from fleet.provenance import Provenance, Stranger, target_namespace
 from fleet.series import SeriesIdentity
 
 TEXT_BYTES_MAX = 1024
 """Longest name that is taken; Kubernetes' own end at 253."""
+STRANGERS_MAX = 200
+"""Targets that spoke for others and may not, of which it is remembered what they wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,17 +29,38 @@ class CardPlace:
 
 
 class Places:
-    """What every series of one cluster speaks of.
+    """What every series of one cluster speaks of; mutable: learns card by card.
 
     Args:
         cluster_label: label by which the source distinguishes clusters.
+        provenance: which targets may speak for others.
     """
 
-    def __init__(self, cluster: str, cluster_label: str) -> None:
+    def __init__(self, cluster: str, cluster_label: str, provenance: Provenance) -> None:
         self.cluster = cluster
         self.cards: dict[str, CardPlace] = {}
         self.namespaces: dict[str, str] = {}
+        self.strangers: dict[Stranger, set[str]] = {}
+        """What targets wrote that may not speak for others: names of metrics."""
         self._cluster_label = cluster_label
+        self._provenance = provenance
+        self._targets: dict[tuple[str, str], frozenset[str]] = {}
+
+    def learn_target(self, labels: Mapping[str, str]) -> None:
+        """Learns where a target is, of the labels of its `up`."""
+        target = labels.get("job", ""), labels.get("instance", "")
+        self._targets[target] = self._targets.get(target, frozenset()) | {target_namespace(labels)}
+
+    def takes(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether who wrote a series may; remembers who may not.
+
+        Args:
+            labels: as the source has them.
+        """
+        stranger = self._provenance.stranger(name, labels, self._targets)
+        if stranger is not None and (stranger in self.strangers or len(self.strangers) < STRANGERS_MAX):
+            self.strangers.setdefault(stranger, set()).add(name)
+        return stranger is None
 
     def labels(self, labels: Mapping[str, str]) -> dict[str, str]:
         """Labels with the name of the cluster that was chosen, whatever the source calls it."""

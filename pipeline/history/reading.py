@@ -154,6 +154,8 @@ class HistoryReading:
         slices, cards = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
         measure, factor, value_max = -1, 1.0, None
         for place, labels in enumerate(block.labels):
+            if not self._places.takes(name, labels):
+                continue
             meaning = resolve(name, self._places.labels(labels))
             if meaning is None or meaning.measure is None or not fits(meaning.identity):
                 tally.nameless[name] = tally.nameless.get(name, 0) + 1

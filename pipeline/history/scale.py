@@ -6,8 +6,13 @@ them a hundred- or millionfold wrong looks like a fleet at rest or on fire. Call
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
+from fleet.provenance import TARGET_NAMESPACES
 from fleet.schema import Measure
 from fleet.sentences import Sentence, sentence
 from fleet.series import meaning_of_name
@@ -35,11 +40,14 @@ class Scale:
     remark: Sentence | None = None
 
 
-def scale_of(source: HistorySource, name: str, *, until_ms: int) -> Scale:
+def scale_of(source: HistorySource, name: str, *, until_ms: int, but: Collection[str] = ()) -> Scale:
     """The scale of a metric, by its largest values of the last day.
 
     A percentage of all these sources is a whole number, so values that are not, none of them above 1, are ratios. What
     stays in doubt is read as the name promises.
+
+    Args:
+        but: namespaces of targets that may not speak for others: what they write changes nothing.
 
     Raises:
         Unavailable: the source can't be reached.
@@ -49,21 +57,20 @@ def scale_of(source: HistorySource, name: str, *, until_ms: int) -> Scale:
     # A server's own metrics come from tenants' pods: what one of them writes changes nothing for others.
     if meaning is None or meaning.measure in (None, Measure.KV_CACHE_USAGE):
         return Scale()
+    largest = partial(_largest, source, source.selector(name, *_without(but)), until_ms)
     if meaning.measure is Measure.FRAMEBUFFER_USED:
-        return _framebuffer(name, meaning.factor, _largest(source, name, "", until_ms))
+        return _framebuffer(name, meaning.factor, largest())
     if meaning.factor != 1.0 and meaning.measure.value.endswith("_ratio"):
-        largest = _largest(source, name, "", until_ms)
-        if largest is not None and 0.0 < largest <= 1.0 and (_largest(source, name, " % 1", until_ms) or 0.0) > 0.0:
+        most = largest()
+        if most is not None and 0.0 < most <= 1.0 and (largest(" % 1") or 0.0) > 0.0:
             return Scale(
                 factor=1.0 / meaning.factor,
-                remark=sentence("doctor.found.unit_ratios", metric=name, largest=f"{largest:.3g}"),
+                remark=sentence("doctor.found.unit_ratios", metric=name, largest=f"{most:.3g}"),
             )
     if meaning.factor == 1.0 and meaning.measure.value.endswith("_ratio"):
-        largest = _largest(source, name, "", until_ms)
-        if largest is not None and largest > 1.5:
-            return Scale(
-                factor=0.01, remark=sentence("doctor.found.unit_percent", metric=name, largest=f"{largest:.4g}")
-            )
+        most = largest()
+        if most is not None and most > 1.5:
+            return Scale(factor=0.01, remark=sentence("doctor.found.unit_percent", metric=name, largest=f"{most:.4g}"))
     return Scale()
 
 
@@ -80,8 +87,15 @@ def _framebuffer(name: str, factor: float, largest: float | None) -> Scale:
     return Scale()
 
 
-def _largest(source: HistorySource, name: str, of: str, until_ms: int) -> float | None:
-    selector = source.selector(name)
+def _without(namespaces: Collection[str]) -> tuple[str, ...]:
+    """Matchers of targets outside some namespaces."""
+    if not namespaces:
+        return ()
+    pattern = json.dumps("|".join(sorted(map(re.escape, namespaces))), ensure_ascii=False)
+    return tuple(f"{label}!~{pattern}" for label in TARGET_NAMESPACES)
+
+
+def _largest(source: HistorySource, selector: str, until_ms: int, of: str = "") -> float | None:
     for seconds in _LOOK_SECONDS:
         over = f"{selector}[{seconds}s]" if not of else f"({selector}{of})[{seconds}s:{max(60, seconds // 288)}s]"
         try:

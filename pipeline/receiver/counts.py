@@ -95,6 +95,7 @@ OWN_METRICS = (
     _counter("append_seconds_total", "Time that appends to the bus took.", divisor=_NANOSECONDS),
     _counter("tls_failures_total", "TLS handshakes that failed."),
     _counter("cluster_claims_overridden_total", "Series whose label claimed another cluster than their sender's."),
+    _counter("series_untrusted_total", "New series of targets that may not speak for others (`provenance`)."),
     _counter("sender_requests_total", "Requests by sender.", "sender"),
     _counter("sender_samples_total", "Samples by sender, whatever became of them.", "sender"),
     _gauge("series", "Distinct wanted series that are remembered."),

@@ -134,7 +134,12 @@ class Intake:
     @property
     def claims_overridden(self) -> int:
         """Series whose labels claimed another cluster than their sender's."""
-        return self._table.claims_overridden
+        return self._table.claims.overridden
+
+    @property
+    def untrusted(self) -> int:
+        """Series left out because their targets may not speak for others."""
+        return self._table.claims.untrusted
 
     def allow(self, series_max: int) -> None:
         """Change the bound on series; those that are known stay."""

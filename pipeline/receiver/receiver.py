@@ -202,6 +202,7 @@ class Receiver:
         with desk.lock:
             now = Counter(desk.intake.counts)
             now["cluster_claims_overridden"] = desk.intake.claims_overridden
+            now["series_untrusted"] = desk.intake.untrusted
             fresh = now - desk.counted
             desk.counted = now
         append_nanoseconds = fresh.pop("append_nanoseconds", 0)

@@ -89,7 +89,8 @@ class NamedRows:
             labels = server_row(meaning.identity, meaning.server)
         place = SIGHTED_TABLES.index(INFO_TABLES[meaning.subject] if meaning.server is None else SERVERS)
         table = SIGHTED_TABLES[place]
-        row = {name: labels.get(name, "") or self._default(name) for name in table.keys}
+        said = {name: getattr(meaning.identity, name, None) or labels.get(name, "") for name in table.keys}
+        row = {name: text or self._default(name) for name, text in said.items()}
         if fault_of_sighting(table, tuple(row.values())) is not None:
             return None
         if meaning.server is not None and meaning.fact is not None:

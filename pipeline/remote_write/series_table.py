@@ -24,6 +24,7 @@ from fleet.errors import Corrupt
 from fleet.schema import CARD_IDENTITY, CARD_USAGE, MEASURES, POD_USAGE, SLICE_IDENTITY, MeasureColumn, Table
 from fleet.series import SeriesMeaning, Subject, meaning_of_name, resolve
 from pipeline.remote_write import kernels
+from pipeline.remote_write.claims import Claims
 from pipeline.remote_write.decode import DecodedBody, Version
 from pipeline.remote_write.intern_table import BAD_REFERENCE, InternTable, SequenceTable
 from pipeline.remote_write.label_memory import LabelMemory
@@ -72,6 +73,7 @@ class _Target:
     slice_identity: int
     card_identity: int
     claims_other_cluster: bool
+    is_untrusted: bool
 
 
 class SeriesTable:
@@ -81,7 +83,7 @@ class SeriesTable:
         default_cluster: cluster of series that carry no cluster label (`cluster.name`).
         series_max: most wanted series remembered (`receiver.series_max`).
         seed: start of the hashes; senders must not know it.
-        forced_cluster: cluster of all series, whatever their labels claim: the sender's; None to believe the labels.
+        claims: what is believed of labels; everything that usual targets say unless given.
         forget_seconds: how long a series may be silent and is remembered (`receiver.forget_seconds`).
     """
 
@@ -92,12 +94,11 @@ class SeriesTable:
         series_max: int,
         limits: LabelLimits,
         seed: int,
-        forced_cluster: str | None = None,
+        claims: Claims | None = None,
         forget_seconds: float = FORGET_SECONDS,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._forced_cluster = forced_cluster
-        self.claims_overridden = 0
+        self.claims = Claims() if claims is None else claims
         self._series_max = series_max
         self._limits = limits
         self._span_max = {
@@ -344,7 +345,7 @@ class SeriesTable:
                 self._add_closely(number, table.part(before + place).tobytes(), version)
                 continue
             known = self._known_name(name)
-            if known is None and self._forced_cluster is None:
+            if known is None and self.claims.forced_cluster is None:
                 continue
             family, unit, column = known or (None, 0, MEASURES[0])
             if family is _CLOSELY:
@@ -353,7 +354,8 @@ class SeriesTable:
             if known is not None and not self._takes(number):
                 continue
             target = self._target(family, name, rest_of(place), version, table, before + place)
-            self.claims_overridden += target.claims_other_cluster
+            self.claims.overridden += target.claims_other_cluster
+            self.claims.untrusted += target.is_untrusted
             card = target.card_identity if column.of_card else -1
             slice_ = target.slice_identity if column.of_slice else -1
             if known is None:
@@ -362,6 +364,7 @@ class SeriesTable:
                 usage.append((number, slice_, card, unit))
             else:
                 self.wanted -= 1
+                self._columns.verdict[number] = Verdict.DROPPED if target.is_untrusted else Verdict.UNWANTED
         if usage:
             numbers, slices, cards, units = np.array(usage, dtype=np.int32).T
             self._columns.verdict[numbers] = Verdict.USAGE
@@ -415,8 +418,10 @@ class SeriesTable:
             symbols = None if version is Version.V1 else self._symbols
             self._read = ((version, rest), dict(self._memory.plain_pairs(table.part(place), symbols)))
         labels = dict(self._read[1])
-        claims_other = self._with_forced_cluster(labels)
+        claims_other = self.claims.with_forced_cluster(labels)
         meaning = None if family is None else resolve(name.decode(), labels)
+        is_untrusted = meaning is not None and self.claims.is_untrusted(name.decode(), labels)
+        meaning = None if is_untrusted else meaning
         target = _Target(
             slice_identity=-1
             if meaning is None or meaning.identity.pod is None
@@ -425,16 +430,9 @@ class SeriesTable:
             if meaning is None or meaning.subject is not Subject.CARD
             else self.rows.card_of(meaning.identity),
             claims_other_cluster=claims_other,
+            is_untrusted=is_untrusted,
         )
         return self._memory.put(self._memory.targets, key, target, len(rest))
-
-    def _with_forced_cluster(self, labels: dict[str, str]) -> bool:
-        """Puts the sender's cluster into labels where it has one; whether they claimed another."""
-        if self._forced_cluster is None:
-            return False
-        claimed = labels.get("cluster", self._forced_cluster)
-        labels["cluster"] = self._forced_cluster
-        return claimed != self._forced_cluster
 
     def _add_closely(self, number: int, key: bytes, version: Version) -> None:
         """What one series means, by its labels as texts, or that they break a rule."""
@@ -459,11 +457,14 @@ class SeriesTable:
         return pairs, fault_of(pairs, must_be_sorted=version is Version.V2)
 
     def _resolve(self, number: int, labels: dict[str, str]) -> None:
-        self.claims_overridden += self._with_forced_cluster(labels)
+        self.claims.overridden += self.claims.with_forced_cluster(labels)
         meaning = resolve(labels["__name__"], labels)
         if meaning is None:
             return
-        if meaning.server is not None or meaning.subject in INFO_TABLES:
+        if self.claims.is_untrusted(labels["__name__"], labels):
+            self.claims.untrusted += 1
+            self._columns.verdict[number] = Verdict.DROPPED
+        elif meaning.server is not None or meaning.subject in INFO_TABLES:
             if self._takes(number):
                 self._add_sighting(number, meaning, labels)
         elif meaning.measure is not None:

@@ -179,6 +179,11 @@ def behind_the_exporter(labels: dict[str, str]) -> None:
     )  # fmt: skip
 
 
+def behind_a_tenants_pod(labels: dict[str, str]) -> None:
+    behind_the_exporter(labels)
+    labels.update(namespace="intruders", pod="web-0", job="kubernetes-pods")
+
+
 def as_exporter(labels: dict[str, str]) -> None:
     labels.update(namespace="gpu-operator", pod="nvidia-dcgm-exporter-x")
 
@@ -271,6 +276,7 @@ TRAPS: dict[str, Callable[[World], World]] = {
     ),
     "pod-labels-old": relabelled(with_old_labels),
     "honor-labels": relabelled(behind_the_exporter),
+    "target-untrusted": relabelled(behind_a_tenants_pod),
     "exporter-as-pod": relabelled(as_exporter),
     "hostname-is-no-node": relabelled(by_container),
     "one-pod-wins": shared(vgpu=False),

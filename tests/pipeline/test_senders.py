@@ -24,6 +24,7 @@ from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.senders import ANYONE, BURST_SECONDS, RateLimit, Sender, Senders
 from pipeline.receiver.turns import Turns
 from pipeline.records.rows import unpack
+from pipeline.remote_write.claims import Claims
 from pipeline.remote_write.label_sets import LabelLimits
 from pipeline.remote_write.series_table import SeriesTable
 from tests.pipeline.builders import START_MS, Sample, body_limits, body_of, file_bus, read_all
@@ -61,7 +62,7 @@ def intakes(bus):
             series_max=1000,
             limits=LabelLimits(labels_max=64, label_bytes_max=2048),
             seed=7,
-            forced_cluster=sender.cluster,
+            claims=Claims(sender.cluster),
         )
         return Intake(RecordWriter(bus), table, turns=Turns(body_limits()), repeats=Repeats(3600, time.monotonic))
 

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet.provenance import Provenance
 from fleet.schema import CARD_IDENTITY, MEASURES, SLICE_IDENTITY
 from fleet.series import Subject, known_names, meaning_of_name, resolve
 from pipeline.records import label_rows
 from pipeline.records.rows import rows_of
+from pipeline.remote_write.claims import Claims
 from pipeline.remote_write.decode import Decoder, TooLarge, Version
 from pipeline.remote_write.encode import LabelSets
 from pipeline.remote_write.label_sets import LabelLimits, fault_of
@@ -26,7 +28,7 @@ NAMES = st.one_of(
 TEXTS = st.sampled_from(["", "a", "b", "ä", "GPU-1", "x" * 24, "x" * 25, "dcgm-exporter-7", "spx", "\n"])
 KEYS = st.sampled_from(
     ["UUID", "Hostname", "pod", "exported_pod", "namespace", "cluster", "card", "node", "GPU_I_ID", "vgpu", "pod_uid",
-     "device_uuid", "gpu_uuid", "gpu_compute_partition_type", "vdie_id", "pod_name", "é", "k" * 25]
+     "job", "device_uuid", "gpu_uuid", "gpu_compute_partition_type", "vdie_id", "pod_name", "é", "k" * 25]
 )  # fmt: skip
 SETS = st.builds(
     lambda name, labels: labels if name is None else {**labels, "__name__": name},
@@ -50,6 +52,8 @@ def expected(labels: dict[str, str]) -> tuple[Verdict, tuple[str, ...] | None, t
     if len(pairs) > LABELS_MAX or any(len(text.encode()) > LABEL_BYTES_MAX for pair in pairs for text in pair):
         return Verdict.DROPPED, None, None
     meaning = resolve(labels["__name__"], labels)
+    if meaning is not None and Provenance().stranger(labels["__name__"], labels) is not None:
+        return Verdict.DROPPED, None, None
     if meaning is not None and meaning.server is not None:
         return Verdict.SIGHTING, None, None
     if meaning is None or meaning.measure is None or meaning.subject in INFO_TABLES:
@@ -106,14 +110,14 @@ def test_a_name_by_itself_means_what_it_means_with_labels(name):
 @pytest.mark.parametrize("version", Version)
 def test_claim_of_another_cluster_is_overridden_and_counted_for_every_series(version):
     limits = LabelLimits(labels_max=8, label_bytes_max=100)
-    table = SeriesTable(default_cluster="home", series_max=100, limits=limits, seed=7, forced_cluster="mine")
+    table = SeriesTable(default_cluster="home", series_max=100, limits=limits, seed=7, claims=Claims("mine"))
     sets = [
         {"__name__": name, "card": "GPU-1", "cluster": cluster}
         for name in ("gputide_card_duty_cycle_ratio", "gputide_card_sm_active_ratio", "of_no_interest")
         for cluster in ("theirs", "mine")
     ]
     numbers = looked_up(table, sets, version)
-    assert table.claims_overridden == 3
+    assert table.claims.overridden == 3
     verdicts = [Verdict(table.columns.verdict[number]) for number in numbers]
     assert verdicts == [Verdict.USAGE] * 4 + [Verdict.UNWANTED] * 2
     cards = table.columns.card_identity[numbers[:4]]

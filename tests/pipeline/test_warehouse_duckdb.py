@@ -154,7 +154,7 @@ def test_grant_comes_back_as_it_was_seen(chain):
 )
 def test_use_of_a_pod_without_a_container_is_its_only_grants_on_the_card(chain, others, joined):
     kai = {"__name__": "gpu_fractioning_gpu_sm_utilization_percent", "cluster": "c1", "exported_namespace": "team",
-           "exported_pod": "pod-0", "namespace": "kai", "pod": "fractiond", "container": "metricsd",
+           "exported_pod": "pod-0", "namespace": "kai-scheduler", "pod": "fractiond", "container": "metricsd",
            "gpu_uuid": "GPU-0"}  # fmt: skip
     moved = {**kai, "node": "n1"}
     grants = [seen(labels, 0, 1) for labels in (grant("pod-0"), *others)]

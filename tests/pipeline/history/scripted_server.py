@@ -22,7 +22,7 @@ MINUTE_MS = 60_000
 COMPUTED = f"ms:{MINUTE_MS}ms]"
 """How an expression over time ends."""
 _SELECTOR = re.compile(r"\{([^{}]*)\}")
-_MATCHER = re.compile(r'(\w+)(=~|=)"((?:[^"\\]|\\.)*)"')
+_MATCHER = re.compile(r'(\w+)(=~|!~|=)"((?:[^"\\]|\\.)*)"')
 
 Labels = Mapping[str, str]
 Points = list[tuple[int, float]]
@@ -110,13 +110,13 @@ class ScriptedServer:
         found = _SELECTOR.search(expression)
         assert found is not None, expression
         matchers = [
-            (name, re.compile(value.replace("\\\\", "\\") if sign == "=~" else re.escape(value)))
+            (name, re.compile(re.escape(value) if sign == "=" else value.replace("\\\\", "\\")), sign == "!~")
             for name, sign, value in _MATCHER.findall(found[1])
         ]
         return [
             (labels, points)
             for labels, points in self.series
-            if all(pattern.fullmatch(labels.get(name, "")) for name, pattern in matchers)
+            if all((pattern.fullmatch(labels.get(name, "")) is None) == isnt for name, pattern, isnt in matchers)
         ]
 
     def _computed(self, expression: str, start: int, end: int) -> Iterator[tuple[Labels, Points]]:

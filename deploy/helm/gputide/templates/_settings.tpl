@@ -6,6 +6,7 @@
 {{- $found := dict
   "cluster" (dict "name" $values.cluster.name "time_zone" $values.cluster.timeZone)
   "enforcer" (dict "namespace" $root.Release.Namespace)
+  "provenance" (dict "own_namespaces" (uniq (list $root.Release.Namespace (include "gputide.nodesNamespace" $root))))
   "relief" (dict "agents" (list (printf "%s://%s-agent.%s.svc:%v" (ternary "http" "https" (empty $values.agent.tlsSecret)) (include "gputide.fullname" $root) (include "gputide.nodesNamespace" $root) $values.agent.port)))
 -}}
 {{- $app := $values.dashboard -}}
