@@ -55,10 +55,10 @@ class ManifestPage:
 
 PAGES: dict[str, ManifestPage] = {
     "daemonset.yaml": ManifestPage(
-        template="node-exporter.yaml", namespace="default", values=("nodes.namespace=default",)
+        template="node-exporter.yaml", namespace="gputide", values=("nodes.namespace=gputide",)
     ),
     "rbac-reader.yaml": ManifestPage(
-        template="rbac-reader.yaml", namespace="default", values=("nodes.namespace=default",)
+        template="rbac-reader.yaml", namespace="gputide", values=("nodes.namespace=gputide",), is_with_namespace=True
     ),
     "rbac-writer.yaml": ManifestPage(
         template="rbac-writer.yaml", namespace="gputide", values=("enforcer.enabled=true",), is_with_namespace=True

@@ -18,7 +18,8 @@ MANIFEST = DOCS / "daemonset.yaml"
 
 def test_daemonset_of_the_page_is_taken_without_a_warning(api: Api) -> None:
     manifest = yaml.safe_load(MANIFEST.read_text(encoding="utf-8"))
-    path = "/apis/apps/v1/namespaces/default/daemonsets?dryRun=All&fieldValidation=Strict"
+    api.create("/api/v1/namespaces", {"metadata": {"name": "gputide"}})
+    path = "/apis/apps/v1/namespaces/gputide/daemonsets?dryRun=All&fieldValidation=Strict"
     made = api.ask("POST", path, manifest)
     assert made["metadata"]["name"] == "gputide-exporter"
     container, asked = made["spec"]["template"]["spec"]["containers"][0], manifest["spec"]["template"]["spec"]

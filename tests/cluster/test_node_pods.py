@@ -24,7 +24,8 @@ pytestmark = pytest.mark.cluster
 RULES = Path(__file__).resolve().parents[2] / "docs" / "rbac-reader.yaml"
 CARD = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
 PATHS = {
-    "ServiceAccount": "/api/v1/namespaces/default/serviceaccounts",
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": "/api/v1/namespaces/gputide/serviceaccounts",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 }
@@ -44,7 +45,7 @@ def kubeconfig_of_node(control_plane: ControlPlane, api: Api) -> Path:
     """Return a kubeconfig of the service account that the documented rules make for nodes."""
     for manifest in yaml.safe_load_all(RULES.read_text(encoding="utf-8")):
         api.create(PATHS[manifest["kind"]], manifest)
-    return control_plane.kubeconfig_of_token("node", api.token("default", "gputide-node"))
+    return control_plane.kubeconfig_of_token("node", api.token("gputide", "gputide-node"))
 
 
 @pytest.fixture
@@ -195,6 +196,6 @@ def test_service_account_token_that_is_replaced_goes_on_being_read(
     token.write_text("wrong")
     with pytest.raises(Misconfigured, match="does not know who asks"):
         reading.page(Watched.PODS, limit=1, token=None)
-    token.write_text(api.token("default", "gputide-node"))
+    token.write_text(api.token("gputide", "gputide-node"))
     assert reading.page(Watched.PODS, limit=1, token=None).version
     assert control_plane.url in str(document)

@@ -65,13 +65,14 @@ def hami_node(api: Api, name: str) -> None:
 
 def test_documented_rules_are_enough_to_read_everything(control_plane: ControlPlane, api: Api, reader: Reader):
     paths = {
-        "ServiceAccount": "/api/v1/namespaces/default/serviceaccounts",
+        "Namespace": "/api/v1/namespaces",
+        "ServiceAccount": "/api/v1/namespaces/gputide/serviceaccounts",
         "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
         "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     }
     for manifest in yaml.safe_load_all(RULES.read_text(encoding="utf-8")):
         api.create(paths[manifest["kind"]], manifest)
-    kubeconfig = control_plane.kubeconfig_of_token("reader", api.token("default", "gputide-reader"))
+    kubeconfig = control_plane.kubeconfig_of_token("reader", api.token("gputide", "gputide-reader"))
     running = AllocationCollector(reader(kubeconfig), cluster="c1")
     running.start()
     try:
