@@ -325,7 +325,8 @@ def runs_of(entries: Iterable[Entry]) -> list[RunRecord]:
             runs.append(run)
             latest[entry.plan_id] = run
         elif entry.event == "end":
-            latest[entry.plan_id].is_open = False
+            if entry.plan_id in latest:
+                latest[entry.plan_id].is_open = False
         elif entry.event in ("undo_begin", "undone"):
             _undo(entry, runs, undone)
         elif entry.plan_id in latest:
