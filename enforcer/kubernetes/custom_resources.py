@@ -1,8 +1,8 @@
 """What the objects of group `gputide.io` have in common: how they are served, written and refused.
 
-The API server holds them to the schemas of `docs/custom-resources.yaml`, as long as nobody changed those; an object that
-does not hold what is read of it is left out of lists, and asked for by its name it is an error. Called by the stores of
-changes and of plans.
+The API server holds them to the schemas of `docs/custom-resources.yaml`, as long as nobody changed those; an object
+that does not hold what is read of it is left out of lists, and asked for by its name it is an error. Called by the
+stores of changes and of plans.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from fleet.data_folder import DataFolder
 from fleet.documents import plan_document, plan_from_json, plan_to_json, seal_plan
 from fleet.errors import Corrupt
 from tests.fleet.test_documents import a_plan
-from tests.fuzz.parsers import Parser, text_of
+from tests.fuzz.parsers import Parser
 from tests.fuzz.parsers_cluster import scratch_file
 from tests.fuzz.parsers_files import an_outcome
 from wire.http_client import Endpoint
@@ -346,7 +346,8 @@ def _change_of(entries: Any) -> dict[str, Any] | None:
         for number, (event, content) in enumerate(entries, start=1):
             text = json.dumps(content)
             body = {"at": f"2026-01-12T08:30:{number % 60:02}Z", "event": event}
-            body |= {"content": text} if number % 2 else {"packed": base64.b64encode(zlib.compress(text.encode())).decode()}
+            packed = base64.b64encode(zlib.compress(text.encode())).decode()
+            body |= {"content": text} if number % 2 else {"packed": packed}
             previous = chained_hash(previous, body)
             kept.append({**body, "sha256": previous})
     except (ValueError, TypeError, RecursionError):
