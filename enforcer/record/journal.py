@@ -406,7 +406,7 @@ def _stage_entry(entry: Entry, run: RunRecord) -> None:
             plan_id=run.plan_id, stage=entry.content["stage"], is_whole=False
         )
         return
-    record = run.records.get(number) if number is not None else None
+    record = run.records.get(number) if isinstance(number, int) else None
     if record is None:
         return
     if entry.event == "intent":
