@@ -15,8 +15,8 @@ import pytest
 
 from tests.wire.http_serving import exchange, statuses
 from wire.http_connection import ServerLimits
-from wire.http_server import HttpServer, listen
-from wire.wsgi import Application, Known, wsgi
+from wire.http_server import HttpServer, Known, listen
+from wire.wsgi import Application, wsgi
 
 
 @contextmanager
