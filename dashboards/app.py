@@ -67,7 +67,9 @@ _PAGES: dict[str, ModuleType] = {
 }
 _WRITING_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 CONNECTIONS_MAX = 500
-"""Open connections; beyond them one that waits for its client gives way."""
+"""Requests under way and encrypted connections; beyond them one that waits for its client gives way."""
+PARKED_MAX = 4096
+"""Connections in the clear on which no whole request has come; beyond them the one that waits for longest is closed."""
 REQUEST_SECONDS_MAX = 10.0
 """How long a request may take to arrive."""
 BODY_BYTES_MAX = 2**20
@@ -168,6 +170,7 @@ def open_server(app: Dash, *, host: str, port: int, tls: TlsContexts | None = No
     scheme = "http" if tls is None else "https"
     limits = ServerLimits(
         connections_max=CONNECTIONS_MAX,
+        parked_max=PARKED_MAX,
         body_bytes_max=BODY_BYTES_MAX,
         pending_bytes_max=PENDING_BYTES_MAX,
         idle_seconds=_IDLE_SECONDS_MAX,
@@ -178,7 +181,7 @@ def open_server(app: Dash, *, host: str, port: int, tls: TlsContexts | None = No
     bound = (host, int(listener.getsockname()[1]))
     is_known = getattr(app.server, "extensions", {}).get(_KNOWN)
     answer = wsgi(app.server, address=bound, scheme=scheme, threads=_THREADS, is_known=is_known)
-    return _Listening(HttpServer(listener, answer, limits=limits, tls=tls), scheme, bound)
+    return _Listening(HttpServer(listener, answer, limits=limits, tls=tls, is_first=is_known), scheme, bound)
 
 
 class _Pages(Dash):

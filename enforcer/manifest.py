@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleet.errors import Corrupt, Misconfigured
+from fleet.json_text import json_value
 from fleet.units import quantity_equal
 
 Manifest = dict[str, Any]
@@ -269,7 +270,14 @@ def _put(holder: Any, name: str, value: str | None, path: str) -> None:
     else:
         last = _last_name(path)
         is_number = last in _NUMBERS or (last in _NUMBERS_OR_PERCENT and value.isdecimal())
-        holder[name] = json.loads(value) if is_number or last in _LISTS or last in _BOOLEANS else value
+        holder[name] = _plain(value, path) if is_number or last in _LISTS or last in _BOOLEANS else value
+
+
+def _plain(text: str, path: str) -> Any:
+    try:
+        return json_value(text)
+    except ValueError as exc:
+        raise Corrupt(f"cannot write {path}: {text[:64]!r} is no such value") from exc
 
 
 def _put_word(words: list[Any], name: str, value: str | None, path: str) -> None:

@@ -79,6 +79,9 @@ class Withheld:
     values: tuple[tuple[str, Value], ...] = ()
 
 
+_MONEY_DIGITS_MAX = 30
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
     """Saving per week, in the plan's currency.
@@ -90,6 +93,12 @@ class Saving:
 
     amortised: Decimal | None
     marginal: Decimal | None
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for what is no sum of money: documents hold it as a number."""
+        for amount in (self.amortised, self.marginal):
+            if amount is not None and (not amount.is_finite() or amount.adjusted() > _MONEY_DIGITS_MAX):
+                raise ValueError(f"expected an amount of fewer than {_MONEY_DIGITS_MAX} digits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

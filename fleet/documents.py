@@ -17,10 +17,11 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, RootModel, ValidationError
 
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, Refused
+from fleet.json_text import json_value
 from fleet.outcomes import Outcome
 from fleet.profiles import Profiles
 from fleet.settings.faults import fault_words
@@ -42,6 +43,18 @@ _LEFT_OUT = frozenset({"kept_ratio", "memory_scaling", "node_switch"})
 """Fields that came later and are left out where they say nothing, so that such a plan keeps its bytes and its id."""
 _RENAMED = {"start": "from", "end": "until"}
 """Field names of a schedule that are reserved words or clash in Python."""
+
+
+class _Plan(RootModel[Plan]):
+    """A plan, every number of which can be written again."""
+
+    model_config = ConfigDict(allow_inf_nan=False, defer_build=True)
+
+
+class _Outcome(RootModel[Outcome]):
+    """As `_Plan`."""
+
+    model_config = ConfigDict(allow_inf_nan=False, defer_build=True)
 
 
 def document(record: object) -> Any:
@@ -90,13 +103,13 @@ def outcome_document(outcome: Outcome) -> dict[str, Any]:
     return {"schema": OUTCOME_SCHEMA, **document(outcome)}
 
 
-def outcome_of(content: Mapping[str, Any], *, name: str) -> Outcome:
+def outcome_of(content: object, *, name: str) -> Outcome:
     """Read an outcome back.
 
     Raises:
         Corrupt: the document is not one, with the first place that does not fit.
     """
-    return _record(TypeAdapter(Outcome), content, OUTCOME_SCHEMA, name)
+    return _record(_Outcome, content, OUTCOME_SCHEMA, name)
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -125,12 +138,10 @@ def plan_from_json(content: bytes, *, name: str = "plan") -> Plan:
         Refused: the content does not fit the plan's id.
     """
     try:
-        raw = json.loads(content)
-    except (ValueError, RecursionError) as exc:
-        raise Corrupt(f"cannot read {name}: not JSON: {str(exc)[:200]}") from exc
-    if not isinstance(raw, dict):
-        raise Corrupt(f"cannot read {name}: expected an object with schema={PLAN_SCHEMA!r}")
-    plan = _record(TypeAdapter(Plan), raw, PLAN_SCHEMA, name)
+        raw = json_value(content)
+    except ValueError as exc:
+        raise Corrupt(f"cannot read {name}: not JSON: {exc}") from exc
+    plan = _record(_Plan, raw, PLAN_SCHEMA, name)
     expected = _content_id(raw)
     if plan.plan_id not in (expected, expected[:_EARLIER_ID_DIGITS]):
         raise Refused(
@@ -143,15 +154,16 @@ def plan_from_json(content: bytes, *, name: str = "plan") -> Plan:
 def _content_id(raw: Mapping[str, Any]) -> str:
     content = {key: value for key, value in raw.items() if key != "plan_id"}
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    # What is no Unicode stands in no plan of ours: its id then fits no content.
-    return hashlib.sha256(canonical.encode(errors="replace")).hexdigest()
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _record(adapter: TypeAdapter[Record], raw: Mapping[str, Any], schema: str, name: str) -> Record:
+def _record(shape: type[RootModel[Record]], raw: object, schema: str, name: str) -> Record:
+    if not isinstance(raw, Mapping):
+        raise Corrupt(f"cannot read {name}: expected an object with schema={schema!r}")
     if raw.get("schema") != schema:
         raise Corrupt(f"cannot read {name}: schema is {str(raw.get('schema'))[:80]!r}, expected {schema!r}")
     try:
-        return adapter.validate_python(_restored(raw))
+        return shape.model_validate(_restored(raw)).root
     except ValidationError as exc:
         raise Corrupt(f"cannot read {name}: {fault_words(exc)}") from exc
     except RecursionError as exc:

@@ -125,7 +125,7 @@ def read_stamp(folder: Path) -> dict[str, str] | None:
         version = int(fields.pop("schema_version"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as exc:
         raise Corrupt(f"cannot read {path}: no stamp of ours: {exc}") from exc
     if version > SCHEMA_VERSION:
         raise Corrupt(

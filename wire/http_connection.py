@@ -45,6 +45,8 @@ class ServerLimits:
         pending_bytes_max: bytes of bodies that all requests may hold together.
         idle_seconds: how long a connection may be silent between two requests; before the first it has
             `request_seconds`, where these are fewer.
+        parked_max: connections that may wait for a whole request without a thread, beside `connections_max`; 0 for
+            none, and under TLS.
         slow_seconds: how long a client may keep a place waiting amid a request while newcomers find none.
         request_seconds: how long a request may take from its first byte to its last.
         answer_seconds: how long a client may take to read an answer.
@@ -52,6 +54,7 @@ class ServerLimits:
 
     section: str = ""
     connections_max: int
+    parked_max: int = 0
     body_bytes_max: int = 0
     pending_bytes_max: int = 0
     idle_seconds: float
@@ -115,6 +118,7 @@ class HttpConnection:
         is_amid_request: True from the end of a request's head to the end of its answer. A head comes in one piece from
             every honest client, so that half a head gives way to a newcomer as silence does.
         must_close: True where it ends after the answer under way.
+        parked_head: head of the request that `is_whole` speaks of; None where it has none, or one to be refused.
     """
 
     def __init__(self, opened: socket.socket, limits: ServerLimits, budget: BodyBudget) -> None:
@@ -128,6 +132,9 @@ class HttpConnection:
         self._head: RequestHead | None = None
         self._is_body_read = True
         self._left = 0
+        self._whole_bytes: int | None = None
+        self._is_held = True
+        self.parked_head: RequestHead | None = None
         self.waits_since: float | None = time.monotonic()
         self.is_amid_request = False
         self.must_close = False
@@ -143,6 +150,8 @@ class HttpConnection:
             HungUp: the sender went away in its midst.
         """
         self._is_body_read = True
+        self._whole_bytes, self._is_held = None, True
+        self.let_go()  # what was held while it was parked is counted again as it is read
         self.is_amid_request = False
         self.waits_since = started = time.monotonic()
         silent_seconds = self._limits.idle_seconds
@@ -172,6 +181,45 @@ class HttpConnection:
         if self._is_body_read:
             self.waits_since = None
         return head
+
+    def feed(self) -> float:
+        """Take what has come, without waiting; returns until when the request must be whole, `time.monotonic()`.
+
+        Where all requests hold too much together the request counts as whole: a thread refuses it, or has room kept.
+
+        Raises:
+            HungUp: the client is gone.
+        """
+        try:
+            piece = self._socket.recv(_PIECE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return time.monotonic() + self._limits.request_seconds
+        except OSError as exc:
+            raise HungUp(str(exc)) from exc
+        if not piece:
+            raise HungUp("closed")
+        # A quarter is left to what threads read.
+        self._is_held = self._budget.take(len(piece), is_small=False)
+        self._held += len(piece) if self._is_held else 0
+        self._buffer = self._buffer[self._at :] + piece
+        self._at = 0
+        return time.monotonic() + self._limits.request_seconds
+
+    def is_whole(self) -> bool:
+        """Whether all of the next request is there, or what can only be refused."""
+        if self._whole_bytes is None:
+            self.parked_head = None
+            end = self._buffer.find(b"\r\n\r\n", self._at)
+            if end < 0:
+                return not self._is_held or len(self._buffer) - self._at > HEAD_BYTES_MAX
+            try:
+                head = head_of(self._buffer[self._at : end])
+            except Refusal:
+                return True
+            length = 0 if head.is_chunked or head.expects_continue else head.length or 0
+            self.parked_head = head
+            self._whole_bytes = end + 4 - self._at + (length if length <= self._limits.body_bytes_max else 0)
+        return not self._is_held or len(self._buffer) - self._at >= self._whole_bytes
 
     def body(self, bytes_max: int | None = None) -> bytes:
         """The body of the request whose head was read last.

@@ -3,8 +3,9 @@
 Called by the receiver, the node exporter, the admission webhook, the node agent and (through `wsgi`) the web app, each
 with its own function that answers a request. When all places are taken, a connection that waits for its client makes
 room, of the address that holds most of them the one that has waited for longest, so that clients that open connections
-and send nothing, or send slowly, keep nobody else out. Several processes may serve one listening socket: each takes the
-next connection as it comes, and none is lost when another process dies.
+and send nothing, or send slowly, keep nobody else out; where the limits say so, a connection gets its thread only once
+a request has come whole (`http_parking`). Several processes may serve one listening socket: each takes the next
+connection as it comes, and none is lost when another process dies.
 
 Ours, because beside 700 silent sockets uvicorn answers nobody and granian after five seconds; neither they nor
 hypercorn bound what bodies under way hold together (3.0 to 4.2 GiB against 1.7); and each takes a node exporter at
@@ -13,24 +14,28 @@ least 5 MiB over ours, which is more than its bar allows. `bench/http_servers.py
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import selectors
 import socket
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fleet.errors import Misconfigured, Unavailable
 from fleet.listener_files import ListenerFiles
 from wire.http_connection import RETRY_AFTER_SECONDS, BodyBudget, HttpConnection, HungUp, ServerLimits
 from wire.http_head import Refusal, RequestHead
+from wire.http_parking import Parked, Parking
 
 if TYPE_CHECKING:
     import ssl  # six megabytes, which a plain port does without
 
+Known = Callable[[Mapping[str, str], str], bool]
+"""Whether somebody is signed in, by the header fields of a request and the address that it comes from."""
 TlsContexts: TypeAlias = "Callable[[], ssl.SSLContext]"
 """Gives the TLS context for a new connection."""
 HANDSHAKE_SECONDS = 10.0
@@ -112,6 +117,7 @@ class HttpServer:
         limits: what clients may cost.
         refused: takes the status of every request that ended in a `Refusal`, 0 for a TLS handshake that failed.
         tls: gives the context for a new connection; None for plain HTTP.
+        is_first: whose parked requests get a thread before those of others; None for nobody's.
 
     Attributes:
         address: host and port that it listens on.
@@ -125,6 +131,7 @@ class HttpServer:
         limits: ServerLimits,
         refused: Callable[[int], None] | None = None,
         tls: TlsContexts | None = None,
+        is_first: Known | None = None,
     ) -> None:
         self._listener = listener
         host, port = listener.getsockname()[:2]
@@ -136,6 +143,10 @@ class HttpServer:
         self._tls = tls
         self._open: dict[threading.Thread, _Place] = {}
         self._by_address: Counter[str] = Counter()
+        self._parks = limits.parked_max > 0 and tls is None
+        self._returning: deque[Parked] = deque()
+        self._is_first = is_first or (lambda _fields, _client: False)
+        self._whole, self._whole_first, self._some_whole = deque[Parked](), deque[Parked](), threading.Condition()
         self._lock = threading.Lock()
         self._stopping, self._ended = threading.Event(), threading.Event()
         self._wake, self._woken = socket.socketpair()
@@ -156,6 +167,7 @@ class HttpServer:
         with self._lock:
             if not self._stopping.is_set():
                 self._listener.setblocking(False)
+                self._woken.setblocking(False)
                 self._acceptor.start()
 
     def serve(self) -> None:
@@ -190,6 +202,8 @@ class HttpServer:
             if thread.is_alive():
                 _cut(place.opened, socket.SHUT_RDWR)
                 thread.join(1.0)
+        while self._returning:
+            self._returning.popleft().opened.close()
         self._wake.close()
         self._woken.close()
         self._ended.set()
@@ -198,35 +212,80 @@ class HttpServer:
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
+            parking = Parking(selector, self._limits.parked_max, self._is_whole) if self._parks else None
+            beginner = threading.Thread(target=self._begin_all, name="http-begin", daemon=True)
+            if parking is not None:
+                beginner.start()
             while not self._stopping.is_set():
-                selector.select()
+                if parking is None:
+                    selector.select()
+                else:
+                    parking.look()
+                    self._park_returned(parking)
                 for _ in range(_ACCEPTS_AT_ONCE):
-                    if self._stopping.is_set():
-                        return
-                    if not self._accept_one():
+                    if self._stopping.is_set() or not self._accept_one(parking):
                         break
+            if parking is not None:
+                parking.close()
+                with self._some_whole:
+                    self._some_whole.notify_all()
+                beginner.join()
 
-    def _accept_one(self) -> bool:
-        """Take one connection; False where none waits."""
+    def _is_whole(self, taken: Parked) -> None:
+        head = taken.connection.parked_head
+        is_first = head is not None and self._is_first(head.fields, taken.client)
+        with self._some_whole:
+            (self._whole_first if is_first else self._whole).append(taken)
+            self._some_whole.notify()
+
+    def _begin_all(self) -> None:
+        """Give threads to parked requests: to begin one takes as long as busy threads let it wait, milliseconds."""
+        while True:
+            with self._some_whole:
+                self._some_whole.wait_for(lambda: self._whole_first or self._whole or self._stopping.is_set())
+                if self._stopping.is_set():
+                    for taken in (*self._whole_first, *self._whole):
+                        taken.opened.close()
+                    return
+                taken = (self._whole_first or self._whole).popleft()
+            self._begin(taken)
+
+    def _park_returned(self, parking: Parking) -> None:
+        """Look after connections whose thread has answered."""
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(4096)
+        while self._returning:
+            parking.enter(self._returning.popleft())
+
+    def _accept_one(self, parking: Parking | None) -> bool:
+        """Take one connection, or make room for it; False where none waits."""
         try:
             opened, peer = self._listener.accept()
         except OSError as exc:
             if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if parking is not None and parking.make_room():
+                    return True
                 self._make_room()
                 self._stopping.wait(_OUT_OF_FILES_SECONDS)
             return False  # another process took it, or it is gone already
-        self._take(opened, peer)
-        return True
-
-    def _take(self, opened: socket.socket, peer: Any) -> None:
-        opened.setblocking(True)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = HttpConnection(opened, self._limits, self._budget)
+        deadline = time.monotonic() + self._limits.request_seconds
+        taken = Parked(opened=opened, connection=connection, client=str(peer[0]), deadline=deadline)
+        if parking is not None:
+            parking.enter(taken)
+        else:
+            opened.setblocking(True)
+            self._begin(taken)
+        return True
+
+    def _begin(self, taken: Parked) -> None:
+        """Give a connection a thread."""
+        opened, connection, client = taken.opened, taken.connection, taken.client
         if len(self._open) >= self._limits.connections_max and not self._make_room():
             self._refuse_connection(opened, connection, f"{self._limits.named('connections_max')} are open")
             return
-        thread = threading.Thread(target=self._run, args=(opened, connection, str(peer[0])), daemon=True)
-        client = str(peer[0])
+        thread = threading.Thread(target=self._run, args=(opened, connection, client), daemon=True)
         with self._lock:
             self._open[thread] = _Place(opened, connection, client)
             self._by_address[client] += 1
@@ -280,16 +339,23 @@ class HttpServer:
                     return
 
     def _run(self, opened: socket.socket, connection: HttpConnection, client: str) -> None:
+        is_to_park = False
         try:
-            with opened:
-                if self._tls is None:
-                    self._serve_all(connection, client, None)
-                else:
-                    self._serve_encrypted(opened, client, self._tls)
+            if self._tls is None:
+                is_to_park = self._serve_all(connection, client, None)
+            else:
+                self._serve_encrypted(opened, client, self._tls)
         except HungUp:
             pass
         finally:
             self._leave(threading.current_thread())
+            if not is_to_park:
+                opened.close()
+        if is_to_park:
+            deadline = time.monotonic() + self._limits.idle_seconds
+            self._returning.append(Parked(opened=opened, connection=connection, client=client, deadline=deadline))
+            with contextlib.suppress(OSError):  # it has stopped meanwhile, and closes what returns
+                self._wake.send(b"x")
 
     def _serve_encrypted(self, opened: socket.socket, client: str, tls: TlsContexts) -> None:
         try:
@@ -309,12 +375,13 @@ class HttpServer:
                 return
             self._serve_all(connection, client, encrypted.getpeercert() or None)
 
-    def _serve_all(self, connection: HttpConnection, client: str, certificate: Mapping[str, object] | None) -> None:
+    def _serve_all(self, connection: HttpConnection, client: str, certificate: Mapping[str, object] | None) -> bool:
+        """Answer one request after the other; True where the next one is to be waited for without a thread."""
         while not connection.must_close:
             try:
                 head = connection.next_head()
                 if head is None:
-                    return
+                    return False
                 if self._stopping.is_set():
                     connection.must_close = True
                 self._answer(Exchange(head=head, connection=connection, client=client, certificate=certificate))
@@ -327,6 +394,9 @@ class HttpServer:
                 connection.answer(exc.status, f"{exc}\n".encode(), fields=fields)
             finally:
                 connection.let_go()
+            if self._parks and not connection.must_close and not connection.is_whole():
+                return True
+        return False
 
 
 class _Place:

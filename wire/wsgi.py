@@ -2,8 +2,9 @@
 
 Called by `dashboards.app`. A request's body is read whole, within the server's limits, before the application sees it,
 so that a slow sender holds none of the application's places; an answer is gathered before it is sent, so that a slow
-reader holds none either. Requests of clients that nobody knows have places apart, and their connections give way to
-newcomers until they are answered: however many there are, they keep nobody out who is signed in. Source: PEP 3333;
+reader holds none either. Requests of clients that nobody knows have fewer places, apart, and wait while somebody who is
+signed in is served; their connections give way to newcomers until they are answered: however many there are, they keep
+nobody out who is signed in. Source: PEP 3333;
 Pylons/waitress:src/waitress/task.py (slashes at the front of a path count as one; header fields whose names hold an
 underscore are dropped: `X_A` and `X-A` have one name in an environment).
 """
@@ -13,17 +14,16 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from wire.http_server import Exchange
+from wire.http_server import Exchange, Known
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-Known = Callable[[Mapping[str, str], str], bool]
-"""Whether somebody is signed in, by the header fields of a request and the address that it comes from."""
-
+_BEHIND_SECONDS_MAX = 1.0
+"""How long a request of a client that nobody knows waits behind those of people who are signed in."""
 _OWN = frozenset({"content-length", "connection", "date", "transfer-encoding"})
 
 
@@ -33,10 +33,12 @@ def wsgi(
     """What answers requests by an application.
 
     Args:
-        threads: requests that it may work on at once, of known and of unknown clients each; further ones wait.
+        threads: requests of known clients that it may work on at once, and of unknown ones a quarter as many; further
+            ones wait, and unknown ones also while a known one is worked on.
         is_known: None where everybody is.
     """
-    of_known, of_unknown = threading.BoundedSemaphore(threads), threading.BoundedSemaphore(threads)
+    of_known, of_unknown = threading.BoundedSemaphore(threads), threading.BoundedSemaphore(max(1, threads // 4))
+    known = _UnderWay()
 
     def answer(exchange: Exchange) -> None:
         head, connection = exchange.head, exchange.connection
@@ -47,8 +49,13 @@ def wsgi(
         if is_stranger:
             connection.give_way()
         environ = _environ(exchange, body, address, scheme)
-        with of_unknown if is_stranger else of_known:
-            status, fields, pieces = _answered(application, environ)
+        if is_stranger:
+            with of_unknown:
+                known.wait(_BEHIND_SECONDS_MAX)
+                status, fields, pieces = _answered(application, environ)
+        else:
+            with known, of_known:
+                status, fields, pieces = _answered(application, environ)
         declared = next((value for name, value in fields if name.lower() == "content-length"), None)
         exchange.connection.answer(
             status,
@@ -59,6 +66,28 @@ def wsgi(
         )
 
     return answer
+
+
+class _UnderWay:
+    """How many are under way, for who waits until none is; from any thread."""
+
+    def __init__(self) -> None:
+        self._count, self._none = 0, threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._none:
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._none:
+            self._count -= 1
+            if not self._count:
+                self._none.notify_all()
+
+    def wait(self, seconds_max: float) -> None:
+        """Return once none is under way, or after some time."""
+        with self._none:
+            self._none.wait_for(lambda: not self._count, seconds_max)
 
 
 def _environ(exchange: Exchange, body: bytes, address: tuple[str, int], scheme: str) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class HamiNodeActions:
         try:
             found = json.loads(text)
             return {str(card): parse_time(str(until)).timestamp() for card, until in found.items()}
-        except (ValueError, AttributeError, Misconfigured):
+        except (ValueError, AttributeError, RecursionError, Misconfigured):
             # Not ours any more: what somebody wrote over it stays closed until he opens it.
             return {}
 

@@ -467,6 +467,6 @@ class Acts:
                 for line in path.read_bytes().splitlines():
                     try:
                         found.append(json.loads(line))
-                    except ValueError:
+                    except (ValueError, RecursionError):
                         continue
         return tuple(found)

@@ -167,7 +167,7 @@ def _remembered(memory: Path) -> set[ContainerKey]:
     try:
         found = json.loads(memory.read_bytes())
         return {ContainerKey(pod_uid=str(uid), container=str(container)) for uid, container in found}
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return set()
 
 

@@ -23,6 +23,7 @@ from enforcer.manifest import field_of, workload_parts
 from enforcer.snapshot import Snapshot
 from fleet.decisions import CardPlacement
 from fleet.errors import Corrupt, Refused
+from fleet.json_text import json_value
 from fleet.units import MIB
 
 NODE_CONFIG_FIELD = "data[config.json]"
@@ -217,9 +218,11 @@ def with_entries(text: str | None, wanted: Mapping[str, Mapping[str, Setting]], 
         Corrupt: it is not HAMi's.
     """
     try:
-        content: dict[str, Any] = json.loads(text or '{"nodeconfig": []}')
+        content: dict[str, Any] = json_value(text or '{"nodeconfig": []}')
         entries: dict[str, dict[str, Any]] = {entry["name"]: dict(entry) for entry in content.get("nodeconfig", [])}
-    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as exc:
+        if not all(isinstance(name, str) for name in entries):
+            raise ValueError("a name is no text")
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
         raise Corrupt(
             f"cannot read ConfigMap {config[1]}/{config[2]}: config.json is no object with a list nodeconfig"
         ) from exc

@@ -38,6 +38,7 @@ from fleet.grammars.vgpumanager import (
     parse_vgpu_allocation,
     parse_vgpu_register,
 )
+from fleet.json_text import json_value
 
 NODE_CONFIG: ObjectKey = ("ConfigMap", "kube-system", "vgpu-manager-device-plugin-config")
 NODE_CONFIG_FIELD = "data[nodeConfig.json]"
@@ -195,8 +196,8 @@ def _merged(text: str | None, wanted: Mapping[str, Mapping[str, float | int]]) -
         patterns = [name for name in names if _may_cover(name, node)]
         if patterns:
             raise Refused(
-                f"cannot configure node {node} by itself: the entry {patterns[0]!r} of {NODE_CONFIG[2]} covers it "
-                "already, and an entry of its own would hide what that one says"
+                f"cannot configure node {node} by itself: the entry {patterns[0][:128]!r} of {NODE_CONFIG[2]} covers "
+                "it already, and an entry of its own would hide what that one says"
             )
         found = next((entry for entry in entries if entry["nodeName"] == node), None)
         if found is None:
@@ -208,10 +209,10 @@ def _merged(text: str | None, wanted: Mapping[str, Mapping[str, float | int]]) -
 
 def _entries(text: str | None) -> list[dict[str, Any]]:
     try:
-        entries: list[dict[str, Any]] = [dict(entry) for entry in json.loads(text or "[]")]
+        entries: list[dict[str, Any]] = [dict(entry) for entry in json_value(text or "[]")]
         if all(isinstance(entry["nodeName"], str) for entry in entries):
             return entries
-    except (ValueError, RecursionError, TypeError, KeyError) as exc:
+    except (ValueError, TypeError, KeyError) as exc:
         raise Corrupt(f"cannot read ConfigMap {NODE_CONFIG[1]}/{NODE_CONFIG[2]}: nodeConfig.json is no list") from exc
     raise Corrupt(f"cannot read ConfigMap {NODE_CONFIG[1]}/{NODE_CONFIG[2]}: a nodeName is no text")
 

@@ -21,10 +21,12 @@ from typing import Any, overload
 from enforcer.kept_manifests import as_manifest, as_text
 from enforcer.kubernetes.custom_resources import AS_MANAGER, OBJECT_BYTES_MAX, VERSION, got, kind_of, listed, making
 from enforcer.manifest import Manifest
+from enforcer.record.entry_shapes import CHANGES, check_content, moment_of
 from enforcer.record.ledger import Overtaken, chained_hash
 from enforcer.record.shared_ledger import StoredEntry
 from fleet.errors import Corrupt, Refused
-from fleet.units import format_time, parse_time
+from fleet.json_text import json_value
+from fleet.units import format_time
 from wire.kubernetes.refusals import Conflict, Deed
 from wire.kubernetes.write import Call, WritingApi
 
@@ -50,7 +52,10 @@ class _Object:
 
     @property
     def entries(self) -> list[Manifest]:
-        found: list[Manifest] = self.manifest["spec"].get("entries") or []
+        """Raises `Corrupt` where they are no objects of texts."""
+        found = self.manifest["spec"].get("entries") or []
+        if not isinstance(found, list) or not all(isinstance(one, dict) and _are_texts(one) for one in found):
+            raise Corrupt(f"cannot read GpuChange {self.name}: its entries are damaged")
         return found
 
 
@@ -243,7 +248,20 @@ def _unchained(plan_id: str, objects: Sequence[_Object]) -> Iterator[StoredEntry
                 "missing"
             )
         previous = one["sha256"]
-        yield StoredEntry(at=parse_time(body["at"]), event=body["event"], content=_content(plan_id, body))
+        content, event = _content(plan_id, body), body.get("event", "")
+        try:
+            check_content(CHANGES, event, content)
+            yield StoredEntry(at=moment_of(body.get("at", "")), event=event, content=content)
+        except Corrupt as exc:
+            raise Corrupt(f"cannot read the GpuChange objects of plan {plan_id}: entry {number}: {exc}") from exc
+
+
+def _are_texts(entry: Mapping[str, object]) -> bool:
+    """Whether an entry holds texts alone, and no half of a surrogate pair."""
+    try:
+        return all(isinstance(text, str) and text.encode() is not None for text in (*entry, *entry.values()))
+    except UnicodeEncodeError:
+        return False
 
 
 def _content(plan_id: str, body: Mapping[str, str]) -> Mapping[str, Any]:
@@ -251,11 +269,11 @@ def _content(plan_id: str, body: Mapping[str, str]) -> Mapping[str, Any]:
         text = body.get("content")
         if text is None:
             unpacking = zlib.decompressobj()
-            text = unpacking.decompress(base64.b64decode(body["packed"]), _UNPACKED_BYTES_MAX).decode()
+            text = unpacking.decompress(base64.b64decode(body.get("packed", "")), _UNPACKED_BYTES_MAX).decode()
             if unpacking.unconsumed_tail:
                 raise ValueError(f"an entry has more than {_UNPACKED_BYTES_MAX} bytes")
-        found = json.loads(text)
-    except (ValueError, KeyError, zlib.error, RecursionError) as exc:
+        found = json_value(text)
+    except (ValueError, zlib.error) as exc:
         raise Corrupt(f"cannot read a GpuChange object of plan {plan_id}: {exc}") from exc
     if not isinstance(found, dict):
         raise Corrupt(f"cannot read a GpuChange object of plan {plan_id}: an entry holds no object")

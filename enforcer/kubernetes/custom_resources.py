@@ -1,14 +1,23 @@
 """What the objects of group `gputide.io` have in common: how they are served, written and refused.
 
-Called by the stores of changes and of plans.
+The API server holds them to the schemas of `docs/custom-resources.yaml`, as long as nobody changed those; an object
+that does not hold what is read of it is left out of lists, and asked for by its name it is an error. Called by the
+stores of changes and of plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from enforcer.manifest import Manifest
-from fleet.errors import Refused
+from enforcer.record.entry_shapes import Moment
+from fleet.errors import Corrupt, Refused
+from fleet.logs import logger
+from fleet.settings.faults import fault_words
 from wire.kubernetes.read import KubernetesApi
 from wire.kubernetes.refusals import Deed
 from wire.kubernetes.resource import ApiResource
@@ -23,6 +32,98 @@ OBJECT_BYTES_MAX = 900_000
 AS_MANAGER = {"fieldManager": FIELD_MANAGER}
 
 _LIST_LIMIT = 500
+_log = logger("enforcer.kubernetes.custom_resources")
+
+
+def _is_unicode(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("expected text in UTF-8") from None
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_is_unicode)]
+_Count = Annotated[int, Field(ge=0, le=10**12)]
+
+
+class _Read(BaseModel):
+    """What is read of an object; there is more."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Name(_Read):
+    name: _Text
+    resourceVersion: _Text  # noqa: N815 - the API's word
+
+
+class _Metadata(_Name):
+    creationTimestamp: Moment  # noqa: N815 - the API's word
+    generation: _Count | None = None
+    annotations: dict[str, Any] | None = None
+
+
+class _Condition(_Read):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: _Text = ""
+    observedGeneration: _Count | None = None  # noqa: N815 - the API's word
+
+
+class _Status(_Read):
+    conditions: list[_Condition] | None = None
+
+
+class _PlanSpec(_Read):
+    plan: _Text
+    parts: _Count = 0
+    sha256: str = ""
+    apply: list[_Count] | None = None
+
+
+class _PartSpec(_Read):
+    data: _Text
+
+
+class _ApprovalSpec(_Read):
+    plan: _Text
+    stages: list[_Count]
+    approvedBy: _Text  # noqa: N815 - the API's word
+
+
+class _ChangeSpec(_Read):
+    plan: _Text
+    page: _Count
+
+
+class _Named(_Read):
+    metadata: _Name
+
+
+class _Plan(_Read):
+    metadata: _Metadata
+    spec: _PlanSpec
+    status: _Status | None = None
+
+
+class _Part(_Named):
+    spec: _PartSpec
+
+
+class _Approval(_Read):
+    metadata: _Metadata
+    spec: _ApprovalSpec
+
+
+class _Change(_Named):
+    spec: _ChangeSpec
+
+
+_SHAPES: Mapping[str, type[_Read]] = {
+    "GpuPlan": _Plan, "GpuPlanPart": _Part, "GpuApproval": _Approval, "GpuChange": _Change,
+}  # fmt: skip
 
 
 def kind_of(kind: str, *, metadata_only: bool = False) -> ApiResource:
@@ -34,7 +135,7 @@ def kind_of(kind: str, *, metadata_only: bool = False) -> ApiResource:
 
 
 def listed(api: KubernetesApi, kind: ApiResource) -> Iterator[Manifest]:
-    """Every object of a kind.
+    """Every object of a kind that holds what is read of it.
 
     Raises:
         Misconfigured: a right is missing.
@@ -46,16 +147,44 @@ def listed(api: KubernetesApi, kind: ApiResource) -> Iterator[Manifest]:
         page = api.page(kind, VERSION, limit=_LIST_LIMIT, token=token)
         if page is None:
             raise unserved(kind)
-        yield from (dict(one) for one in page.manifests)
+        for one in page.manifests:
+            why = _fault_of(kind, one, metadata_only=kind.metadata_only)
+            if why is None:
+                yield dict(one)
+            else:
+                _warn(kind.kind, why)
         token = page.next_token
         if token is None:
             return
 
 
 def got(api: KubernetesApi, kind: ApiResource, name: str, *, metadata_only: bool = False) -> Manifest | None:
-    """One object of ours; None where there is none. Raises as `listed`."""
+    """One object of ours; None where there is none. Raises as `listed`.
+
+    Raises:
+        Corrupt: it does not hold what is read of it.
+    """
     deed = Deed(verb="get", resource=kind.resource, name=name)
-    return api.get(deed, kind.path(VERSION, None, name), metadata_only=metadata_only)
+    found = api.get(deed, kind.path(VERSION, None, name), metadata_only=metadata_only)
+    why = None if found is None else _fault_of(kind, found, metadata_only=metadata_only)
+    if why is not None:
+        raise Corrupt(f"cannot read {kind.kind} {name}: {why}")
+    return found
+
+
+def _fault_of(kind: ApiResource, found: Mapping[str, Any], *, metadata_only: bool) -> str | None:
+    shape = _Named if metadata_only else _SHAPES[kind.kind]
+    try:
+        shape.model_validate(found)
+    except ValidationError as exc:
+        return fault_words(exc, shape)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _warn(kind: str, why: str) -> None:
+    """Once for each fault: lists are read every few seconds."""
+    _log.warning("an object of ours is left out", kind=kind, why=why)
 
 
 def making(kind: ApiResource, metadata: Manifest, content: Manifest, *, impersonated: str | None = None) -> Call:

@@ -12,8 +12,8 @@ from typing import Any
 
 from enforcer.kubernetes.lease import LEASE_NAME, Leases
 from enforcer.manifest import Manifest
-from enforcer.record.anchor import Head, heads_of, moved
-from fleet.errors import Corrupt, Unavailable
+from enforcer.record.anchor import Head, anchors_of, heads_of, moved
+from fleet.errors import Unavailable
 from wire.kubernetes.refusals import Conflict
 from wire.kubernetes.write import WritingApi
 
@@ -69,11 +69,7 @@ _PLACE = f"annotation {HEADS_ANNOTATION} of lease {LEASE_NAME!r}"
 
 
 def _content(lease: Manifest | None) -> dict[str, Any]:
-    text = (((lease or {}).get("metadata") or {}).get("annotations") or {}).get(HEADS_ANNOTATION)
-    try:
-        found = {} if text is None else json.loads(text)
-    except (ValueError, TypeError, RecursionError) as exc:
-        raise Corrupt(f"cannot read {_PLACE}: it is damaged") from exc
-    if not isinstance(found, dict):
-        raise Corrupt(f"cannot read {_PLACE}: it holds no anchors")
-    return found
+    metadata = (lease or {}).get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    text = annotations.get(HEADS_ANNOTATION) if isinstance(annotations, dict) else None
+    return {} if text is None else anchors_of(str(text), _PLACE)

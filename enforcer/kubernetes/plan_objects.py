@@ -34,6 +34,7 @@ from enforcer.kubernetes.custom_resources import (
 )
 from enforcer.kubernetes.events import events_between, write_event
 from enforcer.manifest import Manifest
+from enforcer.record.entry_shapes import moment_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_to_json
 from enforcer.record.plan_status import REFUSED, Condition, ConditionType, PlanStatus
 from enforcer.record.plan_store import GONE, Approval, Wish, WishChange
@@ -41,8 +42,9 @@ from enforcer.record.shared_plans import ListedPlan
 from fleet.decisions import Plan
 from fleet.documents import plan_to_json
 from fleet.errors import Corrupt, GputideError, Refused, Unavailable
+from fleet.json_text import json_value
 from fleet.logs import logger
-from fleet.units import Money, format_money_short, format_plan_id, format_time, parse_time
+from fleet.units import Money, format_money_short, format_plan_id, format_time
 from wire.kubernetes.refusals import Conflict, Deed
 from wire.kubernetes.resource import ApiResource
 from wire.kubernetes.write import APPLY_PATCH, FIELD_MANAGER, MERGE_PATCH, Call, WritingApi
@@ -99,10 +101,10 @@ class GpuPlans:
         head = got(self._api, _PLANS, name_of(plan_id))
         if head is None:
             raise Corrupt(f"cannot read GpuPlan {name_of(plan_id)}: it is gone")
-        parts = int(head["spec"]["parts"])
+        parts = int(head["spec"].get("parts", 0))
         if parts > PARTS_MAX:
             raise Corrupt(f"cannot read GpuPlan {name_of(plan_id)}: it has {parts} parts, limit {PARTS_MAX}")
-        return _unpacked(plan_id, self._data(plan_id, parts), str(head["spec"]["sha256"]))
+        return _unpacked(plan_id, self._data(plan_id, parts), str(head["spec"].get("sha256")))
 
     def _data(self, plan_id: str, parts: int) -> Iterator[str]:
         for number in range(1, parts + 1):
@@ -130,7 +132,7 @@ class GpuPlans:
         head = got(self._api, _PLANS, name_of(plan.plan_id)) or self._made(
             _PLANS, name_of(plan.plan_id), _head_spec(plan, packed, len(parts)), ()
         )
-        if head["spec"]["sha256"] != _sha256(packed):
+        if head["spec"].get("sha256") != _sha256(packed):
             # It was stored with what another machine knew of the cluster; that one's parts belong to it.
             return
         for number, data in enumerate(parts, start=1):
@@ -335,10 +337,10 @@ def _failed_generation(head: Manifest) -> int | None:
 
 def _wanted_by(annotations: Mapping[str, Any], stages: Sequence[int]) -> str:
     try:
-        noted = json.loads(annotations.get(WANTED_BY_ANNOTATION, "null"))
-        by = str(noted["by"]) if noted["apply"] == list(stages) else ""
-    except (ValueError, TypeError, KeyError, RecursionError):
+        noted = json_value(str(annotations.get(WANTED_BY_ANNOTATION, "null")))
+    except ValueError:
         return ""
+    by = str(noted.get("by")) if isinstance(noted, dict) and noted.get("apply") == list(stages) else ""
     # Anybody who may patch a plan writes it: it goes into the audit log, and to terminals.
     return by if len(by) <= _NAME_LENGTH_MAX and by.isprintable() else ""
 
@@ -354,7 +356,7 @@ def _approval_of(found: Manifest) -> Approval:
 
 
 def _made_at(found: Manifest) -> datetime:
-    return parse_time(str(found["metadata"]["creationTimestamp"]))
+    return moment_of(found["metadata"]["creationTimestamp"])
 
 
 def _status_body(status: PlanStatus, before: Manifest, now: datetime, left_out: str) -> Manifest:
@@ -412,9 +414,9 @@ def _unpacked(plan_id: str, parts: Iterable[str], sha256: str) -> tuple[bytes, b
                 raise ValueError(f"it has more than {CONTENT_BYTES_MAX} bytes once unpacked, the most that is read")
         if digest.hexdigest() != sha256:
             raise ValueError("its parts are not those that it was stored with")
-        found = json.loads(content)
+        found = json_value(bytes(content))
         return str(found["plan"]).encode(), None if found["inputs"] is None else str(found["inputs"]).encode()
-    except (ValueError, KeyError, TypeError, zlib.error, RecursionError) as exc:
+    except (ValueError, KeyError, TypeError, zlib.error) as exc:
         raise Corrupt(f"cannot read GpuPlan {name_of(plan_id)}: {exc}") from exc
 
 

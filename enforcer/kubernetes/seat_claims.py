@@ -88,5 +88,5 @@ def _given(lease: Manifest | None) -> dict[str, float]:
     try:
         found = json.loads(text.get(GIVEN_ANNOTATION, "{}"))
         return {str(seat): float(until) for seat, until in found.items()}
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}

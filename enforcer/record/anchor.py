@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from fleet.durable import unwritable, write_durably
 from fleet.errors import Corrupt, Refused
+from fleet.json_text import json_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +93,27 @@ class AnchorFile:
 
     def _content(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._path.read_bytes())
+            content = self._path.read_bytes()
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, RecursionError) as exc:
-            raise Corrupt(f"cannot read enforcer.ledger_anchor_file={self._path}: {str(exc)[:200]}") from exc
-        if not isinstance(found, dict):
-            raise Corrupt(f"cannot read enforcer.ledger_anchor_file={self._path}: it holds no anchors")
-        return found
+        except OSError as exc:
+            raise Corrupt(f"cannot read enforcer.ledger_anchor_file={self._path}: {exc.strerror}") from exc
+        return anchors_of(content, f"enforcer.ledger_anchor_file={self._path}")
+
+
+def anchors_of(content: bytes | str, place: str) -> dict[str, Any]:
+    """What is anchored of each data folder, from the JSON that a place keeps.
+
+    Raises:
+        Corrupt: it is no such JSON.
+    """
+    try:
+        found = json_value(content)
+    except ValueError as exc:
+        raise Corrupt(f"cannot read {place}: it is damaged: {exc}") from exc
+    if not isinstance(found, dict):
+        raise Corrupt(f"cannot read {place}: it holds no anchors")
+    return found
 
 
 def heads_of(content: Any, place: str) -> dict[str, Head]:
@@ -108,10 +122,19 @@ def heads_of(content: Any, place: str) -> dict[str, Head]:
     Raises:
         Corrupt: it is nothing like that.
     """
-    try:
-        return {str(name): Head(number=int(one[0]), sha256=str(one[1])) for name, one in content.items()}
-    except (AttributeError, TypeError, ValueError, IndexError, KeyError) as exc:
-        raise Corrupt(f"cannot read the anchored heads in {place}: they are damaged") from exc
+    found = {name: head_of(one) for name, one in content.items()} if isinstance(content, dict) else {"": None}
+    heads = {name: head for name, head in found.items() if head is not None}
+    if len(heads) < len(found):
+        raise Corrupt(f"cannot read the anchored heads in {place}: they are damaged")
+    return heads
+
+
+def head_of(content: Any) -> Head | None:
+    """A head from `[number, hash]`; None where that is none."""
+    number, sha256 = content if isinstance(content, list) and len(content) == 2 else (None, None)
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0 or not isinstance(sha256, str):
+        return None
+    return Head(number=number, sha256=sha256)
 
 
 def moved(content: Any, moves: Mapping[str, tuple[Head | None, Head]], place: str) -> dict[str, list[Any]]:

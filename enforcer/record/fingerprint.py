@@ -24,6 +24,7 @@ from enforcer.snapshot import Snapshot
 from fleet.errors import Corrupt
 from fleet.grammars.hami import CORE_POLICY_ENV, USE_MODEL_ANNOTATION
 from fleet.inventory import WorkloadId
+from fleet.json_text import json_value
 
 _OURS = (USE_MODEL_ANNOTATION, STOPPED_ANNOTATION)
 
@@ -83,7 +84,7 @@ def fingerprint_from_json(content: bytes, *, name: str) -> Fingerprint:
         Corrupt: not what `fingerprint_to_json` writes.
     """
     try:
-        raw = json.loads(content)
+        raw = json_value(content)
         return Fingerprint(
             cards=str(raw["cards"]),
             workloads={
@@ -91,7 +92,7 @@ def fingerprint_from_json(content: bytes, *, name: str) -> Fingerprint:
                 for workload, (a, b, c) in raw["workloads"].items()
             },
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise Corrupt(f"cannot read {name}: no fingerprint of a plan's inputs") from exc
 
 

@@ -325,7 +325,8 @@ def runs_of(entries: Iterable[Entry]) -> list[RunRecord]:
             runs.append(run)
             latest[entry.plan_id] = run
         elif entry.event == "end":
-            latest[entry.plan_id].is_open = False
+            if entry.plan_id in latest:
+                latest[entry.plan_id].is_open = False
         elif entry.event in ("undo_begin", "undone"):
             _undo(entry, runs, undone)
         elif entry.plan_id in latest:
@@ -405,7 +406,7 @@ def _stage_entry(entry: Entry, run: RunRecord) -> None:
             plan_id=run.plan_id, stage=entry.content["stage"], is_whole=False
         )
         return
-    record = run.records.get(number) if number is not None else None
+    record = run.records.get(number) if isinstance(number, int) else None
     if record is None:
         return
     if entry.event == "intent":

@@ -20,10 +20,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from enforcer.record.anchor import Anchor, AnchorFile, Head
+from enforcer.record.anchor import Anchor, AnchorFile, Head, head_of
+from enforcer.record.entry_shapes import check_content, moment_of, shapes_of
 from fleet.data_folder import DataFolder
 from fleet.durable import sync_folder, write_durably
 from fleet.errors import Corrupt, GputideError, Unavailable
+from fleet.json_text import json_value
 from fleet.logs import logger
 from fleet.units import format_time, parse_time
 
@@ -68,6 +70,7 @@ class Ledger:
         self._key = key
         self._anchor = anchor
         self._unmarked = 0
+        self._shapes = shapes_of(path.name)
         self._head_path = path.with_name(path.name + ".head")
         self._last: tuple[int, str, int] | None = None
         self._entries: list[Entry] = []
@@ -223,10 +226,10 @@ class Ledger:
     def _read_head(self) -> Head | None:
         """What the file beside the ledger names as its last line; None where it is missing, empty or torn."""
         try:
-            found = json.loads(self._head_path.read_bytes())
-            return Head(number=int(found["number"]), sha256=str(found["sha256"]))
-        except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+            found = json_value(self._head_path.read_bytes())
+        except (FileNotFoundError, ValueError):
             return None
+        return head_of([found.get("number"), found.get("sha256")]) if isinstance(found, dict) else None
 
     def _mend_head(self, number: int, sha256: str) -> None:
         _log.warning(
@@ -253,20 +256,27 @@ class Ledger:
 
     def _entry(self, number: int, line: bytes, previous: str) -> Entry:
         try:
-            body = json.loads(line)
-            sha256, mark = str(body.pop("sha256")), body.pop("mark", None)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+            body = json_value(line)
+        except ValueError as exc:
             raise Corrupt(f"cannot read ledger {self._path}: entry {number} is damaged") from exc
+        sha256, mark = (body.pop("sha256", None), body.pop("mark", None)) if isinstance(body, dict) else (None, None)
+        if not isinstance(sha256, str):
+            raise Corrupt(f"cannot read ledger {self._path}: entry {number} is damaged")
         if body.get("number") != number or sha256 != chained_hash(previous, body):
             raise Corrupt(f"cannot trust ledger {self._path}: entry {number} was edited, or one before it is missing")
         self._check_mark(number, sha256, mark)
-        try:
-            at, event, plan_id, content = parse_time(body["at"]), body["event"], body["plan_id"], body["content"]
-        except (GputideError, KeyError, TypeError, AttributeError) as exc:
-            raise Corrupt(f"cannot read ledger {self._path}: entry {number} is damaged") from exc
-        if not (isinstance(event, str) and isinstance(plan_id, str) and isinstance(content, dict)):
+        at, event, plan_id, content = (body.get(name) for name in ("at", "event", "plan_id", "content"))
+        if not (isinstance(at, str) and isinstance(event, str) and isinstance(plan_id, str)):
             raise Corrupt(f"cannot read ledger {self._path}: entry {number} is damaged")
-        return Entry(number=number, at=at, event=event, plan_id=plan_id, content=content, sha256=sha256)
+        if not isinstance(content, dict):
+            raise Corrupt(f"cannot read ledger {self._path}: entry {number} is damaged")
+        try:
+            check_content(self._shapes, event, content)
+            return Entry(
+                number=number, at=moment_of(at), event=event, plan_id=plan_id, content=content, sha256=sha256
+            )  # fmt: skip
+        except Corrupt as exc:
+            raise Corrupt(f"cannot read ledger {self._path}: entry {number} is damaged: {exc}") from exc
 
     def _write(self, content: bytes, length: int) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -287,8 +297,7 @@ class Ledger:
 def chained_hash(previous: str, body: Mapping[str, Any]) -> str:
     """SHA-256 of an entry, which holds that of the entry before it."""
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    # Half of a surrogate pair stands in no entry of ours: its hash then fits none.
-    return hashlib.sha256((previous + canonical).encode(errors="replace")).hexdigest()
+    return hashlib.sha256((previous + canonical).encode()).hexdigest()
 
 
 def ledgers_of(folder: DataFolder) -> tuple[Ledger, ...]:

@@ -12,6 +12,7 @@ from fleet.data_folder import DataFolder
 from fleet.documents import outcome_document, outcome_of
 from fleet.durable import write_durably
 from fleet.errors import Corrupt
+from fleet.json_text import json_value
 from fleet.outcomes import Outcome
 
 
@@ -30,7 +31,7 @@ def read_outcomes(folder: DataFolder) -> tuple[Outcome, ...]:
     found = []
     for file in sorted(folder.outcomes.glob("*.json")) if folder.outcomes.is_dir() else ():
         try:
-            found.append(outcome_of(json.loads(file.read_bytes()), name=str(file)))
+            found.append(outcome_of(json_value(file.read_bytes()), name=str(file)))
         except (OSError, ValueError) as exc:
             raise Corrupt(f"cannot read {file}: {exc}") from exc
     return tuple(sorted(found, key=lambda outcome: outcome.since, reverse=True))

@@ -15,13 +15,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict
+
+from enforcer.record.entry_shapes import moment_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_from_json, fingerprint_to_json
 from fleet.decisions import Plan
 from fleet.documents import PLAN_ID_DIGITS, plan_from_json, plan_to_json
 from fleet.durable import unwritable, write_durably
 from fleet.errors import Corrupt, Misconfigured, Refused
+from fleet.json_text import json_value
 from fleet.sentences import sentence
-from fleet.units import format_plan_id, format_time, parse_time
+from fleet.units import format_plan_id, format_time
 
 ID_DIGITS_MIN = 8
 """Fewest digits of a plan's id by which people may name it."""
@@ -105,6 +109,26 @@ class WishChange:
     remove: frozenset[int] = frozenset()
     by: str
     in_force: frozenset[int] = frozenset()
+
+
+class _Wanted(BaseModel):
+    """`ID.wish.json`."""
+
+    model_config = ConfigDict(strict=True)
+
+    stages: list[int]
+    by: str
+    generation: int
+
+
+class _Given(BaseModel):
+    """A line of `ID.approvals.jsonl`."""
+
+    model_config = ConfigDict(strict=True)
+
+    stages: list[int]
+    by: str
+    at: str
 
 
 class PlanStore:
@@ -207,19 +231,14 @@ class PlanStore:
         if not file.exists():
             return ()
         found = []
-        for line in _content(file).decode(errors="replace").split("\n")[:-1]:
+        for line in _content(file).split(b"\n")[:-1]:
             try:
-                raw = json.loads(line)
+                given = _Given.model_validate(json_value(line))
                 found.append(
-                    Approval(
-                        plan_id=plan_id,
-                        stages=tuple(int(stage) for stage in raw["stages"]),
-                        by=str(raw["by"]),
-                        at=parse_time(raw["at"]),
-                    )
-                )
-            except (ValueError, KeyError, TypeError) as exc:
-                raise Corrupt(f"cannot read {file}: {line[:64]!r} is no approval") from exc
+                    Approval(plan_id=plan_id, stages=tuple(given.stages), by=given.by, at=moment_of(given.at))
+                )  # fmt: skip
+            except (ValueError, Corrupt) as exc:
+                raise Corrupt(f"cannot read {file}: {line[:64].decode(errors='replace')!r} is no approval") from exc
         return tuple(found)
 
     def copied_approvals(self, plan_id: str) -> tuple[Approval, ...]:
@@ -236,9 +255,9 @@ class PlanStore:
         if not file.exists():
             return Wish()
         try:
-            raw = json.loads(_content(file))
-            return Wish(stages=frozenset(raw["stages"]), by=str(raw["by"]), generation=int(raw["generation"]))
-        except (ValueError, KeyError, TypeError) as exc:
+            wanted = _Wanted.model_validate(json_value(_content(file)))
+            return Wish(stages=frozenset(wanted.stages), by=wanted.by, generation=wanted.generation)
+        except ValueError as exc:
             raise Corrupt(f"cannot read {file}: it holds no wish") from exc
 
     def wishes(self) -> Mapping[str, Wish]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from enforcer.agent.node_view import ContainerKey
 from enforcer.record.ledger import Ledger
+from fleet.errors import Corrupt
 from fleet.inventory import WorkloadId
 from fleet.relief.moves import PastMove
 from fleet.relief.rules import LOAD_BYTES_PER_SECOND
@@ -268,8 +269,10 @@ class ReliefJournal:
         elif event == "move_begin":
             self._moves[content["move"]] = MoveRecord(order=_order_of(content), begun_at=at)
         elif event == "move":
-            why = sentence_of(content["why"])
-            self._advance(self._moves[content["move"]], MovePhase(content["phase"]), at, why)
+            record = self._moves.get(content["move"])
+            if record is None:
+                raise Corrupt(f"cannot read the moves of relief: {content['move'][:64]!r} goes on and never began")
+            self._advance(record, MovePhase(content["phase"]), at, sentence_of(content["why"]))
 
     def _advance(self, record: MoveRecord, phase: MovePhase, at: datetime, why: Sentence | None) -> None:
         record.phase = phase

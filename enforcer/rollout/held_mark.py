@@ -15,11 +15,13 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from enforcer.kinds.register import workload_kind
 from enforcer.manifest import Manifest, field_of, set_field, values_equal
 from enforcer.record.journal import HoldIntent
-from fleet.errors import GputideError
+from fleet.errors import Corrupt, GputideError
+from fleet.json_text import json_value
 
 HELD_ANNOTATION = "gputide.io/held"
 """On an owner that is held: JSON, field to its value before and its value now."""
@@ -44,7 +46,8 @@ def released(before: Manifest, after: Manifest) -> Manifest:
     found = copy.deepcopy(after)
     for field, (former, held) in _held(text).items():
         if values_equal(field, field_of(found, field), held):
-            set_field(found, field, former)
+            with suppress(Corrupt):  # somebody wrote a value there that no such field has
+                set_field(found, field, former)
     set_field(found, _FIELD, None)
     return found
 
@@ -52,13 +55,13 @@ def released(before: Manifest, after: Manifest) -> Manifest:
 def _held(text: str) -> Mapping[str, tuple[str | None, str | None]]:
     """What a mark says; nothing where it was spoilt."""
     try:
-        found = {str(field): (former, held) for field, (former, held) in json.loads(text).items()}
+        found = {str(field): (former, held) for field, (former, held) in json_value(text).items()}
         values = [value for pair in found.values() for value in pair]
         if not all(value is None or isinstance(value, str) for value in values):
             return {}
         for field in found:
             field_of({}, field)
-    except (AttributeError, TypeError, ValueError, RecursionError, GputideError):
+    except (AttributeError, TypeError, ValueError, GputideError):
         return {}
     # Those who may annotate may not let us write anything else.
     return {field: pair for field, pair in found.items() if field.startswith("spec.")}

@@ -9,6 +9,7 @@ from typing import Any
 
 from enforcer.record.journal import ObjectIntent, object_content, object_of
 from enforcer.record.ledger import Ledger
+from fleet.errors import Corrupt
 from fleet.inventory import WorkloadId
 from fleet.sentences import Sentence, recorded
 from fleet.tiers import Tier
@@ -190,13 +191,15 @@ class TideJournal:
                         frees=tuple((WorkloadId(workload), str(card)) for workload, card in content.get("frees", ())),
                     )
                 )
+            elif not found and entry.event.startswith("tide_"):
+                raise Corrupt(f"cannot read the nights: entry {entry.number} is of one that never began")
             elif entry.event == "tide_admit":
                 found[-1].admission = tuple(object_of(part) for part in content["admission"])
                 found[-1].freed = tuple(content["freed"])
                 found[-1].machines = tuple(content.get("machines", ()))
-                found[-1].tiers = tuple(map(Tier, content.get("tiers", [Tier.BATCH] * len(content["admission"]))))
+                found[-1].tiers = tuple(map(Tier, content.get("tiers") or [Tier.BATCH] * len(content["admission"])))
                 found[-1].admitted_at = entry.at
-                found[-1].runs_until = datetime.fromisoformat(content["until"]) if "until" in content else None
+                found[-1].runs_until = datetime.fromisoformat(content["until"]) if content.get("until") else None
             elif entry.event == "tide_abort":
                 found[-1].is_aborted = True
                 found[-1].stops_at = found[-1].stops_at or entry.at

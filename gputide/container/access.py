@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from urllib.parse import urlsplit
 
@@ -34,7 +35,14 @@ def open_web_app(views: Views, settings: DashboardSettings, *, operator: str, po
         hosts=_names_of(settings),
         public_url=settings.public_url,
     )
+    _allow_many_sockets()
     return open_server(pages, host=settings.host, port=settings.port if port is None else port, tls=_tls(settings))
+
+
+def _allow_many_sockets() -> None:
+    """As many open files as the system lets this process have: strangers' sockets must not use up a low limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def ways_in(settings: DashboardSettings, *, operator: str) -> Ways:

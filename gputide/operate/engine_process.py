@@ -193,12 +193,14 @@ def read_register(folder: Path) -> dict[Engine, EngineRun]:
     try:
         document = json.loads(path.read_bytes())
         if document["version"] != _VERSION:
-            raise Corrupt(f"cannot read {path}: version {document['version']!r}, this program writes {_VERSION}")
+            version = str(document["version"])[:64]
+            raise Corrupt(f"cannot read {path}: version {version!r}, this program writes {_VERSION}")
         return {run.engine: run for run in map(_run, document["engines"])}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise Corrupt(f"cannot read {path}: {exc!r}; stop what runs there by hand and remove the file") from exc
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        why = str(exc)[:200]
+        raise Corrupt(f"cannot read {path}: {why!r}; stop what runs there by hand and remove the file") from exc
 
 
 def write_register(folder: Path, runs: Mapping[Engine, EngineRun]) -> None:

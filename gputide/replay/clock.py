@@ -13,6 +13,7 @@ from fleet.data_folder import DataFolder
 from fleet.documents import iso
 from fleet.durable import write_durably
 from fleet.errors import Corrupt
+from fleet.json_text import json_value
 from fleet.units import parse_time
 
 
@@ -39,8 +40,8 @@ def read_replay_clock(folder: DataFolder) -> ReplayClock | None:
     if not folder.clock.exists():
         return None
     try:
-        raw = json.loads(folder.clock.read_bytes())
-        return ReplayClock(now=parse_time(raw["now"]), trace=str(raw["trace"]), cluster=str(raw["cluster"]))
+        raw = json_value(folder.clock.read_bytes())
+        return ReplayClock(now=parse_time(str(raw["now"])), trace=str(raw["trace"]), cluster=str(raw["cluster"]))
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise Corrupt(f"cannot read the clock {folder.clock}: {exc}") from exc
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from fleet.data_folder import DataFolder
 from fleet.durable import write_durably
 from fleet.errors import Corrupt
+from fleet.settings.faults import fault_words
 from fleet.settings.settings import ClusterChoice
 from gputide.container.warehouse import cluster_name
 from gputide.session import Session
@@ -54,4 +55,5 @@ def _remembered(folder: DataFolder) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValidationError) as exc:
-        raise Corrupt(f"cannot read {path}: {exc}; remove it to plan for enforcer.backend") from exc
+        fault = fault_words(exc) if isinstance(exc, ValidationError) else exc.strerror
+        raise Corrupt(f"cannot read {path}: {fault}; remove it to plan for enforcer.backend") from exc

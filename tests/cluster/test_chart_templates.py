@@ -17,6 +17,7 @@ import typer
 import yaml
 from typer.core import TyperGroup
 
+from fleet.selectors import selects_labels
 from fleet.settings.settings import load_settings
 from fleet.sleeping import ASLEEP_BYTES
 from gputide.answers.routers import routers_answer
@@ -285,6 +286,37 @@ def test_own_metrics_have_a_port_a_way_for_scrapers_and_a_monitor_or_none_of_the
     hidden = release.template(merged(values, {"ownMetrics": dict.fromkeys(processes, 0)}))
     assert not {name for name in monitored(hidden) if name.startswith("own-")}
     assert "exporter.own_listen=" not in yaml.safe_dump_all(hidden)
+
+
+@pytest.mark.parametrize(("scrapers", "admitted"), [
+    (None, {"gputide", "monitoring", "openshift-monitoring"}),
+    ([{"namespaceSelector": {}}], {"gputide", "monitoring", "openshift-monitoring", "team-a"}),
+    ([], set()),
+])  # fmt: skip
+def test_ports_that_show_tenants_use_let_in_who_scrapes_and_no_tenant(
+    release: HelmRelease, scrapers: list[Manifest] | None, admitted: set[str]
+) -> None:
+    values = merged(EVERYTHING, {} if scrapers is None else {"networkPolicy": {"scrapers": scrapers}})
+    shown = release.template(values)
+    ways = [
+        rule for manifest in shown if manifest["kind"] == "NetworkPolicy"
+        for rule in manifest["spec"].get("ingress", ())
+    ]  # fmt: skip
+    assert {"metrics", "savings"} <= monitored(shown)
+    ports = {
+        port["containerPort"] for template in pods_of(shown).values() for container in template["spec"]["containers"]
+        for port in container.get("ports", ())
+        if port["name"].startswith("own-") or port["name"] in ("metrics", "savings")
+    }  # fmt: skip
+    for port in ports:
+        peers = [peer for rule in ways if rule["ports"][0]["port"] == port for peer in rule["from"]]
+        assert {name for name in ("gputide", *sorted(admitted), "team-a") if _lets_in(peers, name)} == admitted
+
+
+def _lets_in(peers: list[Manifest], namespace: str) -> bool:
+    """Whether some peer is all pods of a namespace, by the label that each has with its own name."""
+    labels = {"kubernetes.io/metadata.name": namespace}
+    return any(selects_labels(peer["namespaceSelector"], labels) and "podSelector" not in peer for peer in peers)
 
 
 def monitored(manifests: list[Manifest]) -> set[str]:

@@ -85,7 +85,9 @@ def test_folder_that_lost_or_changed_entries_is_found(cluster: KubernetesCluster
     folder = DataFolder(path=open_data_folder(tmp_path / "data", create=True).path)
     for path in (folder.ledger, folder.freezes):
         for _ in range(3):
-            ledger_at(folder, path).append([("begin", {"by": "ann"})], plan_id="p", at=NOW)
+            ledger_at(folder, path).append(
+                [("begin", {"by": "ann", "stages": [1], "cards_granted": []})], plan_id="p", at=NOW
+            )
     owner = str(folder.path)
     AnchoredFolder(folder, cluster.anchor(owner)).keep()
     assert AnchoredFolder(folder, cluster.anchor(owner)).broken() == {}

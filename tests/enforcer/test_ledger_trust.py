@@ -21,7 +21,7 @@ KEY = b"k" * 32
 
 def write(ledger: Ledger, count: int) -> None:
     for number in range(count):
-        ledger.append([("begin", {"by": "ann", "stages": [number]})], plan_id=f"p{number}", at=NOW)
+        ledger.append([("begin", {"by": "ann", "stages": [number], "cards_granted": []})], plan_id=f"p{number}", at=NOW)
 
 
 def made_anew(path: Path, edit: Callable[[list[dict[str, object]]], list[dict[str, object]]]) -> None:
@@ -38,7 +38,7 @@ def made_anew(path: Path, edit: Callable[[list[dict[str, object]]], list[dict[st
 
 
 def renamed(entries: list[dict[str, object]]) -> list[dict[str, object]]:
-    entries[1] = {**entries[1], "content": {"by": "bob", "stages": [1]}}
+    entries[1] = {**entries[1], "content": {"by": "bob", "stages": [1], "cards_granted": []}}
     return entries
 
 

@@ -47,6 +47,8 @@ class Parser:
                 return f"a message of {len(said)} characters: {said[:200]!r}"
             if "\n" in said and isinstance(exc, GputideError):
                 return f"a message of several lines: {said[:300]!r}"
+            if any("\ud800" <= letter <= "\udfff" for letter in said) and isinstance(exc, GputideError):
+                return f"a message that no file or terminal takes: {said[:300]!r}"
         except BaseException as exc:  # noqa: BLE001 - any other error is what is looked for
             return f"{type(exc).__name__}: {str(exc)[:300]}"
         return None

@@ -117,7 +117,8 @@ def _outcome(data: bytes) -> object:
     return outcome_of(content, name="outcome") if isinstance(content, dict) else None
 
 
-def _an_outcome() -> bytes:
+def an_outcome() -> bytes:
+    """An outcome, as `verify` keeps it."""
     moment, saving = datetime(2026, 1, 12, tzinfo=UTC), Saving(amortised=Decimal("1234.56"), marginal=None)
     outcome = Outcome(
         plan_id="p", measured_at=moment, since=moment, until=moment + timedelta(days=7), is_final=True,
@@ -220,7 +221,7 @@ def file_parsers() -> tuple[Parser, ...]:
         Parser(name="rights", seeds=(_RIGHTS,), read=of_file(Roster, "rights.toml"), cost=4),
         Parser(name="sender-tokens", seeds=(_TOKENS,), read=of_file(_senders, "tokens"), cost=2),
         Parser(name="plan", seeds=(plan,), read=plan_from_json, cost=8),
-        Parser(name="outcome", seeds=(_an_outcome(),), read=_outcome, cost=2),
+        Parser(name="outcome", seeds=(an_outcome(),), read=_outcome, cost=2),
         Parser(name="backup-list", seeds=(_BACKUP,), read=_backup, cost=2),
         Parser(name="fingerprint", seeds=(_FINGERPRINT,), read=lambda data: fingerprint_from_json(data, name="f")),
         Parser(name="id-token", seeds=(signed.token(),), read=signed.of_token, cost=10),

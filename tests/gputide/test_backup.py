@@ -59,7 +59,7 @@ def a_folder(path: Path, steps: int = 6) -> DataFolder:
             intake.take(body_of([sample_of(step)]), Version.V2)
             if step == steps // 2:
                 roll_up(bus, warehouse)
-    Ledger(folder.ledger).append([("begin", {"by": "ann"})], plan_id="p", at=NOW)
+    Ledger(folder.ledger).append([("begin", {"by": "ann", "stages": [1], "cards_granted": []})], plan_id="p", at=NOW)
     store = PlanStore(folder.plans)
     for days in (1, 2):
         store.add(seal_plan(_aged(days)))

@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -14,19 +15,20 @@ import pytest
 
 from tests.wire.http_serving import exchange, statuses
 from wire.http_connection import ServerLimits
-from wire.http_server import HttpServer, listen
-from wire.wsgi import Application, Known, wsgi
+from wire.http_server import HttpServer, Known, listen
+from wire.wsgi import Application, wsgi
 
 
 @contextmanager
 def serving(application: Application, threads: int = 2, is_known: Known | None = None) -> Iterator[tuple[str, int]]:
     limits = ServerLimits(
-        connections_max=50, body_bytes_max=1 << 20, pending_bytes_max=1 << 22, idle_seconds=30.0, request_seconds=10.0
-    )
+        connections_max=50, parked_max=50, body_bytes_max=1 << 20, pending_bytes_max=1 << 22, idle_seconds=30.0,
+        request_seconds=10.0,
+    )  # fmt: skip
     listener = listen("127.0.0.1", 0, setting="--listen")
     address = listener.getsockname()[:2]
     answer = wsgi(application, address=address, scheme="http", threads=threads, is_known=is_known)
-    server = HttpServer(listener, answer, limits=limits)
+    server = HttpServer(listener, answer, limits=limits, is_first=is_known)
     server.start()
     try:
         yield server.address
@@ -144,3 +146,25 @@ def test_requests_of_strangers_keep_nobody_out_who_is_known() -> None:
         finally:
             go_on.set()
             client.close()
+
+
+def test_strangers_wait_while_a_request_of_somebody_known_is_worked_on() -> None:
+    order: list[str] = []
+    begun = threading.Event()
+
+    def noted(environ: dict[str, Any], start: Any) -> list[bytes]:
+        is_known = "HTTP_AUTHORIZATION" in environ
+        if is_known:
+            begun.set()
+            time.sleep(0.3)
+        order.append("known" if is_known else "stranger")
+        return echo(environ, start)
+
+    with serving(noted, 8, lambda fields, _address: "authorization" in fields) as address, ExitStack() as opened:
+        known = opened.enter_context(socket.create_connection(address, timeout=10))
+        known.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\n\r\n")
+        assert begun.wait(10)
+        stranger = opened.enter_context(socket.create_connection(address, timeout=10))
+        stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert statuses(stranger.recv(4096)) == [200]
+    assert order == ["known", "stranger"]
