@@ -133,6 +133,7 @@ class HttpConnection:
         self._is_body_read = True
         self._left = 0
         self._whole_bytes: int | None = None
+        self._fed = bytearray()
         self._is_held = True
         self.parked_head: RequestHead | None = None
         self.waits_since: float | None = time.monotonic()
@@ -151,6 +152,9 @@ class HttpConnection:
         """
         self._is_body_read = True
         self._whole_bytes, self._is_held = None, True
+        if self._fed:
+            self._buffer, self._at = self._buffer[self._at :] + bytes(self._fed), 0
+            self._fed.clear()
         self.let_go()  # what was held while it was parked is counted again as it is read
         self.is_amid_request = False
         self.waits_since = started = time.monotonic()
@@ -201,8 +205,11 @@ class HttpConnection:
         # A quarter is left to what threads read.
         self._is_held = self._budget.take(len(piece), is_small=False)
         self._held += len(piece) if self._is_held else 0
-        self._buffer = self._buffer[self._at :] + piece
-        self._at = 0
+        if self._whole_bytes is None:
+            self._buffer, self._at = self._buffer[self._at :] + piece, 0
+        else:
+            # A body may come in as many pieces as it has bytes: none of them copies those before it.
+            self._fed += piece
         return time.monotonic() + self._limits.request_seconds
 
     def is_whole(self) -> bool:
@@ -219,7 +226,7 @@ class HttpConnection:
             length = 0 if head.is_chunked or head.expects_continue else head.length or 0
             self.parked_head = head
             self._whole_bytes = end + 4 - self._at + (length if length <= self._limits.body_bytes_max else 0)
-        return not self._is_held or len(self._buffer) - self._at >= self._whole_bytes
+        return not self._is_held or len(self._buffer) - self._at + len(self._fed) >= self._whole_bytes
 
     def body(self, bytes_max: int | None = None) -> bytes:
         """The body of the request whose head was read last.

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from fleet.errors import Misconfigured, Unavailable
+from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.listener_files import ListenerFiles
 from wire.http_connection import RETRY_AFTER_SECONDS, BodyBudget, HttpConnection, HungUp, ServerLimits
 from wire.http_head import Refusal, RequestHead
@@ -233,7 +233,10 @@ class HttpServer:
 
     def _is_whole(self, taken: Parked) -> None:
         head = taken.connection.parked_head
-        is_first = head is not None and self._is_first(head.fields, taken.client)
+        try:
+            is_first = head is not None and self._is_first(head.fields, taken.client)
+        except GputideError:  # whoever answers the request meets it again, and says it
+            is_first = False
         with self._some_whole:
             (self._whole_first if is_first else self._whole).append(taken)
             self._some_whole.notify()

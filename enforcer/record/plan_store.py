@@ -339,8 +339,11 @@ def approval_of(plan: Plan, stages: Sequence[int], *, by: str, at: datetime) -> 
 
     Raises:
         Refused: the plan has no such stage, or has expired.
+        Misconfigured: the name is none that can be written down.
     """
     check_whole_id(plan.plan_id)
+    if not by.isprintable():
+        raise Misconfigured(f"cannot approve as {by!a}: expected a name of characters that can be printed")
     known = {entry.stage for entry in plan.stages}
     unknown = sorted(set(stages) - known)
     if unknown or not stages:

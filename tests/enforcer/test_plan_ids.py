@@ -54,6 +54,15 @@ def test_approval_of_a_plan_is_none_of_another_that_begins_like_it(tmp_path: Pat
     assert where(cluster)["book-0"] == "stopped"
 
 
+@pytest.mark.parametrize("name", ["an\ud800n", "ann\n", "\x1b[2J"])
+def test_name_that_can_not_be_written_down_approves_nothing(tmp_path: Path, name: str) -> None:
+    store, plan = PlanStore(tmp_path), plan_from_json(SMALL)
+    store.add(plan)
+    with pytest.raises(Misconfigured, match="cannot approve as"):
+        store.approve(plan, [1], by=name, at=NOW)
+    assert store.approvals(plan.plan_id) == ()
+
+
 def test_short_id_that_two_plans_have_is_refused_with_both(tmp_path: Path) -> None:
     store = PlanStore(tmp_path)
     for content in (SMALL, LARGE):

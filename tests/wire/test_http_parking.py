@@ -45,6 +45,22 @@ def test_request_that_comes_in_pieces_is_answered_once_it_is_whole() -> None:
         assert server.bodies == [b"abcdef"]
 
 
+def test_body_of_single_bytes_and_the_request_behind_it_arrive_whole() -> None:
+    body = bytes(range(256)) * 8
+    sent = b"POST /bodies HTTP/1.1\r\nHost: x\r\nContent-Length: 2048\r\n\r\n" + body
+    with served(parked_max=10) as server, ExitStack() as stack:
+        opened = connected(stack, server.address)
+        for byte in sent[:-1]:
+            opened.sendall(bytes([byte]))
+        assert server.bodies == []
+        opened.sendall(sent[-1:] + HEALTH)
+        answers = b""
+        while b"ok\n" not in answers:
+            answers += opened.recv(4096)
+        assert statuses(answers) == [204, 200]
+        assert server.bodies == [body]
+
+
 def test_connection_goes_on_after_an_answer_also_with_requests_in_one_piece() -> None:
     with served(parked_max=10) as server, ExitStack() as stack:
         opened = connected(stack, server.address, HEALTH * 3 + HEALTH[:20])
