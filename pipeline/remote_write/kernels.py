@@ -237,11 +237,7 @@ def _scan_series(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one branch
     ts_ms: Any,
     value_bits: Any,
 ) -> Any:
-    """Walks a series, fills its row.
-
-    Returns:
-        status, position, samples, loose bytes; metadata, histograms, those of them that don't hold together, exemplars.
-    """
+    """Walks a series into its row; status, position, samples, loose bytes, metadata, histograms, unsound, exemplars."""
     first_sample = samples
     labels_start: Any = base
     labels_end: Any = base
@@ -308,8 +304,7 @@ def _scan_series(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one branch
         elif number in (1, 2):
             status = BAD_WIRE
         elif number == (4 if version == 1 else 3):
-            histograms += 1
-            unsound += not _is_histogram(start, stop)
+            histograms, unsound = histograms + 1, unsound + (not _is_histogram(start, stop))
         elif number == (3 if version == 1 else 4):
             exemplars += 1
         elif version == 2 and number == 5:
