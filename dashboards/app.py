@@ -180,7 +180,9 @@ def open_server(app: Dash, *, host: str, port: int, tls: TlsContexts | None = No
     )
     bound = (host, int(listener.getsockname()[1]))
     is_known = getattr(app.server, "extensions", {}).get(_KNOWN)
-    answer = wsgi(app.server, address=bound, scheme=scheme, threads=_THREADS, is_known=is_known)
+    answer = wsgi(
+        app.server, address=bound, scheme=scheme, threads=_THREADS, is_known=is_known, health_path=HEALTH_PATH
+    )
     return _Listening(HttpServer(listener, answer, limits=limits, tls=tls, is_first=is_known), scheme, bound)
 
 

@@ -7,6 +7,7 @@ signed document.
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -26,6 +27,11 @@ def json_value(content: bytes | str) -> Any:
     found = from_json(data, allow_inf_nan=False)
     _check_finite(found)
     return found
+
+
+def as_stored(value: Any) -> Any:
+    """A value as `json_value` gives it back once it was stored: infinities and NaN, which no JSON has, are texts."""
+    return json.loads(json.dumps(value), parse_constant=str)
 
 
 def _check_finite(value: Any) -> None:

@@ -36,8 +36,8 @@ TRUSTED_NAMESPACES = (
 )  # fmt: skip
 """Namespaces in which the usual installations put exporters, and in which no tenant runs pods."""
 TRUSTED_JOBS = (
-    "*gpu*", "*nvidia*", "*dcgm*", "*hami*", "*volcano*", "*kube-state-metrics*", "*fractioning*", "*npu*",
-    "*exporter*", "node*",
+    "*gpu*", "*nvidia*", "*dcgm*", "*hami*", "*volcano*", "*kube-state-metrics*", "*fractioning*",
+    "npu-exporter*", "*exporter*", "node*", "integrations/*dcgm*", "integrations/kubernetes/*",
 )  # fmt: skip
 """Names of jobs by which exporters are usually scraped under `honor_labels: true`, or by their address. A tenant that
 may name a job gains by it to say, where `up` is not known, that its own pod is on cards, and what they do."""
@@ -115,9 +115,11 @@ class Provenance:
         known = targets.get((job, labels.get("instance", "")))
         if known is None:
             return None if self._trusts_job(job, labels) else Stranger(namespace, job)
-        # What a target of this namespace says of itself, or what one elsewhere says under honor_labels: true.
-        is_claim = namespace not in known and any(not one or self._trusts_namespace(one) for one in known)
-        return None if is_claim else Stranger(namespace, job)
+        # Of its own namespace a target speaks for itself; of another one under honor_labels: true, if it may.
+        if namespace in known or not known:
+            return Stranger(namespace, job)
+        is_trusted = any(not one or self._trusts_namespace(one) for one in known)
+        return None if is_trusted else Stranger(min(known), job)
 
     def _trusts_namespace(self, namespace: str) -> bool:
         return self._namespace.fullmatch(namespace) is not None
@@ -125,8 +127,9 @@ class Provenance:
     def _trusts_job(self, job: str, labels: Mapping[str, str]) -> bool:
         if not job:
             return not labels.get("instance")
-        # The Prometheus operator calls the job of a PodMonitor by the monitor's namespace and name.
-        of_monitor, _, monitor = job.partition("/")
+        # The Prometheus operator calls the job of a PodMonitor by the monitor's namespace and name, and that of a
+        # ScrapeConfig likewise, behind a word.
+        of_monitor, _, monitor = job.removeprefix("scrapeConfig/").partition("/")
         return self._job.fullmatch(job) is not None or (bool(monitor) and self._trusts_namespace(of_monitor))
 
 
@@ -140,7 +143,8 @@ def _may_be_claim(name: str, labels: Mapping[str, str]) -> bool:
     if name.startswith(_OF_NO_POD):
         return False
     for label in _RENAMED:
-        if labels.get(label):
+        # A copy of the label itself, as some relabelling makes it, says nothing.
+        if labels.get(label) and labels[label] != labels.get("namespace" if "namespace" in label else "pod"):
             return False
     return name in _OF_NAMESPACE or bool(labels.get("pod") or labels.get("pod_name"))
 

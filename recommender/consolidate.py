@@ -153,8 +153,10 @@ class Group:
         lent = set() if self.lenders is None else {*over_full(bin_of, problem.item_bytes, problem.capacity_bytes)}
         most = self.limits.most_beside_low(bin_of, problem.is_low)
         found, harm = bin_of.copy(), [*violated]
+        order = np.argsort(bin_of, kind="stable")
+        ends = np.cumsum(np.bincount(bin_of))
         for b in (int(b) for b in to_check if int(b) not in lent):
-            held = np.flatnonzero(bin_of == b)
+            held = order[ends[b - 1] if b else 0 : ends[b]]
             (_, harm[b]), *others = parted_below(held, problem.item_type, self.fresh, problem.is_low, most, ratio_max)
             for items, harmed in others:
                 found[items] = len(harm)

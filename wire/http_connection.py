@@ -186,6 +186,20 @@ class HttpConnection:
             self.waits_since = None
         return head
 
+    def park(self) -> bool:
+        """Keep no more than what came behind the last request, and count that; False where there is no room for it."""
+        self._buffer, self._at = self._buffer[self._at :], 0
+        self._is_held = self._budget.take(len(self._buffer), is_small=False)
+        self._held += len(self._buffer) if self._is_held else 0
+        return self._is_held
+
+    def forget(self) -> None:
+        """Let go of all that has come: it is answered, and closed, without being read."""
+        self._buffer, self._at = b"", 0
+        self._fed.clear()
+        self._is_body_read = True
+        self.let_go()
+
     def feed(self) -> float:
         """Take what has come, without waiting; returns until when the request must be whole, `time.monotonic()`.
 

@@ -203,7 +203,9 @@ class HttpServer:
                 _cut(place.opened, socket.SHUT_RDWR)
                 thread.join(1.0)
         while self._returning:
-            self._returning.popleft().opened.close()
+            returned = self._returning.popleft()
+            returned.connection.let_go()
+            returned.opened.close()
         self._wake.close()
         self._woken.close()
         self._ended.set()
@@ -248,6 +250,7 @@ class HttpServer:
                 self._some_whole.wait_for(lambda: self._whole_first or self._whole or self._stopping.is_set())
                 if self._stopping.is_set():
                     for taken in (*self._whole_first, *self._whole):
+                        taken.connection.let_go()
                         taken.opened.close()
                     return
                 taken = (self._whole_first or self._whole).popleft()
@@ -330,6 +333,7 @@ class HttpServer:
 
     def _refuse_connection(self, opened: socket.socket, connection: HttpConnection, why: str) -> None:
         self._refused(503)
+        connection.forget()
         with opened:
             if self._tls is None:
                 try:
@@ -398,7 +402,7 @@ class HttpServer:
             finally:
                 connection.let_go()
             if self._parks and not connection.must_close and not connection.is_whole():
-                return True
+                return connection.park()
         return False
 
 

@@ -18,17 +18,27 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from wire.http_connection import RETRY_AFTER_SECONDS
+from wire.http_head import Refusal
 from wire.http_server import Exchange, Known
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 _BEHIND_SECONDS_MAX = 1.0
 """How long a request of a client that nobody knows waits behind those of people who are signed in."""
+_WAITING_MAX = 64
+"""Most of them that are under way or wait for that, each in a thread; further ones are refused."""
 _OWN = frozenset({"content-length", "connection", "date", "transfer-encoding"})
 
 
 def wsgi(
-    application: Application, *, address: tuple[str, int], scheme: str, threads: int, is_known: Known | None = None
+    application: Application,
+    *,
+    address: tuple[str, int],
+    scheme: str,
+    threads: int,
+    is_known: Known | None = None,
+    health_path: str | None = None,
 ) -> Callable[[Exchange], None]:
     """What answers requests by an application.
 
@@ -36,8 +46,10 @@ def wsgi(
         threads: requests of known clients that it may work on at once, and of unknown ones a quarter as many; further
             ones wait, and unknown ones also while a known one is worked on.
         is_known: None where everybody is.
+        health_path: what a kubelet asks for; it waits for nobody.
     """
     of_known, of_unknown = threading.BoundedSemaphore(threads), threading.BoundedSemaphore(max(1, threads // 4))
+    waiting = threading.BoundedSemaphore(_WAITING_MAX)
     known = _UnderWay()
 
     def answer(exchange: Exchange) -> None:
@@ -49,10 +61,19 @@ def wsgi(
         if is_stranger:
             connection.give_way()
         environ = _environ(exchange, body, address, scheme)
-        if is_stranger:
-            with of_unknown:
-                known.wait(_BEHIND_SECONDS_MAX)
-                status, fields, pieces = _answered(application, environ)
+        if head.path == health_path:
+            status, fields, pieces = _answered(application, environ)
+        elif is_stranger:
+            if not waiting.acquire(blocking=False):
+                raise Refusal(
+                    503, "cannot answer now: others are served first", retry_after_seconds=RETRY_AFTER_SECONDS
+                )
+            try:
+                with of_unknown:
+                    known.wait(_BEHIND_SECONDS_MAX)
+                    status, fields, pieces = _answered(application, environ)
+            finally:
+                waiting.release()
         else:
             with known, of_known:
                 status, fields, pieces = _answered(application, environ)

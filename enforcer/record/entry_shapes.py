@@ -98,7 +98,7 @@ class _Shape(BaseModel):
 
 class _Sentence(_Shape):
     code: str
-    values: dict[str, str | int | float | _Sentence]
+    values: dict[str, str | bool | int | float | _Sentence]
 
 
 _Said = _Sentence | str | None

@@ -6,7 +6,6 @@ whole before the first object is touched, so the one who comes after a crash can
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -18,6 +17,7 @@ from enforcer.cluster import Owners
 from enforcer.dialect import SeatSlice
 from enforcer.record.ledger import Entry, Ledger, Overtaken
 from fleet.inventory import WorkloadId
+from fleet.json_text import as_stored
 from fleet.sentences import Sentence, sentence_of
 
 _RUN_EVENTS = frozenset(
@@ -232,7 +232,7 @@ class Journal:
         self._append(events, record.plan_id, at)
 
     def _append(self, events: Sequence[tuple[str, Mapping[str, Any]]], plan_id: str, at: datetime) -> None:
-        asked = [(event, json.loads(json.dumps(content))) for event, content in events]
+        asked = [(event, as_stored(content)) for event, content in events]
         is_sent = False
 
         def append() -> None:

@@ -25,7 +25,7 @@ from enforcer.record.entry_shapes import check_content, moment_of, shapes_of
 from fleet.data_folder import DataFolder
 from fleet.durable import sync_folder, write_durably
 from fleet.errors import Corrupt, GputideError, Unavailable
-from fleet.json_text import json_value
+from fleet.json_text import as_stored, json_value
 from fleet.logs import logger
 from fleet.units import format_time, parse_time
 
@@ -87,7 +87,8 @@ class Ledger:
         entries: list[Entry] = []
         for event, content in events:
             number += 1
-            body = {"number": number, "at": format_time(at), "event": event, "plan_id": plan_id, "content": content}
+            stored = as_stored(content)
+            body = {"number": number, "at": format_time(at), "event": event, "plan_id": plan_id, "content": stored}
             sha256 = chained_hash(sha256, body)
             line = json.dumps(
                 {**body, "sha256": sha256, **self._mark(sha256)}, ensure_ascii=False, separators=(",", ":")
@@ -99,7 +100,7 @@ class Ledger:
                     at=parse_time(format_time(at)),
                     event=event,
                     plan_id=plan_id,
-                    content=json.loads(json.dumps(content)),
+                    content=stored,
                     sha256=sha256,
                 )
             )

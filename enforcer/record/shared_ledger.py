@@ -8,7 +8,6 @@ holds entries of a plan that is in force, and a cluster that has lost them, give
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +20,7 @@ from enforcer.record.journal import RunRecord, runs_of
 from enforcer.record.ledger import Entry, Ledger
 from enforcer.record.plan_status import changes_state, in_force, newest_records, standing
 from fleet.errors import Corrupt
+from fleet.json_text import as_stored
 from fleet.units import format_time, parse_time
 
 
@@ -232,7 +232,7 @@ def summary_of(runs: Sequence[RunRecord]) -> dict[str, str | int]:
 
 def _stored(at: datetime, event: str, content: Mapping[str, Any]) -> StoredEntry:
     # As it comes back from JSON: tuples are lists there.
-    return StoredEntry(at=parse_time(format_time(at)), event=event, content=json.loads(json.dumps(content)))
+    return StoredEntry(at=parse_time(format_time(at)), event=event, content=as_stored(content))
 
 
 def _entry(plan_id: str, entry: StoredEntry) -> Entry:

@@ -136,11 +136,10 @@ def _seen(ground: Field, tried: Collection[str]) -> _Seen:
     keys = [SeatKey(namespace=seat.namespace, pod=seat.pod, card=str(part.card)) for seat, part in rows]
     use = {key: ratio for view in ground.views.values() for key, ratio in used(view).items()}
     load = ground.memory.load(keys, {key: ratio or 0.0 for key, ratio in use.items()})
-    unseen = {key.card for key, ratio in use.items() if ratio is None}
+    taken = {*tried, *_isolated(ground), *(key.card for key, ratio in use.items() if ratio is None)}
     load[[row for row, (seat, _) in enumerate(rows) if seat.pod_id in low]] = 0.0
     workloads: dict[str, int] = {}
     models: dict[str, int] = {}
-    isolated = _isolated(ground)
     coming = {pod: number[card] for pod, card in ground.coming.items() if card in number}
     standing = [snapshot.cards[card] for card in cards]
     single = {pod for pod, entry in ground.movables.items() if entry.manner is Manner.RESTART}
@@ -169,10 +168,7 @@ def _seen(ground: Field, tried: Collection[str]) -> _Seen:
         model=np.array([models.setdefault(card.device_type, len(models)) for card in standing], np.int64),
         capacity_bytes=np.array([float(card.framebuffer_mib * MIB) for card in standing]),
         is_open=np.array(
-            [
-                _is_open(card, ground) and card.card not in tried and card.card not in isolated | unseen
-                for card in standing
-            ],
+            [_is_open(card, ground) and card.card not in taken for card in standing],
             np.bool_,
         ),
         step_seconds=STEP_SECONDS,

@@ -13,6 +13,7 @@ Series: our own exporter's, dcgm-exporter's and HAMi's (names before and after v
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -190,7 +191,12 @@ class MeasuredSignals:
         sick = {sample.labels.get("card", "") for sample in self._metrics.vector(XID_QUERY)}
         promised = {label for entry in known for label, _ in entry.objectives}
         takes = {label: latencies(self._metrics, label) for label in sorted(promised)}
-        filled = {_pod(sample.labels): sample.value for sample in self._metrics.vector(FRAMEBUFFER_QUERY)}
+        # Of a pod without a limit the share is infinite, and says nothing.
+        filled = {
+            _pod(sample.labels): sample.value
+            for sample in self._metrics.vector(FRAMEBUFFER_QUERY)
+            if math.isfinite(sample.value)
+        }
         return tuple(
             replace(
                 entry,

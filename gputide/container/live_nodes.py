@@ -32,15 +32,12 @@ def with_live_nodes(history: History, folder: DataFolder, settings: Settings) ->
     inventory = history.inventory
     if own_cluster(folder, settings) not in (None, inventory.cluster) or not is_of_backend(folder, settings):
         return history, ()
-    notes: tuple[str, ...] = ()
     try:
         with open_cluster(folder, settings) as cluster:
             check_uid(cluster, settings)
             nodes = {one["metadata"]["name"]: one for one in cluster.list_objects("Node")}
-            try:
-                inventory = replace(inventory, kept_off=_kept_off(inventory, nodes, cluster))
-            except (Misconfigured, Refused, Unavailable) as exc:
-                notes = (f"which nodes workloads select is not known, for not all of them could be read: {exc}",)
+            kept_off, notes = _kept_off(inventory, nodes, cluster)
+            inventory = replace(inventory, kept_off=kept_off)
     except (Misconfigured, Refused, Unavailable) as exc:
         return history, (f"modes of nodes are those that were collected, for the cluster could not be asked: {exc}",)
     if settings.enforcer.cluster is ClusterChoice.KUBERNETES:
@@ -55,24 +52,35 @@ def with_live_nodes(history: History, folder: DataFolder, settings: Settings) ->
 
 def _kept_off(
     inventory: Inventory, nodes: Mapping[str, Manifest], reader: ClusterReader
-) -> dict[WorkloadId, frozenset[str]]:
-    """Nodes that none of a workload's templates chooses, of workloads that choose at all."""
+) -> tuple[dict[WorkloadId, frozenset[str]], tuple[str, ...]]:
+    """Nodes that none of a workload's templates chooses, of workloads that choose; notes of what is not known."""
     wanted = {grant.workload_id for grant in inventory.live_grants()}
     found: dict[WorkloadId, frozenset[str]] = {}
+    notes: list[str] = []
     known: dict[str, frozenset[str]] = {}
     for kind in sorted({name.split("/")[1] for name in wanted} & WORKLOAD_KINDS.keys()):
-        for owner in reader.list_objects(kind):
+        try:
+            owners = reader.list_objects(kind)
+        except (Misconfigured, Refused, Unavailable) as exc:
+            notes.append(f"which nodes workloads of kind {kind} select is not known, for they could not be read: {exc}")
+            continue
+        for owner in owners:
             name = WorkloadId(f"{owner['metadata']['namespace']}/{kind}/{owner['metadata']['name']}")
-            specs = [template.body["spec"] for template in pod_templates(owner)] if name in wanted else []
-            if not specs or not all(map(_is_choosy, specs)):
+            if name not in wanted:
                 continue
-            # A fleet has few words and many owners.
-            word = repr([(spec.get("nodeSelector"), spec.get("affinity")) for spec in specs])
-            if word not in known:
-                known[word] = _left_out(specs, nodes)
+            try:
+                specs = [template.body["spec"] for template in pod_templates(owner)]
+                # A fleet has few words and many owners.
+                word = repr([(spec.get("nodeSelector"), spec.get("affinity")) for spec in specs])
+                if word not in known:
+                    known[word] = _left_out(specs, nodes)
+            except (AttributeError, LookupError, TypeError, ValueError):
+                # What its owner wrote there no API server has checked: it keeps nobody else from a plan.
+                notes.append(f"which nodes {name} selects is not known, for its template is none")
+                continue
             if known[word]:
                 found[name] = known[word]
-    return found
+    return found, tuple(notes)
 
 
 def _is_choosy(spec: Manifest) -> bool:
@@ -80,6 +88,8 @@ def _is_choosy(spec: Manifest) -> bool:
 
 
 def _left_out(specs: Sequence[Manifest], nodes: Mapping[str, Manifest]) -> frozenset[str]:
+    if not specs or not all(map(_is_choosy, specs)):
+        return frozenset()
     return frozenset(name for name, node in nodes.items() if not any(chooses(spec, node) for spec in specs))
 
 

@@ -233,8 +233,8 @@ def _strangers(scanned: Scanned) -> Iterator[Missed]:
         yield Missed(
             what=f"{', '.join(sorted(names)[:3])} of namespace {stranger.namespace[:253]}, job {stranger.job[:253]}",
             costs="left out: pods there may not speak for others. If your exporters run there, name it in "
-            "provenance.namespaces; if labels of that job are honoured, name it in provenance.jobs; if neither, "
-            "somebody forges them",
+            "provenance.namespaces; if this Prometheus keeps no `up`, and labels of that job are honoured, name it in "
+            "provenance.jobs; if neither, somebody forges them",
         )
 
 

@@ -44,8 +44,9 @@ def bins_to_check(
     least = np.full(len(violated), np.inf)
     counted = ~is_low & (active > 0)
     np.minimum.at(least, bin_of[counted], active[counted].astype(float))
-    shared = np.bincount(bin_of, minlength=len(violated)) > 1
-    return np.flatnonzero(shared & (violated > 0) & (violated > ratio_max * least))
+    shared = (np.bincount(bin_of, minlength=len(violated)) > 1) & (violated > 0) & np.isfinite(least)
+    found: NDArray[np.int64] = np.flatnonzero(shared)[violated[shared] > ratio_max * least[shared]]
+    return found
 
 
 def parted_below(
@@ -58,36 +59,47 @@ def parted_below(
 ) -> list[tuple[list[int], int]]:
     """The items of one bin, in as few bins as first fit finds in which nobody is above the ceiling.
 
-    The largest choose first; low priority, which yields, goes where it limits nobody too much, else alone.
+    The largest choose first. Low priority, which yields, stays with the first of them. What an item's own limit does to
+    it, it would suffer alone as well: that parts nobody.
 
     Args:
         items: of the bin.
         type_of: type of each item of all, rows of `load`.
         load: demand of each type, share of a card, (types, points); 0 for low priority.
-        most: limit of each item beside low priority, share of a card, infinite where there is none, (items of all,).
+        most: limit of each item, share of a card, infinite where there is none, (items of all,).
         ratio_max: most violated points of an item / its active ones.
 
     Returns:
         Items of each bin, and their violated points.
     """
-    total = load[type_of[items]].sum(axis=1)
-    free = np.full(len(most), np.inf, np.float32)
-    bins: list[list[int]] = []
-    for item in map(int, items[np.argsort(-total, kind="stable")]):
-        bound = most if is_low[item] else free
-        fitting = next((held for held in bins if _harm([*held, item], type_of, load, bound)[0] <= ratio_max), None)
-        if fitting is None:
-            bins.append([item])
-        else:
-            fitting.append(item)
-    return [(held, _harm(held, type_of, load, most if any(is_low[held]) else free)[1]) for held in bins]
+    most_ratio = {int(item): max(ratio_max, _harm([int(item)], type_of, load, most)[0][0]) for item in items}
+
+    def fits(held: list[int]) -> bool:
+        return all(
+            ratio <= most_ratio[item] for item, ratio in zip(held, _harm(held, type_of, load, most)[0], strict=True)
+        )
+
+    high = [int(item) for item in items if not is_low[item]]
+    bins: list[list[int]] = [high] if fits(high) else []
+    if not bins:
+        total = load[type_of[items]].sum(axis=1)
+        for item in (int(item) for item in items[np.argsort(-total, kind="stable")] if not is_low[item]):
+            fitting = next((held for held in bins if fits([*held, item])), None)
+            if fitting is None:
+                bins.append([item])
+            else:
+                fitting.append(item)
+    bins[0] += [int(item) for item in items if is_low[item]]
+    return [(held, _harm(held, type_of, load, most)[1]) for held in bins]
 
 
-def _harm(items: list[int], type_of: NDArray[np.int32], load: Float32, most: NDArray[np.float32]) -> tuple[float, int]:
-    """Largest violated share of the active points of any item, 0-1, and violated points of all, on one card."""
+def _harm(
+    items: list[int], type_of: NDArray[np.int32], load: Float32, most: NDArray[np.float32]
+) -> tuple[list[float], int]:
+    """Violated share of the active points of each item, 0-1, and violated points of all, on one card."""
     held = np.array(items, np.int64)
-    worst, violated = _played(type_of[held], load, most[held])
-    return float(worst), int(violated)
+    ratios, violated = _played(type_of[held], load, most[held])
+    return ratios.tolist(), int(violated)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -99,7 +111,7 @@ def _played(types: Any, load: Any, most: Any) -> Any:
         row = load[types[k]]
         for t in range(points):
             total[t] += row[t]
-    worst = 0.0
+    ratios = np.zeros(types.shape[0])
     everybody = 0
     for k in range(types.shape[0]):
         row = load[types[k]]
@@ -111,5 +123,5 @@ def _played(types: Any, load: Any, most: Any) -> Any:
                 violated += total[t] > CONTENTION_RATIO_MAX or row[t] > most[k] + slack
         everybody += violated
         if active > 0:
-            worst = max(worst, violated / active)
-    return worst, everybody
+            ratios[k] = violated / active
+    return ratios, everybody

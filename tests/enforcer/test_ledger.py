@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from enforcer.record.plan_store import PlanStore
 from enforcer.safety.freeze import freeze, frozen_by, lift
 from enforcer.snapshot import take_snapshot
 from fleet.errors import Corrupt, Misconfigured, Refused
+from fleet.sentences import recorded, sentence
 from tests.enforcer.builders import NOW, a_cluster, standard_plan
 
 
@@ -36,6 +38,33 @@ def test_entries_come_back_as_written(tmp_path: Path) -> None:
     assert entries[2].content == {"field": "f2", "old": None}
     assert entries[0].at == NOW
     assert Ledger(tmp_path / "l").entries("other") == ()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(content=st.dictionaries(st.text(st.characters(codec="utf-8")), VALUES, max_size=4))
+def test_whatever_is_written_can_be_read_by_the_next_process(
+    content: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any-ledger"
+    ledger = a_ledger(path)
+    ledger.append([("something", content)], plan_id="p", at=NOW)
+    assert Ledger(path).entries() == ledger.entries()
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, True])
+def test_complaint_that_holds_no_number_of_json_locks_nobody_out(tmp_path: Path, value: float) -> None:
+    path = tmp_path / "ledger.jsonl"
+    said = recorded(sentence("watch.framebuffer_full", pod="team/a", used_ratio=value))
+    Ledger(path).append([("watched", {"stage": 1, "batch": "canary", "complaints": [said]})], plan_id="p", at=NOW)
+    assert Ledger(path).verify() == 1
 
 
 def test_empty_ledger_verifies(tmp_path: Path) -> None:

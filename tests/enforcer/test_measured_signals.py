@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,10 @@ def test_card_with_an_xid_event_speaks_against_the_pod_on_it() -> None:
 def test_full_grant_speaks_against_its_pod() -> None:
     full = [({"namespace": "team", "pod": "a-0"}, 0.999), ({"namespace": "ads", "pod": "x-0"}, 0.9)]
     assert [bool(entries) for entries in said({FRAMEBUFFER_QUERY: full}).values()] == [True, False, False]
+
+
+def test_pod_without_a_limit_of_framebuffer_is_not_full() -> None:
+    assert not any(said({FRAMEBUFFER_QUERY: [({"namespace": "team", "pod": "a-0"}, math.inf)]}).values())
 
 
 def test_nothing_measured_is_no_complaint() -> None:

@@ -27,6 +27,11 @@ HONEST = {
     "as older examples relabel": (
         DCGM, {**CARD, **TENANT, "kubernetes_namespace": "gpu-operator", "job": "gpu-metrics"},
     ),
+    "with copies of what was renamed": (
+        DCGM, {**CARD, **TENANT, "exported_namespace": "team", "exported_pod": "train-0", "job": "dcgm-exporter"},
+    ),
+    "Grafana's agents": (DCGM, {**CARD, **TENANT, "job": "integrations/dcgm-exporter", "instance": "n1"}),
+    "a ScrapeConfig": (DCGM, {**CARD, **TENANT, "job": "scrapeConfig/monitoring/cards", "instance": "n1:9400"}),
     "OpenShift": (DCGM, scraped({**CARD, **TENANT}, {**MONITOR, "namespace": "nvidia-gpu-operator"})),
     "GKE": (DCGM, scraped({**CARD, **TENANT}, {**MONITOR, "namespace": "gke-managed-system", "job": "dcgm"})),
     "kube-state-metrics": ("kube_pod_owner", {**STATE, **TENANT}),
@@ -95,6 +100,12 @@ def test_job_that_a_tenant_may_name_is_told_by_where_its_target_is() -> None:
     assert (
         Provenance().stranger(DCGM, {**CARD, **TENANT, "job": "my gpus", "instance": "node-1:9400"}, by_address) is None
     )
+
+
+def test_exporter_that_is_not_trusted_is_named_and_not_those_of_whom_it_speaks() -> None:
+    target = (STATE["job"], STATE["instance"])
+    found = Provenance().stranger("kube_pod_owner", {**STATE, **TENANT}, {target: frozenset({"metrics"})})
+    assert found == Stranger("metrics", STATE["job"])
 
 
 def test_federated_series_are_believed_by_where_the_federating_server_found_them() -> None:

@@ -25,6 +25,8 @@ AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
 WORDS: dict[str, dict[str, Any]] = {
     "web": {"nodeSelector": {"zone": "b"}}, "batch": {"affinity": AFFINITY}, "free": {},
 }  # fmt: skip
+NONSENSE: tuple[Any, ...] = ({"template": {}}, {"template": {"spec": {"nodeSelector": "b"}}})
+"""What may stand in objects that no API server checks."""
 
 
 def asked(tmp_path: Path, refused: str | None) -> tuple[History, tuple[str, ...]]:
@@ -39,13 +41,15 @@ def asked(tmp_path: Path, refused: str | None) -> tuple[History, tuple[str, ...]
         if heard.path == "/api/v1/nodes":
             return listed(*({"metadata": {"name": name, "labels": labels}} for name, labels in NODES.items()))
         if heard.path == "/apis/apps/v1/deployments":
+            specs = {name: {"template": {"spec": word}} for name, word in WORDS.items()}
+            specs |= {f"nonsense-{number}": spec for number, spec in enumerate(NONSENSE)}
             return listed(*(
-                {"metadata": {"namespace": "team", "name": name}, "spec": {"template": {"spec": {**word}}}}
-                for name, word in WORDS.items()
+                {"metadata": {"namespace": "team", "name": name}, "spec": spec} for name, spec in specs.items()
             ))  # fmt: skip
         return Told(status=403, document={"kind": "Status", "message": f"{heard.path} is none of these"})
 
-    history = cluster(*(Service(name=name) for name in WORDS))
+    names = (*WORDS, *(f"nonsense-{number}" for number in range(len(NONSENSE))))
+    history = cluster(*(Service(name=name) for name in names))
     node = replace(history.inventory.nodes[0], labels=((NODE_MODE_LABEL, "vgpu"), ("zone", "a")))
     history = replace(history, inventory=replace(history.inventory, nodes=(node,)))
     with closing(ScriptedApi(tmp_path, script)) as api:
@@ -64,7 +68,11 @@ def labels_of(history: History) -> dict[str, str]:
 
 def test_nodes_are_in_the_modes_that_the_cluster_says_now_and_keep_their_other_labels(tmp_path: Path) -> None:
     found, notes = asked(tmp_path, refused=None)
-    assert (labels_of(found), notes) == ({NODE_MODE_LABEL: "whole", "zone": "a"}, ())
+    assert labels_of(found) == {NODE_MODE_LABEL: "whole", "zone": "a"}
+    # Owners of nonsense keep nobody else from a plan.
+    assert [note.split(" selects ")[0].removeprefix("which nodes ") for note in notes] == [
+        f"team/Deployment/nonsense-{number}" for number in range(len(NONSENSE))
+    ]
 
 
 def test_selector_and_affinity_of_a_template_leave_nodes_out(tmp_path: Path) -> None:
@@ -79,7 +87,7 @@ def test_templates_that_may_not_be_read_leave_the_modes_known_and_are_named(tmp_
     found, notes = asked(tmp_path, refused="/apis/apps/v1/deployments")
     assert labels_of(found)[NODE_MODE_LABEL] == "whole"
     assert found.inventory.kept_off == {}
-    assert notes[0].startswith("which nodes workloads select is not known")
+    assert notes[0].startswith("which nodes workloads of kind Deployment select is not known")
     assert "user ann cannot list these" in notes[0]
 
 

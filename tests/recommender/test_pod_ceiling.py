@@ -42,13 +42,29 @@ def test_parted_items_are_all_there_and_below_the_ceiling(seed: int) -> None:
     ceiling = float(random.choice([0.0, 0.02, 0.1]))
     found = parted_below(np.arange(8), np.arange(8, dtype=np.int32), load, is_low, most, ceiling)
     assert sorted(item for items, _ in found for item in items) == list(range(8))
-    free = np.full(8, np.inf, np.float32)
     for items, harmed in found:
-        has_low = any(is_low[item] for item in items)
         counted = [item for item in items if not is_low[item]]
-        if len(items) > 1:
-            assert worst(counted, load, most if has_low else free) <= ceiling
-        assert harmed == violated(counted, load, most if has_low else free)
+        # A limit of one's own is suffered alone as well.
+        alone = max((worst([item], load, most) for item in counted), default=0.0)
+        if len(counted) > 1:
+            assert worst(counted, load, most) <= max(ceiling, alone)
+        assert harmed == violated(counted, load, most)
+
+
+def test_nobody_is_parted_for_what_an_own_limit_does() -> None:
+    load = np.full((2, 100), 0.3, np.float32)
+    most = np.array([0.2, np.inf], np.float32)
+    (both,) = parted_below(np.arange(2), np.arange(2, dtype=np.int32), load, np.zeros(2, bool), most, 0.0)
+    assert both == ([0, 1], 100)
+
+
+def test_replica_that_is_limited_for_another_of_its_workload_is_parted_from_who_crowds_it() -> None:
+    # Neither its limit alone nor the neighbour alone passes the ceiling: together they do.
+    load = np.zeros((2, 100), np.float32)
+    load[0], load[0, :2], load[1, 2:5] = 0.4, 0.6, 0.7
+    most = np.array([0.5, np.inf], np.float32)
+    found = parted_below(np.arange(2), np.arange(2, dtype=np.int32), load, np.zeros(2, bool), most, 0.04)
+    assert found == [([0], 2), ([1], 0)]
 
 
 def test_bins_that_can_hold_nobody_above_the_ceiling_are_not_looked_at() -> None:

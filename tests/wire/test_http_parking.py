@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
+import tracemalloc
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -116,6 +118,42 @@ def test_bodies_of_parked_requests_count_among_all_and_what_refuses_a_request_is
         assert statuses(exchange(server.address, SLOW_BODY.replace(b"6", b"9999999"))) == [413]
         assert statuses(exchange(server.address, b"nonsense\r\n\r\n")) == [400]
         assert statuses(exchange(server.address, b"GET /" + b"x" * 40_000)) == [431]
+
+
+def test_refused_requests_give_back_what_they_held_and_hold_nobody_up() -> None:
+    busy, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        busy.set()
+        go_on.wait(20)
+
+    body = b"POST /bodies HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" + b"x" * 900
+    with served(parked_max=10, connections_max=1, pending_bytes_max=4000, in_body=wait) as server, ExitStack() as stack:
+        at_work = connected(stack, server.address, body)
+        assert busy.wait(10)
+        begun = time.monotonic()
+        assert [statuses(connected(stack, server.address, body).recv(4096)) for _ in range(6)] == [[503]] * 6
+        assert time.monotonic() - begun < 2.0
+        go_on.set()
+        assert statuses(at_work.recv(4096)) == [204]
+        assert statuses(exchange(server.address, body)) == [204]
+
+
+def test_bodies_of_connections_that_wait_for_their_next_request_are_not_kept() -> None:
+    body = b"POST /bodies HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n" + b"x" * 2000
+    with served(parked_max=100, pending_bytes_max=4000) as server, ExitStack() as stack:
+        tracemalloc.start()
+        try:
+            kept = [connected(stack, server.address) for _ in range(60)]
+            before, _ = tracemalloc.get_traced_memory()
+            for opened in kept:
+                opened.sendall(body)
+                assert statuses(opened.recv(4096)) == [204]
+            server.bodies.clear()
+            gc.collect()
+            until(lambda: tracemalloc.get_traced_memory()[0] - before < 60 * 1000)
+        finally:
+            tracemalloc.stop()
 
 
 def test_stop_closes_parked_connections() -> None:

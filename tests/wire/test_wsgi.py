@@ -22,12 +22,14 @@ from wire.wsgi import Application, wsgi
 @contextmanager
 def serving(application: Application, threads: int = 2, is_known: Known | None = None) -> Iterator[tuple[str, int]]:
     limits = ServerLimits(
-        connections_max=50, parked_max=50, body_bytes_max=1 << 20, pending_bytes_max=1 << 22, idle_seconds=30.0,
+        connections_max=200, parked_max=50, body_bytes_max=1 << 20, pending_bytes_max=1 << 22, idle_seconds=30.0,
         request_seconds=10.0,
     )  # fmt: skip
     listener = listen("127.0.0.1", 0, setting="--listen")
     address = listener.getsockname()[:2]
-    answer = wsgi(application, address=address, scheme="http", threads=threads, is_known=is_known)
+    answer = wsgi(
+        application, address=address, scheme="http", threads=threads, is_known=is_known, health_path="/healthz"
+    )
     server = HttpServer(listener, answer, limits=limits, is_first=is_known)
     server.start()
     try:
@@ -168,3 +170,24 @@ def test_strangers_wait_while_a_request_of_somebody_known_is_worked_on() -> None
         stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert statuses(stranger.recv(4096)) == [200]
     assert order == ["known", "stranger"]
+
+
+def test_strangers_who_wait_are_few_and_a_kubelet_waits_behind_nobody() -> None:
+    go_on = threading.Event()
+
+    def slow_but_for_kubelets(environ: dict[str, Any], start: Any) -> list[bytes]:
+        if environ["PATH_INFO"] != "/healthz":
+            go_on.wait(20)
+        return echo(environ, start)
+
+    before = threading.active_count()
+    with serving(slow_but_for_kubelets, 2, lambda _fields, _address: False) as address, ExitStack() as opened:
+        for _ in range(300):
+            stranger = opened.enter_context(socket.create_connection(address, timeout=20))
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        begun = time.monotonic()
+        health = exchange(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert statuses(health) == [200]
+        assert time.monotonic() - begun < 5.0
+        assert threading.active_count() - before < 100
+        go_on.set()
