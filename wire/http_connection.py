@@ -153,8 +153,8 @@ class HttpConnection:
         self._is_body_read = True
         self._whole_bytes, self._is_held = None, True
         if self._fed:
-            self._buffer, self._at = self._buffer[self._at :] + bytes(self._fed), 0
-            self._fed.clear()
+            self._buffer, self._at = b"".join((self._buffer[self._at :], self._fed)), 0
+            self._fed = bytearray()
         self.let_go()  # what was held while it was parked is counted again as it is read
         self.is_amid_request = False
         self.waits_since = started = time.monotonic()
@@ -196,7 +196,7 @@ class HttpConnection:
     def forget(self) -> None:
         """Let go of all that has come: it is answered, and closed, without being read."""
         self._buffer, self._at = b"", 0
-        self._fed.clear()
+        self._fed = bytearray()
         self._is_body_read = True
         self.let_go()
 

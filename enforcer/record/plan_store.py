@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from enforcer.record.entry_shapes import moment_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_from_json, fingerprint_to_json
@@ -237,7 +237,7 @@ class PlanStore:
                 found.append(
                     Approval(plan_id=plan_id, stages=tuple(given.stages), by=given.by, at=moment_of(given.at))
                 )  # fmt: skip
-            except (ValueError, Corrupt) as exc:
+            except (ValidationError, ValueError, Corrupt) as exc:
                 raise Corrupt(f"cannot read {file}: {line[:64].decode(errors='replace')!r} is no approval") from exc
         return tuple(found)
 
@@ -257,7 +257,7 @@ class PlanStore:
         try:
             wanted = _Wanted.model_validate(json_value(_content(file)))
             return Wish(stages=frozenset(wanted.stages), by=wanted.by, generation=wanted.generation)
-        except ValueError as exc:
+        except (ValidationError, ValueError) as exc:
             raise Corrupt(f"cannot read {file}: it holds no wish") from exc
 
     def wishes(self) -> Mapping[str, Wish]:
