@@ -36,7 +36,7 @@ TRUSTED_NAMESPACES = (
 )  # fmt: skip
 """Namespaces in which the usual installations put exporters, and in which no tenant runs pods."""
 TRUSTED_JOBS = (
-    "*gpu*", "*nvidia*", "*dcgm*", "*hami*", "*volcano*", "*kube-state-metrics*", "*fractioning*",
+    "*gpu*", "*nvidia*", "*dcgm*", "*hami*", "*volcano*", "*kube-state-metrics*", "ksm*", "*fractioning*",
     "npu-exporter*", "*exporter*", "node*", "integrations/*dcgm*", "integrations/kubernetes/*",
 )  # fmt: skip
 """Names of jobs by which exporters are usually scraped under `honor_labels: true`, or by their address. A tenant that
