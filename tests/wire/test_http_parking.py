@@ -141,7 +141,7 @@ def test_refused_requests_give_back_what_they_held_and_hold_nobody_up() -> None:
 
 def test_bodies_of_connections_that_wait_for_their_next_request_are_not_kept() -> None:
     body = b"POST /bodies HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n" + b"x" * 2000
-    with served(parked_max=100, pending_bytes_max=4000) as server, ExitStack() as stack:
+    with served(parked_max=100) as server, ExitStack() as stack:
         tracemalloc.start()
         try:
             kept = [connected(stack, server.address) for _ in range(60)]
