@@ -87,7 +87,7 @@ def world(tmp_path: Path) -> Iterator[tuple[str, Any]]:
 
 def configuration(address: str) -> str:
     target = f"static_configs: [{{targets: [{address}]"
-    jobs = [f"  - {{job_name: cards, honor_labels: true, metrics_path: /{PAGES}, {target}}}]}}"]
+    jobs = [f"  - {{job_name: gputide-exporter, honor_labels: true, metrics_path: /{PAGES}, {target}}}]}}"]
     jobs += [
         f"  - {{job_name: {pod}, metrics_path: /{pod}, {target}, labels: {{namespace: team, pod: {pod}}}}}]}}"
         for pod in PODS
