@@ -39,8 +39,8 @@ HONEST = {
     "its nodes": ("kube_node_status_allocatable", {**STATE, "namespace": "monitoring", "pod": "ksm-0", "node": "n1"}),
     "HAMi": ("vGPU_device_memory_usage_in_bytes", {"podnamespace": "team", "podname": "a", "namespace": "kube-system"}),
     "Volcano": ("volcano_vgpu_device_memory_limit", {"podName": "a", "namespace": "volcano-system"}),
-    "our exporters by the chart": ("gputide_slice_info", {**TENANT, "job": "gputide/gputide-exporter", "instance": "i"}),
-    "our exporters by a rule": ("gputide:slice:info", {**TENANT, "prometheus": "monitoring/k8s"}),
+    "our own by the chart": ("gputide_slice_info", {**TENANT, "job": "gputide/gputide-exporter", "instance": "i"}),
+    "our own by a rule": ("gputide:slice:info", {**TENANT, "prometheus": "monitoring/k8s"}),
     "a tenant's server": ("vllm:kv_cache_usage_perc", {**TENANT, "job": "servers", "instance": "10.0.0.1:8000"}),
     "a server that claims another pod": ("vllm:kv_cache_usage_perc", {**TENANT, "exported_pod": "b", "job": "servers"}),
 }  # fmt: skip
