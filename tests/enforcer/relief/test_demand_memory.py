@@ -59,10 +59,10 @@ def test_use_that_nobody_says_is_what_the_card_uses_beyond_the_others() -> None:
     view = view_of(*slices, at=0.0)
     (card,) = view.cards
 
-    def told(duty: float | None) -> list[float | None]:
+    def shares(duty: float | None) -> list[float | None]:
         seen = used(replace(view, cards=(replace(card, duty_cycle_ratio=duty),)))
         return [seen[SeatKey(namespace="team", pod=f"pod-{number}", card=CARD)] for number in (1, 2, 3, 4)]
 
-    assert told(0.9) == pytest.approx([0.3, 0.3, 0.2, 0.1])
-    assert told(0.1) == pytest.approx([0.0, 0.0, 0.2, 0.1])
-    assert told(None) == [None, None, 0.2, 0.1]
+    assert shares(0.9) == pytest.approx([0.3, 0.3, 0.2, 0.1])
+    assert shares(0.1) == pytest.approx([0.0, 0.0, 0.2, 0.1])
+    assert shares(None) == [None, None, 0.2, 0.1]
