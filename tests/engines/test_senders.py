@@ -24,6 +24,7 @@ from gputide.operate.engines import free_port
 from pipeline.bus.bus_file import FileBus
 from pipeline.receiver.senders import Sender, Senders
 from pipeline.records.rows import unpack
+from pipeline.remote_write.claims import Claims
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
 from tests.engines.go_peers import GoPeers
 from tests.engines.prometheus_parts import SAMPLES, SERIES, answer_of, send
@@ -222,7 +223,7 @@ def test_reference_client_over_tls_is_the_sender_that_it_shows(
     bus = file_bus(tmp_path / "bus")
     authority = ("-ca", str(CERTIFICATES / "authority.pem"))
     with served(
-        lambda sender: intake_of(bus, series_table(forced_cluster=sender.cluster)),
+        lambda sender: intake_of(bus, series_table(claims=Claims(sender.cluster))),
         {"body_bytes_max": 1 << 20}, senders=senders, tls=tls.context,
     ) as receiver:  # fmt: skip
         url = f"https://localhost:{receiver.address[1]}"

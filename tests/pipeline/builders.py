@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,11 @@ from pipeline.receiver.record_writer import RecordWriter
 from pipeline.receiver.repeats import Repeats
 from pipeline.receiver.turns import Turns
 from pipeline.records.rows import pack
+from pipeline.remote_write.claims import Claims
 from pipeline.remote_write.decode import BodyLimits, Version
 from pipeline.remote_write.encode import LabelSets
 from pipeline.remote_write.label_sets import LabelLimits
-from pipeline.remote_write.series_table import SeriesTable
+from pipeline.remote_write.series_table import FORGET_SECONDS, SeriesTable
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup, RollupTarget
 from pipeline.warehouse.warehouse import Warehouse
 
@@ -68,11 +71,23 @@ def encoded(labels: list[dict[str, str]], samples: Sequence[Sample], version: Ve
 
 
 def series_table(
-    series_max: int = 10_000, labels_max: int = 64, label_bytes_max: int = 2048, **options: Any
+    series_max: int = 10_000,
+    labels_max: int = 64,
+    label_bytes_max: int = 2048,
+    claims: Claims | None = None,
+    forget_seconds: float = FORGET_SECONDS,
+    now_seconds: Callable[[], float] = time.monotonic,
 ) -> SeriesTable:
     """A receiver's memory with small bounds."""
-    limits = LabelLimits(labels_max=labels_max, label_bytes_max=label_bytes_max)
-    return SeriesTable(default_cluster="home", series_max=series_max, limits=limits, seed=7, **options)
+    return SeriesTable(
+        default_cluster="home",
+        series_max=series_max,
+        limits=LabelLimits(labels_max=labels_max, label_bytes_max=label_bytes_max),
+        seed=7,
+        claims=claims,
+        forget_seconds=forget_seconds,
+        now_seconds=now_seconds,
+    )
 
 
 def body_limits(decoded_bytes: int = 1 << 24, samples: int = 50_000) -> BodyLimits:
@@ -80,9 +95,14 @@ def body_limits(decoded_bytes: int = 1 << 24, samples: int = 50_000) -> BodyLimi
     return BodyLimits(decoded_bytes=decoded_bytes, samples=samples)
 
 
-def file_bus(folder: Any, **options: Any) -> FileBus:
+def file_bus(
+    folder: Path,
+    segment_bytes: int = 1 << 20,
+    bytes_max: int = 1 << 24,
+    crash_point: Callable[[str], None] = lambda _name: None,
+) -> FileBus:
     """A small bus."""
-    return FileBus(folder, **{"segment_bytes": 1 << 20, "bytes_max": 1 << 24, **options})
+    return FileBus(folder, segment_bytes=segment_bytes, bytes_max=bytes_max, crash_point=crash_point)
 
 
 def read_all(bus: Bus, start: int = 0) -> Chunk:
