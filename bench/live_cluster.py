@@ -49,6 +49,7 @@ from tests.cluster.served_admission import ServedAdmission
 from tests.cluster.standing_fleet import cards_in_use, stand_up
 from tests.control_plane import ControlPlane, KubernetesPrograms, kubernetes_programs
 from tests.enforcer.builders import a_yes
+from tests.gputide.conftest import Program
 from tests.recommender.builders import Service
 
 ACCOUNT = "gputide-writer"
@@ -201,9 +202,14 @@ def admitted_plane(found: KubernetesPrograms, folder: Path, played: PlayedBacken
         admission = ServedAdmission(plane, api, dialect)
         with played.running(plane, found, api, folder):
             admission.start()
+            program = Program(folder)
             try:
-                yield Ground(api=api, approver=plane.kubeconfig(), writer=kubeconfig, played=played, folder=folder)
+                yield Ground(
+                    api=api, approver=plane.kubeconfig(), writer=kubeconfig, played=played, folder=folder,
+                    program=program,
+                )  # fmt: skip
             finally:
+                program.close()
                 admission.stop()
     finally:
         plane.end()

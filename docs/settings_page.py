@@ -5,12 +5,16 @@ Called by `docs/generate.py`.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 from enum import StrEnum
+from itertools import pairwise
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fleet.settings.settings import setting_fields
+from fleet.settings.settings import Settings, setting_fields
 
 _INTRODUCTION = """\
 Defaults < TOML file (`--config`) < environment < `--set NAME=VALUE`. Sizes and durations take units (`64MiB`, `15m`). \
@@ -26,13 +30,34 @@ def settings_page() -> str:
         "| setting | environment | default | range | meaning |",
         "|---|---|---|---|---|",
     ]
+    meanings = setting_meanings()
     for name, field in setting_fields():
         default = field.get_default(call_default_factory=False)
         value = "none" if default is None else json.dumps(default, default=str)
-        meaning = " ".join((field.description or "").split())
         variable = "GPUTIDE_" + name.upper().replace(".", "__")
-        lines.append(f"| `{name}` | `{variable}` | `{value}` | {_range(field)} | {meaning} |")
+        lines.append(f"| `{name}` | `{variable}` | `{value}` | {_range(field)} | {meanings[name]} |")
     return "\n".join(lines) + "\n"
+
+
+def setting_meanings() -> dict[str, str]:
+    """What each setting means, by its dotted name: the text below its field, in one line."""
+    return {
+        f"{name}.{leaf}": " ".join(text.split())
+        for name, section in Settings.model_fields.items()
+        if isinstance(section.annotation, type)
+        for model in reversed(section.annotation.__mro__)
+        if issubclass(model, BaseModel) and model is not BaseModel
+        for leaf, text in _texts_below_fields(model).items()
+    }
+
+
+def _texts_below_fields(model: type[BaseModel]) -> dict[str, str]:
+    # Pydantic would read them too, but at every start of the program.
+    found = {}
+    for field, text in pairwise(ast.parse(inspect.getsource(model)).body[0].body):  # type: ignore[attr-defined]
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            found[field.target.id] = ast.literal_eval(text.value)
+    return found
 
 
 def _range(field: FieldInfo) -> str:

@@ -50,7 +50,7 @@ _Count = Annotated[int, Field(ge=0, le=10**12)]
 class _Read(BaseModel):
     """What is read of an object; there is more."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
 
 class _Name(_Read):

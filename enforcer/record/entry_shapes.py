@@ -93,7 +93,7 @@ _Slice = Annotated[list[str | _Count | None], AfterValidator(_is_slice)]
 class _Shape(BaseModel):
     """Fields that a journal reads; there may be more."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
 
 class _Sentence(_Shape):
@@ -151,7 +151,7 @@ class _StagedMove(_Move, _Staged):
 
 
 class _NodeStep(_Staged):
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)
 
     node: str
     empty_cards: list[str] = []

@@ -114,7 +114,7 @@ class WishChange:
 class _Wanted(BaseModel):
     """`ID.wish.json`."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
     stages: list[int]
     by: str
@@ -124,7 +124,7 @@ class _Wanted(BaseModel):
 class _Given(BaseModel):
     """A line of `ID.approvals.jsonl`."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
     stages: list[int]
     by: str

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from fleet.durable import sync_folder
 from fleet.errors import Corrupt, Misconfigured, Unavailable
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 """A file appears there when it is closed, and to rename it would be to copy it."""
@@ -172,6 +174,8 @@ class ArrowRows:
 
     def relation(self, below: Sequence[str]) -> ds.Dataset:
         """A dataset of the files, none of whose columns comes from a name."""
+        import pyarrow.dataset as ds  # noqa: PLC0415 - loads pandas, which a warehouse on a disk does without
+
         paths = [str(self._base / path) for path in below]
         try:
             return ds.dataset(paths, filesystem=self._file_system, format="parquet", partitioning=None)

@@ -23,6 +23,7 @@ from tests.cluster.api import Api
 from tests.cluster.audit import AuditLog
 from tests.cluster.served_admission import ServedAdmission
 from tests.control_plane import ControlPart, ControlPlane, KubernetesPrograms, kubernetes_programs
+from tests.gputide.conftest import Program
 
 CACHE = os.environ.get("GPUTIDE_CLUSTER_CACHE")  # read before the suite hides the developer's variables
 ACCOUNT_SECONDS_MAX = 120.0
@@ -60,6 +61,14 @@ def control_plane(programs: KubernetesPrograms, tmp_path_factory: pytest.TempPat
         yield running
     finally:
         running.end()
+
+
+@pytest.fixture(scope="session")
+def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """Return a caller of the program; it takes seconds of a core to load, once for all tests."""
+    made = Program(tmp_path_factory.mktemp("program"))
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -8,9 +8,6 @@ wrote.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +28,10 @@ from tests.cluster.api import Api
 from tests.cluster.played_backends import PlayedBackend
 from tests.cluster.standing_fleet import stand_up
 from tests.cluster.workloads import until
-from tests.control_plane import ENDS_WITH_US
+from tests.gputide.conftest import Program, Said
 from tests.recommender.builders import Service
 
 CARDS_PER_NODE = 4
-_PROGRAM = Path(sys.executable).with_name("gputide")
 _SETTLED_SECONDS = 60.0
 _NOT_APPLIED = (4, 5)
 """Exit statuses of a verb that a guard stopped, and of one that could not go on."""
@@ -55,6 +51,7 @@ class Ground:
         writer: kubeconfig of who applies.
         played: the backend.
         folder: for traces and data folders.
+        program: calls the verbs, each in a process of its own.
     """
 
     api: Api
@@ -62,6 +59,7 @@ class Ground:
     writer: Path
     played: PlayedBackend
     folder: Path
+    program: Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +81,7 @@ class Operator:
         """The data folder."""
         return self.ground.folder / f"data-{self.namespace}"
 
-    def call(self, *verb: str, kubeconfig: Path, fine: Sequence[int] = (0,)) -> subprocess.CompletedProcess[str]:
+    def call(self, *verb: str, kubeconfig: Path, fine: Sequence[int] = (0,)) -> Said:
         """Call a verb and wait for its end.
 
         Raises:
@@ -101,12 +99,9 @@ class Operator:
             "recommender.reclaim_confidence_min": 0,
         }  # fmt: skip
         flags = [flag for name, value in chosen.items() for flag in ("--set", f"{name}={value}")]
-        said = subprocess.run(
-            [*ENDS_WITH_US, str(_PROGRAM), "--data-dir", str(self.data), "--quiet", *flags, *verb], check=False,
-            capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        )  # fmt: skip
-        if said.returncode not in fine:
-            raise AssertionError(f"{' '.join(verb)} ended with {said.returncode}: {said.stderr.strip()[-600:]}")
+        said = self.ground.program(self.data, "--quiet", *flags, *verb)
+        if said.status not in fine:
+            raise AssertionError(f"{' '.join(verb)} ended with {said.status}: {said.err.strip()[-600:]}")
         return said
 
     def planned(self, history: History) -> Plan:
@@ -121,14 +116,14 @@ class Operator:
         """How many cards a plan would free if settings were others."""
         words = [word for one in assumptions for word in ("--what-if", one)]
         said = self.call("plan", "make", *words, "--format", "json", kubeconfig=self.ground.approver)
-        document: dict[str, Any] = json.loads(said.stdout)
+        document: dict[str, Any] = said.document
         return int(document["compared"]["what_if"]["cards_freed"])
 
     def applied(self, plan_id: str) -> tuple[str, ...]:
         """Approve and apply a plan; what was refused or taken back, in words."""
         self.call("plan", "approve", "--plan", plan_id, kubeconfig=self.ground.approver)
         said = self.call("apply", "--yes", "--plan", plan_id, kubeconfig=self.ground.writer, fine=(0, *_NOT_APPLIED))
-        return () if said.returncode == 0 else (said.stderr.strip()[-600:],)
+        return () if said.status == 0 else (said.err.strip()[-600:],)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

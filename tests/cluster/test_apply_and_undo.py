@@ -280,14 +280,6 @@ class OnCluster:
 
 
 @pytest.fixture(scope="module")
-def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """Return a caller of the program; it takes seconds of a core to load, once for all tests."""
-    made = Program(tmp_path_factory.mktemp("program"))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def other_caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """Return a second one, for calls beside one that goes on."""
     made = Program(tmp_path_factory.mktemp("other-program"))

@@ -49,14 +49,6 @@ SWITCHES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """Return a caller of the program."""
-    made = Program(tmp_path_factory.mktemp("program"))
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def fewest_ready(api: Api, namespace: str) -> Iterator[list[int]]:
     """Return how many pods of the service were ready at every look while a test ran."""
@@ -160,7 +152,7 @@ def test_node_whose_pods_find_no_room_keeps_its_mode(
 @pytest.mark.usefixtures("plugins", "cluster")
 def test_command_line_asks_for_a_yes_switches_and_takes_back(
     api: Api, namespace: str, nodes: list[str], fewest_ready: list[int], control_plane: ControlPlane,
-    writer_kubeconfig: Path, program: Program, tmp_path: Path,
+    writer_kubeconfig: Path, caller: Program, tmp_path: Path,
 ) -> None:  # fmt: skip
     node = pods(api, namespace, APP)[0]["spec"]["nodeName"]
     until(lambda: len(offered(api, node)) > 1, "the plugin says what it offers")
@@ -173,7 +165,7 @@ def test_command_line_asks_for_a_yes_switches_and_takes_back(
             "enforcer.watch_seconds": 1, "enforcer.requests_per_second": 500, "enforcer.requests_burst": 500,
         }  # fmt: skip
         flags = [flag for name, value in chosen.items() for flag in ("--set", f"{name}={value}")]
-        return program(tmp_path / "data", *flags, *verb)
+        return caller(tmp_path / "data", *flags, *verb)
 
     wanted = ("admin", "node", "mode", node, "time-slicing", "--slices", "4")
     shown = call("admin", "node", "mode", node, "--format", "json")

@@ -20,6 +20,7 @@ from tests.cluster.placed_fleet import Ground, Operator, carry_out, clear_away
 from tests.cluster.played_backends import CUT_PLAYED, PlayedBackend, played_backends
 from tests.cluster.served_admission import ServedAdmission
 from tests.control_plane import ControlPlane, KubernetesPrograms
+from tests.gputide.conftest import Program
 from tests.recommender.builders import Service
 
 RULES = ("hami_rules", "volcano_rules", "kai_rules", "vgpu_manager_rules", "scheduler_double", "backend_doubles")
@@ -62,11 +63,12 @@ def test_an_import_by_way_of_another_module_is_seen() -> None:
 @pytest.mark.parametrize("played", [*played_backends(), CUT_PLAYED], ids=lambda played: played.name)
 def test_pods_come_to_their_planned_cards_as_many_are_free_as_planned_and_undo_takes_all_back(
     played: PlayedBackend, control_plane: ControlPlane, programs: KubernetesPrograms, api: Api,
-    writer_kubeconfig: Path, tmp_path: Path,
+    writer_kubeconfig: Path, caller: Program, tmp_path: Path,
 ) -> None:  # fmt: skip
     namespace = f"placed-{played.name.replace('_', '-')}"
     ground = Ground(
-        api=api, approver=control_plane.kubeconfig(), writer=writer_kubeconfig, played=played, folder=tmp_path
+        api=api, approver=control_plane.kubeconfig(), writer=writer_kubeconfig, played=played, folder=tmp_path,
+        program=caller,
     )  # fmt: skip
     operator = Operator(ground=ground, namespace=namespace, gaps_allowed=True)
     admission = ServedAdmission(control_plane, api, dict(BACKENDS)[played.name](datetime.now(UTC)).dialect)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from datetime import timedelta
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,7 @@ def promoted(data: Path) -> list[int]:
     ]
 
 
+@cache
 def rows(data: Path) -> tuple[list[pa.Table], Inventory]:
     """Every sample's count, sum and maximum by quarter of an hour, and the inventory."""
     warehouse = DuckdbWarehouse(data / "warehouse")

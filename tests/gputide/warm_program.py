@@ -23,16 +23,8 @@ from typing import Any, NoReturn
 from gputide import cli
 from gputide.verbs import verb_paths
 
-_EVENTS: dict[str, Callable[[object], bool]] = {
-    "append": lambda called: called in (os.write, os.fdatasync),
-    "fsync": lambda called: called is os.fsync,
-    "rename": lambda called: called in (os.replace, os.rename),
-    "sqlite": lambda called: (
-        isinstance(getattr(called, "__self__", None), sqlite3.Connection)
-        and getattr(called, "__name__", "") in ("execute", "executemany", "commit", "__exit__")
-    ),
-}
-"""What a power switch may count: calls that make something durable."""
+_CALLS = {"append": ("write", "fdatasync"), "fsync": ("fsync",), "rename": ("replace", "rename")}
+"""Functions of `os` that make something durable, by the event that a power switch may count."""
 
 
 def main() -> None:
@@ -70,8 +62,7 @@ def _become(call: dict[str, Any]) -> None:
     os.chdir(call["folder"])
     sys.argv = ["gputide", *call["arguments"]]
     if call["dies_at"] is not None:
-        event, nth, moment = call["dies_at"]
-        _arm(_EVENTS[event], nth, "c_call" if moment == "before" else "c_return")
+        _arm(*call["dies_at"])
 
 
 def _end_with(entry: Callable[[], None]) -> NoReturn:
@@ -86,12 +77,42 @@ def _end_with(entry: Callable[[], None]) -> NoReturn:
     os._exit(status)
 
 
-def _arm(is_meant: Callable[[object], bool], nth: int, moment: str) -> None:
+def _arm(event: str, nth: int, moment: str) -> None:
+    """Kill this process before or after the n-th call that is an event."""
     met = count(1)
 
-    def watch(_: FrameType, event: str, called: object) -> None:
-        if event == moment and is_meant(called) and next(met) == nth:
+    def count_one() -> None:
+        if next(met) == nth:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    if event == "sqlite":
+        _watch_databases(count_one, "c_call" if moment == "before" else "c_return")
+        return
+    for name in _CALLS[event]:
+        setattr(os, name, _counted(getattr(os, name), count_one, is_before=moment == "before"))
+
+
+def _counted(called: Callable[..., Any], count_one: Callable[[], None], *, is_before: bool) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        if is_before:
+            count_one()
+        answer = called(*arguments, **named)
+        if not is_before:
+            count_one()
+        return answer
+
+    return call
+
+
+def _watch_databases(count_one: Callable[[], None], moment: str) -> None:
+    # Methods of a class written in C can't be replaced; to be told of every call makes a process twice as slow.
+    def watch(_: FrameType, event: str, called: object) -> None:
+        if (
+            event == moment
+            and isinstance(getattr(called, "__self__", None), sqlite3.Connection)
+            and getattr(called, "__name__", "") in ("execute", "executemany", "commit", "__exit__")
+        ):
+            count_one()
 
     threading.setprofile(watch)
     sys.setprofile(watch)
