@@ -178,7 +178,9 @@ class GpuChanges:
             page=int(spec["page"]), packed=zlib.compress(as_text(manifest), 1),
         )  # fmt: skip
         if found.name != name_of(found.plan_id, found.page):
-            raise Corrupt(f"cannot read GpuChange {found.name}: it holds page {found.page} of plan {found.plan_id}")
+            raise Corrupt(
+                f"cannot read GpuChange {found.name}: it holds page {found.page} of plan {found.plan_id[:64]}"
+            )
         self._read[found.name] = found
         return found
 
