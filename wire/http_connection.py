@@ -256,6 +256,10 @@ class HttpConnection:
             self._whole_bytes = end + 4 - self._at + (length if length <= self._limits.body_bytes_max else 0)
         return not self._is_held or len(self._buffer) - self._at + len(self._fed) >= self._whole_bytes
 
+    def has_head(self) -> bool:
+        """Whether the head of the next request is there, or what can only be refused."""
+        return self.is_whole() or self._whole_bytes is not None
+
     def body(self, bytes_max: int | None = None) -> bytes:
         """The body of the request whose head was read last.
 

@@ -27,6 +27,8 @@ _SWEEP_SECONDS = 0.5
 """How late a connection is closed at most whose time is over."""
 _EVENTS_AT_ONCE = 64
 """Beyond these the loop goes back to newcomers first."""
+_SILENT_PER_CONNECTION = 8
+"""Connections under TLS that may be without a request's head, for each that may be at work."""
 _BEHIND_EVENTS = 8
 """Events at once from which on the loop is behind: it took longer for the last ones than for what is usual."""
 
@@ -54,7 +56,8 @@ class Parking:
     Args:
         selector: looks after them, and after what else its owner registers, whose `data` is None.
         limits: beyond `parked_max` the address that holds most loses the one that has waited for longest; where that
-            is 0, a connection leaves once its handshake is done, and the bound is `connections_max`.
+            is 0, a connection leaves once the head of a request is there, and the bound is a multiple of
+            `connections_max`.
         leave: takes a connection whose request is whole; its socket blocks again.
         tls: gives the context of a handshake; None in the clear.
         failed: hears of each handshake that failed or did not end in time.
@@ -73,7 +76,8 @@ class Parking:
         failed: Callable[[], None],
     ) -> None:
         self._selector, self._leave, self._tls, self._failed = selector, leave, tls, failed
-        self._waits_for_whole, self._places = limits.parked_max > 0, limits.parked_max or limits.connections_max
+        self._waits_for_whole = limits.parked_max > 0
+        self._places = limits.parked_max or _SILENT_PER_CONNECTION * limits.connections_max
         self._request_seconds = limits.request_seconds
         self._by_address: dict[str, dict[Parked, None]] = {}
         self._count = 0
@@ -125,13 +129,15 @@ class Parking:
         return [one for held in self._by_address.values() for one in held]
 
     def _is_done(self, parked: Parked) -> bool:
-        return not parked.awaits_handshake and (not self._waits_for_whole or parked.connection.is_whole())
+        if parked.awaits_handshake:
+            return False
+        return parked.connection.is_whole() if self._waits_for_whole else parked.connection.has_head()
 
     def _read(self, parked: Parked) -> None:
         try:
             if parked.awaits_handshake:
                 self._shake(parked)
-            elif self._waits_for_whole:
+            else:
                 parked.deadline = min(parked.deadline, parked.connection.feed())
         except (OSError, HungUp, Misconfigured, Unavailable):
             self._close(parked)

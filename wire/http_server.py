@@ -3,9 +3,10 @@
 Called by the receiver, the node exporter, the admission webhook, the node agent and (through `wsgi`) the web app, each
 with its own function that answers a request. When all places are taken, a connection that waits for its client makes
 room, of the address that holds most of them the one that has waited for longest, so that clients that open connections
-and send nothing, or send slowly, keep nobody else out. A connection gets its thread once its TLS handshake is done,
-and, where the limits say so, only once a request has come whole (`http_parking`). Several processes may serve one
-listening socket: each takes the next connection as it comes, and none is lost when another process dies.
+and send nothing, or send slowly, keep nobody else out. Under TLS a connection gets its thread once the head of a
+request is there, and, where the limits say so, any connection once one has come whole (`http_parking`). Several
+processes may serve one listening socket: each takes the next connection as it comes, and none is lost when another
+process dies.
 
 Ours, because beside 700 silent sockets uvicorn answers nobody and granian after five seconds; neither they nor
 hypercorn bound what bodies under way hold together (3.0 to 4.2 GiB against 1.7); and each takes a node exporter at
