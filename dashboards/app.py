@@ -67,9 +67,9 @@ _PAGES: dict[str, ModuleType] = {
 }
 _WRITING_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 CONNECTIONS_MAX = 500
-"""Requests under way and encrypted connections; beyond them one that waits for its client gives way."""
+"""Requests under way; beyond them one that waits for its client gives way."""
 PARKED_MAX = 4096
-"""Connections in the clear on which no whole request has come; beyond them the one that waits for longest is closed."""
+"""Connections on which no whole request has come; beyond them the one that waits for longest is closed."""
 REQUEST_SECONDS_MAX = 10.0
 """How long a request may take to arrive."""
 BODY_BYTES_MAX = 2**20

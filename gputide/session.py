@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -112,11 +112,15 @@ def assigned(texts: Sequence[str]) -> dict[str, str]:
 
 
 def who() -> str:
-    """Login name of the person at the keyboard, for approvals and the audit log."""
+    """Name of the operating system's user who runs this process, for approvals and the audit log.
+
+    By the number that the system gives, since everybody may set LOGNAME and USER as they like.
+    """
+    number = os.getuid()
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"uid-{number}"
 
 
 def _unseen(done: int, total: int) -> None:

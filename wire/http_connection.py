@@ -8,6 +8,8 @@ exporter loads this module: it imports no TLS and no mail parsing, which take si
 
 from __future__ import annotations
 
+import errno
+import math
 import socket
 import threading
 import time
@@ -30,6 +32,8 @@ _PIECE_BYTES = 64 * 1024
 _CHUNK_LINE_BYTES_MAX = 1024
 _TRAILER_BYTES_MAX = 8 * 1024
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
+_NOTHING_CAME = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR, 2})
+"""Of a socket that does not block; 2 is `ssl.SSL_ERROR_WANT_READ`, for a record that is not whole."""
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _TEXT = "text/plain; charset=utf-8"
@@ -46,7 +50,7 @@ class ServerLimits:
         idle_seconds: how long a connection may be silent between two requests; before the first it has
             `request_seconds`, where these are fewer.
         parked_max: connections that may wait for a whole request without a thread, beside `connections_max`; 0 for
-            none, and under TLS.
+            none.
         slow_seconds: how long a client may keep a place waiting amid a request while newcomers find none.
         request_seconds: how long a request may take from its first byte to its last.
         answer_seconds: how long a client may take to read an answer.
@@ -189,9 +193,16 @@ class HttpConnection:
     def park(self) -> bool:
         """Keep no more than what came behind the last request, and count that; False where there is no room for it."""
         self._buffer, self._at = self._buffer[self._at :], 0
+        pending = getattr(self._socket, "pending", None)
+        if pending is not None and (count := pending()):  # decrypted already: no selector sees it
+            self._buffer += self._socket.recv(count)
         self._is_held = self._budget.take(len(self._buffer), is_small=False)
         self._held += len(self._buffer) if self._is_held else 0
         return self._is_held
+
+    def go_on_over(self, encrypted: socket.socket) -> None:
+        """Read and write through TLS from now on."""
+        self._socket = encrypted
 
     def forget(self) -> None:
         """Let go of all that has come: it is answered, and closed, without being read."""
@@ -201,7 +212,10 @@ class HttpConnection:
         self.let_go()
 
     def feed(self) -> float:
-        """Take what has come, without waiting; returns until when the request must be whole, `time.monotonic()`.
+        """Take what has come, without waiting.
+
+        Returns:
+            Until when the request must be whole, `time.monotonic()`; infinite where nothing of it came.
 
         Where all requests hold too much together the request counts as whole: a thread refuses it, or has room kept.
 
@@ -210,9 +224,9 @@ class HttpConnection:
         """
         try:
             piece = self._socket.recv(_PIECE_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return time.monotonic() + self._limits.request_seconds
         except OSError as exc:
+            if exc.errno in _NOTHING_CAME:
+                return math.inf
             raise HungUp(str(exc)) from exc
         if not piece:
             raise HungUp("closed")
@@ -241,6 +255,10 @@ class HttpConnection:
             self.parked_head = head
             self._whole_bytes = end + 4 - self._at + (length if length <= self._limits.body_bytes_max else 0)
         return not self._is_held or len(self._buffer) - self._at + len(self._fed) >= self._whole_bytes
+
+    def has_head(self) -> bool:
+        """Whether the head of the next request is there, or what can only be refused."""
+        return self.is_whole() or self._whole_bytes is not None
 
     def body(self, bytes_max: int | None = None) -> bytes:
         """The body of the request whose head was read last.

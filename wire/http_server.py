@@ -3,9 +3,10 @@
 Called by the receiver, the node exporter, the admission webhook, the node agent and (through `wsgi`) the web app, each
 with its own function that answers a request. When all places are taken, a connection that waits for its client makes
 room, of the address that holds most of them the one that has waited for longest, so that clients that open connections
-and send nothing, or send slowly, keep nobody else out; where the limits say so, a connection gets its thread only once
-a request has come whole (`http_parking`). Several processes may serve one listening socket: each takes the next
-connection as it comes, and none is lost when another process dies.
+and send nothing, or send slowly, keep nobody else out. Under TLS a connection gets its thread once the head of a
+request is there, and, where the limits say so, any connection once one has come whole (`http_parking`). Several
+processes may serve one listening socket: each takes the next connection as it comes, and none is lost when another
+process dies.
 
 Ours, because beside 700 silent sockets uvicorn answers nobody and granian after five seconds; neither they nor
 hypercorn bound what bodies under way hold together (3.0 to 4.2 GiB against 1.7); and each takes a node exporter at
@@ -23,7 +24,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from fleet.errors import GputideError, Misconfigured, Unavailable
 from fleet.listener_files import ListenerFiles
@@ -38,13 +40,13 @@ Known = Callable[[Mapping[str, str], str], bool]
 """Whether somebody is signed in, by the header fields of a request and the address that it comes from."""
 TlsContexts: TypeAlias = "Callable[[], ssl.SSLContext]"
 """Gives the TLS context for a new connection."""
-HANDSHAKE_SECONDS = 10.0
-"""How long a TLS handshake may take."""
 BACKLOG = 4096
 """Connections that wait to be accepted: beyond them the system drops newcomers, which come again after seconds."""
 
 _OUT_OF_FILES_SECONDS = 0.05
 _ACCEPTS_AT_ONCE = 64
+_BEHIND_SECONDS = 0.02
+"""How long a request that does not go first waits for a loop that is behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ class HttpServer:
         self._tls = tls
         self._open: dict[threading.Thread, _Place] = {}
         self._by_address: Counter[str] = Counter()
-        self._parks = limits.parked_max > 0 and tls is None
+        self._parks = limits.parked_max > 0
         self._returning: deque[Parked] = deque()
         self._is_first = is_first or (lambda _fields, _client: False)
         self._whole, self._whole_first, self._some_whole = deque[Parked](), deque[Parked](), threading.Condition()
@@ -214,8 +216,11 @@ class HttpServer:
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
-            parking = Parking(selector, self._limits.parked_max, self._is_whole) if self._parks else None
-            beginner = threading.Thread(target=self._begin_all, name="http-begin", daemon=True)
+            parking = None
+            if self._parks or self._tls is not None:
+                failed = partial(self._refused, 0)
+                parking = Parking(selector, self._limits, self._is_whole, tls=self._tls, failed=failed)
+            beginner = threading.Thread(target=self._begin_all, args=(parking,), name="http-begin", daemon=True)
             if parking is not None:
                 beginner.start()
             while not self._stopping.is_set():
@@ -243,11 +248,16 @@ class HttpServer:
             (self._whole_first if is_first else self._whole).append(taken)
             self._some_whole.notify()
 
-    def _begin_all(self) -> None:
-        """Give threads to parked requests: to begin one takes as long as busy threads let it wait, milliseconds."""
+    def _begin_all(self, parking: Parking | None) -> None:
+        """Give threads to parked requests: to begin one takes as long as busy threads let it wait, milliseconds.
+
+        While the loop is behind, those that do not go first are begun one by one, so that newcomers are heard.
+        """
         while True:
             with self._some_whole:
                 self._some_whole.wait_for(lambda: self._whole_first or self._whole or self._stopping.is_set())
+                if parking is not None and parking.is_behind:
+                    self._some_whole.wait_for(lambda: self._whole_first or self._stopping.is_set(), _BEHIND_SECONDS)
                 if self._stopping.is_set():
                     for taken in (*self._whole_first, *self._whole):
                         taken.connection.let_go()
@@ -275,9 +285,13 @@ class HttpServer:
                 self._stopping.wait(_OUT_OF_FILES_SECONDS)
             return False  # another process took it, or it is gone already
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = HttpConnection(opened, self._limits, self._budget)
-        deadline = time.monotonic() + self._limits.request_seconds
-        taken = Parked(opened=opened, connection=connection, client=str(peer[0]), deadline=deadline)
+        taken = Parked(
+            opened=opened,
+            connection=HttpConnection(opened, self._limits, self._budget),
+            client=str(peer[0]),
+            deadline=time.monotonic() + self._limits.request_seconds,
+            awaits_handshake=self._tls is not None,
+        )
         if parking is not None:
             parking.enter(taken)
         else:
@@ -334,24 +348,18 @@ class HttpServer:
     def _refuse_connection(self, opened: socket.socket, connection: HttpConnection, why: str) -> None:
         self._refused(503)
         connection.forget()
-        with opened:
-            if self._tls is None:
-                try:
-                    connection.answer(
-                        503,
-                        f"cannot take a connection: {why}\n".encode(),
-                        fields=(("Retry-After", str(RETRY_AFTER_SECONDS)),),
-                    )
-                except HungUp:
-                    return
+        with opened, contextlib.suppress(HungUp):
+            connection.answer(
+                503,
+                f"cannot take a connection: {why}\n".encode(),
+                fields=(("Retry-After", str(RETRY_AFTER_SECONDS)),),
+            )
 
     def _run(self, opened: socket.socket, connection: HttpConnection, client: str) -> None:
         is_to_park = False
         try:
-            if self._tls is None:
-                is_to_park = self._serve_all(connection, client, None)
-            else:
-                self._serve_encrypted(opened, client, self._tls)
+            shown = None if self._tls is None else cast("ssl.SSLSocket", opened).getpeercert() or None
+            is_to_park = self._serve_all(connection, client, shown)
         except HungUp:
             pass
         finally:
@@ -363,24 +371,6 @@ class HttpServer:
             self._returning.append(Parked(opened=opened, connection=connection, client=client, deadline=deadline))
             with contextlib.suppress(OSError):  # it has stopped meanwhile, and closes what returns
                 self._wake.send(b"x")
-
-    def _serve_encrypted(self, opened: socket.socket, client: str, tls: TlsContexts) -> None:
-        try:
-            encrypted = tls().wrap_socket(opened, server_side=True, do_handshake_on_connect=False)
-        except (OSError, Misconfigured, Unavailable):
-            self._refused(0)
-            return
-        with encrypted:
-            connection = HttpConnection(encrypted, self._limits, self._budget)
-            with self._lock:  # before the handshake: a client that never sends its part of it must give way too
-                self._open[threading.current_thread()] = _Place(encrypted, connection, client)
-            encrypted.settimeout(HANDSHAKE_SECONDS)
-            try:
-                encrypted.do_handshake()
-            except OSError:
-                self._refused(0)
-                return
-            self._serve_all(connection, client, encrypted.getpeercert() or None)
 
     def _serve_all(self, connection: HttpConnection, client: str, certificate: Mapping[str, object] | None) -> bool:
         """Answer one request after the other; True where the next one is to be waited for without a thread."""
@@ -401,8 +391,8 @@ class HttpServer:
                 connection.answer(exc.status, f"{exc}\n".encode(), fields=fields)
             finally:
                 connection.let_go()
-            if self._parks and not connection.must_close and not connection.is_whole():
-                return connection.park()
+            if self._parks and not connection.must_close:
+                return connection.park()  # also before a request that is there already: others have their turn
         return False
 
 

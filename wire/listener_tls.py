@@ -16,8 +16,6 @@ from wire.replaced_files import ReplacedFiles
 
 CHECK_SECONDS = 10.0
 """How often the files are looked at for a change."""
-HANDSHAKE_SECONDS = 10.0
-"""How long a TLS handshake may take."""
 
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 

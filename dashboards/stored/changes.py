@@ -18,7 +18,7 @@ from enforcer.record.outcome_store import read_outcomes
 from enforcer.record.plan_cache import PlanCache
 from enforcer.record.plan_store import PlanStore
 from enforcer.relief.relief_journal import Manner, MovePhase, MoveRecord, ReliefJournal
-from enforcer.safety.freeze import FROZEN, freeze_changes, frozen_by, thaw_changes
+from enforcer.safety.freeze import FROZEN, THAWED, freeze_changes, frozen_by, thaw_changes
 from fleet.data_folder import DataFolder
 from fleet.inventory import CardId
 from fleet.outcomes import Outcome
@@ -110,6 +110,7 @@ def _freezes(folder: DataFolder) -> tuple[LedgerEntry, ...]:
             detail="stopped" if entry.event == FROZEN else "allowed again",
         )
         for entry in ledger_at(folder, folder.freezes).entries()
+        if entry.event in (FROZEN, THAWED)
     )
 
 

@@ -10,8 +10,14 @@ from __future__ import annotations
 import json
 import subprocess
 import uuid
+from collections.abc import Mapping
 from datetime import datetime
+from importlib.metadata import distributions
+from pathlib import Path
 from typing import Any
+
+from packaging.markers import Marker
+from packaging.utils import canonicalize_name
 
 from bootstrap import uv_environment
 from deploy.release.licences import ROOT, LicensedPackage
@@ -39,6 +45,29 @@ def bill_of_materials(
     if done.returncode != 0:
         raise Unavailable(f"cannot write the bill of materials: `{' '.join(command)}` said {done.stderr.strip()!r}")
     return completed(json.loads(done.stdout), packages, version=version, released_at=released_at)
+
+
+def named_for(bill: Mapping[str, Any], environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """Return name and version of what a bill says is installed in an environment, such as the image's.
+
+    Args:
+        environment: what markers are judged by, as PEP 508 names it; what is missing is this machine's.
+    """
+    return frozenset(
+        (component["name"], component["version"])
+        for component in bill["components"]
+        if all(
+            Marker(one["value"]).evaluate(dict(environment))
+            for one in component.get("properties", ())
+            if one["name"] == "uv:package:marker"
+        )
+    )
+
+
+def installed_in(site: Path) -> frozenset[tuple[str, str]]:
+    """Return name, as in PEP 503, and version of all that lies in a folder of packages, gputide left out."""
+    found = {(canonicalize_name(one.metadata["Name"]), one.version) for one in distributions(path=[str(site)])}
+    return frozenset((str(name), version) for name, version in found if name != PROJECT)
 
 
 def completed(

@@ -13,13 +13,23 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 from enforcer.kept_manifests import as_manifest, as_text
-from enforcer.kubernetes.custom_resources import AS_MANAGER, OBJECT_BYTES_MAX, VERSION, got, kind_of, listed, making
+from enforcer.kubernetes.custom_resources import (
+    AS_MANAGER,
+    OBJECT_BYTES_MAX,
+    VERSION,
+    got,
+    kind_of,
+    listed,
+    making,
+    warn_left_out,
+)
 from enforcer.manifest import Manifest
 from enforcer.record.entry_shapes import CHANGES, check_content, moment_of
 from enforcer.record.ledger import Overtaken, chained_hash
@@ -33,18 +43,25 @@ from wire.kubernetes.write import Call, WritingApi
 _PLAIN_BYTES_MAX = 16_384
 """A longer content is packed; a shorter one can be read by people."""
 _UNPACKED_BYTES_MAX = 256 * 1024 * 1024
+_NAME = re.compile(r"plan-(?P<plan>[0-9a-z.-]+)-(?P<page>[0-9]{1,6})", re.ASCII)
 _CHANGES = kind_of("GpuChange", metadata_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Object:
-    """One `GpuChange` as it was read last."""
+    """One `GpuChange` as it was read last.
+
+    Attributes:
+        plan_id: empty where neither content nor name says one.
+        damaged: why its content can't be read; None where it can.
+    """
 
     name: str
     version: str
     plan_id: str
     page: int
-    packed: bytes
+    packed: bytes = b""
+    damaged: Corrupt | None = None
 
     @property
     def manifest(self) -> Manifest:
@@ -53,6 +70,8 @@ class _Object:
     @property
     def entries(self) -> list[Manifest]:
         """Raises `Corrupt` where they are no objects of texts."""
+        if self.damaged is not None:
+            raise self.damaged.with_traceback(None)
         found = self.manifest["spec"].get("entries") or []
         if not isinstance(found, list) or not all(isinstance(one, dict) and _are_texts(one) for one in found):
             raise Corrupt(f"cannot read GpuChange {self.name}: its entries are damaged")
@@ -144,23 +163,32 @@ class GpuChanges:
         for name, version in versions.items():
             known = self._read.get(name)
             if known is None or known.version != version:
-                manifest = got(self._api, _CHANGES, name)
-                if manifest is not None:
-                    self._keep(manifest)
+                try:
+                    manifest = got(self._api, _CHANGES, name)
+                    if manifest is not None:
+                        self._keep(manifest)
+                except Corrupt as damaged:
+                    self._read[name] = _damaged(name, version, damaged)
 
     def _keep(self, manifest: Manifest) -> _Object:
+        """Raises `Corrupt` where it does not speak of the page that its name says."""
         metadata, spec = manifest["metadata"], manifest["spec"]
         found = _Object(
             name=str(metadata["name"]), version=str(metadata["resourceVersion"]), plan_id=str(spec["plan"]),
             page=int(spec["page"]), packed=zlib.compress(as_text(manifest), 1),
         )  # fmt: skip
+        if found.name != name_of(found.plan_id, found.page):
+            raise Corrupt(
+                f"cannot read GpuChange {found.name}: it holds page {found.page} of plan {found.plan_id[:64]}"
+            )
         self._read[found.name] = found
         return found
 
     def _by_plan(self) -> dict[str, list[_Object]]:
         found: dict[str, list[_Object]] = {}
         for one in sorted(self._read.values(), key=lambda one: one.page):
-            found.setdefault(one.plan_id, []).append(one)
+            if one.plan_id:
+                found.setdefault(one.plan_id, []).append(one)
         return found
 
     def _made(self, plan_id: str, number: int, entries: list[Manifest], summary: Mapping[str, str | int]) -> _Object:
@@ -188,6 +216,15 @@ class GpuChanges:
 def name_of(plan_id: str, number: int) -> str:
     """Name of an object: the plan's id and the number of the page."""
     return f"plan-{plan_id}-{number}"
+
+
+def _damaged(name: str, version: str, why: Corrupt) -> _Object:
+    """What stops the plan that its name says; where it says none, nothing."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        warn_left_out(_CHANGES.kind, str(why))
+        return _Object(name=name, version=version, plan_id="", page=0, damaged=why)
+    return _Object(name=name, version=version, plan_id=found["plan"], page=int(found["page"]), damaged=why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,7 @@ def listed(api: KubernetesApi, kind: ApiResource) -> Iterator[Manifest]:
             if why is None:
                 yield dict(one)
             else:
-                _warn(kind.kind, why)
+                warn_left_out(kind.kind, why)
         token = page.next_token
         if token is None:
             return
@@ -182,8 +182,8 @@ def _fault_of(kind: ApiResource, found: Mapping[str, Any], *, metadata_only: boo
 
 
 @lru_cache(maxsize=256)
-def _warn(kind: str, why: str) -> None:
-    """Once for each fault: lists are read every few seconds."""
+def warn_left_out(kind: str, why: str) -> None:
+    """Say that an object counts for nothing, once for each fault: lists are read every few seconds."""
     _log.warning("an object of ours is left out", kind=kind, why=why)
 
 

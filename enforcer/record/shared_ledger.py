@@ -120,7 +120,7 @@ class SharedLedger(Ledger):
         Of a plan whose entries somebody edited in the cluster, those of the file count among all.
 
         Raises:
-            Corrupt: somebody edited those of the plan that is named.
+            Corrupt: somebody edited those of the plan that is named, or the file holds others of it.
             Unavailable: the cluster can't be reached.
         """
         self.pull()
@@ -146,8 +146,10 @@ class SharedLedger(Ledger):
     def pull(self) -> None:
         """Copy what the cluster has and this file lacks, and give back what a cluster has lost of plans in force.
 
+        A plan of which file and cluster hold different entries is damaged, and left alone.
+
         Raises:
-            Corrupt: file and cluster hold different entries of a plan.
+            Corrupt: the file was edited.
             Refused: the cluster does not know the kind of objects that hold them.
             Unavailable: the cluster can't be reached.
         """
@@ -169,12 +171,15 @@ class SharedLedger(Ledger):
             agreed = min(self._agreed.get(plan_id, 0), shared)
             # To look at an entry is to unpack all before it.
             fresh = list(islice(stored, agreed, None)) if agreed < len(stored) else []
-            for number in range(agreed, shared):
-                if _stored(own[number].at, own[number].event, own[number].content) != fresh[number - agreed]:
-                    raise Corrupt(
-                        f"cannot go on: entry {number + 1} of plan {plan_id} in ledger {self._path} is not the one of "
-                        f"the cluster's GpuChange objects; keep both, and move the file away to follow the cluster"
-                    )
+            other = next(
+                (number for number in range(agreed, shared) if _differ(own[number], fresh[number - agreed])), None
+            )
+            if other is not None:
+                self._damaged[plan_id] = Corrupt(
+                    f"cannot go on: entry {other + 1} of plan {plan_id} in ledger {self._path} is not the one of "
+                    f"the cluster's GpuChange objects; keep both, and move the file away to follow the cluster"
+                )
+                continue
             self._agreed[plan_id] = shared
             missing += [(plan_id, entry) for entry in fresh[shared - agreed :]]
         # Plans that other machines wrote of at the same time stand one after the other, as they happened.
@@ -183,7 +188,7 @@ class SharedLedger(Ledger):
             self._agreed[plan_id] = self._agreed.get(plan_id, 0) + 1
         for plan_id, own in held.items():
             stored = found.get(plan_id, ())
-            if isinstance(stored, Corrupt) or len(own) <= len(stored):
+            if plan_id in self._damaged or isinstance(stored, Corrupt) or len(own) <= len(stored):
                 continue
             lost, runs = own[len(stored) :], runs_of(own)
             if (standing(runs) or any(run.is_open for run in runs)) and all(
@@ -228,6 +233,10 @@ def summary_of(runs: Sequence[RunRecord]) -> dict[str, str | int]:
         "pods": sum(len(records[stage].moves) for stage in applied),
         "by": runs[-1].by if runs else "",
     }
+
+
+def _differ(own: Entry, stored: StoredEntry) -> bool:
+    return _stored(own.at, own.event, own.content) != stored
 
 
 def _stored(at: datetime, event: str, content: Mapping[str, Any]) -> StoredEntry:

@@ -243,7 +243,11 @@ class Reconciler:
         tools, plan_id = self.tools, plan.plan_id
         approvals, wish = self._plans.approvals(plan_id), self._plans.wish(plan_id)
         by = wish.by or "controller"
-        runs = tools.journal.runs(plan_id)
+        try:
+            runs = tools.journal.runs(plan_id)
+        except Corrupt:
+            self._say(plan_id, approvals)
+            raise
         approved = frozenset(stage for approval in approvals for stage in approval.stages)
         found = due(
             wish, runs, approved, is_undoing=plan_id in tools.journal.open_undos(), tides=lambda: plan.tide_stages
@@ -299,7 +303,10 @@ class Reconciler:
         self, plan_id: str, approvals: Sequence[Approval], *, refusal: str | None = None, failed: int | None = None
     ) -> None:
         wish = self._plans.wish(plan_id)
-        runs = self.tools.journal.runs(plan_id)
+        try:
+            runs = self.tools.journal.runs(plan_id)
+        except Corrupt as exc:  # then what the folder holds of it is shown, and why nothing is done
+            runs, refusal = [run for run in self.tools.journal.runs() if run.plan_id == plan_id], str(exc)
         generation = wish.failed_generation if failed is None else failed
         every, tides = self._known_stages(plan_id)
         status = plan_status(

@@ -57,6 +57,7 @@ def prometheus_checks(settings: Settings) -> tuple[Check, ...]:
         _check("profiling", partial(values.profiled_cards, scene), "sm-active-partial mig-without-activity"),
         _check("spinning", partial(values.spinning, scene), "duty-cycle-spins"),
         _check("pre-allocation", partial(values.preallocated, scene), "preallocated"),
+        _check("sources", partial(values.contradicting, scene, settings.provenance), "sources-contradict"),
         _check("units", partial(values.units, scene, history, url), "unit-mixed"),
         _check("values", partial(values.impossible, scene), "blank-values hami-memory-impossible hami-zero-while-busy"),
         _check("counters", partial(values.untrusted, scene), "counter-untrusted"),

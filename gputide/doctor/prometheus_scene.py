@@ -130,11 +130,15 @@ class Scene:
         """Series of cards of dcgm-exporter."""
         return () if self.base is None else self.seen(self.base)
 
-    def seen(self, name: str) -> tuple[Seen, ...]:
-        """Series of a metric of cards or slices, those that can't be told left out."""
+    def seen(self, name: str, query: str = "{}") -> tuple[Seen, ...]:
+        """Series of a metric of cards or slices, those that can't be told left out.
+
+        Args:
+            query: around the selector, which stands for the braces.
+        """
         if name not in self.names:
             return ()
-        seen = [_seen(name, reading) for reading in self.ask.vector(self.ask.selector(name))]
+        seen = [_seen(name, reading) for reading in self.ask.vector(query.format(self.ask.selector(name)))]
         return tuple(one for one in seen if one is not None)
 
     @cached_property

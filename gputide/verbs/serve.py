@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -12,6 +13,9 @@ from gputide.container.pages import views_of
 from gputide.session import session_of, who
 
 app = typer.Typer()
+
+_SWITCH_SECONDS = 0.0005
+"""How long one thread may let the others wait: with Python's 5 ms, newcomers wait for pages that are being made."""
 
 
 @app.command(epilog="Example: gputide serve --port 8050")
@@ -29,6 +33,7 @@ def serve(
 def serve_until_stopped(server: Server, *, as_what: str = "") -> None:
     """Say where the page is, after `as_what`, serve it until Ctrl-C, and give back its port."""
     typer.echo(f"{as_what}{server.address} (Ctrl-C stops)")
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         server.run()
     except KeyboardInterrupt:

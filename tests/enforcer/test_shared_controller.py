@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ import pytest
 from bench.faulty_cluster import Faults
 from enforcer.controller import Controller, ControllerMetrics
 from enforcer.record.journal import Journal, StageState
+from enforcer.record.ledger import Ledger
 from enforcer.record.plan_store import WishChange
 from enforcer.record.shared_ledger import SharedLedger, stored_runs
 from enforcer.record.shared_plans import SharedPlans
 from enforcer.rollout.abort import abort, open_run
 from enforcer.rollout.reconciler import Delegated, Reconciler
 from enforcer.rollout.run_context import RunContext
+from enforcer.rollout.undo import Undo
 from enforcer.rollout.watch import ClusterSignals, PodHealth
 from enforcer.safety.abort_wish import SeldomAsked
 from enforcer.safety.guard import Guard, GuardPolicy
@@ -278,21 +280,60 @@ def test_undo_that_waits_for_a_pod_names_it_and_holds_up_no_other_plan(shared: S
     assert (shared.head["status"]["state"], shared.tools.journal.open_undos()) == ("Undone", {})
 
 
-def test_record_of_one_plan_that_somebody_edited_stops_that_plan_alone(shared: Shared) -> None:
+EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "an entry is gone": lambda found: found["spec"]["entries"].pop(0),
+    "no content": lambda found: found.pop("spec"),
+    "a plan that is no text": lambda found: found["spec"].update(plan=7),
+    "another plan's id": lambda found: found["spec"].update(plan=PLAN),
+    "a page that is no number": lambda found: found["spec"].update(page="one"),
+    "another page": lambda found: found["spec"].update(page=9),
+    "entries that are none": lambda found: found["spec"].update(entries={"at": 1}),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_record_of_one_plan_that_somebody_edited_stops_that_plan_alone(shared: Shared, edit: str) -> None:
     other = stopped_notebook()
     shared.plans.add(other)
     shared.plans.approve(other, [1], by="ann", at=NOW)
     shared.console().apply(other, [1], by="ann")
     shared.console().undo(other.plan_id, by="ann")
-    shared.api.change("gpuchanges", f"plan-{other.plan_id}-1", lambda found: found["spec"]["entries"].pop(0))
+    shared.api.change("gpuchanges", f"plan-{other.plan_id}-1", EDITS[edit])
     shared.plans.change_wish(other.plan_id, WishChange(add=frozenset({1}), by="ann"))
     shared.console().want(PLAN, add=[2], by="ann")
     assert shared.controller.look()
     assert where(shared.cluster)["b-0"] == AFTER["b-0"]
     assert where(shared.cluster)["book-0"] == BEFORE["book-0"]
-    with pytest.raises(Corrupt, match=other.plan_id):
+    with pytest.raises(Corrupt, match=f"GpuChange.*{other.plan_id}"):
         shared.console().undo(other.plan_id, by="ann")
-    assert shared.console().undo(PLAN, by="ann").stages == (2,)
+    said = shared.api.objects["gpuplans"][f"plan-{other.plan_id}"]["status"]["conditions"]
+    assert [one["status"] for one in said if "GpuChange" in one["message"]] == ["False"]
+    # Another machine, with an empty folder, takes the rest back.
+    assert Undo(shared.machine("other")[1]).undo(PLAN).stages == (2,)
+    assert where(shared.cluster) == BEFORE
+
+
+def test_object_that_speaks_of_no_plan_stops_none(shared: Shared) -> None:
+    shared.console().want(PLAN, add=[1], by="ann")
+    assert shared.controller.look()
+    kept = shared.api.objects["gpuchanges"]
+    kept["mine"] = {"metadata": {"name": "mine", "resourceVersion": "900"}, "spec": "nothing"}
+    kept["copy"] = {**kept[f"{HEAD}-1"], "metadata": {"name": "copy", "resourceVersion": "901"}}
+    assert Undo(shared.machine("other")[1]).undo(PLAN).stages == (1,)
+
+
+def test_folder_that_tells_another_story_of_one_plan_keeps_no_other_from_its_undo(shared: Shared) -> None:
+    other = stopped_notebook()
+    shared.plans.add(other)
+    shared.plans.approve(other, [1], by="ann", at=NOW)
+    shared.console().apply(other, [1], by="ann")
+    shared.console().apply(standard_plan(), [2], by="ann")
+    _, tools = shared.machine("liar")
+    kept = Ledger(shared.folder / "liar" / "ledger.jsonl")
+    kept.append([("relief_begin", {})], plan_id=other.plan_id, at=NOW)
+    with pytest.raises(Corrupt, match=f"entry 1 of plan {other.plan_id} in ledger"):
+        Undo(tools).undo(other.plan_id)
+    assert Undo(tools).undo(PLAN).stages == (2,)
 
 
 def test_plan_that_is_damaged_in_the_cluster_is_shown_as_refused_until_its_maker_stores_it_again(

@@ -309,6 +309,7 @@ TRAPS: dict[str, Callable[[World], World]] = {
     "card-scraped-twice": with_more(
         dcgm("DCGM_FI_DEV_FB_USED", "GPU-a", 4500.0, job="second", instance="10.0.0.1:9401")
     ),
+    "sources-contradict": with_more(host("hami_host_gpu_memory_used_bytes", 14e9)),
     "unit-mixed": valued("DCGM_FI_PROF_SM_ACTIVE", 55.0),
     "blank-values": with_more(dcgm("DCGM_FI_DEV_GPU_TEMP", "GPU-a", BLANK)),
     "counter-untrusted": with_more(
@@ -342,6 +343,14 @@ TRAPS: dict[str, Callable[[World], World]] = {
     ],
     "samples-in-future": with_more(
         Series(dcgm("DCGM_FI_DEV_FB_USED", "GPU-a", 1.0, device="later").labels, 1.0, [-120.0])
+    ),
+}  # fmt: skip
+NO_TRAPS: dict[str, Callable[[World], World]] = {
+    # NVML's older count of use includes what the driver reserves.
+    "reserved": with_more(host("hami_host_gpu_memory_used_bytes", 5e9)),
+    "stranger": with_more(
+        Series({"__name__": "gputide_card_framebuffer_used_bytes", "card": "GPU-a", "node": "node-1",
+                "namespace": "intruders", "pod": "web-0", "job": "kubernetes-pods"}, 14e9)
     ),
 }  # fmt: skip
 UNFILLED = re.compile(r"\{[a-z]+\}")
@@ -392,7 +401,11 @@ def prometheus(go_peers: GoPeers, tmp_path_factory: pytest.TempPathFactory) -> I
             {"__name__": "prometheus_remote_storage_samples_failed_total", "url": "http://receiver"},
             [float(n) for n in range(MINUTES * 2 + 1)],
         )
-        worlds = {"server": [lost], SOUND: sound(), **{name: edit(sound()) for name, edit in TRAPS.items()}}
+        worlds = {
+            "server": [lost],
+            SOUND: sound(),
+            **{name: edit(sound()) for name, edit in (TRAPS | NO_TRAPS).items()},
+        }
         for body in bodies(worlds):
             send_body(url, body)
         yield url
@@ -423,6 +436,12 @@ def test_trap_is_named(trap: str, prometheus: str) -> None:
     ]
     assert named
     assert all(one.said and one.mend and not UNFILLED.search(one.mend) for one in named)
+
+
+@pytest.mark.parametrize("world", ["reserved", "stranger"])
+def test_sources_that_measure_otherwise_or_may_not_speak_contradict_nobody(world: str, prometheus: str) -> None:
+    codes = {one.kind.code for one in looked_at(prometheus, world) if one.kind is not None}
+    assert "prometheus-sources-contradict" not in codes
 
 
 def test_server_without_such_rules_bounds_and_losses_has_no_finding(go_peers: GoPeers, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def approved(unharmed: Path, program: Program, tmp_path_factory: pytest.TempPath
     """A data folder with an approved plan."""
     data = tmp_path_factory.mktemp("approved") / "data"
     shutil.copytree(unharmed, data)
-    for arguments in (("plan", "make", "--risk", "high"), ("plan", "approve", "--by", "ada")):
+    for arguments in (("plan", "make", "--risk", "high"), ("plan", "approve")):
         said = program(data, *arguments)
         assert said.status == 0, said.err
     return data

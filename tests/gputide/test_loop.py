@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fleet.data_folder import open_data_folder
+from gputide.container.plans import chosen_plan, plan_store
 from tests.gputide.conftest import CUT, Program
 
 
@@ -229,7 +233,29 @@ def test_only_approved_stages_are_written_as_files(form: str, planned: Path, pro
 def test_files_of_a_plan_for_two_approvers_wait_for_the_second(planned: Path, program: Program, tmp_path: Path) -> None:
     two = ("--set", "guard.two_approvals_cards_min=1")
     asked = (*two, "apply", "--emit", "kubectl", "-o", str(tmp_path / "files"))
-    assert program(planned, "plan", "approve", "--by", "ada").status == 0
+    assert program(planned, "plan", "approve").status == 0
     assert program(planned, *asked).status == 4
-    assert program(planned, "plan", "approve", "--by", "bo").status == 0
+    folder = open_data_folder(planned, create=False)
+    plan = chosen_plan(folder, None)
+    plan_store(folder).approve(plan, plan.rollout_stages, by="bo", at=plan.created_at)  # signed in to the web app
     assert program(planned, *asked).status == 0
+
+
+def test_one_user_of_the_machine_is_one_approver_whatever_they_call_themselves(
+    planned: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("--set", "guard.two_approvals_cards_min=1", "apply", "--yes")
+    own = pwd.getpwuid(os.getuid()).pw_name
+    assert program(planned, "plan", "approve", "--by", own).status == 0
+    said = program(planned, "plan", "approve", "--by", "bo")
+    assert said.status == 4
+    assert f"cannot approve as 'bo': here you are {own!r}" in said.err
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "bo")
+    assert f"{own} approved" in program(planned, "plan", "approve").out
+    folder = open_data_folder(planned, create=False)
+    plan = chosen_plan(folder, None)
+    assert {approval.by for approval in plan_store(folder).approvals(plan.plan_id)} == {own}
+    refused = program(planned, *asked)
+    assert refused.status == 4
+    assert "two different people" in refused.err

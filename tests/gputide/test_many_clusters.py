@@ -131,7 +131,7 @@ def test_harm_is_that_of_the_cluster_that_is_changed(two: DataFolder) -> None:
 def test_enforcer_in_a_folder_of_several_clusters_measures_its_own(planned: Path, program: Program) -> None:
     folder = open_data_folder(planned, create=False)
     receive(folder, "west", 5)
-    program(planned, "plan", "approve", "--by", "ann")
+    program(planned, "plan", "approve")
     said = program(planned, "apply", "--yes", "--stage", "1")
     assert "cannot choose a cluster" not in said.err
     assert said.status == 0, said
@@ -142,10 +142,10 @@ def test_nobody_approves_a_plan_of_a_cluster_that_was_not_meant(planned: Path, p
     own = chosen_plan(folder, None)
     foreign = seal_plan(replace(own, cluster="west"))
     plan_store(folder).add(foreign)
-    said = program(planned, "plan", "approve", "--by", "ann")
+    said = program(planned, "plan", "approve")
     assert (said.status, "there are plans of demo, west; say --cluster NAME" in said.err) == (2, True)
-    assert program(planned, "--set", "cluster.name=demo", "plan", "approve", "--by", "ann").status == 0
-    assert program(planned, "plan", "approve", "--by", "ann", "--cluster", "west").status == 0
+    assert program(planned, "--set", "cluster.name=demo", "plan", "approve").status == 0
+    assert program(planned, "plan", "approve", "--cluster", "west").status == 0
     store = plan_store(folder)
     assert [len(store.approvals(plan.plan_id)) for plan in (own, foreign)] == [1, 1]
 
@@ -155,7 +155,7 @@ def test_plan_that_is_named_is_approved_whichever_its_cluster(planned: Path, pro
     own = chosen_plan(folder, None)
     foreign = seal_plan(replace(own, cluster="west"))
     plan_store(folder).add(foreign)
-    said = program(planned, "plan", "approve", "--by", "ann", "--plan", foreign.plan_id)
+    said = program(planned, "plan", "approve", "--plan", foreign.plan_id)
     assert said.status == 0, said.err
     assert [len(plan_store(folder).approvals(plan.plan_id)) for plan in (own, foreign)] == [0, 1]
 

@@ -271,18 +271,18 @@ def test_tide_is_approved_like_any_stage_and_apply_leaves_it_to_its_own_verb(tmp
 
     assert "nobody approved" in program("run", "tide", "run", "--once", "--yes")
     # A yes to everything does not mean it.
-    said = program("plan", "approve", "--by", "ada")
-    assert "ada approved stages 1, 2 of plan" in said
+    said = program("plan", "approve")
+    assert "approved stages 1, 2 of plan" in said
     own = f"the tide needs a yes of its own: gputide plan approve --plan {scheduled().short_id} --stage 3"
     assert own in said
     assert "nobody approved" in program("run", "tide", "run", "--once", "--yes")
     shown = program("plan", "show")
     assert own in shown
-    two = ("--set", "guard.two_approvals_cards_min=1", "plan", "approve", "--stage", "3", "--by", "ada")
+    two = ("--set", "guard.two_approvals_cards_min=1", "plan", "approve", "--stage", "3")
     first = program(*two)
     assert "nights begin" not in first
     assert "two different people" in first
-    said = program("plan", "approve", "--stage", "3", "--by", "ada")
+    said = program("plan", "approve", "--stage", "3")
     for text in (shown, said):
         assert re.search(r"team/Deployment/a │ +1 │ 22:30 │ 07:30 │ UTC +│ +1 │", text)
     assert "nights begin by it until 2026-01-26" in said

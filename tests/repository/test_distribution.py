@@ -67,6 +67,24 @@ def test_the_lock_file_names_the_public_index_alone(repository: Path) -> None:
     assert {urlsplit(url).hostname for url in urls} == {"pypi.org", "files.pythonhosted.org"}
 
 
+def test_every_dependency_is_locked_by_a_hash(repository: Path) -> None:
+    lock = tomllib.loads((repository / "uv.lock").read_text(encoding="utf-8"))
+    files = {
+        package["name"]: [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
+        for package in lock["package"]
+        if package["name"] != "gputide"
+    }
+    assert len(files) > 50
+    assert [name for name, found in files.items() if not found] == []
+    assert {file["hash"].partition(":")[0] for found in files.values() for file in found} == {"sha256"}
+    # The image's build takes uv itself by hash, and what it then installs is what the lock says, unasked.
+    image = repository / "deploy" / "image"
+    assert re.search(r"^uv==\S+ \\\n +--hash=sha256:", (image / "uv.txt").read_text(encoding="utf-8"), re.M)
+    script = (image / "install.sh").read_text(encoding="utf-8")
+    assert re.findall(r"pip\" install .*", script) == re.findall(r"pip\" install .*--require-hashes .*", script)
+    assert re.findall(r"uv (?:sync|pip|add) .*", script) == re.findall(r"uv sync --frozen .*", script)
+
+
 def test_the_lock_file_knows_every_dependency_of_the_project(repository: Path, project: dict) -> None:
     lock = tomllib.loads((repository / "uv.lock").read_text(encoding="utf-8"))
     (locked,) = [package for package in lock["package"] if package["name"] == "gputide"]

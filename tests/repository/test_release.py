@@ -7,6 +7,8 @@ import importlib
 import io
 import json
 import re
+import subprocess
+import sys
 import tarfile
 import threading
 import tomllib
@@ -18,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap import find_uv
+from bootstrap import find_uv, uv_environment
 from deploy.release import audit
-from deploy.release.bill_of_materials import bill_of_materials
+from deploy.release.bill_of_materials import bill_of_materials, installed_in, named_for
 from deploy.release.build import check_changelog, project_version, release_seconds, without_times, write_sums
 from deploy.release.licences import (
     LicenceRules,
@@ -183,6 +185,23 @@ def test_the_bill_of_materials_names_all_that_is_shipped_and_repeats(
     known = {component["bom-ref"] for component in one["components"]} | {one["metadata"]["component"]["bom-ref"]}
     assert {ref for entry in one["dependencies"] for ref in entry["dependsOn"]} <= known
     assert one["metadata"]["timestamp"] == "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.long
+def test_what_the_image_installs_is_what_the_bill_of_materials_names(
+    uv: str, shipped: tuple[LicensedPackage, ...], repository: Path, tmp_path: Path
+) -> None:
+    script = (repository / "deploy" / "image" / "install.sh").read_text(encoding="utf-8")
+    (options,) = re.findall(r'^    sync="\$UV/bin/uv (sync .+)"$', script, re.M)
+    steps = re.findall(r"^    \$sync (.+)$", script, re.M)
+    assert steps
+    environ = {**uv_environment(), "UV_PROJECT_ENVIRONMENT": str(tmp_path / "env"), "UV_PYTHON": sys.executable}
+    for step in steps:
+        command = [uv, *options.split(), *step.split(), "--no-install-project", "--quiet"]
+        subprocess.run(command, cwd=repository, env=environ, check=True)
+    (site,) = (tmp_path / "env" / "lib").glob("python3.*/site-packages")
+    bill = bill_of_materials(uv, shipped, version="1.2.3", released_at=datetime.fromtimestamp(EPOCH, tz=UTC))
+    assert installed_in(site) == named_for(bill, {})
 
 
 def test_a_chart_has_the_same_bytes_whenever_it_was_packaged() -> None:

@@ -289,9 +289,7 @@ def test_answer_that_nobody_takes_gives_way_to_a_newcomer():
         assert [get(server.address) for _ in range(3)] == [200] * 3
 
 
-def test_handshake_that_never_comes_gives_way_to_a_newcomer(tmp_path, monkeypatch):
-    # The last few are given up when this is over; nobody shall wait ten seconds for that.
-    monkeypatch.setattr("wire.http_server.HANDSHAKE_SECONDS", 1.0)
+def test_handshake_that_never_comes_gives_way_to_a_newcomer(tmp_path):
     own = Authority(tmp_path, "authority").pair("server")
     files = ListenerFiles(section="x", certificate_file=str(own.certificate), key_file=str(own.key))
     contexts = ListenerContexts(files, needs_client=False, now_seconds=time.monotonic)

@@ -21,7 +21,7 @@ from gputide.answers.plan import tide_listing, tide_needs_yes
 from gputide.answers.tiers import tiers_promised
 from gputide.container.enforcer import guard
 from gputide.container.plans import chosen_plan, chosen_stages, open_plans, plan_store
-from gputide.options import ByOption, ClusterOption, PlanOption, answering
+from gputide.options import ClusterOption, PlanOption, answering
 from gputide.output import Answer
 from gputide.session import Session, who
 
@@ -33,18 +33,21 @@ NamedStageOption = Annotated[
 ]
 
 
-@app.command(epilog="Example: gputide plan approve --stage 1 --by ada")
+@app.command(epilog="Example: gputide plan approve --stage 1")
 @answering
 def approve(
     session: Session,
     plan: PlanOption = None,
     stage: NamedStageOption = None,
     cluster: ClusterOption = None,
-    by: ByOption = None,
+    by: Annotated[
+        str | None, typer.Option("--by", help="In a real cluster: another user, as whom you may act.")
+    ] = None,
 ) -> Answer:
     """Approve stages of a plan, by name; `apply` does only what was approved, `run tide` only what was named.
 
-    Of a real cluster you approve as the user of your kubeconfig; --by impersonates another one.
+    Of a real cluster you approve as the user of your kubeconfig; --by impersonates another one. Of a simulated one you
+    approve as the operating system's user.
     """
     folder = session.folder()
     with writing(folder), open_plans(folder, session.settings) as plans:
@@ -52,6 +55,11 @@ def approve(
         meant = _cluster_meant(folder, session.settings, cluster) if plan is None else cluster
         chosen = chosen_plan(folder, plan, cluster=meant)
         own_name = "" if plans.signs_as_user(chosen) else who()
+        if own_name and by not in (None, own_name):
+            raise Refused(
+                f"cannot approve as {by!r}: here you are {own_name!r}, the operating system's user; another person "
+                "approves by an account of their own, or signs in to the web app"
+            )
         wanted = chosen_stages(chosen, stage) if stage else chosen.rollout_stages
         unnamed = () if stage else tide_needs_yes(chosen)
         if not wanted and unnamed:
