@@ -21,6 +21,7 @@ from tests.cluster.backend_doubles import PlayedCard
 from tests.cluster.played_backends import FLEET, HAMI_PLAYED, PlayedBackend
 from tests.cluster.workloads import until_ready
 from tests.recommender.builders import STEP_SECONDS, Service, cluster
+from tests.waiting import until
 
 
 def stand_up(
@@ -63,6 +64,9 @@ def stand_up(
             api.ask("PATCH", path, change, content_type="application/json-patch+json")
     for service in services:
         until_ready(api, namespace, service.name, service.replicas, seconds=60.0 + len(services))
+    pods = {grant.pod_id for grant in inventory.grants}
+    # Some schedulers write who holds which card after its pod is there.
+    until(lambda: len(played.holders(api, namespace)) >= len(pods))
     return _as_it_stands(told, inventory, played.holders(api, namespace), datetime.now(UTC))
 
 
