@@ -131,7 +131,7 @@ class Scene:
         return () if self.base is None else self.seen(self.base)
 
     def seen(self, name: str, query: str = "{}") -> tuple[Seen, ...]:
-        """Series of a metric of cards or slices, those that can't be told left out.
+        """Series of a metric of cards or slices, without those that can't be recognised.
 
         Args:
             query: around the selector, which stands for the braces.

@@ -105,7 +105,7 @@ def _counted(called: Callable[..., Any], count_one: Callable[[], None], *, is_be
 
 
 def _watch_databases(count_one: Callable[[], None], moment: str) -> None:
-    # Methods of a class written in C can't be replaced; to be told of every call makes a process twice as slow.
+    # Methods of a class written in C can't be replaced; to hear of every call makes a process twice as slow.
     def watch(_: FrameType, event: str, called: object) -> None:
         if (
             event == moment
