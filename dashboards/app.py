@@ -11,6 +11,7 @@ nothing. Pages and routes stand on ports that are cut to what that person may se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from types import ModuleType
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -40,8 +41,8 @@ from dashboards.pages import plan as page_plan
 from dashboards.pages import savings as page_savings
 from dashboards.pages import tenants as page_tenants
 from dashboards.pages import workloads as page_workloads
-from dashboards.pages.frame import Reader, failure, missing, not_allowed, top_bar
-from dashboards.queries import Freshness, Views
+from dashboards.pages.frame import Reader, failure, missing, not_allowed, not_made_yet, top_bar
+from dashboards.queries import Freshness, NotMadeYet, Views
 from dashboards.request_hooks import compress, measure, speak
 from dashboards.tokens import css_variables
 from dashboards.view_models.rows import search as search_fleet
@@ -82,6 +83,8 @@ _SLOW_SECONDS = 0.1
 """A request of a page comes in one piece: what keeps its place waiting amid one gives way to newcomers soon."""
 _STOP_SECONDS = 1.0
 _THREADS = 8
+_AGAIN_MS = 2_000
+"""A page that could not be made yet is asked for anew so long after the answer."""
 _KNOWN = "gputide.is_known"
 """Where Flask keeps what says whether somebody is signed in."""
 
@@ -112,6 +115,8 @@ def create_app(
         hosts: names, without port, under which it may be asked for.
         public_url: address by which browsers come, where something in front of the app changes `Host`.
     """
+    # Dash asks every value of a page whether it is one of pandas' if that is loaded, and fails while it is half loaded.
+    import_module("pandas")
     access = Access(ways, frozenset(_PAGES))
     views = scoped_views(views, access.who)
     app = _Pages(
@@ -134,6 +139,7 @@ def create_app(
                 dcc.Location(id="address", refresh="callback-nav"),
                 dcc.Store(id="token", data=access.page_token()),
                 dcc.Store(id="page-key"),
+                dcc.Interval(id="again", interval=_AGAIN_MS, max_intervals=0),
                 html.Header(id="top", className="top"),
                 html.Main(html.Div(say("frame.reading_fleet"), className="loading"), id="page", tabIndex="-1"),
             ]
@@ -212,19 +218,21 @@ def _register_pages(app: Dash, views: Views, access: Access) -> None:
         Output("top", "children"),
         Output("page", "children"),
         Output("page-key", "data"),
+        Output("again", "max_intervals"),
         Input("address", "pathname"),
         Input("address", "search"),
+        Input("again", "n_intervals"),
         State("page-key", "data"),
     )
-    def _route(path: str | None, search: str | None, shown: str | None) -> Any:
+    def _route(path: str | None, search: str | None, asked: int | None, shown: str | None) -> Any:
         address = read_address(path, search)
         page = _PAGES.get(address.path)
         keys = page.KEYS if page is not None else ()
         key = repr((address.path, [address.get(name) for name in keys]))
         if key == shown:
-            return no_update, no_update, no_update
-        top, body = _page(views, address, page, reader_of(access))
-        return top, body, key
+            return no_update, no_update, no_update, no_update
+        top, body, is_made = _page(views, address, page, reader_of(access))
+        return top, body, *((key, 0) if is_made else (None, (asked or 0) + 1))
 
     @app.callback(Output("top", "className"), Input("address", "pathname"))
     def _shade(path: str | None) -> str:
@@ -238,11 +246,12 @@ def reader_of(access: Access) -> Reader:
     return Reader(name=person.name, role="" if role is None else role.value, can_sign_out=access.can_sign_out())
 
 
-def _page(views: Views, address: Address, page: ModuleType | None, reader: Reader) -> tuple[Any, Any]:
-    """Bar and body; an error of the house takes the place of what could not be shown."""
+def _page(views: Views, address: Address, page: ModuleType | None, reader: Reader) -> tuple[Any, Any, bool]:
+    """Bar and body, and whether that is all; an error of the house takes the place of what could not be shown."""
     clusters: tuple[str, ...] = ()
     profiles: Profiles | None = None
     freshness: Freshness | None = None
+    is_made = True
     try:
         clusters = views.fleet.clusters()
         if not clusters:
@@ -260,9 +269,12 @@ def _page(views: Views, address: Address, page: ModuleType | None, reader: Reade
         body = missing(say("frame.not_enough_data"), str(exc), "gputide workloads")
     except NotAllowed as exc:
         body = not_allowed(exc.said, reader)
+    except NotMadeYet as exc:
+        body = not_made_yet(exc.said)
+        is_made = False
     except GputideError as exc:
         body = failure(exc.said)
-    return top_bar(address, clusters, profiles, freshness, reader), body
+    return top_bar(address, clusters, profiles, freshness, reader), body, is_made
 
 
 def _register_search(app: Dash, views: Views) -> None:

@@ -16,6 +16,7 @@ from enforcer.preview import ObjectDiff
 from enforcer.record.savings import PlanRecord
 from enforcer.switch_preview import NodeStanding, SwitchPreview
 from fleet.decisions import NodeSwitch
+from fleet.errors import Unavailable
 from fleet.inventory import Quota, WorkloadId
 from fleet.money.budgets import BudgetStatus
 from fleet.money.prices import Prices
@@ -27,6 +28,10 @@ from fleet.sentences import Sentence
 
 Series = tuple[float | None, ...]
 """One value per step; None where nothing was collected."""
+
+
+class NotMadeYet(Unavailable):
+    """The first answer about a cluster is being made: the page that asked comes again by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,7 +431,7 @@ class Money(Protocol):
         """How this month's budgets stand; empty where there is none, and in the first hour of a month.
 
         Raises:
-            Unavailable: they are being summed for the first time.
+            NotMadeYet: they are being summed for the first time.
             Misconfigured: the book can't be read.
         """
         ...
@@ -443,7 +448,7 @@ class Money(Protocol):
         """Cost of a request or token over the last week; empty where nobody knows how many were made.
 
         Raises:
-            Unavailable: it is being summed for the first time.
+            NotMadeYet: it is being summed for the first time.
             Misconfigured: the book can't be read, or nobody is named who could count.
         """
         ...

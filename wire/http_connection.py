@@ -398,6 +398,8 @@ class HttpConnection:
         """At most so many of the bytes that have come already."""
         piece = self._buffer[self._at : self._at + count]
         self._at += len(piece)
+        if not self._has_more:  # a sender may take long over what is missing: nothing is kept twice meanwhile
+            self._buffer, self._at = b"", 0
         return piece
 
     def _receive_more(self) -> None:
@@ -413,6 +415,7 @@ class HttpConnection:
             self.hold(len(piece))
             body += piece
             count -= len(piece)
+            piece = b""
             if not count:
                 return
             try:

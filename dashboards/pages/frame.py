@@ -203,6 +203,12 @@ def failure(message: Sentence | str) -> Any:
     return _notice("▲", title, html.P(shown(message)), where, is_failed=True, role="alert")
 
 
+def not_made_yet(message: Sentence | str) -> Any:
+    """What is being made for the first time, on a page that comes again by itself."""
+    soon = html.P(say("frame.comes_by_itself"))
+    return _notice("◌", say("frame.one_moment"), html.P(shown(message)), soon, role="status")
+
+
 def not_allowed(message: Sentence | str, reader: Reader) -> Any:
     """A page that is not for this reader: why, and who can change that."""
     who = say("frame.you_name_role_whoever_keeps_file", name=reader.name, role=say_code("role", reader.role))

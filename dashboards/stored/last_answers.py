@@ -13,7 +13,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from fleet.errors import GputideError, Unavailable
+from dashboards.queries import NotMadeYet
+from fleet.errors import GputideError
 
 T = TypeVar("T")
 _log = structlog.get_logger()
@@ -71,7 +72,7 @@ class LastAnswers(Generic[T]):
         """The newest answer, or the last one.
 
         Raises:
-            Unavailable: the first one is still being made.
+            NotMadeYet: the first one is still being made.
             Exception: it could not be made.
         """
         with self._lock:
@@ -127,4 +128,4 @@ class LastAnswers(Generic[T]):
         if kept.made is not None:
             return kept.made[1]
         why = self._patience.not_yet.format(cluster=repr(cluster))
-        raise Unavailable(f"{why} since {time.monotonic() - kept.begun_at:.0f} s; ask again in a moment")
+        raise NotMadeYet(f"{why} since {time.monotonic() - kept.begun_at:.0f} s; ask again in a moment")

@@ -2,7 +2,7 @@
 
 The book is read again when its file changes. Budgets and unit costs are summed from charged days, which takes seconds
 for a large fleet: a web app gets the last answer while a thread sums the next one, at most once an hour, because whole
-hours are charged. Before the first answer it gets `Unavailable`. Verbs wait.
+hours are charged. Before the first answer it gets `NotMadeYet`. Verbs wait.
 """
 
 from __future__ import annotations

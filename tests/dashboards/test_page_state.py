@@ -16,10 +16,12 @@ from dashboards.app import create_app
 from dashboards.pages.card import holders
 from dashboards.pages.downloads import file_of
 from dashboards.pages.frame import Reader, top_bar
+from dashboards.queries import NotMadeYet
 from dashboards.request_hooks import COOKIE
 from dashboards.view_models.grid_rows import GridColumn, GridRows
 from fleet.errors import Refused
-from tests.dashboards.embedded import CLUSTER, EmbeddedCluster, make_plan, make_profiles, make_views
+from fleet.profiles import Profiles
+from tests.dashboards.embedded import CLUSTER, EmbeddedCluster, EmbeddedFleet, make_plan, make_profiles, make_views
 
 HOST = {"Host": "127.0.0.1:8050"}
 NODE = {"node": {"filterType": "text", "type": "equals", "filter": "a10-node-001"}}
@@ -84,6 +86,31 @@ def test_refusal_is_said_in_the_readers_language(client: FlaskClient) -> None:
     found = asked(client, "plan-message.className", values, "approve.n_clicks")
     client.delete_cookie(COOKIE, domain="127.0.0.1")
     assert "请刷新" in json.dumps(found, ensure_ascii=False)
+
+
+class LateFleet(EmbeddedFleet):
+    """A fleet whose first profiles are being made; mutable: the second question is answered."""
+
+    is_asked = False
+
+    def profiles(self, cluster: str) -> Profiles:
+        if not self.is_asked:
+            self.is_asked = True
+            raise NotMadeYet("its history is being read")
+        return super().profiles(cluster)
+
+
+def test_page_that_is_not_made_yet_comes_again_by_itself_until_it_is() -> None:
+    views, _ = make_views()
+    app = create_app(replace(views, fleet=LateFleet(make_profiles())), ways=Ways(operator="mei")).server.test_client()
+    values = {"address.pathname": "/tenants", "address.search": "", "again.n_intervals": 3}
+    found = asked(app, "page-key.data", values, "again.n_intervals")
+    assert "its history is being read" in json.dumps(found["page"])
+    assert found["page-key"]["data"] is None
+    assert found["again"]["max_intervals"] == 4, "one more time"
+    found = asked(app, "page-key.data", {**values, "again.n_intervals": 4}, "again.n_intervals")
+    assert found["again"]["max_intervals"] == 0
+    assert found["page-key"]["data"]
 
 
 def test_other_cluster_is_shown_without_what_was_chosen_in_this_one() -> None:

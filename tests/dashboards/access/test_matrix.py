@@ -82,15 +82,17 @@ def api_paths(world: World, method: str) -> Iterator[str]:
 
 def page(client: FlaskClient, path: str, headers: dict[str, str], search: str = "") -> Any:
     body = {
-        "output": "..top.children...page.children...page-key.data..",
+        "output": "..top.children...page.children...page-key.data...again.max_intervals..",
         "outputs": [
             {"id": "top", "property": "children"},
             {"id": "page", "property": "children"},
             {"id": "page-key", "property": "data"},
+            {"id": "again", "property": "max_intervals"},
         ],
         "inputs": [
             {"id": "address", "property": "pathname", "value": path},
             {"id": "address", "property": "search", "value": search},
+            {"id": "again", "property": "n_intervals", "value": 0},
         ],
         "state": [{"id": "page-key", "property": "data", "value": None}],
         "changedPropIds": ["address.pathname"],
