@@ -9,8 +9,9 @@ workload ran; where its template could be read (`Inventory.kept_off`), none that
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from fleet.inventory import KEPT_APART_LABEL, CardId, Grant, Inventory, WorkloadId
 from fleet.workload_kinds import JOB_KINDS
@@ -55,17 +56,24 @@ class BinSeats:
 
 
 def seat_bins(
-    bins: Sequence[Sequence[int]], grants: Sequence[Grant], inventory: Inventory, resting: Sequence[int]
+    bins: Sequence[Sequence[int]],
+    grants: Sequence[Grant],
+    inventory: Inventory,
+    resting: Sequence[int],
+    *,
+    may_share: Callable[[Sequence[int]], bool] = lambda _rows: True,
 ) -> BinSeats:
     """Gives every bin a card.
 
     Args:
         bins: rows of each bin, all bins of one card model.
         resting: rows that stay where they are (their nodes can't be freed).
+        may_share: whether some rows of a bin may share a card without the others.
 
     Returns:
-        Seats; a bin that fits no node's CPU or memory is dissolved onto the cards that its pods hold. Where one of
-        these went to another bin, the row is named, and the seats can't all be had.
+        Seats; of a bin that fits no node's CPU or memory as many pods share a card as find room, and the others stay on
+        the cards that they hold. Where one of these went to another bin, the row is named, and the seats can't all be
+        had.
     """
     room = NodeRoom(inventory, grants)
     kept = {grants[row].node for row in resting}
@@ -85,7 +93,11 @@ def seat_bins(
     for number in sorted(waiting):
         has_card = any(grants[row].card not in seats for row in _anchors(bins[number], grants))
         lost = roomless if has_card else cardless
-        for row in bins[number]:
+        left = list(bins[number])
+        while (part := _largest_part(left, grants, seats, room, may_share)) is not None:
+            seats[part.card] = part
+            left = [row for row in left if row not in part.rows]
+        for row in left:
             grant = grants[row]
             if grant.card in seats:
                 lost.append(row)
@@ -155,6 +167,12 @@ class NodeRoom:
     def book(self, other: NodeRoom) -> None:
         """Takes over what another has left."""
         self._cpu, self._memory, self._there = dict(other._cpu), dict(other._memory), dict(other._there)
+
+    def has_room(self, node: str, pods: Sequence[Grant], ratio: float) -> bool:
+        """Whether a node has CPU and memory left for a share of what these pods ask for together."""
+        cores = sum(grant.cpu_request_cores or 0.0 for grant in pods)
+        memory = sum(grant.memory_request_bytes or 0 for grant in pods)
+        return ratio * cores <= self._cpu.get(node, inf) and ratio * memory <= self._memory.get(node, inf)
 
     def admit(self, node: str, arriving: Sequence[Grant]) -> bool:
         """Takes the room that arriving pods need; False, and nothing taken, where it is not there.
@@ -235,16 +253,42 @@ def _anchors(rows: Sequence[int], grants: Sequence[Grant]) -> list[int]:
     return jobs or list(rows)
 
 
-def _seat_on(
-    node: str, rows: Sequence[int], grants: Sequence[Grant], seats: dict[CardId, Seat], room: NodeRoom
+def _largest_part(
+    rows: Sequence[int],
+    grants: Sequence[Grant],
+    seats: dict[CardId, Seat],
+    room: NodeRoom,
+    may_share: Callable[[Sequence[int]], bool],
 ) -> Seat | None:
+    """A seat of most pods of a bin that find room on one node, at least two; None where there is none."""
+    best: tuple[str, list[int]] | None = None
+    for node in sorted({grants[row].node for row in _anchors(rows, grants)}):
+        here = [row for row in rows if grants[row].node == node]
+        away = sorted(set(rows) - set(here), key=lambda row: (grants[row].cpu_request_cores or 0.0, row))
+        coming = [row for row in away if room.admit(node, [grants[row]])]
+        room.release(node, [grants[row] for row in coming])
+        held = sorted(here + coming)
+        is_better = best is None or len(held) > len(best[1])
+        if len(held) > 1 and is_better and may_share(held) and _card_on(node, held, grants, seats) is not None:
+            best = node, held
+    return None if best is None else _seat_on(best[0], best[1], grants, seats, room)
+
+
+def _card_on(node: str, rows: Sequence[int], grants: Sequence[Grant], seats: dict[CardId, Seat]) -> CardId | None:
+    """The card of a node that most of those hold who may have it, among those that nobody has got yet."""
     held: dict[CardId, int] = defaultdict(int)
     for row in _anchors(rows, grants):
         if grants[row].node == node and grants[row].card not in seats:
             held[grants[row].card] += 1
-    if not held:
+    return min(held, key=lambda name: (-held[name], name)) if held else None
+
+
+def _seat_on(
+    node: str, rows: Sequence[int], grants: Sequence[Grant], seats: dict[CardId, Seat], room: NodeRoom
+) -> Seat | None:
+    card = _card_on(node, rows, grants, seats)
+    if card is None:
         return None
-    card = min(held, key=lambda name: (-held[name], name))
     if not room.admit(node, [grants[row] for row in rows if grants[row].node != node]):
         return None
     return Seat(card=card, node=node, rows=tuple(sorted(rows)))

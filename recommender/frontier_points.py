@@ -14,6 +14,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +37,18 @@ BETWEEN_MAX = 2
 _ROUNDING = 1e-6
 
 
-def points_of(problem: PlanningProblem, permits: Permits, resting: float) -> tuple[Point, ...]:
+def points_of(
+    problem: PlanningProblem, permits: Permits, resting: float, homes: NDArray[np.int32] | None = None
+) -> tuple[Point, ...]:
     """The frontier, down to what the strictest limit asks for; of points that are alike the greedy one is the last.
 
     Exact packings cost no more at any price, and still the walk over prices may end at fewer cards without them: so
     both are there to be chosen from, and a plan frees no fewer cards for having looked closer.
+
+    Args:
+        homes: number of the node that each row of the demand stays on, -1 for any, (rows,); None where all may go.
     """
-    tiers = _Recalled(tiers_of(problem, permits))
+    tiers = _Recalled(_at_home(groups, homes) for groups in tiers_of(problem, permits))
     limits = problem.forecast_limits.values()
 
     def walked(packer: Packer) -> tuple[Point, ...]:
@@ -86,6 +92,19 @@ def closer(
             if careful.choice.bins - dense.choice.bins < 2 or dense.price is None or careful.price is None:
                 break
             found.insert(above + 1, at(careful.groups, math.sqrt(dense.price * careful.price)))
+    return tuple(found)
+
+
+def _at_home(groups: Sequence[Group], homes: NDArray[np.int32] | None) -> tuple[Group, ...]:
+    """Groups in which those who stay on their nodes share cards there alone."""
+    if homes is None:
+        return tuple(groups)
+    found = []
+    for group in groups:
+        apart = np.column_stack([group.problem.item_group, homes[group.rows]])
+        _, number = np.unique(apart, axis=0, return_inverse=True)
+        item_group = np.where((apart == -1).all(axis=1), -1, number.reshape(-1)).astype(np.int32)
+        found.append(replace(group, problem=replace(group.problem, item_group=item_group)))
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fleet.capabilities.capability import Division
 from fleet.decisions import RecommendationKind, Refusal
-from fleet.inventory import CardId, WorkloadId
+from fleet.inventory import CardId, Inventory, WorkloadId
 from fleet.priority_holds import Hold
 from fleet.sharing import CONTENTION_RATIO_MAX
 from recommender.advice.case import Permits
@@ -149,7 +149,7 @@ def seated(
                 chosen = choice.seats(bins, resting)
                 found = None if chosen is None else chosen.seats
             else:
-                on_cards = seat_bins(bins, demand.grants, inventory, resting)
+                on_cards, known = _Sharers(group, permits, demand, only).seats(bins, known, inventory, resting)
                 lost |= _lost(on_cards, group, demand, permits)
                 found = on_cards.seats
         else:
@@ -208,6 +208,33 @@ def _bins_of(
         low = min(float(left[b]), float(group.low_demand[items].sum())) * HOURS_PER_WEEK
         known |= dict.fromkeys(rows, Sharing(kind=kind, violation_ratio=ratio, low_hours=low, hold=hold))
     return bins, known
+
+
+class _Sharers:
+    """What it is that some of a group's rows share a card, and whether it may be advised."""
+
+    def __init__(self, group: Group, permits: Permits, demand: Demand, only: RecommendationKind | None) -> None:
+        self._group, self._permits, self._demand, self._only = group, permits, demand, only
+        self._item_of = {int(row): item for item, row in enumerate(group.rows)}
+
+    def kind_of(self, rows: Sequence[int]) -> RecommendationKind:
+        """The kind of advice that makes these share a card."""
+        kinds = [self._permits.kinds[self._demand.grants[row].workload_id] for row in rows]
+        return _kind_of(self._group, [self._item_of[row] for row in rows], kinds)
+
+    def seats(
+        self, bins: Sequence[Sequence[int]], known: dict[int, Sharing], inventory: Inventory, resting: Sequence[int]
+    ) -> tuple[BinSeats, dict[int, Sharing]]:
+        """Seats of bins, and what is known of each row: of a bin that is not seated whole nobody is harmed more."""
+        found = seat_bins(bins, self._demand.grants, inventory, resting, may_share=self.may_share)
+        whole = {tuple(sorted(rows)) for rows in bins}
+        parts = [seat.rows for seat in found.seats if len(seat.rows) > 1 and seat.rows not in whole]
+        return found, known | {row: replace(known[row], kind=self.kind_of(rows)) for rows in parts for row in rows}
+
+    def may_share(self, rows: Sequence[int]) -> bool:
+        """Whether that kind was asked for and is carried out by the backend."""
+        kind = self.kind_of(rows)
+        return kind not in self._permits.off and self._only in (None, kind)
 
 
 def _hold_of(group: Group, items: Sequence[int]) -> Hold:

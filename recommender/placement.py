@@ -148,8 +148,8 @@ def arrange(
     if seating is None and problem.capability.admits_pods:
         order = sorted(found.cuts, key=lambda name: (_risk(problem.rows_of[name], found.sharing), name))
         surge = surge_seats(problem, seats, found.cuts, order, _gone_rows(demand, permits), permits.cases)
-        if surge.refused and not problem.settings.guard.gaps_allowed:
-            return arrange(problem, permits, packing, guards, stuck={**stuck, **surge.refused})
+        if waiting := surge.homeless if problem.settings.guard.gaps_allowed else surge.refused:
+            return arrange(problem, permits, packing, guards, stuck={**stuck, **waiting})
         seats = list(surge.seats)
         if (also_vain := vain | _in_vain(problem, packing.groups, seats, found.resting)) > vain:
             return arrange(problem, permits, packing, guards, stuck=stuck, vain=also_vain)

@@ -1,21 +1,25 @@
 """The packing that each preset takes, of one search: the frontier is walked once, and every limit chooses from it.
 
-Where framebuffer may be lent, a packing without that is made as well, and lending is kept only where it frees more.
+Where framebuffer may be lent, a packing without that is made as well, and lending is kept only where it frees more. So
+is one in which the pods of full nodes share cards with their neighbours alone, where pods found no CPU elsewhere.
 Called by `planner`; pure.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fleet.capabilities.register import Division
 from fleet.decisions import RiskLevel
 from fleet.inventory import WorkloadId
 from fleet.sharing import ACTIVE_RATIO_MIN
 from recommender.advice.case import Permits
+from recommender.bin_cards import NodeRoom
 from recommender.consolidate import Point
 from recommender.demand import Demand
 from recommender.frontier_points import choose, points_of, proven_beyond
@@ -27,9 +31,12 @@ from recommender.placement import Arrangement, arrange, moves_of
 from recommender.placement_nodes import NodePoint, choose_nodes, node_points
 from recommender.problem import PlanningProblem
 
+FULL_RATIOS = (0.25, 1.0)
+"""A node is full that has no CPU or memory for so many pods more, as a share of those on it that may share cards; what
+frees most cards of these is taken."""
 LENDING_ROUNDS = 3
 """How often pods are packed anew without those that found no node on which they may lend."""
-_LESSENED = frozenset({"frees_no_card", "gap_needs_yes", "no_surge_card"})
+_LESSENED = frozenset({"frees_no_card", "gap_needs_yes", "no_node_room", "no_surge_card", "no_surge_room"})
 """Reasons of refusals that leave less of an arrangement than was packed."""
 
 
@@ -47,6 +54,13 @@ class Packing:
     arrangement: Arrangement
     presets: Mapping[RiskLevel, Arrangement]
     provable: tuple[Point, ...] = ()
+
+    @property
+    def is_seated(self) -> bool:
+        """Whether its pods got seats on no more cards than they were packed on."""
+        packed = {int(row) for group in self.chosen.groups for row in group.rows}
+        held = sum(not packed.isdisjoint(seat.rows) for seat in self.arrangement.seats)
+        return held <= self.chosen.choice.bins
 
     def beyond(self) -> int | None:
         """How many cards more any other packing could free; None where nothing is proven."""
@@ -74,7 +88,8 @@ class PresetPackings:
     def __init__(self, problem: PlanningProblem, permits: Permits) -> None:
         self._problem, self._permits = problem, permits
         self._resting = _resting_active(problem.demand, permits)
-        self._searched: dict[frozenset[WorkloadId], _Searched] = {}
+        self._homes = _homes(problem, permits)
+        self._searched: dict[tuple[frozenset[WorkloadId], float | None], _Searched] = {}
         self._on_nodes: Mapping[RiskLevel, tuple[Point, Arrangement]] | None = None
 
     def of(self, level: RiskLevel) -> Packing:
@@ -108,9 +123,16 @@ class PresetPackings:
 
     def _best(self, apart: frozenset[WorkloadId], level: RiskLevel) -> Packing:
         """The packing that a preset takes where these workloads may not lend framebuffer."""
-        limits = self._problem.violation_limits
-        searched = self._search(apart)
-        arranged = searched.arranged
+        found = [self._best_of(self._search(apart, None), level)]
+        for full_ratio in FULL_RATIOS:
+            if found[0].is_seated:
+                break
+            if full_ratio in self._homes:
+                found.append(self._best_of(self._search(apart, full_ratio), level))
+        return max(found, key=lambda one: one.arrangement.cards_freed)
+
+    def _best_of(self, searched: _Searched, level: RiskLevel) -> Packing:
+        limits, arranged = self._problem.violation_limits, searched.arranged
         # Of a dense packing less may be left than of a careful one, once each service must change cards without a gap,
         # where the scheduler chooses cards, or where one kind alone is asked for: a preset takes the best of those that
         # its limit allows.
@@ -135,10 +157,12 @@ class PresetPackings:
             provable=searched.points if is_provable else (),
         )
 
-    def _search(self, apart: frozenset[WorkloadId]) -> _Searched:
-        if apart not in self._searched:
+    def _search(self, apart: frozenset[WorkloadId], full_ratio: float | None) -> _Searched:
+        key = apart, full_ratio
+        if key not in self._searched:
             problem, permits = self._problem, _without_lending(self._problem, self._permits, apart)
-            points, guards = points_of(problem, permits, self._resting), _guards(problem, permits)
+            points = points_of(problem, permits, self._resting, None if full_ratio is None else self._homes[full_ratio])
+            guards = _guards(problem, permits)
             limits = problem.forecast_limits
             chosen = {
                 level: choose(
@@ -153,8 +177,8 @@ class PresetPackings:
                 level: arrange(problem, permits, point, replace(guards, violation_ratio_max=limits[level]))
                 for level, point in chosen.items()
             }
-            self._searched[apart] = _Searched(points=points, chosen=chosen, arranged=arranged)
-        return self._searched[apart]
+            self._searched[key] = _Searched(points=points, chosen=chosen, arranged=arranged)
+        return self._searched[key]
 
     def _on_shared_nodes(self, level: RiskLevel) -> Packing:
         """The packing that is taken, its seats and those of every preset, where a node's cards are shared alike."""
@@ -185,6 +209,29 @@ class PresetPackings:
             level: seated(choose_nodes(points, violation_ratio_max=most), most)
             for level, most in problem.forecast_limits.items()
         }
+
+
+def _homes(problem: PlanningProblem, permits: Permits) -> dict[float, NDArray[np.int32]]:
+    """Number of the node that each row of the demand stays on because few others find CPU or memory there; -1 for any.
+
+    Returns:
+        (rows,), int32, for each of `FULL_RATIOS` that keeps somebody, or others than the one before.
+    """
+    grants = problem.demand.grants
+    rows_of: dict[str, list[int]] = defaultdict(list)
+    for member in permits.members:
+        rows_of[grants[member.row].node].append(member.row)
+    room = NodeRoom(problem.inventory, list(problem.inventory.live_grants()))
+    found: dict[float, NDArray[np.int32]] = {}
+    last, homes = np.full((2, len(grants)), -1, np.int32)
+    for full_ratio in FULL_RATIOS:
+        for number, (_, rows) in enumerate(sorted(rows_of.items())):
+            if not room.has_room(grants[rows[0]].node, [grants[row] for row in rows], full_ratio):
+                homes[rows] = number
+        if not np.array_equal(homes, last):
+            found[full_ratio] = homes
+        last, homes = homes, homes.copy()
+    return found
 
 
 def _without_lending(problem: PlanningProblem, permits: Permits, names: frozenset[WorkloadId]) -> Permits:

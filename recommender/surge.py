@@ -31,6 +31,7 @@ class SurgeSeats:
         seats: the seats that were given, on other cards where that is needed.
         order: workloads that change, in the order in which each finds room beside those that stand there then.
         refused: services that find none, or would miss a pod that they can't spare, and those on cards with them now.
+        homeless: those whose nodes lack CPU or memory for their pods even once the old ones have left, likewise.
         cards: cards that nobody holds now and that are taken: so many are needed at once, for each that is left since
             is taken first.
     """
@@ -38,6 +39,7 @@ class SurgeSeats:
     seats: tuple[Seat, ...]
     order: tuple[WorkloadId, ...]
     refused: Mapping[WorkloadId, Refusal]
+    homeless: Mapping[WorkloadId, Refusal]
     cards: frozenset[CardId]
 
 
@@ -51,12 +53,24 @@ def surge_seats(
 ) -> SurgeSeats:
     """Find a free card for every seat to which a service could not go otherwise without a gap.
 
+    The first pod of a seat books CPU and memory for all that come after it, so that none of them finds the node full;
+    where somebody then finds no room, each comes to what is there instead, and what refuses fewer pods is taken.
+
     Args:
         seats: seats of the pods of `order` and of those beside them, each on a card that one of its pods holds.
         order: workloads that are cut, the least risky first; those that have their slices and seats already stay.
         gone: rows of the demand whose pods give their cards back before.
     """
-    chain = _Chain(problem, seats, cuts, gone, cases)
+    found = _chained(_Chain(problem, seats, cuts, gone, cases, books=True), order, cases)
+    if found.refused:
+        other = _chained(_Chain(problem, seats, cuts, gone, cases, books=False), order, cases)
+        return min(found, other, key=lambda one: sum(len(problem.rows_of[name]) for name in one.refused))
+    return found
+
+
+def _chained(chain: _Chain, order: Sequence[WorkloadId], cases: Mapping[WorkloadId, Case]) -> SurgeSeats:
+    """What becomes of everybody once each has gone who can; where all wait, one that may lose a pod begins."""
+    problem, seats = chain.problem, chain.seats
     waiting = [name for name in order if chain.changes(name)]
     done: list[WorkloadId] = []
     has_gone = True
@@ -72,35 +86,44 @@ def surge_seats(
             later = [name for name in later if name != begun]
             done += [] if begun is None else [begun]
         has_gone, waiting = len(later) < len(waiting), later
-    found = chain.result()
-    before = {grant.card for grant in problem.demand.grants}
+    has_landed = True
+    homeless = list(waiting)
+    while has_landed:
+        staying = [name for name in homeless if not chain.land(name)]
+        has_landed, homeless = len(staying) < len(homeless), staying
+    found, grants = chain.result(), problem.demand.grants
+    before = {grant.card for grant in grants}
+    seated = {grants[row].workload_id for seat in seats for row in seat.rows}
+    lost = {
+        name: cases[name].refuse(None, "no_node_room", card_model=cases[name].grants[0].card_model) for name in homeless
+    }
+    must_gap = [name for name in order if chain.changes(name) and cases[name].must_gap]
+    stuck = _stuck(waiting, chain.roomless, cases) | {
+        name: cases[name].refuse(RecommendationKind.SLICE, "gap_needs_yes", workload_kind=cases[name].workload_kind)
+        for name in must_gap
+    }
     return SurgeSeats(
         seats=found,
         order=tuple(done),
-        refused=_refused(waiting, [name for name in order if chain.changes(name)], seats, problem, cases),
+        refused=with_neighbours(stuck | lost, seated, cases),
+        homeless=with_neighbours(lost, seated, cases),
         cards=frozenset(seat.card for seat in found if seat.card not in before),
     )
 
 
-def _refused(
-    waiting: Sequence[WorkloadId],
-    changing: Sequence[WorkloadId],
-    seats: Sequence[Seat],
-    problem: PlanningProblem,
-    cases: Mapping[WorkloadId, Case],
+def _stuck(
+    waiting: Sequence[WorkloadId], roomless: Collection[WorkloadId], cases: Mapping[WorkloadId, Case]
 ) -> dict[WorkloadId, Refusal]:
-    """Workloads that can't change without a gap, and those beside them."""
-    grants = problem.demand.grants
-    found = {
-        name: cases[name].refuse(RecommendationKind.SLICE, "no_surge_card", card_model=cases[name].grants[0].card_model)
+    """Workloads that can't change without a gap."""
+    return {
+        name: cases[name].refuse(
+            RecommendationKind.SLICE,
+            "no_surge_room" if name in roomless else "no_surge_card",
+            card_model=cases[name].grants[0].card_model,
+        )
         for name in waiting
         if cases[name].can_surge or cases[name].is_ordered
     }
-    for name in changing:
-        case = cases[name]
-        if case.must_gap:
-            found[name] = case.refuse(RecommendationKind.SLICE, "gap_needs_yes", workload_kind=case.workload_kind)
-    return with_neighbours(found, {grants[row].workload_id for seat in seats for row in seat.rows}, cases)
 
 
 def with_neighbours(
@@ -149,11 +172,17 @@ class _Chain:
         cuts: Mapping[WorkloadId, Cut],
         gone: Collection[int],
         cases: Mapping[WorkloadId, Case],
+        *,
+        books: bool,
     ) -> None:
         self._cases = cases
-        self._problem = problem
+        self.problem = problem
+        self.seats = seats
         self._grants = problem.demand.grants
-        self._seats = seats
+        self._books = books
+        self._booked: set[int] = set()
+        self.roomless: set[WorkloadId] = set()
+        """Workloads of which a pod found no CPU, memory or label on a node where a card was free when it last tried."""
         self._cuts = cuts
         self._seat_of = {row: number for number, seat in enumerate(seats) for row in seat.rows}
         # Pods that lend each other framebuffer are granted more than their card has.
@@ -181,9 +210,8 @@ class _Chain:
     def changes(self, name: WorkloadId) -> bool:
         """Whether a pod of a workload gets another card or another slice."""
         return any(
-            self._seats[self._seat_of[row]].card != self._grants[row].card
-            or is_new(self._cuts[name], self._grants[row])
-            for row in self._problem.rows_of[name]
+            self.seats[self._seat_of[row]].card != self._grants[row].card or is_new(self._cuts[name], self._grants[row])
+            for row in self.problem.rows_of[name]
         )
 
     def go(self, name: WorkloadId, *, surges: bool | None = None) -> bool:
@@ -194,14 +222,15 @@ class _Chain:
         """
         case = self._cases[name]
         is_early, is_ordered = case.can_surge if surges is None else surges, case.is_ordered
-        left = list(self._problem.rows_of[name])
+        left = list(self.problem.rows_of[name])
+        self.roomless.discard(name)
         done: list[int] = []
-        target, room, used = dict(self._target), self._room.copy(), dict(self._used)
+        target, room, used, booked = dict(self._target), self._room.copy(), dict(self._used), set(self._booked)
         pools = defaultdict(_Pool, {model: pool.copy() for model, pool in self._pools.items()})
         while left:
             row = next((row for row in left if self._enters(row, surges=is_early)), None)
             if row is None:
-                self._target, self._room, self._pools = target, room, pools
+                self._target, self._room, self._pools, self._booked = target, room, pools, booked
                 self._used, self._chosen = defaultdict(int, used), {card.card for card in target.values()}
                 for undone in done:
                     self._held[self._grants[undone].card].add(undone)
@@ -214,10 +243,31 @@ class _Chain:
             self._leave(row)
         return True
 
+    def land(self, name: WorkloadId) -> bool:
+        """Book CPU and memory for a workload's pods once the old ones have left; False, and nothing booked, if none."""
+        rows = self.problem.rows_of[name]
+        for row in rows:
+            self._room.release(self._grants[row].node, [self._grants[row]])
+        landed: list[tuple[str, Grant]] = []
+        for row in rows:
+            number, anew = self._seat_of[row], _anew(self._grants[row])
+            card = self._target.get(number)
+            node = self.seats[number].node if card is None else card.node
+            if row in self._booked:
+                continue
+            if not self._room.admit(node, [anew]):
+                for place, pod in landed:
+                    self._room.release(place, [pod])
+                for left in rows:
+                    self._room.admit(self._grants[left].node, [self._grants[left]])
+                return False
+            landed.append((node, anew))
+        return True
+
     def result(self) -> tuple[Seat, ...]:
         """Every seat, on its new card where it has one."""
         found = []
-        for number, seat in enumerate(self._seats):
+        for number, seat in enumerate(self.seats):
             card = self._target.get(number)
             found.append(seat if card is None else replace(seat, card=card.card, node=card.node))
         return tuple(found)
@@ -227,7 +277,7 @@ class _Chain:
 
     def _lends(self, number: int) -> bool:
         """Whether pods of a seat lend each other framebuffer."""
-        rows = self._seats[number].rows
+        rows = self.seats[number].rows
         return self._lent.get(number, 0) > self._grants[rows[0]].framebuffer_bytes
 
     def _granted_max(self, number: int, card: Card) -> int:
@@ -246,17 +296,17 @@ class _Chain:
             return False
         here = [(row, grant.workload_id) for row, grant in grants if grant.card == seat.card]
         there = [row for row, name in here if name in self._changing and self._cases[name].can_surge]
-        card = self._problem.cards[seat.card]
+        card = self.problem.cards[seat.card]
         left = self._granted_max(self._seat_of[seat.rows[0]], card) - self._used[seat.card]
         return all(self._size(row) <= left for row in there)
 
     def _free_cards(self) -> defaultdict[CardModelName, _Pool]:
         known = {grant.card for grant in self._grants}
         given_back = {card for card in known if not self._held[card]}
-        held = known | {grant.card for grant in self._problem.inventory.live_grants()}
+        held = known | {grant.card for grant in self.problem.inventory.live_grants()}
         crowd = Counter(grant.node for grant in self._grants)
         pools: defaultdict[CardModelName, _Pool] = defaultdict(_Pool)
-        for card in sorted(self._problem.cards.values(), key=lambda card: (-crowd[card.node], card.node, card.card)):
+        for card in sorted(self.problem.cards.values(), key=lambda card: (-crowd[card.node], card.node, card.card)):
             if card.mig_mode:
                 continue
             if card.card not in held:
@@ -274,9 +324,8 @@ class _Chain:
         grant, size = self._grants[row], self._size(row)
         number = self._seat_of[row]
         card = self._target.get(number)
-        anew = replace(grant, pod=f"{grant.pod} anew")
         if card is None:
-            card = self._free_card(grant, anew, self._never_lend if self._lends(number) else ())
+            card = self._free_card(row, self._never_lend if self._lends(number) else ())
             if card is not None:
                 self._pools[card.card_model].take(card.card)
                 self._room.release(grant.node, [grant])
@@ -284,15 +333,19 @@ class _Chain:
                 return False
             else:
                 # It leaves the card that it has to itself, and its next pod comes back to it with less.
-                card = self._problem.cards[grant.card]
+                card = self.problem.cards[grant.card]
             self._target[number] = card
             self._chosen.add(card.card)
         else:
             own = grant.framebuffer_granted_bytes if card.card == grant.card and not surges else 0
             if self._used[card.card] - own + size > self._granted_max(number, card):
                 return False
-            if surges or card.node != grant.node:
-                if not self._room.admit(card.node, [anew]):
+            if row in self._booked:
+                self._booked.discard(row)
+                self._room.release(grant.node, [grant])
+            elif surges or card.node != grant.node:
+                if not self._room.admit(card.node, [_anew(grant)]):
+                    self.roomless.add(grant.workload_id)
                     return False
                 self._room.release(grant.node, [grant])
         self._used[card.card] += size
@@ -306,11 +359,16 @@ class _Chain:
         is_left = not self._held[grant.card] and self._used[grant.card] <= 0
         if is_left and grant.card not in self._chosen:
             pool = self._pools[grant.card_model]
-            (pool.seats if grant.card in self._own else pool.left)[grant.card] = self._problem.cards[grant.card]
+            (pool.seats if grant.card in self._own else pool.left)[grant.card] = self.problem.cards[grant.card]
 
-    def _free_card(self, grant: Grant, anew: Grant, barred: Collection[str]) -> Card | None:
-        """A free card like the pod's own, on a node that takes it beside those that run there; its room is booked."""
-        terms, tried = self._problem.terms, set()
+    def _free_card(self, row: int, barred: Collection[str]) -> Card | None:
+        """A free card like the pod's own, on a node that takes it beside those that run there; its room is booked.
+
+        So is that of all who are to come to the same seat, where the chain books it.
+        """
+        grant = self._grants[row]
+        terms, tried = self.problem.terms, set()
+        others = [other for other in self.seats[self._seat_of[row]].rows if other != row] if self._books else []
         for card in self._pools[grant.card_model]:
             if card.node in tried or card.framebuffer_bytes != grant.framebuffer_bytes:
                 continue
@@ -321,6 +379,19 @@ class _Chain:
                 or terms.policies.get(card.node) != terms.policies.get(grant.node)
             ):
                 continue
-            if self._room.admit(card.node, [anew]):
+            coming = [other for other in others if self._comes_to(card.node, other)]
+            if self._room.admit(card.node, [_anew(self._grants[one]) for one in (row, *coming)]):
+                self._booked.update(coming)
                 return card
+            self.roomless.add(grant.workload_id)
         return None
+
+    def _comes_to(self, node: str, row: int) -> bool:
+        """Whether the node needs room for a new pod of a row: it leaves its place only later, or comes from another."""
+        grant = self._grants[row]
+        return self._cases[grant.workload_id].can_surge or grant.node != node
+
+
+def _anew(grant: Grant) -> Grant:
+    """The pod that takes the place of a grant's."""
+    return replace(grant, pod=f"{grant.pod} anew")

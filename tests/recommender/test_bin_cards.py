@@ -106,6 +106,19 @@ def test_a_node_without_room_takes_nobody(left: str) -> None:
     assert nodes_shared(with_nodes(history, node_0={**room, left: full[left]}, node_1=room)) == ["node-1"]
 
 
+def test_of_a_bin_without_room_as_many_share_a_card_as_find_some() -> None:
+    """One that may not come to any node leaves the others to share, and three who fit nowhere together are two."""
+    services = [Service(name=f"s{number}", level=0.1, changes={"cpu_request_cores": 4.0}) for number in range(9)]
+    room = {"cpu_cores": 20.0}
+    history = with_nodes(cluster(*services), node_0=room, node_1=room, node_2={"cpu_cores": 4.0})
+    grants = history.inventory.grants
+    found = seat_bins([[0, 4, 5, 8]], grants, history.inventory, [])
+    assert sorted(seat.rows for seat in found.seats) == [(0, 4, 5), (8,)]
+    assert (found.roomless, found.cardless) == ((), ())
+    alone = seat_bins([[0, 4, 5, 8]], grants, history.inventory, [], may_share=lambda rows: len(rows) < 2)
+    assert sorted(seat.rows for seat in alone.seats) == [(0,), (4,), (5,), (8,)]
+
+
 def test_what_is_tried_is_not_booked() -> None:
     history = cluster(Service(name="web", changes={"cpu_request_cores": 4.0}))
     nodes = (Node(node="node-0", cluster="c", cpu_cores=8.0), Node(node="other", cluster="c", cpu_cores=4.0))
@@ -209,7 +222,15 @@ def crowded(seed: int) -> History:
     return replace(history, inventory=inventory, slices=replace(history.slices, keys=tuple(keys)))
 
 
-@pytest.mark.parametrize(("seed", "freed"), [(2, 6), (9, 3), (26, 1), (45, 3)])
+@pytest.mark.parametrize(("seed", "freed"), [(2, 5), (5, 5), (24, 6), (45, 5)])
+def test_bin_that_finds_no_room_takes_nobody_elses_advice_with_it(seed: int, freed: int) -> None:
+    history = crowded(seed)
+    plan = plan_of(history, risk="high")
+    check_plan(plan, history)
+    assert plan.totals.cards_freed == freed
+
+
+@pytest.mark.parametrize(("seed", "freed"), [(1, 1), (11, 2), (26, 4)])
 def test_pods_that_find_no_card_stay_and_take_nobody_elses_advice_with_them(seed: int, freed: int) -> None:
     history = crowded(seed)
     plan = plan_of(history, risk="high")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from fleet.decisions import Plan, RecommendationKind
 from fleet.inventory import LATENCY_CRITICAL_LABEL
 from fleet.units import GIB
 from fleet.usage import History
-from tests.recommender.builders import ANY_CONFIDENCE, Service, cluster, plan_of
+from tests.recommender.builders import ANY_CONFIDENCE, Service, check_plan, cluster, plan_of
 
 SINGLES = tuple(Service(name=f"s{number}", level=0.1, used_gib=3.0) for number in range(6))
 IDLE = Service(name="idle", kind="Notebook", level=0.0)
@@ -28,11 +29,21 @@ def sources(history: History) -> dict[str, str]:
     return {grant.pod_id: str(grant.card) for grant in history.inventory.grants}
 
 
+def roomed(history: History, **cores: float) -> History:
+    """The same on nodes with so many cores each."""
+    nodes = tuple(replace(node, cpu_cores=cores.get(node.node.replace("-", "_"))) for node in history.inventory.nodes)
+    return replace(history, inventory=replace(history.inventory, nodes=nodes))
+
+
 def gapless(history: History, plan: Plan, spared: str = "") -> bool:
     """Whether every pod finds room in its seat while its workload's pods still run, workload by workload, by stages.
 
-    A pod goes in the last stage that names it. Those whose names begin with `spared` may leave their card before.
+    Room is framebuffer of the card and, where it is known, CPU of the node. A pod goes in the last stage that names it.
+    Those whose names begin with `spared` may leave their card before.
     """
+    cores = {node.node: node.cpu_cores for node in history.inventory.nodes if node.cpu_cores is not None}
+    asks = {grant.pod_id: grant.cpu_request_cores or 0.0 for grant in history.inventory.grants}
+    node_of = {str(card.card): card.node for card in history.inventory.cards}
     size = {card.card: card.framebuffer_bytes for card in plan.placement}
     target = {part.pod_id: (str(card.card), part) for card in plan.placement for part in card.slices}
     held: dict[str, Counter[str]] = {}
@@ -54,8 +65,12 @@ def gapless(history: History, plan: Plan, spared: str = "") -> bool:
             for pod in sorted(left):
                 card, part = target[pod]
                 there = held.get(card, Counter())
-                used = sum(there.values()) - (there[pod] if spared and pod.startswith(spared) else 0)
-                if used + part.framebuffer_bytes <= size[card]:  # type: ignore[index]
+                is_spared = bool(spared) and pod.startswith(spared)
+                used = sum(there.values()) - (there[pod] if is_spared else 0)
+                busy = sum(asks[p] for c, pods in held.items() if node_of[c] == node_of[card] for p in pods)
+                busy -= asks[pod] if is_spared and node_of[before[pod]] == node_of[card] else 0.0
+                has_cores = busy + asks[pod] <= cores.get(node_of[card], busy + asks[pod])
+                if has_cores and used + part.framebuffer_bytes <= size[card]:  # type: ignore[index]
                     able = pod
                     break
             if able is None:
@@ -238,3 +253,65 @@ def test_backend_that_names_no_cards_changes_no_service_that_can_spare_no_pod() 
     assert {item.reason for item in plan.refused} == {"gap_of_backend"}
     assert len(plan.refused) == len(SINGLES)
     assert plan_of(history, capability=MGPU).totals.cards_freed > 0
+
+
+@pytest.mark.parametrize("cores", [24.0, 32.0])
+def test_first_pod_of_a_seat_goes_where_the_others_find_cpu_too(cores: float) -> None:
+    history = cluster(*(replace(one, changes={"cpu_request_cores": 8.0}) for one in SINGLES), spare_cards=3)
+    # One or two more pods find room on the first node with a free card, all six on the second.
+    history = roomed(history, node_0=48.0, node_1=cores, node_2=64.0)
+    plan = careful(history)
+    assert plan.refused == ()
+    assert plan.totals.cards_freed == 5
+    assert gapless(history, plan)
+
+
+def test_service_that_lacks_cpu_for_one_pod_more_does_not_hear_that_a_card_is_missing() -> None:
+    history = cluster(*(replace(one, changes={"cpu_request_cores": 8.0}) for one in SINGLES), spare_cards=3)
+    plan = careful(roomed(history, node_0=32.0, node_1=16.0, node_2=4.0))
+    assert plan.totals.cards_freed == 0
+    assert {item.reason for item in plan.refused} <= {"no_surge_room", "no_node_room", "frees_no_card"}
+
+
+@pytest.mark.parametrize("level", [0.1, 0.3])
+@pytest.mark.parametrize("free", [8.0, 12.0, 16.0])
+def test_on_nodes_without_cpu_for_others_neighbours_share_cards(free: float, level: float) -> None:
+    """Every node has CPU for one or two pods more; without any limit all pods of a node's four would share as well."""
+    services = [
+        Service(
+            name=f"s{number}", level=level, used_gib=5.0, changes={"cpu_request_cores": 8.0 * (1 + (number % 4 < 1))}
+        )
+        for number in range(12)
+    ]
+    cores = 40.0 + free
+    history = roomed(cluster(*services, spare_cards=4), node_0=cores, node_1=cores, node_2=cores)
+    plan = careful(history)
+    assert plan.totals.cards_freed >= (9 if level < 0.2 else 6)
+    assert gapless(history, plan)
+
+
+@pytest.mark.parametrize("seed", [7, 16, 23, 25, 34, 53])
+def test_no_node_is_asked_for_more_cpu_than_it_has_at_any_moment(seed: int) -> None:
+    draw = random.Random(seed)
+    services = [
+        Service(
+            name=f"s{number}",
+            replicas=draw.choice([1, 1, 2, 3, 4, 5]),
+            level=draw.choice([0.05, 0.1, 0.2, 0.3]),
+            used_gib=draw.choice([3.0, 5.0, 7.0]),
+            kind=draw.choice(["Deployment", "Deployment", "Deployment", "Notebook"]),
+            changes={"cpu_request_cores": draw.choice([4.0, 8.0, 12.0])},
+        )
+        for number in range(draw.randint(5, 14))
+    ]
+    history = cluster(*services, spare_cards=draw.choice([0, 1, 3, 5]))
+    used: Counter[str] = Counter()
+    for grant in history.inventory.grants:
+        used[grant.node] += int(grant.cpu_request_cores or 0)
+    nodes = [node.node for node in history.inventory.nodes]
+    room = {node.replace("-", "_"): used[node] + draw.choice([0.0, 4.0, 8.0, 12.0, 16.0, 30.0]) for node in nodes}
+    history = roomed(history, **room)
+    plan = careful(history)
+    check_plan(plan, history)
+    assert plan.totals.cards_freed > 0
+    assert gapless(history, plan, spared="team/")
