@@ -61,6 +61,7 @@ def seat_bins(
     inventory: Inventory,
     resting: Sequence[int],
     *,
+    gives_back: bool = False,
     may_share: Callable[[Sequence[int]], bool] = lambda _rows: True,
 ) -> BinSeats:
     """Gives every bin a card.
@@ -68,6 +69,8 @@ def seat_bins(
     Args:
         bins: rows of each bin, all bins of one card model.
         resting: rows that stay where they are (their nodes can't be freed).
+        gives_back: whether others may have the room of pods that go to other nodes; somebody must find an order then in
+            which each finds it (`recommender.surge`).
         may_share: whether some rows of a bin may share a card without the others.
 
     Returns:
@@ -75,26 +78,20 @@ def seat_bins(
         the cards that they hold. Where one of these went to another bin, the row is named, and the seats can't all be
         had.
     """
-    room = NodeRoom(inventory, grants)
-    kept = {grants[row].node for row in resting}
-    nodes: dict[str, list[int]] = defaultdict(list)
-    for number, rows in enumerate(bins):
-        for node in sorted({grants[row].node for row in _anchors(rows, grants)}):
-            nodes[node].append(number)
-    seats: dict[CardId, Seat] = {}
-    waiting = set(range(len(bins)))
-    for node in sorted(nodes, key=lambda name: (name not in kept, -len(nodes[name]), name)):
-        for number in nodes[node]:
-            if number in waiting and (seat := _seat_on(node, bins[number], grants, seats, room)) is not None:
-                seats[seat.card] = seat
-                waiting.discard(number)
-    roomless: list[int] = []
-    cardless: list[int] = []
-    for number in sorted(waiting):
+    seating = _Seating(bins, grants, NodeRoom(inventory, grants), kept={grants[row].node for row in resting})
+    new = seating.seat_waiting()
+    while gives_back and new and seating.waiting:
+        for seat in new:
+            for row in seat.rows:
+                if grants[row].node != seat.node:
+                    seating.room.release(grants[row].node, [grants[row]])
+        new = seating.seat_waiting()
+    seats, roomless, cardless = seating.seats, list[int](), list[int]()
+    for number in sorted(seating.waiting):
         has_card = any(grants[row].card not in seats for row in _anchors(bins[number], grants))
         lost = roomless if has_card else cardless
         left = list(bins[number])
-        while (part := _largest_part(left, grants, seats, room, may_share)) is not None:
+        while (part := _largest_part(left, grants, seats, seating.room, may_share)) is not None:
             seats[part.card] = part
             left = [row for row in left if row not in part.rows]
         for row in left:
@@ -106,6 +103,35 @@ def seat_bins(
     return BinSeats(
         seats=tuple(seats[card] for card in sorted(seats)), roomless=tuple(roomless), cardless=tuple(cardless)
     )
+
+
+class _Seating:
+    """Bins that wait for a card, and those that have one; mutable: bins are seated one after the other."""
+
+    def __init__(
+        self, bins: Sequence[Sequence[int]], grants: Sequence[Grant], room: NodeRoom, *, kept: set[str]
+    ) -> None:
+        self._bins, self._grants, self.room = bins, grants, room
+        self.seats: dict[CardId, Seat] = {}
+        self.waiting = set(range(len(bins)))
+        self._at: dict[str, list[int]] = defaultdict(list)
+        for number, rows in enumerate(bins):
+            for node in sorted({grants[row].node for row in _anchors(rows, grants)}):
+                self._at[node].append(number)
+        self._nodes = sorted(self._at, key=lambda name: (name not in kept, -len(self._at[name]), name))
+
+    def seat_waiting(self) -> list[Seat]:
+        """Seats bins where they find room: on nodes that can't be freed first, then on those that most could take."""
+        found = []
+        for node in self._nodes:
+            for number in self._at[node]:
+                if number in self.waiting:
+                    seat = _seat_on(node, self._bins[number], self._grants, self.seats, self.room)
+                    if seat is not None:
+                        self.seats[seat.card] = seat
+                        self.waiting.discard(number)
+                        found.append(seat)
+        return found
 
 
 class NodeRoom:

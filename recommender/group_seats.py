@@ -104,8 +104,13 @@ def seated(
     seating: Seating | None,
     stuck: Collection[WorkloadId],
     vain: frozenset[int],
+    gives_back: bool,
 ) -> Seated:
-    """Seats every group where its pods are, without the workloads that are stuck and the groups in vain."""
+    """Seats every group where its pods are, without the workloads that are stuck and the groups in vain.
+
+    Args:
+        gives_back: see `seat_bins`.
+    """
     demand, inventory, groups, guard = problem.demand, problem.inventory, packing.groups, guards.latency
     only = None if problem.scope.only is RecommendationKind.RECLAIM else problem.scope.only
     gone = set(permits.reclaimed)
@@ -149,7 +154,9 @@ def seated(
                 chosen = choice.seats(bins, resting)
                 found = None if chosen is None else chosen.seats
             else:
-                on_cards, known = _Sharers(group, permits, demand, only).seats(bins, known, inventory, resting)
+                on_cards, known = _Sharers(group, permits, demand, only).seats(
+                    bins, known, inventory, resting, gives_back
+                )
                 lost |= _lost(on_cards, group, demand, permits)
                 found = on_cards.seats
         else:
@@ -223,10 +230,17 @@ class _Sharers:
         return _kind_of(self._group, [self._item_of[row] for row in rows], kinds)
 
     def seats(
-        self, bins: Sequence[Sequence[int]], known: dict[int, Sharing], inventory: Inventory, resting: Sequence[int]
+        self,
+        bins: Sequence[Sequence[int]],
+        known: dict[int, Sharing],
+        inventory: Inventory,
+        resting: Sequence[int],
+        gives_back: bool,
     ) -> tuple[BinSeats, dict[int, Sharing]]:
         """Seats of bins, and what is known of each row: of a bin that is not seated whole nobody is harmed more."""
-        found = seat_bins(bins, self._demand.grants, inventory, resting, may_share=self.may_share)
+        found = seat_bins(
+            bins, self._demand.grants, inventory, resting, gives_back=gives_back, may_share=self.may_share
+        )
         whole = {tuple(sorted(rows)) for rows in bins}
         parts = [seat.rows for seat in found.seats if len(seat.rows) > 1 and seat.rows not in whole]
         return found, known | {row: replace(known[row], kind=self.kind_of(rows)) for rows in parts for row in rows}

@@ -116,6 +116,7 @@ def arrange(
     seating: Seating | None = None,
     stuck: Mapping[WorkloadId, Refusal] = MappingProxyType({}),
     vain: frozenset[int] = frozenset(),
+    gives_back: bool = False,
 ) -> Arrangement:
     """Seats a packing on physical cards.
 
@@ -128,6 +129,8 @@ def arrange(
         seating: the seats, where they are not for this to find; the guards were asked before.
         stuck: workloads that can't change without a gap or find no card, and those beside them: they stay as they are.
         vain: numbers of groups that free no card beyond the spares without those: they stay as they are.
+        gives_back: whether CPU and memory that pods leave on a node are for others to come to; where the backend admits
+            pods, for then they go in an order in which each finds room.
 
     Returns:
         The world after the plan; a card model whose packing can't be seated stays as it is.
@@ -137,10 +140,10 @@ def arrange(
     def without(refused: Mapping[WorkloadId, Refusal]) -> Arrangement:
         members = {demand.grants[int(row)].workload_id for group in packing.groups for row in group.rows}
         also_stuck = with_neighbours(refused, members - set(stuck), permits.cases)
-        return arrange(problem, permits, packing, guards, stuck={**stuck, **also_stuck})
+        return arrange(problem, permits, packing, guards, stuck={**stuck, **also_stuck}, gives_back=gives_back)
 
     displaced = {} if seating is None else seating.displaced
-    found = seated(problem, permits, packing, guards, seating, stuck, vain)
+    found = seated(problem, permits, packing, guards, seating, stuck, vain, gives_back)
     if found.stuck:
         return without(found.stuck)
     seats = found.seats
@@ -149,10 +152,10 @@ def arrange(
         order = sorted(found.cuts, key=lambda name: (_risk(problem.rows_of[name], found.sharing), name))
         surge = surge_seats(problem, seats, found.cuts, order, _gone_rows(demand, permits), permits.cases)
         if waiting := surge.homeless if problem.settings.guard.gaps_allowed else surge.refused:
-            return arrange(problem, permits, packing, guards, stuck={**stuck, **waiting})
+            return arrange(problem, permits, packing, guards, stuck={**stuck, **waiting}, gives_back=gives_back)
         seats = list(surge.seats)
         if (also_vain := vain | _in_vain(problem, packing.groups, seats, found.resting)) > vain:
-            return arrange(problem, permits, packing, guards, stuck=stuck, vain=also_vain)
+            return arrange(problem, permits, packing, guards, stuck=stuck, vain=also_vain, gives_back=gives_back)
     sizes = {row: cut.framebuffer_bytes for name, cut in found.cuts.items() for row in problem.rows_of[name]}
     factors = factors_today(problem)
     lent = lent_cards(packing.groups, seats, sizes, factors)

@@ -55,13 +55,6 @@ class Packing:
     presets: Mapping[RiskLevel, Arrangement]
     provable: tuple[Point, ...] = ()
 
-    @property
-    def is_seated(self) -> bool:
-        """Whether its pods got seats on no more cards than they were packed on."""
-        packed = {int(row) for group in self.chosen.groups for row in group.rows}
-        held = sum(not packed.isdisjoint(seat.rows) for seat in self.arrangement.seats)
-        return held <= self.chosen.choice.bins
-
     def beyond(self) -> int | None:
         """How many cards more any other packing could free; None where nothing is proven."""
         return proven_beyond(self.provable, self.chosen) if self.provable else None
@@ -123,27 +116,27 @@ class PresetPackings:
 
     def _best(self, apart: frozenset[WorkloadId], level: RiskLevel) -> Packing:
         """The packing that a preset takes where these workloads may not lend framebuffer."""
-        found = [self._best_of(self._search(apart, None), level)]
-        for full_ratio in FULL_RATIOS:
-            if found[0].is_seated:
-                break
-            if full_ratio in self._homes:
-                found.append(self._best_of(self._search(apart, full_ratio), level))
-        return max(found, key=lambda one: one.arrangement.cards_freed)
-
-    def _best_of(self, searched: _Searched, level: RiskLevel) -> Packing:
-        limits, arranged = self._problem.violation_limits, searched.arranged
+        found = [self._search(apart, None)]
+        if not all(_is_seated(found[0].chosen[preset], found[0].arranged[preset]) for preset in RiskLevel):
+            found += [self._search(apart, full_ratio) for full_ratio in self._homes]
+        limits = self._problem.violation_limits
         # Of a dense packing less may be left than of a careful one, once each service must change cards without a gap,
         # where the scheduler chooses cards, or where one kind alone is asked for: a preset takes the best of those that
         # its limit allows.
         best = {
             preset: max(
-                (level for level in RiskLevel if limits[level] <= limits[preset]),
-                key=lambda level: (arranged[level].cards_freed, -arranged[level].violation_ratio, level is preset),
+                ((one, level) for one in found for level in RiskLevel if limits[level] <= limits[preset]),
+                key=lambda way: (
+                    way[0].arranged[way[1]].cards_freed,
+                    way[0] is found[0],
+                    -way[0].arranged[way[1]].violation_ratio,
+                    way[1] is preset,
+                ),
             )
             for preset in RiskLevel
         }
-        taken = best[level]
+        searched, taken = best[level]
+        arranged = searched.arranged
         # The proof is of the packing: it says nothing once pods of it stay where they are, or meet others.
         is_whole = not _LESSENED & {item.reason for item in arranged[taken].refused}
         # Nor where framebuffer is lent: that packs more than fits a card.
@@ -153,7 +146,7 @@ class PresetPackings:
         return Packing(
             chosen=searched.chosen[taken],
             arrangement=arranged[taken],
-            presets={preset: arranged[other] for preset, other in best.items()},
+            presets={preset: one.arranged[other] for preset, (one, other) in best.items()},
             provable=searched.points if is_provable else (),
         )
 
@@ -174,7 +167,7 @@ class PresetPackings:
                 for level, most in limits.items()
             }
             arranged = {
-                level: arrange(problem, permits, point, replace(guards, violation_ratio_max=limits[level]))
+                level: _arranged(problem, permits, point, replace(guards, violation_ratio_max=limits[level]))
                 for level, point in chosen.items()
             }
             self._searched[key] = _Searched(points=points, chosen=chosen, arranged=arranged)
@@ -209,6 +202,21 @@ class PresetPackings:
             level: seated(choose_nodes(points, violation_ratio_max=most), most)
             for level, most in problem.forecast_limits.items()
         }
+
+
+def _arranged(problem: PlanningProblem, permits: Permits, point: Point, guards: Guards) -> Arrangement:
+    """The seats of a packing; where pods find no room, also with that of those who leave, and the better is taken."""
+    found = arrange(problem, permits, point, guards)
+    if problem.capability.admits_pods and not _is_seated(point, found):
+        other = arrange(problem, permits, point, guards, gives_back=True)
+        return max((found, other), key=lambda one: one.cards_freed)
+    return found
+
+
+def _is_seated(point: Point, arrangement: Arrangement) -> bool:
+    """Whether pods got seats on no more cards than they were packed on."""
+    packed = {int(row) for group in point.groups for row in group.rows}
+    return sum(not packed.isdisjoint(seat.rows) for seat in arrangement.seats) <= point.choice.bins
 
 
 def _homes(problem: PlanningProblem, permits: Permits) -> dict[float, NDArray[np.int32]]:

@@ -10,7 +10,7 @@ running jobs stay where they are, and those beside them. Called by `placement` o
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.decisions import RecommendationKind, Refusal
@@ -21,6 +21,9 @@ from recommender.bin_cards import NodeRoom, Seat
 from recommender.cuts import Cut, is_new
 from recommender.lent_cards import whole_fillers
 from recommender.problem import PlanningProblem
+
+_WAYS = ((True, False), (True, True), (False, False))
+"""Whether the first pod of a seat books room for the others, and whether it prefers the node that was meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +56,21 @@ def surge_seats(
 ) -> SurgeSeats:
     """Find a free card for every seat to which a service could not go otherwise without a gap.
 
-    The first pod of a seat books CPU and memory for all that come after it, so that none of them finds the node full;
-    where somebody then finds no room, each comes to what is there instead, and what refuses fewer pods is taken.
+    The first pod of a seat books CPU and memory for all that come after it, so that none of them finds the node full.
+    Where somebody finds no room, cards on the node that was meant come first, then nothing is booked; what refuses the
+    fewest pods is taken.
 
     Args:
         seats: seats of the pods of `order` and of those beside them, each on a card that one of its pods holds.
         order: workloads that are cut, the least risky first; those that have their slices and seats already stay.
         gone: rows of the demand whose pods give their cards back before.
     """
-    found = _chained(_Chain(problem, seats, cuts, gone, cases, books=True), order, cases)
-    if found.refused:
-        other = _chained(_Chain(problem, seats, cuts, gone, cases, books=False), order, cases)
-        return min(found, other, key=lambda one: sum(len(problem.rows_of[name]) for name in one.refused))
-    return found
+    found: list[SurgeSeats] = []
+    for books, is_home in _WAYS:
+        found.append(_chained(_Chain(problem, seats, cuts, gone, cases, books=books, is_home=is_home), order, cases))
+        if not found[-1].refused:
+            break
+    return min(found, key=lambda one: sum(len(problem.rows_of[name]) for name in one.refused))
 
 
 def _chained(chain: _Chain, order: Sequence[WorkloadId], cases: Mapping[WorkloadId, Case]) -> SurgeSeats:
@@ -174,12 +179,13 @@ class _Chain:
         cases: Mapping[WorkloadId, Case],
         *,
         books: bool,
+        is_home: bool,
     ) -> None:
         self._cases = cases
         self.problem = problem
         self.seats = seats
         self._grants = problem.demand.grants
-        self._books = books
+        self._books, self._is_home = books, is_home
         self._booked: set[int] = set()
         self.roomless: set[WorkloadId] = set()
         """Workloads of which a pod found no CPU, memory or label on a node where a card was free when it last tried."""
@@ -369,7 +375,11 @@ class _Chain:
         grant = self._grants[row]
         terms, tried = self.problem.terms, set()
         others = [other for other in self.seats[self._seat_of[row]].rows if other != row] if self._books else []
-        for card in self._pools[grant.card_model]:
+        pool: Iterable[Card] = self._pools[grant.card_model]
+        if self._is_home:
+            home = self.seats[self._seat_of[row]].node
+            pool = sorted(pool, key=lambda card: card.node != home)
+        for card in pool:
             if card.node in tried or card.framebuffer_bytes != grant.framebuffer_bytes:
                 continue
             tried.add(card.node)
