@@ -62,6 +62,7 @@ def waves(
     cards: Mapping[str, StandingCard],
     wave_max: int,
     surging: Collection[WorkloadId] = (),
+    firm: Collection[WorkloadId] = (),
 ) -> list[list[OrderedUnit]]:
     """Put units into waves; every unit of a wave may go as soon as the wave before it is done.
 
@@ -70,6 +71,8 @@ def waves(
         seats: all pods of the cluster as they sit now, also those on their way out: they still hold cards.
         surging: workloads whose new pods can get ready beside the old ones. A unit of theirs goes without surge only
             when no unit has room otherwise.
+        firm: workloads whose pods can sit in their new places alone, while the scheduler may give those of others any:
+            they go first, before one of the others is put where they have to sit.
 
     Returns:
         Every unit once. A wave longer than `wave_max` is a ring of units that wait for each other.
@@ -78,7 +81,12 @@ def waves(
     left = [unit for unit in units if unit]
     found: list[list[OrderedUnit]] = []
     while left:
-        wave, later, freed = _wave(left, rooms, wave_max, surging, may_gap=False)
+        first = [unit for unit in left if unit[0].workload in firm]
+        others = [unit for unit in left if unit[0].workload not in firm]
+        wave, later, freed = _wave(first, rooms, wave_max, surging, may_gap=False)
+        later += others
+        if not wave:
+            wave, later, freed = _wave(left, rooms, wave_max, surging, may_gap=False)
         if not wave:
             wave, later, freed = _wave(left, rooms, wave_max, surging, may_gap=True)
         if not wave:

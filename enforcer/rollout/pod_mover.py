@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from enforcer.backend import Move, by_workload
+from enforcer.backends.planned_seats import SEATS_FIELD
 from enforcer.cluster import FollowingReader, renew
 from enforcer.dialect import Dialect, ListingDialect, SeatSlice
 from enforcer.kinds.kind import condition
@@ -108,7 +109,8 @@ class PodMover:
         done = sum(map(len, units)) - sum(map(len, missing))
         failures: list[Sentence] = []
         patched: set[WorkloadId] = set()
-        for wave in waves(missing, snapshot.seats, snapshot.cards, self._policy.parallel_pods_max, surging):
+        firm = set() if load.is_strict else {name for name, intent in load.intents.items() if _had_seats(intent)}
+        for wave in waves(missing, snapshot.seats, snapshot.cards, self._policy.parallel_pods_max, surging, firm):
             on_wave([move for unit in wave for move in unit.moves], done)
             for unit in wave:
                 failures += self._start(load, unit, patched)
@@ -403,6 +405,11 @@ class PodMover:
             if said.get("status") == "False" and said.get("message"):
                 return str(said["message"])
         return sentence("rollout.pod_unready" if not pod.is_ready else "rollout.pod_unmoved")
+
+
+def _had_seats(intent: ObjectIntent) -> bool:
+    """Whether an owner's pods were pinned to seats before it was changed, by an earlier plan."""
+    return any(part.field == SEATS_FIELD and part.old is not None for part in intent.fields)
 
 
 def _is_ordered(workload: WorkloadId) -> bool:

@@ -235,6 +235,16 @@ def test_new_seat_beside_the_old_one_lets_its_owner_surge_and_no_surge_is_found_
     assert not unit.surges, "an owner that can't surge does not"
 
 
+def test_pods_that_can_sit_in_one_place_alone_go_before_those_that_the_scheduler_may_put_there() -> None:
+    anywhere = move("a-0", share("c0"), share("c1"), workload=WorkloadId("team/Deployment/a"))
+    pinned = move("w-0", share("c0"), share("c2"))
+    found = waves([(anywhere,), (pinned,)], sitting(anywhere, pinned), cards("c0", "c1", "c2"), 10, (), {W})
+    assert [[unit.moves for unit in wave] for wave in found] == [[(pinned,)], [(anywhere,)]]
+    swap = move("a-0", share("c2", MIB), share("c1"), workload=WorkloadId("team/Deployment/a"))
+    found = waves([(pinned,), (swap,)], sitting(swap, pinned), cards("c0", "c1", "c2"), 10, (), {W})
+    assert [[unit.moves for unit in wave] for wave in found] == [[(swap,)], [(pinned,)]], "its place is taken"
+
+
 def test_card_that_an_earlier_wave_leaves_is_room_for_a_surge() -> None:
     other = WorkloadId("team/Deployment/v")
     first = move("w-0", all_of("c0"), all_of("c2"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from enforcer.record.journal import StageState
+from enforcer.record.ledger import Ledger
 from enforcer.rollout.run_context import RunContext
 from enforcer.safety.guard import GuardPolicy
 from enforcer.simulated.cluster import SimulatedCluster
@@ -16,6 +18,7 @@ from fleet.errors import Refused, Unavailable
 from tests.enforcer.builders import (
     OpenGuard,
     a_cluster,
+    a_grant,
     a_plan,
     a_recommendation,
     a_rollout,
@@ -146,3 +149,22 @@ def test_open_undo_moves_nothing_while_the_cluster_is_frozen(tmp_path: Path, clu
     frozen.unlink()
     assert an_undo(tools).resume(A.plan_id) is not None
     assert state(tools, A) is StageState.UNDONE
+
+
+def test_pods_that_an_earlier_plan_pinned_go_home_before_those_that_may_come_up_on_their_cards(tmp_path: Path) -> None:
+    cluster = a_cluster(tmp_path, [a_grant("a", 0, 0), a_grant("b", 0, 1)])
+    advice = a_recommendation("slice-1", RecommendationKind.SLICE, ["a-0"], ["Deployment/a"], 0)
+    first = a_plan({2: [a_slice("a-0")], 1: [whole("b-0")]}, [[advice]])
+    a_rollout(some_tools(cluster, tmp_path)).apply(first, by="ann")
+    (name,) = [seat.name for seat in cluster.seats() if seat.pod == "a-0"]
+    again = a_recommendation("slice-1", RecommendationKind.SLICE, [name], ["Deployment/a"], 0)
+    other = a_recommendation("slice-2", RecommendationKind.SLICE, ["b-0"], ["Deployment/b"], 0)
+    second = a_plan({7: [replace(a_slice("a-0"), pod=name), a_slice("b-0")]}, [[again, other]])
+    tools = some_tools(cluster, tmp_path)
+    a_rollout(tools).apply(second, by="ann")
+    undone = an_undo(tools).undo(second.plan_id)
+    assert (undone.kept, where(cluster)) == ((), {"a-0": (2, 12), "b-0": (1, 24)})
+    back = [
+        entry.content["pods"] for entry in Ledger(tmp_path / "ledger.jsonl").entries() if entry.event == "evict_back"
+    ]
+    assert back == [[f"team/{name}"], ["team/b-0"]]
