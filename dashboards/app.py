@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import DependencyException
 from flask import Response, request
 
@@ -83,8 +83,10 @@ _SLOW_SECONDS = 0.1
 """A request of a page comes in one piece: what keeps its place waiting amid one gives way to newcomers soon."""
 _STOP_SECONDS = 1.0
 _THREADS = 8
-_AGAIN_MS = 2_000
-"""A page that could not be made yet is asked for anew so long after the answer."""
+_AGAIN_MS = 3_000
+"""Pause between two requests for a page that could not be made yet."""
+_AGAIN_TIMES = 20
+"""How many of them may get no answer."""
 _KNOWN = "gputide.is_known"
 """Where Flask keeps what says whether somebody is signed in."""
 
@@ -232,7 +234,10 @@ def _register_pages(app: Dash, views: Views, access: Access) -> None:
         if key == shown:
             return no_update, no_update, no_update, no_update
         top, body, is_made = _page(views, address, page, reader_of(access))
-        return top, body, *((key, 0) if is_made else (None, (asked or 0) + 1))
+        if is_made:
+            return top, body, key, 0
+        # What somebody types on top stays while the page waits. One request that is lost does not end the waiting.
+        return no_update if ctx.triggered_id == "again" else top, body, None, (asked or 0) + _AGAIN_TIMES
 
     @app.callback(Output("top", "className"), Input("address", "pathname"))
     def _shade(path: str | None) -> str:

@@ -84,7 +84,7 @@ def seat_bins(
         for seat in new:
             for row in seat.rows:
                 if grants[row].node != seat.node:
-                    seating.room.release(grants[row].node, [grants[row]])
+                    seating.room.give_back(grants[row], seat.node)
         new = seating.seat_waiting()
     seats, roomless, cardless = seating.seats, list[int](), list[int]()
     for number in sorted(seating.waiting):
@@ -196,27 +196,29 @@ class NodeRoom:
 
     def has_room(self, node: str, pods: Sequence[Grant], ratio: float) -> bool:
         """Whether a node has CPU and memory left for a share of what these pods ask for together."""
-        cores = sum(grant.cpu_request_cores or 0.0 for grant in pods)
-        memory = sum(grant.memory_request_bytes or 0 for grant in pods)
-        return ratio * cores <= self._cpu.get(node, inf) and ratio * memory <= self._memory.get(node, inf)
+        cores, memory = asked_by(pods)
+        return self.has_left(node, ratio * cores, ratio * memory)
+
+    def has_left(self, node: str, cores: float, memory_bytes: float) -> bool:
+        """Whether a node has so much CPU and memory left, or nothing is known of it; what is not asked for is there."""
+        return (cores <= 0 or cores <= self._cpu.get(node, inf)) and (
+            memory_bytes <= 0 or memory_bytes <= self._memory.get(node, inf)
+        )
 
     def admit(self, node: str, arriving: Sequence[Grant]) -> bool:
         """Takes the room that arriving pods need; False, and nothing taken, where it is not there.
 
         Those who leave give nothing back here, so that a stage is safe before the next has begun.
         """
+        cores, memory = asked_by(arriving)
+        if not self.has_left(node, cores, memory):
+            return False
         taints = self._taints.get(node, frozenset())
         if any(not taints <= self._taints.get(grant.node, frozenset()) for grant in arriving):
             return False
         if not all(self._selects(grant, node) for grant in arriving):
             return False
         if not self._is_alone(node, arriving):
-            return False
-        cores = sum(grant.cpu_request_cores or 0.0 for grant in arriving)
-        memory = sum(grant.memory_request_bytes or 0 for grant in arriving)
-        if cores > 0 and cores > self._cpu.get(node, cores):
-            return False
-        if memory > 0 and memory > self._memory.get(node, memory):
             return False
         if node in self._cpu:
             self._cpu[node] -= cores
@@ -235,6 +237,22 @@ class NodeRoom:
             domain = self._domain(grant, node)
             if domain is not None:
                 self._there[domain] = self._there.get(domain, frozenset()) - {grant.pod_id}
+
+    def give_back(self, grant: Grant, node: str) -> None:
+        """Gives back the room of a pod that has got some on another node, where it counts among those kept apart."""
+        self.release(grant.node, [grant])
+        self._come([(node, grant)])
+
+    def taken_by(self, node: str, pods: Iterable[Grant]) -> list[Grant]:
+        """Those that would find room on a node one after the other; nothing is booked."""
+        cpu, memory, there = self._cpu.get(node), self._memory.get(node), dict(self._there)
+        found = [pod for pod in pods if self.admit(node, [pod])]
+        self._there = there
+        if cpu is not None:
+            self._cpu[node] = cpu
+        if memory is not None:
+            self._memory[node] = memory
+        return found
 
     def _is_alone(self, node: str, arriving: Sequence[Grant]) -> bool:
         """Whether none of those who arrive meets a pod that its workload keeps apart from it, there or on the way."""
@@ -258,6 +276,15 @@ class NodeRoom:
             self._selected[grant.workload_id] = known
         here = self._labels.get(node, {})
         return all(here.get(key) in values for key, values in known.items())
+
+
+def asked_by(pods: Iterable[Grant]) -> tuple[float, int]:
+    """CPU cores and bytes of host memory that pods ask for together."""
+    cores, memory = 0.0, 0
+    for grant in pods:
+        cores += grant.cpu_request_cores or 0.0
+        memory += grant.memory_request_bytes or 0
+    return cores, memory
 
 
 def _grouping_labels(inventory: Inventory) -> dict[str, dict[str, str]]:
@@ -291,9 +318,8 @@ def _largest_part(
     for node in sorted({grants[row].node for row in _anchors(rows, grants)}):
         here = [row for row in rows if grants[row].node == node]
         away = sorted(set(rows) - set(here), key=lambda row: (grants[row].cpu_request_cores or 0.0, row))
-        coming = [row for row in away if room.admit(node, [grants[row]])]
-        room.release(node, [grants[row] for row in coming])
-        held = sorted(here + coming)
+        coming = {id(grant) for grant in room.taken_by(node, [grants[row] for row in away])}
+        held = sorted([*here, *(row for row in away if id(grants[row]) in coming)])
         is_better = best is None or len(held) > len(best[1])
         if len(held) > 1 and is_better and may_share(held) and _card_on(node, held, grants, seats) is not None:
             best = node, held

@@ -137,8 +137,10 @@ class PresetPackings:
         }
         searched, taken = best[level]
         arranged = searched.arranged
-        # The proof is of the packing: it says nothing once pods of it stay where they are, or meet others.
-        is_whole = not _LESSENED & {item.reason for item in arranged[taken].refused}
+        # The proof is of the packing: it says nothing once pods of it stay where they are, or meet others, nor where
+        # some had to share cards with their neighbours.
+        is_seated = searched is found[0] and _is_seated(searched.chosen[taken], arranged[taken])
+        is_whole = is_seated and not _LESSENED & {item.reason for item in arranged[taken].refused}
         # Nor where framebuffer is lent: that packs more than fits a card.
         is_provable = (
             is_whole and not arranged[taken].lent and self._problem.capability.division is not Division.SCHEDULER

@@ -17,7 +17,7 @@ from fleet.decisions import RecommendationKind, Refusal
 from fleet.inventory import Card, CardId, CardModelName, Grant, WorkloadId
 from fleet.workload_kinds import JOB_KINDS
 from recommender.advice.case import Case
-from recommender.bin_cards import NodeRoom, Seat
+from recommender.bin_cards import NodeRoom, Seat, asked_by
 from recommender.cuts import Cut, is_new
 from recommender.lent_cards import whole_fillers
 from recommender.problem import PlanningProblem
@@ -37,6 +37,7 @@ class SurgeSeats:
         homeless: those whose nodes lack CPU or memory for their pods even once the old ones have left, likewise.
         cards: cards that nobody holds now and that are taken: so many are needed at once, for each that is left since
             is taken first.
+        is_whole: everybody found room.
     """
 
     seats: tuple[Seat, ...]
@@ -44,6 +45,7 @@ class SurgeSeats:
     refused: Mapping[WorkloadId, Refusal]
     homeless: Mapping[WorkloadId, Refusal]
     cards: frozenset[CardId]
+    is_whole: bool
 
 
 def surge_seats(
@@ -66,20 +68,27 @@ def surge_seats(
         gone: rows of the demand whose pods give their cards back before.
     """
     found: list[SurgeSeats] = []
+    gaps_allowed = problem.settings.guard.gaps_allowed
     for books, is_home in _WAYS:
         found.append(_chained(_Chain(problem, seats, cuts, gone, cases, books=books, is_home=is_home), order, cases))
-        if not found[-1].refused:
+        if found[-1].is_whole or (gaps_allowed and not found[-1].homeless):
             break
-    return min(found, key=lambda one: sum(len(problem.rows_of[name]) for name in one.refused))
+
+    def left_out(one: SurgeSeats) -> int:
+        return sum(len(problem.rows_of[name]) for name in (one.homeless if gaps_allowed else one.refused))
+
+    return min(found, key=left_out)
 
 
 def _chained(chain: _Chain, order: Sequence[WorkloadId], cases: Mapping[WorkloadId, Case]) -> SurgeSeats:
     """What becomes of everybody once each has gone who can; where all wait, one that may lose a pod begins."""
     problem, seats = chain.problem, chain.seats
-    waiting = [name for name in order if chain.changes(name)]
     done: list[WorkloadId] = []
-    has_gone = True
+    waiting, has_gone = list[WorkloadId](), True
     while has_gone:
+        # Who is to stay changes as well once its seat has got another card.
+        gone_before = set(done)
+        waiting = [name for name in order if name not in gone_before and chain.changes(name)]
         later: list[WorkloadId] = []
         for name in waiting:
             (done if chain.go(name) else later).append(name)
@@ -113,6 +122,7 @@ def _chained(chain: _Chain, order: Sequence[WorkloadId], cases: Mapping[Workload
         refused=with_neighbours(stuck | lost, seated, cases),
         homeless=with_neighbours(lost, seated, cases),
         cards=frozenset(seat.card for seat in found if seat.card not in before),
+        is_whole=not waiting,
     )
 
 
@@ -187,6 +197,10 @@ class _Chain:
         self._grants = problem.demand.grants
         self._books, self._is_home = books, is_home
         self._booked: set[int] = set()
+        self._target: dict[int, Card] = {}
+        self._made: dict[int, Grant] = {}
+        self._gained: list[str] = []
+        self._tried: dict[int, tuple[int, bool]] = {}
         self.roomless: set[WorkloadId] = set()
         """Workloads of which a pod found no CPU, memory or label on a node where a card was free when it last tried."""
         self._cuts = cuts
@@ -216,7 +230,8 @@ class _Chain:
     def changes(self, name: WorkloadId) -> bool:
         """Whether a pod of a workload gets another card or another slice."""
         return any(
-            self.seats[self._seat_of[row]].card != self._grants[row].card or is_new(self._cuts[name], self._grants[row])
+            self._place_of(self._seat_of[row])[0] != self._grants[row].card
+            or is_new(self._cuts[name], self._grants[row])
             for row in self.problem.rows_of[name]
         )
 
@@ -240,6 +255,9 @@ class _Chain:
                 self._used, self._chosen = defaultdict(int, used), {card.card for card in target.values()}
                 for undone in done:
                     self._held[self._grants[undone].card].add(undone)
+                if done:  # what failed then may have room now
+                    for other in left:
+                        self._tried.pop(other, None)
                 return False
             left.remove(row)
             done.append(row)
@@ -251,32 +269,25 @@ class _Chain:
 
     def land(self, name: WorkloadId) -> bool:
         """Book CPU and memory for a workload's pods once the old ones have left; False, and nothing booked, if none."""
-        rows = self.problem.rows_of[name]
+        rows, before = self.problem.rows_of[name], self._room.copy()
         for row in rows:
             self._room.release(self._grants[row].node, [self._grants[row]])
-        landed: list[tuple[str, Grant]] = []
         for row in rows:
-            number, anew = self._seat_of[row], _anew(self._grants[row])
-            card = self._target.get(number)
-            node = self.seats[number].node if card is None else card.node
-            if row in self._booked:
-                continue
-            if not self._room.admit(node, [anew]):
-                for place, pod in landed:
-                    self._room.release(place, [pod])
-                for left in rows:
-                    self._room.admit(self._grants[left].node, [self._grants[left]])
+            _, node = self._place_of(self._seat_of[row])
+            if row not in self._booked and not self._room.admit(node, [self._anew(row)]):
+                self._room = before
                 return False
-            landed.append((node, anew))
         return True
 
     def result(self) -> tuple[Seat, ...]:
         """Every seat, on its new card where it has one."""
-        found = []
-        for number, seat in enumerate(self.seats):
-            card = self._target.get(number)
-            found.append(seat if card is None else replace(seat, card=card.card, node=card.node))
-        return tuple(found)
+        places = (self._place_of(number) for number in range(len(self.seats)))
+        return tuple(replace(seat, card=card, node=node) for seat, (card, node) in zip(self.seats, places, strict=True))
+
+    def _place_of(self, number: int) -> tuple[CardId, str]:
+        """Card and node that a seat has now."""
+        card, seat = self._target.get(number), self.seats[number]
+        return (seat.card, seat.node) if card is None else (card.card, card.node)
 
     def _size(self, row: int) -> int:
         return self._cuts[self._grants[row].workload_id].framebuffer_bytes
@@ -334,8 +345,8 @@ class _Chain:
             card = self._free_card(row, self._never_lend if self._lends(number) else ())
             if card is not None:
                 self._pools[card.card_model].take(card.card)
-                self._room.release(grant.node, [grant])
-            elif surges or self._held[grant.card] != {row}:
+                self._give_back(grant)
+            elif surges or self._held[grant.card] != {row} or grant.card in self._chosen:
                 return False
             else:
                 # It leaves the card that it has to itself, and its next pod comes back to it with less.
@@ -348,12 +359,12 @@ class _Chain:
                 return False
             if row in self._booked:
                 self._booked.discard(row)
-                self._room.release(grant.node, [grant])
+                self._give_back(grant)
             elif surges or card.node != grant.node:
-                if not self._room.admit(card.node, [_anew(grant)]):
+                if not self._room.admit(card.node, [self._anew(row)]):
                     self.roomless.add(grant.workload_id)
                     return False
-                self._room.release(grant.node, [grant])
+                self._give_back(grant)
         self._used[card.card] += size
         return True
 
@@ -364,22 +375,45 @@ class _Chain:
         self._held[grant.card].discard(row)
         is_left = not self._held[grant.card] and self._used[grant.card] <= 0
         if is_left and grant.card not in self._chosen:
+            self._gained.append(grant.node)
             pool = self._pools[grant.card_model]
             (pool.seats if grant.card in self._own else pool.left)[grant.card] = self.problem.cards[grant.card]
+
+    def _give_back(self, grant: Grant) -> None:
+        """Give back the CPU and memory of a pod that has some elsewhere."""
+        self._room.release(grant.node, [grant])
+        self._gained.append(grant.node)
 
     def _free_card(self, row: int, barred: Collection[str]) -> Card | None:
         """A free card like the pod's own, on a node that takes it beside those that run there; its room is booked.
 
-        So is that of all who are to come to the same seat, where the chain books it.
+        So is that of all who are to come to the same seat, where the chain books it. Nodes that had none when it was
+        last tried are looked at again once they gained a card or room.
         """
         grant = self._grants[row]
-        terms, tried = self.problem.terms, set()
+        since, was_roomless = self._tried.get(row, (None, False))
+        gained = None if since is None else set(self._gained[since:])
+        found, is_roomless = self._among(row, barred, gained) if gained is None or gained else (None, False)
+        if found is None:
+            self._tried[row] = len(self._gained), is_roomless or was_roomless
+            if is_roomless or was_roomless:
+                self.roomless.add(grant.workload_id)
+        return found
+
+    def _among(self, row: int, barred: Collection[str], gained: Collection[str] | None) -> tuple[Card | None, bool]:
+        """The first free card on these nodes, on any where None, and whether some had one without the room for it."""
+        grant = self._grants[row]
+        terms, tried, is_roomless = self.problem.terms, set(), False
         others = [other for other in self.seats[self._seat_of[row]].rows if other != row] if self._books else []
+        sure = [row, *(other for other in others if self._cases[self._grants[other].workload_id].can_surge)]
+        cores, memory = asked_by(self._grants[one] for one in sure)
         pool: Iterable[Card] = self._pools[grant.card_model]
         if self._is_home:
             home = self.seats[self._seat_of[row]].node
             pool = sorted(pool, key=lambda card: card.node != home)
         for card in pool:
+            if gained is not None and card.node not in gained:
+                continue
             if card.node in tried or card.framebuffer_bytes != grant.framebuffer_bytes:
                 continue
             tried.add(card.node)
@@ -389,19 +423,24 @@ class _Chain:
                 or terms.policies.get(card.node) != terms.policies.get(grant.node)
             ):
                 continue
+            if not self._room.has_left(card.node, cores, memory):
+                is_roomless = True
+                continue
             coming = [other for other in others if self._comes_to(card.node, other)]
-            if self._room.admit(card.node, [_anew(self._grants[one]) for one in (row, *coming)]):
+            if self._room.admit(card.node, [self._anew(one) for one in (row, *coming)]):
                 self._booked.update(coming)
-                return card
-            self.roomless.add(grant.workload_id)
-        return None
+                return card, False
+            is_roomless = True
+        return None, is_roomless
 
     def _comes_to(self, node: str, row: int) -> bool:
         """Whether the node needs room for a new pod of a row: it leaves its place only later, or comes from another."""
         grant = self._grants[row]
         return self._cases[grant.workload_id].can_surge or grant.node != node
 
-
-def _anew(grant: Grant) -> Grant:
-    """The pod that takes the place of a grant's."""
-    return replace(grant, pod=f"{grant.pod} anew")
+    def _anew(self, row: int) -> Grant:
+        """The pod that takes the place of a row's."""
+        made = self._made.get(row)
+        if made is None:
+            made = self._made[row] = replace(self._grants[row], pod=f"{self._grants[row].pod} anew")
+        return made

@@ -20,7 +20,7 @@ from fleet.profiles import Profiles
 PATIENCE = Patience(
     what="analysis",
     not_yet="cannot show cluster {cluster} yet: its history is being read and analysed",
-    first_seconds=20.0,
+    first_seconds=6.0,
     quick_seconds=0.5,
     rest_ratio=4.0,  # analysing takes a fifth of a processor at most
     outlives_faults=True,

@@ -27,7 +27,7 @@ class Patience:
     Attributes:
         what: what they are, for the log.
         not_yet: what is said while the first one of `{cluster}` is made.
-        first_seconds: how long a page waits for the first one.
+        first_seconds: how long after it was begun a page still waits for the first one.
         quick_seconds: a page waits for an answer that took no longer last time, so that of a small fleet is the newest.
         rest_ratio: rest after an answer over the time that it took.
         outlives_faults: whether the last answer is still shown when the next can't be made.
@@ -121,8 +121,9 @@ class LastAnswers(Generic[T]):
         kept.rests_until = ended + self._patience.rest_ratio * kept.took_seconds
 
     def _first(self, cluster: str, kept: _Kept[T]) -> T:
+        # Who asks later is answered at once: pages that come again take no thread from others.
         if kept.worker is not None:
-            kept.worker.join(self._patience.first_seconds)
+            kept.worker.join(max(0.0, kept.begun_at + self._patience.first_seconds - time.monotonic()))
         if kept.fault is not None:
             raise kept.fault
         if kept.made is not None:

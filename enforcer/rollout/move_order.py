@@ -72,12 +72,32 @@ def waves(
         surging: workloads whose new pods can get ready beside the old ones. A unit of theirs goes without surge only
             when no unit has room otherwise.
         firm: workloads whose pods can sit in their new places alone, while the scheduler may give those of others any:
-            they go first, before one of the others is put where they have to sit.
+            they go first, before one of the others is put where they have to sit, unless more pods would be missing.
 
     Returns:
         Every unit once. A wave longer than `wave_max` is a ring of units that wait for each other.
     """
-    rooms = _rooms(seats, cards)
+    found = _in_waves(units, _rooms(seats, cards), wave_max, surging, ())
+    if not firm:
+        return found
+    first = _in_waves(units, _rooms(seats, cards), wave_max, surging, firm)
+    return first if _missing(first, surging) <= _missing(found, surging) else found
+
+
+def _missing(found: Sequence[Sequence[OrderedUnit]], surging: Collection[WorkloadId]) -> tuple[int, int]:
+    """How many units must wait for each other, and how many go with a gap though their pods could do without."""
+    ordered = [unit for wave in found for unit in wave]
+    rings = sum(unit.order is Order.AT_ONCE for unit in ordered)
+    return rings, sum(not unit.surges and unit.moves[0].workload in surging for unit in ordered)
+
+
+def _in_waves(
+    units: Sequence[Unit],
+    rooms: _Rooms,
+    wave_max: int,
+    surging: Collection[WorkloadId],
+    firm: Collection[WorkloadId],
+) -> list[list[OrderedUnit]]:
     left = [unit for unit in units if unit]
     found: list[list[OrderedUnit]] = []
     while left:

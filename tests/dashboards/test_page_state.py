@@ -107,7 +107,7 @@ def test_page_that_is_not_made_yet_comes_again_by_itself_until_it_is() -> None:
     found = asked(app, "page-key.data", values, "again.n_intervals")
     assert "its history is being read" in json.dumps(found["page"])
     assert found["page-key"]["data"] is None
-    assert found["again"]["max_intervals"] == 4, "one more time"
+    assert found["again"]["max_intervals"] > 3, "it is asked for again"
     found = asked(app, "page-key.data", {**values, "again.n_intervals": 4}, "again.n_intervals")
     assert found["again"]["max_intervals"] == 0
     assert found["page-key"]["data"]

@@ -245,6 +245,24 @@ def test_pods_that_can_sit_in_one_place_alone_go_before_those_that_the_scheduler
     assert [[unit.moves for unit in wave] for wave in found] == [[(swap,)], [(pinned,)]], "its place is taken"
 
 
+def test_pods_that_can_sit_in_one_place_alone_wait_where_others_would_go_with_a_gap_for_it() -> None:
+    names = [WorkloadId(f"team/Deployment/{name}") for name in "hnf"]
+    h, n, f = (
+        move(f"{name[-1]}-0", old, new, workload=name)
+        for name, (old, new) in zip(
+            names,
+            [(share("c0"), all_of("c1")), (all_of("c1"), share("c0")), (all_of("c2"), share("c0"))],
+            strict=True,
+        )
+    )
+    found = waves([(n,), (h,), (f,)], sitting(h, n, f), cards("c0", "c1", "c2"), 10, set(names), {names[2]})
+    assert [[(unit.moves, unit.surges) for unit in wave] for wave in found] == [
+        [((n,), True)],
+        [((h,), True)],
+        [((f,), True)],
+    ]
+
+
 def test_card_that_an_earlier_wave_leaves_is_room_for_a_surge() -> None:
     other = WorkloadId("team/Deployment/v")
     first = move("w-0", all_of("c0"), all_of("c2"))

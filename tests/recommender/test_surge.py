@@ -315,3 +315,35 @@ def test_no_node_is_asked_for_more_cpu_than_it_has_at_any_moment(seed: int) -> N
     check_plan(plan, history)
     assert plan.totals.cards_freed > 0
     assert gapless(history, plan, spared="team/")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_node_is_asked_for_more_in_the_end_where_gaps_are_allowed_and_nodes_are_full_to_the_last_tenth(
+    seed: int,
+) -> None:
+    draw = random.Random(seed)
+    services = [
+        Service(
+            name=f"s{number}",
+            replicas=draw.choice([1, 2, 3]),
+            level=draw.choice([0.05, 0.1]),
+            used_gib=draw.choice([3.0, 5.0, 7.0]),
+            changes={"cpu_request_cores": draw.choice([0.1, 0.7, 1.3])},
+        )
+        for number in range(10)
+    ]
+    history = cluster(*services, spare_cards=2)
+    used: Counter[str] = Counter()
+    for grant in history.inventory.grants:
+        used[grant.node] += grant.cpu_request_cores or 0.0  # type: ignore[assignment]
+    room = {node.node: used[node.node] + draw.choice([0.0, 0.1, 0.7]) for node in history.inventory.nodes}
+    plan = careful(
+        roomed(history, **{node.replace("-", "_"): cores for node, cores in room.items()}), guard={"gaps_allowed": True}
+    )
+    asks = {grant.pod_id: grant.cpu_request_cores or 0.0 for grant in history.inventory.grants}
+    after: Counter[str] = Counter()
+    for card in plan.placement:
+        for part in card.slices:
+            after[str(card.node)] += asks[part.pod_id]  # type: ignore[assignment]
+    assert plan.totals.moves > 0
+    assert [node for node, cores in after.items() if cores > room[node] + 1e-9] == []
