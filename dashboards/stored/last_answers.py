@@ -129,4 +129,4 @@ class LastAnswers(Generic[T]):
         if kept.made is not None:
             return kept.made[1]
         why = self._patience.not_yet.format(cluster=repr(cluster))
-        raise NotMadeYet(f"{why} since {time.monotonic() - kept.begun_at:.0f} s; ask again in a moment")
+        raise NotMadeYet(f"{why} since {time.monotonic() - kept.begun_at:.0f} s")
