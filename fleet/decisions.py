@@ -378,6 +378,9 @@ class Totals:
         predicted_violation_ratio: violated active steps / active steps of high and normal priority, 0-1.
         predicted_violation_interval: between which of that nine of ten such plans are expected to stay; None where the
             history is too short for plans of earlier days.
+        unrelieved_violation_ratio: what would be violated should relief not run, 0-1; None where the plan counts on
+            none.
+        relief_moves_per_pod_day: moves that relief is expected to make; None where no plan of earlier days says it.
         moves: pods that are restarted.
     """
 
@@ -391,6 +394,8 @@ class Totals:
     saving_per_week: Saving
     predicted_violation_ratio: float
     predicted_violation_interval: tuple[float, float] | None = None
+    unrelieved_violation_ratio: float | None = None
+    relief_moves_per_pod_day: float | None = None
     moves: int
     surge_cards: int = 0
 

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -41,11 +41,12 @@ from gputide.container.enforcer import open_enforcer
 from gputide.container.history import load_history
 from gputide.container.measured_harm import verified
 from gputide.container.plans import journal, keep_plan, plan_store
+from gputide.container.relief import relief_counted_on
 from gputide.replay.clock import read_replay_clock
 from gputide.replay.play import Playback, Replayed, replay
 from gputide.session import Tick
-from recommender.backtest import own_trials
-from recommender.past_outcomes import OwnPast, calibration_of
+from recommender.backtest import own_past
+from recommender.past_outcomes import calibration_of
 from recommender.planner import make_plan
 
 CARDS = 160
@@ -203,9 +204,9 @@ def _plan(folder: DataFolder, settings: Settings, profiles: Profiles) -> Plan:
         settings=settings,
         capability=capability,
         now=_now(folder),
-        past=OwnPast(
+        past=replace(
+            own_past(history, settings=settings, capability=capability, relief=relief_counted_on(folder, settings)),
             calibration_ratio=calibration_of(read_outcomes(folder)),
-            trials=own_trials(history, settings=settings, capability=capability),
         ),
     )
     sealed = seal_plan(plan)

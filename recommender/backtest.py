@@ -8,6 +8,7 @@ known and believed. Naive rules are judged beside it on the same pods. Called by
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -17,21 +18,22 @@ from numpy.typing import NDArray
 from analyzer.profile import history_part, profile_fleet, sampled_inventory
 from analyzer.survey import as_believed
 from fleet.capabilities.register import Capabilities, CorePolicy
-from fleet.decisions import PlacedSlice, Plan, RiskLevel, Totals
+from fleet.decisions import Plan, RiskLevel, Totals
 from fleet.errors import NotEnoughData
-from fleet.inventory import CardId, Priority
+from fleet.inventory import Priority
 from fleet.lending import Residency, paging_bytes_per_second
 from fleet.priority_holds import contending
+from fleet.relief.rules import ReliefRules
 from fleet.settings.settings import PackingChoice, Settings
 from fleet.sharing import ACTIVE_RATIO_MIN, Seats, fare, sum_by_card
 from fleet.usage import CardGrid, Float32, History
 from recommender.demand import DAY_SECONDS, Demand, demand_of, touched
 from recommender.naive import NAIVE_RULES, naive_packing
-from recommender.past_outcomes import OwnPast, Trial
+from recommender.past_outcomes import OwnPast, Trial, TriedPlan
 from recommender.planner import make_plans
+from recommender.simulate.play import play
+from recommender.simulate.stage import JUDGED_KINDS, Stage, cut_history, opening_of_plan, seats_of
 
-JUDGED_KINDS = frozenset({"Deployment", "StatefulSet"})
-"""Owners whose pods live on: jobs and notebooks come and go and say nothing of a plan."""
 TRIAL_LEARNED_DAYS = 3
 """Days that a plan of earlier days is made from at least; it is made from all that lie before it."""
 TRIAL_JUDGED_DAYS = 5
@@ -60,6 +62,8 @@ class BacktestScore:
         predicted_violation_interval: between which it said that nine of ten such plans stay; None for naive rules, and
             where the days before held no trial.
         lost_work_ratio: demand that did not fit / demand, as far as it is known.
+        moves: moves that relief made; 0 where the plan counts on none.
+        spare_cards: cards of `cards_after` that relief used beyond the plan's at its peak.
         unjudged_pods: pods of which over half of the steps could not be judged: compute counters of the pod, or of
             another that the rule puts on its card, are missing or fail a check.
     """
@@ -78,6 +82,8 @@ class BacktestScore:
     predicted_violation_interval: tuple[float, float] | None
     lost_work_ratio: float
     unjudged_pods: int
+    moves: int = 0
+    spare_cards: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +124,14 @@ class _Fold:
 
 
 def backtest(
-    history: History, *, train_days: int, test_days: int, settings: Settings, capability: Capabilities, folds: int = 1
+    history: History,
+    *,
+    train_days: int,
+    test_days: int,
+    settings: Settings,
+    capability: Capabilities,
+    folds: int = 1,
+    relief: ReliefRules | None = None,
 ) -> BacktestReport:
     """Judges plans made at earlier moments.
 
@@ -126,6 +139,7 @@ def backtest(
         history: the whole history; the last fold is judged on its last days.
         settings: settings; every preset is judged.
         folds: cuts, one day apart.
+        relief: rules of the relief that plans count on; they are judged with it, naive rules without.
 
     Raises:
         NotEnoughData: the history does not hold one fold.
@@ -144,8 +158,9 @@ def backtest(
         known = _part(history, cut - train_days * per_day, cut)
         part = _fold(known, history, cut, end, number=fold, settings=settings, capability=capability)
         # As `plan make` would have made it then.
-        past = OwnPast(trials=own_trials(known, settings=settings, capability=capability))
-        scores += _plans_judged(part, known, settings, capability, past) + _rules_judged(part)
+        past = own_past(known, settings=settings, capability=capability, relief=relief)
+        scores += _judged(part, known, history, settings, capability, past, relief, is_trial=False)
+        scores += _rules_judged(part)
     return BacktestReport(train_days=train_days, test_days=test_days, scores=tuple(scores))
 
 
@@ -160,7 +175,20 @@ def _part(history: History, start: int, stop: int) -> History:
     return History(inventory=history.inventory.known_at(moment), slices=slices, cards=cards)
 
 
-def own_trials(history: History, *, settings: Settings, capability: Capabilities) -> tuple[Trial, ...]:
+def own_past(
+    history: History, *, settings: Settings, capability: Capabilities, relief: ReliefRules | None = None
+) -> OwnPast:
+    """What a history by itself teaches: its trials, and whether plans count on relief; see `own_trials`."""
+    return _past(own_trials(history, settings=settings, capability=capability, relief=relief), settings, relief)
+
+
+def _past(trials: tuple[Trial, ...], settings: Settings, relief: ReliefRules | None) -> OwnPast:
+    return OwnPast(trials=trials, relief_moves_max=None if relief is None else settings.risk.relief_moves_max)
+
+
+def own_trials(
+    history: History, *, settings: Settings, capability: Capabilities, relief: ReliefRules | None = None
+) -> tuple[Trial, ...]:
     """Plans of earlier days of a history, each from what was known then, judged on the days that followed.
 
     Of a large fleet some workloads are tried, whole ones with all that share their cards: how dense a packing is and
@@ -170,6 +198,7 @@ def own_trials(history: History, *, settings: Settings, capability: Capabilities
         history: what a plan is to be made from.
         settings: settings of that plan.
         capability: what the backend enforces.
+        relief: rules of the relief that the plan counts on: denser plans are tried, and played with it.
 
     Returns:
         Trials in order of time, judged on days apart; none where the history is shorter than `TRIAL_LEARNED_DAYS` + 1
@@ -189,14 +218,49 @@ def own_trials(history: History, *, settings: Settings, capability: Capabilities
         fold = _fold(known, tried, cut, end, number=len(found) + 1, settings=greedy, capability=capability)
         if not len(fold.judged):
             continue
-        points = tuple(
-            (score.predicted_violation_ratio, score.violation_ratio)
-            for score in _plans_judged(fold, known, greedy, capability, None)
-            if score.predicted_violation_ratio is not None and score.violation_ratio is not None
-        )
-        if points:
-            found.append(Trial(since=fold.since, until=fold.until, points=points))
+        judged = _judged(fold, known, tried, greedy, capability, _past((), settings, relief), relief, is_trial=True)
+        if plans := _tried_plans(judged):
+            found.append(Trial(since=fold.since, until=fold.until, plans=plans))
     return tuple(found)
+
+
+def _tried_plans(judged: Sequence[BacktestScore]) -> tuple[TriedPlan, ...]:
+    """What came of the plans that could be judged."""
+    day = timedelta(days=1)
+    return tuple(
+        TriedPlan(
+            forecast_ratio=score.predicted_violation_ratio,
+            violation_ratio=score.violation_ratio,
+            saved_ratio=score.saved_ratio,
+            spare_ratio=score.spare_cards / max(1, score.cards_after - score.spare_cards),
+            moves_per_pod_day=score.moves / max(1, score.cards_before) / ((score.until - score.since) / day),
+        )
+        for score in judged
+        if score.predicted_violation_ratio is not None and score.violation_ratio is not None
+    )
+
+
+def _relieved(
+    score: BacktestScore, stage: Stage, plan: Plan, relief: ReliefRules, capability: Capabilities
+) -> BacktestScore:
+    """What relief left of the harm, and what it took."""
+    if score.violation_ratio is None:
+        return score
+    opening = opening_of_plan(stage, plan, measured_bytes_per_second=capability.spill_bytes_per_second)
+    played = play(stage, opening, relief)
+    active = max(1.0, float(played.active_steps.sum()))
+    return replace(
+        score,
+        cards_before=played.cards_before,
+        cards_after=played.cards_peak,
+        saved_ratio=played.saved_ratio,
+        violation_ratio=played.violation_ratio,
+        contention_ratio=float(played.contended_steps.sum()) / active,
+        framebuffer_ratio=float(played.framebuffer_steps.sum()) / active,
+        lost_work_ratio=max(0.0, 1.0 - played.served / played.asked) if played.asked > 0 else 0.0,
+        moves=played.moves,
+        spare_cards=max(0, played.cards_peak - played.cards_opening),
+    )
 
 
 def _trial_days(days: int) -> list[tuple[int, int]]:
@@ -231,10 +295,22 @@ def _fold(
     )
 
 
-def _plans_judged(
-    fold: _Fold, known: History, settings: Settings, capability: Capabilities, past: OwnPast | None
+def _judged(
+    fold: _Fold,
+    known: History,
+    history: History,
+    settings: Settings,
+    capability: Capabilities,
+    past: OwnPast,
+    relief: ReliefRules | None,
+    *,
+    is_trial: bool,
 ) -> list[BacktestScore]:
-    """What the plan of each preset did, made at the cut; without an own past it is made for a trial."""
+    """What the plan of each preset did, made at the cut, with relief where plans count on it.
+
+    Args:
+        history: holds the judged days as well.
+    """
     now = known.inventory.as_of
     profiles = profile_fleet(known, settings=settings.analyzer, now=now)
     plans = make_plans(
@@ -245,17 +321,17 @@ def _plans_judged(
         now=now,
         past=past,
         levels=tuple(RiskLevel),
-        is_trial=past is None,
+        is_trial=is_trial,
     )
-    return [
-        _score(
-            fold,
-            preset.value,
-            *seats_of(plan, fold.coming),
-            _promises(plan, fold.coming),
-            totals=plan.totals,
-        )
+    scores = [
+        _score(fold, preset.value, *seats_of(plan, fold.coming), _promises(plan, fold.coming), totals=plan.totals)
         for preset, plan in plans.items()
+    ]
+    if relief is None:
+        return scores
+    stage = cut_history(as_believed(history, settings.analyzer), cut=fold.since, until=fold.until)
+    return [
+        _relieved(score, stage, plan, relief, capability) for score, plan in zip(scores, plans.values(), strict=True)
     ]
 
 
@@ -290,31 +366,6 @@ def _as_lived(coming: Demand, lived: NDArray[np.bool_]) -> Demand:
         used_bytes=np.where(lived, coming.used_bytes, np.float32(np.nan)),
         need_bytes=np.where(lived, coming.need_bytes, np.float32(np.nan)),
     )
-
-
-def seats_of(plan: Plan, coming: Demand) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Card number, grant and what of it stays on the card while the pod rests (inf: all of it), of each row.
-
-    A pod that the plan does not place has its own card.
-    """
-    placed: dict[tuple[str, str, str, CardId | None], tuple[int, PlacedSlice, float]] = {}
-    for number, card in enumerate(plan.placement):
-        for part in card.slices:
-            kept = np.inf if card.kept_ratio is None else part.framebuffer_bytes * card.kept_ratio
-            place = (number, part, kept)
-            placed[part.namespace, part.pod, part.container, card.card] = place
-            # A pod with one card may have moved, so it is found without its card as well.
-            placed[part.namespace, part.pod, part.container, None] = place
-    rows = len(coming.grants)
-    where = np.arange(rows, dtype=np.int64) + len(plan.placement)
-    granted = np.array([grant.framebuffer_bytes for grant in coming.grants], float)
-    kept_bytes = np.full(rows, np.inf)
-    for row, grant in enumerate(coming.grants):
-        name = (grant.namespace, grant.pod, grant.container)
-        found = placed.get((*name, grant.card)) or placed.get((*name, None))
-        if found is not None:
-            where[row], granted[row], kept_bytes[row] = found[0], found[1].framebuffer_bytes, found[2]
-    return where, granted, kept_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,7 @@ class Group:
         active: points of `fresh` in which each item is active, (items,).
         shortage: expected points short of framebuffer of each item, if its workload is cut, (items,).
         limits: who is limited to which share of compute.
+        contention_left: share of the contention of scenarios that stays, 0-1; less than 1 where relief acts.
         lenders: see `Outlook`; then a bin may hold more than a card, on which framebuffer is lent.
     """
 
@@ -84,6 +85,7 @@ class Group:
     active: NDArray[np.int64]
     shortage: NDArray[np.float64]
     limits: CoreLimits
+    contention_left: float = 1.0
     lenders: Lenders | None = None
 
     @property
@@ -102,6 +104,7 @@ class Group:
         problem = self.problem
         most = self.limits.most_beside_low(bin_of, problem.is_low)
         harm = contention_harm(bin_of, bins, problem.item_type, self.fresh, problem.is_low, most)
+        harm = replace(harm, violated=harm.violated * self.contention_left)
         if self.lenders is not None:
             for b in over_full(bin_of, problem.item_bytes, problem.capacity_bytes):
                 harm.violated[b] = lent_violated(
@@ -157,10 +160,13 @@ class Group:
         ends = np.cumsum(np.bincount(bin_of))
         for b in (int(b) for b in to_check if int(b) not in lent):
             held = order[ends[b - 1] if b else 0 : ends[b]]
-            (_, harm[b]), *others = parted_below(held, problem.item_type, self.fresh, problem.is_low, most, ratio_max)
+            (_, first), *others = parted_below(
+                held, problem.item_type, self.fresh, problem.is_low, most, ratio_max / self.contention_left
+            )
+            harm[b] = first * self.contention_left
             for items, harmed in others:
                 found[items] = len(harm)
-                harm.append(float(harmed))
+                harm.append(harmed * self.contention_left)
         return found, np.array(harm)
 
 
@@ -229,6 +235,7 @@ def group_of(
     step_bytes: int,
     slices_max: int,
     least_bytes: int = 0,
+    contention_left: float = 1.0,
 ) -> Group:
     """What the packer wants, with framebuffer granted at one price.
 
@@ -237,6 +244,7 @@ def group_of(
         headroom_ratio: see `grant_framebuffer`.
         step_bytes: the backend's step of framebuffer.
         least_bytes: smallest grant that the backend takes.
+        contention_left: see `Group`.
     """
     grants = grant_framebuffer(
         outlook.footprints, card_price=card_price, headroom_ratio=headroom_ratio, step_bytes=step_bytes
@@ -265,6 +273,7 @@ def group_of(
         active=outlook.active,
         shortage=shortage_points(grants, outlook.type_of, outlook.fresh_rising, outlook.capacity_bytes, outlook.is_low),
         limits=core_limits(outlook.members, outlook.peak, outlook.fast_percent),
+        contention_left=contention_left,
         lenders=outlook.lenders,
     )
 
@@ -296,8 +305,15 @@ def packed(
     groups: Sequence[Group], card_prices: Sequence[float], *, resting_active: float, packer: Packer, seed: int
 ) -> Iterator[Point]:
     """The packing of every group at each price of a card, highest first, see `Tier`; arguments as of `frontier`."""
+    # Harm of which less stays is worth fewer cards.
     sweeps = [
-        _sweep(group, packer, [price * group.problem.load.shape[1] for price in card_prices], seed) for group in groups
+        _sweep(
+            group,
+            packer,
+            [price / group.contention_left * group.problem.load.shape[1] for price in card_prices],
+            seed,
+        )
+        for group in groups
     ]
     # Where nobody may share there is one packing: that of nobody.
     for price, packings in zip(card_prices, zip(*sweeps, strict=True) if sweeps else [()], strict=False):

@@ -173,6 +173,7 @@ def tiers_of(problem: PlanningProblem, permits: Permits) -> Iterator[tuple[Group
                 step_bytes=capability.framebuffer_step_bytes or 1,
                 slices_max=capability.slices_per_card_max,
                 least_bytes=capability.framebuffer_min_bytes,
+                contention_left=problem.past.contention_left,
             )
             for outlook in outlooks
         )
@@ -221,12 +222,12 @@ def _cards_needed(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]]
             continue
         kinds = kinds_of(group.problem)
         points = int(group.problem.load.shape[1])
-        limits = limits_of(group.problem, price * points)
+        limits = limits_of(group.problem, price / group.contention_left * points)
         columns = columns_of(bin_of, kinds)
         cost = sum(bin_cost(kinds, limits, column) for column in columns)
-        harm += (cost - limits.price * len(columns)) / points
+        harm += group.contention_left * (cost - limits.price * len(columns)) / points
         proven = generate_columns(kinds, limits, columns, rounds_max=PROOF_ROUNDS_MAX, work_max=PROOF_WORK_MAX)
-        bound += proven.bound / points
+        bound += group.contention_left * proven.bound / points
     return int(np.ceil((bound - harm) / price - 1e-6))
 
 

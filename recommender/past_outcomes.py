@@ -13,7 +13,7 @@ for `planner`; pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -45,9 +45,30 @@ INDEPENDENT_DAYS = 3.0
 """Days of judged trials that count as one independent case: what went wrong on a day goes wrong on the next as well."""
 OTHERS_WEIGHT = 4.0
 """Independent cases that other fleets count as, all together."""
+RELIEF_LEAVES = 0.07
+"""Share of the contention that scenarios forecast that stays where relief acts, by its plays on other fleets."""
 _QUANTILES = (0.05, 0.95)
 _STEPS = 200
 _ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedPlan:
+    """What came of one plan of a trial.
+
+    Attributes:
+        forecast_ratio: violation that scenarios alone forecast, 0-1.
+        violation_ratio: violation that came, 0-1: what relief left of it where relief was played.
+        saved_ratio: cards saved, share of those before, 0-1: net of spares at their peak where relief was played.
+        spare_ratio: cards that relief used beyond the plan's at its peak, share of the plan's; 0 without relief.
+        moves_per_pod_day: moves that relief made, per pod and day; 0 without relief.
+    """
+
+    forecast_ratio: float
+    violation_ratio: float
+    saved_ratio: float = 0.0
+    spare_ratio: float = 0.0
+    moves_per_pod_day: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +78,12 @@ class Trial:
     Attributes:
         since: start of the judged days.
         until: their end.
-        points: forecast by scenarios alone and realised violation of the plan of each preset, 0-1, careful to dense.
+        plans: plans of several densities.
     """
 
     since: datetime
     until: datetime
-    points: tuple[tuple[float, float], ...]
+    plans: tuple[TriedPlan, ...]
 
     @property
     def days(self) -> float:
@@ -70,12 +91,20 @@ class Trial:
         return (self.until - self.since).total_seconds() / 86400
 
     def realised(self, forecast: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What plans with such forecasts would have realised, 0-1: between the presets in proportion."""
-        known = sorted(self.points)
-        at = np.array([0.0, *(point[0] for point in known)])
-        came = np.maximum.accumulate([0.0, *(point[1] for point in known)])
+        """What plans with such forecasts would have realised, 0-1: between those tried in proportion."""
+        at, came = self._known(lambda plan: plan.violation_ratio)
         beyond = np.maximum(1.0, forecast / at[-1]) if at[-1] > 0 else np.ones_like(forecast)
-        return np.asarray(np.minimum(1.0, np.interp(forecast, at, came) * beyond), np.float64)
+        return np.asarray(np.minimum(1.0, np.interp(forecast, at, np.maximum.accumulate(came)) * beyond), np.float64)
+
+    def came(self, forecast: NDArray[np.float64], value: Callable[[TriedPlan], float]) -> NDArray[np.float64]:
+        """Another figure of plans with such forecasts, between those tried in proportion; beyond them the last."""
+        return np.asarray(np.interp(forecast, *self._known(value)), np.float64)
+
+    def _known(self, value: Callable[[TriedPlan], float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Forecasts, rising from 0, and a figure at each."""
+        plans = sorted(self.plans, key=lambda plan: (plan.forecast_ratio, plan.violation_ratio))
+        at = np.array([0.0, *(plan.forecast_ratio for plan in plans)])
+        return at, np.array([0.0, *(value(plan) for plan in plans)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +121,8 @@ class OwnPast:
             None where too few nights say it.
         interference: what measured pairs teach; None where there are none.
         holders: agents that were seen, and what probes saw of the gate of low priority.
+        relief_moves_max: plans count on relief, and on no more moves of it per pod and day than this: the trials are
+            what it left, and so is what is expected. None: they count on none.
     """
 
     calibration_ratio: float = 1.0
@@ -101,22 +132,56 @@ class OwnPast:
     night_evictions_per_hour: float | None = None
     interference: Interference | None = None
     holders: Holders = NOBODY
+    relief_moves_max: float | None = None
+
+    @property
+    def contention_left(self) -> float:
+        """Share of the contention of scenarios that stays, 0-1: relief moves pods, and grants are as they were."""
+        return 1.0 if self.relief_moves_max is None else RELIEF_LEAVES
 
     def expected(self, forecast: float) -> float:
         """Harm to expect of a plan of which scenarios alone predict this, 0-1: own trials and a prior pooled."""
         return min(1.0, float(self._pooled(np.array([forecast]))[0][0]) * self.calibration_ratio)
 
     def forecast_limit(self, limit: float) -> float:
-        """What scenarios alone may predict for no more harm than a limit to be expected, 0-1."""
+        """What scenarios alone may predict for no more harm than a limit to be expected, 0-1.
+
+        Where plans count on relief, it makes no more moves than it may, and no denser plan saves more net of spares.
+        """
+        allowed = self._allowed(limit)
+        if self.relief_moves_max is not None and self.trials:
+            moves = self._came(allowed, lambda plan: plan.moves_per_pod_day)
+            allowed = allowed[moves <= self.relief_moves_max] if moves.min() <= self.relief_moves_max else allowed[:1]
+            saved = self._came(allowed, lambda plan: plan.saved_ratio)
+            allowed = allowed[saved >= saved.max()]
+        # Denser plans are expected to harm more, so the largest forecast that is expected to keep the limit is it.
+        return float(allowed.max())
+
+    def forecast_pod_limit(self, limit: float) -> float:
+        """The same of any one pod."""
+        return float(self._allowed(limit).max())
+
+    def _allowed(self, limit: float) -> NDArray[np.float64]:
+        """Forecasts that are expected to keep a limit, rising; the most careful that is tried where none is."""
         limit /= self.calibration_ratio
         if not self.trials or limit <= 0:
-            return limit
-        tried = limit * np.append(np.geomspace(1.0 / FACTOR_MAX, RELAXED_MAX, _STEPS), 1.0)
+            return np.array([limit])
+        tried = np.sort(limit * np.append(np.geomspace(1.0 / FACTOR_MAX, RELAXED_MAX, _STEPS), 1.0))
         mean, error = self._pooled(tried)
         # A calm past is luck in part: a plan gets denser than its forecast allows by what even a worse one would bear.
         careful = np.maximum(mean, np.minimum(tried, mean + error))
-        # Denser plans are expected to harm more, so the largest forecast that is expected to keep the limit is it.
-        return float(tried[careful <= limit * (1.0 + _ROUNDING)].max(initial=tried[0]))
+        allowed = tried[careful <= limit * (1.0 + _ROUNDING)]
+        return allowed if len(allowed) else tried[:1]
+
+    def spare_ratio(self, forecast: float) -> float:
+        """Cards that relief needs beyond those of a plan with this forecast, share of them, by the worst trial."""
+        return max((float(one.came(np.array([forecast]), _spares)[0]) for one in self.trials), default=0.0)
+
+    def moves_per_pod_day(self, forecast: float) -> float | None:
+        """Moves that relief is expected to make under a plan with this forecast; None where no trial says it."""
+        if self.relief_moves_max is None or not self.trials:
+            return None
+        return float(self._came(np.array([forecast]), lambda plan: plan.moves_per_pod_day)[0])
 
     def interval(self, forecast: float) -> tuple[float, float] | None:
         """Between which harm nine of ten such plans are expected to stay, 0-1.
@@ -160,6 +225,11 @@ class OwnPast:
             mean = np.maximum(forecast, mean)
         return mean, error
 
+    def _came(self, forecast: NDArray[np.float64], value: Callable[[TriedPlan], float]) -> NDArray[np.float64]:
+        """Mean of a figure over the own trials, by their days."""
+        days = np.array([trial.days for trial in self.trials])
+        return np.asarray(days @ np.array([one.came(forecast, value) for one in self.trials]) / days.sum(), np.float64)
+
     def _cases(self, forecast: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What came of plans with such forecasts, the own trials first and then other fleets'.
 
@@ -171,6 +241,10 @@ class OwnPast:
         days = np.array([trial.days for trial in self.trials]) / INDEPENDENT_DAYS
         weights = [days, np.full(len(others), OTHERS_WEIGHT / len(others))]
         return np.concatenate([own, others]), np.concatenate(weights)
+
+
+def _spares(plan: TriedPlan) -> float:
+    return plan.spare_ratio
 
 
 def calibration_of(outcomes: Iterable[Outcome]) -> float:

@@ -40,7 +40,7 @@ from fleet.tiers import Tier
 from fleet.usage import History
 from recommender.advice.case import Permits
 from recommender.bin_cards import NodeRoom, Seat
-from recommender.consolidate import Group
+from recommender.consolidate import Group, violation_of_seats
 from recommender.demand import Demand, demand_of
 from recommender.limits_left import limits_left, with_limits_lifted
 from recommender.mig.placement import mig_violation_ratio, with_mig_instances
@@ -156,7 +156,7 @@ def _plan(problem: PlanningProblem, permits: Permits, packing: Packing, *, is_tr
         risk=settings.risk.preset,
         backend=capability.backend,
         currency=settings.prices.currency,
-        totals=_totals(solution, recommendations, forecast),
+        totals=_totals(solution, recommendations, forecast, _unrelieved(problem, packing, arrangement)),
         recommendations=recommendations,
         refused=_sorted(permits.refused + arrangement.refused + sleep.refused + stays),
         withheld=_withheld(problem, permits, frontier),
@@ -169,11 +169,23 @@ def _plan(problem: PlanningProblem, permits: Permits, packing: Packing, *, is_tr
     )
 
 
-def _totals(solution: Solution, recommendations: Sequence[Recommendation], forecast: float) -> Totals:
+def _unrelieved(problem: PlanningProblem, packing: Packing, arrangement: Arrangement) -> float | None:
+    """What scenarios forecast should relief not run, 0-1; None where the plan counts on none."""
+    if problem.past.relief_moves_max is None:
+        return None
+    groups = tuple(replace(group, contention_left=1.0) for group in packing.chosen.groups)
+    seat_of = {row: number for number, seat in enumerate(arrangement.seats) for row in seat.rows}
+    return violation_of_seats(replace(packing.chosen, groups=groups), seat_of)
+
+
+def _totals(
+    solution: Solution, recommendations: Sequence[Recommendation], forecast: float, unrelieved: float | None
+) -> Totals:
     """Sums of the plan; spare cards come off the freed ones, and nothing is saved by them.
 
     Args:
         forecast: violation by scenarios alone: by sharing, if any pod moves, and by instances that are too small, 0-1.
+        unrelieved: the same without relief, where the plan counts on it.
     """
     past = solution.problem.past
     arrangement, cards = solution.arrangement, solution.problem.cards
@@ -195,6 +207,8 @@ def _totals(solution: Solution, recommendations: Sequence[Recommendation], forec
         saving_per_week=saved(free),
         predicted_violation_ratio=past.expected(forecast),
         predicted_violation_interval=past.interval(forecast),
+        unrelieved_violation_ratio=unrelieved,
+        relief_moves_per_pod_day=past.moves_per_pod_day(forecast),
         moves=moves_of(solution.problem.demand, arrangement),
     )
 

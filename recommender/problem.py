@@ -88,7 +88,8 @@ class PlanningProblem:
 
     def spares_wanted(self, cards: int) -> int:
         """How many freed cards a plan that moves pods keeps for moves at run time, where so many cards are in use."""
-        return math.ceil(self.settings.plan.spare_card_ratio * cards)
+        by_past = self.past.spare_ratio(self.forecast_limits[self.settings.risk.preset])
+        return math.ceil(max(self.settings.plan.spare_card_ratio, by_past) * cards)
 
     @property
     def violation_limits(self) -> dict[RiskLevel, float]:
@@ -112,7 +113,7 @@ class PlanningProblem:
         guard = self.settings.guard
         restored = guard.harm_ratio_max * guard.harm_restore_burn
         return {
-            level: self.past.forecast_limit(max(most, min(POD_TIMES * most, restored)))
+            level: self.past.forecast_pod_limit(max(most, min(POD_TIMES * most, restored)))
             for level, most in self.violation_limits.items()
         }
 
@@ -170,6 +171,7 @@ def inputs_digest(history: History, settings: Settings, capability: Capabilities
     digest.update(b"" if past.interference is None else repr(past.interference).encode())
     digest.update(b"" if past.calibration_ratio == 1.0 else repr(past.calibration_ratio).encode())
     digest.update(b"" if not past.trials else repr(past.trials).encode())
+    digest.update(b"" if past.relief_moves_max is None else repr(past.relief_moves_max).encode())
     digest.update(b"" if not past.absences else repr(sorted(past.absences.items())).encode())
     digest.update(b"" if past.night_evictions_per_hour is None else repr(past.night_evictions_per_hour).encode())
     digest.update(b"" if past.holders == NOBODY else repr(_sorted_holders(past.holders)).encode())

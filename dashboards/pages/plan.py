@@ -299,12 +299,15 @@ def _map(squares: tuple[Square, ...], graph_id: str, name: str) -> Any:
 
 
 def _interval_words(plan: Plan) -> str:
-    """How far off the predicted harm may be, and how often plans tried on earlier days kept the limit."""
-    interval, tried = plan.totals.predicted_violation_interval, plan.backtested
+    """Whether it counts on relief, how far off harm may be, and how many plans tried on earlier days kept the limit."""
+    interval, tried, unrelieved = (
+        plan.totals.predicted_violation_interval, plan.backtested, plan.totals.unrelieved_violation_ratio,
+    )  # fmt: skip
+    relief = "" if unrelieved is None else say("plan.harm_counts_on_relief", unrelieved=percent_words(unrelieved))
     if interval is None or tried is None:
-        return ""
+        return relief
     least, most = map(percent_words, interval)
-    return say("plan.harm_interval", least=least, most=most, within=tried.within_limit, trials=tried.trials)
+    return relief + say("plan.harm_interval", least=least, most=most, within=tried.within_limit, trials=tried.trials)
 
 
 def _title(

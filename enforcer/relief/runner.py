@@ -34,7 +34,7 @@ from enforcer.snapshot import Snapshot, take_snapshot
 from fleet.errors import Misconfigured, Refused, Unavailable
 from fleet.inventory import WorkloadId
 from fleet.logs import logger
-from fleet.relief.moves import PastMove, home_due, resting, slots_free, unsettled, why_held
+from fleet.relief.moves import PastMove, resting, slots_free, unsettled, why_held
 from fleet.relief.pace import Pace
 from fleet.sentences import Sentence, sentence
 
@@ -256,7 +256,9 @@ class ReliefRunner:
         for seat in there[:_CANDIDATES_MAX]:
             pod = self._tools.reader.get("Pod", seat.namespace, seat.pod)
             entry = None if pod is None else movable(pod, self._tools.reader, restarts=self._policy.rules.restarts)
-            why = "it is gone" if entry is None else entry.why if entry.manner is None else self._held(entry, now)
+            why = "it is gone"
+            if entry is not None:
+                why = entry.why if entry.manner is None else self._held(entry, now, snapshot)
             if entry is None or why:
                 left[seat.pod_id] = why or ""
             else:
@@ -289,10 +291,11 @@ class ReliefRunner:
             closed=closed,
         )
 
-    def _held(self, entry: Movable, now: datetime) -> str:
+    def _held(self, entry: Movable, now: datetime, snapshot: Snapshot) -> str:
         """Why a workload is left alone now; empty where it is not."""
         past, rules = self._tools.journal.past_moves(), self._policy.rules
-        why = why_held(past, entry.workload, now.timestamp(), rules)
+        pods = len(snapshot.pods.get(entry.workload, ()))
+        why = why_held(past, entry.workload, now.timestamp(), rules, pods=pods)
         return why or self._braked(entry.workload, now)
 
     def _braked(self, workload: WorkloadId, now: datetime) -> str:
@@ -339,7 +342,7 @@ class ReliefRunner:
         if not self._pace.is_home_look_due(past, now.timestamp()):
             return []
         # Only pods that rested are worth a look at the whole cluster.
-        snapshot = take_snapshot(tools.reader, tools.dialect) if home_due(past, now.timestamp(), rules) else None
+        snapshot = take_snapshot(tools.reader, tools.dialect) if self._pace.home_due(past, now.timestamp()) else None
         said: list[str] = []
 
         def begin(move: PastMove) -> bool:
@@ -362,7 +365,7 @@ class ReliefRunner:
         if seat is None or pod is None:
             return None
         entry = movable(pod, self._tools.reader, restarts=False)
-        if entry.manner is None or self._held(entry, now):
+        if entry.manner is None or self._held(entry, now, snapshot):
             return None
         nodes = {seat.pod_id: nodes_for(unpinned(pod), snapshot.nodes)}
         closed = self._pace.troubled | unsettled(self._tools.journal.past_moves(), now.timestamp())

@@ -28,11 +28,12 @@ from enforcer.safety.tide_consent import check_age, check_history, check_staged,
 from enforcer.snapshot import Snapshot, cards_left_empty
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
+from fleet.durable import lock_holder
 from fleet.errors import Refused
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
 from fleet.sentences import Sentence, listed, sentence
 from fleet.settings.guard import WEEKDAYS
-from fleet.units import format_time
+from fleet.units import format_percent, format_time
 
 FREEZE_NAMESPACE = "gputide"
 """Where the ConfigMap that stops every change is looked for."""
@@ -61,6 +62,7 @@ class GuardPolicy:
         gaps_allowed: whether services of one replica and latency-critical ones may lose a pod for a while, and an undo
             may leave fewer pods ready than owners allow.
         cluster: name of the cluster that is changed; None where that is not known.
+        relief_lock: file that a running relief holds.
     """
 
     freeze_config_map: str = "gputide-freeze"
@@ -73,6 +75,7 @@ class GuardPolicy:
     window: ChangeWindow = field(default_factory=ChangeWindow)
     gaps_allowed: bool = False
     cluster: str | None = None
+    relief_lock: Path | None = None
 
 
 class Guard:
@@ -107,8 +110,8 @@ class Guard:
             run: all stages of the run that they are of, whose freed cards count together; None where they are all.
 
         Raises:
-            Refused: edited, of another cluster, expired, made from too little or too old a history, too large, not at
-                this hour, unknown stages, or stages that too few people approved.
+            Refused: edited, of another cluster, expired, made from too little or too old a history, counting on relief
+                that does not run, too large, not at this hour, unknown stages, or stages that too few people approved.
         """
         _check_seal(plan, "guard.edited")
         check_cluster_name(plan, self._policy.cluster)
@@ -118,6 +121,7 @@ class Guard:
         if plan.history.coverage_ratio < self._policy.coverage_ratio_min:
             coverage, limit = f"{plan.history.coverage_ratio:.3f}", str(self._policy.coverage_ratio_min)
             raise Refused(sentence("guard.coverage_low", plan=plan.plan_id, coverage=coverage, limit=limit))
+        _check_relief(plan, self._policy.relief_lock)
         age = now - plan.history.until
         if age > self._policy.history_age_max:
             limit = f"{self._policy.history_age_max.total_seconds():.0f}"
@@ -159,14 +163,10 @@ class Guard:
         self.check_tide_approved(plan, approvals, freed=freed)
         check_history(plan, self._policy.coverage_ratio_min, self._policy.history_age_max)
         check_age(plan, now, age_max)
-        cards = max(freed, claimed_by_night(plan))
-        if self._policy.cards_max is not None and cards > self._policy.cards_max:
-            limit = str(self._policy.cards_max)
-            raise Refused(
-                sentence(
-                    "guard.night_too_large", plan=plan.plan_id, now=format_time(now), cards=str(cards), limit=limit
-                )
-            )
+        cards, most = max(freed, claimed_by_night(plan)), self._policy.cards_max
+        if most is not None and cards > most:
+            facts = {"now": format_time(now), "cards": str(cards), "limit": str(most)}
+            raise Refused(sentence("guard.night_too_large", plan=plan.plan_id, **facts))
 
     def check_tide_approved(self, plan: Plan, approvals: Iterable[Approval], *, freed: int = 0) -> None:
         """Refuse a schedule to which nobody said yes as it stands.
@@ -233,9 +233,9 @@ class Guard:
         self._check_cards_max(plan, freed)
 
     def _check_cards_max(self, plan: Plan, freed: int) -> None:
-        if self._policy.cards_max is not None and freed > self._policy.cards_max:
-            limit = str(self._policy.cards_max)
-            raise Refused(sentence("guard.too_many_cards", plan=plan.plan_id, cards=str(freed), limit=limit))
+        most = self._policy.cards_max
+        if most is not None and freed > most:
+            raise Refused(sentence("guard.too_many_cards", plan=plan.plan_id, cards=str(freed), limit=str(most)))
 
     def _check_size(self, plan: Plan, stages: Sequence[int], freed: int) -> None:
         policy = self._policy
@@ -243,12 +243,8 @@ class Guard:
         if policy.saving_max is None:
             return
         named = {name for entry in plan.stages if entry.stage in stages for name in entry.recommendations}
-        savings = [
-            entry.saving_per_week.amortised
-            for entry in plan.recommendations
-            if entry.id in named and entry.saving_per_week.amortised is not None
-        ]
-        total = sum(savings, Decimal(0))
+        of_stages = (entry.saving_per_week.amortised for entry in plan.recommendations if entry.id in named)
+        total = sum((saving for saving in of_stages if saving is not None), Decimal(0))
         if total > policy.saving_max:
             money, limit = f"{total} {plan.currency}", str(policy.saving_max)
             raise Refused(sentence("guard.too_much_money", plan=plan.plan_id, money=money, limit=limit))
@@ -359,6 +355,12 @@ def _check_seal(plan: Plan, edited: str) -> None:
     sealed = seal_plan(plan)
     if sealed.plan_id != plan.plan_id:
         raise Refused(sentence(edited, plan=plan.plan_id, content=sealed.plan_id))
+
+
+def _check_relief(plan: Plan, lock: Path | None) -> None:
+    harm = plan.totals.unrelieved_violation_ratio
+    if harm is not None and lock is not None and lock_holder(lock) is None:
+        raise Refused(sentence("guard.relief_off", plan=plan.plan_id, harm=format_percent(harm, digits=1)))
 
 
 def workloads_of(plan: Plan, stages: Sequence[int]) -> tuple[WorkloadId, ...]:

@@ -109,6 +109,13 @@ class Relief:
                 return move
         return None
 
+    def begun(self, move: ReliefMove) -> None:
+        """Take in a move that began, of a row whose `target` in the watch is set by now."""
+        watch = self._watch
+        self._total[move.target] += watch.load[move.row]
+        self._free[move.target] -= watch.granted_bytes[move.row]
+        self._is_used[move.target] = True
+
     def may_return(self, row: int, home: int) -> bool:
         """Whether a pod's old card has had room for it for long enough."""
         watch, rules = self._watch, self._rules

@@ -42,16 +42,13 @@ def slots_free(moves: Sequence[PastMove], rules: ReliefRules) -> int:
     return rules.moves_at_once_max - sum(move.ended_seconds is None for move in moves)
 
 
-def relieved_until(moves: Sequence[PastMove], card: Hashable) -> float:
-    """Until when what is seen of a card does not count, because a pod leaves or just left it; -inf for no time."""
-    return max(
-        (
-            float("inf") if move.ended_seconds is None else move.ended_seconds + SETTLED_SECONDS
-            for move in moves
-            if move.from_card == card
-        ),
-        default=float("-inf"),
-    )
+def relieved_until(moves: Sequence[PastMove]) -> dict[Hashable, float]:
+    """Until when what is seen of each card does not count, because a pod leaves or just left it."""
+    found: dict[Hashable, float] = {}
+    for move in moves:
+        until = float("inf") if move.ended_seconds is None else move.ended_seconds + SETTLED_SECONDS
+        found[move.from_card] = max(until, found.get(move.from_card, until))
+    return found
 
 
 def unsettled(moves: Sequence[PastMove], seen_at: float) -> frozenset[Hashable]:
@@ -72,15 +69,20 @@ def resting(moves: Sequence[PastMove], now: float, rules: ReliefRules) -> frozen
     )
 
 
-def why_held(moves: Sequence[PastMove], workload: Hashable, now: float, rules: ReliefRules) -> str:
-    """Why no pod of a workload is moved now; empty where one may be."""
+def why_held(moves: Sequence[PastMove], workload: Hashable, now: float, rules: ReliefRules, *, pods: int = 1) -> str:
+    """Why no pod of a workload is moved now; empty where one may be.
+
+    Args:
+        pods: how many it has.
+    """
     own = [move for move in moves if move.workload == workload]
     is_failed = [move.ended_seconds is not None and not move.is_made for move in own]
     today = sum(
         not failed and move.begun_seconds >= now - DAY_SECONDS for move, failed in zip(own, is_failed, strict=True)
     )
-    if today >= rules.moves_per_day_max:
-        return f"{workload} was moved {today} times in a day, relief.moves_per_day_max={rules.moves_per_day_max}"
+    if today >= rules.moves_per_day_max * max(1, pods):
+        most = f"relief.moves_per_day_max={rules.moves_per_day_max}"
+        return f"{workload} was moved {today} times in a day, {most} for each of its pods ({pods})"
     over = [(move.ended_seconds, move.is_made) for move in own if move.ended_seconds is not None]
     in_a_row = next((number for number, (_, is_made) in enumerate(reversed(over)) if is_made), len(over))
     if in_a_row:
@@ -106,12 +108,18 @@ def away(moves: Sequence[PastMove]) -> tuple[PastMove, ...]:
     return tuple(found.values())
 
 
-def home_due(moves: Sequence[PastMove], now: float, rules: ReliefRules) -> tuple[PastMove, ...]:
-    """Pods that are away, have rested, and do not move right now."""
+def home_due(
+    pods_away: Sequence[PastMove], moves: Sequence[PastMove], now: float, rules: ReliefRules
+) -> tuple[PastMove, ...]:
+    """Pods that are away, have rested, and do not move right now.
+
+    Args:
+        pods_away: `away` of the moves.
+    """
     leaving = {move.pod for move in moves if move.ended_seconds is None}
     rest = min(rules.rest_seconds, rules.home_seconds)
     return tuple(
         move
-        for move in away(moves)
+        for move in pods_away
         if move.ended_seconds is not None and now - move.ended_seconds >= rest and move.arrived_as not in leaving
     )

@@ -22,7 +22,8 @@ T = TypeVar("T", bound=Trouble)
 class Pace:
     """Remembers since when cards are overloaded; mutable: it is shown every moment in order.
 
-    Times are seconds of any one clock. Cards are relieved in the order in which they are given.
+    Times are seconds of any one clock. Cards are relieved in the order in which they are given. Moves come as a
+    sequence that does not change: another one wherever a move began or ended.
     """
 
     def __init__(self, rules: ReliefRules) -> None:
@@ -31,6 +32,9 @@ class Pace:
         self._since: dict[Hashable, float] = {}
         self._fruitless: dict[Hashable, tuple[float, float]] = {}
         self._home_look_at = float("-inf")
+        self._moves: Sequence[PastMove] = ()
+        self._known_away: tuple[PastMove, ...] = ()
+        self._relieved_until: dict[Hashable, float] = {}
 
     @property
     def troubled(self) -> frozenset[Hashable]:
@@ -70,7 +74,7 @@ class Pace:
         """When to look next if nothing changes until then; inf where only a change can make a move due."""
         moments = [max(self._lasted_at(entry, moves), self._next_try(entry.card)) for entry in found]
         moments += [self._first_seen[entry.card] + PAUSE_SECONDS_MAX for entry in found if _may_grow(entry)]
-        if away(moves):
+        if self._away(moves):
             moments.append(self._home_look_at + _HOME_LOOK_SECONDS)
         return min((moment for moment in moments if moment > now), default=_NEVER)
 
@@ -94,7 +98,11 @@ class Pace:
 
     def is_home_look_due(self, moves: Sequence[PastMove], now: float) -> bool:
         """Whether to see if a moved pod can return."""
-        return now - self._home_look_at >= _HOME_LOOK_SECONDS and bool(away(moves))
+        return now - self._home_look_at >= _HOME_LOOK_SECONDS and bool(self._away(moves))
+
+    def home_due(self, moves: Sequence[PastMove], now: float) -> tuple[PastMove, ...]:
+        """Pods that are away, have rested, and do not move right now."""
+        return home_due(self._away(moves), moves, now, self._rules)
 
     def bring_home(self, moves: Sequence[PastMove], now: float, begin: Callable[[PastMove], bool]) -> None:
         """Begin the return of pods whose old card has room, as many as may be under way.
@@ -106,10 +114,21 @@ class Pace:
             return
         self._home_look_at = now
         free = slots_free(moves, self._rules)
-        for move in home_due(moves, now, self._rules):
+        for move in self.home_due(moves, now):
             if free <= 0:
                 return
             free -= begin(move)
+
+    def _away(self, moves: Sequence[PastMove]) -> tuple[PastMove, ...]:
+        """Pods that are away."""
+        self._look_at(moves)
+        return self._known_away
+
+    def _look_at(self, moves: Sequence[PastMove]) -> None:
+        """Take in another sequence of moves."""
+        if self._moves is not moves:
+            self._moves, self._known_away = moves, away(moves)
+            self._relieved_until = relieved_until(moves)
 
     def _grown(self, entry: T) -> T:
         since = self._first_seen.get(entry.card, entry.at_seconds)
@@ -122,7 +141,8 @@ class Pace:
         since = self._since.get(entry.card)
         if not entry.needs_move or since is None:
             return _NEVER
-        return max(since + self._rules.sustain_seconds, relieved_until(moves, entry.card))
+        self._look_at(moves)
+        return max(since + self._rules.sustain_seconds, self._relieved_until.get(entry.card, -_NEVER))
 
     def _next_try(self, card: Hashable) -> float:
         return sum(self._fruitless[card]) if card in self._fruitless else -_NEVER

@@ -22,7 +22,7 @@ class ReliefRules:
         working_ratio: duty cycle above which a pod works.
         sustain_seconds: how long a card must need a move before one begins.
         moves_at_once_max: most moves under way.
-        moves_per_day_max: most moves of one workload in 24 hours.
+        moves_per_day_max: most moves of one workload in 24 hours, for each of its pods.
         backoff_seconds: pause of a workload after a move that failed; doubled with every further one.
         rest_seconds: a pod that was moved is not moved again so soon, unless no other pod can be.
         restarts: whether a pod that cannot have a second replica may be stopped and started elsewhere.
@@ -43,7 +43,7 @@ class ReliefRules:
     free_ratio_min: float = 0.03
     working_ratio: float = 0.01
     sustain_seconds: float = 3.0
-    moves_at_once_max: int = 3
+    moves_at_once_max: int = 8
     moves_per_day_max: int = 6
     backoff_seconds: int = 300
     rest_seconds: int = 1800

@@ -127,7 +127,7 @@ class ReliefSettings(Section):
     moves_at_once_max: Count = _RULES.moves_at_once_max
     """Most moves under way at once."""
     moves_per_day_max: Count = _RULES.moves_per_day_max
-    """Most moves of one workload in 24 hours, those home among them."""
+    """Most moves of one workload in 24 hours for each of its pods, those home among them."""
     backoff_seconds: Seconds = _RULES.backoff_seconds
     """Pause after a move that came to nothing, before its workload is moved again; doubled with every further one."""
     rest_seconds: Seconds = _RULES.rest_seconds

@@ -114,6 +114,12 @@ class RiskSettings(Section):
     violation_ratio_max: Ratio | None = None
     """Most violation that a plan may predict, share of the active time; none takes the preset's."""
 
+    counts_on_relief: bool = False
+    """Whether plans are as dense as `gputide run relief` can hold by its rules, played on the cluster's own past: more
+    cards come free, and relief must run for as long as the plan stands."""
+    relief_moves_max: Annotated[float, Field(ge=0.0, le=10.0)] = 0.1
+    """Most moves per pod and day that relief may be expected to make under a plan that counts on it."""
+
     latency_inflation_max: float = Field(default=1.5, ge=1.0, le=100.0)
     """Most that sharing a card may raise the P99 latency of a latency-critical service, predicted: times that alone."""
 

@@ -82,6 +82,7 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
             *_experimental_note(plan.backend),
             *(f"withheld: {item.kind.value}: {refusal_words(item, Language.EN)}" for item in plan.withheld),
             *_proof(plan),
+            *_relief(plan),
             *_calibration(plan),
             *tide_needs_yes(plan),
             "next: gputide plan explain ID"
@@ -148,6 +149,16 @@ def _proof(plan: Plan) -> tuple[str, ...]:
         return ()
     cards = "not one card" if beyond == 0 else f"at most {beyond} card{'s' if beyond > 1 else ''}"
     return (f"packing: of the pods that share, no other packing as harmless frees more: {cards} (proven)",)
+
+
+def _relief(plan: Plan) -> tuple[str, ...]:
+    """What a plan that counts on relief asks of it."""
+    totals = plan.totals
+    if totals.unrelieved_violation_ratio is None:
+        return ()
+    unrelieved, moves = format_percent(totals.unrelieved_violation_ratio, digits=2), totals.relief_moves_per_pod_day
+    pace = "" if moves is None else f"; it is expected to move each pod {moves:.2f} times a day"
+    return (f"relief: the plan counts on `gputide run relief`, without it {unrelieved} would be violated{pace}",)
 
 
 def _calibration(plan: Plan) -> tuple[str, ...]:

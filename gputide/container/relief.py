@@ -23,7 +23,7 @@ from enforcer.relief.feed_replay import ReplayFeed
 from enforcer.relief.moving import Patience
 from enforcer.relief.overload import overloads
 from enforcer.relief.relief_context import ReliefContext, ReliefPolicy
-from enforcer.relief.relief_journal import ReliefJournal
+from enforcer.relief.relief_journal import ReliefJournal, ReliefTiming, relief_timing
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
 from enforcer.simulated.cluster import SimulatedCluster
@@ -31,6 +31,7 @@ from enforcer.tide.early_home import Busy
 from fleet.data_folder import DataFolder
 from fleet.errors import Misconfigured, Unavailable
 from fleet.relief.overload import Cause
+from fleet.relief.rules import ReliefRules
 from fleet.settings.settings import Settings
 from gputide.container.cluster import LiveCluster, backend, moment_of_change, open_cluster_to_change, own_cluster
 from gputide.container.enforcer import guard, harm_budgets, lease_holder
@@ -52,6 +53,22 @@ class OpenRelief:
     runner: ReliefRunner
     feed: DemandFeed
     cluster: LiveCluster
+
+
+def relief_counted_on(folder: DataFolder, settings: Settings) -> ReliefRules | None:
+    """Rules of the relief that plans count on, with the time that its moves took; None where they count on none."""
+    if not settings.risk.counts_on_relief:
+        return None
+    return played_relief(settings, relief_timing(relief_journal(folder).measured()))
+
+
+def played_relief(settings: Settings, timing: ReliefTiming) -> ReliefRules:
+    """The rules that simulations play."""
+    return replace(
+        settings.relief.rules(working_ratio=settings.agent.working_ratio),
+        sustain_seconds=timing.reaction_seconds,
+        load_bytes_per_second=timing.load_bytes_per_second,
+    )
 
 
 def relief_journal(folder: DataFolder) -> ReliefJournal:

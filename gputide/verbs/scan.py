@@ -23,6 +23,7 @@ from gputide.container.cluster import own_cluster, seen_holders
 from gputide.container.history import for_plan, load_history, profiled
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
+from gputide.container.relief import relief_counted_on
 from gputide.options import RiskOption, answering
 from gputide.output import Answer
 from gputide.scanning.answer import misses_of, scan_answer, unpriced_models
@@ -31,8 +32,7 @@ from gputide.scanning.record import Hide, hasher, record, shown
 from gputide.scanning.remembered import remember_backend
 from gputide.scanning.scan import scan as read_history
 from gputide.session import Session, session_of
-from recommender.backtest import own_trials
-from recommender.past_outcomes import OwnPast
+from recommender.backtest import own_past
 from recommender.planner import make_plan
 
 app = typer.Typer()
@@ -135,8 +135,8 @@ def _plan(folder: DataFolder, history: History, profiles: Profiles, settings: Se
         settings=settings,
         capability=capability,
         now=now,
-        past=OwnPast(
-            trials=own_trials(known, settings=settings, capability=capability),
+        past=replace(
+            own_past(known, settings=settings, capability=capability, relief=relief_counted_on(folder, settings)),
             interference=load_interference(settings),
             holders=seen_holders(folder, settings, history.inventory.cluster, now),
         ),

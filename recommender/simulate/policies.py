@@ -15,16 +15,14 @@ from numpy.typing import NDArray
 
 from analyzer.profile import profile_fleet
 from fleet.capabilities.register import Capabilities
-from fleet.decisions import RiskLevel
 from fleet.priority_holds import NOBODY, Hold, Holders, hold_of
 from fleet.relief.rules import LOAD_BYTES_PER_SECOND, ReliefRules
 from fleet.settings.settings import Settings
 from fleet.usage import History
-from recommender.backtest import own_trials
+from recommender.backtest import own_past
 from recommender.demand import Demand, demand_of
 from recommender.footprint_grants import SNAP_BYTES
 from recommender.naive import SUM_OF_MAXIMA, naive_packing
-from recommender.past_outcomes import OwnPast
 from recommender.planner import make_plan
 from recommender.policies.first_fit import first_fit_decreasing
 from recommender.policies.right_sizing import Ask, forecast_ask, hindsight_ask, percentile_ask
@@ -37,10 +35,6 @@ from recommender.simulate.stage import DAY_SECONDS, Opening, Stage, opening_of_p
 
 Packer = Callable[[Demand, NDArray[np.int64], float], tuple[NDArray[np.int64], NDArray[np.float64]]]
 """Packs rows of one card model: series, rows, framebuffer of a card → card and grant of each row."""
-
-
-RELIEVED_VIOLATION_RATIO_MAX = 0.04
-"""Violation that a plan may predict where relief stands behind it."""
 
 
 class Policy(StrEnum):
@@ -188,11 +182,10 @@ def opening_of(policy: Policy, stage: Stage, table: Table, *, step: int = 0) -> 
     """Where a policy seats pods, with what is known at a step."""
     known = stage.known if step == 0 else stage.known_at(step)
     if policy is Policy.GPUTIDE:
-        now = known.inventory.as_of
-        settings = table.settings if table.relief is None else _dense(table.settings)
+        now, settings = known.inventory.as_of, table.settings
         profiles = profile_fleet(known, settings=settings.analyzer, now=now)
-        trials = own_trials(known, settings=settings, capability=table.capability)
-        past = OwnPast(holders=table.holders, trials=trials)
+        past = own_past(known, settings=settings, capability=table.capability, relief=table.relief)
+        past = replace(past, holders=table.holders)
         plan = make_plan(known, profiles, settings=settings, capability=table.capability, now=now, past=past)
         return opening_of_plan(stage, plan, measured_bytes_per_second=table.capability.spill_bytes_per_second)
     if policy not in _PACKERS:
@@ -200,14 +193,6 @@ def opening_of(policy: Policy, stage: Stage, table: Table, *, step: int = 0) -> 
     if policy is Policy.HINDSIGHT:
         known = History(inventory=stage.known.inventory, slices=stage.coming_slices())
     return _packed(stage, demand_of(known), _PACKERS[policy])
-
-
-def _dense(settings: Settings) -> Settings:
-    """A denser plan: where cards are relieved at run time it may be one that would harm alone."""
-    risk = settings.risk.model_copy(
-        update={"preset": RiskLevel.HIGH, "violation_ratio_max": RELIEVED_VIOLATION_RATIO_MAX}
-    )
-    return settings.model_copy(update={"risk": risk})
 
 
 def _packed(stage: Stage, demand: Demand, packer: Packer) -> Opening:

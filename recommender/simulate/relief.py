@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.relief.choice import Relief, Watch
+from fleet.relief.choice import Relief, ReliefMove, Watch
 from fleet.relief.moves import PastMove, resting, unsettled, why_held
 from fleet.relief.overload import CardUse, Trouble, trouble_of
 from fleet.relief.pace import Pace
@@ -70,7 +70,9 @@ class PlayedRelief:
     def __init__(self, stage: Stage, seating: Seating, rules: ReliefRules) -> None:
         self._stage, self._seating, self._rules = stage, seating, rules
         self._pace = Pace(rules)
-        self._moves: list[PastMove] = []
+        self._moves: tuple[PastMove, ...] = ()
+        self._moves_of: dict[Hashable, tuple[PastMove, ...]] = {}
+        self._pods_of = np.bincount(stage.demand.workload_of)
         self._pods = [(row, 0) for row in range(stage.rows)]
         self._rows: dict[Hashable, int] = {pod: row for row, pod in enumerate(self._pods)}
         self._load = np.zeros((stage.rows, stage.steps), np.float32)
@@ -79,13 +81,15 @@ class PlayedRelief:
         self._step = 0
         self._overloaded: list[Trouble] = []
         self._found: tuple[Trouble, ...] = ()
-        # What is known does not change between two looks at which no move begins.
+        # What is known does not change before the next piece, or the next move.
         self._weighed: Relief | None = None
+        self._weighed_at = 0.0
+        self._may_move = np.zeros(stage.rows, bool)
 
     @property
     def moves(self) -> tuple[PastMove, ...]:
         """All moves so far."""
-        return tuple(self._moves)
+        return self._moves
 
     def see(self, now: float, step: int, state: Fare, need_bytes: NDArray[np.floating]) -> None:
         """Take in how pods fare from now on.
@@ -109,20 +113,17 @@ class PlayedRelief:
         self._found = self._pace.see([replace(entry, at_seconds=now) for entry in self._overloaded])
 
         def leave(entry: Trouble) -> bool:
+            if self._weighed_at != now:
+                self._weighed = None
             card = int(entry.card)  # type: ignore[call-overload]
-            watch = self._watch(now, card)
-            move = Relief(watch, self._rules).way_out(card, entry.cause, entry.missing_bytes)
+            move = self._known(now).way_out(card, entry.cause, entry.missing_bytes)
             if move is not None:
                 begun.append(self._begin(move.row, move.target, now, is_home=False))
             return move is not None
 
         def come_home(move: PastMove) -> bool:
             row, home = self._rows.get(move.arrived_as), int(move.from_card)  # type: ignore[call-overload]
-            if row is None or why_held(self._moves, move.workload, now, self._rules):
-                return False
-            if self._weighed is None:
-                self._weighed = Relief(self._watch(now, None), self._rules)
-            if not self._weighed.may_return(row, home):
+            if row is None or self._is_held(move.workload, now) or not self._known(now).may_return(row, home):
                 return False
             begun.append(self._begin(row, home, now, is_home=True))
             return True
@@ -130,6 +131,15 @@ class PlayedRelief:
         self._pace.relieve(self._found, self._moves, now, leave)
         self._pace.bring_home(self._moves, now, come_home)
         return begun
+
+    def _known(self, now: float) -> Relief:
+        if self._weighed is None:
+            self._weighed, self._weighed_at = Relief(self._watch(now), self._rules), now
+        return self._weighed
+
+    def _is_held(self, workload: Hashable, now: float) -> bool:
+        pods = int(self._pods_of[workload])  # type: ignore[call-overload]
+        return bool(why_held(self._moves_of.get(workload, ()), workload, now, self._rules, pods=pods))
 
     def next_at(self, now: float) -> float:
         """When to look next if nothing changes until then."""
@@ -149,24 +159,33 @@ class PlayedRelief:
         self._load[rows] = 0.0
         self._need[rows] = 0.0
         gone = set(rows.tolist())
-        for number, move in enumerate(self._moves):
-            row = self._rows.get(move.pod)
-            if move.ended_seconds is None and row in gone:
-                self._moves[number] = replace(move, ended_seconds=now, is_made=is_made)
-                if is_made and row is not None and not move.is_restart:
-                    self._replace(row)
+        ended = [
+            (move, row)
+            for move in self._moves
+            if move.ended_seconds is None and (row := self._rows.get(move.pod)) is not None and row in gone
+        ]
+        for move, row in ended:
+            over = replace(move, ended_seconds=now, is_made=is_made)
+            self._moves = tuple(over if one is move else one for one in self._moves)
+            own = self._moves_of[move.workload]
+            self._moves_of[move.workload] = tuple(over if one is move else one for one in own)
+            if is_made and not move.is_restart:
+                self._replace(row)
 
     def _begin(self, row: int, target: int, now: float, *, is_home: bool) -> BegunMove:
         seating, is_single = self._seating, bool(self._stage.is_single[row])
         pod = self._pods[row]
-        self._moves.append(
-            PastMove(
-                pod=pod, arrived_as=pod if is_single else _next(pod),
-                workload=int(self._stage.demand.workload_of[row]), from_card=int(seating.card[row]), to_card=target,
-                begun_seconds=now, is_restart=is_single, is_home=is_home,
-            )
+        move = PastMove(
+            pod=pod, arrived_as=pod if is_single else _next(pod), workload=int(self._stage.demand.workload_of[row]),
+            from_card=int(seating.card[row]), to_card=target, begun_seconds=now, is_restart=is_single, is_home=is_home,
         )  # fmt: skip
-        seating.target[row], self._weighed = target, None
+        self._moves = (*self._moves, move)
+        self._moves_of[move.workload] = (*self._moves_of.get(move.workload, ()), move)
+        seating.target[row] = target
+        if self._weighed is not None:
+            self._weighed.begun(ReliefMove(row=row, target=target))
+            of_workload = self._stage.demand.workload_of == move.workload
+            self._may_move[of_workload] &= not self._is_held(move.workload, now)
         return BegunMove(row=row, target=target, is_stopped=is_single)
 
     def _replace(self, row: int) -> None:
@@ -182,6 +201,7 @@ class PlayedRelief:
         demand = np.bincount(seating.card, self._use, cards)
         low = np.bincount(seating.card, np.where(stage.is_low, held, 0.0), cards)
         free = seating.capacity_bytes - np.bincount(seating.card, held, cards)
+        is_short = free <= self._rules.free_ratio_min * seating.capacity_bytes + 1
         found = (
             trouble_of(
                 card,
@@ -196,16 +216,12 @@ class PlayedRelief:
                 now,
                 self._rules,
             )
-            for card in np.flatnonzero(pods).tolist()
+            for card in np.flatnonzero((pods > 0) & (is_short | (demand >= self._rules.full_ratio))).tolist()
         )
         return [entry for entry in found if entry is not None]
 
-    def _watch(self, now: float, leaving: int | None) -> Watch:
-        """What is known now.
-
-        Args:
-            leaving: the card whose pods may move; None for no card.
-        """
+    def _watch(self, now: float) -> Watch:
+        """What is known now; pods of overloaded cards may move."""
         stage, seating, rules = self._stage, self._seating, self._rules
         memory = max(1, rules.memory_seconds // stage.step_seconds)
         load = self._load[:, max(0, self._step + 1 - memory) : self._step + 1].copy()
@@ -214,12 +230,12 @@ class PlayedRelief:
         closed = np.zeros(len(seating.capacity_bytes), bool)
         for card in (*(entry.card for entry in self._found), *unsettled(self._moves, now)):
             closed[card] = True  # type: ignore[call-overload]
-        may_move = np.zeros(stage.rows, bool)
-        for row in np.flatnonzero(seating.card == leaving).tolist():
+        self._may_move = may_move = np.zeros(stage.rows, bool)
+        troubled = np.array([entry.card for entry in self._found if entry.needs_move], np.int64)
+        for row in np.flatnonzero(np.isin(seating.card, troubled)).tolist():
             is_free = stage.is_judged[row] and not stage.is_fixed[row] and not stage.is_low[row]
             is_free &= rules.restarts or not stage.is_single[row]
-            workload = int(stage.demand.workload_of[row])
-            may_move[row] = is_free and not why_held(self._moves, workload, now, rules)
+            may_move[row] = is_free and not self._is_held(int(stage.demand.workload_of[row]), now)
         return Watch(
             card=seating.card,
             target=seating.target,

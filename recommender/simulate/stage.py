@@ -13,14 +13,15 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.decisions import Plan
-from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, Grant, Priority
+from fleet.decisions import PlacedSlice, Plan
+from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, CardId, Grant, Priority
 from fleet.lending import paging_bytes_per_second
 from fleet.usage import Float32, History, SliceGrid
-from recommender.backtest import JUDGED_KINDS, seats_of
 from recommender.demand import Demand, demand_of
 
 DAY_SECONDS = 86400
+JUDGED_KINDS = frozenset({"Deployment", "StatefulSet"})
+"""Owners whose pods live on: jobs and notebooks come and go and say nothing of a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +201,31 @@ def paging_rates(stage: Stage, measured: float | None = None) -> NDArray[np.floa
     """How fast framebuffer of each row's card moves to host memory and back, bytes per second, (rows,)."""
     models = [paging_bytes_per_second(name, measured) for name in stage.models]
     return np.array(models, float)[stage.model]
+
+
+def seats_of(plan: Plan, coming: Demand) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Card number, grant and what of it stays on the card while the pod rests (inf: all of it), of each row.
+
+    A pod that the plan does not place has its own card.
+    """
+    placed: dict[tuple[str, str, str, CardId | None], tuple[int, PlacedSlice, float]] = {}
+    for number, card in enumerate(plan.placement):
+        for part in card.slices:
+            kept = np.inf if card.kept_ratio is None else part.framebuffer_bytes * card.kept_ratio
+            place = (number, part, kept)
+            placed[part.namespace, part.pod, part.container, card.card] = place
+            # A pod with one card may have moved, so it is found without its card as well.
+            placed[part.namespace, part.pod, part.container, None] = place
+    rows = len(coming.grants)
+    where = np.arange(rows, dtype=np.int64) + len(plan.placement)
+    granted = np.array([grant.framebuffer_bytes for grant in coming.grants], float)
+    kept_bytes = np.full(rows, np.inf)
+    for row, grant in enumerate(coming.grants):
+        name = (grant.namespace, grant.pod, grant.container)
+        found = placed.get((*name, grant.card)) or placed.get((*name, None))
+        if found is not None:
+            where[row], granted[row], kept_bytes[row] = found[0], found[1].framebuffer_bytes, found[2]
+    return where, granted, kept_bytes
 
 
 def opening_of_plan(stage: Stage, plan: Plan, *, measured_bytes_per_second: float | None = None) -> Opening:

@@ -24,6 +24,7 @@ from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.snapshot import take_snapshot
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
+from fleet.durable import FolderLock
 from fleet.errors import Misconfigured, Refused
 from fleet.settings.guard import hours_of
 from fleet.settings.settings import load_settings
@@ -98,6 +99,17 @@ def test_history_that_ended_long_ago_is_refused(tmp_path: Path) -> None:
     plan = standard_plan()
     old = seal_plan(replace(plan, history=replace(plan.history, until=NOW - timedelta(days=3))))
     refused(tmp_path, r"guard\.history_age_max_seconds=172800", plan=old)
+
+
+def test_plan_that_counts_on_relief_is_refused_while_none_runs(tmp_path: Path) -> None:
+    plan = standard_plan()
+    counting = seal_plan(replace(plan, totals=replace(plan.totals, unrelieved_violation_ratio=0.0114)))
+    guard = OpenGuard(GuardPolicy(relief_lock=tmp_path / "relief.lock"))
+    with pytest.raises(Refused, match=r"counts on relief.*without it 1\.1 % .*run relief run"):
+        guard.check_plan(counting, [1], (), NOW)
+    guard.check_plan(plan, [1], (), NOW)
+    with FolderLock(tmp_path, "relief"):
+        guard.check_plan(counting, [1], (), NOW)
 
 
 def test_saving_beyond_the_limit_of_one_apply_is_refused(tmp_path: Path) -> None:

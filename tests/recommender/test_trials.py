@@ -15,7 +15,7 @@ from fleet.settings.settings import Settings
 from fleet.usage import History
 from gputide.answers.plan import plan_answer
 from recommender.backtest import backtest, own_trials
-from recommender.past_outcomes import FACTOR_MAX, RELAXED_MAX, OwnPast, Trial
+from recommender.past_outcomes import FACTOR_MAX, RELAXED_MAX, OwnPast, Trial, TriedPlan
 from recommender.planner import make_plan, make_plans
 from tests.recommender.builders import NOW
 from tests.recommender.second_fleet import second_fleet
@@ -31,7 +31,7 @@ def trials(*realised: float, days: int = 3) -> tuple[Trial, ...]:
         Trial(
             since=NOW + timedelta(days=days * number),
             until=NOW + timedelta(days=days * (number + 1)),
-            points=tuple((at, at * ratio) for at in (0.001, 0.005, 0.02)),
+            plans=tuple(TriedPlan(forecast_ratio=at, violation_ratio=at * ratio) for at in (0.001, 0.005, 0.02)),
         )
         for number, ratio in enumerate(realised)
     )
@@ -148,10 +148,10 @@ def test_trials_know_nothing_of_the_days_they_are_judged_on() -> None:
     pairs = [(one, other) for one, other in zip(before, after, strict=True) if one.since <= cut]
     assert pairs
     for one, other in pairs:
-        assert [point[0] for point in one.points] == [point[0] for point in other.points]
+        assert [plan.forecast_ratio for plan in one.plans] == [plan.forecast_ratio for plan in other.plans]
     same_days = next((one, other) for one, other in pairs if one.since == cut)
-    assert any(point[1] > 0 for point in same_days[0].points)
-    assert all(point[1] == 0 for point in same_days[1].points)
+    assert any(plan.violation_ratio > 0 for plan in same_days[0].plans)
+    assert all(plan.violation_ratio == 0 for plan in same_days[1].plans)
 
 
 def test_back_test_makes_the_plan_that_plan_make_would_have_made() -> None:

@@ -16,6 +16,7 @@ from fleet.errors import Misconfigured
 from fleet.units import format_percent
 from gputide.container.cluster import own_cluster
 from gputide.container.history import load_history
+from gputide.container.relief import relief_counted_on
 from gputide.options import answering
 from gputide.output import Answer, Listing
 from gputide.scanning.remembered import as_scanned
@@ -49,6 +50,7 @@ def backtest(
         settings=session.settings,
         capability=measured_capability(folder, session.settings, now, is_own=is_own),
         folds=folds,
+        relief=relief_counted_on(folder, session.settings),
     )
     by_rule: dict[str, list[BacktestScore]] = defaultdict(list)
     for score in report.scores:

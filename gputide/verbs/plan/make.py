@@ -29,15 +29,16 @@ from gputide.container.history import for_plan, load_history, load_profiles, pro
 from gputide.container.live_nodes import with_live_nodes
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
+from gputide.container.relief import relief_counted_on
 from gputide.container.tide import tide_journal
 from gputide.container.warehouse import warehouse
 from gputide.options import ClusterOption, RiskOption, answering
 from gputide.output import Answer
 from gputide.scanning.remembered import as_scanned
 from gputide.session import Session
-from recommender.backtest import own_trials
+from recommender.backtest import own_past
 from recommender.hypothetical_cards import on_other_cards
-from recommender.past_outcomes import OwnPast, calibration_of
+from recommender.past_outcomes import calibration_of
 from recommender.planner import make_plan
 from recommender.problem import PlanScope
 
@@ -114,9 +115,14 @@ class _Planner:
                 capability=capability,
                 now=session.now(),
                 scope=self.scope,
-                past=OwnPast(
+                past=replace(
+                    own_past(
+                        history,
+                        settings=session.settings,
+                        capability=capability,
+                        relief=relief_counted_on(session.folder(), session.settings),
+                    ),
                     calibration_ratio=calibration_of(outcomes),
-                    trials=own_trials(history, settings=session.settings, capability=capability),
                     scalings=nights.scalings(),
                     absences=nights.absences(),
                     night_evictions_per_hour=nights.evictions_per_hour(session.now()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +20,7 @@ from fleet.errors import Misconfigured, NotEnoughData
 from fleet.settings.settings import LowPrioritySettings
 from fleet.units import format_count, format_percent, format_time, parse_bytes, parse_duration
 from gputide.container.cluster import seen_holders
-from gputide.container.relief import relief_journal
+from gputide.container.relief import played_relief, relief_journal
 from gputide.options import answering
 from gputide.output import Answer, Listing
 from gputide.replay.history import set_stage
@@ -75,12 +74,7 @@ def simulate(
         load_bytes_per_second=given,
     )
     rate = timing.load_bytes_per_second
-    relief_settings, agent = session.settings.relief, session.settings.agent
-    rules = replace(
-        relief_settings.rules(working_ratio=agent.working_ratio),
-        sustain_seconds=timing.reaction_seconds,
-        load_bytes_per_second=rate,
-    )
+    rules = played_relief(session.settings, timing)
     table = Table(
         settings=session.settings,
         capability=capability,

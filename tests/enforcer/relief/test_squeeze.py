@@ -108,6 +108,16 @@ def test_pod_that_was_moved_on_goes_home_to_where_it_first_was_and_then_stays(tm
     assert away(journal.past_moves()) == ()
 
 
+def test_workload_moves_so_many_times_a_day_for_each_of_its_pods(tmp_path: Path) -> None:
+    journal = ReliefJournal(Ledger(tmp_path / "relief.jsonl"))
+    workload, rules = WorkloadId("team/Deployment/a"), ReliefRules(moves_per_day_max=1)
+    for number in (1, 2):
+        carry_out(journal, an_order(number))
+    held = [why_held(journal.past_moves(), workload, NOW.timestamp(), rules, pods=pods) for pods in (1, 2, 3)]
+    assert "2 times in a day, relief.moves_per_day_max=1 for each of its pods (2)" in held[1]
+    assert (bool(held[0]), held[2]) == (True, "")
+
+
 def test_pause_after_a_move_that_came_to_nothing_doubles_and_ends_with_one_that_was_made(tmp_path: Path) -> None:
     journal = ReliefJournal(Ledger(tmp_path / "relief.jsonl"))
     workload = WorkloadId("team/Deployment/a")

@@ -182,7 +182,7 @@ def test_no_more_pods_move_at_once_than_the_product_would() -> None:
     services = tuple(Service(name=f"s{n}") for n in range(8))
     found = with_demand(stage(*services), flat(*[0.7] * 8))
     opening = seats(found, 0, 0, 1, 1, 2, 2, 3, 3)
-    slow = play(found, opening, relief(0.0, load_bytes_per_second=8 * GIB / (2 * SECONDS)))
+    slow = play(found, opening, relief(0.0, load_bytes_per_second=8 * GIB / (2 * SECONDS), moves_at_once_max=3))
     assert slow.used.sum(axis=0)[[0, 1, 2]].tolist() == [7, 7, 8]
 
 
