@@ -8,8 +8,10 @@ known and believed. Naive rules are judged beside it on the same pods. Called by
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +62,7 @@ class BacktestScore:
         predicted_violation_interval: between which it said that nine of ten such plans stay; None for naive rules, and
             where the days before held no trial.
         lost_work_ratio: demand that did not fit / demand, as far as it is known.
+        active_steps: active pod-steps that were judged: what the ratios of violation are shares of.
         unjudged_pods: pods of which over half of the steps could not be judged: compute counters of the pod, or of
             another that the rule puts on its card, are missing or fail a check.
     """
@@ -77,6 +80,7 @@ class BacktestScore:
     predicted_violation_ratio: float | None
     predicted_violation_interval: tuple[float, float] | None
     lost_work_ratio: float
+    active_steps: int
     unjudged_pods: int
 
 
@@ -117,8 +121,28 @@ class _Fold:
     measured_bytes_per_second: float | None
 
 
+Rule = Callable[[Demand, Demand, NDArray[np.int64], float], tuple[NDArray[np.int32], NDArray[np.float64]]]
+"""Packs rows of one card model: demand known at the cut, demand to come (for hindsight alone), the rows, framebuffer of
+a card, bytes; returns bin of each row, (n,), and framebuffer granted to each, bytes, (n,)."""
+
+
+def _named(rule: str) -> Rule:
+    return lambda past, _, rows, capacity_bytes: naive_packing(rule, past, rows, capacity_bytes)
+
+
+NAIVE: Mapping[str, Rule] = MappingProxyType({rule: _named(rule) for rule in NAIVE_RULES})
+"""Rules that plans are judged beside, by name."""
+
+
 def backtest(
-    history: History, *, train_days: int, test_days: int, settings: Settings, capability: Capabilities, folds: int = 1
+    history: History,
+    *,
+    train_days: int,
+    test_days: int,
+    settings: Settings,
+    capability: Capabilities,
+    folds: int = 1,
+    rules: Mapping[str, Rule] = NAIVE,
 ) -> BacktestReport:
     """Judges plans made at earlier moments.
 
@@ -126,6 +150,7 @@ def backtest(
         history: the whole history; the last fold is judged on its last days.
         settings: settings; every preset is judged.
         folds: cuts, one day apart.
+        rules: what is judged beside the presets, by name.
 
     Raises:
         NotEnoughData: the history does not hold one fold.
@@ -145,7 +170,7 @@ def backtest(
         part = _fold(known, history, cut, end, number=fold, settings=settings, capability=capability)
         # As `plan make` would have made it then.
         past = OwnPast(trials=own_trials(known, settings=settings, capability=capability))
-        scores += _plans_judged(part, known, settings, capability, past) + _rules_judged(part)
+        scores += _plans_judged(part, known, settings, capability, past) + _rules_judged(part, rules)
     return BacktestReport(train_days=train_days, test_days=test_days, scores=tuple(scores))
 
 
@@ -259,12 +284,12 @@ def _plans_judged(
     ]
 
 
-def _rules_judged(fold: _Fold) -> list[BacktestScore]:
+def _rules_judged(fold: _Fold, rules: Mapping[str, Rule]) -> list[BacktestScore]:
     everything = np.full(len(fold.coming.grants), np.inf)
     nothing = _Promises(is_low=_is_low(fold.coming), most=np.ones(len(fold.coming.grants)))
     return [
-        _score(fold, rule, *_naive(rule, fold.past, fold.judged, fold.whole), everything, nothing, totals=None)
-        for rule in NAIVE_RULES
+        _score(fold, name, *_ruled(rule, fold), everything, nothing, totals=None)
+        for name, rule in rules.items()
     ]
 
 
@@ -348,9 +373,8 @@ def _is_low(coming: Demand) -> NDArray[np.bool_]:
     return np.array([grant.priority is Priority.LOW for grant in coming.grants], bool)
 
 
-def _naive(
-    rule: str, past: Demand, judged: NDArray[np.int64], whole: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _ruled(rule: Rule, fold: _Fold) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    past, judged, whole = fold.past, fold.judged, fold.whole
     where = np.arange(len(past.grants), dtype=np.int64)
     granted = whole.copy()
     by_model: dict[tuple[str, int], list[int]] = defaultdict(list)
@@ -360,7 +384,7 @@ def _naive(
     offset = len(where)
     for model in sorted(by_model):
         rows = np.array(by_model[model], np.int64)
-        bin_of, sizes = naive_packing(rule, past, rows, float(whole[rows[0]]))
+        bin_of, sizes = rule(past, fold.coming, rows, float(whole[rows[0]]))
         where[rows] = offset + bin_of
         granted[rows] = sizes
         offset += int(bin_of.max()) + 1
@@ -423,6 +447,7 @@ def _score(
         predicted_violation_ratio=None if totals is None else totals.predicted_violation_ratio,
         predicted_violation_interval=None if totals is None else totals.predicted_violation_interval,
         lost_work_ratio=max(0.0, 1.0 - served / asked) if asked > 0 else 0.0,
+        active_steps=active,
         unjudged_pods=int((2 * is_judged.sum(axis=1) < lived.sum(axis=1)).sum()),
     )
 
