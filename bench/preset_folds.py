@@ -33,7 +33,8 @@ from tests.recommender.second_fleet import second_fleet
 RECORDED, SECOND, COMPANY = "recorded", "second", "company"
 KINDS = ("mixed", "weekly", "drifting", "bursty", "night_batch", "newcomers", "gaps", "shifting")
 SEEDS = (41, 42, 43, 44, 45)
-CARDS, TEST_DAYS = 200, 3
+CARDS, TEST_DAYS = 200, 7
+"""Generated fleets are judged for as long as `verify` watches a plan: an office week has five days and two."""
 WEEK, WEEKS = 7, 21
 """Days that are learned."""
 CUTS = (Cut(cut=5, end=8), Cut(cut=6, end=9), Cut(cut=7, end=10), Cut(cut=8, end=10))
