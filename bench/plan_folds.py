@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,30 +19,14 @@ from analyzer.profile import profile_fleet
 from bench.quality_stages import Cut
 from exporter.trace.trace import Trace
 from fleet.capabilities.register import HAMI
-from fleet.decisions import Plan
+from fleet.decisions import Plan, RiskLevel
 from fleet.settings.settings import Settings
 from gputide.replay.history import read_history
 from recommender.backtest import own_trials
-from recommender.past_outcomes import OwnPast, Trial
-from recommender.planner import make_plan
+from recommender.past_outcomes import OwnPast
+from recommender.planner import make_plans
 
 HINDSIGHT = "hindsight (first fit decreasing on the test days)"
-KEEP = "keep whole cards"
-LIMITS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.0225, 0.025, 0.05)
-"""Limits of predicted violation that the frontier is walked at; the presets are among them."""
-
-
-POOLED = (
-    Cut(first=0, cut=7, end=10),
-    Cut(first=0, cut=4, end=7),
-    Cut(first=0, cut=5, end=7),
-    Cut(first=0, cut=3, end=6),
-    Cut(first=0, cut=6, end=9),
-    Cut(first=0, cut=8, end=10),
-)
-"""At least three days to learn and two to judge."""
-ONE_DAY = Cut(first=0, cut=6, end=7)
-"""Printed beside them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +80,6 @@ class Fold:
         self._referee = referee
         since, now, until = cut.moments(trace)
         self.history = read_history(trace, since=since, until=now)
-        self.profiles = profile_fleet(self.history, settings=Settings().analyzer, now=self.history.inventory.as_of)
         pods, usage, _ = referee.load(trace.folder)
         # A sample's time is the end of its step.
         since, now, until = (pd.Timestamp(moment) for moment in (since, now, until))
@@ -130,22 +112,18 @@ class Fold:
                 naive.setdefault(rule, []).append(_score(got, len(names)))
         self.naive: Mapping[str, Score] = {rule: pooled(scores) for rule, scores in naive.items()}
 
-    def plan(self, limit: float) -> Plan:
-        """The plan that may predict this violation, share of active time."""
-        settings = Settings.model_validate({"risk": {"violation_ratio_max": limit}})
-        return make_plan(
+    def plans(self) -> dict[RiskLevel, Plan]:
+        """The plan of each preset, as `gputide plan make` makes it from the days that it may know."""
+        now, settings = self.history.inventory.as_of, Settings()
+        return make_plans(
             self.history,
-            self.profiles,
+            profile_fleet(self.history, settings=settings.analyzer, now=now),
             settings=settings,
             capability=HAMI,
-            now=self.history.inventory.as_of,
-            past=OwnPast(trials=self._trials),
+            now=now,
+            past=OwnPast(trials=own_trials(self.history, settings=settings, capability=HAMI)),
+            levels=tuple(RiskLevel),
         )
-
-    @cached_property
-    def _trials(self) -> tuple[Trial, ...]:
-        """What `gputide plan make` tries on the days that a plan may know."""
-        return own_trials(self.history, settings=Settings(), capability=HAMI)
 
     def judge(self, plan: Plan) -> Score:
         """The referee's score of a plan; a pod that it does not place keeps its own whole card."""

@@ -205,7 +205,12 @@ def _plan(folder: DataFolder, settings: Settings, profiles: Profiles) -> Plan:
         capability=capability,
         now=_now(folder),
         past=replace(
-            own_past(history, settings=settings, capability=capability, relief=relief_counted_on(folder, settings)),
+            own_past(
+                history,
+                settings=settings,
+                capability=capability,
+                relief=relief_counted_on(folder, settings, _now(folder)),
+            ),
             calibration_ratio=calibration_of(read_outcomes(folder)),
         ),
     )

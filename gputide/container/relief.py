@@ -26,6 +26,7 @@ from enforcer.relief.relief_context import ReliefContext, ReliefPolicy
 from enforcer.relief.relief_journal import ReliefJournal, ReliefTiming, relief_timing
 from enforcer.relief.runner import ReliefRunner
 from enforcer.relief.squeeze import OrdersWriter
+from enforcer.resource_names import Words
 from enforcer.simulated.cluster import SimulatedCluster
 from enforcer.tide.early_home import Busy
 from fleet.data_folder import DataFolder
@@ -55,10 +56,20 @@ class OpenRelief:
     cluster: LiveCluster
 
 
-def relief_counted_on(folder: DataFolder, settings: Settings) -> ReliefRules | None:
-    """Rules of the relief that plans count on, with the time that its moves took; None where they count on none."""
+def relief_counted_on(folder: DataFolder, settings: Settings, now: datetime) -> ReliefRules | None:
+    """Rules of the relief that plans count on, with the time that its moves took; None where they count on none.
+
+    Raises:
+        Misconfigured: the backend takes no card by its UUID.
+    """
     if not settings.risk.counts_on_relief:
         return None
+    words = getattr(backend(settings, now).dialect, "words", None)
+    if not isinstance(words, Words) or words.use_card is None:
+        raise Misconfigured(
+            f"cannot count on relief: enforcer.backend={settings.enforcer.backend} takes no card by its UUID, so "
+            "relief moves no pod there; risk.counts_on_relief=true, expected false"
+        )
     return played_relief(settings, relief_timing(relief_journal(folder).measured()))
 
 

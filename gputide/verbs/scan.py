@@ -136,7 +136,7 @@ def _plan(folder: DataFolder, history: History, profiles: Profiles, settings: Se
         capability=capability,
         now=now,
         past=replace(
-            own_past(known, settings=settings, capability=capability, relief=relief_counted_on(folder, settings)),
+            own_past(known, settings=settings, capability=capability, relief=relief_counted_on(folder, settings, now)),
             interference=load_interference(settings),
             holders=seen_holders(folder, settings, history.inventory.cluster, now),
         ),

@@ -10,7 +10,8 @@ from fleet.schema import Measure
 from fleet.settings.settings import Settings
 from fleet.units import GIB
 from fleet.usage import History
-from recommender.backtest import BacktestScore, backtest
+from recommender.backtest import backtest
+from recommender.judged_folds import BacktestScore
 from tests.recommender.builders import NOW, PER_DAY, Service, cluster
 
 SMALL = (Service(name="small", replicas=4, level=0.1), Service(name="other", replicas=4, level=0.1))

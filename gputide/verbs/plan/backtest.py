@@ -21,8 +21,8 @@ from gputide.options import answering
 from gputide.output import Answer, Listing
 from gputide.scanning.remembered import as_scanned
 from gputide.session import Session
-from recommender.backtest import BacktestScore
 from recommender.backtest import backtest as run_backtest
+from recommender.judged_folds import BacktestScore
 
 app = typer.Typer()
 
@@ -50,7 +50,7 @@ def backtest(
         settings=session.settings,
         capability=measured_capability(folder, session.settings, now, is_own=is_own),
         folds=folds,
-        relief=relief_counted_on(folder, session.settings),
+        relief=relief_counted_on(folder, session.settings, now),
     )
     by_rule: dict[str, list[BacktestScore]] = defaultdict(list)
     for score in report.scores:

@@ -120,7 +120,7 @@ class _Planner:
                         history,
                         settings=session.settings,
                         capability=capability,
-                        relief=relief_counted_on(session.folder(), session.settings),
+                        relief=relief_counted_on(session.folder(), session.settings, session.now()),
                     ),
                     calibration_ratio=calibration_of(outcomes),
                     scalings=nights.scalings(),
