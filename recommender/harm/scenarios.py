@@ -1,9 +1,9 @@
 """Days that may come: the history's days replayed and recombined, with surges mixed in as often as history saw them.
 
 A scenario is a matrix of demand, one row per type of replica and one column per point (a sampled step of some day).
-The first draw replays the history's days as they were; later draws pick one day for all services (the hour of day is
-kept, recent days come more often), of each a replica, and let services rise above their record by the learned hazard.
-A search works on one set, and its answer is judged on a fresh one with another seed. Called by `consolidate`.
+The first draw replays the history's days as they were, jointly; later draws pick each service's day on its own (the
+hour of day is kept, recent days come more often) and let services rise above their record by the learned hazard. A
+search works on one set, and its answer is judged on a fresh one with another seed. Called by `consolidate`.
 """
 
 from __future__ import annotations
@@ -98,16 +98,16 @@ def draw_scenarios(
     picked_steps = _sampled_steps(generator, draws, days, points, per_day)
     weight = _day_weights(means)
     every = np.arange(types)
-    # One chance for all types: what is busy on weekdays is busy together, and a company's busy day is everyone's.
-    chances = _even(generator, draws * days, 1).reshape(draws, days)
-    places, surging = (_even(generator, draws * days, types).reshape(draws, days, types) for _ in range(2))
+    chances, places, surging = (_even(generator, draws * days, types).reshape(draws, days, types) for _ in range(3))
     hazard = np.minimum(1.0, surprises.hazard[surprises.type_class] * hazard_factor)
     is_replay = np.arange(draws) % (draws // replays) == 0
     for draw in range(draws):
         for day in range(days):
             steps = picked_steps[draw, day]
             chance = chances[draw, day]
-            day_of = np.full(types, day) if is_replay[draw] else (weight < chance).sum(axis=1).clip(0, days - 1)
+            day_of = (
+                np.full(types, day) if is_replay[draw] else (weight < chance[:, None]).sum(axis=1).clip(0, days - 1)
+            )
             replica = members[starts + (places[draw, day] * counts).astype(np.int64)]
             series = blocks[replica[:, None], day_of[:, None], steps[None, :]]
             for stand_in in (means[every[:, None], day_of[:, None], steps[None, :]], usual[:, steps]):

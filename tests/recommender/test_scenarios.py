@@ -91,12 +91,6 @@ def test_latest_days_come_again_most_often() -> None:
     assert (later > 0.75).sum() > 1.4 * (later < 0.15).sum() > 0
 
 
-def test_services_that_are_busy_on_the_same_days_are_busy_together() -> None:
-    week = np.repeat(np.array([0.7] * 5 + [0.1] * 2, np.float32)[None, :, None], STEPS, axis=2).repeat(2, axis=0)
-    drawn = draw_scenarios(week, np.arange(2, dtype=np.int32), never(), draws=40, seed=1)
-    np.testing.assert_array_equal(drawn[0], drawn[1])
-
-
 def test_certain_surge_rises_above_the_record() -> None:
     blocks = days_of(np.array([[0.2, 0.2, 0.4, 0.2]] * 2))
     surprises = learn_surprises(type_means(blocks, np.arange(2, dtype=np.int32)))
