@@ -162,6 +162,22 @@ def course(
     )
 
 
+def bound_watts(pods: PodList, nodes: FreeNodes, rest: float) -> NDArray[np.float64]:
+    """About what no policy can draw less than, at each of `ALLOCATED`: cheapest cards first, cards and sockets full."""
+    draw = nodes.draw
+    assert draw is not None
+    cheapest = np.argsort(draw.card_watts, kind="stable")
+    cards = np.cumsum(nodes.cards[cheapest])
+    watts = np.cumsum((nodes.cards * draw.card_watts)[cheapest])
+    kinds = pods.kinds
+    asked = (kinds.frequency * kinds.cards * kinds.card_milli).sum() / WHOLE_CARD
+    sockets_per_card = (kinds.frequency * kinds.cpu_milli).sum() / SOCKET_MILLI / asked
+    given = np.array(ALLOCATED) * nodes.cards.sum()
+    least: NDArray[np.float64] = np.interp(given, [0, *cards], [0, *watts])
+    least += rest + given * sockets_per_card * draw.socket_watts[0]
+    return least
+
+
 def published_percent(folder: Path) -> dict[str, dict[str, NDArray[np.float64]]]:
     """Published allocation at each of `LOADS`, mean over seeds, by list and policy."""
     table = pq.read_table(folder / "fgd_expected_analysis_allo_discrete.parquet").to_pylist()
