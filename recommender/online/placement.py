@@ -220,10 +220,11 @@ def placement_scores(
     after = np.empty(nodes.card_milli.shape[1], np.int64)
     scarcity = np.empty(kinds.may_use.shape[1])
     free = _scarcity(_free_by_model(state, len(scarcity)), expected, scarcity)
-    free_ratio = free / max(WHOLE_CARD * int(nodes.cards.sum()), 1)
+    watt = chosen[4] * free / max(WHOLE_CARD * int(nodes.cards.sum()), 1)
+    scarce = chosen[3] * kinds.cards[kind] * kinds.card_milli[kind]
     for node in range(len(scores)):
         own, watts, _ = _score(state, node, table, kind, expected, chosen, after)
-        scores[node] = own + _elsewhere(state, node, table, kind, watts, scarcity, free_ratio, chosen)
+        scores[node] = own + scarce * (scarcity[nodes.card_model[node]] - 1.0) + watt * watts
     return scores
 
 
@@ -305,13 +306,12 @@ def _place(nodes: Any, kinds: Any, expected: Any, arrivals: Any, weights: Any, n
     for a in range(arrivals.shape[0]):
         kind = arrivals[a]
         best, least = -1, np.inf
+        watt, scarce = weights[4] * free / total, weights[3] * kinds.cards[kind] * kinds.milli[kind]
         for n in range(count):
             if seen[kind, n] != version[n]:
                 seen[kind, n] = version[n]
                 own[kind, n] = _score(nodes, n, kinds, kind, expected, weights, after)
-            score = own[kind, n, 0]
-            if score < np.inf:
-                score += _elsewhere(nodes, n, kinds, kind, own[kind, n, 1], scarcity, free / total, weights)
+            score = own[kind, n, 0] + scarce * (scarcity[nodes.model[n]] - 1.0) + watt * own[kind, n, 1]
             if score < least - _NEARLY:
                 best, least = n, score
         if best < 0:
@@ -353,15 +353,6 @@ def _score(nodes: Any, n: int, kinds: Any, kind: int, expected: Any, weights: An
     of_cards, of_sockets = woken * nodes.card_watts[n], sockets * nodes.socket_watts[n]
     own = weights[0] * fragmented + weights[1] * stranded + weights[2] * left
     return own, of_cards + _SOCKET_SHARE * of_sockets, of_cards + of_sockets
-
-
-@_compiled
-def _elsewhere(
-    nodes: Any, n: int, kinds: Any, kind: int, watts: float, scarcity: Any, free_ratio: float, weights: Any
-) -> Any:
-    """What depends on the other nodes too: how scarce the card model is, and what a watt counts now."""
-    asked = kinds.cards[kind] * kinds.milli[kind]
-    return weights[3] * (scarcity[nodes.model[n]] - 1.0) * asked + weights[4] * free_ratio * watts
 
 
 @_compiled
