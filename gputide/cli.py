@@ -29,7 +29,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fleet.errors import EXIT_BUG, GputideError
+from fleet.errors import EXIT_BUG, GputideError, Misconfigured
 from fleet.logs import LogFormat, set_up_logs
 from fleet.settings.price_book import with_price_book
 from fleet.settings.settings import load_settings
@@ -146,7 +146,12 @@ class _Group(TyperGroup):
             group = _Group(name=verb.name, help=verb.summary, no_args_is_help=True, rich_markup_mode=None)
             group.verbs, group.words = verb.verbs, words
             return group
-        module = import_module(".".join(("gputide.verbs", *words)))
+        try:
+            module = import_module(".".join(("gputide.verbs", *words)))
+        except ModuleNotFoundError as exc:
+            raise Misconfigured(
+                f"cannot run `gputide {' '.join(words)}` without {exc.name}: pip install 'gputide[all]' brings it"
+            ) from exc
         command = typer.main.get_command(module.app)
         command.name = verb.name
         # Completion is installed for the program, not for each verb.

@@ -19,12 +19,10 @@ from fleet.errors import Unavailable
 from fleet.settings.settings import EnforcerSettings
 from fleet.words import Language
 from gputide.answers.plan import outcome_answer
-from gputide.container.access import open_web_app
 from gputide.container.pages import views_of
 from gputide.demo import DemoSummary, demo_settings, run_demo
 from gputide.output import Format, print_answer
-from gputide.session import default_data_path, session_of, who
-from gputide.verbs.serve import serve_until_stopped
+from gputide.session import Session, default_data_path, session_of, who
 
 app = typer.Typer()
 
@@ -51,9 +49,19 @@ def demo(
     with session.progress("replaying (minutes of the fleet)") as tick:
         summary = run_demo(path, session.settings, started=started, tick=tick)
     _print_summary(summary, session.settings.enforcer.backend)
-    if once:
+    if not once:
+        _show_pages(replace(session, data_path=path), port)
+
+
+def _show_pages(session: Session, port: int | None) -> None:
+    """Serve the pages until Ctrl-C, where what draws them is installed."""
+    try:
+        # The loop itself needs none of it.
+        from gputide.container.access import open_web_app
+        from gputide.verbs.serve import serve_until_stopped
+    except ModuleNotFoundError as exc:
+        typer.echo(f"no web page without {exc.name}: pip install 'gputide[dashboards]' brings it", err=True)
         return
-    session = replace(session, data_path=path)
     views = views_of(session, is_patient=False)
     settings = session.settings.dashboard
     try:
