@@ -299,7 +299,7 @@ def _map(squares: tuple[Square, ...], graph_id: str, name: str) -> Any:
 
 
 def _interval_words(plan: Plan) -> str:
-    """Whether it counts on relief, how far off harm may be, and how many plans tried on earlier days kept the limit."""
+    """How far off harm may be, how many plans tried on earlier days kept the limit, and whether it counts on relief."""
     interval, tried, unrelieved = (
         plan.totals.predicted_violation_interval, plan.backtested, plan.totals.unrelieved_violation_ratio,
     )  # fmt: skip
@@ -307,7 +307,8 @@ def _interval_words(plan: Plan) -> str:
     if interval is None or tried is None:
         return relief
     least, most = map(percent_words, interval)
-    return relief + say("plan.harm_interval", least=least, most=most, within=tried.within_limit, trials=tried.trials)
+    within = say("plan.harm_interval", least=least, most=most, within=tried.within_limit, trials=tried.trials)
+    return within + relief
 
 
 def _title(

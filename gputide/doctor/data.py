@@ -237,7 +237,7 @@ def _relief(session: Session) -> Iterator[Diagnosis]:
             continue
         harm = unrelieved_harm(plans.get(name), folder.relief_lock)
         if harm is not None:
-            text = sentence("doctor.found.unrelieved", harm=format_percent(harm, digits=1))
+            text = sentence("guard.relief_missing", harm=format_percent(harm, digits=1))
             yield finding("relief-missing", text, subject=format_plan_id(name))
     yield otherwise(sentence("doctor.found.relieved"))
 

@@ -43,7 +43,7 @@ def test_doctor_names_an_applied_plan_that_counts_on_relief_while_none_runs(tmp_
     assert missing.kind is not None
     assert (missing.kind.code, missing.mend) == ("relief-missing", "gputide run relief run --yes")
     assert COUNTING.plan_id.startswith(str(missing.subject))
-    assert "without relief 1.1 % " in str(missing.said)
+    assert "without it 1.1 % " in str(missing.said)
     with FolderLock(folder.path, "relief"):
         assert looked(folder).kind is None
     assert looked(folder).kind is not None
