@@ -77,6 +77,7 @@ class Outcome:
         framebuffer: violated for want of framebuffer.
         predicted: what a plan said before, None for rules.
         interval: between which it said nine of ten such plans stay.
+        shifted: what it said of days on which the whole fleet is as busy as after a launch.
     """
 
     saved: float
@@ -85,6 +86,7 @@ class Outcome:
     framebuffer: float
     predicted: float | None = None
     interval: tuple[float, float] | None = None
+    shifted: float | None = None
 
     @property
     def violated(self) -> int:
@@ -170,6 +172,7 @@ def _outcome(score: BacktestScore) -> Outcome:
         framebuffer=score.framebuffer_ratio or 0.0,
         predicted=score.predicted_violation_ratio,
         interval=score.predicted_violation_interval,
+        shifted=score.shifted_violation_ratio,
     )
 
 
@@ -183,17 +186,26 @@ def _recorded(task: Task, cut: Cut) -> Judged:
     for level, plan in fold.plans().items():
         said = plan.totals
         outcomes[level.value] = _scored(
-            fold.judge(plan), said.predicted_violation_ratio, said.predicted_violation_interval
+            fold.judge(plan),
+            said.predicted_violation_ratio,
+            said.predicted_violation_interval,
+            said.shifted_violation_ratio,
         )
     since, _, until = cut.moments(trace)
     whole = read_history(trace, since=since, until=until)
     return Judged(task=task, rise=rise(whole, cut.end - cut.cut), outcomes=outcomes)
 
 
-def _scored(score: Score, predicted: float | None = None, interval: tuple[float, float] | None = None) -> Outcome:
+def _scored(
+    score: Score,
+    predicted: float | None = None,
+    interval: tuple[float, float] | None = None,
+    shifted: float | None = None,
+) -> Outcome:
     return Outcome(
         saved=score.saved_ratio, realised=score.violation_ratio, active=score.active,
         framebuffer=score.memory / max(1, score.active), predicted=predicted, interval=interval,
+        shifted=shifted,
     )  # fmt: skip
 
 

@@ -380,6 +380,10 @@ class Totals:
             history is too short for plans of earlier days.
         unrelieved_violation_ratio: what would be violated should relief not run, 0-1; None where the plan counts on
             none.
+        shift_ratio: how many times as busy the whole fleet gets when a company launches something: as it once did
+            within the history, else by what other fleets showed.
+        shifted_violation_ratio: what would be violated on days on which the whole fleet is so many times as busy, 0-1;
+            None where the plan was not asked.
         relief_moves_per_pod_day: moves that relief is expected to make; None where no plan of earlier days says it.
         moves: pods that are restarted.
     """
@@ -395,6 +399,8 @@ class Totals:
     predicted_violation_ratio: float
     predicted_violation_interval: tuple[float, float] | None = None
     unrelieved_violation_ratio: float | None = None
+    shift_ratio: float | None = None
+    shifted_violation_ratio: float | None = None
     relief_moves_per_pod_day: float | None = None
     moves: int
     surge_cards: int = 0

@@ -40,7 +40,15 @@ _EARLIER_ID_DIGITS = 12
 _PAIRS = frozenset({"settings", "numbers", "values"})
 """Fields that hold name-value pairs and are objects in JSON."""
 _LEFT_OUT = frozenset(
-    {"kept_ratio", "memory_scaling", "node_switch", "relief_moves_per_pod_day", "unrelieved_violation_ratio"}
+    {
+        "kept_ratio",
+        "memory_scaling",
+        "node_switch",
+        "relief_moves_per_pod_day",
+        "shift_ratio",
+        "shifted_violation_ratio",
+        "unrelieved_violation_ratio",
+    }
 )
 """Fields that came later and are left out where they say nothing, so that such a plan keeps its bytes and its id."""
 _RENAMED = {"start": "from", "end": "until"}

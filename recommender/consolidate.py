@@ -93,6 +93,13 @@ class Group:
         """Points of the scenarios that packings are judged on."""
         return int(self.fresh.shape[1])
 
+    def busier(self, times: float) -> Group:
+        """The same on days on which everybody asks for so many times as much, and needs framebuffer accordingly."""
+        fresh = np.minimum(1.0, self.fresh * np.float32(times))
+        problem = self.problem
+        shortage = shortage_points(self.grants, problem.item_type, fresh, problem.capacity_bytes, problem.is_low)
+        return replace(self, fresh=fresh, shortage=shortage)
+
     def shortage_of(self, bin_of: NDArray[np.int32]) -> float:
         """Expected item-points short of framebuffer: of workloads of which any pod shares a card, for all are cut."""
         workload = self.problem.item_workload
@@ -360,16 +367,19 @@ def judged(groups: Sequence[Group], packings: Sequence[NDArray[np.int32]], resti
     )
 
 
-def violation_of_seats(point: Point, seat_of: Mapping[int, int]) -> float:
+def violation_of_seats(point: Point, seat_of: Mapping[int, int], *, times: float = 1.0) -> float:
     """Predicted violation of a packing as far as its pods got seats, 0-1.
 
     Args:
         seat_of: number of the seat of each row of the demand that got one; the others stay, and share nothing new.
+        times: how many times as busy everybody is.
     """
-    packings = [
-        np.unique([seat_of.get(int(row), -1 - item) for item, row in enumerate(group.rows)], return_inverse=True)[1]
-        for group in point.groups
-    ]
-    return judged(
-        point.groups, [bin_of.astype(np.int32) for bin_of in packings], point.choice.resting_active
-    ).violation_ratio
+    bad, active = 0.0, point.choice.resting_active
+    # One group at a time: busier days of all would be as large again as all days that were drawn.
+    for group in point.groups:
+        seats = [seat_of.get(int(row), -1 - item) for item, row in enumerate(group.rows)]
+        bin_of = np.unique(seats, return_inverse=True)[1].astype(np.int32)
+        found = judged([group if times == 1.0 else group.busier(times)], [bin_of], 0.0)
+        bad += found.violation_ratio * found.active
+        active += found.active
+    return bad / active if active > 0 else 0.0

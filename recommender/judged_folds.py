@@ -50,6 +50,8 @@ class BacktestScore:
         predicted_violation_ratio: what the plan said before, None for naive rules.
         predicted_violation_interval: between which it said that nine of ten such plans stay; None for naive rules, and
             where the days before held no trial.
+        shifted_violation_ratio: what it said of days on which the whole fleet gets as busy as companies' launches make
+            it; None for naive rules and trials.
         lost_work_ratio: demand that did not fit / demand, as far as it is known.
         moves: moves that relief made; 0 where the plan counts on none.
         spare_cards: cards of `cards_after` that relief used beyond the plan's at its peak.
@@ -70,6 +72,7 @@ class BacktestScore:
     framebuffer_ratio: float | None
     predicted_violation_ratio: float | None
     predicted_violation_interval: tuple[float, float] | None
+    shifted_violation_ratio: float | None
     lost_work_ratio: float
     active_steps: int
     unjudged_pods: int
@@ -346,6 +349,7 @@ def _score(
         framebuffer_ratio=share(played.short | played.full, waits),
         predicted_violation_ratio=None if totals is None else totals.predicted_violation_ratio,
         predicted_violation_interval=None if totals is None else totals.predicted_violation_interval,
+        shifted_violation_ratio=None if totals is None else totals.shifted_violation_ratio,
         lost_work_ratio=max(0.0, 1.0 - served / asked) if asked > 0 else 0.0,
         active_steps=active,
         unjudged_pods=int((2 * is_judged.sum(axis=1) < lived.sum(axis=1)).sum()),

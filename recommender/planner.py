@@ -156,7 +156,11 @@ def _plan(problem: PlanningProblem, permits: Permits, packing: Packing, *, is_tr
         risk=settings.risk.preset,
         backend=capability.backend,
         currency=settings.prices.currency,
-        totals=_totals(solution, recommendations, forecast, _unrelieved(problem, packing, arrangement)),
+        totals=replace(
+            _totals(solution, recommendations, forecast, _unrelieved(problem, packing, arrangement)),
+            shift_ratio=None if is_trial else problem.shift_ratio,
+            shifted_violation_ratio=None if is_trial else _shifted(problem, packing, arrangement),
+        ),
         recommendations=recommendations,
         refused=_sorted(permits.refused + arrangement.refused + sleep.refused + stays),
         withheld=_withheld(problem, permits, frontier),
@@ -174,8 +178,16 @@ def _unrelieved(problem: PlanningProblem, packing: Packing, arrangement: Arrange
     if problem.past.relief_moves_max is None:
         return None
     groups = tuple(replace(group, contention_left=1.0) for group in packing.chosen.groups)
-    seat_of = {row: number for number, seat in enumerate(arrangement.seats) for row in seat.rows}
-    return violation_of_seats(replace(packing.chosen, groups=groups), seat_of)
+    return violation_of_seats(replace(packing.chosen, groups=groups), _seat_of(arrangement))
+
+
+def _shifted(problem: PlanningProblem, packing: Packing, arrangement: Arrangement) -> float:
+    """What scenarios forecast for days on which the whole fleet is so many times as busy, 0-1."""
+    return violation_of_seats(packing.chosen, _seat_of(arrangement), times=problem.shift_ratio)
+
+
+def _seat_of(arrangement: Arrangement) -> dict[int, int]:
+    return {row: number for number, seat in enumerate(arrangement.seats) for row in seat.rows}
 
 
 def _totals(

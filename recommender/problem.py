@@ -24,6 +24,7 @@ from fleet.profiles import Profile, Profiles
 from fleet.settings.settings import RiskSettings, Settings
 from fleet.usage import CardGrid, History, SliceGrid
 from recommender.demand import Demand
+from recommender.harm.surprise import shift_ratio
 from recommender.node_terms import NodeTerms
 from recommender.past_outcomes import OwnPast
 
@@ -116,6 +117,11 @@ class PlanningProblem:
             level: self.past.forecast_pod_limit(max(most, min(POD_TIMES * most, restored)))
             for level, most in self.violation_limits.items()
         }
+
+    @cached_property
+    def shift_ratio(self) -> float:
+        """How many times as busy as on its busiest day the whole fleet may get when the company launches something."""
+        return shift_ratio(self.demand.compute, self.demand.steps_per_day)
 
     def at(self, level: RiskLevel) -> PlanningProblem:
         """The same problem at a preset; the limit that was set stays with the preset it was set for."""

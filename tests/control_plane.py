@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 from pathlib import Path
 
 import yaml
@@ -275,12 +276,19 @@ class ControlPlane:
                 ]  # fmt: skip
 
     def _question(self, part: ControlPart) -> Callable[[], bool]:
-        """What shows that a part works: the controllers make the first service account, others answer by themselves."""
+        """What shows that a part works: the API server lets a write through, the controllers make the first account.
+
+        A server that says it is ready still answers writes with 403 until its admission plugins have read what they go
+        by, so it is asked for one that changes nothing.
+        """
         match part:
             case ControlPart.ETCD:
                 return lambda: _answers(f"{self.etcd_url}/readyz")
             case ControlPart.API_SERVER:
-                return lambda: self._api_answers("/readyz")
+                written = json.dumps({"metadata": {"name": "asked"}}).encode()
+                return lambda: (
+                    self._api_answers("/readyz") and self._api_answers("/api/v1/namespaces?dryRun=All", written)
+                )
             case ControlPart.CONTROLLERS:
                 return lambda: self._api_answers("/api/v1/namespaces/default/serviceaccounts/default")
             case ControlPart.SCHEDULER:
@@ -288,11 +296,12 @@ class ControlPlane:
             case ControlPart.KWOK:
                 return lambda: _answers(f"http://127.0.0.1:{self._ports[part]}/healthz")
 
-    def _api_answers(self, path: str) -> bool:
+    def _api_answers(self, path: str, written: bytes | None = None) -> bool:
         if not self.ca.exists():
             return False
-        bearer = {"Authorization": f"Bearer {self._tokens[User.ADMIN]}"}
-        return _answers(self.url + path, headers=bearer, context=ssl.create_default_context(cafile=str(self.ca)))
+        headers = {"Authorization": f"Bearer {self._tokens[User.ADMIN]}", "Content-Type": "application/json"}
+        trusted = ssl.create_default_context(cafile=str(self.ca))
+        return _answers(self.url + path, written, headers=headers, context=trusted)
 
 
 def _with_hold(stages: str) -> str:
@@ -305,11 +314,17 @@ def _with_hold(stages: str) -> str:
     return yaml.safe_dump_all(found)
 
 
-def _answers(url: str, *, headers: Mapping[str, str] | None = None, context: ssl.SSLContext | None = None) -> bool:
-    request = urllib.request.Request(url, headers=dict(headers or {}))
+def _answers(
+    url: str,
+    written: bytes | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    context: ssl.SSLContext | None = None,
+) -> bool:
+    request = urllib.request.Request(url, written, headers=dict(headers or {}))
     try:
         with urllib.request.urlopen(request, timeout=_ASK_SECONDS, context=context) as answer:
-            return bool(answer.status == 200)
+            return bool(answer.status in (HTTPStatus.OK, HTTPStatus.CREATED))
     except (OSError, urllib.error.URLError):
         return False
 

@@ -299,16 +299,17 @@ def _map(squares: tuple[Square, ...], graph_id: str, name: str) -> Any:
 
 
 def _interval_words(plan: Plan) -> str:
-    """How far off harm may be, how many plans tried on earlier days kept the limit, and whether it counts on relief."""
-    interval, tried, unrelieved = (
-        plan.totals.predicted_violation_interval, plan.backtested, plan.totals.unrelieved_violation_ratio,
-    )  # fmt: skip
-    relief = "" if unrelieved is None else say("plan.harm_counts_on_relief", unrelieved=percent_words(unrelieved))
-    if interval is None or tried is None:
-        return relief
-    least, most = map(percent_words, interval)
-    within = say("plan.harm_interval", least=least, most=most, within=tried.within_limit, trials=tried.trials)
-    return within + relief
+    """How far off harm may be, what was tried, whether it counts on relief, and what days of a busier fleet bring."""
+    totals, tried, words = plan.totals, plan.backtested, ""
+    if totals.predicted_violation_interval is not None and tried is not None:
+        least, most = map(percent_words, totals.predicted_violation_interval)
+        words += say("plan.harm_interval", least=least, most=most, within=tried.within_limit, trials=tried.trials)
+    if totals.unrelieved_violation_ratio is not None:
+        words += say("plan.harm_counts_on_relief", unrelieved=percent_words(totals.unrelieved_violation_ratio))
+    if totals.shifted_violation_ratio is not None:
+        shifted, times = percent_words(totals.shifted_violation_ratio), f"{totals.shift_ratio:.1f}"
+        words += say("plan.harm_shifted", ratio=shifted, times=times)
+    return words
 
 
 def _title(

@@ -179,6 +179,9 @@ class RecommenderSettings(Section):
     tide_window: str | None = Field(default=None, pattern=r"^([01]\d|2[0-3])-([01]\d|2[0-3])$")
     """Local hours in which services scale in, such as 23-08; none for those in which most is freed. Who leaves, and how
     far, is computed either way."""
+    placement_watt_milli: Annotated[float, Field(ge=0.0, le=1000.0)] = 20.0
+    """What a watt that a new pod makes its node draw more counts in `gputide plan place`, in thousandths of a card that
+    nobody can use any more; it fades as the cards fill up. 0 leaves power out; more than 30 costs room."""
     measured_pairs: Path | None = None
     """CSV of pairs measured on one card (victim, aggressor, speed_ratio …); who suffers there is kept apart."""
 

@@ -93,12 +93,15 @@ def plan_answer(plan: Plan, notes: Sequence[str] = ()) -> Answer:
 
 
 def harm_words(totals: Totals) -> str:
-    """Predicted harm with its interval, where there is one."""
-    predicted = format_percent(totals.predicted_violation_ratio, digits=2)
-    if totals.predicted_violation_interval is None:
-        return predicted
-    least, most = (format_percent(ratio, digits=2) for ratio in totals.predicted_violation_interval)
-    return f"{predicted}, nine times of ten {least} to {most}"
+    """Predicted harm with its interval, where there is one, and that on days on which the whole fleet is busier."""
+    words = format_percent(totals.predicted_violation_ratio, digits=2)
+    if totals.predicted_violation_interval is not None:
+        least, most = (format_percent(ratio, digits=2) for ratio in totals.predicted_violation_interval)
+        words += f", nine times of ten {least} to {most}"
+    if totals.shifted_violation_ratio is not None:
+        shifted = format_percent(totals.shifted_violation_ratio, digits=2)
+        words += f", {shifted} while the whole fleet is {totals.shift_ratio:.1f} times as busy"
+    return words
 
 
 _FACTOR_SHOWN_MIN = 0.005

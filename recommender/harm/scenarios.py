@@ -2,7 +2,8 @@
 
 A scenario is a matrix of demand, one row per type of replica and one column per point (a sampled step of some day).
 The first draw replays the history's days as they were, jointly; later draws pick each service's day on its own (the
-hour of day is kept, recent days come more often) and let services rise above their record by the learned hazard. A
+hour of day is kept, recent days come more often), from days on which the fleet as a whole was about as busy, so that
+nobody's Sunday stands beside the Monday of another, and let services rise above their record by the learned hazard. A
 search works on one set, and its answer is judged on a fresh one with another seed. Called by `consolidate`.
 """
 
@@ -22,6 +23,13 @@ POINTS_PER_DAY = 48
 """Steps that are sampled of every day."""
 DAY_HALF_LIFE = 7.0
 """After how many days a day is half as likely to come again as the last one."""
+ALIKE_RATIO = 1.1
+"""A day on which the fleet is this many times as busy as on another stands half as often beside it as one alike."""
+ALIKE_RATIO = 1.1
+"""Days on which the fleet is this many times as busy are half as likely to stand beside each other as days alike."""
+
+
+_HALVINGS_MAX = 50.0
 
 
 def daily_blocks(demand: Demand, rows: NDArray[np.int64]) -> Float32:
@@ -96,7 +104,9 @@ def draw_scenarios(
     starts, counts, members = _members(type_of, types)
     load = np.empty((types, draws, days, points), np.float32)
     picked_steps = _sampled_steps(generator, draws, days, points, per_day)
-    weight = _day_weights(means)
+    weights = _day_weights(means, counts)
+    recency = _recency(days)
+    slots = _quantile(recency / recency.sum(), _even(generator, draws * days, 1)[:, 0]).reshape(draws, days)
     every = np.arange(types)
     chances, places, surging = (_even(generator, draws * days, types).reshape(draws, days, types) for _ in range(3))
     hazard = np.minimum(1.0, surprises.hazard[surprises.type_class] * hazard_factor)
@@ -105,6 +115,7 @@ def draw_scenarios(
         for day in range(days):
             steps = picked_steps[draw, day]
             chance = chances[draw, day]
+            weight = weights[slots[draw, day]]
             day_of = (
                 np.full(types, day) if is_replay[draw] else (weight < chance[:, None]).sum(axis=1).clip(0, days - 1)
             )
@@ -134,16 +145,27 @@ def _quantile(weights: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[
     return np.searchsorted(np.cumsum(weights), at, side="right").clip(0, len(weights) - 1)
 
 
-def _day_weights(means: Float32) -> NDArray[np.float64]:
-    """Cumulated chance of each day to come again, per type, (types, days): the latest are the likeliest.
+def _recency(days: int) -> NDArray[np.float64]:
+    """Weight of each day to come again, (days,): the latest are the likeliest."""
+    return np.asarray(0.5 ** (np.arange(days - 1, -1, -1) / DAY_HALF_LIFE), np.float64)
+
+
+def _day_weights(means: Float32, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Cumulated chance of each day to come again beside each other day, (days beside, types, days).
 
     Days on which a type was not seen never come again, unless none was seen.
+
+    Args:
+        counts: replicas of each type.
     """
-    days = means.shape[1]
     seen: NDArray[np.bool_] = np.asarray(np.isfinite(means).any(axis=2), bool)
+    daily = np.where(seen, np.nan_to_num(means).sum(axis=2) / np.maximum(1, np.isfinite(means).sum(axis=2)), 0.0)
+    usual = daily.sum(axis=1) / np.maximum(1, seen.sum(axis=1))
+    fleet = np.log(np.maximum(counts @ np.where(seen, daily, usual[:, None]), 1e-9))
+    alike = 0.5 ** np.minimum(_HALVINGS_MAX, np.abs(fleet[:, None] - fleet) / np.log(ALIKE_RATIO))
     seen[~seen.any(axis=1)] = True
-    weight = seen * 0.5 ** (np.arange(days - 1, -1, -1) / DAY_HALF_LIFE)
-    return np.cumsum(weight / weight.sum(axis=1, keepdims=True), axis=1)
+    weight = seen * (_recency(means.shape[1]) * alike)[:, None, :]
+    return np.cumsum(weight / weight.sum(axis=2, keepdims=True), axis=2)
 
 
 def _usual_day(means: Float32) -> Float32:

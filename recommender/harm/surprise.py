@@ -32,6 +32,11 @@ HALF_LIFE_DAYS = 1.0
 """After how many days a surprise counts half."""
 SHAPES_MAX = 256
 """Days of surprise kept per class, the latest."""
+SHIFT_RATIO_MIN = 1.3
+"""How many times as busy as ever a whole fleet may get within days: what launches of one company made of others."""
+_WEEK_DAYS = 7
+_SEEN_MIN = 0.5
+"""Share of a day that must have been seen for its mean to say how busy it was."""
 _PRIOR_HAZARD = (0.03, 0.10, 0.10, 0.08)
 """Daily hazard per class before anything was seen: the order of what public inference traces show."""
 _PRIOR_DAYS = 2.0
@@ -99,6 +104,26 @@ def learn_surprises(daily: Float32) -> Surprises:
     hazard = (rose + np.array(_PRIOR_HAZARD) * _PRIOR_DAYS) / (seen + _PRIOR_DAYS)
     shapes, weights = zip(*(_pool(pool, steps, kind) for kind, pool in enumerate(pools)), strict=True)
     return Surprises(hazard=hazard, shapes=shapes, weights=weights, record=record, type_class=classes_of(record))
+
+
+def shift_ratio(compute: Float32, per_day: int) -> float:
+    """How many times as busy as on any day before the fleet got on a day of its history, `SHIFT_RATIO_MIN` at least.
+
+    Days count from the second week on: a Monday is no launch. Rows that were not seen on every day are left out: who
+    comes makes nobody else busier.
+
+    Args:
+        compute: demand of every row, share of a card, (rows, steps), NaN = not collected.
+        per_day: steps of a day.
+    """
+    steps = compute.shape[1]
+    days = [compute[:, max(0, end - per_day) : end] for end in range(steps % per_day or per_day, steps + 1, per_day)]
+    seen = np.array([np.isfinite(day).mean(axis=1) for day in days])
+    totals = np.array([np.nansum(day, axis=1) for day in days]) / np.maximum(seen, _SEEN_MIN)
+    daily = totals[:, (seen >= _SEEN_MIN).all(axis=0)].sum(axis=1)
+    before = np.maximum.accumulate(daily)[_WEEK_DAYS - 1 : -1]
+    risen = daily[_WEEK_DAYS:][before > 0] / before[before > 0]
+    return max(SHIFT_RATIO_MIN, float(risen.max(initial=0.0)))
 
 
 def classes_of(record: NDArray[np.floating]) -> NDArray[np.int64]:

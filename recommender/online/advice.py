@@ -14,14 +14,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fleet.catalogue import find_model
 from fleet.inventory import Card, CardId, CardModelName, Grant, Inventory, Node
 from recommender.online.occupancy import Occupancy, Relocation
-from recommender.online.placement import WHOLE_CARD, FreeNodes, PlacementWeights, PodKinds, placement_scores
+from recommender.online.placement import (
+    WHOLE_CARD,
+    FreeNodes,
+    PlacementWeights,
+    PodKinds,
+    PowerDraw,
+    placement_scores,
+)
 
 _UNKNOWN_MILLI = 2**40
 """Stands for CPU that nobody reported, in thousandths of a core: never what runs out first."""
 _UNKNOWN_BYTES = 2**60
+_SOCKET_WATTS = 105.0
+"""What a CPU socket with work draws above one at rest: Xeon E5-2682 v4, 120 W and 15 W (arXiv:2412.17484)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +79,8 @@ class NodeOffer:
     """One node that could take a pod.
 
     Attributes:
-        cost_cards: what placing it there costs in cards: those the expected pods could no longer use, those stranded.
+        cost_cards: what placing it there costs in cards: those the expected pods could no longer use, those stranded,
+            those of a scarce model, and what the watts that the node draws more are worth.
     """
 
     node: str
@@ -235,14 +247,31 @@ def _free_nodes(state: Occupancy) -> tuple[FreeNodes, list[str], list[CardModelN
             milli[row, column] = 0 if card.mig_mode is True else int(state.free_ratio(card) * WHOLE_CARD + 1e-6)
     cpu = [state.free_cpu_cores(name) for name in names]
     memory = [state.free_memory_bytes(name) for name in names]
+    rows = np.array([models.index(state.cards_of[name][0].card_model) for name in names], np.int64)
     nodes = FreeNodes(
         cpu_milli=np.array([_UNKNOWN_MILLI if cores is None else int(cores * 1000) for cores in cpu], np.int64),
         memory_bytes=np.array([_UNKNOWN_BYTES if size is None else size for size in memory], np.int64),
-        card_model=np.array([models.index(state.cards_of[name][0].card_model) for name in names], np.int64),
+        card_model=rows,
         cards=np.array([len(state.cards_of[name]) for name in names], np.int64),
         card_milli=milli,
+        draw=_draw(state, names, models, rows),
     )
     return nodes, names, models
+
+
+def _draw(
+    state: Occupancy, names: Sequence[str], models: Sequence[CardModelName], rows: NDArray[np.int64]
+) -> PowerDraw | None:
+    """What work costs in watts; None where the watts of a card model are unknown, which would seem to draw none."""
+    known = [model for name in models if (model := find_model(name)) is not None]
+    if len(known) < len(models):
+        return None
+    cores = [state.nodes[name].cpu_cores if name in state.nodes else None for name in names]
+    return PowerDraw(
+        card_watts=np.array([model.watts_max - (model.watts_idle or 0.0) for model in known], float)[rows],
+        socket_watts=np.array([0.0 if count is None else _SOCKET_WATTS for count in cores]),
+        cpu_total_milli=np.array([_UNKNOWN_MILLI if count is None else int(count * 1000) for count in cores], np.int64),
+    )
 
 
 def _expected_kinds(live: Sequence[Grant], models: Sequence[CardModelName]) -> PodKinds:

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
+from email.message import Message
 from http.client import BadStatusLine, HTTPSConnection
 from io import BytesIO
 from pathlib import Path
@@ -129,9 +130,12 @@ class Api:
         request = urllib.request.Request(
             self._url + path, method=method, data=None if body is None else json.dumps(body).encode(), headers=headers
         )
-        with urllib.request.urlopen(request, context=self._context, timeout=_SECONDS_MAX) as answer:
-            found: Manifest = json.load(answer)
-            return found
+        try:
+            with urllib.request.urlopen(request, context=self._context, timeout=_SECONDS_MAX) as answer:
+                found: Manifest = json.load(answer)
+                return found
+        except urllib.error.HTTPError as refused:
+            raise _refusal(request.full_url, refused.code, refused.reason, refused.headers, refused.read()) from None
 
     def _read(self, path: str, headers: dict[str, str]) -> Manifest:
         """Read over this thread's connection; one that the server closed meanwhile is opened once more."""
@@ -151,7 +155,12 @@ class Api:
         if not answer.will_close:
             self._kept.connection = connection
         if answer.status >= 400:
-            url, words = self._url + path, BytesIO(content)
-            raise urllib.error.HTTPError(url, answer.status, answer.reason, answer.headers, words)
+            raise _refusal(self._url + path, answer.status, answer.reason, answer.headers, content)
         found: Manifest = json.loads(content)
         return found
+
+
+def _refusal(url: str, status: int, reason: str, headers: Message, content: bytes) -> urllib.error.HTTPError:
+    """An error that says what the server says, and can be read by who catches it."""
+    words = f"{reason}: {content[:500].decode(errors='replace')}"
+    return urllib.error.HTTPError(url, status, words, headers, BytesIO(content))

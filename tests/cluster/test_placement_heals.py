@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -193,7 +194,8 @@ def test_pod_whose_planned_node_has_no_room_left_for_it_comes_up_on_another(api:
     try:
         api.patch(owner, {"spec": {"replicas": 0}})
         until(lambda: not pods(api, standing.namespace, "rank"), "the service is scaled in")
-        offered = {"status": {"allocatable": {"pods": str(_pods_on(api, node))}}}
+        until(lambda: all(_stays(pod) for pod in _pods_on(api, node)), "who leaves the node has left it")
+        offered = {"status": {"allocatable": {"pods": str(len(_pods_on(api, node)))}}}
         api.patch(f"/api/v1/nodes/{node}/status", offered)
         api.patch(owner, {"spec": {"replicas": 1}})
         until(lambda: why_unpinned(_ready_rank(api, standing)) is not None, "admission has heard of the node")
@@ -214,8 +216,14 @@ def _ready_rank(api: Api, standing: Standing) -> Manifest:
     return pod
 
 
-def _pods_on(api: Api, node: str) -> int:
-    return len(api.ask("GET", f"/api/v1/pods?fieldSelector=spec.nodeName%3D{node}")["items"])
+def _pods_on(api: Api, node: str) -> list[Manifest]:
+    unfinished = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
+    found: list[Manifest] = api.ask("GET", f"/api/v1/pods?fieldSelector={quote(unfinished)}")["items"]
+    return found
+
+
+def _stays(pod: Manifest) -> bool:
+    return "deletionTimestamp" not in pod["metadata"]
 
 
 def test_pod_that_the_scheduler_cannot_place_in_its_seat_is_made_anew_and_comes_up_elsewhere(

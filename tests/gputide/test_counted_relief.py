@@ -89,7 +89,8 @@ def test_plan_that_counts_on_relief_is_applied_beside_it_and_relief_moves_its_po
     assert "done" in {move["state"] for move in moves}
 
     assert program(replayed, "doctor", "--only", "relief-missing").status == 1
-    assert program(replayed, "undo", "--yes").status == 0
+    # Pods that relief moved sit on cards that an undo without a gap would need.
+    assert program(replayed, "--set", "guard.gaps_allowed=true", "undo", "--yes").status == 0
     assert program(replayed, "doctor", "--only", "relief-missing").status == 0
 
 

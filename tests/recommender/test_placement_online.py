@@ -15,6 +15,7 @@ from recommender.online.placement import (
     FreeNodes,
     PlacementWeights,
     PodKinds,
+    PowerDraw,
     fragmented_milli,
     place_arrivals,
     placement_scores,
@@ -89,6 +90,61 @@ def test_card_model_that_a_pod_may_not_use_is_passed_over() -> None:
     kinds = replace(pod_kinds((1000, 1, 1000, 1.0), models=2), may_use=np.array([[False, True]]))
     nodes = replace(free_nodes([1000], [1000]), card_model=np.array([0, 1], np.int64))
     assert place_arrivals(nodes, kinds, np.array([0, 0])).node_of.tolist() == [1, -1]
+
+
+def two_models(rows: int, *, draw: PowerDraw | None = None) -> FreeNodes:
+    """Nodes of one card each; the card model alternates."""
+    nodes = free_nodes(*[[1000]] * rows)
+    return replace(nodes, card_model=np.arange(rows) % 2, draw=draw)
+
+
+def test_card_model_that_others_need_is_left_to_them() -> None:
+    kinds = replace(pod_kinds(*[(1000, 1, 1000, 1.0)] * 2, models=2), may_use=np.array([[True, True], [True, False]]))
+    nodes = two_models(4)
+    assert place_arrivals(nodes, kinds, np.array([0, 0, 1, 1])).node_of.tolist() == [1, 3, 0, 2]
+    alone = PlacementWeights(fragmentation=0.0, scarce=0.0)
+    assert place_arrivals(nodes, kinds, np.array([0, 0, 1, 1]), weights=alone).node_of.tolist() == [0, 1, 2, -1]
+
+
+def draw_of(*card_watts: float, socket_watts: float = 0.0) -> PowerDraw:
+    return PowerDraw(
+        card_watts=np.array(card_watts),
+        socket_watts=np.full(len(card_watts), socket_watts),
+        cpu_total_milli=np.full(len(card_watts), CPU, np.int64),
+    )
+
+
+def test_pod_goes_where_the_fewest_watts_are_added() -> None:
+    kinds = pod_kinds((1000, 1, 500, 1.0), models=2)
+    nodes = two_models(2, draw=draw_of(300.0, 60.0))
+    placed = place_arrivals(nodes, kinds, np.array([0, 0, 0]))
+    assert placed.node_of.tolist() == [1, 1, 0]
+    assert placed.watts.tolist() == [60.0, 0.0, 300.0]
+    assert place_arrivals(nodes, kinds, np.array([0]), weights=PlacementWeights(power=0.0)).node_of.tolist() == [0]
+
+
+def test_watts_count_less_the_fewer_cards_are_free() -> None:
+    kinds = pod_kinds((1000, 1, 1000, 0.0), (1000, 2, 1000, 1.0))
+    draw = draw_of(150.0, 0.0, 0.0)
+    # The cards of the second node are of use to a pod of two cards, the first node's single one is not.
+    cpu = np.array([CPU, CPU, 0], np.int64)
+    roomy = replace(free_nodes([1000], [1000] * 2, [1000] * 60), draw=draw, cpu_milli=cpu)
+    full = replace(roomy, card_milli=free_nodes([1000], [1000] * 2, [0] * 60).card_milli)
+    assert place_arrivals(roomy, kinds, np.array([0])).node_of.tolist() == [1]
+    assert place_arrivals(full, kinds, np.array([0])).node_of.tolist() == [0]
+
+
+def test_watts_of_arrivals_add_up_to_what_the_nodes_draw_in_the_end() -> None:
+    random = np.random.default_rng(7)
+    nodes = replace(
+        free_nodes([1000] * 4, [1000] * 2, [1000], cpu_milli=96_000),
+        draw=replace(draw_of(60.0, 120.0, 350.0, socket_watts=105.0), cpu_total_milli=np.full(3, 96_000, np.int64)),
+    )
+    kinds = pod_kinds((9_000, 1, 400, 1.0), (20_000, 1, 1000, 1.0), (5_000, 0, 0, 1.0))
+    placed = place_arrivals(nodes, kinds, random.integers(0, 3, 40))
+    begun = ((placed.left.card_milli < 1000) & (np.arange(4) < nodes.cards[:, None])).sum(axis=1)
+    sockets = np.ceil((96_000 - placed.left.cpu_milli) / 32_000)
+    assert placed.watts.sum() == (begun * [60.0, 120.0, 350.0]).sum() + 105.0 * sockets.sum()
 
 
 def test_equal_nodes_are_filled_by_name() -> None:
@@ -282,6 +338,16 @@ def test_best_node_for_a_pod_is_the_one_that_is_begun() -> None:
     assert [offer.node for offer in offers] == ["b", "a"]
     assert nodes_for(found, card_model=L20, cards=1, card_ratio=0.5) == ()
     assert [offer.node for offer in nodes_for(found, card_model=None, cards=2, card_ratio=1.0)] == []
+
+
+def test_empty_cluster_offers_the_card_that_draws_less_unless_a_model_is_unknown() -> None:
+    def offers(other: str) -> list[str]:
+        cards = [card("a0", "a", CardModelName("NVIDIA A100-SXM4-80GB")), card("b0", "b", CardModelName(other))]
+        found = nodes_for(inventory(cards, []), card_model=None, cards=1, card_ratio=1.0)
+        return [offer.node for offer in found]
+
+    assert offers("NVIDIA A10") == ["b", "a"]
+    assert offers("NVIDIA Unheard Of") == ["a", "b"]
 
 
 def test_empty_inventory_has_nothing_to_say() -> None:

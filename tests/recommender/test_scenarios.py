@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from fleet.usage import Float32
 from recommender.demand import demand_of
 from recommender.harm.scenarios import daily_blocks, draw_scenarios, type_means
-from recommender.harm.surprise import CLASSES, SHAPES_MAX, Surprises, learn_surprises
+from recommender.harm.surprise import (
+    CLASSES,
+    SHAPES_MAX,
+    SHIFT_RATIO_MIN,
+    Surprises,
+    learn_surprises,
+    shift_ratio,
+)
 from tests.recommender.second_fleet import second_fleet
 
 STEPS = 48
@@ -152,6 +159,34 @@ def test_replays_are_spread_over_the_draws() -> None:
     as_it_was = [draw for draw in range(12) if np.allclose(days[draw], [0.1, 0.2, 0.3, 0.4])]
     assert {0, 4, 8} <= set(as_it_was)
     assert len(as_it_was) < 12
+
+
+def test_no_sunday_of_one_service_stands_beside_a_monday_of_another() -> None:
+    """Both work on weekdays alone, at levels of which each belongs to one day."""
+    weeks = np.array([[0.6, 0.62, 0.64, 0.66, 0.68, 0.03, 0.02] * 2, [0.3, 0.31, 0.32, 0.33, 0.34, 0.015, 0.01] * 2])
+    blocks = np.repeat(weeks[:, :, None], STEPS, axis=2).astype(np.float32)
+    drawn = draw_scenarios(blocks, np.arange(2, dtype=np.int32), never(), draws=40, seed=1)
+    works = drawn > 0.1
+    assert works.any()
+    assert not works.all()
+    assert works[0].tolist() == works[1].tolist()
+    # Which weekday each has is its own affair.
+    assert len({*zip(drawn[0].tolist(), drawn[1].tolist(), strict=True)}) > 14
+
+
+def test_fleet_may_get_as_much_busier_as_it_once_did_or_as_others_did() -> None:
+    def week(*daily: float) -> Float32:
+        return np.repeat(np.array([daily, daily]), STEPS, axis=1).astype(np.float32)
+
+    calm = (0.2, 0.2, 0.2, 0.2, 0.2, 0.02, 0.02)
+    assert shift_ratio(week(*calm[:3]), STEPS) == SHIFT_RATIO_MIN
+    assert shift_ratio(week(*calm[5:], *calm[:5], *calm), STEPS) == SHIFT_RATIO_MIN
+    launched = week(*calm, *calm[:4], 0.5, 0.3)
+    assert shift_ratio(launched, STEPS) == pytest.approx(2.5, rel=1e-6)
+    newcomer = np.full((1, launched.shape[1]), np.nan, np.float32)
+    newcomer[:, -STEPS:] = 1.0
+    assert shift_ratio(np.concatenate([launched, newcomer]), STEPS) == pytest.approx(2.5, rel=1e-6)
+    assert shift_ratio(np.zeros((0, 20 * STEPS), np.float32), STEPS) == SHIFT_RATIO_MIN
 
 
 def test_seed_decides_the_scenarios() -> None:

@@ -167,7 +167,11 @@ def test_back_test_makes_the_plan_that_plan_make_would_have_made() -> None:
     assert score.predicted_violation_ratio == plan.totals.predicted_violation_ratio
     lines = plan_answer(plan).footnotes
     assert any(line.startswith("back-test: 1 plan as dense") for line in lines)
-    assert any("nine times of ten" in line for line in plan_answer(plan).headline)
+    headline = plan_answer(plan).headline
+    assert any("nine times of ten" in line for line in headline)
+    assert plan.totals.shifted_violation_ratio == score.shifted_violation_ratio
+    assert (plan.totals.shifted_violation_ratio or 0.0) > plan.totals.predicted_violation_ratio
+    assert any("while the whole fleet is 1.3 times as busy" in line for line in headline)
 
 
 def test_plans_of_several_presets_are_those_made_one_by_one() -> None:

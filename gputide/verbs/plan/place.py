@@ -14,6 +14,7 @@ from gputide.options import ClusterOption, answering
 from gputide.output import Answer, Listing
 from gputide.session import Session
 from recommender.online.advice import nodes_for
+from recommender.online.placement import PlacementWeights
 
 app = typer.Typer()
 
@@ -37,6 +38,7 @@ def place(
         card_ratio=card_ratio,
         cpu_cores=cpu_cores,
         memory_bytes=parse_bytes(memory),
+        weights=PlacementWeights(power=session.settings.recommender.placement_watt_milli),
     )
     return Answer(
         document={"offers": document(offers)},
