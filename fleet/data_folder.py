@@ -99,6 +99,11 @@ class DataFolder:
         return self.path / "relief.jsonl"
 
     @property
+    def relief_lock(self) -> Path:
+        """File that relief holds while it runs."""
+        return self.path / "relief.lock"
+
+    @property
     def scan_key(self) -> Path:
         """The key by which names are hashed in traces that are handed on."""
         return self.path / "scan-names.key"

@@ -30,7 +30,7 @@ from fleet.capabilities.register import capabilities_of
 from fleet.data_folder import DataFolder, open_data_folder, writing
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
-from fleet.errors import NotEnoughData
+from fleet.errors import Misconfigured, NotEnoughData
 from fleet.inventory import OPT_OUT_LABEL, WorkloadId
 from fleet.outcomes import Outcome
 from fleet.profiles import CardState, Profiles
@@ -41,7 +41,6 @@ from gputide.container.enforcer import open_enforcer
 from gputide.container.history import load_history
 from gputide.container.measured_harm import verified
 from gputide.container.plans import journal, keep_plan, plan_store
-from gputide.container.relief import relief_counted_on
 from gputide.replay.clock import read_replay_clock
 from gputide.replay.play import Playback, Replayed, replay
 from gputide.session import Tick
@@ -117,7 +116,7 @@ def run_demo(path: Path, settings: Settings, *, started: Callable[[str], None], 
 
     Raises:
         Corrupt: the folder holds something else, or can't be written.
-        Misconfigured: no simulated cluster can play the settings' backend.
+        Misconfigured: as `demo_settings`.
     """
     settings = demo_settings(settings)
     if path.exists():
@@ -173,8 +172,13 @@ def demo_settings(settings: Settings) -> Settings:
     A backend that changes all replicas at once can't keep each of them ready meanwhile; the demo says yes to that.
 
     Raises:
-        Misconfigured: no simulated cluster can play the settings' backend.
+        Misconfigured: no simulated cluster can play the settings' backend, or plans should count on relief.
     """
+    if settings.risk.counts_on_relief:
+        raise Misconfigured(
+            "cannot play a demo whose plans count on relief: it replays whole days at once, and relief acts on the "
+            "last recorded step alone; risk.counts_on_relief=true, expected false"
+        )
     record = system_of(settings.enforcer.backend).capabilities
     own = settings.enforcer.model_copy(update={"cluster": ClusterChoice.SIMULATED, "experimental": True})
     gaps_allowed = settings.guard.gaps_allowed or not record.admits_pods
@@ -205,12 +209,7 @@ def _plan(folder: DataFolder, settings: Settings, profiles: Profiles) -> Plan:
         capability=capability,
         now=_now(folder),
         past=replace(
-            own_past(
-                history,
-                settings=settings,
-                capability=capability,
-                relief=relief_counted_on(folder, settings, _now(folder)),
-            ),
+            own_past(history, settings=settings, capability=capability),
             calibration_ratio=calibration_of(read_outcomes(folder)),
         ),
     )

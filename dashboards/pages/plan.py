@@ -299,13 +299,13 @@ def _map(squares: tuple[Square, ...], graph_id: str, name: str) -> Any:
 
 
 def _interval_words(plan: Plan) -> str:
-    """Whether it counts on relief, how far off harm may be, what was tried, and what days of a busier fleet bring."""
+    """How far off harm may be, what was tried, whether it counts on relief, and what days of a busier fleet bring."""
     totals, tried, words = plan.totals, plan.backtested, ""
-    if totals.unrelieved_violation_ratio is not None:
-        words += say("plan.harm_counts_on_relief", unrelieved=percent_words(totals.unrelieved_violation_ratio))
     if totals.predicted_violation_interval is not None and tried is not None:
         least, most = map(percent_words, totals.predicted_violation_interval)
         words += say("plan.harm_interval", least=least, most=most, within=tried.within_limit, trials=tried.trials)
+    if totals.unrelieved_violation_ratio is not None:
+        words += say("plan.harm_counts_on_relief", unrelieved=percent_words(totals.unrelieved_violation_ratio))
     if totals.shifted_violation_ratio is not None:
         shifted, times = percent_words(totals.shifted_violation_ratio), f"{totals.shift_ratio:.1f}"
         words += say("plan.harm_shifted", ratio=shifted, times=times)

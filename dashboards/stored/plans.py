@@ -31,13 +31,14 @@ from enforcer.rollout.reconciler import Reconciler, end_of
 from enforcer.rollout.undo import Undo
 from enforcer.safety.abort_wish import stopped
 from enforcer.safety.freeze import frozen_by
-from enforcer.safety.guard import Guard
+from enforcer.safety.guard import Guard, unrelieved_harm
 from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused
 from fleet.inventory import WorkloadId
 from fleet.outcomes import ChangePhase
 from fleet.sentences import Sentence, listed, sentence
+from fleet.units import format_percent
 
 _log = structlog.get_logger()
 _PHASES = {
@@ -168,6 +169,9 @@ class StoredPlans:
         left = [stage for stage in approved if stage not in applied and stage not in tides]
         if not left and not applied and tides.intersection(approved):
             return sentence("plan.left_to_tide")
+        harm = unrelieved_harm(plan, self._folder.relief_lock) if applied else None
+        if not left and harm is not None:
+            return sentence("guard.relief_missing", harm=format_percent(harm, digits=1))
         if not left:
             return sentence("plan.every_approved_stage_is_applied" if applied else "plan.approve_a_stage_first")
         try:

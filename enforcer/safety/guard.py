@@ -357,9 +357,18 @@ def _check_seal(plan: Plan, edited: str) -> None:
         raise Refused(sentence(edited, plan=plan.plan_id, content=sealed.plan_id))
 
 
+def unrelieved_harm(plan: Plan, lock: Path) -> float | None:
+    """Harm, 0-1, of a plan that counts on relief while none runs; None where one runs, or the plan counts on none.
+
+    Args:
+        lock: file that a running relief holds.
+    """
+    return plan.totals.unrelieved_violation_ratio if lock_holder(lock) is None else None
+
+
 def _check_relief(plan: Plan, lock: Path | None) -> None:
-    harm = plan.totals.unrelieved_violation_ratio
-    if harm is not None and lock is not None and lock_holder(lock) is None:
+    harm = None if lock is None else unrelieved_harm(plan, lock)
+    if harm is not None:
         raise Refused(sentence("guard.relief_off", plan=plan.plan_id, harm=format_percent(harm, digits=1)))
 
 

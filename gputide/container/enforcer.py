@@ -246,7 +246,7 @@ def guard(folder: DataFolder, settings: Settings) -> Guard:
             coverage_ratio_min=settings.guard.history_coverage_min,
             history_age_max=timedelta(seconds=settings.guard.history_age_max_seconds),
             cluster=own_cluster(folder, settings),
-            relief_lock=folder.path / "relief.lock",
+            relief_lock=folder.relief_lock,
             cards_max=settings.guard.cards_per_apply_max,
             saving_max=settings.guard.saving_per_apply_max,
             two_approvals_cards_min=settings.guard.two_approvals_cards_min,

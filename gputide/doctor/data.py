@@ -18,18 +18,20 @@ from pathlib import Path
 import numpy as np
 
 from analyzer.profile import profile_parts
+from enforcer.record.plan_status import standing
 from enforcer.safety.freeze import frozen_by
+from enforcer.safety.guard import unrelieved_harm
 from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
 from fleet.money.prices import PriceBook
 from fleet.schema import Measure
 from fleet.sentences import Sentence, sentence
 from fleet.settings.price_book import with_price_book
-from fleet.units import format_percent
+from fleet.units import format_percent, format_plan_id
 from fleet.usage import History
 from gputide.container.history import load_history
 from gputide.container.ledgers import anchored_folder
-from gputide.container.plans import journal
+from gputide.container.plans import journal, plan_store
 from gputide.container.warehouse import warehouse, warehouse_folder
 from gputide.doctor.finding import Area, Check, Diagnosis, a_check, finding, otherwise, some, unchecked, well
 from gputide.session import Session
@@ -81,6 +83,7 @@ def data_checks(session: Session) -> tuple[Check, ...]:
         a_check(Area.DATA, "folder", partial(_folder, session), of_folder),
         a_check(Area.DATA, "disk", partial(_disk, session), "disk-low disk-filling bus-filling"),
         a_check(Area.DATA, "ledger", partial(_ledger, session), "ledger-broken ledger-unkeyed run-open"),
+        a_check(Area.DATA, "relief", partial(_relief, session), "relief-missing"),
     )
 
 
@@ -223,6 +226,20 @@ def _ledger(session: Session) -> Iterator[Diagnosis]:
         text = sentence("doctor.found.open_runs", open=len(still_open), runs=len(runs))
         yield finding("run-open", text, subject=still_open[0], plan=still_open[0])
     yield otherwise(sentence("doctor.found.chain", runs=len(runs), trust=trust))
+
+
+def _relief(session: Session) -> Iterator[Diagnosis]:
+    """Whether plans of which something stands in the cluster count on relief that does not run, as `apply` sees it."""
+    folder = session.folder()
+    plans, runs = plan_store(folder), journal(folder).runs()
+    for name in dict.fromkeys(run.plan_id for run in runs):
+        if not standing([run for run in runs if run.plan_id == name]):
+            continue
+        harm = unrelieved_harm(plans.get(name), folder.relief_lock)
+        if harm is not None:
+            text = sentence("guard.relief_missing", harm=format_percent(harm, digits=1))
+            yield finding("relief-missing", text, subject=format_plan_id(name))
+    yield otherwise(sentence("doctor.found.relieved"))
 
 
 def _history(session: Session) -> Iterator[Diagnosis]:

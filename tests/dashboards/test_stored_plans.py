@@ -26,6 +26,7 @@ from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder, open_data_folder
 from fleet.decisions import Plan
 from fleet.documents import seal_plan
+from fleet.durable import FolderLock
 from fleet.sentences import sentence
 from tests.dashboards.embedded import CLUSTER, NOW, make_plan, make_profiles
 from tests.waiting import until
@@ -108,3 +109,23 @@ def test_rollout_that_a_bug_ends_is_shown_as_failed_and_the_log_has_its_tracebac
     assert found.phase is RolloutPhase.FAILED
     assert found.said == sentence("progress.bug", fault="ZeroDivisionError: no batch")
     assert [(one["event"], one["exc_info"]) for one in logged] == [("rollout ended by a bug", True)]
+
+
+def test_applied_plan_that_counts_on_relief_says_so_while_none_runs(folder: DataFolder) -> None:
+    counting = seal_plan(replace(PLAN, totals=replace(PLAN.totals, unrelieved_violation_ratio=0.0114)))
+    store = PlanStore(folder.plans)
+    store.add(counting)
+    promoted(folder, counting, 2)
+    plans = StoredPlans(
+        folder, PlanCache(folder.plans), lambda: NOW, guard=no_guard, preview=lambda *_: (),
+        open_plans=lambda: nullcontext(store),
+    )  # fmt: skip
+
+    def reason() -> str:
+        entry = plans.plan(counting.plan_id)
+        assert entry is not None
+        return str(entry.apply_refusal)
+
+    assert "without it 1.1 % of the active time" in reason()
+    with FolderLock(folder.path, "relief"):
+        assert "relief" not in reason()

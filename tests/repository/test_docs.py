@@ -144,7 +144,7 @@ def test_every_path_that_docs_name_is_there(repository: Path) -> None:
 GENERATED_ONLY_IN_ENGLISH = {
     "settings.md", "metrics.md", "backends.md", "card-models.md", "tables.md", "sizing.md", "doctor.md",
     "what-each-source-knows.md",
-    "leaderboard.md", "forecasts.md", "third-party.md",
+    "leaderboard.md", "forecasts.md", "constants.md", "third-party.md",
 }  # fmt: skip
 _BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 

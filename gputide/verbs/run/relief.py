@@ -17,7 +17,7 @@ from enforcer.relief.relief_journal import MeasuredRelief, MoveRecord
 from enforcer.relief.runner import ReliefLook, ReliefMetrics
 from fleet.documents import document, iso
 from fleet.durable import FolderLock
-from fleet.errors import EXIT_FINDINGS, EXIT_FINE, Refused, Unavailable
+from fleet.errors import EXIT_FINDINGS, EXIT_FINE, NotEnoughData, Refused, Unavailable
 from fleet.settings.settings import ClusterChoice
 from fleet.units import format_bytes_short, format_duration, format_time
 from gputide.container.own_metrics import open_own_metrics
@@ -117,14 +117,21 @@ def run(context: typer.Context, yes: YesOption = False) -> None:
 
 
 def _follow(relief: OpenRelief, metrics: ReliefMetrics, stopped: threading.Event, wait_seconds: float) -> None:
-    is_busy, failure = False, None
+    is_busy = False
+    failure: str | type[NotEnoughData] | None = None
     while not stopped.is_set():
         began = time.monotonic()
-        views = relief.feed.views(_BUSY_SECONDS if is_busy else min(_BUSY_SECONDS * 5, wait_seconds))
         try:
+            views = relief.feed.views(_BUSY_SECONDS if is_busy else min(_BUSY_SECONDS * 5, wait_seconds))
             look = metrics.look(relief.runner, views)
+        except NotEnoughData as exc:
+            # Of a replay nothing is recorded while `apply` watches, for that takes hours of its clock. Each look names
+            # others of them.
+            if failure is not NotEnoughData:
+                typer.echo(f"not now: {exc}", err=True)
+            failure, is_busy = NotEnoughData, True
         except (Refused, Unavailable) as exc:
-            if str(exc) != failure:
+            if failure != str(exc):
                 typer.echo(f"not now: {exc}", err=True)
             failure, is_busy = str(exc), True
         else:
