@@ -1,6 +1,7 @@
 """Where a plan stands, in the words that `kubectl get gpuplans` shows: state, conditions, and how each stage went.
 
-From approvals, the ledger and the wish; `unrelieved_harm` alone looks whether a process runs. Called by everything that changes one of them.
+From approvals, the ledger and the wish; `unrelieved_harm` alone looks whether a process runs.
+Called by everything that changes one of them.
 """
 
 from __future__ import annotations
