@@ -23,6 +23,7 @@ from enforcer.preview import ObjectDiff, StagePreview
 from enforcer.record.journal import Journal, StageRecord, StageState
 from enforcer.record.ledger import ledger_at
 from enforcer.record.plan_cache import PlanCache
+from enforcer.record.plan_status import unrelieved_harm
 from enforcer.record.plan_store import PlanStore
 from enforcer.record.savings import stages_in_place
 from enforcer.rollout.abort import open_run
@@ -31,7 +32,7 @@ from enforcer.rollout.reconciler import Reconciler, end_of
 from enforcer.rollout.undo import Undo
 from enforcer.safety.abort_wish import stopped
 from enforcer.safety.freeze import frozen_by
-from enforcer.safety.guard import Guard, unrelieved_harm
+from enforcer.safety.guard import Guard
 from fleet.data_folder import DataFolder, writing
 from fleet.decisions import Plan
 from fleet.errors import Corrupt, GputideError, Misconfigured, Refused

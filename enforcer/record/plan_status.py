@@ -1,6 +1,7 @@
 """Where a plan stands, in the words that `kubectl get gpuplans` shows: state, conditions, and how each stage went.
 
-Pure: from approvals, the ledger and the wish. Called by everything that changes one of them.
+From approvals, the ledger and the wish; `unrelieved_harm` alone looks whether a process runs.
+Called by everything that changes one of them.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from enforcer.record.journal import RunRecord, StageRecord, StageState
 from enforcer.record.plan_store import Approval, Wish
+from fleet.decisions import Plan
+from fleet.durable import lock_holder
 from fleet.inventory import WorkloadId
 from fleet.sentences import sentence
 
@@ -104,6 +108,15 @@ def standing(runs: Sequence[RunRecord], stages: Iterable[int] | None = None) -> 
     """
     found = {number for run in runs for number, record in run.records.items() if record.state in STANDING}
     return frozenset(found if stages is None else found & set(stages))
+
+
+def unrelieved_harm(plan: Plan, lock: Path) -> float | None:
+    """Harm, 0-1, of a plan that counts on relief while none runs; None where one runs, or the plan counts on none.
+
+    Args:
+        lock: file that a running relief holds.
+    """
+    return plan.totals.unrelieved_violation_ratio if lock_holder(lock) is None else None
 
 
 def changes_state(runs: Sequence[RunRecord]) -> str:

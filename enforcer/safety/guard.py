@@ -17,6 +17,7 @@ from enforcer.kinds.register import is_rolled_out, trouble_of
 from enforcer.manifest import field_of
 from enforcer.record.fingerprint import Fingerprint, fingerprint_of, is_of_plan
 from enforcer.record.journal import RunRecord, StageRecord
+from enforcer.record.plan_status import unrelieved_harm
 from enforcer.record.plan_store import Approval, check_whole_id
 from enforcer.safety.availability import availability_breaches, availability_refusal
 from enforcer.safety.change_window import ChangeWindow
@@ -28,7 +29,6 @@ from enforcer.safety.tide_consent import check_age, check_history, check_staged,
 from enforcer.snapshot import Snapshot, cards_left_empty
 from fleet.decisions import Plan, RecommendationKind
 from fleet.documents import seal_plan
-from fleet.durable import lock_holder
 from fleet.errors import Refused
 from fleet.inventory import ISOLATION_LABEL, LATENCY_CRITICAL_LABEL, OPT_OUT_LABEL, WorkloadId
 from fleet.sentences import Sentence, listed, sentence
@@ -355,15 +355,6 @@ def _check_seal(plan: Plan, edited: str) -> None:
     sealed = seal_plan(plan)
     if sealed.plan_id != plan.plan_id:
         raise Refused(sentence(edited, plan=plan.plan_id, content=sealed.plan_id))
-
-
-def unrelieved_harm(plan: Plan, lock: Path) -> float | None:
-    """Harm, 0-1, of a plan that counts on relief while none runs; None where one runs, or the plan counts on none.
-
-    Args:
-        lock: file that a running relief holds.
-    """
-    return plan.totals.unrelieved_violation_ratio if lock_holder(lock) is None else None
 
 
 def _check_relief(plan: Plan, lock: Path | None) -> None:

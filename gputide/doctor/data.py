@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from analyzer.profile import profile_parts
-from enforcer.record.plan_status import standing
+from enforcer.record.plan_status import standing, unrelieved_harm
 from enforcer.safety.freeze import frozen_by
-from enforcer.safety.guard import unrelieved_harm
 from fleet.errors import GputideError, Misconfigured, NotEnoughData
 from fleet.inventory import Inventory
 from fleet.money.prices import PriceBook
