@@ -1,14 +1,18 @@
-"""A large fleet written straight into a data folder, as the rollup would have left it: the load of `web-page-time`.
+"""A large fleet written straight into a data folder, as the rollup would have left it, without receiver and bus.
 
-`store_fleet(folder, cards)` needs no receiver and no bus. Demand is that of the second fleet (`tests/recommender`),
+`store_fleet(folder, cards)` is the load of `web-page-time`. Demand is that of the second fleet (`tests/recommender`),
 in windows of an hour over a week; an eighth of the cards is granted to nobody, a quarter of the services rests, and
 nodes hold eight cards of one model. The data folder's clock is set to the end of that week.
+
+`store_minutes(folder, cards)` is the load of `scale-workloads`: rows of pods and of cards per minute over four weeks,
+one merged file per table and day as the upkeep leaves it. Cards beyond a thousand repeat the first thousand under names
+of their own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -20,8 +24,20 @@ from numpy.typing import NDArray
 
 from fleet.data_folder import open_data_folder
 from fleet.inventory import Card, CardId, CardModelName, Grant
-from fleet.schema import ALLOCATIONS, INVENTORY_CARDS, INVENTORY_NODES, POD_USAGE, SLICE_MEASURES, Merge, Table
-from fleet.usage import History
+from fleet.schema import (
+    ALLOCATIONS,
+    CARD_IDENTITY,
+    CARD_USAGE,
+    INVENTORY_CARDS,
+    INVENTORY_NODES,
+    POD_USAGE,
+    SLICE_IDENTITY,
+    USAGE_MEASURES,
+    Measure,
+    Merge,
+    Table,
+)
+from fleet.usage import Float32, History
 from gputide.replay.clock import ReplayClock, write_replay_clock
 from pipeline.warehouse.ddl import arrow_schema
 from pipeline.warehouse.warehouse import AppendName, Part
@@ -38,6 +54,11 @@ FREE_EVERY = 8
 """Of so many cards one is granted to nobody."""
 RESTING_EVERY = 4
 """Of so many services one does nothing any more."""
+MINUTE_DAYS, MINUTE_SECONDS = 28, 60
+MINUTE_CARDS = 1000
+"""Cards whose minutes are made; further ones repeat them."""
+CARDS_PER_PIECE = 347
+"""Cards in one row group of a merged day: half a million rows."""
 _MODEL_WORDS = {"NVIDIA L40S": "l40s", "NVIDIA H100 80GB HBM3": "h100"}
 
 
@@ -64,6 +85,57 @@ def store_fleet(path: Path, cards: int) -> None:
             warehouse.append(AppendName(source="stored", start=number, end=number + 1), _parts(made))
     now = SINCE + timedelta(days=DAYS)
     write_replay_clock(folder, ReplayClock(now=now, trace="stored-fleet", cluster=CLUSTER))
+
+
+def store_minutes(path: Path, cards: int) -> None:
+    """Write four weeks of minutes of a fleet into a new data folder and set its clock.
+
+    Args:
+        path: the folder, which is made.
+        cards: cards, each granted to one pod.
+    """
+    folder = open_data_folder(path, create=True)
+    made = second_fleet(5000, min(cards, MINUTE_CARDS), MINUTE_DAYS, step_seconds=MINUTE_SECONDS)
+    grant_of = {grant.card: grant for grant in made.inventory.grants}
+    base = [grant_of[key.card] for key in made.slices.keys]
+    seats = np.random.default_rng(cards).permutation(cards)
+    grants = []
+    for place, seat in enumerate(seats):
+        number, grant = place // MINUTE_CARDS, base[place % MINUTE_CARDS]
+        # A pod's node says nothing of its namespace.
+        card = Card(
+            card=CardId(f"GPU-{seat:08d}"), card_model=grant.card_model, framebuffer_bytes=grant.framebuffer_bytes,
+            node=f"node-{seat // CARDS_PER_NODE:05d}", cluster=CLUSTER,
+        )  # fmt: skip
+        grants.append(_renamed(grant, number, card))
+    first_ms = round(SINCE.timestamp() * 1000)
+    end = SINCE + timedelta(days=MINUTE_DAYS)
+    with closing(DuckdbWarehouse(folder.warehouse)) as warehouse:
+        for day in range(MINUTE_DAYS):
+            parts: list[Part] = []
+            if day == MINUTE_DAYS - 1:
+                known = [Card(card=grant.card, card_model=grant.card_model, framebuffer_bytes=grant.framebuffer_bytes,
+                              node=grant.node, cluster=CLUSTER) for grant in grants]  # fmt: skip
+                parts += _sighted(grants, known, first_ms, round(end.timestamp() * 1000))
+            date = (SINCE + timedelta(days=day)).date().isoformat()
+            for table, names in ((POD_USAGE, SLICE_IDENTITY), (CARD_USAGE, CARD_IDENTITY)):
+                order = sorted(range(cards), key=lambda place: [getattr(grants[place], name) for name in names])
+                pieces = [order[start : start + CARDS_PER_PIECE] for start in range(0, cards, CARDS_PER_PIECE)]
+                rows = tuple(_minutes(table, names, made, grants, piece, day) for piece in pieces)
+                parts.append(Part(table=table, date=date, cluster=CLUSTER, rows=rows))
+            warehouse.append(AppendName(source="stored", start=day, end=day + 1), parts)
+    write_replay_clock(folder, ReplayClock(now=end, trace="stored-fleet", cluster=CLUSTER))
+
+
+def _minutes(
+    table: Table, names: tuple[str, ...], made: History, grants: list[Grant], places: list[int], day: int
+) -> pa.Table:
+    per_day = 86_400 // MINUTE_SECONDS
+    taken = np.array(places) % MINUTE_CARDS
+    window = slice(day * per_day, (day + 1) * per_day)
+    planes = {measure: values[taken, window] for measure, values in made.slices.mean.items()}
+    first_ms = round((SINCE + timedelta(days=day)).timestamp() * 1000)
+    return _usage(table, names, planes, [grants[place] for place in places], first_ms, MINUTE_SECONDS)
 
 
 def _fleet_part(number: int, cards: int) -> _FleetPart:
@@ -111,16 +183,23 @@ def _renamed(grant: Grant, number: int, card: Card) -> Grant:
 def _parts(made: _FleetPart) -> Iterator[Part]:
     end_ms = round((SINCE + timedelta(days=DAYS)).timestamp() * 1000)
     first_ms = round(SINCE.timestamp() * 1000)
-    last_date = datetime.fromtimestamp((end_ms - 1) / 1000, UTC).date().isoformat()
-    for table, rows in (
-        (ALLOCATIONS, [_grant_labels(grant) for grant in made.grants]),
-        (INVENTORY_CARDS, [_card_labels(card) for card in made.cards]),
-        (INVENTORY_NODES, [{"node": node} for node in sorted({card.node for card in made.cards})]),
-    ):
-        yield Part(table=table, date=last_date, cluster=CLUSTER, rows=(_sightings(table, rows, first_ms, end_ms),))
+    yield from _sighted(made.grants, made.cards, first_ms, end_ms)
     for day in range(DAYS):
         date = (SINCE + timedelta(days=day)).date().isoformat()
-        yield Part(table=POD_USAGE, date=date, cluster=CLUSTER, rows=(_usage(made, day, first_ms),))
+        hours = slice(day * 24, (day + 1) * 24)
+        planes = {measure: values[:, hours] for measure, values in made.history.slices.mean.items()}
+        rows = _usage(POD_USAGE, SLICE_IDENTITY, planes, made.grants, first_ms + day * 86_400_000, STEP_SECONDS)
+        yield Part(table=POD_USAGE, date=date, cluster=CLUSTER, rows=(rows,))
+
+
+def _sighted(grants: Sequence[Grant], cards: Sequence[Card], first_ms: int, end_ms: int) -> Iterator[Part]:
+    last_date = datetime.fromtimestamp((end_ms - 1) / 1000, UTC).date().isoformat()
+    for table, rows in (
+        (ALLOCATIONS, [_grant_labels(grant) for grant in grants]),
+        (INVENTORY_CARDS, [_card_labels(card) for card in cards]),
+        (INVENTORY_NODES, [{"node": node} for node in sorted({card.node for card in cards})]),
+    ):
+        yield Part(table=table, date=last_date, cluster=CLUSTER, rows=(_sightings(table, rows, first_ms, end_ms),))
 
 
 def _grant_labels(grant: Grant) -> dict[str, str]:
@@ -151,22 +230,26 @@ def _sightings(table: Table, rows: list[dict[str, str]], first_ms: int, last_ms:
     return pa.Table.from_arrays(arrays, schema=arrow_schema(table))
 
 
-def _usage(made: _FleetPart, day: int, first_ms: int) -> pa.Table:
-    """One day's windows: every hour of every grant in which anything was collected."""
-    hours = slice(day * 24, (day + 1) * 24)
-    planes = {measure: values[:, hours] for measure, values in made.history.slices.mean.items()}
+def _usage(
+    table: Table,
+    names: Sequence[str],
+    planes: Mapping[Measure, Float32],
+    grants: Sequence[Grant],
+    first_ms: int,
+    step_seconds: int,
+) -> pa.Table:
+    """One day's windows: every step of every grant in which anything was collected."""
     there = np.logical_or.reduce([np.isfinite(values) for values in planes.values()])
     rows, steps = np.nonzero(there)
-    starts = first_ms + day * 86_400_000 + steps.astype(np.int64) * (STEP_SECONDS * 1000)
     columns: dict[str, pa.Array] = {
-        "window_start": pa.array(starts),
-        "window_seconds": pa.array(np.full(len(rows), STEP_SECONDS, np.int64)),
+        "window_start": pa.array(first_ms + steps.astype(np.int64) * (step_seconds * 1000)),
+        "window_seconds": pa.array(np.full(len(rows), step_seconds, np.int64)),
         "samples": pa.array(np.ones(len(rows), np.int64)),
     }
-    for name in ("cluster", "namespace", "pod", "container", "node", "card", "card_model"):
-        words = pa.array([getattr(grant, name) for grant in made.grants]).dictionary_encode()
+    for name in names:
+        words = pa.array([getattr(grant, name) for grant in grants]).dictionary_encode()
         columns[name] = words.take(pa.array(rows.astype(np.int64)))
-    for column in SLICE_MEASURES:
+    for column in USAGE_MEASURES[table.name]:
         values = planes.get(column.measure)
         taken: NDArray[np.float64] = (
             np.full(len(rows), np.nan) if values is None else values[rows, steps].astype(np.float64)
@@ -177,8 +260,8 @@ def _usage(made: _FleetPart, day: int, first_ms: int) -> pa.Table:
         columns[f"{name}_count"] = pa.array((~is_missing).astype(np.int64))
         columns[f"{name}_sum"] = pa.array(whole, mask=is_missing)
         columns[f"{name}_max"] = pa.array(whole, mask=is_missing)
-    schema = arrow_schema(POD_USAGE)
-    for found in POD_USAGE.columns:
+    schema = arrow_schema(table)
+    for found in table.columns:
         if found.merge is Merge.HISTOGRAM:
             columns[found.name] = pa.nulls(len(rows), schema.field(found.name).type)
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
