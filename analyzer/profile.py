@@ -33,7 +33,7 @@ from fleet.inventory import CardId, Grant, Inventory, Priority, WorkloadId
 from fleet.linked_cards import linked_workloads
 from fleet.profiles import CardProfile, NeighbourEffect, Profile, Profiles, WorkloadState
 from fleet.settings.settings import AnalyzerSettings
-from fleet.usage import CardGrid, Float32, History, Key, SliceGrid, UsageGrid
+from fleet.usage import CardGrid, CardKey, Float32, History, Key, SliceGrid, SliceKey, UsageGrid
 
 _NEEDS_RHYTHM = (RecommendationKind.OFFPEAK_PAIR, RecommendationKind.TIDE)
 _NEEDS_FRAMEBUFFER = (RecommendationKind.SLICE, RecommendationKind.OVERSUBSCRIBE, RecommendationKind.MIG)
@@ -319,15 +319,22 @@ def history_part(history: History, part: Inventory) -> History:
     """
     if len(part.grants) == len(history.inventory.grants):
         return history
-    cards = {card.card for card in part.cards} | {grant.card for grant in part.grants}
-    pods = {grant.pod_id for grant in part.grants}
-    slices: SliceGrid = _rows(
-        history.slices, [row for row, key in enumerate(history.slices.keys) if key.card in cards or key.pod_id in pods]
-    )
+    slice_rows, card_rows = part_rows(part, history.slices.keys, () if history.cards is None else history.cards.keys)
+    slices: SliceGrid = _rows(history.slices, slice_rows)
     own: CardGrid | None = None
     if history.cards is not None:
-        own = _rows(history.cards, [row for row, key in enumerate(history.cards.keys) if key.card in cards])
+        own = _rows(history.cards, card_rows)
     return History(inventory=part, slices=slices, cards=own)
+
+
+def part_rows(part: Inventory, slices: Sequence[SliceKey], cards: Sequence[CardKey]) -> tuple[list[int], list[int]]:
+    """Rows of one part in the grids of slices and of cards."""
+    names = {card.card for card in part.cards} | {grant.card for grant in part.grants}
+    pods = {grant.pod_id for grant in part.grants}
+    return (
+        [row for row, key in enumerate(slices) if key.card in names or key.pod_id in pods],
+        [row for row, key in enumerate(cards) if key.card in names],
+    )
 
 
 def _rows(grid: UsageGrid[Key], rows: Sequence[int]) -> UsageGrid[Key]:

@@ -36,7 +36,7 @@ from pipeline.records.rows import Section, pack
 from pipeline.records.sightings import INVENTORY_TABLES
 from pipeline.rollup.rollup_duckdb import EmbeddedRollup, RollupTarget
 from pipeline.warehouse.parquet_reads import ParquetReads
-from pipeline.warehouse.usage_grid import Span, read_span
+from pipeline.warehouse.usage_grid import Span, UsageFiles, read_span
 
 if TYPE_CHECKING:
     from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
@@ -277,7 +277,7 @@ def _keep_inventory(
 
 def _span(target: ParquetReads, table: Table, names: tuple[str, ...], cluster: str) -> Span:
     paths = [Path(file.path) for file in target.files.files(table, cluster)]
-    return read_span(paths, names, opened=target.files.rows.opened, since_ms=None, until_ms=None)
+    return read_span(UsageFiles(paths=tuple(paths), names=names, opened=target.files.rows.opened))
 
 
 def _nothing_found(settings: Settings, names: frozenset[str], since_ms: int, until_ms: int) -> str:

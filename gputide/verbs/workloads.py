@@ -32,7 +32,7 @@ def workloads(
     cluster: ClusterOption = None,
 ) -> Answer:
     """Describe every workload, or one: its need, busy hours and idle time, and how far to trust them."""
-    _, profiles = load_profiles(session, cluster)
+    profiles = load_profiles(session, cluster)
     since = silent_since(
         warehouse(session.folder(), session.settings), session.settings, profiles.cluster, session.now()
     )

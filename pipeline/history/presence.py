@@ -49,7 +49,8 @@ def periods_of(span: Span, seen: NDArray[np.int64], *, until_ms: int) -> Mapping
     """
     if not span.identity:
         return {}
-    identity, starts = np.concatenate(span.identity), np.concatenate(span.window_start)
+    found_identities, found_starts = zip(*_columns(span), strict=True)
+    identity, starts = np.concatenate(found_identities), np.concatenate(found_starts)
     is_inside = identity >= 0
     identity, starts = identity[is_inside], starts[is_inside]
     order = np.lexsort((starts, identity))
@@ -71,4 +72,4 @@ def periods_of(span: Span, seen: NDArray[np.int64], *, until_ms: int) -> Mapping
 
 
 def _columns(span: Span) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
-    yield from zip(span.identity, span.window_start, strict=True)
+    yield from zip(span.identity or (), span.window_start or (), strict=True)

@@ -16,26 +16,25 @@ import duckdb
 import pyarrow as pa
 
 from fleet.errors import Corrupt, NotEnoughData
-from fleet.inventory import CardId, CardModelName, Inventory, Quota
+from fleet.inventory import CardId, Inventory, Quota
 from fleet.schema import (
     CARD_IDENTITY,
-    CARD_MEASURES,
     CARD_USAGE,
     INVENTORY_CARDS,
     POD_USAGE,
     QUOTAS,
     SLICE_IDENTITY,
-    SLICE_MEASURES,
     Column,
     Measure,
     Merge,
     Table,
 )
-from fleet.usage import CardGrid, CardKey, History, SliceGrid, SliceKey
+from fleet.usage import History
 from pipeline.records.sightings import INVENTORY_TABLES, inventory_of
 from pipeline.warehouse.ddl import arrow_schema, quoted
 from pipeline.warehouse.files import WarehouseFiles
-from pipeline.warehouse.usage_grid import Span, epoch_ms, fill_grid, moment_of, read_span, step_seconds_of
+from pipeline.warehouse.stored_history import StoredHistory, stored_cards, stored_slices
+from pipeline.warehouse.usage_grid import UsageFiles, epoch_ms, moment_of, read_span
 from pipeline.warehouse.warehouse import SeenRows
 
 _MEMORY = "1GiB"
@@ -66,23 +65,42 @@ class ParquetReads:
         self, cluster: str, *, since: datetime | None = None, until: datetime | None = None, time_zone: str = "UTC"
     ) -> History:
         """The usage grids and the inventory of one cluster; see `Warehouse.history`."""
-        slices = self._span(POD_USAGE, SLICE_IDENTITY, cluster, since, until)
-        cards = self._span(CARD_USAGE, CARD_IDENTITY, cluster, since, until)
+        return self.stored_history(cluster, since=since, until=until, time_zone=time_zone).whole()
+
+    def stored_history(
+        self,
+        cluster: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        time_zone: str = "UTC",
+        rows_max: int | None = None,
+    ) -> StoredHistory:
+        """The same before any value is read, so that a large one can be read in parts; see `Warehouse.history`.
+
+        Args:
+            rows_max: rows of a table up to which the whole is meant to be read.
+        """
+        files = [
+            self._usage_files(table, names, cluster, since, until)
+            for table, names in ((POD_USAGE, SLICE_IDENTITY), (CARD_USAGE, CARD_IDENTITY))
+        ]
+        slices, cards = (read_span(found, rows_max) for found in files)
         spans = [span for span in (slices, cards) if span.first_ms is not None]
         if not spans:
             period = f"{since or 'the beginning'} and {until or 'now'}"
             raise NotEnoughData(f"cannot read history of cluster {cluster!r}: no sample between {period}")
         inventory = self.inventory(cluster, as_of=until, time_zone=time_zone)
-        step = max(step_seconds_of(span) for span in spans)
+        step = max(span.step_seconds for span in spans)
         since_ms = _floor(min(span.first_ms or 0 for span in spans), step)
         if since is not None:
             since_ms = max(since_ms, epoch_ms(since))
         until_ms = -_floor(-max(span.last_ms or 0 for span in spans), step) if until is None else epoch_ms(until)
-        period_of = (moment_of(since_ms - since_ms % 60_000), moment_of(until_ms))
-        return History(
+        since_ms -= since_ms % 60_000
+        return StoredHistory(
             inventory=inventory,
-            slices=_slice_grid(slices, period_of, inventory),
-            cards=_card_grid(cards, period_of) if cards.groups else None,
+            slices=stored_slices(files[0], slices, inventory, since_ms, until_ms),
+            cards=stored_cards(files[1], cards, since_ms, until_ms) if cards.groups else None,
         )
 
     def windows(
@@ -174,12 +192,12 @@ class ParquetReads:
         )
         return self._query(query, paths, table).to_pylist() if paths else []
 
-    def _span(
+    def _usage_files(
         self, table: Table, names: tuple[str, ...], cluster: str, since: datetime | None, until: datetime | None
-    ) -> Span:
-        return read_span(
-            [Path(path) for path in self._paths(table, cluster, since, until)],
-            names,
+    ) -> UsageFiles:
+        return UsageFiles(
+            paths=tuple(Path(path) for path in self._paths(table, cluster, since, until)),
+            names=names,
             opened=self.files.rows.opened,
             since_ms=None if since is None else epoch_ms(since) // 60_000 * 60_000,
             until_ms=None if until is None else epoch_ms(until),
@@ -267,54 +285,6 @@ def _histogram_query(keys: str, name: str) -> str:
         f"SELECT {keys}, unnest(map_entries({column})) AS entry FROM found WHERE {column} IS NOT NULL) "
         f"GROUP BY {keys}, bin) GROUP BY {keys}"
     )
-
-
-def _slice_grid(span: Span, period: tuple[datetime, datetime], inventory: Inventory) -> SliceGrid:
-    """Grid rows are the identities that name a card.
-
-    A series that names a pod and no card (an inference server's own) counts for every slice of its pod. One that names
-    pod and card and no container (KAI's GPU fractioning) is of the only container that was granted a part of the card,
-    unless another source says what that one does.
-    """
-    told = [_slice_key(texts) for texts in span.identities]
-    bare = {(key.namespace, key.pod, key.card) for key in told if key.card and not key.container}
-    granted: dict[tuple[str, str, str], set[SliceKey]] = {}
-    for grant in inventory.grants if bare else ():
-        if (grant.namespace, grant.pod, grant.card) in bare:
-            granted.setdefault((grant.namespace, grant.pod, grant.card), set()).add(SliceKey.of(grant))
-    only = {place: next(iter(keys)) for place, keys in granted.items() if len(keys) == 1 and keys.isdisjoint(told)}
-    told = [key if key.container else only.get((key.namespace, key.pod, key.card), key) for key in told]
-    places: dict[SliceKey, int] = {}
-    slices_of_pod: dict[tuple[str, str], list[int]] = {}
-    for key in told:
-        if key.card and key not in places:
-            places[key] = len(places)
-            slices_of_pod.setdefault((key.namespace, key.pod), []).append(places[key])
-    rows = [(places[key],) if key.card else tuple(slices_of_pod.get((key.namespace, key.pod), ())) for key in told]
-    return fill_grid(span, tuple(places), SLICE_MEASURES, rows, period)
-
-
-def _card_grid(span: Span, period: tuple[datetime, datetime]) -> CardGrid:
-    keys = tuple(_card_key(texts) for texts in span.identities)
-    return fill_grid(span, keys, CARD_MEASURES, [(place,) for place in range(len(keys))], period)
-
-
-def _slice_key(texts: tuple[str, ...]) -> SliceKey:
-    cluster, namespace, pod, container, node, card, card_model = texts
-    return SliceKey(
-        cluster=cluster,
-        namespace=namespace,
-        pod=pod,
-        container=container,
-        node=node,
-        card=CardId(card),
-        card_model=CardModelName(card_model),
-    )
-
-
-def _card_key(texts: tuple[str, ...]) -> CardKey:
-    cluster, node, card, card_model = texts
-    return CardKey(cluster=cluster, node=node, card=CardId(card), card_model=CardModelName(card_model))
 
 
 def _floor(milliseconds: int, step_seconds: int) -> int:

@@ -27,7 +27,7 @@ def explain(
 ) -> Answer:
     """Say why a recommendation was made, on what evidence, and what would change it."""
     chosen = chosen_plan(session.folder(), plan)
-    _, profiles = load_profiles(session, chosen.cluster)
+    profiles = load_profiles(session, chosen.cluster)
     explanation = explain_recommendation(chosen, profiles, identifier, Words(language=Language.EN))
     return Answer(
         document=document(explanation),

@@ -25,7 +25,7 @@ from gputide.answers.plan import plan_answer
 from gputide.answers.tiers import tiers_promised
 from gputide.answers.what_if import Side, assumptions, what_if_answer
 from gputide.container.cluster import backend_version, own_cluster, seen_holders
-from gputide.container.history import for_plan, load_history, load_profiles, profiled
+from gputide.container.history import for_plan, load_history, load_planned, profiled
 from gputide.container.live_nodes import with_live_nodes
 from gputide.container.measured_pairs import load_interference
 from gputide.container.plans import keep_plan
@@ -69,7 +69,7 @@ def make(
     planner = _Planner(scope=PlanScope(only=only, namespace=namespace, moves_max=max_moves), cluster=cluster)
     if what_if:
         return _what_if(session, planner, what_if, as_planned)
-    history, profiles = load_profiles(session, cluster)
+    history, profiles = load_planned(session, cluster)
     folder = session.folder()
     since = silent_since(warehouse(folder, session.settings), session.settings, profiles.cluster, session.now())
     history, unread = with_live_nodes(history, folder, session.settings)
