@@ -87,15 +87,15 @@ def store_fleet(path: Path, cards: int) -> None:
     write_replay_clock(folder, ReplayClock(now=now, trace="stored-fleet", cluster=CLUSTER))
 
 
-def store_minutes(path: Path, cards: int) -> None:
-    """Write four weeks of minutes of a fleet into a new data folder and set its clock.
+def store_minutes(path: Path, cards: int, days: int = MINUTE_DAYS) -> None:
+    """Write days of minutes of a fleet into a new data folder and set its clock.
 
     Args:
         path: the folder, which is made.
         cards: cards, each granted to one pod.
     """
     folder = open_data_folder(path, create=True)
-    made = second_fleet(5000, min(cards, MINUTE_CARDS), MINUTE_DAYS, step_seconds=MINUTE_SECONDS)
+    made = second_fleet(5000, min(cards, MINUTE_CARDS), days, step_seconds=MINUTE_SECONDS)
     grant_of = {grant.card: grant for grant in made.inventory.grants}
     base = [grant_of[key.card] for key in made.slices.keys]
     seats = np.random.default_rng(cards).permutation(cards)
@@ -109,11 +109,11 @@ def store_minutes(path: Path, cards: int) -> None:
         )  # fmt: skip
         grants.append(_renamed(grant, number, card))
     first_ms = round(SINCE.timestamp() * 1000)
-    end = SINCE + timedelta(days=MINUTE_DAYS)
+    end = SINCE + timedelta(days=days)
     with closing(DuckdbWarehouse(folder.warehouse)) as warehouse:
-        for day in range(MINUTE_DAYS):
+        for day in range(days):
             parts: list[Part] = []
-            if day == MINUTE_DAYS - 1:
+            if day == days - 1:
                 known = [Card(card=grant.card, card_model=grant.card_model, framebuffer_bytes=grant.framebuffer_bytes,
                               node=grant.node, cluster=CLUSTER) for grant in grants]  # fmt: skip
                 parts += _sighted(grants, known, first_ms, round(end.timestamp() * 1000))

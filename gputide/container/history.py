@@ -34,8 +34,8 @@ PLAN_CELLS_MAX = 400_000_000
 """Steps of slices that a plan is made from at most: ten thousand cards over four weeks of minutes; beyond, of hours."""
 COARSE_SECONDS = 3600
 
-CELLS_PER_PART = 8_000_000
-"""Steps of slices that are analysed at a time: two hundred cards over four weeks of minutes."""
+CELLS_PER_PART = 4_000_000
+"""Steps of slices that are analysed at a time: a hundred cards over four weeks of minutes."""
 
 
 def load_history(folder: DataFolder, settings: Settings, now: datetime, *, cluster: str | None = None) -> History:

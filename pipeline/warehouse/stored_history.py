@@ -9,6 +9,7 @@ row of `card_usage`. Called by `parquet_reads` and, for parts, by `gputide.conta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,18 +42,9 @@ class StoredGrid:
         """The grid, in memory."""
         return fill_grid(self.span if self.span.identity is not None else read_span(self.files), self.layout)
 
-    def parts(self, rows_of: Sequence[Sequence[int]], folder: Path) -> Iterator[UsageGrid[Any]]:
-        """The grid in parts, as if rows were taken from the whole.
-
-        Args:
-            rows_of: grid rows of each part.
-            folder: an empty folder; a part's files go when the next one is asked for.
-
-        Raises:
-            Corrupt: a file can't be read, or the folder can't be written.
-        """
-        spilled = _Spilled(self, rows_of, folder)
-        for number, rows in enumerate(rows_of):
+    def parts(self, spilled: _Spilled) -> Iterator[UsageGrid[Any]]:
+        """The grid in parts, as if rows were taken from the whole; a part's files go when it was read."""
+        for number, rows in enumerate(spilled.rows_of):
             span = spilled.span(number)
             local = {row: place for place, row in enumerate(rows)}
             layout = replace(
@@ -60,9 +52,10 @@ class StoredGrid:
                 keys=tuple(self.layout.keys[row] for row in rows),
                 rows=[tuple(local[row] for row in targets if row in local) for targets in self.layout.rows],
             )
-            yield fill_grid(span, layout, is_kept=spilled.found)
+            grid = fill_grid(span, layout, is_kept=spilled.found)
             for path in dict.fromkeys(path for path, _ in span.groups):
                 path.unlink()
+            yield grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +89,19 @@ class StoredHistory:
         Raises:
             Corrupt: a file can't be read, or the folder can't be written.
         """
+        tables = [(self.slices, [rows for _, rows, _ in cuts])]
+        if self.cards is not None:
+            tables.append((self.cards, [rows for _, _, rows in cuts]))
+        folders = [folder / str(number) for number in range(len(tables))]
         try:
-            grids: list[Iterator[UsageGrid[Any] | None]] = []
-            for name, stored, rows_of in (
-                ("slices", self.slices, [rows for _, rows, _ in cuts]),
-                ("cards", self.cards, [rows for _, _, rows in cuts]),
-            ):
-                (folder / name).mkdir()
-                grids.append(iter([None] * len(cuts)) if stored is None else stored.parts(rows_of, folder / name))
-            for inventory, _, _ in cuts:
-                slices, cards = (next(grid) for grid in grids)
-                if slices is not None:
-                    yield History(inventory=inventory, slices=slices, cards=cards)
+            for path in folders:
+                path.mkdir()
+            with ThreadPoolExecutor(len(tables)) as both:
+                waiting = [both.submit(_Spilled, *table, path) for table, path in zip(tables, folders, strict=True)]
+                spilled = [found.result() for found in waiting]
+            grids = [stored.parts(found) for (stored, _), found in zip(tables, spilled, strict=True)]
+            for (inventory, _, _), slices, *cards in zip(cuts, *grids, strict=True):
+                yield History(inventory=inventory, slices=slices, cards=cards[0] if cards else None)
         except OSError as exc:
             raise unwritable(folder, exc) from exc
 
@@ -126,7 +120,11 @@ class _Buffer:
 
 
 class _Spilled:
-    """The rows of a table by part, on disk; mutable: `found` are the measures that the whole has.
+    """The rows of a table by part, on disk; mutable: filled when it is made.
+
+    Attributes:
+        found: the measures that the whole has.
+        rows_of: grid rows of each part.
 
     Raises:
         Corrupt: a file can't be read.
@@ -135,6 +133,7 @@ class _Spilled:
 
     def __init__(self, stored: StoredGrid, rows_of: Sequence[Sequence[int]], folder: Path) -> None:
         self.found: set[Measure] = set()
+        self.rows_of = rows_of
         self._stored = stored
         self._folder = folder
         self._writers: dict[tuple[int, tuple[str, ...]], pq.ParquetWriter] = {}
