@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analyzer.profile import profile_fleet
-from bench.stored_fleet import CLUSTER, SINCE, store_minutes
+from bench.stored_fleet import CLUSTER, store_minutes
 from fleet.schema import POD_USAGE, Measure
 from fleet.settings.settings import Settings
 from fleet.usage import History, UsageGrid
@@ -18,7 +18,7 @@ from gputide.session import Session
 from pipeline.warehouse.ddl import arrow_schema
 from pipeline.warehouse.warehouse import AppendName, Part
 from pipeline.warehouse.warehouse_duckdb import DuckdbWarehouse
-from tests.recommender.second_fleet import second_fleet
+from tests.recommender.second_fleet import SINCE, second_fleet
 
 FLEET = second_fleet(6, 40, 5)
 CARDS, DAYS = 30, 2
