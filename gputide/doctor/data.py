@@ -231,8 +231,10 @@ def _relief(session: Session) -> Iterator[Diagnosis]:
     """Whether plans of which something stands in the cluster count on relief that does not run, as `apply` sees it."""
     folder = session.folder()
     plans, runs = plan_store(folder), journal(folder).runs()
+    kept = frozenset(plans.ids())
     for name in dict.fromkeys(run.plan_id for run in runs):
-        if not standing([run for run in runs if run.plan_id == name]):
+        # Of a plan that is gone nobody knows what it counts on.
+        if name not in kept or not standing([run for run in runs if run.plan_id == name]):
             continue
         harm = unrelieved_harm(plans.get(name), folder.relief_lock)
         if harm is not None:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from fleet.durable import FolderLock, check_stamp, sync_folder, unwritable, write_durably
 from fleet.errors import Corrupt
-from pipeline.bus.bus import BusFull, Chunk
+from pipeline.bus.bus import BusFull, Chunk, RecordTooLarge
 
 _HEAD = struct.Struct("<II")
 _SEGMENT = "segment-"
@@ -213,6 +213,10 @@ class FileBus:
         return max(times, default=None)
 
     def _check_room(self, more: int) -> None:
+        if more > self._bytes_max:
+            raise RecordTooLarge(
+                f"cannot take a record of {more} bytes: more than bus.bytes_max={self._bytes_max} may ever wait"
+            )
         if self._failed is not None:
             raise Corrupt(self._failed)
         if self._writer is None:

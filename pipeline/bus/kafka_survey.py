@@ -22,7 +22,7 @@ from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailable
 
 from fleet.errors import Misconfigured
 from fleet.settings.pipeline import KafkaSettings
-from pipeline.bus.bus import BusFull
+from pipeline.bus.bus import BusFull, RecordTooLarge
 from pipeline.bus.kafka_client import broker_errors, client_options, consumer_options, open_client
 from pipeline.bus.kafka_topic import Topic
 
@@ -149,10 +149,16 @@ class RollupLag:
         """Look whether so many bytes more may wait.
 
         Raises:
+            RecordTooLarge: so many may never wait.
             BusFull: the rollup lags too far.
             Unavailable: brokers don't say how far it is.
         """
         limit = self._settings.lag_bytes_max
+        if more > limit:
+            raise RecordTooLarge(
+                f"cannot append records of {more} bytes to topic {self._topic.name} at once: more than "
+                f"kafka.lag_bytes_max={limit} may ever wait"
+            )
         with self._lock:
             if self._bytes_waiting() + more <= limit:
                 return

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.errors import Unavailable
+from pipeline.bus.bus import RecordTooLarge
 
 
 class BusContract:
@@ -57,6 +58,11 @@ class BusContract:
         again = reopened()
         assert again.committed() == first
         assert again.read(again.committed(), bytes_max=100).records == (b"b",)
+
+    def test_record_that_no_empty_bus_would_take_is_refused_for_good(self, small_bus: Any) -> None:
+        with pytest.raises(RecordTooLarge, match="may ever wait"):
+            small_bus.append(b"x" * 5000)
+        small_bus.append(b"x" * 200)
 
     def test_full_bus_says_so_and_takes_records_again_after_a_commit(self, small_bus: Any) -> None:
         def fill() -> None:

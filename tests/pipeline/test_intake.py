@@ -174,11 +174,12 @@ def test_repeated_body_is_answered_alike_and_carried_once_within_its_memory(tmp_
 
 
 def test_full_bus_is_429_and_nothing_is_remembered_of_the_body(tmp_path):
-    bus = file_bus(tmp_path, segment_bytes=64, bytes_max=128)
+    bus = file_bus(tmp_path, bytes_max=10_000)
+    bus.append(b"x" * 9_900)
     intake = intake_of(bus)
     answer = intake.take(body([one(0.5)], Version.V2), Version.V2)
     assert (answer.status, answer.retry_after_seconds is not None) == (429, True)
-    assert "bus.bytes_max=128" in answer.text
+    assert "bus.bytes_max=10000" in answer.text
     assert intake.take(body([one(0.5)], Version.V2), Version.V2).status == 429
 
 

@@ -145,7 +145,8 @@ def test_body_that_is_cut_on_the_wire_is_400(receiver, bus):
 
 
 def test_bus_that_cannot_take_it_is_never_acknowledged(tmp_path):
-    full = file_bus(tmp_path / "full", segment_bytes=32, bytes_max=64)
+    full = file_bus(tmp_path / "full", bytes_max=10_000)
+    full.append(b"x" * 9_900)
     with served(lambda _sender: intake_of(full)) as receiver:
         connection = http.client.HTTPConnection(*receiver.address, timeout=10)
         answer, text = post(connection, body_of([SAMPLE]), V2)
