@@ -26,8 +26,8 @@ from fleet.schema import CARD_MEASURES, SLICE_MEASURES, Measure, MeasureColumn
 from fleet.usage import CardKey, History, SliceKey, UsageGrid
 from pipeline.warehouse.usage_grid import Layout, Span, UsageFiles, fill_grid, layers_of, moment_of, read_span
 
-_BUFFERED_ROWS = 2_000_000
-"""Rows that are sorted by part at a time: some 200 MB; with fewer a part's rows lie in thousands of pieces."""
+_BUFFERED_ROWS = 1_000_000
+"""Rows that are sorted by part at a time: some 100 MB; with fewer a part's rows lie in thousands of pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
