@@ -9,7 +9,6 @@ row of `card_usage`. Called by `parquet_reads` and, for parts, by `gputide.conta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -96,9 +95,7 @@ class StoredHistory:
         try:
             for path in folders:
                 path.mkdir()
-            with ThreadPoolExecutor(len(tables)) as both:
-                waiting = [both.submit(_Spilled, *table, path) for table, path in zip(tables, folders, strict=True)]
-                spilled = [found.result() for found in waiting]
+            spilled = [_Spilled(*table, path) for table, path in zip(tables, folders, strict=True)]
             grids = [stored.parts(found) for (stored, _), found in zip(tables, spilled, strict=True)]
             for (inventory, _, _), slices, *cards in zip(cuts, *grids, strict=True):
                 yield History(inventory=inventory, slices=slices, cards=cards[0] if cards else None)
