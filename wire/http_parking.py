@@ -118,7 +118,9 @@ class Parking:
         if now - self._swept >= _SWEEP_SECONDS:
             self._swept = now
             for parked in [one for one in self._all() if one.deadline <= now]:
-                self._close(parked)
+                self._read(parked)  # what came while others were looked after: a close would throw it away
+                if parked in self._by_address.get(parked.client, ()):
+                    self._close(parked)
 
     def close(self) -> None:
         """Close all of them."""

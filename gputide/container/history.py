@@ -34,8 +34,10 @@ PLAN_CELLS_MAX = 400_000_000
 """Steps of slices that a plan is made from at most: ten thousand cards over four weeks of minutes; beyond, of hours."""
 COARSE_SECONDS = 3600
 
+WHOLE_CELLS_MAX = 40_000_000
+"""Steps of slices that are analysed as one: a thousand cards over four weeks of minutes."""
 CELLS_PER_PART = 4_000_000
-"""Steps of slices that are analysed at a time: a hundred cards over four weeks of minutes."""
+"""Steps of slices of a larger fleet that are analysed at a time: a hundred cards over four weeks of minutes."""
 
 
 def load_history(folder: DataFolder, settings: Settings, now: datetime, *, cluster: str | None = None) -> History:
@@ -51,7 +53,7 @@ def load_history(folder: DataFolder, settings: Settings, now: datetime, *, clust
 def load_profiles(session: Session, cluster: str | None = None) -> Profiles:
     """What the analyzer makes of that history as of the session's now; a large one is never in memory as a whole."""
     folder, settings, now = session.folder(), session.settings, session.now()
-    stored = _stored(folder, settings, now, cluster, rows_max=CELLS_PER_PART)
+    stored = _stored(folder, settings, now, cluster, rows_max=WHOLE_CELLS_MAX)
     if stored.is_small:
         return profiled(stored.whole(), settings, now)
     parts = (part for part, _ in _parts(stored, _cuts(stored), folder))
@@ -66,7 +68,7 @@ def load_planned(
     Of a very large fleet only the hours stay in memory: each part is analysed, and then kept in hours.
     """
     folder, settings, now = session.folder(), session.settings, session.now()
-    stored = _stored(folder, settings, now, cluster, rows_max=CELLS_PER_PART)
+    stored = _stored(folder, settings, now, cluster, rows_max=WHOLE_CELLS_MAX)
     if not _is_coarse(stored.slices.layout, cells_max):
         history = stored.whole()
         return history, profiled(history, settings, now)
@@ -103,7 +105,7 @@ def for_plan(history: History, cells_max: int = PLAN_CELLS_MAX) -> History:
 
 def profiled(history: History, settings: Settings, now: datetime) -> Profiles:
     """What the analyzer makes of a history; of a large fleet part by part, so that its own tables stay small."""
-    parts = inventory_parts(history.inventory, _slices_per_part(history.slices.steps))
+    parts = inventory_parts(history.inventory, _slices_per_part(history.slices))
     return profile_parts((history_part(history, part) for part in parts), settings=settings.analyzer, now=now)
 
 
@@ -125,7 +127,7 @@ _Cut = tuple[Inventory, Sequence[int], Sequence[int]]
 
 def _cuts(stored: StoredHistory) -> list[_Cut]:
     slices, cards = stored.slices.layout, stored.cards
-    parts = inventory_parts(stored.inventory, _slices_per_part(slices.steps))
+    parts = inventory_parts(stored.inventory, _slices_per_part(slices))
     return [(part, *part_rows(part, slices.keys, () if cards is None else cards.layout.keys)) for part in parts]
 
 
@@ -146,8 +148,9 @@ def _parts(stored: StoredHistory, cuts: Sequence[_Cut], folder: DataFolder) -> I
         yield from zip(stored.parts(cuts, Path(name)), cuts, strict=True)
 
 
-def _slices_per_part(steps: int) -> int:
-    return max(1, CELLS_PER_PART // max(1, steps))
+def _slices_per_part(grid: Layout | UsageGrid[Any]) -> int:
+    cells = WHOLE_CELLS_MAX if len(grid.keys) * grid.steps <= WHOLE_CELLS_MAX else CELLS_PER_PART
+    return max(1, cells // max(1, grid.steps))
 
 
 def _has_hours(grid: Layout | UsageGrid[Any]) -> bool:

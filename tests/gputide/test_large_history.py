@@ -43,6 +43,7 @@ def session(tmp_path_factory) -> Session:
 @pytest.fixture
 def small_parts(monkeypatch) -> None:
     """Parts of seven slices."""
+    monkeypatch.setattr(history, "WHOLE_CELLS_MAX", 0)
     monkeypatch.setattr(history, "CELLS_PER_PART", 7 * DAYS * 1440)
 
 
@@ -72,6 +73,7 @@ def assert_same(one: UsageGrid, other: UsageGrid) -> None:
 
 def test_a_fleet_in_parts_has_the_profiles_of_the_whole(monkeypatch) -> None:
     now, settings = FLEET.inventory.as_of, Settings()
+    monkeypatch.setattr(history, "WHOLE_CELLS_MAX", 0)
     monkeypatch.setattr(history, "CELLS_PER_PART", 10 * FLEET.slices.steps)
     found = history.profiled(FLEET, settings, now)
     assert found == profile_fleet(FLEET, settings=settings.analyzer, now=now)

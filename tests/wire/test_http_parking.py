@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import select
+import selectors
 import socket
 import threading
 import time
@@ -14,6 +15,8 @@ import pytest
 
 from tests.waiting import until
 from tests.wire.http_serving import HEALTH, exchange, served, statuses
+from wire.http_connection import BodyBudget, HttpConnection, ServerLimits
+from wire.http_parking import Parked, Parking
 
 SLOW_BODY = b"POST /bodies HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\nab"
 
@@ -83,6 +86,27 @@ def test_request_that_does_not_become_whole_in_time_is_given_up(sent: bytes) -> 
         opened, begun = connected(stack, server.address, sent), time.monotonic()
         assert opened.recv(4096) == b""
         assert 0.3 < time.monotonic() - begun < 5.0
+
+
+def test_requests_that_came_whole_in_a_crowd_are_taken_though_their_time_is_over() -> None:
+    """More than are read at once, and the last of them only when all are looked through for those to be closed."""
+    limits = ServerLimits(connections_max=1, parked_max=100, idle_seconds=1.0, request_seconds=0.1)
+    taken: list[Parked] = []
+    with selectors.DefaultSelector() as selector, ExitStack() as stack:
+        parking = Parking(selector, limits, taken.append, tls=None, failed=lambda: None)
+        pairs = [socket.socketpair() for _ in range(90)]
+        for client, opened in pairs:
+            stack.enter_context(client)
+            stack.enter_context(opened)
+            connection = HttpConnection(opened, limits, BodyBudget(1 << 20))
+            deadline = time.monotonic() + limits.request_seconds
+            parking.enter(Parked(opened=opened, connection=connection, client="127.0.0.1", deadline=deadline))
+        for client, _ in pairs[:-1]:
+            client.sendall(HEALTH)
+        time.sleep(0.6)
+        parking.look(0.0)
+        assert {parked.opened for parked in taken} == {opened for _, opened in pairs[:-1]}
+        assert pairs[-1][0].recv(1) == b"", "who said nothing is closed"
 
 
 def test_trickle_does_not_move_the_moment_at_which_a_request_is_given_up() -> None:
