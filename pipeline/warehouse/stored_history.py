@@ -8,6 +8,7 @@ row of `card_usage`. Called by `parquet_reads` and, for parts, by `gputide.conta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,8 @@ from pipeline.warehouse.usage_grid import Layout, Span, UsageFiles, fill_grid, l
 
 _BUFFERED_ROWS = 1_000_000
 """Rows that are sorted by part at a time: some 100 MB; with fewer a part's rows lie in thousands of pieces."""
+_GROUPS_PER_FILE = 16
+"""Row groups of a file that is being written: what it knows of each of them stays in memory until it is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +137,7 @@ class _Spilled:
         self._stored = stored
         self._folder = folder
         self._writers: dict[tuple[int, tuple[str, ...]], pq.ParquetWriter] = {}
+        self._groups: Counter[tuple[int, tuple[str, ...]]] = Counter()
         self._paths: list[list[Path]] = [[] for _ in rows_of]
         parts_of: dict[int, list[int]] = {}
         for number, rows in enumerate(rows_of):
@@ -241,8 +245,12 @@ class _Spilled:
             self._writer(int(number), names, table.schema).write_table(table.slice(first, stop - first))
 
     def _writer(self, number: int, names: tuple[str, ...], schema: pa.Schema) -> pq.ParquetWriter:
-        """The file of one part for rows with these columns."""
+        """The file of one part for a row group with these columns."""
+        self._groups[number, names] += 1
         writer = self._writers.get((number, names))
+        if writer is not None and self._groups[number, names] % _GROUPS_PER_FILE == 0:
+            writer.close()
+            writer = None
         if writer is None:
             path = self._folder / f"{number}-{len(self._paths[number])}.parquet"
             counts = [name for name in names if name.endswith("_count")]
