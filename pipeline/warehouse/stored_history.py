@@ -273,21 +273,21 @@ def stored_slices(files: UsageFiles, span: Span, inventory: Inventory, since_ms:
     pod and card and no container (KAI's GPU fractioning) is of the only container that was granted a part of the card,
     unless another source says what that one does.
     """
-    told = [_slice_key(texts) for texts in span.identities]
-    bare = {(key.namespace, key.pod, key.card) for key in told if key.card and not key.container}
+    named = [_slice_key(texts) for texts in span.identities]
+    bare = {(key.namespace, key.pod, key.card) for key in named if key.card and not key.container}
     granted: dict[tuple[str, str, str], set[SliceKey]] = {}
     for grant in inventory.grants if bare else ():
         if (grant.namespace, grant.pod, grant.card) in bare:
             granted.setdefault((grant.namespace, grant.pod, grant.card), set()).add(SliceKey.of(grant))
-    only = {place: next(iter(keys)) for place, keys in granted.items() if len(keys) == 1 and keys.isdisjoint(told)}
-    told = [key if key.container else only.get((key.namespace, key.pod, key.card), key) for key in told]
+    only = {place: next(iter(keys)) for place, keys in granted.items() if len(keys) == 1 and keys.isdisjoint(named)}
+    own = [key if key.container else only.get((key.namespace, key.pod, key.card), key) for key in named]
     places: dict[SliceKey, int] = {}
     slices_of_pod: dict[tuple[str, str], list[int]] = {}
-    for key in told:
+    for key in own:
         if key.card and key not in places:
             places[key] = len(places)
             slices_of_pod.setdefault((key.namespace, key.pod), []).append(places[key])
-    rows = [(places[key],) if key.card else tuple(slices_of_pod.get((key.namespace, key.pod), ())) for key in told]
+    rows = [(places[key],) if key.card else tuple(slices_of_pod.get((key.namespace, key.pod), ())) for key in own]
     return _stored(files, span, (tuple(places), SLICE_MEASURES, rows), since_ms, until_ms)
 
 
