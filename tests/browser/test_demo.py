@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,9 +42,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def address(demo: Path) -> Iterator[str]:
-    with served(demo) as found:
-        yield found
+def address(demo: Path, servers: ExitStack) -> str:
+    return servers.enter_context(served(demo))
 
 
 @contextmanager
@@ -136,7 +135,9 @@ def diff_of(folder: Path, stage: int) -> list[dict[str, object]]:
     return [*found["made"], *found["objects"], *({"kind": "node", "name": name} for name in nodes)]
 
 
-def test_diff_of_the_largest_stage_is_a_closed_row_per_object_and_opens_at_once(page: "Page", demo: Path) -> None:
+def test_diff_of_the_largest_stage_is_a_closed_row_per_object_and_opens_at_once(
+    page: "Page", servers: ExitStack, demo: Path
+) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415
 
     plan = waiting_plan(demo)
@@ -144,27 +145,27 @@ def test_diff_of_the_largest_stage_is_a_closed_row_per_object_and_opens_at_once(
     rolling = {number for number, found in objects_of.items() if any(one["kind"] == "Deployment" for one in found)}
     largest = max(plan.stages, key=lambda stage: (stage.stage in rolling, len(objects_of[stage.stage])))
     objects = objects_of[largest.stage]
-    with served(demo) as address:
-        page.goto(f"{address}plan?plan={plan.plan_id}")
-        stage = page.locator(".stage").nth(plan.stages.index(largest))
-        expect(stage).to_be_visible()
-        page.wait_for_load_state("networkidle")
-        before = stage.locator("*").count()
-        stage.get_by_role("button", name="Diff").click()
-        rows = stage.locator(".diff")
-        expect(rows.first).to_be_visible()
-        expect(rows).to_have_count(len(objects))
-        expect(stage.locator(".diff[open]")).to_have_count(0)
-        assert stage.locator("*").count() - before <= 7 * rows.count() + 10
-        assert "apiVersion" not in page.content()
-        row = rows.filter(has_text="Deployment").first
-        row.locator("summary").click()
-        expect(stage.locator(".diff[open]")).to_have_count(1)
-        sides = row.locator("pre")
-        expect(sides).to_have_count(2)
-        expect(sides.first).to_contain_text("apiVersion: apps/v1")
-        assert any(line.startswith("+ ") for line in sides.last.inner_text().splitlines())
-        assert row.evaluate("(it) => it.querySelectorAll('pre *').length") <= 20
+    address = servers.enter_context(served(demo))
+    page.goto(f"{address}plan?plan={plan.plan_id}")
+    stage = page.locator(".stage").nth(plan.stages.index(largest))
+    expect(stage).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    before = stage.locator("*").count()
+    stage.get_by_role("button", name="Diff").click()
+    rows = stage.locator(".diff")
+    expect(rows.first).to_be_visible()
+    expect(rows).to_have_count(len(objects))
+    expect(stage.locator(".diff[open]")).to_have_count(0)
+    assert stage.locator("*").count() - before <= 7 * rows.count() + 10
+    assert "apiVersion" not in page.content()
+    row = rows.filter(has_text="Deployment").first
+    row.locator("summary").click()
+    expect(stage.locator(".diff[open]")).to_have_count(1)
+    sides = row.locator("pre")
+    expect(sides).to_have_count(2)
+    expect(sides.first).to_contain_text("apiVersion: apps/v1")
+    assert any(line.startswith("+ ") for line in sides.last.inner_text().splitlines())
+    assert row.evaluate("(it) => it.querySelectorAll('pre *').length") <= 20
 
 
 def test_apply_and_undo_on_the_plan_page_change_the_cluster_and_change_it_back(
@@ -232,42 +233,42 @@ def test_every_page_of_the_demo_draws(page: "Page", address: str, demo: Path) ->
 
 
 def test_a_node_is_emptied_and_put_into_another_mode_by_clicks_and_taken_back_by_a_click(
-    page: "Page", demo: Path
+    page: "Page", servers: ExitStack, demo: Path
 ) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415
 
     before = standing(demo)
-    with served(demo) as address:
-        node, pods = dry_run_by_clicks(page, address, before)
-        rows = page.locator("#switch-answer tbody tr")
-        assert {row.split("\t")[2] for row in rows.all_inner_texts()} <= {seat.node for seat in before} - {node}
-        assert not any(plan.node_switch for plan in PlanStore(demo / "plans").plans()), "a dry run keeps nothing"
-        page.locator("#switch-keep").click()
-        expect(page.locator("h1")).to_contain_text("Plan")
-        plan = PlanStore(demo / "plans").get(page.url.rpartition("plan=")[2])
-        assert plan.node_switch == NodeSwitch(node=node, mode=NodeMode.WHOLE)
-        assert PlanStore(demo / "plans").approvals(plan.plan_id) == ()
-        page.locator("#preview").click()
-        expect(page.locator("#preview-answer tbody tr")).to_have_count(pods)
-        page.locator("#approve").click()
-        expect(page.locator("#plan-message")).to_contain_text("Approved by")
-        assert standing(demo) == before
-        page.locator("#apply").click()
-        expect(page.locator("#progress-phase .on")).to_have_text("done", timeout=180_000)
-        expect(page.locator(".objects")).to_contain_text(f"Node/{node}")
-        # Which of the nodes with room they come up on is the scheduler's choice.
-        now = [seat for seat in standing(demo) if seat.state is SeatState.RUNNING]
-        assert len(now) == sum(seat.state is SeatState.RUNNING for seat in before)
-        assert node not in {seat.node for seat in now}
-        page.goto(f"{address}node?node={node}")
-        expect(page.locator(".headline")).to_contain_text(re.compile(r"whole\s*mode"))
-        expect(page.locator(".headline")).to_contain_text(f"nvidia.com/gpu: {plan.totals.cards_before}")
-        page.get_by_role("link", name=f"Switch node {node} to mode whole").click()
-        expect(page.locator("#undo")).to_be_enabled()
-        page.locator("#undo").click()
-        expect(page.locator("#progress-phase .on")).to_have_text("restored", timeout=180_000)
-        page.goto(f"{address}node?node={node}")
-        expect(page.locator(".headline")).to_contain_text(re.compile(r"vgpu\s*mode"))
+    address = servers.enter_context(served(demo))
+    node, pods = dry_run_by_clicks(page, address, before)
+    rows = page.locator("#switch-answer tbody tr")
+    assert {row.split("\t")[2] for row in rows.all_inner_texts()} <= {seat.node for seat in before} - {node}
+    assert not any(plan.node_switch for plan in PlanStore(demo / "plans").plans()), "a dry run keeps nothing"
+    page.locator("#switch-keep").click()
+    expect(page.locator("h1")).to_contain_text("Plan")
+    plan = PlanStore(demo / "plans").get(page.url.rpartition("plan=")[2])
+    assert plan.node_switch == NodeSwitch(node=node, mode=NodeMode.WHOLE)
+    assert PlanStore(demo / "plans").approvals(plan.plan_id) == ()
+    page.locator("#preview").click()
+    expect(page.locator("#preview-answer tbody tr")).to_have_count(pods)
+    page.locator("#approve").click()
+    expect(page.locator("#plan-message")).to_contain_text("Approved by")
+    assert standing(demo) == before
+    page.locator("#apply").click()
+    expect(page.locator("#progress-phase .on")).to_have_text("done", timeout=180_000)
+    expect(page.locator(".objects")).to_contain_text(f"Node/{node}")
+    # Which of the nodes with room they come up on is the scheduler's choice.
+    now = [seat for seat in standing(demo) if seat.state is SeatState.RUNNING]
+    assert len(now) == sum(seat.state is SeatState.RUNNING for seat in before)
+    assert node not in {seat.node for seat in now}
+    page.goto(f"{address}node?node={node}")
+    expect(page.locator(".headline")).to_contain_text(re.compile(r"whole\s*mode"))
+    expect(page.locator(".headline")).to_contain_text(f"nvidia.com/gpu: {plan.totals.cards_before}")
+    page.get_by_role("link", name=f"Switch node {node} to mode whole").click()
+    expect(page.locator("#undo")).to_be_enabled()
+    page.locator("#undo").click()
+    expect(page.locator("#progress-phase .on")).to_have_text("restored", timeout=180_000)
+    page.goto(f"{address}node?node={node}")
+    expect(page.locator(".headline")).to_contain_text(re.compile(r"vgpu\s*mode"))
     names = [sorted(str(seat.workload) for seat in found if seat.card) for found in (before, standing(demo))]
     assert names[0] == names[1], "nobody is without a card"
 

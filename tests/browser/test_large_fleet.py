@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fleet.profiles import Profiles
+from tests.browser.conftest import served
 from tests.dashboards.embedded import CLUSTER, make_views
 
 if TYPE_CHECKING:
@@ -23,24 +23,18 @@ ANSWER_BYTES_MAX = 400_000
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[str, Profiles]]:
-    # The quick tier need not load them.
-    from dashboards.access.sign_in import Ways  # noqa: PLC0415
-    from dashboards.app import create_app, open_server  # noqa: PLC0415
-
+def large() -> Iterator[tuple[str, Profiles]]:
     views, _ = make_views(with_past=False, scale=SCALE)
-    server = open_server(create_app(views, ways=Ways(operator="mei")), host="127.0.0.1", port=0)
-    threading.Thread(target=server.run, daemon=True).start()
-    yield server.address, views.fleet.profiles(CLUSTER)
-    server.close()
+    with served(views) as address:
+        yield address, views.fleet.profiles(CLUSTER)
 
 
 def test_one_card_of_100_000_is_two_clicks_away_and_its_address_leads_back(
-    page: Page, served: tuple[str, Profiles]
+    page: Page, large: tuple[str, Profiles]
 ) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415
 
-    address, profiles = served
+    address, profiles = large
     assert len(profiles.cards) > 100_000
     long: list[int] = []
     page.on("response", lambda answer: long.append(length_of(answer)))
@@ -67,11 +61,11 @@ def test_one_card_of_100_000_is_two_clicks_away_and_its_address_leads_back(
 
 
 def test_table_of_100_000_rows_is_filtered_sorted_and_scrolled_on_the_server(
-    page: Page, served: tuple[str, Profiles]
+    page: Page, large: tuple[str, Profiles]
 ) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415
 
-    address, profiles = served
+    address, profiles = large
     long: list[int] = []
     page.on("response", lambda answer: long.append(length_of(answer)))
     page.goto(f"{address}?state=low_use")

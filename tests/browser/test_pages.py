@@ -1,18 +1,16 @@
 """A person at the pages: looks, chooses, approves, applies, takes back."""
 
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboards.queries import Views
 from fleet.decisions import RecommendationKind, RiskLevel
 from fleet.documents import seal_plan
 from fleet.profiles import CardState
+from tests.browser.conftest import served
 from tests.dashboards.embedded import (
     CLUSTER,
     HOSTILE,
@@ -29,25 +27,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 
-@contextmanager
-def served(views: Views) -> Iterator[str]:
-    """The pages over some views, and their address."""
-    # The quick tier need not load them.
-    from dashboards.access.sign_in import Ways  # noqa: PLC0415
-    from dashboards.app import create_app, open_server  # noqa: PLC0415
-
-    server = open_server(create_app(views, ways=Ways(operator="mei")), host="127.0.0.1", port=0)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    yield server.address
-    server.close()
-
-
 @pytest.fixture
-def running() -> Iterator[tuple[str, EmbeddedCluster]]:
+def running(servers: ExitStack) -> tuple[str, EmbeddedCluster]:
     views, cluster = make_views()
-    with served(views) as address:
-        yield address, cluster
+    return servers.enter_context(served(views)), cluster
 
 
 def test_every_page_draws_without_fault(page: "Page", running: tuple[str, EmbeddedCluster]) -> None:
@@ -142,7 +125,7 @@ def test_apply_and_undo_change_the_cluster_and_change_it_back(
     assert cluster.ledger(CLUSTER)[0].action == "undone"
 
 
-def test_a_stage_of_low_confidence_is_not_chosen_until_somebody_chooses_it(page: "Page") -> None:
+def test_a_stage_of_low_confidence_is_not_chosen_until_somebody_chooses_it(page: "Page", servers: ExitStack) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415
 
     profiles = make_profiles()
@@ -152,21 +135,21 @@ def test_a_stage_of_low_confidence_is_not_chosen_until_somebody_chooses_it(page:
         for item in plan.recommendations
     )
     cluster = EmbeddedCluster(profiles, (seal_plan(replace(plan, recommendations=likely_to_wake)),))
-    with served(replace(make_views(with_past=False)[0], plans=cluster, rollouts=cluster)) as address:
-        page.goto(f"{address}plan")
-        boxes = page.locator(".stage .tick input")
-        expect(page.locator(".stage .confidence.low")).to_have_text("confidence 11 %")
-        expect(page.locator("#approve")).to_have_text("Approve 4 stages")
-        assert [box.is_checked() for box in boxes.all()] == [False, True, True, True, True]
-        boxes.first.check()
-        expect(page.locator("#approve")).to_have_text("Approve 5 stages")
-        page.wait_for_url("**stages=1*")
-        page.reload()
-        expect(page.locator("#approve")).to_have_text("Approve 5 stages")
-        boxes.first.uncheck()
-        page.wait_for_url("**/plan")
-        page.locator("#approve").click()
-        expect(page.locator("#plan-message")).to_contain_text("stages 2, 3, 4, 5")
+    address = servers.enter_context(served(replace(make_views(with_past=False)[0], plans=cluster, rollouts=cluster)))
+    page.goto(f"{address}plan")
+    boxes = page.locator(".stage .tick input")
+    expect(page.locator(".stage .confidence.low")).to_have_text("confidence 11 %")
+    expect(page.locator("#approve")).to_have_text("Approve 4 stages")
+    assert [box.is_checked() for box in boxes.all()] == [False, True, True, True, True]
+    boxes.first.check()
+    expect(page.locator("#approve")).to_have_text("Approve 5 stages")
+    page.wait_for_url("**stages=1*")
+    page.reload()
+    expect(page.locator("#approve")).to_have_text("Approve 5 stages")
+    boxes.first.uncheck()
+    page.wait_for_url("**/plan")
+    page.locator("#approve").click()
+    expect(page.locator("#plan-message")).to_contain_text("stages 2, 3, 4, 5")
 
 
 def test_row_of_a_diff_is_closed_and_shows_both_sides_once_it_is_opened_by_key(
@@ -198,7 +181,9 @@ def test_row_of_a_diff_is_closed_and_shows_both_sides_once_it_is_opened_by_key(
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-def test_segment_of_the_state_bar_is_as_wide_as_its_share_of_the_cards(page: "Page", width: int) -> None:
+def test_segment_of_the_state_bar_is_as_wide_as_its_share_of_the_cards(
+    page: "Page", servers: ExitStack, width: int
+) -> None:
     views, _ = make_views(with_past=False)
     counts = {CardState.BUSY: 1100, CardState.LOW_USE: 300, CardState.UNTRUSTED: 4, CardState.IDLE_HELD: 1}
     profiles = make_profiles()
@@ -206,22 +191,22 @@ def test_segment_of_the_state_bar_is_as_wide_as_its_share_of_the_cards(page: "Pa
     assert len(profiles.cards) >= len(states)
     cards = tuple(replace(card, state=state) for card, state in zip(profiles.cards, states, strict=False))
     views = replace(views, fleet=EmbeddedFleet(replace(profiles, cards=cards)))
-    with served(views) as address:
-        page.set_viewport_size({"width": width, "height": 900})
-        page.goto(address)
-        bar = page.locator("#state-shares")
-        bar.wait_for()
-        all_px = bar.evaluate("(it) => it.getBoundingClientRect().width")
-        for state, count in counts.items():
-            name = state.value.replace("_", "-")
-            drawn = bar.locator(f".{name}").evaluate("(it) => it.getBoundingClientRect().width")
-            # Gaps, and the two pixels that keep the least visible, are all that may be amiss.
-            assert abs(drawn - all_px * count / len(states)) <= 6, (state, drawn)
-            assert drawn >= 2, (state, drawn)
-            assert page.locator(f"#state-bar .{name}").is_visible()
-        assert page.locator("#state-bar").inner_text().split("\n") == [
-            "B busy 78 %", "H idle, held 0.1 %", "L low use 21 %", "? untrusted 0.3 %",
-        ]  # fmt: skip
+    address = servers.enter_context(served(views))
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(address)
+    bar = page.locator("#state-shares")
+    bar.wait_for()
+    all_px = bar.evaluate("(it) => it.getBoundingClientRect().width")
+    for state, count in counts.items():
+        name = state.value.replace("_", "-")
+        drawn = bar.locator(f".{name}").evaluate("(it) => it.getBoundingClientRect().width")
+        # Gaps, and the two pixels that keep the least visible, are all that may be amiss.
+        assert abs(drawn - all_px * count / len(states)) <= 6, (state, drawn)
+        assert drawn >= 2, (state, drawn)
+        assert page.locator(f"#state-bar .{name}").is_visible()
+    assert page.locator("#state-bar").inner_text().split("\n") == [
+        "B busy 78 %", "H idle, held 0.1 %", "L low use 21 %", "? untrusted 0.3 %",
+    ]  # fmt: skip
 
 
 def test_light_and_dark_are_kept(page: "Page", running: tuple[str, EmbeddedCluster]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.conftest import PATIENCE_MS
+from tests.browser.conftest import PATIENCE_MS, served
 from tests.dashboards.embedded import make_views
 
 if TYPE_CHECKING:
@@ -39,15 +38,9 @@ class Asker:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    # The quick tier need not load them.
-    from dashboards.access.sign_in import Ways  # noqa: PLC0415
-    from dashboards.app import create_app, open_server  # noqa: PLC0415
-
     views, _ = make_views()
-    server = open_server(create_app(views, ways=Ways(operator="mei")), host="127.0.0.1", port=0)
-    threading.Thread(target=server.run, daemon=True).start()
-    yield server.address
-    server.close()
+    with served(views) as address:
+        yield address
 
 
 @pytest.fixture
